@@ -1,0 +1,251 @@
+"""The public functions: `compile`, `optimize`, `explain`, `export`, and the marks that steer the tracer."""
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+
+from . import debug, logs, module, registry
+from .options import Settings
+
+CAN_COMPILE = ("bytejit compiles Python functions, methods, lambdas, closures, functools.partial of these, objects whose "
+               "class defines __call__ in Python, and instances of torch.nn.Module")
+# function -> settings -> its compiled twin. Owner: _compile_function; size: one entry a live compiled function; the
+# twin refers to the function, so it is held weakly: both go when the user lets go of the twin. Cleared by nothing.
+_TWINS: weakref.WeakKeyDictionary[Callable, weakref.WeakValueDictionary[Settings, Callable]] = weakref.WeakKeyDictionary()
+_SETTINGS = "__bytejit_settings__"    # attribute of a compiled function
+
+
+def _pipeline() -> types.ModuleType:
+    """The module that joins the stages, imported on the first compile: `import bytejit` stays light."""
+    from . import pipeline
+    return pipeline
+
+
+def _compile_function(fn: types.FunctionType, settings: Settings) -> Callable:
+    if getattr(fn, _SETTINGS, None) == settings or registry.marked("disable", fn):
+        return fn
+    fn = original(fn)
+    known = _TWINS.setdefault(fn, weakref.WeakValueDictionary())
+    twin = known.get(settings)
+    if twin is None:
+        twin = _pipeline().compile_function(fn, settings)
+        setattr(twin, _SETTINGS, settings)
+        known[settings] = twin
+    return twin
+
+
+def original(fn: Callable) -> Callable:
+    """The function below a compiled function; anything else is returned as it is."""
+    return fn.__wrapped__ if _SETTINGS in getattr(fn, "__dict__", ()) else fn
+
+
+def _plain(target: object) -> object:
+    """What a compiled function, bound method or module was before; anything else as it is."""
+    if isinstance(target, torch.nn.Module):
+        return module.plain(target)
+    if isinstance(target, types.MethodType):
+        return types.MethodType(original(target.__func__), target.__self__)
+    if isinstance(target, functools.partial):
+        return type(target)(_plain(target.func), *target.args, **target.keywords)
+    return original(target)
+
+
+def _refuse(target: object) -> TypeError:
+    """The error for something that cannot be compiled: what it is, why not, what can be."""
+    name = getattr(target, "__qualname__", type(target).__qualname__)
+    if inspect.isclass(target):
+        hint = "compile an instance of it" if issubclass(target, torch.nn.Module) else "compile its methods or an instance"
+        return TypeError(f"cannot compile the class {name}: {hint}. {CAN_COMPILE}")
+    if isinstance(target, functools._lru_cache_wrapper):
+        return TypeError(f"cannot compile {name} from outside functools.cache: compile the function below the cache. {CAN_COMPILE}")
+    if callable(target):
+        kind = "builtin" if isinstance(target, types.BuiltinFunctionType) else f"{type(target).__name__} object"
+        return TypeError(f"cannot compile the {kind} {name}: it is not written in Python. {CAN_COMPILE}")
+    return TypeError(f"cannot compile {type(target).__name__} {target!r:.60}: it is not callable. {CAN_COMPILE}")
+
+
+def compile_any(target: object, settings: Settings) -> object:
+    """The compiled form of whatever can be compiled; what is compiled already with these settings is returned as it is.
+
+    Raises: TypeError.
+    """
+    if isinstance(target, types.FunctionType):
+        return _compile_function(target, settings)
+    if isinstance(target, types.MethodType):
+        if not isinstance(target.__func__, types.FunctionType):
+            raise _refuse(target.__func__)
+        twin = _compile_function(target.__func__, settings)
+        return target if twin is target.__func__ else types.MethodType(twin, target.__self__)
+    if isinstance(target, torch.nn.Module):
+        return module.compile_module(target, settings, _compile_function)
+    if isinstance(target, functools.partial):
+        inner = compile_any(target.func, settings)
+        if inner is target.func:
+            return target
+        made = type(target)(inner, *target.args, **target.keywords)
+        made.__dict__.update(target.__dict__)
+        return made
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(compile_any(target.__func__, settings))
+    call = getattr(type(target), "__call__", None)
+    if not inspect.isclass(target) and isinstance(call, types.FunctionType):
+        return types.MethodType(_compile_function(call, settings), target)
+    raise _refuse(target)
+
+
+def compile(model: object = None, *, backend: str | Callable = "inductor", fullgraph: bool = False, dynamic: bool | None = None,
+            mode: str | None = None, options: Mapping[str, object] | None = None, disable: bool = False) -> object:
+    """Compile a function or an nn.Module; without a model, a decorator that does.
+
+    backend: a name of `list_backends()`, or a callable `(gm: torch.fx.GraphModule, example_inputs) -> callable`.
+    fullgraph: raise `bytejit.exc.Unsupported` where a graph break would be needed.
+    dynamic: None makes a size symbolic once it changed between calls, True at once, False never.
+    mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+    options: fields of `bytejit.Options`, for this model only.
+    disable: return the model as it is.
+    Compilation itself happens in the first call. Raises: ValueError (backend, mode, options), TypeError (model).
+    """
+    settings = Settings.make(registry.check_backend(backend), fullgraph, dynamic, mode, options)
+
+    def decorate(target: object) -> object:
+        return target if disable else compile_any(target, settings)
+
+    return decorate if model is None else decorate(model)
+
+
+def optimize(backend: str | Callable = "inductor", *, nopython: bool = False, dynamic: bool | None = None, mode: str | None = None,
+             options: Mapping[str, object] | None = None, disable: bool = False) -> Callable:
+    """A decorator that compiles with a backend: `@optimize("inductor")`, `optimize(my_backend)(model)`. See `compile`."""
+    return compile(backend=backend, fullgraph=nopython, dynamic=dynamic, mode=mode, options=options, disable=disable)
+
+
+def explain(fn: Callable, *args: object, **kwargs: object) -> object:
+    """Call `fn` once, compiled anew, and say what became of it: graphs, guards, ops per graph, break reasons with file:line.
+
+    The result prints well and unpacks into (explanation, out_guards, graphs, ops_per_graph, break_reasons,
+    explanation_verbose). Settings of a compiled `fn` are kept, but graph breaks are shown, not raised.
+    """
+    return _pipeline().explain(*_with_settings(fn), args, kwargs)
+
+
+def export(fn: Callable, *args: object, **kwargs: object) -> object:
+    """The one FX graph of a call and its guards: `gm, guards = export(fn, x)`; `gm(x)` returns what `fn(x)` returns.
+
+    Raises: bytejit.exc.Unsupported where the call is not one graph.
+    """
+    return _pipeline().export(*_with_settings(fn), args, kwargs)
+
+
+def settings_of(target: object) -> Settings:
+    """The settings that a compiled function, method or module was made with; the defaults for anything else."""
+    if isinstance(target, torch.nn.Module):
+        return module.settings_of(target) or Settings()
+    if isinstance(target, functools.partial):
+        return settings_of(target.func)
+    return getattr(getattr(target, "__func__", target), _SETTINGS, None) or Settings()
+
+
+def _with_settings(fn: object) -> tuple[Callable, Settings]:
+    """The uncompiled callable below `fn` and its settings. Raises: TypeError for what cannot be compiled."""
+    target = _plain(fn)
+    if isinstance(target, torch.nn.Module) or isinstance(target, (types.FunctionType, types.MethodType, functools.partial)):
+        return target, settings_of(fn)
+    call = getattr(type(target), "__call__", None)
+    if not inspect.isclass(target) and isinstance(call, types.FunctionType):
+        return types.MethodType(call, target), settings_of(fn)
+    raise _refuse(target)
+
+
+def reset() -> None:
+    """Forget all compiled entries, counters and warnings said once: the next calls compile anew."""
+    registry.counters.clear()
+    logs.forget()
+    debug.forget()
+    if (pipeline := sys.modules.get(f"{__package__}.pipeline")) is not None:
+        pipeline.reset()
+
+
+def run(fn: Callable) -> Callable:
+    """A callable that uses what is compiled already and compiles nothing new: a miss runs the original code."""
+    @functools.wraps(fn)
+    def runs(*args: object, **kwargs: object) -> object:
+        with registry.run_only():
+            return fn(*args, **kwargs)
+    registry.mark("disable", runs)
+    return runs
+
+
+def disable(fn: object = None, *, reason: str | None = None) -> object:
+    """A function (or module) that is never compiled or looked into: in compiled code its call is a graph break.
+
+    Also a decorator, bare or with a reason, which `explain` shows. The given function itself is not changed.
+    """
+    if fn is None:
+        return functools.partial(disable, reason=reason)
+    if isinstance(fn, torch.nn.Module):
+        return module.disabled(fn, reason)
+    target = _plain(fn)
+    if not callable(target):
+        raise TypeError(f"disable takes a callable, not {type(fn).__name__}")
+    return module.disabled_function(target, reason)
+
+
+def _marks(kind: str, fn: object) -> object:
+    """Mark one callable or each of a list or tuple of them. Raises: TypeError."""
+    for one in fn if isinstance(fn, (list, tuple)) else (fn,):
+        if not callable(one):
+            raise TypeError(f"expected a callable, got {type(one).__name__} {one!r:.60}")
+        registry.mark(kind, original(one))
+    return fn
+
+
+def allow_in_graph(fn: object) -> object:
+    """Put calls of `fn` (or of each of a list) into the graph as one node, without tracing into it: it must be pure."""
+    for one in fn if isinstance(fn, (list, tuple)) else (fn,):
+        registry.unmark("disallow", original(one))
+    return _marks("allow", fn)
+
+
+def disallow_in_graph(fn: object) -> object:
+    """Break the graph at calls of `fn` (or of each of a list), such as a torch function that a backend cannot take."""
+    for one in fn if isinstance(fn, (list, tuple)) else (fn,):
+        registry.unmark("allow", original(one))
+    return _marks("disallow", fn)
+
+
+def assume_constant_result(fn: Callable) -> Callable:
+    """Call `fn` once while tracing and take its result as a constant, unguarded: on the user's word that it never changes."""
+    return _marks("constant", fn)
+
+
+def _dims(t: torch.Tensor, index: int | Iterable[int]) -> tuple[int, ...]:
+    dims = (index,) if isinstance(index, int) else tuple(index)
+    if not isinstance(t, torch.Tensor):
+        raise TypeError(f"expected a tensor, got {type(t).__name__}")
+    for d in dims:
+        if not -t.dim() <= d < t.dim():
+            raise IndexError(f"dimension {d} of a tensor with {t.dim()} dimensions")
+    return tuple(d % t.dim() for d in dims)
+
+
+def mark_dynamic(t: torch.Tensor, index: int | Iterable[int], *, min: int | None = None, max: int | None = None) -> None:
+    """Make a size of this tensor symbolic from its first compile on. min, max: the range promised, guarded on.
+
+    Raises: IndexError, TypeError.
+    """
+    marks = {**getattr(t, registry.DYNAMIC_DIMS, {}), **dict.fromkeys(_dims(t, index), (min, max))}
+    setattr(t, registry.DYNAMIC_DIMS, marks)
+    setattr(t, registry.STATIC_DIMS, getattr(t, registry.STATIC_DIMS, frozenset()) - marks.keys())
+
+
+def mark_static(t: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
+    """Keep a size of this tensor (all, without index) a constant, compiling again when it changes. Raises: IndexError, TypeError."""
+    dims = frozenset(_dims(t, range(t.dim()) if index is None else index))
+    setattr(t, registry.STATIC_DIMS, getattr(t, registry.STATIC_DIMS, frozenset()) | dims)
+    setattr(t, registry.DYNAMIC_DIMS, {d: r for d, r in getattr(t, registry.DYNAMIC_DIMS, {}).items() if d not in dims})

@@ -1,0 +1,77 @@
+"""What bytejit raises. Each says what, where, why and what to do; `bytejit.exc` is the public name of this module."""
+from __future__ import annotations
+
+from .where import Where
+
+
+class BytejitError(Exception):
+    """Base of all errors of bytejit's own."""
+
+
+class Unsupported(BytejitError):
+    """Something cannot be taken into one graph. Raised only under `nopython=True` / `fullgraph=True`, else a graph break.
+
+    `what`, `why` and `do` are short texts; `where` is a `Where` or None. `str()` is the whole message, four lines.
+    """
+
+    __module__ = "bytejit.exc"
+
+    def __init__(self, what: str, where: Where | None = None, why: str = "", do: str = "") -> None:
+        super().__init__(what, where, why, do)
+        self.what, self.where, self.why, self.do = what, where, why, do
+
+    def __str__(self) -> str:
+        parts = (("where", self.where), ("why", self.why), ("do", self.do))
+        return "\n".join([self.what, *(f"  {name:<5}  {text}" for name, text in parts if text)])
+
+    def at(self, where: Where | None) -> Unsupported:
+        """The same with a place, when it has none yet."""
+        return self if self.where is not None else Unsupported(self.what, where, self.why, self.do)
+
+    @property
+    def reason(self) -> str:
+        """One line for logs, counters and `explain`: what and file:line."""
+        return f"{self.what} at {self.where.short}" if self.where is not None else self.what
+
+
+class CannotRewrite(BytejitError):
+    """A code object that cannot be rewritten with sites; it runs as it is. `reason` says why."""
+
+    __module__ = "bytejit.exc"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class BackendFailed(BytejitError):
+    """A backend answered with something that cannot be called. What a backend itself raises passes through, with a note."""
+
+    __module__ = "bytejit.exc"
+
+    def __init__(self, backend: str, what: str, where: Where | None = None) -> None:
+        super().__init__(backend, what, where)
+        self.backend, self.what, self.where = backend, what, where
+
+    def __str__(self) -> str:
+        place = f"\n  where  {self.where}" if self.where is not None else ""
+        return f"backend {self.backend!r} {self.what}{place}"
+
+
+class Bug(BytejitError):
+    """An internal check of bytejit failed: the fault is bytejit's. The message shows the values that disagree."""
+
+    __module__ = "bytejit.exc"
+
+
+def note_place(error: BaseException, doing: str, where: Where | None) -> BaseException:
+    """Add "while <doing>, at <user's line>" to an exception once, keeping its type and message; returns it."""
+    note = f"while {doing}" + (f", at {where}" if where is not None else "")
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+    return error
+
+
+def backend_name(backend: object) -> str:
+    """A backend as messages name it: its registered name, or the callable's own."""
+    return backend if isinstance(backend, str) else getattr(backend, "__qualname__", type(backend).__qualname__)

@@ -1,0 +1,69 @@
+"""Lines for the user as things happen (BYTEJIT_LOGS), warnings said once, and faults of bytejit's own."""
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+
+from .errors import backend_name
+from .options import LOG_KINDS, Options, config
+from .registry import count
+from .text import indent
+from .where import Where
+
+ISSUES = "https://github.com/bytejit/bytejit/issues"
+_said: set[str] = set()    # owner: warn_once; size: one entry a distinct message; cleared by forget()
+
+
+def wanted(kind: str, options: Options | None = None) -> bool:
+    """Whether a kind of log is on: ask before building a long text. Raises: ValueError for an unknown kind."""
+    if kind not in LOG_KINDS:
+        raise ValueError(f"no kind of log is called {kind!r}")
+    return kind in (options or config.current).logs
+
+
+def log(kind: str, text: str, where: Where | None = None, options: Options | None = None) -> None:
+    """Print one event to stderr when its kind is on: `[bytejit breaks] model.py:14 in forward: ...`, further lines indented."""
+    if not wanted(kind, options):
+        return
+    first, _, rest = text.rstrip("\n").partition("\n")
+    head = f"[bytejit {kind}] " + (f"{where}  " if where is not None else "") + first
+    print(head if not rest else f"{head}\n{indent(rest)}", file=sys.stderr, flush=True)
+
+
+def warn_once(key: str, text: str) -> None:
+    """Warn the user once a process about one thing (no compiler, unwritable cache): what, and what to do."""
+    if key not in _said:
+        _said.add(key)
+        warnings.warn(f"bytejit: {text}", RuntimeWarning, stacklevel=2)
+
+
+def fault(error: BaseException, doing: str, where: Where | None = None, options: Options | None = None) -> None:
+    """An internal fault of bytejit: counted and logged once with a way to report it, and the original code runs.
+
+    Raises: the error itself when `suppress_errors` is off.
+    """
+    options = options or config.current
+    if not options.suppress_errors:
+        raise error
+    last = traceback.extract_tb(error.__traceback__)[-1:] if error.__traceback__ else []
+    place = f" ({last[0].filename.rpartition('bytejit/')[2]}:{last[0].lineno})" if last else ""
+    what = f"{type(error).__name__} while {doing}{place}"
+    count("faults", what)
+    if what in _said:
+        return
+    _said.add(what)
+    print(f"[bytejit fault] {what}: {str(error).splitlines()[0] if str(error) else ''}\n"
+          f"  where  {where if where is not None else 'not known'}\n"
+          f"  why    a fault of bytejit, not of your code; the original code runs instead\n"
+          f"  do     report it at {ISSUES} with the output of BYTEJIT_SUPPRESS_ERRORS=0", file=sys.stderr, flush=True)
+
+
+def backend_place(backend: object) -> str:
+    """What a backend was doing, for the note on an exception that it raised."""
+    return f"backend {backend_name(backend)!r} compiled the graph"
+
+
+def forget() -> None:
+    """Say again what was said once: for tests and `reset()`."""
+    _said.clear()

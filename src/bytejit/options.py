@@ -1,0 +1,201 @@
+"""Options of a compile, their defaults from the environment, and `config`, which changes the defaults at run time.
+
+`Options.from_env` is the only reader of BYTEJIT_* variables: field `cache_dir` is read from BYTEJIT_CACHE_DIR and so on.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .text import unknown
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How code is compiled. Every field may be given in `compile(options={...})`, `config.patch(...)` or the environment."""
+
+    debug: bool = False             # write a folder of stage files a compiled region
+    debug_dir: str = "bytejit_debug"   # where; relative to the current folder
+    logs: tuple[str, ...] = ()      # which of LOG_KINDS to print as they happen
+    freeze: bool = False            # fold and prepack weights: the user promises not to write into them
+    cache_dir: str = ""             # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit
+    cache_mb: int = 2048            # size above which the oldest kernels are deleted
+    cxx: str = ""                   # C++ compiler; "" looks for g++, then clang++
+    recompile_limit: int = 8        # entries a site may get before it stays in the original code
+    trace_time_limit: float = 60.0  # seconds of tracing after which a region is given up
+    suppress_errors: bool = True    # an internal fault falls back to the original code; tests turn it off
+    dynamic: bool | None = None     # sizes: None symbolic once they changed, True at once, False never
+    mode: str = "default"           # one of MODES
+    cudagraphs: bool | None = None  # None: as the mode says
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(unknown("mode", self.mode, MODES))
+        for kind in self.logs:
+            if kind not in LOG_KINDS:
+                raise ValueError(unknown("kind of log", kind, LOG_KINDS))
+
+    @property
+    def tune(self) -> bool:
+        """Whether to spend compile time on timing choices."""
+        return self.mode.startswith("max-autotune")
+
+    @property
+    def use_cudagraphs(self) -> bool:
+        """Whether kernels on a GPU run as CUDA graphs."""
+        return self.cudagraphs if self.cudagraphs is not None else self.mode in ("reduce-overhead", "max-autotune")
+
+    @property
+    def cache_path(self) -> Path:
+        """The folder of built kernels; it need not exist."""
+        if self.cache_dir:
+            return Path(self.cache_dir).expanduser()
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bytejit"
+
+    def replace(self, **changes: object) -> Options:
+        """These options with some changed. Raises: ValueError for an unknown name or a value that does not fit."""
+        return dataclasses.replace(self, **{name: _checked(name, value) for name, value in changes.items()})
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Options:
+        """The defaults with BYTEJIT_<FIELD> of the environment applied. Raises: ValueError for a value that does not fit."""
+        found = {name: environ.get(f"BYTEJIT_{name.upper()}") for name in FIELDS}
+        return cls().replace(**{name: _parse(name, text) for name, text in found.items() if text is not None})
+
+
+FIELDS = {field.name: field.type for field in dataclasses.fields(Options)}
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}
+_FITS = {"bool": (bool,), "bool | None": (bool, type(None)), "int": (int,), "float": (int, float), "str": (str,)}
+
+
+def _parse(name: str, text: str) -> object:
+    """An environment variable's text as the value of a field."""
+    kind = FIELDS[name]
+    if kind.startswith("tuple"):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        if kind.startswith("bool"):
+            return None if text.lower() == "none" and kind.endswith("None") else _WORDS[text.lower()]
+        return {"int": int, "float": float, "str": str}[kind](text)
+    except (KeyError, ValueError):
+        raise ValueError(f"BYTEJIT_{name.upper()}={text!r} is no {kind.split()[0]}") from None
+
+
+def _checked(name: str, value: object) -> object:
+    """The value of one field, as it is stored. Raises: ValueError."""
+    if name not in FIELDS:
+        raise ValueError(unknown("option", name, FIELDS))
+    kind = FIELDS[name]
+    if kind.startswith("tuple"):
+        return (value,) if isinstance(value, str) else tuple(value)
+    if name in ("cache_dir", "debug_dir", "cxx") and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if not isinstance(value, _FITS[kind]) or (isinstance(value, bool) and bool not in _FITS[kind]):
+        raise ValueError(f"option {name} is {value!r}: expected {kind.replace('|', 'or')}")
+    return value
+
+
+class Config:
+    """The process's default options. Read and set fields as attributes; `patch` changes them for a while.
+
+    A change holds for what is compiled from then on, also by functions decorated before; compiled entries stay.
+    """
+
+    __slots__ = ("_options",)
+
+    def __init__(self, options: Options) -> None:
+        object.__setattr__(self, "_options", options)
+
+    @property
+    def current(self) -> Options:
+        """The options as they are now."""
+        return self._options
+
+    def __getattr__(self, name: str) -> object:
+        if name in FIELDS:
+            return getattr(self._options, name)
+        raise AttributeError(unknown("option", name, FIELDS))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in FIELDS:
+            raise AttributeError(unknown("option", name, FIELDS))
+        object.__setattr__(self, "_options", self._options.replace(**{name: value}))
+
+    def __dir__(self) -> list[str]:
+        return [*FIELDS, "current", "patch", "reload"]
+
+    def __repr__(self) -> str:
+        return repr(self._options).replace("Options(", "config(", 1)
+
+    @contextmanager
+    def _patched(self, changes: Mapping[str, object]) -> Iterator[Config]:
+        before = self._options
+        object.__setattr__(self, "_options", before.replace(**changes))
+        try:
+            yield self
+        finally:
+            object.__setattr__(self, "_options", before)
+
+    def patch(self, name: str | Mapping[str, object] | None = None, value: object = None, **changes: object) -> object:
+        """`patch(debug=True)`, `patch("debug", True)` or `patch({"debug": True})`, as a `with` block or a decorator.
+
+        Raises: ValueError at once for an unknown option or a value that does not fit.
+        """
+        if isinstance(name, str):
+            changes[name] = value
+        elif name is not None:
+            changes.update(name)
+        self._options.replace(**changes)
+        return self._patched(changes)
+
+    def reload(self) -> None:
+        """Read the environment again."""
+        object.__setattr__(self, "_options", Options.from_env())
+
+
+config = Config(Options.from_env())
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one `compile` or `optimize` call asked for. Equal settings share compiled code."""
+
+    backend: str | Callable = "inductor"
+    nopython: bool = False
+    dynamic: bool | None = None
+    overrides: tuple[tuple[str, object], ...] = ()   # options given in this call, by name
+
+    @classmethod
+    def make(cls, backend: str | Callable, nopython: bool, dynamic: bool | None, mode: str | None,
+             options: Mapping[str, object] | None) -> Settings:
+        """Checked settings of a call. Raises: ValueError for unknown options, modes or values that do not fit."""
+        changes = dict(options or {})
+        if mode is not None:
+            changes["mode"] = mode
+        if dynamic is not None:
+            changes["dynamic"] = dynamic
+        checked = {name: _checked(name, value) for name, value in changes.items()}
+        config.current.replace(**checked)
+        return cls(backend, bool(nopython), checked.get("dynamic"), tuple(sorted(checked.items())))
+
+    @functools.cached_property
+    def _fixed(self) -> dict[str, object]:
+        return dict(self.overrides)
+
+    @property
+    def options(self) -> Options:
+        """`config` as it is now, with this call's options over it."""
+        return dataclasses.replace(config.current, **self._fixed) if self.overrides else config.current
+
+    def __repr__(self) -> str:
+        name = self.backend if isinstance(self.backend, str) else getattr(self.backend, "__qualname__", "callable")
+        rest = [f"{k}={v!r}" for k, v in self.overrides] + (["nopython=True"] if self.nopython else [])
+        return f"Settings({', '.join([repr(name), *rest])})"

@@ -1,0 +1,74 @@
+"""Printing helpers: short names of dtypes and specs, tables, near misses. Text is deterministic: no address, no set order."""
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+_DTYPES = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "complex64": "c64", "complex128": "c128", "complex32": "c32",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
+    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "b8",
+}
+
+
+def dtype_name(dtype: object) -> str:
+    """Short name of a torch dtype: `torch.float32` is "f32", `torch.bool` is "b8"; a dtype without one keeps its own."""
+    name = str(dtype).removeprefix("torch.")
+    return _DTYPES.get(name, name)
+
+
+def spec_text(shape: Sequence[object], dtype: object, stride: Sequence[object] | None = None, device: object = "cpu") -> str:
+    """One tensor spec on one line: `f32[64,64]`, with strides `f32[64,64;1,64]`, off the CPU `f32[8] cuda:0`."""
+    text = f"{dtype_name(dtype)}[{','.join(map(str, shape))}"
+    if stride is not None:
+        text += ";" + ",".join(map(str, stride))
+    text += "]"
+    return text if str(device) == "cpu" else f"{text} {device}"
+
+
+def tensor_text(t: object) -> str:
+    """`spec_text` of anything with shape, dtype and device."""
+    return spec_text(tuple(t.shape), t.dtype, None, t.device)
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to a mistyped one, or None."""
+    found = difflib.get_close_matches(name, sorted(known), 1, 0.6)
+    return found[0] if found else None
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """The text of an error about an unknown name: what it is, a near miss, all known ones in order."""
+    known = sorted(known)
+    guess = near(str(name), known)
+    hint = f"; did you mean {guess!r}?" if guess else "."
+    return f"unknown {kind} {name!r}{hint} Known: {', '.join(known)}"
+
+
+def plural(n: int, noun: str) -> str:
+    """`plural(1, "graph")` is "1 graph", `plural(2, "graph")` "2 graphs"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def indent(text: str, by: str = "  ") -> str:
+    """Every non-empty line moved right."""
+    return "\n".join(by + line if line else line for line in text.splitlines())
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows under headers in aligned columns; numbers to the right, other things to the left."""
+    cells = [[str(c) for c in row] for row in rows]
+    width = [max(len(h), *(len(r[i]) for r in cells)) if cells else len(h) for i, h in enumerate(headers)]
+    right = [bool(rows) and all(isinstance(r[i], (int, float)) for r in rows) for i in range(len(headers))]
+
+    def line(row: Sequence[str]) -> str:
+        return "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, width, right)).rstrip()
+
+    return "\n".join([line(headers), "  ".join("-" * w for w in width), *map(line, cells)])
+
+
+def file_name(text: str) -> str:
+    """A qualified name as part of a file name: `Model.forward.<locals>.f` is "Model.forward.f"."""
+    return re.sub(r"[^\w.-]+", "_", text.replace(".<locals>", "")).strip("_") or "code"

@@ -1,0 +1,109 @@
+"""Places in the user's code: file, line, function, the source text and the columns that an instruction stands for."""
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+from types import CodeType, FrameType
+
+
+def short_path(file: str) -> str:
+    """A file as a message names it: relative to the current folder, from site-packages on, or its last two parts."""
+    if file.startswith("<"):
+        return file
+    file = os.path.abspath(file)
+    for mark in ("site-packages", "dist-packages"):
+        _, found, rest = file.partition(os.sep + mark + os.sep)
+        if found:
+            return rest
+    here = os.getcwd()
+    if file.startswith(here + os.sep):
+        return file[len(here) + 1:]
+    return os.sep.join(file.split(os.sep)[-2:])
+
+
+@dataclass(frozen=True)
+class Where:
+    """One place in the user's code. `line` counts from 1; `column` and `end` are 0-based characters, -1 when unknown."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+    column: int = -1
+    end: int = -1
+
+    @property
+    def short(self) -> str:
+        """`model.py:14`"""
+        return f"{short_path(self.file)}:{self.line}"
+
+    def __str__(self) -> str:
+        text = f"{self.short} in {self.function}"
+        return f"{text}: {self.source.strip()}" if self.source.strip() else text
+
+    def __repr__(self) -> str:
+        return f"Where({self})"
+
+    def caret(self) -> str:
+        """The source line with the part that runs marked below it; the line alone when the columns are not known."""
+        line = self.source.strip()
+        if self.column < 0 or not line:
+            return line
+        left = len(self.source) - len(self.source.lstrip())
+        start = max(self.column - left, 0)
+        return f"{line}\n{' ' * start}{'^' * max(min(self.end - left, len(line)) - start, 1)}"
+
+
+def _columns(code: CodeType, index: int, line: int, text: str) -> tuple[int, int]:
+    """Characters that instruction unit `index` covers on its first line; positions in code objects count UTF-8 bytes."""
+    for i, (first, last, start, end) in enumerate(code.co_positions()):
+        if i == index:
+            if first != line or start is None or end is None:
+                return -1, -1
+            raw = text.encode()
+            stop = end if last == first else len(raw)
+            return len(raw[:start].decode(errors="replace")), len(raw[:stop].decode(errors="replace").rstrip())
+    return -1, -1
+
+
+def line_at(code: CodeType, offset: int) -> int:
+    """The line of the instruction at a byte offset; the function's first line when the instruction has none."""
+    found = code.co_firstlineno
+    for start, end, line in code.co_lines():
+        if start <= offset < end:
+            return line if line is not None else found
+        if line is not None and start <= offset:
+            found = line
+    return found
+
+
+def where_of(code: CodeType, offset: int = 0) -> Where:
+    """The place of the instruction at a byte offset of a code object. The source is "" when the file cannot be read."""
+    line = line_at(code, offset)
+    text = linecache.getline(code.co_filename, line).rstrip("\n")
+    column, end = _columns(code, offset // 2, line, text) if text else (-1, -1)
+    return Where(code.co_filename, line, getattr(code, "co_qualname", code.co_name), text, column, end)
+
+
+def where_of_function(fn: object) -> Where:
+    """The place of a function's definition; for a callable without Python code its name and no line."""
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        return Where("<no Python source>", 0, getattr(fn, "__qualname__", type(fn).__qualname__))
+    line = code.co_firstlineno
+    return Where(code.co_filename, line, code.co_qualname, linecache.getline(code.co_filename, line).rstrip("\n"))
+
+
+def where_of_frame(frame: FrameType) -> Where:
+    """The place at which a frame stands now."""
+    return where_of(frame.f_code, frame.f_lasti)
+
+
+def caller(skip: str) -> Where | None:
+    """The innermost frame that is not in a file under the folder `skip`: the user's own line; None outside of one."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(skip):
+        frame = frame.f_back
+    return where_of_frame(frame) if frame is not None else None
