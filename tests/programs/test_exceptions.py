@@ -1,0 +1,330 @@
+"""Exceptions"""
+import torch
+
+from .harness import F, Sign, Turn, case, program
+
+
+class AppError(ValueError):
+    def __init__(self, code, text="app"):
+        super().__init__(text)
+        self.code = code
+
+
+def refuse(x, n):
+    y = x + n
+    if n > 1:
+        raise AppError(n, f"n is {n}")
+    return y
+
+
+def reraise(x):
+    try:
+        raise KeyError("inner")
+    except KeyError as e:
+        raise RuntimeError("outer") from e
+
+
+@case(F(4), Turn(0, 2, 2), graphs=1)
+def test_try_except_callee(x, n):
+    """Exception raised in a traced callee, caught in the caller"""
+    try:
+        y = refuse(x, n)
+    except AppError as e:
+        y = x * e.code
+    return y + 1
+
+
+@case(F(4), Turn(1, 0), graphs=1)
+def test_try_else_finally(x, n):
+    """try/except/else/finally"""
+    log = []
+    try:
+        10 // n
+        y = x + 1
+    except ZeroDivisionError as e:
+        log.append(str(e))
+        y = x - 1
+    else:
+        log.append("else")
+        y = y * 2
+    finally:
+        log.append("finally")
+    return y, log
+
+
+@case(F(4), graphs=1)
+def test_finally_return(x):
+    """return in try with finally; break and continue through finally"""
+    log = []
+
+    def g():
+        for i in range(3):
+            try:
+                if i == 0:
+                    continue
+                if i == 2:
+                    return x + i
+            finally:
+                log.append(i)
+    return g(), log
+
+
+@case(F(4))
+def test_uncaught(x):
+    """Uncaught exception: type, args, lines"""
+    y = x.sin()
+    raise AppError(3, "no")
+    return y
+
+
+@case(F(4))
+def test_raise_from(x):
+    """`raise from`: `__cause__`, traceback through a callee"""
+    x = x + 1
+    return reraise(x)
+
+
+@case(F(4))
+def test_raise_context(x):
+    """Exception while handling: `__context__`"""
+    try:
+        raise KeyError("first")
+    except KeyError:
+        raise ValueError("second")
+
+
+@case(F(4))
+def test_raise_from_none(x):
+    """`raise from None`"""
+    try:
+        x = {}["k"]
+    except KeyError:
+        raise ValueError("hidden") from None
+
+
+@case(F(4), graphs=1)
+def test_cause_and_context_inside(x):
+    """`__cause__` and `__context__` read inside"""
+    try:
+        reraise(x)
+    except RuntimeError as e:
+        return x + 1, type(e.__cause__).__name__, e.__context__ is e.__cause__, e.__suppress_context__, e.args
+
+
+@case(F(4), graphs=1)
+def test_bare_raise(x):
+    """Bare `raise`, nested handlers"""
+    try:
+        try:
+            raise AppError(4)
+        except ValueError:
+            x = x + 1
+            raise
+    except AppError as e:
+        return x * e.code
+
+
+@case(F(4), graphs=1)
+def test_except_tuple_and_hierarchy(x):
+    """`except (A, B)`, base classes, order of handlers"""
+    out = []
+    for e in (KeyError("k"), IndexError("i"), AppError(1), OSError(2, "no")):
+        try:
+            raise e
+        except (KeyError, IndexError) as err:
+            out.append(("lookup", type(err).__name__, isinstance(err, LookupError)))
+        except ValueError as err:
+            out.append(("value", err.code))
+        except Exception as err:
+            out.append(("other", err.args))
+    return x * len(out), out
+
+
+@case(F(4), graphs=1)
+def test_builtin_errors_caught(x):
+    """Errors of builtin operations caught: message and type"""
+    out = []
+    for f in (lambda: {}["a"], lambda: [1][3], lambda: int("x"), lambda: 1 / 0, lambda: None.foo, lambda: len(3),
+              lambda: "a" + 1, lambda: next(iter(())), lambda: undefined_name, lambda: (1, 2).index(5)):  # noqa: F821
+        try:
+            f()
+        except Exception as e:
+            out.append((type(e).__name__, str(e)))
+    return x + len(out), out
+
+
+@case(F(4), graphs=1)
+def test_exception_groups(x):
+    """Exception groups: `except*`"""
+    out = []
+    try:
+        raise ExceptionGroup("g", [ValueError(1), KeyError(2), ValueError(3)])
+    except* ValueError as g:
+        out.append(("v", [e.args for e in g.exceptions]))
+    except* KeyError as g:
+        out.append(("k", len(g.exceptions)))
+    return x + len(out), out
+
+
+@case(F(4))
+def test_exception_group_left(x):
+    """Exception group only partly handled"""
+    try:
+        raise ExceptionGroup("g", [ValueError(1), TypeError(2)])
+    except* ValueError:
+        x = x + 1
+
+
+@case(F(4), F(3))
+def test_tensor_op_error(x, y):
+    """Error of a tensor op at run time: eager's exception"""
+    z = x.sin()
+    return z + y
+
+
+@case(F(4), F(3))
+def test_tensor_op_error_caught(x, y):
+    """Error of a tensor op caught by the program"""
+    z = x.sin()
+    try:
+        return z + y
+    except RuntimeError as e:
+        return z.cos(), "must match" in str(e)
+
+
+@case(F(4), Turn(1, 7))
+def test_index_out_of_range(x, i):
+    """IndexError of a tensor"""
+    y = x * 2
+    return y[i] + 1
+
+
+@case(F(4), graphs=1)
+def test_notes_and_args(x):
+    """`add_note`, `args`, `str`, `repr`, equality of exceptions"""
+    e = AppError(1, "t")
+    e.add_note("n")
+    return x + e.code, e.__notes__, e.args, str(e), repr(ValueError(1, "a"))
+
+
+@case(F(4), graphs=1)
+def test_exception_name_deleted(x):
+    """The handler's name is gone after the handler"""
+    try:
+        raise ValueError
+    except ValueError as e:
+        x = x + 1
+    try:
+        e
+    except NameError:
+        return x
+
+
+@case(Sign(4), breaks=True)
+def test_break_inside_try(x):
+    """Break inside `try`: handlers still hold after it"""
+    try:
+        y = x + 1
+        if y.sum() > 0:
+            raise AppError(2)
+        y = y * 2
+    except AppError as e:
+        y = x * e.code
+    finally:
+        x = x.sin()
+    return x + y
+
+
+@case(Sign(4), breaks=True)
+def test_break_inside_except(x):
+    """Break inside an `except` block: the exception in flight is kept"""
+    try:
+        raise AppError(1)
+    except AppError as e:
+        if x.sum() > 0:
+            y = x + e.code
+        else:
+            y = x - 1
+        try:
+            raise
+        except ValueError as again:
+            return y * 2, again is e
+
+
+@case(Sign(4), breaks=True)
+def test_break_inside_finally(x):
+    """Break inside `finally`, while returning"""
+    log = []
+    try:
+        return x + 1, log
+    finally:
+        if x.sum() > 0:
+            log.append("pos")
+        log.append("end")
+
+
+@case(Sign(4))
+def test_raise_after_break(x):
+    """Uncaught after a break: lines of the traceback"""
+    y = x + 1
+    if y.sum() < 0:
+        y = y * 2
+        raise AppError(9, "late")
+    return y
+
+
+@program(F(4))
+def test_effects_before_raise():
+    """Side effects before an uncaught exception are visible"""
+    log = []
+
+    def f(x):
+        log.append("a")
+        y = x + 1
+        log.append(y)
+        x.add_(1)
+        raise ValueError("after")
+    return f, lambda: log
+
+
+@case(F(4), graphs=1)
+def test_stop_iteration_and_key(x):
+    """Own exception classes with own `__str__` and attributes made inside"""
+    class Stop(Exception):
+        def __str__(self):
+            return "stopped " + self.args[0]
+    try:
+        raise Stop("now")
+    except Stop as s:
+        return x + 1, str(s)
+
+
+@case(F(4), graphs=1)
+def test_raise_class_and_traceback(x):
+    """`raise Class`, `with_traceback`, `sys.exc_info`"""
+    import sys
+    try:
+        raise ValueError
+    except ValueError as e:
+        same = sys.exc_info()[1] is e
+        return x + 1, same, e.args
+
+
+@case(F(4), None)
+def test_attribute_error_uncaught(x, n):
+    """AttributeError and TypeError of the user's own mistake"""
+    y = x + 1
+    return n.shape + y
+
+
+@case(F(4))
+def test_wrong_call(x):
+    """Wrong arguments to a user function"""
+    x = x + 1
+    return refuse(x)
+
+
+@case(F(4))
+def test_no_such_torch_attribute(x):
+    """Unknown attribute of torch and of a tensor"""
+    return (x + 1).no_such_method()

@@ -1,0 +1,321 @@
+"""Generators and iterators"""
+import itertools
+
+import torch
+
+from .harness import F, Sign, case, program
+
+
+def count_up(x, n):
+    for i in range(n):
+        got = yield x + i
+        if got is not None:
+            x = x * got
+    return "done"
+
+
+def delegate(x):
+    r = yield from count_up(x, 2)
+    yield r
+
+
+class Countdown:
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.n == 0:
+            raise StopIteration
+        self.n -= 1
+        return self.n
+
+
+class Seq:
+    def __getitem__(self, i):
+        if i > 2:
+            raise IndexError
+        return i * 10
+
+    def __len__(self):
+        return 3
+
+
+@case(F(4), graphs=1)
+def test_generator(x):
+    """Generator consumed by `for`"""
+    y = x
+    for v in count_up(x, 3):
+        y = y + v
+    return y
+
+
+@case(F(4), graphs=1)
+def test_generator_send(x):
+    """`send` and the return value"""
+    g = count_up(x, 3)
+    a = next(g)
+    b = g.send(2)
+    c = next(g)
+    try:
+        next(g)
+    except StopIteration as s:
+        return a, b, c, s.value
+
+
+@case(F(4), graphs=1)
+def test_generator_throw_close(x):
+    """`throw` and `close`"""
+    log = []
+
+    def g():
+        try:
+            yield x
+        except ValueError as e:
+            log.append(str(e))
+            yield x + 1
+        finally:
+            log.append("closed")
+    it = g()
+    a = next(it)
+    b = it.throw(ValueError("t"))
+    it.close()
+    return a, b, log
+
+
+@case(F(4), graphs=1)
+def test_yield_from(x):
+    """`yield from`"""
+    return list(delegate(x))
+
+
+@case(F(4), graphs=1)
+def test_generator_expression(x):
+    """Generator expressions in sum, tuple, any, all, max, join"""
+    return (sum(x * i for i in range(3)), tuple(x + i for i in range(2)), any(i > 1 for i in range(3)),
+            all(i > 1 for i in range(3)), max(i % 3 for i in range(5)), ",".join(str(i) for i in range(3)))
+
+
+@case(F(4), graphs=1)
+def test_zip_enumerate_map_filter(x):
+    """zip, enumerate, map, filter, reversed, sorted, sum, min, max"""
+    a = [x, x + 1, x + 2]
+    return ([p * q for p, q in zip(a, (1, 2, 3))], [i * v for i, v in enumerate(a, 1)], list(map(torch.sin, a)),
+            list(map(lambda p, q: p - q, a, a[::-1])), list(filter(None, [0, 1, 2])), list(reversed(a)),
+            sum([1, 2], 3), sorted([3, 1, 2], reverse=True), min(3, 1), max([2, 5], key=lambda v: -v))
+
+
+@case(F(4), graphs=1)
+def test_zip_strict(x):
+    """`zip(strict=True)` raises"""
+    try:
+        list(zip([1], [1, 2], strict=True))
+    except ValueError as e:
+        return x + 1, str(e)
+
+
+@case(F(4), graphs=1)
+def test_itertools(x):
+    """itertools: chain, product, islice, count, repeat, accumulate, groupby, zip_longest, ..."""
+    t = itertools
+    return (list(t.chain([x], [x + 1])), list(t.chain.from_iterable([[1], [2]])), list(t.product([1, 2], "ab")),
+            list(t.islice(t.count(5, 2), 3)), list(t.repeat(x, 2)), list(t.accumulate([1, 2, 3])),
+            [(k, list(g)) for k, g in t.groupby([1, 1, 2])], list(t.zip_longest([1, 2], [3], fillvalue=0)),
+            list(t.combinations([1, 2, 3], 2)), list(t.permutations([1, 2])), list(t.takewhile(lambda v: v < 3, [1, 5])),
+            list(t.dropwhile(lambda v: v < 3, [1, 5])), list(t.starmap(pow, [(2, 3)])), list(t.compress([1, 2], [0, 1])),
+            list(t.pairwise([1, 2, 3])), list(t.filterfalse(None, [0, 1])))
+
+
+@case(F(4), graphs=1)
+def test_itertools_accumulate_tensor(x):
+    """`accumulate` and `reduce` over tensors"""
+    import functools
+    import operator
+    return list(itertools.accumulate([x, x, x])), functools.reduce(operator.add, [x, x, x]), functools.reduce(
+        lambda a, b: a * b, [x, x], x)
+
+
+@case(F(4), graphs=1)
+def test_user_iterator(x):
+    """User-defined `__iter__`, `__next__`; iteration by `__getitem__`"""
+    y = x
+    for i in Countdown(3):
+        y = y + i
+    for v in Seq():
+        y = y * v
+    return y, list(Seq()), list(Countdown(2)), 10 in Seq()
+
+
+@case(F(4), graphs=1)
+def test_iter_sentinel_next_default(x):
+    """`iter(f, sentinel)`, `next` with default"""
+    vals = [3, 2, 1]
+    return list(iter(lambda: vals.pop(), 3)), next(iter([]), x + 1)
+
+
+@case(F(4), graphs=1)
+def test_partial_consumption(x):
+    """Iterator consumed in two places"""
+    it = iter([x, x + 1, x + 2])
+    first = next(it)
+    rest = [v * 2 for v in it]
+    return first, rest, list(it)
+
+
+@program(F(4), graphs=1)
+def test_iterator_given():
+    """An iterator from outside, advanced: the caller sees where it stands"""
+    it = iter(range(100))
+
+    def f(x):
+        return x + next(it) + next(it)
+    return f, lambda: it.__length_hint__()
+
+
+@case(F(4), [1, 2, 3], drive=lambda f, x, xs: (lambda it: (f(x, it), list(it)))(iter(xs)))
+def test_list_iterator_argument(x, it):
+    """A list iterator as argument, advanced inside"""
+    return x * next(it)
+
+
+@case(F(4), drive=lambda f, x: (lambda g: (f(x, g), list(g)))(count_up(x, 4)))
+def test_generator_argument(x, g):
+    """A generator made outside, advanced inside"""
+    return next(g) + next(g)
+
+
+@case(F(4), drive=lambda f, x: list(f(x)))
+def test_compiled_generator(x):
+    """The compiled function is a generator"""
+    for i in range(3):
+        x = x.sin() + i
+        yield x
+    return
+
+
+@case(F(4), drive=lambda f, x: (lambda g: (next(g), g.send(3), list(g)))(f(x)))
+def test_compiled_generator_send(x):
+    """The compiled function is a generator that receives values"""
+    k = yield x + 1
+    yield x * k
+    yield x.cos()
+
+
+def _run_async(f, x):
+    import asyncio
+    return asyncio.run(f(x))
+
+
+async def _plus_one(x):
+    return x + 1
+
+
+@case(F(4), drive=_run_async)
+async def test_compiled_coroutine(x):
+    """The compiled function is `async`"""
+    y = x.sin()
+    z = await _plus_one(y)
+    return z * 2
+
+
+async def _drain(agen):
+    return [v async for v in agen]
+
+
+@case(F(4), drive=lambda f, x: __import__("asyncio").run(_drain(f(x))))
+async def test_compiled_async_generator(x):
+    """The compiled function is an async generator"""
+    for i in range(2):
+        x = x + i
+        yield x
+
+
+@case(F(4), drive=lambda f, x: list(f(x)))
+def test_returned_generator(x):
+    """A generator made inside and returned"""
+    y = x + 1
+    return (y * i for i in range(3))
+
+
+@case(F(4), drive=lambda f, x: [list(v) if not isinstance(v, torch.Tensor) else v for v in f(x)])
+def test_returned_iterators(x):
+    """zip, map, enumerate objects returned"""
+    return [zip([x], [1]), map(torch.sin, [x, x]), enumerate([x]), iter([x, x + 1]), reversed([1, 2])]
+
+
+@case(Sign(4), breaks=True)
+def test_break_in_loop(x):
+    """Break inside a `for` over a list, an iterator, zip, enumerate"""
+    out = []
+    for i, (v, w) in enumerate(zip([1, 2, 3], iter("abc"))):
+        x = x + v
+        if x.sum() > 0:
+            out.append((i, w))
+        else:
+            out.append(x * i)
+    return x, out
+
+
+@case(Sign(4), breaks=True)
+def test_break_in_generator(x):
+    """Break inside a generator that the region runs"""
+    def g():
+        for i in range(3):
+            if x.sum() > 0:
+                yield x + i
+            else:
+                yield x - i
+    return [v * 2 for v in g()]
+
+
+@case(Sign(4), breaks=True)
+def test_break_while_generator_suspended(x):
+    """Break while a generator made inside is suspended"""
+    g = count_up(x, 4)
+    a = next(g)
+    if a.sum() > 0:
+        a = a + next(g)
+    return a, list(g)
+
+
+@case(Sign(4), breaks=True)
+def test_break_in_comprehension(x):
+    """Break inside a comprehension"""
+    return [x + i if x.sum() > i else x - i for i in range(3)]
+
+
+@case(F(4), graphs=1)
+def test_generator_closure_state(x):
+    """Generators interleaved, sharing a cell"""
+    total = 0
+
+    def g(k):
+        nonlocal total
+        for i in range(2):
+            total += k
+            yield x * total
+    return [p + q for p, q in zip(g(1), g(10))], total
+
+
+@case(F(4), graphs=1)
+def test_generator_raises(x):
+    """An exception from inside a generator"""
+    def g():
+        yield x
+        raise KeyError("in g")
+    out = []
+    try:
+        for v in g():
+            out.append(v + 1)
+    except KeyError as e:
+        return out, e.args
+
+
+@case(F(4), graphs=1)
+def test_unpack_generator(x):
+    """Unpacking generators, star calls, dict and set made of them"""
+    a, b = (x + i for i in range(2))
+    return a - b, max(*(i for i in (3, 4))), dict((k, v) for k, v in [("a", x)]), set(i % 2 for i in range(4)), [
+        *(i for i in range(2))]

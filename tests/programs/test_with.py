@@ -1,0 +1,301 @@
+"""`with` statements"""
+import contextlib
+
+import torch
+
+from .harness import F, Sign, case, program
+
+
+class Log:
+    def __init__(self, log, name, swallow=()):
+        self.log, self.name, self.swallow = log, name, swallow
+
+    def __enter__(self):
+        self.log.append("enter " + self.name)
+        return self
+
+    def __exit__(self, kind, value, tb):
+        self.log.append(("exit " + self.name, kind and kind.__name__))
+        return kind is not None and issubclass(kind, self.swallow)
+
+
+@contextlib.contextmanager
+def scoped(log, name):
+    log.append("in " + name)
+    try:
+        yield len(log)
+    finally:
+        log.append("out " + name)
+
+
+def _grad_block(make):
+    def f(x):
+        with make():
+            y = x * 2
+        return y, x * 3, torch.is_grad_enabled()
+    return f
+
+
+@case(F(4, grad=True), graphs=1)
+def test_no_grad(x):
+    """`torch.no_grad`"""
+    with torch.no_grad():
+        y = x * 2
+        inside = torch.is_grad_enabled()
+    return y, x * 3, inside
+
+
+@case(F(4, grad=True), graphs=1)
+def test_enable_grad(x):
+    """`torch.enable_grad` inside `no_grad`"""
+    with torch.no_grad():
+        with torch.enable_grad():
+            y = x * 2
+        z = x * 2
+    return y, z
+
+
+@case(F(4, grad=True), graphs=1)
+def test_set_grad_enabled(x):
+    """`torch.set_grad_enabled` as a manager"""
+    with torch.set_grad_enabled(False):
+        y = x * 2
+    return y, x + 1
+
+
+@case(F(4, grad=True), graphs=1)
+def test_set_grad_enabled_call(x):
+    """`torch.set_grad_enabled` as a call, seen afterwards"""
+    torch.set_grad_enabled(False)
+    y = x * 2
+    torch.set_grad_enabled(True)
+    return y, x * 2
+
+
+@case(F(4), graphs=1)
+def test_inference_mode(x):
+    """`torch.inference_mode`"""
+    with torch.inference_mode():
+        y = x * 2
+    return y.is_inference()
+
+
+@case(F(4, 4), graphs=1)
+def test_autocast(x):
+    """`torch.autocast` on the CPU"""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ x
+        with torch.autocast("cpu", enabled=False):
+            z = x @ x
+    return y, z, x @ x
+
+
+@case(F(4), graphs=1)
+def test_device_manager(x):
+    """`torch.device` as a manager"""
+    with torch.device("cpu"):
+        return x + torch.ones(4)
+
+
+@case(F(4), graphs=1)
+def test_record_function(x):
+    """`torch.profiler.record_function`"""
+    with torch.profiler.record_function("step"):
+        return x + 1
+
+
+@case(F(4), graphs=1)
+def test_user_manager(x):
+    """User-written manager: order, `as`, nested in one line"""
+    log = []
+    with Log(log, "a") as a, Log(log, "b"):
+        log.append(a.name)
+        x = x + 1
+    return x, log
+
+
+@case(F(4), graphs=1)
+def test_user_manager_swallows(x):
+    """User-written manager that swallows an exception"""
+    log = []
+    with Log(log, "a", ValueError):
+        x = x + 1
+        raise ValueError("gone")
+    return x * 2, log
+
+
+@case(F(4))
+def test_user_manager_lets_through(x):
+    """Manager that lets an exception through"""
+    with Log([], "a", KeyError):
+        x = x + 1
+        raise ValueError("kept")
+
+
+@case(F(4), graphs=1)
+def test_contextmanager(x):
+    """`@contextmanager`"""
+    log = []
+    with scoped(log, "s") as n:
+        x = x + n
+    return x, log
+
+
+@case(F(4), graphs=1)
+def test_contextmanager_exception(x):
+    """`@contextmanager` through which an exception passes"""
+    log = []
+    try:
+        with scoped(log, "s"):
+            raise KeyError("k")
+    except KeyError:
+        x = x + 1
+    return x, log
+
+
+@case(F(4), graphs=1)
+def test_suppress(x):
+    """`contextlib.suppress`, `nullcontext`, `closing`"""
+    with contextlib.suppress(ZeroDivisionError):
+        x = x + 1
+        1 / 0
+    with contextlib.nullcontext(3) as n:
+        x = x * n
+    return x
+
+
+@case(F(4), graphs=1)
+def test_exit_stack(x):
+    """`contextlib.ExitStack`"""
+    log = []
+    with contextlib.ExitStack() as stack:
+        for i in range(2):
+            stack.enter_context(Log(log, str(i)))
+        stack.callback(log.append, "callback")
+        x = x + 1
+    return x, log
+
+
+@case(F(4, grad=True), graphs=1)
+def test_no_grad_decorator(x):
+    """`torch.no_grad()` as a decorator"""
+    @torch.no_grad()
+    def g(y):
+        return y * 2
+    return g(x), x * 2
+
+
+@program(F(4, grad=True), graphs=1)
+def test_no_grad_decorates_compiled():
+    """A function decorated with `torch.no_grad()` compiled"""
+    @torch.no_grad()
+    def f(x):
+        return x * 2
+    return f
+
+
+@case(F(4, grad=True), graphs=1)
+def test_return_in_with(x):
+    """`return`, `break`, `continue` out of `with`"""
+    for i in range(3):
+        with torch.no_grad():
+            if i == 0:
+                continue
+            if i == 1:
+                break
+    with torch.no_grad():
+        return x * i
+
+
+@case(Sign(4), breaks=True)
+def test_break_in_no_grad(x):
+    """Break inside `torch.no_grad`: the mode holds after it and ends with the block"""
+    x = x.clone().requires_grad_()
+    with torch.no_grad():
+        y = x * 2
+        if y.sum() > 0:
+            y = y + 1
+        z = x * 3
+    return y, z, x * 4, torch.is_grad_enabled()
+
+
+@case(Sign(4), breaks=True)
+def test_break_in_user_manager(x):
+    """Break inside a user-written manager"""
+    log = []
+    with Log(log, "a"):
+        y = x + 1
+        if y.sum() > 0:
+            log.append("positive")
+        y = y * 2
+    return y, log
+
+
+@case(Sign(4), breaks=True)
+def test_break_in_nested_with(x):
+    """Break inside nested managers, exception afterwards"""
+    log = []
+    with Log(log, "a", ValueError):
+        with torch.no_grad(), scoped(log, "s"):
+            y = x + 1
+            if y.sum() > 0:
+                raise ValueError("p")
+            y = y + 2
+        log.append("after")
+    return x, log, torch.is_grad_enabled()
+
+
+@case(Sign(4, ), breaks=True)
+def test_break_in_autocast(x):
+    """Break inside autocast"""
+    m = x[:, None] * x
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = m @ m
+        if x.sum() > 0:
+            y = y + 1
+        z = m @ m
+    return y, z, m @ m
+
+
+@case(F(4))
+def test_manager_given(x):
+    """Grad mode changed by the caller around the call"""
+    return x * 2, torch.is_grad_enabled()
+
+
+@program(F(4), graphs=1)
+def test_manager_object_outside():
+    """A manager object that lives outside and is changed"""
+    class Depth:
+        def __init__(self):
+            self.n = 0
+
+        def __enter__(self):
+            self.n += 1
+            return self
+
+        def __exit__(self, *a):
+            self.n -= 10
+
+    d = Depth()
+
+    def f(x):
+        with d:
+            return x + 1
+    return f, lambda: d.n
+
+
+@case(F(4), graphs=1)
+def test_enter_result_tensor(x):
+    """`__enter__` that returns a tensor"""
+    class Shift:
+        def __init__(self, t):
+            self.t = t
+
+        def __enter__(self):
+            return self.t + 1
+
+        def __exit__(self, *a):
+            self.t = None
+    with Shift(x) as y:
+        return y * 2
