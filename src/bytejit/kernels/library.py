@@ -1,0 +1,111 @@
+"""The library calls that compete for matmul, convolution and attention on the CPU: one row each, one signature a family.
+
+A row names a torch operator and how its arguments come from the family's own; rows work on tensors and on FX nodes alike, so a
+chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. All operators are torch's own
+(MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.13; `available()` says which this build has.
+
+Numerics: float32 sums are in float32 everywhere, only their order differs (largest difference seen between rows: 2e-6 relative to the
+largest output). A fused `gelu` of oneDNN is the erf form at 1e-6 absolute ("none") or the tanh form ("tanh").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Row:
+    """One library call. family: "linear", "conv", "attention". posts: what it can apply to its result on the way out.
+
+    build(**family arguments) -> (operator, args): see `LINEAR_ARGS`, `CONV_ARGS`. pack: None, or (weight, **arguments) -> the weight in
+    the library's own layout, good for this row only. layout: of input and result, "any", "nchw" or "nhwc".
+    """
+
+    name: str
+    family: str
+    build: Callable[..., tuple]
+    posts: frozenset[str] = frozenset()
+    pack: Callable[..., torch.Tensor] | None = None
+    layout: str = "any"
+
+    def __repr__(self) -> str:
+        return f"row {self.name} ({self.family}, {self.layout}{', packed' if self.pack else ''})"
+
+    def __call__(self, **arguments: object) -> torch.Tensor:
+        """Run the row on tensors."""
+        target, args = self.build(**arguments)
+        return target(*args)
+
+
+def available() -> frozenset[str]:
+    """Names of the rows whose operators this torch build has."""
+    onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return frozenset(n for n in ROWS if onednn or not n.startswith(("linear_onednn", "conv_onednn")))
+
+
+# ---- linear: x [..., K], w [N, K] (any strides), b [N] or None, post, other (for "add") -> [..., N], contiguous ------------------
+
+def _linear_mkl(x, w, b=None, post=None, other=None) -> tuple:
+    return aten.linear.default, (x, w, b)
+
+
+def _linear_onednn(x, w, b=None, post=None, other=None) -> tuple:
+    ops = torch.ops.mkldnn
+    if post == "add":
+        return ops._linear_pointwise.binary, (x, other, w, b, "add")
+    name, algorithm = _post(post)
+    return ops._linear_pointwise.default, (x, w, b, name, [], algorithm)
+
+
+def _pack_linear(w: torch.Tensor, rows: int) -> torch.Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(w.detach(), rows)
+
+
+def _post(post: str | None) -> tuple[str, str]:
+    return {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}[post]
+
+
+# ---- conv: x [B, C, *], w [O, C/groups, *], b [O] or None, stride, padding, dilation, groups, post, other ------------------------
+# The result has the layout of the row: channels innermost for "nhwc", row-major for "nchw".
+
+def _conv_aten(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None) -> tuple:
+    zeros = [0] * len(padding)
+    return aten.convolution.default, (x, w, b, list(stride), list(padding), list(dilation), False, zeros, groups)
+
+
+def _conv_onednn(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None) -> tuple:
+    ops = torch.ops.mkldnn
+    geometry = (list(padding), list(stride), list(dilation), groups)
+    if post in ("add", "add_relu"):
+        after = ("relu", [], "") if post == "add_relu" else (None, [], "")
+        return ops._convolution_pointwise.binary, (x, other, w, b, *geometry, "add", 1.0, *after)
+    name, algorithm = _post(post)
+    return ops._convolution_pointwise.default, (x, w, b, *geometry, name, [], algorithm)
+
+
+def _pack_conv(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
+    return torch.ops.mkldnn._reorder_convolution_weight(w.detach(), list(padding), list(stride), list(dilation), groups, list(shape))
+
+
+_UNARY = frozenset({"relu", "gelu", "gelu_tanh"})
+
+ROWS: dict[str, Row] = {row.name: row for row in (
+    Row("linear_mkl", "linear", _linear_mkl),
+    Row("linear_onednn", "linear", _linear_onednn, _UNARY | {"add"}),
+    Row("linear_onednn_packed", "linear", _linear_onednn, _UNARY | {"add"}, _pack_linear),
+    Row("conv_nchw", "conv", _conv_aten, layout="nchw"),
+    Row("conv_nhwc", "conv", _conv_aten, layout="nhwc"),
+    Row("conv_onednn_nhwc", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, layout="nhwc"),
+    Row("conv_onednn_packed", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, _pack_conv, "nhwc"),
+)}
+
+
+def rows(family: str, packed: bool = False) -> tuple[Row, ...]:
+    """The rows of a family that this build can run, the default first; prepacked ones only when `packed`."""
+    here = available()
+    return tuple(r for r in ROWS.values() if r.family == family and r.name in here and (packed or r.pack is None))

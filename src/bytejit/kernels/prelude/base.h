@@ -1,0 +1,139 @@
+// Types, bits and conversions. No standard header is included: builtins only, so that a translation unit parses in milliseconds.
+// Everything is branch-free and inlined, so that a loop under `#pragma omp simd` over these functions becomes vector code.
+#pragma once
+typedef signed char i8;
+typedef unsigned char u8;
+typedef short i16;
+typedef unsigned short u16;
+typedef int i32;
+typedef unsigned int u32;
+typedef long long i64;
+typedef unsigned long long u64;
+typedef float f32;
+typedef double f64;
+typedef bool b8;
+
+#define BJ static inline __attribute__((always_inline))
+#define BJ_COLD static __attribute__((noinline, cold, unused))
+#define BJ_INF __builtin_inff()
+#define BJ_NAN __builtin_nanf("")
+
+namespace bj {
+
+template <class To, class From> BJ To bits(From x) { return __builtin_bit_cast(To, x); }
+
+BJ f32 fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+BJ f64 fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
+BJ f32 abs(f32 x) { return __builtin_fabsf(x); }
+BJ f64 abs(f64 x) { return __builtin_fabs(x); }
+// Through unsigned arithmetic: the most negative value stays what it is, as in torch, without undefined behaviour.
+BJ i64 abs(i64 x) { return x < 0 ? (i64)(0 - (u64)x) : x; }
+BJ i32 abs(i32 x) { return x < 0 ? (i32)(0 - (u32)x) : x; }
+BJ i16 abs(i16 x) { return (i16)(x < 0 ? -x : x); }
+BJ i8 abs(i8 x) { return (i8)(x < 0 ? -x : x); }
+BJ u8 abs(u8 x) { return x; }
+BJ b8 abs(b8 x) { return x; }
+BJ f32 copysign(f32 x, f32 y) { return bits<f32>((bits<u32>(x) & 0x7fffffffu) | (bits<u32>(y) & 0x80000000u)); }
+BJ f64 copysign(f64 x, f64 y) {
+    return bits<f64>((bits<u64>(x) & 0x7fffffffffffffffull) | (bits<u64>(y) & 0x8000000000000000ull));
+}
+BJ f32 floor(f32 x) { return __builtin_floorf(x); }
+BJ f64 floor(f64 x) { return __builtin_floor(x); }
+BJ f32 ceil(f32 x) { return __builtin_ceilf(x); }
+BJ f64 ceil(f64 x) { return __builtin_ceil(x); }
+BJ f32 trunc(f32 x) { return __builtin_truncf(x); }
+BJ f64 trunc(f64 x) { return __builtin_trunc(x); }
+BJ f32 round(f32 x) { return __builtin_rintf(x); }  // half to even, as torch.round
+BJ f64 round(f64 x) { return __builtin_rint(x); }
+BJ f32 sqrt(f32 x) { return __builtin_sqrtf(x); }
+BJ f64 sqrt(f64 x) { return __builtin_sqrt(x); }
+BJ f32 rsqrt(f32 x) { return 1.0f / __builtin_sqrtf(x); }
+BJ f64 rsqrt(f64 x) { return 1.0 / __builtin_sqrt(x); }
+BJ b8 isnan(f32 x) { return x != x; }
+BJ b8 isnan(f64 x) { return x != x; }
+template <class T> BJ b8 isnan(T) { return false; }
+BJ b8 isinf(f32 x) { return abs(x) == BJ_INF; }
+BJ b8 isinf(f64 x) { return abs(x) == (f64)BJ_INF; }
+template <class T> BJ b8 isinf(T) { return false; }
+BJ b8 signbit(f32 x) { return (bits<u32>(x) >> 31) != 0; }
+BJ b8 signbit(f64 x) { return (bits<u64>(x) >> 63) != 0; }
+template <class T> BJ b8 signbit(T x) { return x < (T)0; }
+
+// The larger, the smaller; NaN when either is NaN, as torch.maximum and torch.minimum.
+template <class T> BJ T max(T a, T b) { return a > b ? a : b; }
+template <class T> BJ T min(T a, T b) { return a < b ? a : b; }
+template <> inline __attribute__((always_inline)) f32 max(f32 a, f32 b) { f32 m = a > b ? a : b; return a != a ? a : m; }
+template <> inline __attribute__((always_inline)) f32 min(f32 a, f32 b) { f32 m = a < b ? a : b; return a != a ? a : m; }
+template <> inline __attribute__((always_inline)) f64 max(f64 a, f64 b) { f64 m = a > b ? a : b; return a != a ? a : m; }
+template <> inline __attribute__((always_inline)) f64 min(f64 a, f64 b) { f64 m = a < b ? a : b; return a != a ? a : m; }
+// torch.fmax, torch.fmin: a number wins over NaN.
+template <class T> BJ T fmax(T a, T b) { return b != b ? a : (a > b ? a : b); }
+template <class T> BJ T fmin(T a, T b) { return b != b ? a : (a < b ? a : b); }
+template <class T> BJ T relu(T x) { return x < (T)0 ? (T)0 : x; }  // NaN stays, -0.0 stays, as torch.relu
+template <class T> BJ T sign(T x) { return (T)((T)((T)0 < x) - (T)(x < (T)0)); }
+template <> inline __attribute__((always_inline)) b8 sign(b8 x) { return x; }
+template <> inline __attribute__((always_inline)) u8 sign(u8 x) { return x != 0; }
+template <class T> BJ T where(b8 c, T a, T b) { return c ? a : b; }
+
+// bfloat16 and float16 live in memory only; every operation is in float. Both round half to even.
+struct bf16 {
+    u16 v;
+};
+#if defined(__F16C__) || defined(__aarch64__)
+struct f16 {
+    _Float16 v;
+};
+BJ f32 wide(f16 x) { return (f32)x.v; }
+BJ f16 to_f16(f32 x) { return f16{(_Float16)x}; }
+#else
+struct f16 {
+    u16 v;
+};
+BJ f32 wide(f16 x) {
+    u32 h = x.v, sign = (h & 0x8000u) << 16, mag = h & 0x7fffu;
+    f32 small = (f32)(i32)mag * 5.9604644775390625e-08f;  // subnormal halves are multiples of 2^-24
+    u32 rest = mag >= 0x7c00u ? (mag << 13) + 0x70000000u : (mag << 13) + 0x38000000u;
+    return bits<f32>((mag < 0x400u ? bits<u32>(small) : rest) | sign);
+}
+BJ f16 to_f16(f32 x) {
+    u32 b = bits<u32>(x), sign = (b >> 16) & 0x8000u, mag = b & 0x7fffffffu;
+    u32 normal = (mag - 0x38000000u + 0xfffu + ((mag >> 13) & 1u)) >> 13;
+    u32 tiny = bits<u32>(bits<f32>(mag) + 0.5f) - 0x3f000000u;  // adding 0.5 rounds at 2^-24
+    u32 out = mag >= 0x47800000u ? 0x7c00u : mag < 0x38800000u ? tiny : normal;
+    out = mag > 0x7f800000u ? 0x7e00u : out;
+    return f16{(u16)(out | sign)};
+}
+#endif
+BJ f32 wide(bf16 x) { return bits<f32>((u32)x.v << 16); }
+BJ bf16 to_bf16(f32 x) {
+    u32 b = bits<u32>(x);
+    u32 rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
+    return bf16{(u16)(x != x ? 0x7fc0u : rounded)};
+}
+template <class T> BJ T wide(T x) { return x; }
+
+// to<T>(x): x.to(dtype). Out of range floats give what torch's own casts give on this CPU (the conversion instruction's result).
+template <class To, class From> struct Cast {
+    static inline __attribute__((always_inline)) To of(From x) { return (To)x; }
+};
+template <class From> struct Cast<b8, From> {
+    static inline __attribute__((always_inline)) b8 of(From x) { return x != (From)0; }
+};
+template <class From> struct Cast<bf16, From> {
+    static inline __attribute__((always_inline)) bf16 of(From x) { return to_bf16((f32)x); }
+};
+template <class From> struct Cast<f16, From> {
+    static inline __attribute__((always_inline)) f16 of(From x) { return to_f16((f32)x); }
+};
+template <class To> BJ To small_int(f32 x) { return (To)(i32)x; }
+template <class To> BJ To small_int(f64 x) { return (To)(i32)x; }
+#define BJ_SMALL(T, F) \
+    template <> struct Cast<T, F> { static inline __attribute__((always_inline)) T of(F x) { return small_int<T>(x); } };
+BJ_SMALL(i8, f32) BJ_SMALL(u8, f32) BJ_SMALL(i16, f32) BJ_SMALL(i8, f64) BJ_SMALL(u8, f64) BJ_SMALL(i16, f64)
+template <class To, class From> BJ To to(From x) { return Cast<To, From>::of(x); }
+// x rounded to a 16 bit type and back: where eager would have stored the value.
+BJ f32 round_bf16(f32 x) { return wide(to_bf16(x)); }
+BJ f32 round_f16(f32 x) { return wide(to_f16(x)); }
+
+}  // namespace bj
+using namespace bj;
