@@ -59,14 +59,11 @@ def plain(m: torch.nn.Module) -> torch.nn.Module:
 
 def _copied(self: torch.nn.Module, memo: dict | None) -> torch.nn.Module:
     """copy.copy or copy.deepcopy of a compiled module: the plain module is copied, the copy compiled alike."""
-    source = plain(self)
     if memo is None:
-        return _trait(self).make(copy.copy(source))
-    copied = _trait(self).make(copy.deepcopy(source, memo))
-    memo[id(self)] = copied
-    # the copy of `source` is filed under an id that may be used again once `source` is gone
-    memo.setdefault(id(memo), []).append(source)
-    return copied
+        return _trait(self).make(copy.copy(plain(self)))
+    # one plain view a deepcopy: a state that refers back to the compiled module would not come to an end otherwise
+    source = memo.setdefault((id(self), "plain"), plain(self))
+    return _trait(self).make(copy.deepcopy(source, memo))
 
 
 def _set_class(self: torch.nn.Module, cls: type) -> None:
@@ -84,7 +81,7 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
         "__copy__": lambda self: _copied(self, None),
         "__deepcopy__": _copied,
     }
-    if cls.__init_subclass__.__func__ is getattr(torch.nn.Module.__init_subclass__, "__func__", None):
+    if isinstance(cls.__init_subclass__, types.BuiltinFunctionType):
         return types.new_class(cls.__name__, (cls,), {}, lambda ns: ns.update(members))
     made = types.new_class(cls.__name__, (torch.nn.Module,), {"metaclass": type(cls)}, lambda ns: ns.update(members))
     made.__bases__ = (cls,)
