@@ -1,0 +1,49 @@
+"""What a tensor looks like: shape, strides, dtype, device; and how to print it in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+SHORT = {
+    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
+    torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
+}
+
+
+def contiguous_stride(shape: tuple) -> tuple:
+    """Row-major strides of `shape`. Units: elements. Sizes may be symbolic; size 0 counts as 1, as in torch."""
+    stride = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step = step * (size if not isinstance(size, int) or size > 1 else 1)
+    return tuple(reversed(stride))
+
+
+def short_dtype(dtype: torch.dtype) -> str:
+    """`f32` for torch.float32; a dtype without a short name prints as torch names it."""
+    return SHORT.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Shape, strides, dtype and device of a tensor. Units: elements. Sizes are ints or symbols."""
+
+    shape: tuple
+    stride: tuple
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Spec:
+        """The spec of any strided tensor, real or fake."""
+        return Spec(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    def __repr__(self) -> str:
+        text = f"{short_dtype(self.dtype)}[{','.join(map(str, self.shape))}]"
+        if self.stride != contiguous_stride(self.shape):
+            text += f"({','.join(map(str, self.stride))})"
+        return text if self.device.type == "cpu" else f"{text}@{self.device}"
