@@ -1,0 +1,125 @@
+"""Timed choices: the faster candidate wins, choices are kept and merged, and every library row computes what torch computes."""
+
+import json
+import threading
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bytejit.kernels import library
+from bytejit.kernels.tune import Candidate, JsonStore, Tuner
+from bytejit.spec import Spec
+
+
+def slow(x):
+    time.sleep(0.003)
+    return x + 1
+
+
+def fast(x):
+    return (x + 1).t().contiguous().t()
+
+
+X = Spec.of(torch.empty(4, 6))
+
+
+def test_the_faster_one_wins_and_its_strides_are_told():
+    choice = Tuner().choose("add1", [X], [Candidate("slow", slow), Candidate("fast", fast)])
+    assert choice.name == "fast" and choice.stride == (1, 4)
+    assert choice.seconds["slow"] >= 0.003 > choice.seconds["fast"]
+    assert repr(choice).startswith("choice fast: fast=")
+
+
+def test_a_tie_keeps_the_default():
+    both = [Candidate("first", slow), Candidate("second", slow)]
+    assert Tuner().choose("add1", [X], both).name == "first"
+
+
+def test_a_choice_is_made_once_and_survives_the_process(tmp_path):
+    calls = []
+    candidates = [Candidate("slow", slow), Candidate("fast", lambda x: (calls.append(1), fast(x))[1])]
+    store = JsonStore(tmp_path / "choices.json")
+    tuner = Tuner(store)
+    first = tuner.choose("add1", [X], candidates)
+    made = len(calls)
+    assert tuner.choose("add1", [X], candidates) == first and len(calls) == made
+    tuner.save()
+    again = Tuner(JsonStore(tmp_path / "choices.json"), enabled=False)
+    assert again.choose("add1", [X], candidates) == first and len(calls) == made
+    assert again.choose("add1", [X], candidates, attrs="other") is None
+    assert Tuner(store, enabled=False, threads=tuner.threads + 1).choose("add1", [X], candidates) is None
+
+
+def test_what_a_library_refuses_is_recorded_and_the_default_must_run():
+    def refuses(x):
+        raise RuntimeError("not for this shape")
+
+    choice = Tuner().choose("add1", [X], [Candidate("fast", fast), Candidate("bad", refuses)])
+    assert choice.name == "fast" and choice.errors == {"bad": "not for this shape"}
+    with pytest.raises(RuntimeError, match="not for this shape"):
+        Tuner().choose("add1", [X], [Candidate("bad", refuses), Candidate("fast", fast)])
+
+
+def test_writers_merge_and_damage_is_forgotten(tmp_path):
+    path = tmp_path / "deep" / "choices.json"
+    writers = [threading.Thread(target=JsonStore(path).merge, args=({f"k{i}": i},)) for i in range(8)]
+    for w in writers:
+        w.start()
+    for w in writers:
+        w.join()
+    assert json.loads(path.read_text()) == {f"k{i}": i for i in range(8)}
+    path.write_text('{"k0": ')
+    assert JsonStore(path).load() == {}
+    JsonStore(path).merge({"new": 1})
+    assert JsonStore(path).load() == {"new": 1}
+
+
+def test_cold_operands_come_from_different_places():
+    seen = set()
+
+    def look(x, w):
+        seen.add(w.data_ptr())
+        return x
+
+    Tuner().choose("look", [X, Spec.of(torch.empty(256, 256))], [Candidate("a", look), Candidate("b", look)], cold=[1])
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("post", [None, "relu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("name", ["linear_mkl", "linear_onednn", "linear_onednn_packed"])
+def test_linear_rows(name, post):
+    row = library.ROWS[name]
+    if name not in library.available() or post and post not in row.posts:
+        pytest.skip("not offered by this row or build")
+    x, w, b = torch.randn(2, 5, 32), torch.randn(48, 32), torch.randn(48)
+    weight = row.pack(w, rows=10) if row.pack else w
+    want = F.linear(x, w, b)
+    want = {None: want, "relu": want.relu(), "gelu": F.gelu(want), "gelu_tanh": F.gelu(want, approximate="tanh")}[post]
+    got = row(x=x, w=weight, b=b, post=post)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert got.is_contiguous()
+    if "add" in row.posts:
+        other = torch.randn(2, 5, 48)
+        torch.testing.assert_close(row(x=x, w=weight, b=b, post="add", other=other), F.linear(x, w, b) + other,
+                                   rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["conv_nchw", "conv_nhwc", "conv_onednn_nhwc", "conv_onednn_packed"])
+def test_conv_rows(name):
+    row = library.ROWS[name]
+    if name not in library.available():
+        pytest.skip("not in this build")
+    x, w, b = torch.randn(2, 8, 10, 10), torch.randn(16, 8, 3, 3), torch.randn(16)
+    geometry = dict(stride=(2, 2), padding=(1, 1), dilation=(1, 1), groups=1)
+    given = x.to(memory_format=torch.channels_last) if row.layout == "nhwc" else x
+    weight = row.pack(w, **geometry, shape=x.shape) if row.pack else w
+    want = F.conv2d(x, w, b, 2, 1)
+    got = row(x=given, w=weight, b=b, **geometry)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert got.is_contiguous(memory_format=torch.channels_last if row.layout == "nhwc" else torch.contiguous_format)
+    if "add_relu" in row.posts:
+        other = torch.randn_like(got)
+        torch.testing.assert_close(row(x=given, w=weight, b=b, **geometry, post="add_relu", other=other), (want + other).relu(),
+                                   rtol=1e-5, atol=1e-5)
