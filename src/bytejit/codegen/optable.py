@@ -16,7 +16,8 @@ dtypes, or a dict by class: "float", "int", "bool" (f64 f32 | i64 i32 i16 i8 u8 
 is that of OPERAND `by` (default the result: by=None). `bj::` names are functions of the C++ prelude (overloaded on type; f16 and
 bf16 never reach them: they are computed in f32). `libdevice`/`tl` are Triton's; `bj_` names are our Triton helpers.
 
-Kinds: pointwise (has texts), composite (lowered into several rows by a function of `lower`'s signature), reduce, view, create.
+Kinds: pointwise (has texts), composite (lowered into several rows by its `lower`), reduce, view, create, extern (a library does it
+best: called through torch; `ops_extern.py`). An overload without a row is called through torch too, counted as "no row".
 """
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Op:
     dtypes: frozenset[str] = FLOATS | INTS       # dtypes of operand 0 that the row takes
     cost: int = 1                                # per element, in additions
     raises: bool = False                         # may set the error flag: never moved above a write to an input
-    lower: Callable | None = None                # lower(ctx, node) for composite, reduce, view, create rows
+    lower: Callable | None = None                # lower(ctx, node, *args, **kwargs) for composite, reduce, view, create rows
+    out: str | None = None                       # extern rows: the overload that writes into given memory: "aten.mm.out"
     tol: float = 4.0                             # largest error the tests allow against ref, in units of f32's last place
 
     def text(self, language: str, dtype: str) -> str:
@@ -55,7 +57,7 @@ class Op:
         if isinstance(texts, str):
             return texts
         family = "float" if dtype in FLOATS else "bool" if dtype == "b8" else "int"
-        for key in (dtype, family, "int" if family == "bool" else "", "any"):
+        for key in (dtype, family, "int" if family == "bool" else ""):
             if texts and key in texts:
                 return texts[key]
         raise KeyError(f"op {self.name}: no {language} text for {dtype}")
@@ -98,5 +100,5 @@ def op(name: str, aten: tuple[str, ...] | str = (), kind: str = "pointwise", **f
 
 def table() -> OpTable:
     """All rows; imports the row files on first use."""
-    from bytejit.codegen import ops_composite, ops_pointwise, ops_reduce, ops_view  # noqa: F401
+    from bytejit.codegen import ops_composite, ops_extern, ops_pointwise, ops_reduce, ops_view  # noqa: F401
     return _TABLE
