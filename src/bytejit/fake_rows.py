@@ -87,13 +87,11 @@ def is_contiguous(m: Meta) -> bool:
 
 def channels_last_stride(shape: tuple) -> tuple:
     """Strides of torch.channels_last (4 dims) and channels_last_3d (5 dims)."""
-    order = (*range(2, len(shape)), 1)
     stride = [0] * len(shape)
     step = 1
     for dim in (1, *range(len(shape) - 1, 1, -1), 0):
         stride[dim] = step
         step = step * (shape[dim] if shape[dim] != 0 else 1)
-    del order
     return tuple(stride)
 
 
@@ -359,10 +357,8 @@ def _in_place(x, *operands, **options) -> Meta:
     return m
 
 
-for _name in ("neg positive relu clamp clamp_min clamp_max floor ceil round trunc sign sgn square bitwise_not "
-              "hardtanh relu6 threshold leaky_relu nan_to_num tril triu").split():
-    if _name not in ("positive", "square", "relu6", "tril", "triu"):
-        ROWS[f"aten::{_name}"] = _same_dtype
+for _name in "neg relu floor ceil round trunc sign sgn bitwise_not hardtanh threshold leaky_relu nan_to_num".split():
+    ROWS[f"aten::{_name}"] = _same_dtype
 for _name in ("sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt "
               "sigmoid erf erfc erfinv reciprocal lgamma digamma special_i0e sinc").split():
     ROWS[f"aten::{_name}"] = _float_dtype
@@ -409,6 +405,11 @@ def _where(condition, x, y) -> Meta:
     if condition.m.dtype is not _BOOL:
         raise NeedsMeta
     return elementwise((condition, x, y), promoted((x, y)))
+
+
+@row("clamp", "clamp_min", "clamp_max")
+def _clamp(x, *bounds, **named) -> Meta:
+    return elementwise((x,), promoted((x, *bounds, *named.values())))
 
 
 @row("clamp.Tensor")
