@@ -1,0 +1,539 @@
+"""Code objects as instructions with stack layout, live and surely assigned locals, handlers: where execution may resume.
+
+Pure analysis, no torch. A *slot* of the stack is described by one byte: ``OBJ`` (a Python object), ``NULL`` (what
+PUSH_NULL and the method bit leave), ``MAYBE`` (either: a local that an inlined comprehension saved).
+The analysis describes the *rewritten* form of method loads: NULL and a bound attribute, never (function, self), so that
+which slots hold NULL is known without running (see docs/architecture.md, part 1).
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+
+OBJ, NULL, MAYBE = b"o"[0], b"n"[0], b"m"[0]
+
+OPMAP, OPNAME = dis.opmap, dis.opname
+EXTENDED_ARG = OPMAP["EXTENDED_ARG"]
+# 3.13 swapped what a call finds on the stack: NULL below the callable before, above it since. CALL_KW came with it.
+NULL_ABOVE = "CALL_KW" in OPMAP
+CALLABLE_AND_NULL = bytes([OBJ, NULL] if NULL_ABOVE else [NULL, OBJ])
+
+
+def opcodes(*names: str) -> frozenset[int]:
+    """The opcodes of those names that this Python has."""
+    return frozenset(OPMAP[name] for name in names if name in OPMAP)
+
+
+UNCONDITIONAL = opcodes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+FINAL = opcodes("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE") | UNCONDITIONAL
+JUMPS = frozenset(op for op in (*dis.hasjrel, *dis.hasjabs) if op < 256 and not OPNAME[op].startswith("<"))
+BACKWARD = frozenset(op for op in JUMPS if "BACKWARD" in OPNAME[op])
+SENDS = opcodes("SEND")
+CALLS = opcodes("CALL", "CALL_KW", "CALL_FUNCTION_EX")
+CALL_INSIDE = opcodes("PRECALL", "CALL", "CALL_KW")  # illegal to stop before, when KW_NAMES or PRECALL came before
+CALL_PREFIX = opcodes("KW_NAMES", "PRECALL")
+AFTER_LOOP = opcodes("END_FOR", "POP_ITER")
+# after these the interpreter has run user code whose result lies on the stack: a site follows
+SITE_AFTER = CALLS | opcodes("BEFORE_WITH", "LOAD_SPECIAL")
+# these touch only the frame: no region needs to stop just before or after one of them
+PLAIN = opcodes(
+    "LOAD_FAST", "LOAD_CONST", "STORE_FAST", "POP_TOP", "SWAP", "COPY", "NOP", "PUSH_NULL", "RESUME", "LOAD_CLOSURE",
+    "STORE_DEREF", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "BUILD_TUPLE", "BUILD_LIST",
+    "BUILD_SLICE", "BUILD_STRING", "MAKE_CELL", "COPY_FREE_VARS", "RETURN_GENERATOR", "IS_OP", "LOAD_FAST_LOAD_FAST",
+    "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_CHECK", "EXTENDED_ARG",
+    "LOAD_ASSERTION_ERROR", "PUSH_EXC_INFO", "POP_EXCEPT", "MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE", "END_SEND",
+    "LOAD_FAST_BORROW", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT", "NOT_TAKEN",
+)  # fmt: skip
+METHOD_LOADS = opcodes("LOAD_METHOD")
+ATTR, GLOBAL, SUPER = OPMAP["LOAD_ATTR"], OPMAP["LOAD_GLOBAL"], OPMAP.get("LOAD_SUPER_ATTR", -1)
+ATTR_HAS_BIT = not METHOD_LOADS
+CLEARING = OPMAP.get("LOAD_FAST_AND_CLEAR", -1)
+SLOT_PAIRS = opcodes(
+    "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"
+)
+FRAME_READERS = frozenset({"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "f_locals"})
+
+
+class CannotRewrite(Exception):
+    """A code object that bytejit leaves as it is; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ins:
+    """One instruction of the original code, EXTENDED_ARG and CACHE folded in.
+
+    ``start`` is where its EXTENDED_ARG begins (equal to ``offset`` without one), ``target`` the index jumped to.
+    """
+
+    index: int
+    start: int
+    offset: int
+    op: int
+    arg: int
+    target: int
+    where: int
+
+    def __repr__(self) -> str:
+        to = f" -> #{self.target}" if self.target >= 0 else ""
+        return f"#{self.index} {self.offset}: {OPNAME[self.op]} {self.arg}{to}"
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """Instructions [start, stop) whose exceptions go to ``target`` (indices), the stack cut down to ``depth``."""
+
+    start: int
+    stop: int
+    target: int
+    depth: int
+    lasti: bool
+
+    def __repr__(self) -> str:
+        return f"try #{self.start}..#{self.stop} -> #{self.target} depth {self.depth}{' lasti' * self.lasti}"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known on entry to an instruction: stack slots, handlers being executed, cell slots that are swapped out."""
+
+    stack: bytes
+    handlers: tuple[int, ...] = ()
+    swapped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place where execution may resume (and, if ``site``, where a region may start).
+
+    ``offset``: byte offset in the original code of the instruction that runs first after resuming (of its EXTENDED_ARG,
+    where it has one). ``nulls``: stack slots that hold NULL; ``maybes``: slots that hold NULL or an object, passed
+    as UNBOUND when NULL. ``live``: locals that may be read later. ``bound``: locals surely assigned.
+    ``handlers``: offsets of the exception handlers being executed, outermost first: an exit may go only to a point
+    whose ``handlers`` equal those of the site that it left. ``tries``: offsets of the handlers that catch here.
+    """
+
+    id: int
+    offset: int
+    site: bool
+    depth: int
+    nulls: tuple[int, ...]
+    live: tuple[str, ...]
+    bound: frozenset[str]
+    maybes: tuple[int, ...] = ()
+    handlers: tuple[int, ...] = ()
+    tries: tuple[int, ...] = ()
+
+    @property
+    def values(self) -> int:
+        """How many stack values travel in and out: the slots that are not statically NULL."""
+        return self.depth - len(self.nulls)
+
+    def __repr__(self) -> str:
+        kind = "site" if self.site else "point"
+        nulls = f" nulls {','.join(map(str, self.nulls))}" if self.nulls else ""
+        return f"{kind} {self.id} @{self.offset} depth {self.depth}{nulls} live {' '.join(self.live) or '-'}"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The analysed code. Lists are indexed by instruction; ``states[i]`` is None where nothing leads to."""
+
+    code: CodeType
+    instrs: list[Ins]
+    tries: list[Try]
+    caught: list[Try | None]
+    states: list[State | None]
+    live: list[int]
+    bound: list[int]
+    first: int
+
+    def __repr__(self) -> str:
+        return f"flow of {self.code.co_qualname}: {len(self.instrs)} instructions, {len(self.tries)} try ranges"
+
+    def next(self, i: int) -> Iterator[int]:
+        """Instructions that may run right after instruction i, handlers included."""
+        ins, caught = self.instrs[i], self.caught[i]
+        if ins.target >= 0:
+            yield ins.target
+        if ins.op not in FINAL:
+            yield i + 1
+        if caught is not None:
+            yield caught.target
+
+
+def analyse(code: CodeType) -> Flow:
+    """Instructions, stack layout and locals of a function's code. Raises: CannotRewrite."""
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        raise CannotRewrite(f"{code.co_qualname}: not the code of a function (a module's or class's body)")
+    instrs, at = decode(code)
+    tries = try_ranges(code, at)
+    caught: list[Try | None] = [None] * len(instrs)
+    for entry in tries:
+        for i in range(entry.start, entry.stop):
+            caught[i] = entry
+    resume = OPMAP["RESUME"]
+    first = next((ins.index + 1 for ins in instrs if ins.op == resume), None)
+    if first is None:
+        raise CannotRewrite(f"{code.co_qualname}: its code has no RESUME")
+    writes = [local_effects(ins, code) for ins in instrs]
+    must, may = assigned(code, instrs, caught, writes)
+    states = stack_states(code, instrs, caught, must, may)
+    return Flow(code, instrs, tries, caught, states, liveness(code, instrs, caught, writes), must, first)
+
+
+def decode(code: CodeType) -> tuple[list[Ins], dict[int, int]]:
+    """Instructions of a code object, and index by byte offset (of the operation and of its EXTENDED_ARG)."""
+    raw = code.co_code
+    instrs, at, jumps = [], {}, []
+    offset = start = arg = 0
+    size = len(raw)
+    while offset < size:
+        op = raw[offset]
+        arg = arg << 8 | raw[offset + 1]
+        if op == EXTENDED_ARG:
+            offset += 2
+            continue
+        index, after = len(instrs), offset + 2
+        while after < size and raw[after] == 0:  # CACHE
+            after += 2
+        at[start] = at[offset] = index
+        if op in JUMPS:
+            jumps.append((index, after - 2 * arg if op in BACKWARD else after + 2 * arg))
+        instrs.append(Ins(index, start, offset, op, arg, -1, offset >> 1))
+        offset, start, arg = after, after, 0
+    for index, target in jumps:
+        ins = instrs[index]
+        instrs[index] = Ins(ins.index, ins.start, ins.offset, ins.op, ins.arg, at[target], ins.where)
+    return instrs, at
+
+
+def try_ranges(code: CodeType, at: dict[int, int]) -> list[Try]:
+    """The exception table over instruction indices."""
+    if not code.co_exceptiontable:
+        return []
+    ordered = sorted(at.items())
+
+    def index(offset: int) -> int:
+        known = at.get(offset)
+        if known is None:  # inside an instruction's caches, or the code's end
+            known = next((i for o, i in ordered if o >= offset), len(set(at.values())))
+        return known
+
+    return [
+        Try(index(2 * start), index(2 * (start + length)), at[2 * target], flags >> 1, bool(flags & 1))
+        for start, length, target, flags in table_rows(code.co_exceptiontable)
+    ]
+
+
+def table_rows(table: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Rows of an exception table: start, length, target in code units, depth * 2 + lasti.
+
+    Source: Objects/exception_handling_notes.txt in CPython (numbers of 6 bits a byte, bit 6 set on all but the last).
+    """
+    row, value = [], 0
+    for byte in table:
+        value = value << 6 | byte & 63
+        if not byte & 64:
+            row.append(value)
+            value = 0
+            if len(row) == 4:
+                yield tuple(row)
+                row = []
+
+
+@lru_cache(maxsize=None)
+def stack_effect(op: int, arg: int, jump: bool) -> int:
+    """Slots that an instruction adds, on its jump or on its fall-through."""
+    name = OPNAME[op]
+    if name == "RETURN_GENERATOR":
+        return 1  # what the first send() brings; 3.11 counts it elsewhere
+    if name == "PRECALL":
+        return 0  # 3.11 splits the effect of a call between PRECALL and CALL; here CALL has all of it
+    if name == "CALL":
+        return -1 - arg
+    return dis.stack_effect(op, arg if op >= dis.HAVE_ARGUMENT or op in JUMPS else None, jump=jump)
+
+
+def has_argument(op: int) -> bool:
+    """Does this operation read its argument?"""
+    return op >= dis.HAVE_ARGUMENT
+
+
+def is_method_load(op: int, arg: int) -> bool:
+    """Does the instruction load a method for a call, which the rewriter replaces by a plain load and a NULL?"""
+    return op in METHOD_LOADS or (op == ATTR and ATTR_HAS_BIT and arg & 1 == 1) or (op == SUPER and arg & 1 == 1)
+
+
+def push(stack: bytes, ins: Ins, jump: bool, slot_kind: int) -> bytes:
+    """The stack after an instruction. ``slot_kind``: what LOAD_FAST_AND_CLEAR finds in its local."""
+    op, arg = ins.op, ins.arg
+    name = OPNAME[op]
+    if name == "PUSH_NULL":
+        return stack + b"n"
+    if op == GLOBAL:
+        return stack + (CALLABLE_AND_NULL if arg & 1 else b"o")
+    if op in METHOD_LOADS or (op == ATTR and ATTR_HAS_BIT and arg & 1):
+        return stack[:-1] + CALLABLE_AND_NULL
+    if op == SUPER and arg & 1:
+        return stack[:-3] + CALLABLE_AND_NULL
+    if name == "COPY":
+        return stack + stack[-arg : len(stack) - arg + 1]
+    if name == "SWAP":
+        swapped = bytearray(stack)
+        swapped[-1], swapped[-arg] = swapped[-arg], swapped[-1]
+        return bytes(swapped)
+    if op == CLEARING:
+        return stack + bytes([slot_kind])
+    depth = len(stack) + stack_effect(op, arg, jump)
+    if op in CALLS:
+        return stack[: depth - 1] + b"o"
+    return stack[:depth] if depth <= len(stack) else stack + b"o" * (depth - len(stack))
+
+
+def merge(old: State | None, new: State, code: CodeType, ins: Ins) -> State:
+    """What holds on both ways into an instruction. Raises: CannotRewrite when they disagree on depth."""
+    if old is None or old == new:
+        return new
+    if len(old.stack) != len(new.stack):
+        raise CannotRewrite(f"{code.co_qualname}: stack depth {len(old.stack)} and {len(new.stack)} at {ins}")
+    stack = bytes(a if a == b else MAYBE for a, b in zip(old.stack, new.stack, strict=True))
+    # two ways in that disagree on the handlers: no exit may go there (-1 equals no site's handlers)
+    handlers = old.handlers if old.handlers == new.handlers else (-1,)
+    return State(stack, handlers, tuple(sorted({*old.swapped, *new.swapped})))
+
+
+def step(state: State, ins: Ins, jump: bool, must: int, may: int, cells: frozenset[int]) -> State:
+    """The state after one instruction."""
+    op, kind = ins.op, OBJ
+    if op == CLEARING:
+        kind = OBJ if must >> ins.arg & 1 else MAYBE if may >> ins.arg & 1 else NULL
+    stack = push(state.stack, ins, jump, kind)
+    handlers, swapped, name = state.handlers, state.swapped, OPNAME[op]
+    if name == "PUSH_EXC_INFO":
+        handlers += (ins.start,)
+    elif name == "POP_EXCEPT":
+        handlers = handlers[:-1]
+    elif op == CLEARING and ins.arg in cells:
+        swapped += (ins.arg,)
+    elif name == "STORE_FAST" and ins.arg in swapped:
+        swapped = tuple(s for s in swapped if s != ins.arg)
+    if stack is state.stack and handlers is state.handlers and swapped is state.swapped:
+        return state
+    return State(stack, handlers, swapped)
+
+
+def stack_states(
+    code: CodeType, instrs: list[Ins], caught: list[Try | None], must: list[int], may: list[int]
+) -> list[State | None]:
+    """State on entry to each instruction, None where unreachable. Raises: CannotRewrite."""
+    cells = frozenset(cell_slots(code))
+    states: list[State | None] = [None] * len(instrs)
+    states[0] = State(b"")
+    work = [0]
+    while work:
+        i = work.pop()
+        while True:  # run along the straight line; jumps and handlers go to the worklist
+            ins, state, entry = instrs[i], states[i], caught[i]
+            onward = []
+            if entry is not None:
+                head = state.stack[: entry.depth] + (b"oo" if entry.lasti else b"o")
+                onward.append((entry.target, State(head, state.handlers, state.swapped)))
+            if ins.target >= 0:
+                onward.append((ins.target, step(state, ins, True, must[i], may[i], cells)))
+            for target, new in onward:
+                merged = merge(states[target], new, code, instrs[target])
+                if merged != states[target]:
+                    states[target] = merged
+                    work.append(target)
+            if ins.op in FINAL:
+                break
+            i += 1
+            merged = merge(states[i], step(state, ins, False, must[i - 1], may[i - 1], cells), code, instrs[i])
+            if merged == states[i]:
+                break
+            states[i] = merged
+    return states
+
+
+def cell_slots(code: CodeType) -> list[int]:
+    """Slots of the frame that hold a cell, in the order co_cellvars + co_freevars.
+
+    An argument that is also a cell keeps the argument's slot; the other cells follow the locals.
+    """
+    slots, after = [], code.co_nlocals
+    for name in code.co_cellvars:
+        if name in code.co_varnames:
+            slots.append(code.co_varnames.index(name))
+        else:
+            slots.append(after)
+            after += 1
+    return slots + list(range(after, after + len(code.co_freevars)))
+
+
+def local_effects(ins: Ins, code: CodeType) -> tuple[int, int, int]:
+    """Bit masks over slots: read, assigned, unassigned by one instruction."""
+    op, arg = ins.op, ins.arg
+    name = OPNAME[op]
+    if name in ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"):
+        return 1 << arg, 0, 0
+    if name in ("STORE_FAST", "MAKE_CELL"):
+        return 0, 1 << arg, 0
+    if name in ("DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
+        return 1 << arg, 0, 1 << arg
+    if op in SLOT_PAIRS:
+        one, two = 1 << (arg >> 4), 1 << (arg & 15)
+        if name == "STORE_FAST_STORE_FAST":
+            return 0, one | two, 0
+        if name == "STORE_FAST_LOAD_FAST":
+            return two & ~one, one, 0
+        return one | two, 0, 0
+    return 0, 0, 0
+
+
+def assigned(
+    code: CodeType, instrs: list[Ins], caught: list[Try | None], effects: list[tuple[int, int, int]]
+) -> tuple[list[int], list[int]]:
+    """Masks of the slots surely assigned, and possibly assigned, on entry to each instruction."""
+    args = code.co_argcount + code.co_kwonlyargcount
+    args += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    everything = (1 << code.co_nlocals + len(code.co_cellvars) + len(code.co_freevars)) - 1
+    free = everything ^ ((1 << max(code.co_nlocals, *(s + 1 for s in cell_slots(code)[: len(code.co_cellvars)]), 0)) - 1)
+    must, may = [everything] * len(instrs), [0] * len(instrs)
+    must[0] = may[0] = (1 << args) - 1 | free
+    work, queued = [0], {0}
+    seen = bytearray(len(instrs))
+    while work:
+        i = work.pop()
+        queued.discard(i)
+        while True:
+            seen[i] = 1
+            ins, entry, (_, on, off) = instrs[i], caught[i], effects[i]
+            surely, maybe = must[i], may[i]
+            surely_after, maybe_after = (surely & ~off) | on, (maybe & ~off) | on
+            side = []
+            if entry is not None:
+                side.append((entry.target, surely & surely_after, maybe | maybe_after))
+            if ins.target >= 0:
+                side.append((ins.target, surely_after, maybe_after))
+            for target, low, high in side:
+                new = must[target] & low, may[target] | high
+                if new != (must[target], may[target]) or not seen[target]:
+                    must[target], may[target] = new
+                    if target not in queued:
+                        work.append(target)
+                        queued.add(target)
+            if ins.op in FINAL:
+                break
+            i += 1
+            new = must[i] & surely_after, may[i] | maybe_after
+            if new == (must[i], may[i]) and seen[i]:
+                break
+            must[i], may[i] = new
+    return must, may
+
+
+def liveness(
+    code: CodeType, instrs: list[Ins], caught: list[Try | None], effects: list[tuple[int, int, int]]
+) -> list[int]:
+    """Masks of the locals (no cells) that may be read from each instruction on."""
+    locals_mask = (1 << code.co_nlocals) - 1
+    for slot in cell_slots(code):
+        locals_mask &= ~(1 << slot)
+    count = len(instrs)
+    if FRAME_READERS.intersection(code.co_names):
+        return [locals_mask] * count
+    live = [0] * (count + 1)
+    changed = True
+    while changed:
+        changed = False
+        for i in range(count - 1, -1, -1):
+            ins = instrs[i]
+            reads, on, off = effects[i]
+            after = 0 if ins.op in FINAL else live[i + 1]
+            if ins.target >= 0:
+                after |= live[ins.target]
+            now = (after & ~(on | off)) | reads
+            if caught[i] is not None:
+                now |= live[caught[i].target]
+            now &= locals_mask
+            if now != live[i]:
+                live[i] = now
+                changed = True
+    return live[:count]
+
+
+def find_points(flow: Flow, every_point: bool = False) -> list[tuple[int, Point]]:
+    """(index of its instruction, point), in the order of the code. ``every_point`` (tests): each one is a site."""
+    wanted, sites = wanted_points(flow)
+    code, found = flow.code, []
+    order = sorted(range(code.co_nlocals), key=lambda slot: code.co_varnames[slot])
+    masks: dict[tuple[int, int], tuple[tuple[str, ...], frozenset[str]]] = {}
+    for i in sorted(wanted):
+        state = flow.states[i]
+        key = (flow.live[i], flow.bound[i])
+        if key not in masks:
+            live = tuple(code.co_varnames[s] for s in order if flow.live[i] >> s & 1)
+            bound = frozenset(code.co_varnames[s] for s in order if flow.bound[i] >> s & 1)
+            masks[key] = live, bound
+        live, bound = masks[key]
+        point = Point(
+            id=len(found),
+            offset=flow.instrs[i].start,
+            site=every_point or i in sites,
+            depth=len(state.stack),
+            nulls=tuple(s for s, kind in enumerate(state.stack) if kind == NULL),
+            live=live,
+            bound=bound,
+            maybes=tuple(s for s, kind in enumerate(state.stack) if kind == MAYBE),
+            handlers=state.handlers,
+            tries=tuple(flow.instrs[t.target].start for t in (flow.caught[i],) if t is not None),
+        )
+        found.append((i, point))
+    return found
+
+
+def wanted_points(flow: Flow) -> tuple[set[int], set[int]]:
+    """Indices of the instructions that get a resume point, and of those among them that get a site."""
+    instrs, wanted, sites = flow.instrs, {flow.first}, {flow.first}
+    for i, ins in enumerate(instrs):
+        if ins.target >= 0:
+            wanted.add(ins.target)
+            if ins.op not in SENDS and instrs[ins.target].op not in SENDS:
+                sites.add(ins.target)
+            if ins.op not in UNCONDITIONAL:
+                wanted.add(i + 1)
+                if ins.op not in SENDS:
+                    sites.add(i + 1)
+        if ins.op not in PLAIN:
+            wanted.add(i)
+            if ins.op not in FINAL:
+                wanted.add(i + 1)
+        if ins.op in SITE_AFTER:
+            sites.add(i + 1)
+        if OPNAME[ins.op] == "RESUME" and ins.arg & 3:
+            wanted.add(i + 1)
+            if ins.arg & 3 == 1:
+                sites.add(i + 1)
+    for entry in flow.tries:
+        wanted.add(entry.target)
+        sites.add(entry.target)
+    wanted = {i for i in wanted if legal(flow, i)}
+    return wanted, sites & wanted
+
+
+def legal(flow: Flow, i: int) -> bool:
+    """May execution resume at this instruction?"""
+    state, ins = flow.states[i] if i < len(flow.instrs) else None, None
+    if state is None or state.swapped or state.handlers[-1:] == (-1,) or i < flow.first:
+        return False
+    ins, before = flow.instrs[i], flow.instrs[i - 1]
+    if ins.op in AFTER_LOOP or (before.op in AFTER_LOOP and OPNAME[ins.op] in ("POP_TOP", "POP_ITER")):
+        return False
+    if OPNAME[ins.op] == "RESUME" or (ins.op in CALL_INSIDE and before.op in CALL_PREFIX):
+        return False
+    return all(flow.bound[i] >> slot & 1 for slot in cell_slots(flow.code))
