@@ -1,0 +1,65 @@
+# bytejit: everything that is run by hand. `make help` lists it.
+# PY=python3 uses a Python that has everything already (a GPU machine); else .venv is made and filled first.
+
+BASE  ?= $(shell for p in python3.11 python3.12 python3.13 python3; do command -v $$p >/dev/null && echo $$p && break; done)
+VENV  := .venv
+TORCH := torch==2.13.0
+ifdef PY
+READY :=
+else
+PY    := $(VENV)/bin/python
+READY := $(VENV)/.ready
+endif
+ARGS  ?=
+export PYTHONPATH := src
+
+.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch fuzz clean
+
+help:            ## this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+setup: $(READY)  ## make .venv with all that the other targets need
+
+# torch first and pinned: a bare "torch" may bring gigabytes of CUDA packages. A torch that $(BASE) has is used as it is.
+# torchvision and timm without their dependencies, which would bring another torch.
+$(VENV)/.ready: pyproject.toml
+	@$(BASE) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || \
+	    { echo "bytejit needs Python 3.11 to 3.14; $(BASE) is not: make BASE=/path/to/python"; exit 1; }
+	@command -v g++ >/dev/null || command -v clang++ >/dev/null || echo "no C++ compiler found: install g++, or CPU graphs run through torch"
+	@if $(BASE) -c 'import torch' 2>/dev/null; then $(BASE) -m venv --system-site-packages $(VENV); else $(BASE) -m venv $(VENV); fi
+	@$(VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH)"; $(VENV)/bin/pip install -q $(TORCH); }
+	@echo "installing bytejit and what its tests need"
+	@$(VENV)/bin/pip install -q -e '.[dev]'
+	@$(VENV)/bin/python -c 'import timm' 2>/dev/null || $(VENV)/bin/pip install -q --no-deps torchvision timm
+	@touch $@
+
+demo: $(READY)   ## compile ResNet-18 and BERT-base: speed and errors beside eager
+	@$(PY) benchmarks/demo.py $(ARGS)
+
+test: $(READY)   ## all tests
+	$(PY) -m pytest tests $(ARGS)
+
+check: $(READY)  ## lint, and the order of imports
+	$(PY) -m ruff check src tests examples benchmarks
+	$(PY) -m pytest tests/test_layers.py
+
+golden: $(READY) ## write the golden files anew; review the diff like code
+	BYTEJIT_GOLDEN=write $(PY) -m pytest tests -k golden
+
+sizes: $(READY)  ## lines, longest files and functions, for whoever reviews
+	@$(PY) benchmarks/sizes.py
+
+bench: $(READY)  ## eager, torch.compile and bytejit in turn; writes docs/benchmarks.md and its plot
+	$(PY) benchmarks/bench.py --write $(ARGS)
+
+bench-compile: $(READY)   ## cold and warm compile seconds, in fresh processes
+	$(PY) benchmarks/bench_compile.py $(ARGS)
+
+bench-dispatch: $(READY)  ## microseconds of a call beyond its kernels
+	$(PY) benchmarks/bench_dispatch.py $(ARGS)
+
+fuzz: $(READY)   ## random programs against eager, for as long as ARGS="--seconds 60" says
+	$(PY) -m pytest tests -k fuzz --hypothesis-seed=random $(ARGS)
+
+clean:           ## delete .venv and what was built
+	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis bytejit_debug
