@@ -28,14 +28,6 @@ def scoped(log, name):
         log.append("out " + name)
 
 
-def _grad_block(make):
-    def f(x):
-        with make():
-            y = x * 2
-        return y, x * 3, torch.is_grad_enabled()
-    return f
-
-
 @case(F(4, grad=True), graphs=1)
 def test_no_grad(x):
     """`torch.no_grad`"""

@@ -1,0 +1,616 @@
+"""Classes and objects"""
+import abc
+import dataclasses
+import enum
+import functools
+import typing
+from collections import namedtuple
+
+import torch
+
+from .harness import F, Sign, Turn, case, program
+
+
+class Vec:
+    """Operators over a tensor."""
+    scale = 2
+
+    def __init__(self, t, name="v"):
+        self.t, self.name = t, name
+
+    def __add__(self, o):
+        return Vec(self.t + (o.t if isinstance(o, Vec) else o))
+
+    def __radd__(self, o):
+        return Vec(o + self.t, "r")
+
+    def __iadd__(self, o):
+        self.t = self.t + o
+        return self
+
+    def __matmul__(self, o):
+        return self.t @ o.t
+
+    def __neg__(self):
+        return Vec(-self.t)
+
+    def __getitem__(self, i):
+        return self.t[i]
+
+    def __setitem__(self, i, v):
+        self.t = torch.cat([self.t[:i], v.reshape(1), self.t[i + 1:]])
+
+    def __len__(self):
+        return 4
+
+    def __bool__(self):
+        return self.name != "no"
+
+    def __eq__(self, o):
+        return isinstance(o, Vec) and self.name == o.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __lt__(self, o):
+        return self.name < o.name
+
+    def __contains__(self, v):
+        return v == self.name
+
+    def __call__(self, k, *, plus=0):
+        return self.t * k + plus
+
+    @property
+    def double(self):
+        return self.t * self.scale
+
+    @double.setter
+    def double(self, v):
+        self.t = v / self.scale
+
+    @classmethod
+    def zeros(cls, n):
+        return cls(torch.zeros(n), cls.__name__)
+
+    @staticmethod
+    def twice(t):
+        return t * 2
+
+
+class Slotted:
+    __slots__ = ("a", "b")
+
+    def __init__(self, a):
+        self.a = a
+
+
+class Base:
+    def __init__(self, k):
+        self.k = k
+
+    def go(self, x):
+        return x * self.k
+
+
+class Left(Base):
+    def go(self, x):
+        return super().go(x) + 1
+
+
+class Right(Base):
+    def go(self, x):
+        return super().go(x) * 10
+
+
+class Both(Left, Right):
+    def __init__(self, k):
+        super().__init__(k + 1)
+
+    def go(self, x):
+        return super().go(x) - 3
+
+
+@dataclasses.dataclass
+class Point:
+    x: torch.Tensor
+    y: int = 3
+    tags: list = dataclasses.field(default_factory=list)
+
+    def moved(self, d):
+        return dataclasses.replace(self, x=self.x + d)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Size:
+    w: int
+    h: int
+
+    def __post_init__(self):
+        object.__setattr__(self, "w", self.w * 2)
+
+
+class Pair(typing.NamedTuple):
+    a: torch.Tensor
+    b: int = 2
+
+    def total(self):
+        return self.a + self.b
+
+
+Old = namedtuple("Old", "u v")
+
+
+class Mode(enum.Enum):
+    ADD = "add"
+    MUL = 2
+
+    def run(self, x):
+        return x + 1 if self is Mode.ADD else x * self.value
+
+
+class Flag(enum.IntFlag):
+    R = 1
+    W = 2
+
+
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self, x):
+        ...
+
+    def twice(self, x):
+        return self.area(x) * 2
+
+
+class Square(Shape):
+    def area(self, x):
+        return x * x
+
+
+@case(F(4), graphs=1)
+def test_instances_made_inside(x):
+    """Instances created, changed, returned"""
+    v = Vec(x)
+    v.t = v.t + 1
+    v.extra = 3
+    return v, v.extra
+
+
+@case(F(4), graphs=1)
+def test_operators(x):
+    """Binary, reflected, in-place, unary operators, `@`, subscript, len, bool, in, call"""
+    v, w = Vec(x), Vec(x + 1)
+    s = v + w
+    r = 1 + v
+    v += 5
+    v[1] = x[0]
+    return (s.t, r.t, v.t, (-v).t, v @ w, v[0], len(v), bool(v), "v" in v, v(2, plus=1), v == w, v != Vec(x, "o"),
+            {v: 1}[w], sorted([Vec(x, "b"), Vec(x, "a")])[0].name)
+
+
+@case(F(4), graphs=1)
+def test_properties(x):
+    """Properties and setters, class and static methods, class attributes"""
+    v = Vec(x)
+    v.double = x * 8
+    return v.t, v.double, Vec.zeros(4).t + x, v.twice(x), Vec.scale, type(v).__name__
+
+
+@program(F(4), graphs=1)
+def test_object_outside_changed():
+    """An object from outside, attributes set and deleted: seen outside"""
+    class Obj:
+        pass
+    o = Obj()
+    o.a, o.gone = 1, 2
+
+    def f(x):
+        o.last = x * 2
+        o.a = 10
+        if hasattr(o, "gone"):
+            del o.gone
+        return o.last + o.a
+    return f, lambda: o
+
+
+@program(F(4))
+def test_object_counter():
+    """A counter on an object from outside, read and written"""
+    class Obj:
+        n = 0
+    o = Obj()
+
+    def f(x):
+        o.n += 1
+        return x * o.n
+    return f, lambda: o.n
+
+
+@program(F(4), graphs=1)
+def test_class_attribute_set():
+    """A class attribute set from inside"""
+    class Obj:
+        count = 5
+
+    def f(x):
+        Obj.count = 7
+        Obj.fresh = "new"
+        return x * Obj.count
+    return f, lambda: (Obj.count, Obj.fresh)
+
+
+@case(F(4), graphs=1)
+def test_descriptors(x):
+    """Descriptors: data, non-data, `__set_name__`"""
+    class Scaled:
+        def __set_name__(self, owner, name):
+            self.name = "_" + name
+
+        def __get__(self, obj, owner=None):
+            return self if obj is None else getattr(obj, self.name) * 2
+
+        def __set__(self, obj, v):
+            setattr(obj, self.name, v + 1)
+
+    class Lazy:
+        def __get__(self, obj, owner=None):
+            return "lazy"
+
+    class Thing:
+        s = Scaled()
+        z = Lazy()
+    t = Thing()
+    t.s = x
+    before = t.z
+    t.z = "own"
+    return t.s, before, t.z, isinstance(Thing.s, Scaled)
+
+
+@case(F(4), graphs=1)
+def test_slots(x):
+    """`__slots__`: set, unset, no `__dict__`"""
+    s = Slotted(x)
+    s.b = x + 1
+    try:
+        s.c = 1
+    except AttributeError:
+        s.a = s.a * 2
+    return s, hasattr(s, "b"), hasattr(s, "__dict__")
+
+
+@case(F(4), graphs=1)
+def test_getattr_family(x):
+    """`__getattr__`, `__setattr__`, `__getattribute__`, getattr/setattr/delattr/vars"""
+    class Bag:
+        def __init__(self):
+            self.__dict__["d"] = {}
+
+        def __getattr__(self, name):
+            try:
+                return self.__dict__["d"][name]
+            except KeyError:
+                raise AttributeError(name) from None
+
+        def __setattr__(self, name, v):
+            self.d[name] = v
+    b = Bag()
+    b.t = x
+    setattr(b, "u", x + 1)
+    return b.t + b.u, getattr(b, "nope", 3), hasattr(b, "q"), sorted(vars(b)), list(b.d)
+
+
+@case(F(4), graphs=1)
+def test_super(x):
+    """`super()` over a diamond, explicit `super(C, self)`, unbound methods"""
+    b = Both(2)
+    return b.go(x), super(Left, b).go(x), Base.go(b, x), [c.__name__ for c in Both.__mro__]
+
+
+@case(F(4), graphs=1)
+def test_metaclass(x):
+    """Metaclasses, `__init_subclass__`, `__class_getitem__`, `type(...)` made inside"""
+    class Meta(type):
+        def __call__(cls, *a):
+            o = super().__call__(*a)
+            o.made = cls.__name__
+            return o
+
+        def __len__(cls):
+            return 7
+
+    class Reg(metaclass=Meta):
+        seen = []
+
+        def __init_subclass__(cls, tag=None, **k):
+            super().__init_subclass__(**k)
+            Reg.seen.append((cls.__name__, tag))
+
+    class Sub(Reg, tag="t"):
+        pass
+    Dyn = type("Dyn", (Base,), {"k2": 3})
+    return x + len(Sub), Sub().made, Reg.seen, Dyn(2).go(x) * Dyn.k2
+
+
+@case(F(4), graphs=1)
+def test_dataclasses(x):
+    """Dataclasses: fields, replace, asdict, eq, order, frozen, post-init"""
+    p = Point(x, tags=["a"])
+    q = p.moved(1)
+    s = Size(1, 2)
+    try:
+        s.w = 3
+    except dataclasses.FrozenInstanceError:
+        ok = True
+    return q, p.y, [f.name for f in dataclasses.fields(p)], s, Size(1, 2) == s, Size(0, 1) < s, ok, hash(s) == hash(
+        Size(1, 2)), dataclasses.asdict(s)
+
+
+@case(F(4), graphs=1)
+def test_namedtuples(x):
+    """NamedTuple and namedtuple: fields, `_replace`, `_asdict`, unpacking"""
+    p = Pair(x)
+    o = Old(x, 1)._replace(v=5)
+    a, b = p
+    return p.total(), p, o, o.v, a + b, list(o._asdict()), p[1], Pair._fields, isinstance(p, tuple)
+
+
+@case(F(4), graphs=1)
+def test_enums(x):
+    """Enum, IntFlag: members, value, name, iteration, lookup, methods"""
+    return (Mode.ADD.run(x), Mode(2).run(x), Mode["ADD"].value, [m.name for m in Mode], Flag.R | Flag.W,
+            Flag.W in (Flag.R | Flag.W), Mode.ADD == Mode.MUL, isinstance(Flag.R, int))
+
+
+@case(F(4), Turn(Mode.ADD, Mode.MUL), graphs=1, total=2)
+def test_enum_argument(x, m):
+    """An Enum as argument"""
+    return m.run(x), m
+
+
+@case(F(4), graphs=1)
+def test_abc_and_protocol(x):
+    """ABC, abstract error, Protocol, `isinstance` against ABCs"""
+    from collections.abc import Mapping, Sequence
+    try:
+        Shape()
+    except TypeError:
+        x = x + 1
+    return Square().twice(x), isinstance([], Sequence), isinstance({}, Mapping), isinstance(Square(), Shape)
+
+
+@case(F(4), graphs=1)
+def test_generic_class(x):
+    """Generic classes and typing at run time"""
+    T = typing.TypeVar("T")
+
+    class Box(typing.Generic[T]):
+        def __init__(self, v: T):
+            self.v = v
+    return Box[torch.Tensor](x).v + 1, typing.cast(int, 3), Box(x).v
+
+
+@case(F(4), graphs=1)
+def test_partial(x):
+    """functools.partial, partialmethod"""
+    p = functools.partial(torch.add, x, alpha=2)
+    q = functools.partial(functools.partial(lambda a, b, c: a * b + c, 2), c=5)
+
+    class M:
+        def go(self, k, t):
+            return t * k
+        three = functools.partialmethod(go, 3)
+    return p(x), q(x), M().three(x), p.keywords, q.args
+
+
+@case(F(4), graphs=1)
+def test_wraps(x):
+    """functools.wraps and decorators with arguments"""
+    def times(k):
+        def deco(f):
+            @functools.wraps(f)
+            def g(*a, **kw):
+                return f(*a, **kw) * k
+            return g
+        return deco
+
+    @times(3)
+    def inner(t, p=1):
+        """doc"""
+        return t + p
+    return inner(x, p=2), inner.__name__, inner.__doc__, inner.__wrapped__(x)
+
+
+@functools.lru_cache(None)
+def fib(n):
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+
+@functools.singledispatch
+def kind(v):
+    return "object"
+
+
+@kind.register
+def _(v: int):
+    return "int"
+
+
+@kind.register(torch.Tensor)
+def _(v):
+    return v + 1
+
+
+@case(F(4), graphs=1)
+def test_lru_cache(x):
+    """functools.lru_cache"""
+    return x + fib(10)
+
+
+@case(F(4), graphs=1)
+def test_singledispatch(x):
+    """functools.singledispatch"""
+    return kind(3), kind("s"), kind(x)
+
+
+@case(F(4), graphs=1)
+def test_cached_property(x):
+    """functools.cached_property, total_ordering, cmp_to_key, reduce"""
+    class C:
+        n = 0
+
+        @functools.cached_property
+        def p(self):
+            self.n += 1
+            return x * 2
+    c = C()
+
+    @functools.total_ordering
+    class O:
+        def __init__(self, v):
+            self.v = v
+
+        def __eq__(self, o):
+            return self.v == o.v
+
+        def __lt__(self, o):
+            return self.v < o.v
+    return c.p + c.p, c.n, O(1) >= O(1), sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a))
+
+
+@case(F(4), graphs=1)
+def test_bound_methods(x):
+    """Bound and unbound methods as values, `__self__`, `__func__`"""
+    v = Vec(x)
+    m = v.__add__
+    s = x.sin
+    return m(1).t, s(), torch.Tensor.cos(x), m.__self__ is v, m.__func__ is Vec.__add__, [].append.__name__
+
+
+@case(F(4), graphs=1)
+def test_instance_dict_tricks(x):
+    """`__dict__` written, `__class__` assigned, `__new__`"""
+    class A:
+        def __new__(cls, *a):
+            o = super().__new__(cls)
+            o.born = True
+            return o
+
+        def who(self):
+            return "A"
+
+    class B(A):
+        def who(self):
+            return "B"
+    a = A()
+    a.__dict__["t"] = x
+    a.__dict__.update(k=2)
+    a.__class__ = B
+    return a.t * a.k, a.who(), a.born, type(a).__name__
+
+
+@program(F(4), graphs=1)
+def test_bound_method_compiled():
+    """A bound method as the compiled function"""
+    class Layer:
+        def __init__(self):
+            self.w, self.calls = 3, 0
+
+        def run(self, x):
+            self.last = x
+            return x * self.w
+    lay = Layer()
+    return lay.run, lambda: lay.w
+
+
+@program(F(4), graphs=1)
+def test_callable_object_compiled():
+    """A callable object as the compiled function"""
+    class Layer:
+        k = 4
+
+        def __call__(self, x):
+            return x * self.k
+    return Layer()
+
+
+@program(F(4), graphs=1)
+def test_partial_compiled():
+    """A functools.partial as the compiled function"""
+    return functools.partial(lambda k, x, p=0: x * k + p, 3, p=1)
+
+
+@case(F(4), graphs=1)
+def test_repr_str_format(x):
+    """`__repr__`, `__str__`, `__format__`, `__hash__` of user classes"""
+    class R:
+        def __repr__(self):
+            return "R!"
+
+        def __format__(self, spec):
+            return "F" + spec
+    return x + 1, f"{R()}|{R()!r}|{R():>3}", str(R()), repr([R()])
+
+
+@case(F(4), graphs=1)
+def test_comparison_protocols(x):
+    """`__index__`, `__int__`, `__float__`, `__bool__`, `__len__` as truth"""
+    class N:
+        def __index__(self):
+            return 2
+
+        def __float__(self):
+            return 1.5
+
+    class E:
+        def __len__(self):
+            return 0
+    return x[N()], [1, 2, 3][N()], float(N()), int(N()), bool(E()), list(range(N()))
+
+
+@case(Sign(4), breaks=True)
+def test_break_in_method(x):
+    """Break inside a method of an object made inside"""
+    class Gate:
+        def __init__(self, t):
+            self.t, self.state = t, []
+
+        def step(self):
+            self.state.append("start")
+            if self.t.sum() > 0:
+                self.t = self.t + 1
+            self.state.append("end")
+            return self.t
+    g = Gate(x * 2)
+    y = g.step()
+    return y + 1, g.state
+
+
+@case(Sign(4), breaks=True)
+def test_break_in_property_and_operator(x):
+    """Break inside a property, an operator, `__getitem__`, `__init__`"""
+    class P:
+        def __init__(self, t):
+            self.t = t + 1 if t.sum() > 0 else t - 1
+
+        @property
+        def up(self):
+            return self.t * 2 if self.t.sum() > 0 else self.t * 3
+
+        def __add__(self, o):
+            return self.t + o if self.t.sum() > 0 else self.t - o
+    p = P(x)
+    return p.up + 1, p + 5
+
+
+@program(F(4), graphs=1)
+def test_weakref_and_id():
+    """Objects from outside keep their identity"""
+    class K:
+        pass
+    k = K()
+    d = {k: 1}
+
+    def f(x):
+        return x * d[k], k, k is list(d)[0]
+    return f
