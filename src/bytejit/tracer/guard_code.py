@@ -1,0 +1,232 @@
+"""A guard set, inputs and a body -> one generated Python function: the entry that a site's dispatcher calls (hot path).
+
+    def entry(S_0, L_self, L_x, C_y):
+        try:
+            if not (guard): return MISS         # what is fetched more than once goes into a local: v0, v1, ...
+            ...
+        except Exception:
+            return MISS                         # a source that cannot be fetched any more is a guard that failed
+        try:
+            (o0, o1,) = graph(v3, v7)
+        except Exception as error:
+            return own_exit(error, (S_0, L_self, L_x))
+        body                                    # effects; ends in `return (value, None)` or `return (flat, k)`
+
+Objects that the guards know by identity are held weakly; when one dies, the entry turns into one that always misses, and
+`on_dead` is called.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import weakref
+from typing import Any, Callable
+
+from bytejit.source import Cell, Constant, Known, Local, Printer, Ref, Scope, Source, StackSlot
+from bytejit.tracer.guards import GLOBAL_STATE, KINDS, Guard, GuardSet, TensorCheck
+
+_numbers = itertools.count()
+
+
+class EntryPrinter(Printer):
+    """Prints sources for an entry: what is read more than once is fetched into a local on first use.
+
+    `lines` are the statements so far; `hoist` makes every fetch a local (for sources read after the graph has run).
+    """
+
+    def __init__(self, env: dict[str, Any], uses: dict[Source, int]):
+        super().__init__(env)
+        self.uses = uses
+        self.lines: list[str] = []
+        self.locals: dict[Source, str] = {}
+        self.refs: dict[Ref, None] = {}
+        self.hoist = False
+
+    def source(self, source: Source) -> str:
+        if source in self.locals:
+            return self.locals[source]
+        text = source.expr(self)
+        if isinstance(source, (Local, StackSlot, Cell, Constant)) or _held(source):
+            return text
+        return self.fetch(source, text) if self.hoist or self.uses.get(source, 0) > 1 else text
+
+    def fetch(self, source: Source, text: str) -> str:
+        """Emit a fetch of the source into a local, once; the local's name."""
+        name = self.locals[source] = f"v{len(self.locals)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def ref(self, ref: Ref) -> str:
+        self.refs[ref] = None
+        return super().ref(ref)
+
+
+def _held(source: Source) -> bool:
+    return isinstance(source, (Known, Scope)) and not source.ref.weak
+
+
+def _count_uses(guards: list[Guard], inputs: list[Source]) -> dict[Source, int]:
+    """How often each source is read, by guards, inputs, and other sources that are read."""
+    uses: dict[Source, int] = {}
+
+    def read(source: Source, times: int) -> None:
+        seen = source in uses
+        uses[source] = uses.get(source, 0) + times
+        if not seen:
+            for base in source.bases():
+                read(base, 1)
+
+    for guard in guards:
+        read(guard.source, 1 if KINDS[guard.kind].once else 2)
+        for other in _more_sources(guard):
+            read(other, 1)
+    for source in inputs:
+        read(source, 1)
+    return uses
+
+
+def _more_sources(guard: Guard) -> list[Source]:
+    if guard.kind == "EXPR":
+        return [source for _, source in guard.value.names]
+    return [guard.value[0]] if guard.kind == "ALIAS" else []
+
+
+def ordered(guards: GuardSet) -> list[Guard]:
+    """Guards in the order in which an entry checks them.
+
+    First the arguments' own (they differ between calls), then global state, then the rest in the order in which the trace read
+    them: a guard on an object must come before guards on what is fetched through it.
+    """
+    def phase(guard: Guard) -> int:
+        if guard.kind == GLOBAL_STATE:
+            return 1
+        near = not guard.source.bases() and not any(s.bases() for s in _more_sources(guard))
+        return 0 if near and isinstance(guard.source, (Local, StackSlot)) else 2
+
+    return sorted(guards, key=phase)
+
+
+def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], body: str | Callable[[Printer], str],
+                  env: dict[str, Any], outputs: int = 0, on_dead: Callable[[], None] | None = None,
+                  name: str = "entry") -> Callable[..., Any]:
+    """Generate the entry function.
+
+    `params` as from `source.params_of`. `env` must hold "MISS", and "graph" and "own_exit" when there are outputs or inputs:
+    `graph(*inputs)` returns a tuple of `outputs` values, bound to o0, o1, ...; `own_exit(error, args_without_cells)` answers when
+    it raises. `body` is Python over those, `env` names and params; as a function it is given a Printer, whose `source()` fetches
+    before the graph runs (so before any effect). `on_dead()` is called once when an object that the guards know weakly dies.
+    The function has attributes `text`, `guards` and `explain_failure(args) -> str`.
+    """
+    env = dict(env)
+    rows = ordered(guards)
+    at = EntryPrinter(env, _count_uses(rows, inputs))
+    for guard in rows:
+        emit_guard(at, guard)
+    at.hoist = True
+    args = ", ".join(at.source(s) for s in inputs)
+    tail = body if isinstance(body, str) else body(at)
+    lines = [f"def {name}({', '.join(params)}):"]
+    if at.lines:
+        lines += ["    try:", *("        " + line for line in at.lines), "    except Exception:", "        return MISS"]
+    if "graph" in env:
+        targets = "".join(f"o{i}, " for i in range(outputs))
+        call = f"({targets.rstrip()}) = graph({args})" if outputs else f"graph({args})"
+        state = "".join(p + ", " for p in params if not p.startswith("C_"))
+        lines += ["    try:", f"        {call}", "    except Exception as error:", f"        return own_exit(error, ({state}))"]
+    lines += ["    " + line for line in tail.splitlines()]
+    fn = _define(name, "\n".join(lines) + "\n", env)
+    fn.guards = guards
+    fn.explain_failure = lambda args: explain_failure(params, rows, args)
+    _die_with(fn, at.refs, params, on_dead)
+    return fn
+
+
+def emit_guard(at: EntryPrinter, guard: Guard) -> None:
+    """Append one guard's check to the printer's lines."""
+    check = KINDS[guard.kind].check(at, at.source(guard.source), guard.value)
+    at.lines.append(f"if not ({check}): return MISS")
+
+
+def _define(name: str, text: str, env: dict[str, Any]) -> Callable[..., Any]:
+    """Run the text; tracebacks show its lines."""
+    filename = f"<bytejit {name} {next(_numbers)}>"
+    exec(compile(text, filename, "exec"), env)
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    fn = env.pop(name)
+    fn.text = text
+    weakref.finalize(fn, linecache.cache.pop, filename, None).atexit = False
+    return fn
+
+
+def _die_with(fn: Any, refs: dict[Ref, None], params: list[str], on_dead: Callable[[], None] | None) -> None:
+    """Make the entry miss for ever once one of the objects dies: another may get its address, and nothing can match."""
+    this = weakref.ref(fn)
+    blank: dict[str, Any] = {"MISS": fn.__globals__["MISS"]}
+    exec(f"def entry({', '.join(params)}): return MISS", blank)
+    dead_code = blank["entry"].__code__
+
+    def died(_: Any) -> None:
+        entry = this()
+        if entry is not None and entry.__code__ is not dead_code:
+            entry.__code__ = dead_code
+            entry.watches = ()
+            if on_dead is not None:
+                on_dead()
+
+    fn.watches = tuple(weakref.ref(obj, died) for ref in refs if ref.weak and (obj := ref.get()) is not None)
+
+
+# ---- which guard failed (slow path) ------------------------------------------------------------------------------
+
+def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
+    """The first guard that fails on these arguments, with the value seen; "no guard fails" when all hold."""
+    frame = dict(zip(params, args))
+    for guard in rows:
+        at = Printer()
+        text = guard.source.expr(at)
+        try:
+            value = eval(text, {**at.env, **frame})
+        except Exception as error:
+            return f"{guard.source.name()} cannot be fetched: {type(error).__name__}: {error}{_line(guard)}"
+        try:
+            check = KINDS[guard.kind].check(at, "_x", guard.value)
+            holds = eval(check, {**at.env, **frame, "_x": value})
+        except Exception as error:
+            return f"{guard!r}: the check raised {type(error).__name__}: {error}"
+        if not holds:
+            return _explain(guard, value) + _line(guard)
+    return "no guard fails"
+
+
+def _line(guard: Guard) -> str:
+    return f" ({guard.where})" if guard.where else ""
+
+
+def _explain(guard: Guard, value: Any) -> str:
+    row = KINDS[guard.kind]
+    want = guard.value[0].name() if guard.kind == "ALIAS" else guard.value
+    got: Any = ""
+    if row.seen:
+        try:
+            got = eval(row.seen.format(x="_x"), {"_x": value})
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+    return row.says.format(name=guard.source.name(), want=_show(want), got=_show(got))
+
+
+def _show(value: Any) -> str:
+    import torch
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_nested:
+            return f"a {value.layout} tensor"
+        return repr(TensorCheck.of(value))
+    if isinstance(value, str):
+        return value if len(value) < 200 else value[:200] + "..."
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) < 200 else text[:200] + "..."
