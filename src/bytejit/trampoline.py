@@ -59,6 +59,11 @@ class Rewritten:
         """The points where a region may start."""
         return tuple(point for point in self.points if point.site)
 
+    @property
+    def start(self) -> int:
+        """Id of the site at the function's start."""
+        return self.by_offset[self.flow.instrs[self.flow.first].start]
+
     def __repr__(self) -> str:
         return f"rewritten {self.original.co_qualname}: {len(self.points)} points, {len(self.sites)} sites"
 
