@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .fake_rows import Meta, NeedsMeta, channels_last_stride, is_contiguous, new, row, wrap_dim
-from .fake_views import like_stride
+from .fake_views import like_stride, needs_meta
 
 _BOOL = torch.bool
 
@@ -127,11 +127,7 @@ def _softmax(x, dim, half_to_float) -> Meta:
 def _cumsum(x, dim, *, dtype=None) -> Meta:
     m = x.m
     wrap_dim(dim, len(m.shape))
-    return new(m.shape, None if is_contiguous(m) else _needs_meta(), dtype or _sum_dtype(m.dtype), m.device)
-
-
-def _needs_meta():
-    raise NeedsMeta
+    return new(m.shape, None if is_contiguous(m) else needs_meta(), dtype or _sum_dtype(m.dtype), m.device)
 
 
 # --- matmul and convolution -----------------------------------------------------------------------------------------------
@@ -254,6 +250,48 @@ def _layer_norm(x, shape, weight, bias, eps) -> tuple:
         stat_dtype = m.dtype
     out = new(m.shape, None, m.dtype, m.device)
     return out, new(stats, None, stat_dtype, m.device), new(stats, None, stat_dtype, m.device)
+
+
+@row("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+def _batch_norm(x, weight, bias, mean, var, training, momentum, eps) -> tuple:
+    m = x.m
+    if m.device.type != "cpu" or len(m.shape) < 2 or 0 in m.shape or (weight is not None and weight.m.dtype is not m.dtype):
+        raise NeedsMeta
+    stats = (m.shape[1],) if training else (0,)
+    out = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
+    return out, new(stats, None, m.dtype, m.device), new(stats, None, m.dtype, m.device)
+
+
+def _window(size, kernel, stride, padding, dilation, ceil_mode: bool):
+    span = dilation * (kernel - 1) + 1
+    count = (size + 2 * padding - span + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and (count - 1) * stride >= size + padding:
+        count = count - 1
+    if count < 1 or padding * 2 > kernel:
+        raise NeedsMeta
+    return count
+
+
+def _pooled(x, kernel, stride, padding, dilation, ceil_mode) -> Meta:
+    m = x.m
+    if len(m.shape) != 4 or 0 in m.shape or not m.dtype.is_floating_point:
+        raise NeedsMeta
+    kernel, padding, dilation = (_per_dim(v, 2) for v in (kernel, padding, dilation))
+    stride = _per_dim(stride, 2) if stride else kernel
+    shape = (*m.shape[:2], *(_window(m.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode)
+                             for i in range(2)))
+    return new(shape, channels_last_stride(shape) if suggests_channels_last(m) else None, m.dtype, m.device)
+
+
+@row("max_pool2d_with_indices")
+def _max_pool2d(x, kernel, stride=(), padding=(0,), dilation=(1,), ceil_mode=False) -> tuple:
+    out = _pooled(x, kernel, stride, padding, dilation, ceil_mode)
+    return out, new(out.shape, out.stride, torch.int64, out.device)
+
+
+@row("avg_pool2d")
+def _avg_pool2d(x, kernel, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None) -> Meta:
+    return _pooled(x, kernel, stride, padding, (1,), ceil_mode)
 
 
 @row("native_dropout")

@@ -18,6 +18,11 @@ def view(m: Meta, shape: tuple, stride: tuple, offset=None) -> Meta:
     return Meta(shape, stride, m.offset if offset is None else offset, m.dtype, m.device, m.store)
 
 
+def needs_meta():
+    """Refuse, inside an expression."""
+    raise NeedsMeta
+
+
 def infer_size(shape, n) -> tuple:
     """Fill in the -1 of a view's shape. Raises RuntimeError with eager's words."""
     known, hole = 1, None
@@ -90,6 +95,8 @@ def _expand(x, size, *, implicit=False) -> Meta:
     pad = len(size) - len(m.shape)
     if pad < 0:
         raise NeedsMeta
+    if not m.shape:
+        return view(m, tuple(size), (0,) * len(size)) if all(n >= 0 for n in size) else needs_meta()
     shape, stride = list(size), [0] * len(size)
     for i in range(len(size) - 1, -1, -1):
         have = m.shape[i - pad] if i >= pad else 1
