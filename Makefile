@@ -44,7 +44,7 @@ check: $(READY)  ## lint, and the order of imports
 	$(PY) -m pytest tests/test_layers.py
 
 golden: $(READY) ## write the golden files anew; review the diff like code
-	BYTEJIT_GOLDEN=write $(PY) -m pytest tests -k golden
+	$(PY) -m pytest tests -k golden --write-golden $(ARGS)
 
 sizes: $(READY)  ## lines, longest files and functions, for whoever reviews
 	@$(PY) benchmarks/sizes.py

@@ -1,0 +1,59 @@
+"""What all tests share: internal faults raise, every test starts with nothing compiled, golden files, visible skips."""
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+for folder in (ROOT / "src", ROOT / "benchmarks", ROOT):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+# before bytejit reads its environment; processes that tests start inherit it all. Kernels of earlier runs are used
+# again: they are found by their content. An internal fault raises, so that no fallback hides it.
+os.environ.setdefault("BYTEJIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "bytejit"))
+os.environ.setdefault("BYTEJIT_SUPPRESS_ERRORS", "0")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+
+import torch  # noqa: E402
+
+import bytejit  # noqa: E402
+
+GOLDEN = ROOT / "tests" / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-golden", action="store_true", help="write the golden files anew")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Nothing compiled or counted before a test, one random seed, the default options; options set in it end with it."""
+    bytejit.reset()
+    torch.manual_seed(0)
+    with bytejit.config.patch():
+        yield
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("relu_sum/3_loops.txt", text)` compares a text with the stored file; `make golden` writes it."""
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        text = text if text.endswith("\n") else text + "\n"
+        if request.config.getoption("--write-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"no golden file {name}: run `make golden` and review what it writes"
+        assert text == path.read_text(), f"{name} differs: if the new text is right, run `make golden`"
+    return compare

@@ -1,0 +1,162 @@
+"""The order of imports, the weight of `import bytejit`, independence from torch's own compiler, complete tables."""
+from __future__ import annotations
+
+import ast
+import dis
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src" / "bytejit"
+BOTTOM = {"errors", "where", "text", "options"}
+PACKAGES = {"tracer", "codegen", "kernels"}
+TOP = {"__init__": 5, "__main__": 5, "verify": 5, "api": 4, "module": 4, "pipeline": 3}
+FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch._C._dynamo", "torch.compile", "torch.compiler", "torch._compile")
+
+
+def level(module: str) -> int:
+    """Height in the order api -> pipeline -> packages -> root modules -> bottom; a module imports its own level or below."""
+    head = module.split(".")[0]
+    if head in BOTTOM:
+        return 0
+    if head in PACKAGES:
+        return 2
+    return TOP.get(head, 1)
+
+
+def modules() -> dict[str, Path]:
+    """All modules of bytejit: dotted name below the package -> file."""
+    return {".".join(p.relative_to(SRC).with_suffix("").parts): p for p in sorted(SRC.rglob("*.py"))}
+
+
+def imports(name: str, path: Path) -> list[tuple[str, int]]:
+    """What a module imports, absolute, with lines. Imports for type checkers only are left out."""
+    package = ["bytejit", *name.split(".")[:-1]]
+    found = []
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[:len(package) - node.level + 1] if node.level else []
+            base = [*base, *(node.module.split(".") if node.module else [])]
+            # `from . import x` names the module x; `from .x import y` the module x, and y where that is a module too
+            found.extend((".".join([*base, alias.name]), node.lineno) for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+def own(target: str) -> str | None:
+    """The module of bytejit that an imported name lies in; None for anything else."""
+    parts = target.split(".")
+    if parts[0] != "bytejit":
+        return None
+    known = modules()
+    for n in range(len(parts), 1, -1):
+        name = ".".join(parts[1:n])
+        if name in known:
+            return name
+        if f"{name}.__init__" in known:
+            return f"{name}.__init__"
+    return "__init__"
+
+
+def test_imports_go_one_way() -> None:
+    wrong = []
+    for name, path in modules().items():
+        for target, line in imports(name, path):
+            other = own(target)
+            if other is None or other == name:
+                continue
+            a, b = name.split(".")[0], other.split(".")[0]
+            if level(other) > level(name) or (a != b and {a, b} <= PACKAGES):
+                wrong.append(f"{name}:{line} -> {other}: against the order")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_cycle() -> None:
+    graph = {name: {own(t) for t, _ in imports(name, path)} - {None, name} for name, path in modules().items()}
+    done: set[str] = set()
+
+    def walk(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join([*way[way.index(name):], name])
+        if name not in done:
+            for other in sorted(graph.get(name, ())):
+                walk(other, (*way, name))
+            done.add(name)
+
+    for name in graph:
+        walk(name, ())
+
+
+def test_sources_do_not_use_torchs_compiler() -> None:
+    wrong = []
+    for name, path in modules().items():
+        wrong += [f"{name}:{line} imports {target}" for target, line in imports(name, path) if target.startswith(FORBIDDEN)]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(FORBIDDEN[:3]):
+                wrong.append(f"{name}:{node.lineno} uses {ast.unparse(node)}")
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                    "torch.compile", "sys.settrace", "sys.setprofile", "sys.monitoring.use_tool_id"):
+                wrong.append(f"{name}:{node.lineno} calls {ast.unparse(node.func)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def loaded_after(code: str) -> dict:
+    """What a fresh process prints as JSON after running `code`."""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stdout.splitlines()[-1])
+
+
+HEAVY = ["sympy", "triton", "cffi", "bytecode", "rich", "networkx", "torch._dynamo", "torch._inductor"]
+
+
+def test_import_loads_no_compiler() -> None:
+    got = loaded_after(
+        "import sys, json, time, torch; before = set(sys.modules); t = time.perf_counter(); import bytejit\n"
+        "seconds = time.perf_counter() - t\n"
+        "print(json.dumps(dict(new=sorted(set(sys.modules) - before), seconds=seconds)))")
+    heavy = [m for m in got["new"] if any(m == h or m.startswith(h + ".") for h in HEAVY)]
+    assert not heavy, heavy
+    assert got["seconds"] < 0.5, got    # 0.1 on an idle machine; `make bench-compile` reports it
+
+
+@pytest.mark.cxx
+def test_compiling_does_not_load_torchs_compiler() -> None:
+    got = loaded_after(
+        "import sys, json, torch, bytejit\n"
+        "m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)).eval()\n"
+        "with torch.no_grad(): bytejit.compile(m)(torch.randn(2, 4))\n"
+        "print(json.dumps([m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor'))]))")
+    assert got == []
+
+
+def test_every_opcode_is_handled_or_refused() -> None:
+    if importlib.util.find_spec("bytejit.tracer.table") is None:
+        pytest.fail("tracer/table.py is missing")
+    table = importlib.import_module("bytejit.tracer.table")
+    importlib.import_module("bytejit.tracer.trace")    # imports the handlers
+    known = set(table.HANDLERS) | set(table.REFUSED)
+    specialised = set(getattr(dis, "_specialized_opmap", ())) | set(getattr(dis, "_specialized_instructions", ()))
+    missing = {n for n in dis.opmap if not n.startswith("INSTRUMENTED_")} - specialised - known
+    assert not missing, sorted(missing)
+    both = set(table.HANDLERS) & set(table.REFUSED)
+    assert not both, sorted(both)
+
+
+def test_only_options_reads_the_environment() -> None:
+    wrong = [name for name, path in modules().items() if name != "options"
+             and any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value.startswith("BYTEJIT_")
+                     and " " not in n.value for n in ast.walk(ast.parse(path.read_text())))]
+    assert not wrong, wrong
