@@ -1,0 +1,491 @@
+"""nn.Module"""
+import copy
+
+import torch
+from torch import nn
+
+from .harness import F, I, Sign, case, program
+
+
+def seeded(make):
+    """Build a module with the same weights on both sides."""
+    torch.manual_seed(0)
+    return make()
+
+
+class Net(nn.Module):
+    def __init__(self, n=4):
+        super().__init__()
+        self.a, self.b = nn.Linear(n, n), nn.Linear(n, n)
+        self.k = 2
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x, scale=1.0):
+        return self.b(torch.relu(self.a(x))) * scale + self.k
+
+
+@program(F(2, 4), graphs=1)
+def test_module_compiled():
+    """A module compiled: two Linears and relu"""
+    return seeded(Net)
+
+
+@program(F(2, 4), graphs=1)
+def test_module_called():
+    """A module from outside, called inside a function"""
+    net = seeded(Net)
+
+    def f(x):
+        return net(x, scale=3.0) + net.k
+    return f
+
+
+@case(args=lambda r: (seeded(Net), r.f(2, 4)), graphs=1)
+def test_module_argument(model, x):
+    """A module passed as argument"""
+    return model(x)
+
+
+@program(F(2, 4), graphs=1)
+def test_sequential_list_dict():
+    """Sequential, ModuleList, ModuleDict, ParameterList, ParameterDict"""
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.s = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+            self.l = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+            self.d = nn.ModuleDict({"p": nn.Tanh(), "q": nn.Sigmoid()})
+            self.pl = nn.ParameterList([nn.Parameter(torch.ones(4))])
+            self.pd = nn.ParameterDict({"w": nn.Parameter(torch.ones(4) * 2)})
+
+        def forward(self, x):
+            x = self.s(x)
+            for i, m in enumerate(self.l):
+                x = m(x) + i
+            for name, m in self.d.items():
+                x = m(x) if name in self.d else x
+            return self.l[-1](x) + self.pl[0] * self.pd["w"] + len(self.l) + len(self.s), self.s[0](x)
+    return seeded(M)
+
+
+@program(F(2, 4), graphs=1)
+def test_module_walks():
+    """named_parameters, children, modules, state_dict keys inside forward"""
+    net = seeded(Net)
+
+    def f(x):
+        total = sum(p.sum() for p in net.parameters())
+        names = [n for n, _ in net.named_parameters()]
+        return x + total, names, [type(m).__name__ for m in net.modules()], [n for n, _ in net.named_children()], dict(
+            net.named_buffers())["seen"] + 1
+    return f
+
+
+@program(F(2, 4))
+def test_hooks():
+    """Forward pre-hooks, forward hooks, with kwargs, that change values"""
+    net, log = seeded(Net), []
+    net.register_forward_pre_hook(lambda m, a: (a[0] + 1,))
+    net.register_forward_hook(lambda m, a, out: out * 2)
+    net.register_forward_pre_hook(lambda m, a, k: (a, {**k, "scale": 5.0}), with_kwargs=True)
+    net.a.register_forward_hook(lambda m, a, out: log.append(tuple(out.shape)))
+    return net, lambda: log
+
+
+@program(F(2, 4))
+def test_global_hooks():
+    """Global forward hooks"""
+    net = seeded(Net)
+
+    def f(x):
+        h = nn.modules.module.register_module_forward_hook(lambda m, a, out: out + 1)
+        try:
+            return net(x)
+        finally:
+            h.remove()
+    return f
+
+
+@program(F(2, 4))
+def test_hook_added_between_calls():
+    """A hook added, then removed, between calls"""
+    net = seeded(Net)
+    handles = []
+
+    def f(x):
+        return net(x)
+
+    def turn():
+        if handles:
+            handles.pop().remove()
+        else:
+            handles.append(net.a.register_forward_hook(lambda m, a, out: out * 100))
+        return len(handles)
+    return f, turn
+
+
+@program(F(2, 4, grad=True))
+def test_backward_hooks():
+    """Full backward hooks"""
+    net, log = seeded(Net), []
+    net.a.register_full_backward_hook(lambda m, gi, go: log.append(go[0].shape))
+
+    def f(x):
+        y = net(x)
+        y.sum().backward()
+        return x.grad
+    return f, lambda: log
+
+
+@program(F(3, 4))
+def test_batchnorm_buffers():
+    """Buffers mutated: BatchNorm in training and eval"""
+    net = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+
+    def f(x):
+        return net(x)
+    flips = [False, True]
+
+    def turn():
+        net.train(flips[0])
+        flips.reverse()
+        return net
+    return f, turn
+
+
+@program(F(2, 4), graphs=1)
+def test_buffer_written():
+    """A buffer written in place and reassigned in forward"""
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.zeros(1))
+            self.register_buffer("last", None)
+
+        def forward(self, x):
+            self.n += 1
+            self.last = x.mean()
+            return x * self.n
+    m = M()
+    return m, lambda: (m.n, m.last)
+
+
+@program(F(2, 4))
+def test_dropout_and_training_flip():
+    """`train()` and `eval()` between calls, dropout with the same numbers"""
+    net = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)))
+
+    def turn():
+        net.train(not net.training)
+        return net.training
+    return net, turn
+
+
+@program(F(2, 4), tol=(0, 0))
+def test_to_between_calls():
+    """`.to(dtype)` between calls"""
+    net, kinds = seeded(Net), [torch.float64, torch.float32]
+
+    def f(x):
+        return net(x.to(net.a.weight.dtype))
+
+    def turn():
+        net.to(kinds[0])
+        kinds.reverse()
+        return None
+    return f, turn
+
+
+@program(F(2, 4))
+def test_load_state_dict_between_calls():
+    """`load_state_dict` and an optimizer step between calls"""
+    net = seeded(Net)
+    other = {k: v + 1 for k, v in net.state_dict().items()}
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    turns = []
+
+    def turn():
+        if turns:
+            for p in net.parameters():
+                p.grad = torch.ones_like(p)
+            opt.step()
+        else:
+            net.load_state_dict(other)
+        turns.append(1)
+        return None
+    return (lambda x: net(x).detach()), turn
+
+
+@program(F(2, 4), graphs=1)
+def test_attribute_set_in_forward():
+    """Attributes set in forward: plain, tensor, list appended"""
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin, self.trace = nn.Linear(4, 4), []
+
+        def forward(self, x):
+            self.last = self.lin(x)
+            self.trace.append(tuple(x.shape))
+            self.mode = "ran"
+            return self.last * 2
+    m = seeded(M)
+    return m, lambda: (m.last.detach(), m.trace, m.mode)
+
+
+@program(F(2, 4))
+def test_counter_in_forward():
+    """A Python counter in forward"""
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n = 0
+
+        def forward(self, x):
+            self.n += 1
+            return x * self.n
+    m = M()
+    return m, lambda: m.n
+
+
+@program(F(2, 4), graphs=1)
+def test_shared_parameters():
+    """Parameters and modules shared"""
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+            self.b = nn.Linear(4, 4)
+            self.b.weight = self.a.weight
+            self.c = self.a
+
+        def forward(self, x):
+            return self.c(self.b(self.a(x))), self.c is self.a, self.a.weight is self.b.weight
+    return seeded(M)
+
+
+@program(F(2, 4), graphs=1)
+def test_forward_replaced():
+    """`forward` replaced on the instance"""
+    net = seeded(Net)
+    old = net.a.forward
+    net.a.forward = lambda x: old(x) * 10
+    return net
+
+
+@program(F(2, 4), graphs=1)
+def test_call_overridden():
+    """`__call__` overridden"""
+    class M(nn.Module):
+        def __call__(self, x, k=3):
+            return super().__call__(x) * k
+
+        def forward(self, x):
+            return x + 1
+    m = M()
+    return lambda x: m(x) + m(x, k=2)
+
+
+@program(F(2, 4), graphs=1)
+def test_parametrizations():
+    """Parametrizations"""
+    from torch.nn.utils import parametrize
+
+    class Sym(nn.Module):
+        def forward(self, w):
+            return w.triu() + w.triu(1).t()
+    lin = seeded(lambda: nn.Linear(4, 4))
+    parametrize.register_parametrization(lin, "weight", Sym())
+    return lambda x: lin(x)
+
+
+@program(F(2, 4))
+def test_weight_norm():
+    """weight_norm (old and new) and spectral_norm"""
+    import warnings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        a = seeded(lambda: nn.utils.weight_norm(nn.Linear(4, 4)))
+    b = seeded(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
+    c = seeded(lambda: nn.utils.spectral_norm(nn.Linear(4, 4)).eval())
+    return lambda x: c(b(a(x)))
+
+
+@program(F(2, 4))
+def test_module_made_inside():
+    """A module made inside the compiled function"""
+    def f(x):
+        lin = nn.Linear(4, 3)
+        act = nn.ReLU()
+        return act(lin(x))
+    return f
+
+
+@program(F(2, 4))
+def test_lazy_module():
+    """A lazy module, materialised in its first call"""
+    return seeded(lambda: nn.Sequential(nn.LazyLinear(3), nn.ReLU()))
+
+
+@program(F(2, 4), graphs=1)
+def test_getattr_module():
+    """A module with `__getattr__`, properties, class attributes"""
+    class M(nn.Module):
+        rate = 3
+
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+            self.options = {"bias": 1.0}
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(self.inner, name)
+
+        @property
+        def width(self):
+            return self.inner.out_features
+
+        def forward(self, x):
+            return torch.nn.functional.linear(x, self.weight) * self.width + self.rate + self.options["bias"]
+    return seeded(M)
+
+
+@program(F(1, 3, 8, 8), graphs=1)
+def test_conv_block():
+    """Convolution, batch norm, pooling, residual"""
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c, self.n, self.p = nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.MaxPool2d(2)
+
+        def forward(self, x):
+            return torch.flatten(self.p(torch.relu(self.n(self.c(x)) + x)), 1)
+    return seeded(lambda: Block().eval())
+
+
+@program(I(2, 5), graphs=1)
+def test_transformer_layer():
+    """Embedding, attention, layer norm"""
+    class T(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.e = nn.Embedding(10, 8)
+            self.t = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.n = nn.LayerNorm(8)
+
+        def forward(self, i):
+            h = self.e(i)
+            return self.n(h + self.t(h, h, h, need_weights=False)[0])
+    return seeded(lambda: T().eval())
+
+
+@program(F(5, 2, 4))
+def test_rnn():
+    """LSTM and GRU"""
+    net = seeded(lambda: nn.LSTM(4, 3))
+    gru = seeded(lambda: nn.GRUCell(4, 3))
+    return lambda x: (net(x)[0], gru(x[0]))
+
+
+@program(F(2, 4))
+def test_module_is_what_it_was():
+    """A compiled module keeps isinstance, state_dict keys, attributes, parameters"""
+    net = seeded(Net)
+
+    def drive_free(x):
+        return net(x)
+    return drive_free, lambda: (isinstance(net, Net), list(net.state_dict()), net.training, net.k, len(list(
+        net.parameters())), type(copy.deepcopy(net)).__name__)
+
+
+@program(F(2, 4), graphs=1)
+def test_apply_and_functional_call():
+    """torch.func.functional_call"""
+    net = seeded(Net)
+    params = {k: v * 2 for k, v in net.state_dict().items()}
+    return lambda x: torch.func.functional_call(net, params, (x,))
+
+
+@program(F(2, 4))
+def test_module_method_compiled():
+    """A method other than forward"""
+    class M(Net):
+        def encode(self, x):
+            return self.a(x).tanh()
+    m = seeded(M)
+    return m.encode
+
+
+@program(Sign(2, 4), breaks=True)
+def test_break_inside_submodule():
+    """Break inside a submodule's forward, hooks still run in order"""
+    log = []
+
+    class Gate(nn.Module):
+        def forward(self, x):
+            if x.sum() > 0:
+                return x + 1
+            return x - 1
+    net = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Gate(), nn.ReLU()))
+    net[1].register_forward_hook(lambda m, a, out: log.append("gate"))
+    net[2].register_forward_hook(lambda m, a, out: log.append("relu"))
+    return net, lambda: log
+
+
+@program(F(2, 4))
+def test_checkpoint():
+    """torch.utils.checkpoint"""
+    from torch.utils.checkpoint import checkpoint
+    net = seeded(Net)
+
+    def f(x):
+        y = checkpoint(net, x, use_reentrant=False)
+        return y * 2
+    return f
+
+
+@program(F(2, 4))
+def test_training_step():
+    """A training step: zero_grad, loss, backward, optimizer step"""
+    net = seeded(Net)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def f(x):
+        opt.zero_grad()
+        loss = (net(x) ** 2).mean()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+    return f, lambda: {k: v.detach() for k, v in net.state_dict().items()}
+
+
+@program(F(2, 4), graphs=1)
+def test_module_in_containers():
+    """Modules in lists, dicts, closures, partials"""
+    import functools
+    nets = [seeded(lambda: nn.Linear(4, 4)) for _ in range(2)]
+    table = {"act": nn.Tanh()}
+    call = functools.partial(nets[0])
+
+    def f(x):
+        for n in nets:
+            x = table["act"](n(x))
+        return call(x)
+    return f
+
+
+@program(F(2, 4), graphs=1)
+def test_deleted_and_replaced_attributes():
+    """A submodule replaced by another in forward's first call"""
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+
+        def forward(self, x):
+            w = getattr(self, "extra", None)
+            return self.body(x) if w is None else self.body(x) + w
+    return seeded(M)
