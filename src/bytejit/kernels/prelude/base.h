@@ -130,7 +130,7 @@ template <class To> BJ To small_int(f64 x) { return (To)(i32)x; }
 #define BJ_SMALL(T, F) \
     template <> struct Cast<T, F> { static inline __attribute__((always_inline)) T of(F x) { return small_int<T>(x); } };
 BJ_SMALL(i8, f32) BJ_SMALL(u8, f32) BJ_SMALL(i16, f32) BJ_SMALL(i8, f64) BJ_SMALL(u8, f64) BJ_SMALL(i16, f64)
-template <class To, class From> BJ To to(From x) { return Cast<To, From>::of(x); }
+template <class To, class From> BJ To to(From x) { return Cast<To, decltype(wide(x))>::of(wide(x)); }
 // x rounded to a 16 bit type and back: where eager would have stored the value.
 BJ f32 round_bf16(f32 x) { return wide(to_bf16(x)); }
 BJ f32 round_f16(f32 x) { return wide(to_f16(x)); }

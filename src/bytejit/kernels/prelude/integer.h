@@ -1,5 +1,5 @@
 // Division, remainder, shifts and powers with Python's (torch's) meaning.
-// An integer division by zero cannot throw from a kernel: it records the fault in `bj_fault`, the result is 0, and the
+// An integer division by zero cannot throw from a kernel: it records the fault in `*err`, the result is 0, and the
 // caller, who finds the flag set after the kernel, raises the error that torch raises.
 #pragma once
 #include "math_f64.h"
@@ -8,28 +8,28 @@
 
 namespace bj {
 
-template <class T> BJ T div_floor_int(T a, T b, i32& fault) {
-    fault |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
+template <class T> BJ T div_floor_int(T a, T b, i32* err) {
+    *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     T d = b == 0 ? (T)1 : b;
     bool wrap = (T)-1 < (T)0 && d == (T)-1;  // INT_MIN / -1 traps
     T q = wrap ? (T)(0 - (u64)a) : (T)(a / (wrap ? (T)1 : d));
     T r = wrap ? (T)0 : (T)(a - q * d);
     return (r != 0 && ((r < 0) != (d < 0))) ? (T)(q - 1) : q;
 }
-template <class T> BJ T div_trunc_int(T a, T b, i32& fault) {
-    fault |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
+template <class T> BJ T div_trunc_int(T a, T b, i32* err) {
+    *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     T d = b == 0 ? (T)1 : b;
     bool wrap = (T)-1 < (T)0 && d == (T)-1;
     return wrap ? (T)(0 - (u64)a) : (T)(a / (wrap ? (T)1 : d));
 }
-template <class T> BJ T remainder_int(T a, T b, i32& fault) {
-    fault |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
+template <class T> BJ T remainder_int(T a, T b, i32* err) {
+    *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     bool skip = b == 0 || ((T)-1 < (T)0 && b == (T)-1);
     T d = skip ? (T)1 : b, r = (T)(a % d);
     return (r != 0 && ((r < 0) != (d < 0))) ? (T)(r + d) : r;
 }
-template <class T> BJ T fmod_int(T a, T b, i32& fault) {
-    fault |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
+template <class T> BJ T fmod_int(T a, T b, i32* err) {
+    *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     bool skip = b == 0 || ((T)-1 < (T)0 && b == (T)-1);
     return (T)(a % (skip ? (T)1 : b));
 }
@@ -72,10 +72,10 @@ template <class T> BJ T pow_int(T base, T power) {
     return (T)out;
 }
 // A checked index: negative counts from the end; outside, the fault is recorded and 0 is read.
-BJ i64 checked_index(i64 i, i64 size, i32& fault) {
+BJ i64 checked_index(i64 i, i64 size, i32* err) {
     i = i < 0 ? i + size : i;
     bool bad = i < 0 || i >= size;
-    fault |= bad ? BJ_FAULT_INDEX : 0;
+    *err |= bad ? BJ_FAULT_INDEX : 0;
     return bad ? 0 : i;
 }
 

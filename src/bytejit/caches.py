@@ -1,0 +1,33 @@
+"""Global caches of compiled things, each with an owner and a way to empty it.
+
+    LIBRARIES  owner: kernels.build_cpp   size: one entry a distinct source text   cleared: reset(); a loaded library stays mapped
+    COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
+    FOLDERS    owner: kernels.disk        size: one temporary folder an unusable cache folder   cleared: at exit
+    DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
+    WARNED     owner: kernels             size: one entry a distinct warning       cleared: reset()
+"""
+from __future__ import annotations
+
+from pathlib import Path
+
+LIBRARIES: dict[str, object] = {}
+COMPILERS: dict[str, object] = {}
+FOLDERS: dict[str, Path] = {}
+DISKS: dict[tuple[str, int], object] = {}
+WARNED: set[str] = set()
+
+
+def clear() -> None:
+    """Forget everything; graphs compiled before keep what they hold."""
+    LIBRARIES.clear()
+    COMPILERS.clear()
+    DISKS.clear()
+    WARNED.clear()
+
+
+def warn_once(key: str, message: str) -> None:
+    """A RuntimeWarning, the first time that `key` is seen."""
+    import warnings
+    if key not in WARNED:
+        WARNED.add(key)
+        warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,95 @@
+"""Find the C++ compiler, say what is missing when there is none, and turn source text into a loaded library.
+
+Search order: options.cxx, $CXX, g++, clang++, c++. A compiler's version is remembered on disk by its path, size and time, so a
+warm start runs no compiler at all.
+"""
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import caches
+from ..errors import BytejitError
+from ..registry import count
+from .disk import Disk, json_cache
+
+PRELUDE = Path(__file__).parent / "prelude"
+
+
+class NoCompiler(BytejitError):
+    """No C++ compiler that works was found. Graphs run through torch instead."""
+
+
+class BuildFailed(BytejitError):
+    """The C++ compiler refused a unit: a fault of bytejit or of the compiler. Shows its first errors."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler. version: its own first line; gcc: whether it is GCC (else clang)."""
+    path: str
+    version: str
+    gcc: bool
+    extra: tuple[str, ...] = ()   # words after the name in $CXX: "g++ -fno-plt", "ccache g++"
+
+    def __repr__(self) -> str:
+        return f"{self.path} ({self.version})"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags of every unit.
+
+        -fno-math-errno and -fno-trapping-math change no result (torch reads neither errno nor the exception flags) and let
+        sqrt, rint and selects become vector instructions. Contraction is off: a*b+c rounds twice as in eager, and the
+        prelude says fma where it wants one. No -ffast-math: nan, infinities and signed zeros mean what they mean in torch.
+        """
+        common = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
+                  "-fopenmp-simd", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w", "-pipe")
+        return common + (("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables") if self.gcc else ())
+
+
+def candidates(cxx: str = "") -> list[str]:
+    """Command lines to try, in order."""
+    return [c for c in (cxx, os.environ.get("CXX", ""), "g++", "clang++", "c++") if c.strip()]
+
+
+def find_compiler(disk: Disk, cxx: str = "") -> Compiler:
+    """The first compiler that answers. Raises: NoCompiler, after one warning that says what to install."""
+    key = "\0".join([cxx, os.environ.get("CXX", ""), os.environ.get("PATH", "")])
+    if key not in caches.COMPILERS:
+        found = (_probe(command, disk) for command in candidates(cxx))
+        caches.COMPILERS[key] = next((c for c in found if c is not None), None)
+    compiler = caches.COMPILERS[key]
+    if compiler is None:
+        tried = ", ".join(candidates(cxx))
+        message = (f"bytejit: no C++ compiler found (tried {tried}): graphs run through torch, unfused. Install g++ "
+                   "(apt install g++, dnf install gcc-c++) or clang++, or set CXX.")
+        caches.warn_once("no compiler", message)
+        count("fallbacks", "no C++ compiler")
+        raise NoCompiler(message)
+    return compiler
+
+
+def _probe(command: str, disk: Disk) -> Compiler | None:
+    words = shlex.split(command)
+    path = shutil.which(words[0])
+    if path is None:
+        return None
+    info = os.stat(path)
+    key = f"{os.path.realpath(path)} {info.st_size} {info.st_mtime_ns} {' '.join(words[1:])}"
+    table = json_cache("compilers", disk.wanted, disk.limit >> 20)
+    version = table.load().get(key)
+    if version is None:
+        try:
+            done = subprocess.run([path, *words[1:], "--version"], capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if done.returncode or not done.stdout.strip():
+            return None
+        version = done.stdout.splitlines()[0].strip() + (" clang" if "clang" in done.stdout else "")
+        table.merge({key: version})
+    return Compiler(path, version, "clang" not in version, tuple(words[1:]))

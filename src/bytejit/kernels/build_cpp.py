@@ -1,0 +1,107 @@
+"""C++ units -> loaded libraries: several compilers at once, each result in the disk cache under the hash of what made it."""
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import caches
+from ..options import Options
+from .build import PRELUDE, BuildFailed, Compiler, find_compiler
+from .disk import Disk, digest, disk_of
+from .launch import load
+from .target import cpu
+
+FORMAT = "1"   # of the units and of how they are called: raise it when either changes
+
+
+@dataclass(frozen=True)
+class Built:
+    """Loaded units. calls: the methods of each unit by name; cached: units that needed no compiler. Units: seconds."""
+    calls: tuple[dict[str, Callable], ...]
+    cached: int
+    seconds: float
+    files: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"built {len(self.calls)} units, {self.cached} from the cache, {self.seconds:.2f} s"
+
+
+@functools.cache
+def prelude_key() -> str:
+    """The hash of our headers."""
+    return digest(*(part for h in sorted(PRELUDE.glob("*.h")) for part in (h.name, h.read_bytes())))
+
+
+def unit_key(text: str, compiler: Compiler) -> str:
+    """What decides a unit's binary: text, headers, flags, compiler, CPU, how it is called."""
+    return digest(FORMAT, text, prelude_key(), " ".join(compiler.flags + compiler.extra), compiler.version, cpu().key, sys.platform)
+
+
+def build(units: Sequence[str], options: Options) -> Built:
+    """Compile (or find) and load units of C++ text. Raises: NoCompiler, BuildFailed."""
+    start = time.perf_counter()
+    disk = disk_of(options.cache_path, options.cache_mb)
+    compiler = find_compiler(disk, options.cxx)
+    keys = [unit_key(text, compiler) for text in units]
+    found = {key: caches.LIBRARIES.get(key) for key in keys}
+    files = {key: disk.library(key) for key, lib in found.items() if lib is None}
+    missing = {key: text for key, text in zip(keys, units) if found[key] is None and files[key] is None}
+    if missing:
+        files.update(_compile(missing, compiler, disk))
+    for key, file in files.items():
+        found[key] = caches.LIBRARIES[key] = load(file)
+    cached = sum(key not in missing for key in keys)
+    return Built(tuple(found[key] for key in keys), cached, time.perf_counter() - start,
+                 tuple(str(disk.path(key + ".so")) for key in keys))
+
+
+def _compile(units: dict[str, str], compiler: Compiler, disk: Disk) -> dict[str, Path]:
+    """Run the compiler on each unit, all at once, at most one a core at a time."""
+    done: dict[str, Path] = {}
+    with tempfile.TemporaryDirectory(prefix="bytejit-") as work:
+        waiting, running = list(units.items()), []
+        while waiting or running:
+            while waiting and len(running) < max(cpu().cores, 1):
+                key, text = waiting.pop(0)
+                running.append((key, *_start(key, text, compiler, Path(work))))
+            key, process, out = running.pop(0)
+            message = process.communicate()[1]
+            if process.returncode:
+                for _, other, _ in running:
+                    other.kill()
+                    other.communicate()
+                raise BuildFailed(_explain(compiler, message, units[key]))
+            done[key] = disk.keep_library(key, out)
+    return done
+
+
+def _start(key: str, text: str, compiler: Compiler, work: Path) -> tuple[subprocess.Popen, Path]:
+    source, out = work / f"{key}.cpp", work / f"{key}.so"
+    source.write_text(text)
+    command = [compiler.path, *compiler.extra, *compiler.flags, f"-I{PRELUDE}", str(source), "-o", str(out), "-lm"]
+    env = {**os.environ, "LC_ALL": "C"}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env), out
+
+
+def _explain(compiler: Compiler, message: str, text: str) -> str:
+    """The first errors, each with the line of the unit that it names."""
+    lines = text.splitlines()
+    shown = []
+    for line in message.splitlines():
+        if " error: " not in line and "fatal error" not in line:
+            continue
+        place = line.split(":")
+        number = next((int(p) for p in place[1:3] if p.isdigit()), 0)
+        shown.append(f"  {line}")
+        if ".cpp" in place[0] and 0 < number <= len(lines):
+            shown.append(f"    {lines[number - 1].strip()}")
+        if len(shown) >= 6:
+            break
+    return "\n".join([f"{compiler} refused a unit", *(shown or [message[-2000:]])])
