@@ -114,6 +114,11 @@ class Tuner:
         self._arena: torch.Tensor | None = None
         self._offset = 0
 
+    @staticmethod
+    def candidate(name: str, call: Callable[..., torch.Tensor], prepare: Callable[..., tuple] | None = None) -> Candidate:
+        """A `Candidate`; here so that passes that are handed a tuner need not import this module."""
+        return Candidate(name, call, prepare)
+
     def choose(self, op: str, specs: Sequence[Spec], candidates: Sequence[Candidate], cold: Sequence[int] = (),
                attrs: object = "") -> Choice | None:
         """The fastest of `candidates` on operands like `specs`; the first candidate is the default.

@@ -1,0 +1,317 @@
+"""Library calls and layouts: each convolution's layout and call, each matmul's call, chosen by time; strides inside the graph follow.
+
+Layouts are a property of the whole graph, not of one call: a convolution with the channels innermost pays for turning its input
+unless its neighbours have them innermost too. The pass times every convolution both ways, assigns layouts so that calls plus
+conversions cost least, rewrites the strides of the tensors in between, and turns what the user sees back. Ops that do not care
+(pointwise, pooling) take the layout of their input; in front of any other op a tensor is turned back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..spec import Spec
+from .linears import choose_linears
+from .rewrite import (
+    Constants, aten, call_before, channels_last_stride, contiguous, copy_graph, drop_dead, is_static, plain_cpu, replace, sole_user,
+    spec_of,
+)
+
+FOLLOWS = frozenset({                 # not tagged pointwise, but the result has the layout of the first operand
+    aten._native_batch_norm_legit_no_training.default, aten.native_batch_norm.default, aten.max_pool2d_with_indices.default,
+    aten.max_pool2d.default, aten.avg_pool2d.default, aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default,
+    aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec, aten.hardswish.default,
+})
+READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})     # result as recorded
+TURN_RATE = 8e9                       # bytes a second, read and written, of a tensor being turned; with TURN_START seconds a call
+TURN_START = 4e-6
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution node and its geometry."""
+
+    node: fx.Node
+    x: fx.Node
+    w: fx.Node
+    b: fx.Node | None
+    geometry: dict
+
+    @property
+    def attrs(self) -> str:
+        """Geometry as part of a timing's key."""
+        return " ".join(f"{k}={v}" for k, v in self.geometry.items())
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds and best call of a convolution per layout; packed: of the weights in the library's own layout."""
+
+    nchw: float
+    nhwc: float
+    nhwc_call: str
+
+
+def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, constants: Constants | None = None) -> Any:
+    """The same graph with the fastest library calls and layouts for them.
+
+    aten_graph: `Aten` (a dataclass with `graph`); a new one is returned. target: what schedule gets; other devices than the CPU
+    pass through unchanged. tune: `kernels.tune.Tuner`. library: the module `kernels.library`. Both are arguments because
+    codegen does not import kernels. constants: given by `freeze`: weights found there may be prepacked and get added to it.
+    """
+    if target.name != "cpu":
+        return aten_graph
+    graph = copy_graph(aten_graph.graph)
+    choose_linears(graph, tune, library, constants)
+    choose_convs(graph, tune, library, constants)
+    drop_dead(graph)
+    if constants is not None:
+        constants.prune(graph)
+    graph.lint()
+    return dataclasses.replace(aten_graph, graph=graph)
+
+
+def match_conv(node: fx.Node) -> Conv | None:
+    """A plain 2-d convolution that the rows serve, else None."""
+    if node.op != "call_function" or node.target is not aten.convolution.default:
+        return None
+    x, w, b, stride, padding, dilation, transposed, _, groups = node.args
+    specs = [spec_of(x), spec_of(w), spec_of(node)]
+    if transposed or not plain_cpu(*specs) or len(specs[0].shape) != 4 or 0 in (*specs[0].shape, *specs[2].shape):
+        return None
+    sizes = [tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation)]
+    return Conv(node, x, w, b, dict(zip(("stride", "padding", "dilation"), sizes, strict=True), groups=groups))
+
+
+def turnable(spec: Spec | None) -> bool:
+    """A 4-d tensor whose two layouts differ: with one channel or one pixel torch itself cannot tell them apart."""
+    return is_static(spec) and len(spec.shape) == 4 and spec.shape[1] > 1 and spec.shape[2] * spec.shape[3] > 1
+
+
+def is_nhwc(spec: Spec | None) -> bool:
+    """The channels are innermost."""
+    return turnable(spec) and spec.stride == channels_last_stride(spec.shape)
+
+
+# ---- what each convolution costs ---------------------------------------------------------------------------------------
+
+def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
+    geometry = conv.geometry
+    x, w = contiguous(spec_of(conv.x)), spec_of(conv.w)
+    bias = [] if conv.b is None else [spec_of(conv.b)]
+
+    def turned(x, *rest):
+        return (x.contiguous(memory_format=torch.channels_last), *rest)
+
+    made = []
+    for row in library.rows("conv", packed=packs):
+        if row.pack:
+            def prepare(x, w, *b, _row=row):
+                return (*turned(x), _row.pack(w, **geometry, shape=x.shape), *b)
+        else:
+            prepare = turned if row.layout == "nhwc" else None
+
+        def call(x, w, b=None, _row=row):
+            return _row(x=x, w=w, b=b, **geometry)
+
+        made.append(tune.candidate(row.name, call, prepare))
+        if row.name == "conv_onednn_nhwc" and w.stride != channels_last_stride(w.shape):
+            def call_turning(x, w, b=None, _row=row):
+                return _row(x=x, w=w.contiguous(memory_format=torch.channels_last), b=b, **geometry)
+
+            made.append(tune.candidate("conv_onednn_nhwc/w", call_turning, turned))
+    choice = tune.choose("conv", [x, w, *bias], made, cold=[1], attrs=conv.attrs)
+    if choice is None:
+        return None
+    other = {n: s for n, s in choice.seconds.items() if n != "conv_nchw"}
+    best = min(other, key=other.__getitem__) if other else "conv_nhwc"
+    # with such a weight torch's own call answers with the channels innermost whatever the input has
+    plain = float("inf") if w.stride == channels_last_stride(w.shape) != contiguous(w).stride else choice.seconds["conv_nchw"]
+    return Times(plain, other.get(best, float("inf")), best)
+
+
+def _default(conv: Conv, packs: bool, library: Any) -> Times:
+    """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is slower so."""
+    names = [r.name for r in library.rows("conv", packed=packs) if r.layout == "nhwc"]
+    return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
+
+
+# ---- which layout each tensor gets ------------------------------------------------------------------------------------
+
+def _layouts(graph: fx.Graph, nhwc: frozenset[fx.Node]) -> tuple[dict[fx.Node, bool], list[tuple[fx.Node, fx.Node]]]:
+    """Whether each node's result has its channels innermost, when the convolutions in `nhwc` run so; and (reader, tensor)
+    pairs where the tensor has to be turned on the way."""
+    inner: dict[fx.Node, bool] = {}
+    turns: list[tuple[fx.Node, fx.Node]] = []
+    for node in graph.nodes:
+        spec = spec_of(node)
+        if node.op == "placeholder":
+            inner[node] = is_nhwc(spec)
+            continue
+        operands = [a for a in node.all_input_nodes if turnable(spec_of(a))]
+        kind = _kind(node)
+        if kind == "conv":
+            inner[node] = node in nhwc
+            if inner[node.args[0]] != inner[node]:
+                turns.append((node, node.args[0]))
+        elif kind == "follows":
+            inner[node] = _follows(node, spec, inner)
+            # an op that torch runs itself takes its result's layout from all operands: a mix would make it a guess
+            turns.extend((node, a) for a in operands
+                         if inner[node] and not inner[a] and spec is not None and spec_of(a).shape == spec.shape)
+        elif kind == "reads":
+            inner[node] = is_nhwc(spec)
+        else:
+            inner[node] = is_nhwc(spec)
+            turns.extend((node, a) for a in operands if inner[a] != is_nhwc(spec_of(a)))
+    return inner, turns
+
+
+def _kind(node: fx.Node) -> str:
+    if node.op == "call_function":
+        if match_conv(node) is not None and turnable(spec_of(node)) and turnable(spec_of(node.args[0])):
+            return "conv"
+        tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+        own = node.target is aten.clone.default or "memory_format" in node.kwargs
+        if (tagged and not own) or node.target in FOLLOWS or _is_getitem(node):
+            return "follows"
+        if node.target in READS_ANY:
+            return "reads"
+    return "other"
+
+
+def _is_getitem(node: fx.Node) -> bool:
+    return getattr(node.target, "__name__", "") == "getitem"
+
+
+def _follows(node: fx.Node, spec: Spec | None, inner: dict[fx.Node, bool]) -> bool:
+    """Channels innermost in the result: when those of an operand of full shape are (the first one, for pooling)."""
+    if spec is None:                              # several results: what the first operand has, handed on by getitem
+        first = node.args[0] if node.args else None
+        return isinstance(first, fx.Node) and inner.get(first, False)
+    if not turnable(spec):
+        return False
+    if _is_getitem(node) or node.target in FOLLOWS:
+        return inner.get(node.args[0], False)
+    full = [a for a in node.all_input_nodes if spec_of(a) is not None and spec_of(a).shape == spec.shape]
+    return any(inner[a] for a in full) if full else is_nhwc(spec)
+
+
+def _cost(graph: fx.Graph, times: dict[fx.Node, Times], nhwc: frozenset[fx.Node]) -> float:
+    """Seconds of all convolutions and conversions."""
+    _, turns = _layouts(graph, nhwc)
+    calls = sum(t.nhwc if node in nhwc else t.nchw for node, t in times.items())
+    return calls + sum(TURN_START + 2 * _bytes(spec_of(t)) / TURN_RATE for t in {t for _, t in turns})
+
+
+def _bytes(spec: Spec) -> int:
+    total = spec.dtype.itemsize
+    for size in spec.shape:
+        total *= size
+    return total
+
+
+def _assign(graph: fx.Graph, times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
+    """The convolutions to run with channels innermost: all or none or what is there, then each flipped where that pays."""
+    eligible = frozenset(times)
+    now = frozenset(n for n in times if is_nhwc(spec_of(n)))
+    best = min((eligible, frozenset(), now), key=lambda s: _cost(graph, times, s))
+    cost = _cost(graph, times, best)
+    if len(eligible) <= 40:                      # quadratic; large graphs repeat a few shapes, one layout is right for all
+        for node in eligible:
+            flipped = best ^ {node}
+            changed = _cost(graph, times, flipped)
+            if changed < cost:
+                best, cost = flipped, changed
+    return best
+
+
+# ---- writing it into the graph ----------------------------------------------------------------------------------------
+
+def choose_convs(graph: fx.Graph, tune: Any, library: Any, constants: Constants | None = None) -> None:
+    """Choose layout and call of every convolution. Changes `graph`."""
+    convs = [match_conv(node) for node in graph.nodes if _kind(node) == "conv"]
+    if not convs:
+        return
+    times = {}
+    for conv in convs:
+        packs = constants is not None and constants.of(conv.w) is not None
+        times[conv.node] = _time(conv, tune, library, packs) or _default(conv, packs, library)
+    nhwc = _assign(graph, times)
+    inner, turns = _layouts(graph, nhwc)
+    _turn(graph, inner, turns)
+    for node, is_inner in inner.items():
+        _restride(node, is_inner)
+    for conv in convs:
+        if conv.node in nhwc:
+            _use(graph, conv, library.ROWS[times[conv.node].nhwc_call.split("/")[0]],
+                 times[conv.node].nhwc_call.endswith("/w"), constants)
+
+
+def _turn(graph: fx.Graph, inner: dict[fx.Node, bool], turns: list[tuple[fx.Node, fx.Node]]) -> None:
+    """Insert a conversion before each reader that needs the other layout; readers of one tensor share it."""
+    made: dict[fx.Node, fx.Node] = {}
+    for reader, tensor in turns:
+        if tensor not in made:
+            spec = spec_of(tensor)
+            to_inner = not inner[tensor]
+            form = torch.channels_last if to_inner else torch.contiguous_format
+            stride = channels_last_stride(spec.shape) if to_inner else spec.stride
+            made[tensor] = call_before(graph, reader, aten.clone.default, (tensor,),
+                                       Spec(spec.shape, stride, spec.dtype, spec.device), {"memory_format": form})
+        reader.replace_input_with(tensor, made[tensor])
+
+
+def _restride(node: fx.Node, is_inner: bool) -> None:
+    specs = node.meta.get("spec")
+    if isinstance(specs, Spec):
+        if turnable(specs) and is_inner != is_nhwc(specs) and node.op == "call_function":
+            node.meta["spec"] = _as(specs, is_inner)
+    elif isinstance(specs, tuple) and is_inner:
+        node.meta["spec"] = tuple(_as(s, True) if turnable(s) else s for s in specs)
+
+
+def _as(spec: Spec, is_inner: bool) -> Spec:
+    if not is_inner:
+        return contiguous(spec)
+    return Spec(spec.shape, channels_last_stride(spec.shape), spec.dtype, spec.device)
+
+
+def _use(graph: fx.Graph, conv: Conv, row: Any, turn_weight: bool, constants: Constants | None) -> None:
+    """Make a convolution the call that `row` builds, with a lone relu (or addition and relu) behind it fused where the row can."""
+    node, spec = conv.node, spec_of(conv.node)
+    x, w = node.args[0], conv.w
+    if row.pack:
+        real = constants.of(w)
+        w = constants.add(graph, row.pack(real, **conv.geometry, shape=spec_of(x).shape), "packed", spec=spec_of(w))
+    elif turn_weight:
+        wide = spec_of(w)
+        w = call_before(graph, node, aten.clone.default, (w,), _as(wide, True), {"memory_format": torch.channels_last})
+    post, last, other = _conv_post(graph, node, row)
+    place = last if other is not None else node
+    target, args = row.build(x=x, w=w, b=conv.b, post=post, other=other, **conv.geometry)
+    replace(last, call_before(graph, place, target, args, spec))
+    if last is not node:
+        drop_dead(graph)
+
+
+def _conv_post(graph: fx.Graph, node: fx.Node, row: Any) -> tuple[str | None, fx.Node, fx.Node | None]:
+    """What can be fused behind a convolution: its name, the last node that it covers, the other addend."""
+    user = sole_user(node)
+    if user is None or not row.posts:
+        return None, node, None
+    if user.target is aten.relu.default and "relu" in row.posts:
+        return "relu", user, None
+    if user.target is aten.add.Tensor and "add" in row.posts and not user.kwargs and len(user.args) == 2:
+        other = user.args[1] if user.args[0] is node else user.args[0]
+        if spec_of(other) == spec_of(node):
+            after = sole_user(user)
+            if after is not None and after.target is aten.relu.default and "add_relu" in row.posts:
+                return "add_relu", after, other
+            return "add", user, other
+    return None, node, None
