@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
+from typing import NamedTuple
 
 OBJ, NULL, MAYBE = b"o"[0], b"n"[0], b"m"[0]
 
-OPMAP, OPNAME = dis.opmap, dis.opname
+OPNAME = dis.opname
+OPMAP = {name: op for name, op in dis.opmap.items() if op < 256}  # 3.12 lists the compiler's pseudo opcodes as well
 EXTENDED_ARG = OPMAP["EXTENDED_ARG"]
 # 3.13 swapped what a call finds on the stack: NULL below the callable before, above it since. CALL_KW came with it.
 NULL_ABOVE = "CALL_KW" in OPMAP
@@ -29,9 +31,11 @@ def opcodes(*names: str) -> frozenset[int]:
     return frozenset(OPMAP[name] for name in names if name in OPMAP)
 
 
+# since 3.12 dis lists them: HAVE_ARGUMENT no longer parts the opcodes
+WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))
 UNCONDITIONAL = opcodes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 FINAL = opcodes("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE") | UNCONDITIONAL
-JUMPS = frozenset(op for op in (*dis.hasjrel, *dis.hasjabs) if op < 256 and not OPNAME[op].startswith("<"))
+JUMPS = frozenset(op for op in (*dis.hasjrel, *dis.hasjabs) if op < 256)
 BACKWARD = frozenset(op for op in JUMPS if "BACKWARD" in OPNAME[op])
 SENDS = opcodes("SEND")
 CALLS = opcodes("CALL", "CALL_KW", "CALL_FUNCTION_EX")
@@ -53,6 +57,8 @@ METHOD_LOADS = opcodes("LOAD_METHOD")
 ATTR, GLOBAL, SUPER = OPMAP["LOAD_ATTR"], OPMAP["LOAD_GLOBAL"], OPMAP.get("LOAD_SUPER_ATTR", -1)
 ATTR_HAS_BIT = not METHOD_LOADS
 CLEARING = OPMAP.get("LOAD_FAST_AND_CLEAR", -1)
+STORE_FAST, PUSH_EXC_INFO, POP_EXCEPT = OPMAP["STORE_FAST"], OPMAP["PUSH_EXC_INFO"], OPMAP["POP_EXCEPT"]
+STORES = opcodes("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST")
 SLOT_PAIRS = opcodes(
     "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"
 )
@@ -97,13 +103,18 @@ class Try:
         return f"try #{self.start}..#{self.stop} -> #{self.target} depth {self.depth}{' lasti' * self.lasti}"
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """What is known on entry to an instruction: stack slots, handlers being executed, cell slots that are swapped out."""
+class State(NamedTuple):
+    """What is known on entry to an instruction.
+
+    ``stack``: a byte a slot. ``handlers``: offsets of the exception handlers being executed. ``swapped``: cell slots whose
+    cell an inlined comprehension has put aside. ``must``, ``may``: masks of the slots surely, possibly assigned.
+    """
 
     stack: bytes
-    handlers: tuple[int, ...] = ()
-    swapped: tuple[int, ...] = ()
+    handlers: tuple[int, ...]
+    swapped: tuple[int, ...]
+    must: int
+    may: int
 
 
 @dataclass(frozen=True)
@@ -149,7 +160,6 @@ class Flow:
     caught: list[Try | None]
     states: list[State | None]
     live: list[int]
-    bound: list[int]
     first: int
 
     def __repr__(self) -> str:
@@ -181,9 +191,8 @@ def analyse(code: CodeType) -> Flow:
     if first is None:
         raise CannotRewrite(f"{code.co_qualname}: its code has no RESUME")
     writes = [local_effects(ins, code) for ins in instrs]
-    must, may = assigned(code, instrs, caught, writes)
-    states = stack_states(code, instrs, caught, must, may)
-    return Flow(code, instrs, tries, caught, states, liveness(code, instrs, caught, writes), must, first)
+    states = flow_states(code, instrs, caught, writes)
+    return Flow(code, instrs, tries, caught, states, liveness(code, instrs, caught, writes), first)
 
 
 def decode(code: CodeType) -> tuple[list[Ins], dict[int, int]]:
@@ -256,12 +265,12 @@ def stack_effect(op: int, arg: int, jump: bool) -> int:
         return 0  # 3.11 splits the effect of a call between PRECALL and CALL; here CALL has all of it
     if name == "CALL":
         return -1 - arg
-    return dis.stack_effect(op, arg if op >= dis.HAVE_ARGUMENT or op in JUMPS else None, jump=jump)
+    return dis.stack_effect(op, arg if op in WITH_ARGUMENT else None, jump=jump)
 
 
 def has_argument(op: int) -> bool:
     """Does this operation read its argument?"""
-    return op >= dis.HAVE_ARGUMENT
+    return op in WITH_ARGUMENT
 
 
 def is_method_load(op: int, arg: int) -> bool:
@@ -299,61 +308,93 @@ def merge(old: State | None, new: State, code: CodeType, ins: Ins) -> State:
     """What holds on both ways into an instruction. Raises: CannotRewrite when they disagree on depth."""
     if old is None or old == new:
         return new
-    if len(old.stack) != len(new.stack):
-        raise CannotRewrite(f"{code.co_qualname}: stack depth {len(old.stack)} and {len(new.stack)} at {ins}")
-    stack = bytes(a if a == b else MAYBE for a, b in zip(old.stack, new.stack, strict=True))
+    stack = old.stack
+    if stack != new.stack:
+        if len(stack) != len(new.stack):
+            raise CannotRewrite(f"{code.co_qualname}: stack depth {len(stack)} and {len(new.stack)} at {ins}")
+        stack = bytes(a if a == b else MAYBE for a, b in zip(stack, new.stack, strict=True))
     # two ways in that disagree on the handlers: no exit may go there (-1 equals no site's handlers)
     handlers = old.handlers if old.handlers == new.handlers else (-1,)
-    return State(stack, handlers, tuple(sorted({*old.swapped, *new.swapped})))
+    swapped = old.swapped if old.swapped == new.swapped else tuple(sorted({*old.swapped, *new.swapped}))
+    return State(stack, handlers, swapped, old.must & new.must, old.may | new.may)
 
 
-def step(state: State, ins: Ins, jump: bool, must: int, may: int, cells: frozenset[int]) -> State:
-    """The state after one instruction."""
+def step(state: State, ins: Ins, jump: bool, effects: tuple[int, int, int], cells: frozenset[int]) -> State:
+    """The state after one instruction. ``effects``: its `local_effects`."""
     op, kind = ins.op, OBJ
+    stack, handlers, swapped, must, may = state
     if op == CLEARING:
         kind = OBJ if must >> ins.arg & 1 else MAYBE if may >> ins.arg & 1 else NULL
-    stack = push(state.stack, ins, jump, kind)
-    handlers, swapped, name = state.handlers, state.swapped, OPNAME[op]
-    if name == "PUSH_EXC_INFO":
+        if ins.arg in cells:
+            swapped += (ins.arg,)
+    _, on, off = effects
+    if on:
+        must, may = must | on, may | on
+        if op in STORES:
+            must, may = stored(ins, stack, must, may)
+            if swapped and op == STORE_FAST and ins.arg in swapped:
+                swapped = tuple(s for s in swapped if s != ins.arg)
+    elif off:
+        must, may = must & ~off, may & ~off
+    elif op == PUSH_EXC_INFO:
         handlers += (ins.start,)
-    elif name == "POP_EXCEPT":
+    elif op == POP_EXCEPT:
         handlers = handlers[:-1]
-    elif op == CLEARING and ins.arg in cells:
-        swapped += (ins.arg,)
-    elif name == "STORE_FAST" and ins.arg in swapped:
-        swapped = tuple(s for s in swapped if s != ins.arg)
-    if stack is state.stack and handlers is state.handlers and swapped is state.swapped:
-        return state
-    return State(stack, handlers, swapped)
+    return State(push(stack, ins, jump, kind), handlers, swapped, must, may)
 
 
-def stack_states(
-    code: CodeType, instrs: list[Ins], caught: list[Try | None], must: list[int], may: list[int]
+def stored(ins: Ins, stack: bytes, must: int, may: int) -> tuple[int, int]:
+    """Correct the masks for what a store took off the stack: storing NULL leaves a local unassigned."""
+    slots = (ins.arg,) if ins.op == STORE_FAST else (ins.arg >> 4, ins.arg & 15)
+    for below, slot in enumerate(slots if OPNAME[ins.op] != "STORE_FAST_LOAD_FAST" else slots[:1]):
+        kind = stack[-1 - below]
+        if kind != OBJ:
+            must &= ~(1 << slot)
+        if kind == NULL:
+            may &= ~(1 << slot)
+    return must, may
+
+
+def entry_state(code: CodeType) -> State:
+    """Before the first instruction: arguments and free variables are assigned."""
+    args = code.co_argcount + code.co_kwonlyargcount
+    args += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    given = (1 << args) - 1
+    for slot in cell_slots(code)[len(code.co_cellvars) :]:
+        given |= 1 << slot
+    return State(b"", (), (), given, given)
+
+
+def flow_states(
+    code: CodeType, instrs: list[Ins], caught: list[Try | None], effects: list[tuple[int, int, int]]
 ) -> list[State | None]:
     """State on entry to each instruction, None where unreachable. Raises: CannotRewrite."""
     cells = frozenset(cell_slots(code))
     states: list[State | None] = [None] * len(instrs)
-    states[0] = State(b"")
+    states[0] = entry_state(code)
     work = [0]
     while work:
         i = work.pop()
         while True:  # run along the straight line; jumps and handlers go to the worklist
             ins, state, entry = instrs[i], states[i], caught[i]
             onward = []
+            after = None if ins.op in FINAL else step(state, ins, False, effects[i], cells)
             if entry is not None:
+                # the exception may come before or after the instruction changed its local
+                low, high = (state.must, state.may) if after is None else (state.must & after.must, state.may | after.may)
                 head = state.stack[: entry.depth] + (b"oo" if entry.lasti else b"o")
-                onward.append((entry.target, State(head, state.handlers, state.swapped)))
+                onward.append((entry.target, State(head, state.handlers, state.swapped, low, high)))
             if ins.target >= 0:
-                onward.append((ins.target, step(state, ins, True, must[i], may[i], cells)))
+                onward.append((ins.target, step(state, ins, True, effects[i], cells)))
             for target, new in onward:
                 merged = merge(states[target], new, code, instrs[target])
                 if merged != states[target]:
                     states[target] = merged
                     work.append(target)
-            if ins.op in FINAL:
+            if after is None:
                 break
             i += 1
-            merged = merge(states[i], step(state, ins, False, must[i - 1], may[i - 1], cells), code, instrs[i])
+            merged = merge(states[i], after, code, instrs[i])
             if merged == states[i]:
                 break
             states[i] = merged
@@ -395,48 +436,6 @@ def local_effects(ins: Ins, code: CodeType) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def assigned(
-    code: CodeType, instrs: list[Ins], caught: list[Try | None], effects: list[tuple[int, int, int]]
-) -> tuple[list[int], list[int]]:
-    """Masks of the slots surely assigned, and possibly assigned, on entry to each instruction."""
-    args = code.co_argcount + code.co_kwonlyargcount
-    args += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    everything = (1 << code.co_nlocals + len(code.co_cellvars) + len(code.co_freevars)) - 1
-    free = everything ^ ((1 << max(code.co_nlocals, *(s + 1 for s in cell_slots(code)[: len(code.co_cellvars)]), 0)) - 1)
-    must, may = [everything] * len(instrs), [0] * len(instrs)
-    must[0] = may[0] = (1 << args) - 1 | free
-    work, queued = [0], {0}
-    seen = bytearray(len(instrs))
-    while work:
-        i = work.pop()
-        queued.discard(i)
-        while True:
-            seen[i] = 1
-            ins, entry, (_, on, off) = instrs[i], caught[i], effects[i]
-            surely, maybe = must[i], may[i]
-            surely_after, maybe_after = (surely & ~off) | on, (maybe & ~off) | on
-            side = []
-            if entry is not None:
-                side.append((entry.target, surely & surely_after, maybe | maybe_after))
-            if ins.target >= 0:
-                side.append((ins.target, surely_after, maybe_after))
-            for target, low, high in side:
-                new = must[target] & low, may[target] | high
-                if new != (must[target], may[target]) or not seen[target]:
-                    must[target], may[target] = new
-                    if target not in queued:
-                        work.append(target)
-                        queued.add(target)
-            if ins.op in FINAL:
-                break
-            i += 1
-            new = must[i] & surely_after, may[i] | maybe_after
-            if new == (must[i], may[i]) and seen[i]:
-                break
-            must[i], may[i] = new
-    return must, may
-
-
 def liveness(
     code: CodeType, instrs: list[Ins], caught: list[Try | None], effects: list[tuple[int, int, int]]
 ) -> list[int]:
@@ -469,22 +468,22 @@ def liveness(
 
 def find_points(flow: Flow, every_point: bool = False) -> list[tuple[int, Point]]:
     """(index of its instruction, point), in the order of the code. ``every_point`` (tests): each one is a site."""
-    wanted, sites = wanted_points(flow)
+    wanted, sites = wanted_points(flow, every_point)
     code, found = flow.code, []
     order = sorted(range(code.co_nlocals), key=lambda slot: code.co_varnames[slot])
     masks: dict[tuple[int, int], tuple[tuple[str, ...], frozenset[str]]] = {}
     for i in sorted(wanted):
         state = flow.states[i]
-        key = (flow.live[i], flow.bound[i])
+        key = (flow.live[i], flow.states[i].must)
         if key not in masks:
             live = tuple(code.co_varnames[s] for s in order if flow.live[i] >> s & 1)
-            bound = frozenset(code.co_varnames[s] for s in order if flow.bound[i] >> s & 1)
+            bound = frozenset(code.co_varnames[s] for s in order if flow.states[i].must >> s & 1)
             masks[key] = live, bound
         live, bound = masks[key]
         point = Point(
             id=len(found),
             offset=flow.instrs[i].start,
-            site=every_point or i in sites,
+            site=i in sites,
             depth=len(state.stack),
             nulls=tuple(s for s, kind in enumerate(state.stack) if kind == NULL),
             live=live,
@@ -497,18 +496,19 @@ def find_points(flow: Flow, every_point: bool = False) -> list[tuple[int, Point]
     return found
 
 
-def wanted_points(flow: Flow) -> tuple[set[int], set[int]]:
+def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
     """Indices of the instructions that get a resume point, and of those among them that get a site."""
-    instrs, wanted, sites = flow.instrs, {flow.first}, {flow.first}
+    instrs, wanted, sites, loops = flow.instrs, {flow.first}, {flow.first}, set()
     for i, ins in enumerate(instrs):
         if ins.target >= 0:
             wanted.add(ins.target)
-            if ins.op not in SENDS and instrs[ins.target].op not in SENDS:
-                sites.add(ins.target)
+            sites.add(ins.target)
             if ins.op not in UNCONDITIONAL:
                 wanted.add(i + 1)
-                if ins.op not in SENDS:
-                    sites.add(i + 1)
+                sites.add(i + 1)
+        if ins.op in SENDS:
+            # gen.throw() steps back from the yield to the SEND before it, and reads how far that jumps
+            loops.update(range(i, ins.target))
         if ins.op not in PLAIN:
             wanted.add(i)
             if ins.op not in FINAL:
@@ -523,7 +523,7 @@ def wanted_points(flow: Flow) -> tuple[set[int], set[int]]:
         wanted.add(entry.target)
         sites.add(entry.target)
     wanted = {i for i in wanted if legal(flow, i)}
-    return wanted, sites & wanted
+    return wanted, (wanted if every_point else sites & wanted) - loops
 
 
 def legal(flow: Flow, i: int) -> bool:
@@ -536,4 +536,4 @@ def legal(flow: Flow, i: int) -> bool:
         return False
     if OPNAME[ins.op] == "RESUME" or (ins.op in CALL_INSIDE and before.op in CALL_PREFIX):
         return False
-    return all(flow.bound[i] >> slot & 1 for slot in cell_slots(flow.code))
+    return all(flow.states[i].must >> slot & 1 for slot in cell_slots(flow.code))

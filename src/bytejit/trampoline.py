@@ -106,12 +106,12 @@ def successor_sites(rewritten: Rewritten, point_id: int) -> tuple[int, ...]:
 
 def _op(*names: str) -> int:
     """The opcode of the first name that this Python has."""
-    return next((dis.opmap[name] for name in names if name in dis.opmap), -1)
+    return next((blocks.OPMAP[name] for name in names if name in blocks.OPMAP), -1)
 
 
 LOAD_FAST, STORE_FAST, DELETE_FAST = _op("LOAD_FAST"), _op("STORE_FAST"), _op("DELETE_FAST")
 LOAD_CLEAR, LOAD_CHECKED = _op("LOAD_FAST_AND_CLEAR"), _op("LOAD_FAST_CHECK", "LOAD_FAST")
-LOAD_CELL = _op("LOAD_CLOSURE") if 0 < _op("LOAD_CLOSURE") < 256 else LOAD_FAST
+LOAD_CELL = _op("LOAD_CLOSURE", "LOAD_FAST")
 LOAD_CONST, PUSH_NULL, POP_TOP = _op("LOAD_CONST"), _op("PUSH_NULL"), _op("POP_TOP")
 SWAP, COPY, UNPACK, IS_OP = _op("SWAP"), _op("COPY"), _op("UNPACK_SEQUENCE"), _op("IS_OP")
 CALL, PRECALL, TO_BOOL = _op("CALL"), _op("PRECALL"), _op("TO_BOOL")
