@@ -1,4 +1,4 @@
-"""Library calls and layouts: each convolution's layout and call, each matmul's call, chosen by time; strides inside the graph follow.
+"""Library calls and layouts, chosen by time for every convolution and matmul; strides inside the graph follow.
 
 Layouts are a property of the whole graph, not of one call: a convolution with the channels innermost pays for turning its input
 unless its neighbours have them innermost too. The pass times every convolution both ways, assigns layouts so that calls plus
@@ -50,7 +50,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds and best call of a convolution per layout; packed: of the weights in the library's own layout."""
+    """Seconds of a convolution per layout, and the name of the best row with the channels innermost."""
 
     nchw: float
     nhwc: float
@@ -109,7 +109,7 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
         return (x.contiguous(memory_format=torch.channels_last), *rest)
 
     made = []
-    for row in library.rows("conv", packed=packs):
+    for row in _rows(conv, packs, library):
         if row.pack:
             def prepare(x, w, *b, _row=row):
                 return (*turned(x), _row.pack(w, **geometry, shape=x.shape), *b)
@@ -120,19 +120,26 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
             return _row(x=x, w=w, b=b, **geometry)
 
         made.append(tune.candidate(row.name, call, prepare))
-        if row.name == "conv_onednn_nhwc" and w.stride != channels_last_stride(w.shape):
-            def call_turning(x, w, b=None, _row=row):
-                return _row(x=x, w=w.contiguous(memory_format=torch.channels_last), b=b, **geometry)
-
-            made.append(tune.candidate("conv_onednn_nhwc/w", call_turning, turned))
     choice = tune.choose("conv", [x, w, *bias], made, cold=[1], attrs=conv.attrs)
     if choice is None:
         return None
     other = {n: s for n, s in choice.seconds.items() if n != "conv_nchw"}
     best = min(other, key=other.__getitem__) if other else "conv_nhwc"
     # with such a weight torch's own call answers with the channels innermost whatever the input has
-    plain = float("inf") if w.stride == channels_last_stride(w.shape) != contiguous(w).stride else choice.seconds["conv_nchw"]
+    inner = w.stride == channels_last_stride(w.shape) != contiguous(w).stride
+    plain = float("inf") if inner else choice.seconds.get("conv_nchw", float("inf"))
     return Times(plain, other.get(best, float("inf")), best)
+
+
+def _rows(conv: Conv, packs: bool, library: Any) -> list:
+    """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own is worth a
+    run only where it can take the relu along."""
+    rows = {r.name: r for r in library.rows("conv", packed=packs)}
+    if packs and "conv_onednn_packed" in rows:
+        return [rows["conv_nchw"], rows["conv_onednn_packed"]]
+    user = sole_user(conv.node)
+    fuses = user is not None and user.target in (aten.relu.default, aten.add.Tensor)
+    return [r for r in rows.values() if fuses or r.name != "conv_onednn_nhwc"]
 
 
 def _default(conv: Conv, packs: bool, library: Any) -> Times:
@@ -249,8 +256,7 @@ def choose_convs(graph: fx.Graph, tune: Any, library: Any, constants: Constants 
         _restride(node, is_inner)
     for conv in convs:
         if conv.node in nhwc:
-            _use(graph, conv, library.ROWS[times[conv.node].nhwc_call.split("/")[0]],
-                 times[conv.node].nhwc_call.endswith("/w"), constants)
+            _use(graph, conv, library.ROWS[times[conv.node].nhwc_call], constants)
 
 
 def _turn(graph: fx.Graph, inner: dict[fx.Node, bool], turns: list[tuple[fx.Node, fx.Node]]) -> None:
@@ -282,16 +288,13 @@ def _as(spec: Spec, is_inner: bool) -> Spec:
     return Spec(spec.shape, channels_last_stride(spec.shape), spec.dtype, spec.device)
 
 
-def _use(graph: fx.Graph, conv: Conv, row: Any, turn_weight: bool, constants: Constants | None) -> None:
+def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> None:
     """Make a convolution the call that `row` builds, with a lone relu (or addition and relu) behind it fused where the row can."""
     node, spec = conv.node, spec_of(conv.node)
     x, w = node.args[0], conv.w
     if row.pack:
         real = constants.of(w)
         w = constants.add(graph, row.pack(real, **conv.geometry, shape=spec_of(x).shape), "packed", spec=spec_of(w))
-    elif turn_weight:
-        wide = spec_of(w)
-        w = call_before(graph, node, aten.clone.default, (w,), _as(wide, True), {"memory_format": torch.channels_last})
     post, last, other = _conv_post(graph, node, row)
     place = last if other is not None else node
     target, args = row.build(x=x, w=w, b=conv.b, post=post, other=other, **conv.geometry)

@@ -25,6 +25,7 @@ MARGIN = 0.95            # a candidate replaces the default when it needs less t
 ROUNDS = 5               # timed runs a candidate, at most
 BUDGET = 0.030           # seconds a choice, after which no further round starts
 DROP = 1.4               # a candidate this much slower than the best after a round is not run again
+LONG = 0.003             # seconds of a call from which on warming up is a small part of it
 ARENA = 48 << 20         # bytes that cold operands are cut from: more than the part of the last-level cache one process gets
 
 
@@ -150,29 +151,37 @@ class Tuner:
 
     def _time(self, specs: Sequence[Spec], candidates: Sequence[Candidate], cold: frozenset[int]) -> Choice:
         sets = self._operands(specs, cold)
-        ready, strides, errors = {}, {}, {}
+        ready, strides, errors, first = {}, {}, {}, {}
         with torch.no_grad():
             for candidate in candidates:
                 try:
                     runs = [candidate.prepare(*s) for s in sets] if candidate.prepare else sets
+                    start = time.perf_counter()
                     strides[candidate.name] = tuple(candidate.call(*runs[-1]).stride())
+                    first[candidate.name] = time.perf_counter() - start
                 except (RuntimeError, NotImplementedError) as error:
                     if candidate is candidates[0]:
                         raise
                     errors[candidate.name] = str(error).split("\n")[0][:200]    # kept in the record: the library refused it
                     continue
                 ready[candidate.name] = (candidate.call, runs)
-            seconds = self._rounds(ready)
+            seconds = self._rounds(ready, first)
         default = candidates[0].name
         best = min(seconds, key=seconds.__getitem__)
         name = best if seconds[best] < MARGIN * seconds[default] else default
         return Choice(name, strides[name], seconds, errors)
 
     @staticmethod
-    def _rounds(ready: Mapping[str, tuple]) -> dict[str, float]:
+    def _rounds(ready: Mapping[str, tuple], first: Mapping[str, float]) -> dict[str, float]:
+        """Least seconds of each. A run longer than LONG needs no warming: its first time counts, and those far behind are out."""
         seconds = dict.fromkeys(ready, float("inf"))
         stop = time.perf_counter() + BUDGET
         active = list(ready)
+        if min(first.values()) > LONG:
+            seconds = dict(first)
+            active = [n for n in active if first[n] <= DROP * min(first.values())]
+            if len(active) == 1:
+                return seconds
         for turn in range(ROUNDS):
             for name in active:
                 call, runs = ready[name]
@@ -180,8 +189,8 @@ class Tuner:
                 start = time.perf_counter()
                 call(*operands)
                 seconds[name] = min(seconds[name], time.perf_counter() - start)
-            # after two rounds: the first run of a candidate pays for pages and code that the later ones find warm
-            if turn > 0:
+            # of short runs two rounds at least: the first pays for pages and code that the later ones find warm
+            if turn > 0 or min(seconds.values()) > LONG:
                 least = min(seconds.values())
                 active = [n for n in active if seconds[n] <= DROP * least]
                 if len(active) == 1 or time.perf_counter() > stop:
