@@ -14,8 +14,8 @@ WHOLE = INTS | {"b8"}
 
 
 def aten(*names: str) -> tuple[str, ...]:
-    """`aten("erf")` is ("aten.erf.default",); a name with a dot keeps its overload."""
-    return tuple(f"aten.{n}" if "." in n else f"aten.{n}.default" for n in names)
+    """`aten("erf")` is ("aten.erf.default",); a name with a dot keeps its overload, one of prims its namespace."""
+    return tuple(n if n.startswith("prims.") else f"aten.{n}" if "." in n else f"aten.{n}.default" for n in names)
 
 
 def binary(name: str) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ for _name in ("floor", "ceil", "trunc", "round"):
        triton={"float": f"bj_{_name}({{0}})", "int": "{0}"})
 
 # ---- choice and casts -----------------------------------------------------------------------------------------------
-op("select", aten("where.self"), arity=3, ref=torch.where, cpp="{0} ? {1} : {2}", triton="tl.where({0}, {1}, {2})", dtypes=frozenset({"b8"}))
+op("select", arity=3, ref=torch.where, cpp="{0} ? {1} : {2}", triton="tl.where({0}, {1}, {2})", dtypes=frozenset({"b8"}))
 op("to", cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{0} != 0"}, dtypes=ANY,
    triton={"float": "{0}.to({T})", "int": "{0}.to({T})", "bool": "{0} != 0"})     # float to int: truncates, as static_cast
 op("narrow", cpp="bj::to<{T}>({0})", triton="{0}.to({T})", dtypes=FLOATS)
