@@ -23,8 +23,8 @@ import linecache
 import weakref
 from typing import Any, Callable
 
-from bytejit.source import Cell, Constant, Known, Local, Printer, Ref, Scope, Source, StackSlot
-from bytejit.tracer.guards import GLOBAL_STATE, KINDS, Guard, GuardSet, TensorCheck
+from bytejit.source import Cell, Constant, Known, Local, Printer, Ref, Scope, Source, StackSlot, Type
+from bytejit.tracer.guards import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, Guard, GuardSet, TensorCheck
 
 _numbers = itertools.count()
 
@@ -35,17 +35,22 @@ class EntryPrinter(Printer):
     `lines` are the statements so far; `hoist` makes every fetch a local (for sources read after the graph has run).
     """
 
-    def __init__(self, env: dict[str, Any], uses: dict[Source, int]):
+    def __init__(self, env: dict[str, Any], uses: dict[Source, int], types: dict[Source, Ref]):
         super().__init__(env)
         self.uses = uses
+        self.types = types                       # sources whose exact type is guarded: type(x) is then a constant
         self.lines: list[str] = []
         self.locals: dict[Source, str] = {}
+        self.by_text: dict[str, str] = {}        # what has been fetched: two sources may print alike (the class of two modules)
+        self.checked: set[str] = set()
         self.refs: dict[Ref, None] = {}
         self.hoist = False
 
     def source(self, source: Source) -> str:
         if source in self.locals:
             return self.locals[source]
+        if type(source) is Type and source.base in self.types:
+            return self.ref(self.types[source.base])
         text = source.expr(self)
         if isinstance(source, (Local, StackSlot, Cell, Constant)) or _held(source):
             return text
@@ -53,9 +58,18 @@ class EntryPrinter(Printer):
 
     def fetch(self, source: Source, text: str) -> str:
         """Emit a fetch of the source into a local, once; the local's name."""
-        name = self.locals[source] = f"v{len(self.locals)}"
-        self.lines.append(f"{name} = {text}")
+        name = self.by_text.get(text)
+        if name is None:
+            name = self.by_text[text] = f"v{len(self.by_text)}"
+            self.lines.append(f"{name} = {text}")
+        self.locals[source] = name
         return name
+
+    def check(self, text: str) -> None:
+        """Emit a check, once."""
+        if text not in self.checked:
+            self.checked.add(text)
+            self.lines.append(f"if not ({text}): return MISS")
 
     def ref(self, ref: Ref) -> str:
         self.refs[ref] = None
@@ -84,6 +98,11 @@ def _count_uses(guards: list[Guard], inputs: list[Source]) -> dict[Source, int]:
     for source in inputs:
         read(source, 1)
     return uses
+
+
+def _types(guards: list[Guard]) -> dict[Source, Ref]:
+    types = {g.source: g.value for g in guards if g.kind == TYPE_IS}
+    return types | {g.source: Ref(g.value.type) for g in guards if g.kind == TENSOR}
 
 
 def _more_sources(guard: Guard) -> list[Source]:
@@ -120,7 +139,7 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
     """
     env = dict(env)
     rows = ordered(guards)
-    at = EntryPrinter(env, _count_uses(rows, inputs))
+    at = EntryPrinter(env, _count_uses(rows, inputs), _types(rows))
     for guard in rows:
         emit_guard(at, guard)
     at.hoist = True
@@ -145,7 +164,7 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
 def emit_guard(at: EntryPrinter, guard: Guard) -> None:
     """Append one guard's check to the printer's lines."""
     check = KINDS[guard.kind].check(at, at.source(guard.source), guard.value)
-    at.lines.append(f"if not ({check}): return MISS")
+    at.check(check)
 
 
 def _define(name: str, text: str, env: dict[str, Any]) -> Callable[..., Any]:
