@@ -122,7 +122,6 @@ FORWARD, RERAISE, RETURN = _op("JUMP_FORWARD"), _op("RERAISE"), _op("RETURN_VALU
 # no check for signals on the way: an exception raised there would miss the handlers of the point jumped to
 BACK = _op("JUMP_BACKWARD_NO_INTERRUPT")
 SUBSCR, SUBSCR_ARG = (_op("BINARY_SUBSCR"), 0) if _op("BINARY_SUBSCR") >= 0 else (_op("BINARY_OP"), 26)
-NOWHERE = InstrLocation(None, None, None, None)
 
 
 class Writer:
@@ -200,7 +199,7 @@ class Writer:
     # -- the whole
 
     def write(self) -> CodeType:
-        self.here, self.guarded = NOWHERE, None
+        self.here, self.guarded = None, None
         flow, points = self.flow, dict(self.places)
         heads = [self.label() for _ in flow.instrs]
         self.dispatch, self.finish = self.label(), self.label()
@@ -270,9 +269,9 @@ class Writer:
                 if state.stack[slot] != blocks.NULL:
                     self.clear(self.slots[slot])
             self.late.append((fix, state, caught, self.here))
-        self.guarded = caught if fix is None else None
-        self.emit(FORWARD, 0, self.finish)
+        # 3.13 looks up an exception that leaves a callee one unit before the call: this jump may be what stands there
         self.guarded = caught
+        self.emit(FORWARD, 0, self.finish)
         self.place(resume)
 
     def _arguments(self, point: Point, state: State, keep: bool) -> int:
@@ -329,7 +328,8 @@ class Writer:
                 self.emit(POP_TOP)
                 self.emit(LOAD_CONST, self.unbound)
                 self.emit(BACK, 0, what)
-        self.here, self.guarded = NOWHERE, None
+        # a line, though none of the user's: code that a signal or the collector runs here looks at the frame's line
+        self.here, self.guarded = InstrLocation(self.flow.code.co_firstlineno, None, None, None), None
 
     def _push_stack(self, kinds: bytes) -> None:
         for slot, kind in enumerate(kinds):
