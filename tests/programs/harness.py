@@ -215,9 +215,9 @@ class Side:
             self.globals = {k: self.space.pop(k) for k in self.c.watch if k in self.space}
             self.space.update(outer)
 
-    def call(self, n: int) -> Outcome:
-        """The outcome of call `n`. Raises: Unsupported, as it is."""
-        args, kwargs = self.c.args(Rand(n))
+    def call(self, n: int, make: Callable | None = None) -> Outcome:
+        """The outcome of call `n`; make: Rand -> (args, kwargs), in place of the case's. Raises: Unsupported, as it is."""
+        args, kwargs = (make or self.c.args)(Rand(n))
         torch.manual_seed(n)
         random.seed(n)
         np.random.seed(n)

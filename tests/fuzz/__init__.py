@@ -1,0 +1,1 @@
+"""Random programs against eager. `python -m tests.fuzz --count 10000`."""
