@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from bytejit import tensor_check
+from bytejit.kernels.build_cpp import build
+from bytejit.options import Options
 from bytejit.source import (Attr, DictItem, InstanceDict, Local, ModuleBuffer, ModuleParam, Source, SubModule, Type,
                             params_of)
 from bytejit.tracer.guard_code import compile_entry
@@ -144,9 +147,12 @@ def best(fn: Callable[[], Any], number: int, repeat: int = 40) -> float:
 def main() -> None:
     args = argparse.ArgumentParser(description=__doc__)
     args.add_argument("--profile", action="store_true", help="also print the entry of ResNet-18")
+    args.add_argument("--python", action="store_true", help="check tensors from Python, without the compiled check")
     args.add_argument("--repeat", type=int, default=40)
     options = args.parse_args()
     torch.set_num_threads(1)
+    if not options.python:
+        tensor_check.CHECKER.install(lambda text: build([text], Options()).calls[0])
     x, y = torch.randn(8), torch.randn(8)
     image = torch.randn(1, 3, 16, 16)
     resnet, bert = ResNet18().eval(), Bert().eval()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import bytejit
+from bytejit import registry
 from bytejit.errors import Unsupported, note_place
 from bytejit.options import Options, Settings
 from bytejit.where import Where, where_of
@@ -320,7 +321,7 @@ def test_allow_disallow_and_constants() -> None:
         assert torch.equal(eager(lambda x: torch.erf(x) + 1)(X), torch.erf(X) + 1)
         assert bytejit.counters.total("breaks") == 1
     finally:
-        bytejit.allow_in_graph(torch.erf)
+        registry.unmark("disallow", torch.erf)
     with pytest.raises(TypeError, match="expected a callable"):
         bytejit.allow_in_graph(3)
 

@@ -224,10 +224,11 @@ def assume_constant_result(fn: Callable) -> Callable:
     return _marks("constant", fn)
 
 
-def _dims(t: torch.Tensor, index: int | Iterable[int]) -> tuple[int, ...]:
-    dims = (index,) if isinstance(index, int) else tuple(index)
+def _dims(t: torch.Tensor, index: int | Iterable[int] | None) -> tuple[int, ...]:
+    """The dimensions, none negative. Raises: IndexError, TypeError."""
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(t).__name__}")
+    dims = (index,) if isinstance(index, int) else range(t.dim()) if index is None else tuple(index)
     for d in dims:
         if not -t.dim() <= d < t.dim():
             raise IndexError(f"dimension {d} of a tensor with {t.dim()} dimensions")
@@ -246,6 +247,6 @@ def mark_dynamic(t: torch.Tensor, index: int | Iterable[int], *, min: int | None
 
 def mark_static(t: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
     """Keep a size of this tensor (all, without index) a constant, compiling again when it changes. Raises: IndexError, TypeError."""
-    dims = frozenset(_dims(t, range(t.dim()) if index is None else index))
+    dims = frozenset(_dims(t, index))
     setattr(t, registry.STATIC_DIMS, getattr(t, registry.STATIC_DIMS, frozenset()) | dims)
     setattr(t, registry.DYNAMIC_DIMS, {d: r for d, r in getattr(t, registry.DYNAMIC_DIMS, {}).items() if d not in dims})

@@ -1,0 +1,254 @@
+"""`python -m bytejit.verify`: what of this installation works, what does not, and what to install.
+
+Looks at Python, torch, triton, CUDA, the C++ compiler with OpenMP and the cache folder, then compiles and compares a
+small function and a small module on each backend that can run. Exit status 0: everything that this machine can do works.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+import bytejit
+
+from .errors import backend_name
+from .options import Options, config
+
+WORKS, MISSING, BROKEN = "works", "missing", "broken"
+_OPENMP = """
+#include <omp.h>
+#include <stdio.h>
+int main() {
+  int n = 0;
+  #pragma omp parallel num_threads(2) reduction(+ : n)
+  n += 1;
+  printf("%d %d", n, _OPENMP);
+  return 0;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table. state: "works", "missing" (bytejit runs without) or "broken" (sets the exit status)."""
+
+    name: str
+    state: str
+    found: str
+    do: str = ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: "2.13.0+cpu" is (2, 13, 0)."""
+    parts = version.partition("+")[0].split(".")
+    return tuple(int(p) for p in parts if p.isdigit())
+
+
+def check_python() -> Check:
+    """The interpreter."""
+    text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+    good = platform.python_implementation() == "CPython" and (3, 11) <= _release(platform.python_version())[:2] <= (3, 14)
+    return Check("Python", WORKS if good else BROKEN, text, "" if good else "install CPython 3.11 to 3.14")
+
+
+def check_torch() -> Check:
+    """PyTorch's version and build."""
+    good = _release(torch.__version__) >= (2, 11)
+    text = f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+    return Check("torch", WORKS if good else BROKEN, text, "" if good else "pip install 'torch>=2.11'")
+
+
+def check_packages() -> Iterator[Check]:
+    """The packages that bytejit imports when it compiles."""
+    for package in ("bytecode", "sympy", "cffi"):
+        version = _version(package)
+        yield Check(package, WORKS if version else BROKEN, version or "not installed", "" if version else f"pip install {package}")
+
+
+def check_cuda() -> Check:
+    """A CUDA device that kernels can be built for (sm_80 on)."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return Check("CUDA", MISSING, "torch is a CPU build", "for a GPU install a CUDA build of torch")
+    if not torch.cuda.is_available():
+        return Check("CUDA", MISSING, f"torch is built for CUDA {torch.version.cuda}, no device found",
+                     "for a GPU check nvidia-smi and the driver")
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    major, minor = torch.cuda.get_device_capability()
+    text = f"CUDA {torch.version.cuda}, {', '.join(names)}, sm_{major}{minor}"
+    if (major, minor) < (8, 0):
+        return Check("CUDA", MISSING, text, "GPUs before sm_80 run through torch")
+    return Check("CUDA", WORKS, text)
+
+
+def check_triton() -> Check:
+    """Triton, which only a GPU needs."""
+    version = _version("triton")
+    if version is None:
+        needed = torch.cuda.is_available()
+        return Check("triton", BROKEN if needed else MISSING, "not installed", "pip install 'bytejit[gpu]' for kernels on a GPU")
+    return Check("triton", WORKS, version)
+
+
+def find_compiler(options: Options) -> str | None:
+    """The C++ compiler that kernels are built with."""
+    names = (options.cxx,) if options.cxx else ("g++", "clang++")
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def check_compiler(options: Options) -> Check:
+    """Builds and runs a program with two OpenMP threads."""
+    do = "install g++ (Debian: apt-get install g++), or clang++ with libomp; without it CPU graphs run through torch"
+    compiler = find_compiler(options)
+    if compiler is None:
+        return Check("C++ compiler", MISSING, f"no {options.cxx or 'g++ or clang++'} on the PATH", do)
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "t.cpp"), Path(folder, "t")
+        source.write_text(_OPENMP)
+        built = subprocess.run([compiler, "-O2", "-march=native", "-fopenmp", source, "-o", program], capture_output=True, text=True)
+        if built.returncode:
+            return Check("C++ compiler", BROKEN, f"{compiler}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do)
+        ran = subprocess.run([program], capture_output=True, text=True)
+    count, _, openmp = ran.stdout.partition(" ")
+    name = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
+    if ran.returncode or count != "2":
+        return Check("C++ compiler", BROKEN, f"{name}: the OpenMP program ran {count or 'no'} threads, not 2", do)
+    return Check("C++ compiler", WORKS, f"{name}, OpenMP {openmp}, 2 threads ran")
+
+
+def check_cache(options: Options) -> Check:
+    """The folder of built kernels can be written; says how much is in it."""
+    path = options.cache_path
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        return Check("cache folder", MISSING, f"{path}: {error.strerror}", "make it writable or set BYTEJIT_CACHE_DIR")
+    size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+    shown = str(path).replace(str(Path.home()), "~", 1)
+    return Check("cache folder", WORKS, f"{shown}: {size / 2**20:.1f} of {options.cache_mb} MB, {shutil.disk_usage(path).free >> 20} MB free")
+
+
+def _small_function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x) + torch.cos(y).sum(-1, keepdim=True)
+
+
+class _SmallModule(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner, self.outer = torch.nn.LayerNorm(16), torch.nn.Linear(16, 32), torch.nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A norm, two linear layers and a softmax."""
+        return self.outer(torch.nn.functional.gelu(self.inner(self.norm(x)))).softmax(-1)
+
+
+def _compare(target: Callable, args: tuple, backend: str) -> tuple[float, float]:
+    """Seconds of the first call and the largest error against eager, over two calls. Raises: whatever goes wrong."""
+    with torch.no_grad(), config.patch(suppress_errors=False):
+        bytejit.reset()
+        want = target(*args)
+        compiled = bytejit.compile(target, backend=backend, fullgraph=True)
+        start = time.perf_counter()
+        got = compiled(*args)
+        seconds = time.perf_counter() - start
+        again = compiled(*args)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise AssertionError(f"{got.dtype} {tuple(got.shape)} where eager gives {want.dtype} {tuple(want.shape)}")
+    error = max((got - want).abs().max().item(), (again - want).abs().max().item())
+    if not error < 1e-4:
+        raise AssertionError(f"differs from eager by {error:.2g}")
+    return seconds, error
+
+
+def check_backend(backend: str, device: str) -> Check:
+    """Compiles and compares the small function and the small module on one backend and device."""
+    name = f"{backend_name(backend)} on {device}"
+    torch.manual_seed(0)
+    cases = (("function", _small_function, (torch.randn(8, 16, device=device), torch.randn(8, 16, device=device))),
+             ("module", _SmallModule().eval().to(device), (torch.randn(8, 16, device=device),)))
+    seconds, worst = 0.0, 0.0
+    for what, target, args in cases:
+        try:
+            took, error = _compare(target, args, backend)
+        except Exception as error:    # the table is the report: each thing that fails is a row, and sets the exit status
+            first = (str(error) or type(error).__name__).splitlines()[0]
+            return Check(name, BROKEN, f"{what}: {type(error).__name__}: {first}", "see docs/troubleshooting.md")
+        seconds, worst = seconds + took, max(worst, error)
+    fell = bytejit.counters.total("fallbacks")
+    note = f", {fell} fallbacks to torch" if fell else ""
+    return Check(name, WORKS, f"function and module equal eager (largest error {worst:.1g}), compiled in {seconds:.2f} s{note}")
+
+
+def checks(backends: list[str] | None = None) -> Iterator[Check]:
+    """All checks, one after the other."""
+    options = config.current
+    yield check_python()
+    yield check_torch()
+    yield from check_packages()
+    yield check_cuda()
+    yield check_triton()
+    yield check_compiler(options)
+    yield check_cache(options)
+    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    for backend in backends or bytejit.list_backends():
+        for device in devices:
+            if device == "cuda" or "cuda" not in backend:
+                yield check_backend(backend, device)
+
+
+def show(found: list[Check]) -> None:
+    """Print the table with rich, and one line that sums it up."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+    table = Table(title=f"bytejit {bytejit.__version__}", title_justify="left")
+    for column in ("what", "state", "found", "do"):
+        table.add_column(column, overflow="fold")
+    colour = {WORKS: "green", MISSING: "yellow", BROKEN: "red"}
+    for c in found:
+        table.add_row(c.name, f"[{colour[c.state]}]{c.state}[/]", escape(c.found), escape(c.do))
+    console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 140)), highlight=False)
+    console.print(table)
+    broken, missing = ([c.name for c in found if c.state == s] for s in (BROKEN, MISSING))
+    if broken:
+        console.print(f"{len(broken)} broken: {', '.join(broken)}")
+    else:
+        console.print("All that this machine can do works." + (f" Missing: {', '.join(missing)}." if missing else ""))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run all checks and print the table (or JSON). Returns the exit status: 1 when something is broken."""
+    parser = argparse.ArgumentParser(prog="python -m bytejit.verify", description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    parser.add_argument("--backend", action="append", choices=bytejit.list_backends(), help="only this backend; may be repeated")
+    args = parser.parse_args(argv)
+    found = list(checks(args.backend))
+    if args.json:
+        print(json.dumps([asdict(c) for c in found], indent=1))
+    else:
+        show(found)
+    return int(any(c.state == BROKEN for c in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

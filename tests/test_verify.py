@@ -1,0 +1,65 @@
+"""`python -m bytejit.verify`: every row, its exit status, and what it says where something is missing."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import bytejit
+from bytejit import verify
+from bytejit.options import Options
+
+
+def run(*args: str, **env: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "bytejit.verify", *args], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, **env})
+
+
+@pytest.mark.cxx
+def test_a_good_installation() -> None:
+    out = run()
+    assert out.returncode == 0, out.stdout + out.stderr
+    for word in ("Python", "torch", "triton", "CUDA", "C++ compiler", "OpenMP", "cache folder", "eager on cpu",
+                 "aot_eager on cpu", "inductor on cpu", "All that this machine can do works."):
+        assert word in out.stdout, out.stdout
+
+
+def test_json_and_one_backend() -> None:
+    out = run("--json", "--backend", "eager")
+    rows = {row["name"]: row for row in json.loads(out.stdout)}
+    assert rows["Python"]["state"] == "works" and rows["torch"]["found"].startswith(torch.__version__)
+    assert [name for name in rows if " on " in name][:1] == ["eager on cpu"]
+    assert out.returncode == int(any(row["state"] == "broken" for row in rows.values()))
+
+
+def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = verify.check_compiler(Options())
+    assert check.state == "missing" and "install g++" in check.do
+
+
+def test_a_compiler_that_fails_is_broken(tmp_path: Path) -> None:
+    fake = tmp_path / "c++"
+    fake.write_text("#!/bin/sh\necho 'cannot find omp.h' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    check = verify.check_compiler(Options(cxx=str(fake)))
+    assert check.state == "broken" and "cannot find omp.h" in check.found
+
+
+def test_the_cache_folder(tmp_path: Path) -> None:
+    check = verify.check_cache(Options(cache_dir=str(tmp_path / "new")))
+    assert check.state == "works" and (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").write_text("")
+    check = verify.check_cache(Options(cache_dir=str(tmp_path / "file" / "below")))
+    assert check.state == "missing" and "BYTEJIT_CACHE_DIR" in check.do
+
+
+def test_a_wrong_backend_is_broken_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bytejit.registry.BACKENDS, "wrong", lambda gm, inputs: lambda *args: (torch.zeros(()),))
+    check = verify.check_backend("wrong", "cpu")
+    assert check.state == "broken" and check.name == "wrong on cpu" and check.found.startswith("function: ")
