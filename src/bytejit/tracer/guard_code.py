@@ -23,6 +23,7 @@ import linecache
 import weakref
 from typing import Any, Callable
 
+from bytejit import tensor_check
 from bytejit.source import Cell, Constant, Known, Local, Printer, Ref, Scope, Source, StackSlot, Type
 from bytejit.tracer.guards import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, Guard, GuardSet, TensorCheck
 
@@ -140,8 +141,7 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
     env = dict(env)
     rows = ordered(guards)
     at = EntryPrinter(env, _count_uses(rows, inputs), _types(rows))
-    for guard in rows:
-        emit_guard(at, guard)
+    emit_guards(at, rows)
     at.hoist = True
     args = ", ".join(at.source(s) for s in inputs)
     tail = body if isinstance(body, str) else body(at)
@@ -161,10 +161,36 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
     return fn
 
 
-def emit_guard(at: EntryPrinter, guard: Guard) -> None:
-    """Append one guard's check to the printer's lines."""
-    check = KINDS[guard.kind].check(at, at.source(guard.source), guard.value)
-    at.check(check)
+def emit_guards(at: EntryPrinter, rows: list[Guard]) -> None:
+    """Append all checks to the printer's lines. Tensors are checked together by a compiled call, where there is one (tensor_check):
+    arguments first, those reached through objects last, after the objects have been checked."""
+    near = [g for g in rows if not g.source.bases()]
+    far = [g for g in rows if g.source.bases()]
+    for group in (near, far):
+        together = _together(group)
+        if group is near:
+            _emit_together(at, together)
+        for guard in group:
+            if guard.source not in together or guard.kind != TENSOR:
+                at.check(KINDS[guard.kind].check(at, at.source(guard.source), guard.value))
+        if group is far:
+            _emit_together(at, together)
+
+
+def _together(rows: list[Guard]) -> dict[Source, list[int]]:
+    """Tensors whose checks go into one compiled call, with their table rows."""
+    if not tensor_check.CHECKER.usable:
+        return {}
+    found = {g.source: tensor_check.row(g.value) for g in rows if g.kind == TENSOR}
+    return {source: row for source, row in found.items() if row is not None}
+
+
+def _emit_together(at: EntryPrinter, together: dict[Source, list[int]]) -> None:
+    if together:
+        words = tensor_check.table(list(together.values()))
+        at.bind(words, "table")      # keeps the memory alive
+        call, address = at.bind(tensor_check.CHECKER.call(), "tensors"), words.buffer_info()[0]
+        at.check(f"{call}({address}, {', '.join(map(at.source, together))})")
 
 
 def _define(name: str, text: str, env: dict[str, Any]) -> Callable[..., Any]:
