@@ -82,7 +82,6 @@ class Ins:
     op: int
     arg: int
     target: int
-    where: int
 
     def __repr__(self) -> str:
         to = f" -> #{self.target}" if self.target >= 0 else ""
@@ -161,6 +160,7 @@ class Flow:
     states: list[State | None]
     live: list[int]
     first: int
+    cells: int
 
     def __repr__(self) -> str:
         return f"flow of {self.code.co_qualname}: {len(self.instrs)} instructions, {len(self.tries)} try ranges"
@@ -192,7 +192,8 @@ def analyse(code: CodeType) -> Flow:
         raise CannotRewrite(f"{code.co_qualname}: its code has no RESUME")
     writes = [local_effects(ins, code) for ins in instrs]
     states = flow_states(code, instrs, caught, writes)
-    return Flow(code, instrs, tries, caught, states, liveness(code, instrs, caught, writes), first)
+    cells = sum(1 << slot for slot in cell_slots(code))
+    return Flow(code, instrs, tries, caught, states, liveness(code, instrs, caught, writes), first, cells)
 
 
 def decode(code: CodeType) -> tuple[list[Ins], dict[int, int]]:
@@ -213,11 +214,11 @@ def decode(code: CodeType) -> tuple[list[Ins], dict[int, int]]:
         at[start] = at[offset] = index
         if op in JUMPS:
             jumps.append((index, after - 2 * arg if op in BACKWARD else after + 2 * arg))
-        instrs.append(Ins(index, start, offset, op, arg, -1, offset >> 1))
+        instrs.append(Ins(index, start, offset, op, arg, -1))
         offset, start, arg = after, after, 0
     for index, target in jumps:
         ins = instrs[index]
-        instrs[index] = Ins(ins.index, ins.start, ins.offset, ins.op, ins.arg, at[target], ins.where)
+        instrs[index] = Ins(ins.index, ins.start, ins.offset, ins.op, ins.arg, at[target])
     return instrs, at
 
 
@@ -536,4 +537,4 @@ def legal(flow: Flow, i: int) -> bool:
         return False
     if OPNAME[ins.op] == "RESUME" or (ins.op in CALL_INSIDE and before.op in CALL_PREFIX):
         return False
-    return all(flow.states[i].must >> slot & 1 for slot in cell_slots(flow.code))
+    return state.must & flow.cells == flow.cells
