@@ -1,13 +1,15 @@
-"""Eager, torch.compile and bytejit in turn, one process a case: ratios, compile seconds, errors, as table, JSON and plot.
+"""Eager, torch.compile and bytejit in turn, one process a case: ratios, compile seconds, errors; table, JSON, plot.
 
     python benchmarks/bench.py [CASE ...] [--device cuda] [--json FILE] [--write] [--no-peer] [--seconds 10]
 
 `--write` writes docs/benchmarks.md and docs/benchmarks.png (with -cuda in their names on a GPU).
 """
+
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import json
 import math
 import os
@@ -25,18 +27,22 @@ from models import CASES, Built, Case, tensors
 from timing import in_turn, seconds_text, speedup
 
 ROOT = Path(__file__).resolve().parent.parent
-PEER_MODES = {"cpu": ("default",), "cuda": ("default", "reduce-overhead")}    # on a GPU its better one counts
+PEER_MODES = {"cpu": ("default",), "cuda": ("default", "reduce-overhead")}  # on a GPU its better one counts
 
 
 def distance(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     """The largest error over all outputs, each relative to its largest exact value."""
-    return max(((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-30)).item() for a, b in zip(got, exact, strict=True))
+    return max(
+        ((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-30)).item() for a, b in zip(got, exact, strict=True)
+    )
 
 
 def errors(built: Built, outputs: dict[str, list[torch.Tensor]]) -> dict[str, float]:
     """Each variant's distance from a float64 run."""
+
     def wide(t: object) -> object:
         return t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t
+
     target = copy.deepcopy(built.target).double() if isinstance(built.target, torch.nn.Module) else built.target
     exact = [wide(t) for t in tensors(target(*map(wide, built.args), **built.kwargs))]
     return {name: distance(got, exact) for name, got in outputs.items()}
@@ -45,23 +51,26 @@ def errors(built: Built, outputs: dict[str, list[torch.Tensor]]) -> dict[str, fl
 def variants(case: Case, built: Built, device: str, peer: bool) -> dict[str, Callable]:
     """The callables to compare, by name; the first call of each compiles it."""
     import bytejit
+
     found: dict[str, Callable] = {"eager": built.target}
     if peer:
         if case.options:
-            torch._inductor.config.freezing = bool(dict(case.options).get("freeze"))
+            # the peer's counterpart of freeze is a setting of its own
+            importlib.import_module("torch._inductor.config").freezing = bool(dict(case.options).get("freeze"))
         for mode in PEER_MODES[device]:
             found["peer" if mode == "default" else f"peer[{mode}]"] = torch.compile(built.target, mode=mode)
     modes = {"bytejit": None} | ({"bytejit[reduce-overhead]": "reduce-overhead"} if device == "cuda" else {})
     for name, mode in modes.items():
-        found[name] = bytejit.compile(copy.deepcopy(built.target) if case.options else built.target, mode=mode, options=dict(case.options))
+        found[name] = bytejit.compile(
+            copy.deepcopy(built.target) if case.options else built.target, mode=mode, options=dict(case.options)
+        )
     return found
 
 
 def run_case(case: Case, device: str, seconds: float, peer: bool) -> dict[str, object]:
     """Measure one case in this process. Times in seconds; speedups are against eager."""
     import bytejit
-    if peer and case.options:
-        import torch._inductor.config    # noqa: F401  the peer's counterpart of freeze is its own setting
+
     torch.manual_seed(0)
     built = case.build(device)
     row: dict[str, object] = {"case": case.name, "title": case.title, "device": device}
@@ -108,8 +117,13 @@ def in_process(name: str, args: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "PYTHONPATH": str(ROOT / "src")}
         try:
-            out = subprocess.run([*command, *(["--no-peer"] if args.no_peer else [])], env=env, capture_output=True, text=True,
-                                 timeout=args.timeout)
+            out = subprocess.run(
+                [*command, *(["--no-peer"] if args.no_peer else [])],
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=args.timeout,
+            )
         except subprocess.TimeoutExpired:
             return {"case": name, "title": CASES[name].title, "failed": f"no result after {args.timeout} s"}
     lines = [line for line in out.stdout.splitlines() if line.startswith("{")]
@@ -126,40 +140,80 @@ def cells(row: dict) -> tuple[str, ...]:
     """One row as the table shows it."""
     if "failed" in row:
         return (row["title"], "", "", "", "", "", f"failed: {row['failed']}", "")
+
     def fastest(of: str) -> str:
         found = [s for name, s in row["seconds"].items() if name.split("[")[0] == of]
         return seconds_text(min(found)) if found else ""
+
     def ratio(of: str) -> str:
         found = best(row, of)
         return f"{found:.2f}" if found is not None else ""
+
     e = row["error"]
     error = f"{e['bytejit'] / e['eager']:.2f}" if e.get("eager") else ""
-    return (row["title"], fastest("eager"), fastest("peer"), fastest("bytejit"), ratio("peer"), ratio("bytejit"), verdict(row), error)
+    return (
+        row["title"],
+        fastest("eager"),
+        fastest("peer"),
+        fastest("bytejit"),
+        ratio("peer"),
+        ratio("bytejit"),
+        verdict(row),
+        error,
+    )
 
 
 def markdown(rows: list[dict], device: str, plot: str) -> str:
     """docs/benchmarks.md."""
-    where = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
-    lines = ["# Benchmarks", "", f"{where}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python "
-             f"{platform.python_version()}; written by `make bench`. Eager, torch.compile and bytejit run in turn in one process a "
-             "case, under no_grad; `x` is how many times as fast as eager (median over rounds). The last column is the distance "
-             "from a float64 run, over eager's own.", "", f"![speed over eager]({plot})", "",
-             "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
+    where = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    )
+    lines = [
+        "# Benchmarks",
+        "",
+        f"{where}, {torch.get_num_threads()} threads, torch {torch.__version__}, Python "
+        f"{platform.python_version()}; written by `make bench`. Eager, torch.compile and bytejit run in turn "
+        "in one process a case, under no_grad; `x` is how many times as fast as eager (median over rounds). "
+        "The last column is the distance from a float64 run, over eager's own.",
+        "",
+        f"![speed over eager]({plot})",
+        "",
+        "| " + " | ".join(HEAD) + " |",
+        "|---" * len(HEAD) + "|",
+    ]
     lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
     geo = {of: [s for row in rows if (s := best(row, of))] for of in ("peer", "bytejit")}
-    means = [f"{'torch.compile' if of == 'peer' else of} {math.exp(statistics.mean(map(math.log, s))):.2f}" for of, s in geo.items() if s]
-    lines += ["", f"Geometric mean over eager: {', '.join(means)}.", "", "First call in a process (the peer with an empty "
-              "cache), seconds:", "", "| case | torch.compile | bytejit |", "|---|---|---|"]
-    lines += [f"| {r['title']} | {r['first_call'].get('peer', float('nan')):.1f} | {r['first_call']['bytejit']:.2f} |"
-              for r in rows if "first_call" in r]
+    means = [
+        f"{'torch.compile' if of == 'peer' else of} {math.exp(statistics.mean(map(math.log, s))):.2f}"
+        for of, s in geo.items()
+        if s
+    ]
+    lines += [
+        "",
+        f"Geometric mean over eager: {', '.join(means)}.",
+        "",
+        "First call in a process (the peer with an empty cache), seconds:",
+        "",
+        "| case | torch.compile | bytejit |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {r['title']} | {r['first_call'].get('peer', float('nan')):.1f} | {r['first_call']['bytejit']:.2f} |"
+        for r in rows
+        if "first_call" in r
+    ]
     return "\n".join(lines) + "\n"
 
 
 def draw(rows: list[dict], path: Path) -> None:
     """A bar chart of speed over eager, with a mark where each goal against eager lies."""
     import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+
     rows = [r for r in rows if "failed" not in r]
     if not rows:
         return
@@ -213,7 +267,10 @@ def report(rows: list[dict], args: argparse.Namespace) -> None:
     for row in [HEAD, *map(cells, rows)]:
         print("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip())
     if args.json:
-        text = json.dumps({"torch": torch.__version__, "python": platform.python_version(), "device": args.device, "rows": rows}, indent=1)
+        text = json.dumps(
+            {"torch": torch.__version__, "python": platform.python_version(), "device": args.device, "rows": rows},
+            indent=1,
+        )
         print(text) if args.json == "-" else Path(args.json).write_text(text + "\n")
     if args.write:
         name = "benchmarks" + ("-cuda" if args.device == "cuda" else "")

@@ -3,6 +3,7 @@
 The clock starts after `import torch` and the building of the model: it covers importing the compiler, compiling and the
 first call. Cold: an empty cache folder. Warm: a new process with the folder that the cold one filled.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -15,20 +16,22 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-GOALS = {"foo_8": (2.0, 0.7), "resnet18_b1": (4.0, None), "bert": (5.0, 2.0)}    # seconds: cold, warm
+GOALS = {"foo_8": (2.0, 0.7), "resnet18_b1": (4.0, None), "bert": (5.0, 2.0)}  # seconds: cold, warm
 
 
 def measure(case: str, compiler: str, device: str) -> dict[str, float]:
     """In this process: seconds of importing the compiler and of import, compile and first call together."""
     import torch
     from models import CASES
+
     torch.manual_seed(0)
     built = CASES[case].build(device)
     with torch.no_grad():
-        built.target(*built.args, **built.kwargs)    # eager's own first call is not the compiler's
+        built.target(*built.args, **built.kwargs)  # eager's own first call is not the compiler's
         start = time.perf_counter()
         if compiler == "bytejit":
             import bytejit
+
             imported = time.perf_counter() - start
             compiled = bytejit.compile(built.target)
         else:
@@ -42,9 +45,16 @@ def measure(case: str, compiler: str, device: str) -> dict[str, float]:
 
 def fresh(case: str, compiler: str, device: str, cache: str) -> dict[str, float]:
     """`measure` in a fresh process with one cache folder. Raises: RuntimeError with its output when it fails."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "BYTEJIT_CACHE_DIR": f"{cache}/b", "TORCHINDUCTOR_CACHE_DIR": f"{cache}/i",
-           "TRITON_CACHE_DIR": f"{cache}/t"}
-    out = subprocess.run([sys.executable, __file__, "--one", case, compiler, "--device", device], env=env, capture_output=True, text=True)
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "BYTEJIT_CACHE_DIR": f"{cache}/b",
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/i",
+        "TRITON_CACHE_DIR": f"{cache}/t",
+    }
+    out = subprocess.run(
+        [sys.executable, __file__, "--one", case, compiler, "--device", device], env=env, capture_output=True, text=True
+    )
     if out.returncode:
         raise RuntimeError(f"{compiler} on {case} failed:\n{out.stderr[-2000:]}")
     return json.loads(out.stdout.splitlines()[-1])
@@ -67,9 +77,20 @@ def main() -> None:
         for compiler in ("bytejit",) if args.no_peer else ("bytejit", "torch.compile"):
             with tempfile.TemporaryDirectory() as cache:
                 cold, warm = (fresh(case, compiler, args.device, cache) for _ in range(2))
-            rows.append({"case": case, "compiler": compiler, "import": warm["import"], "cold": cold["total"], "warm": warm["total"]})
+            rows.append(
+                {
+                    "case": case,
+                    "compiler": compiler,
+                    "import": warm["import"],
+                    "cold": cold["total"],
+                    "warm": warm["total"],
+                }
+            )
             goal = GOALS.get(case, ("", "")) if compiler == "bytejit" else ""
-            print(f"{case:<16}{compiler:<16}{warm['import']:>10.2f}{cold['total']:>10.2f}{warm['total']:>10.2f}   {goal}", flush=True)
+            print(
+                f"{case:<16}{compiler:<16}{warm['import']:>10.2f}{cold['total']:>10.2f}{warm['total']:>10.2f}   {goal}",
+                flush=True,
+            )
     if args.json:
         Path(args.json).write_text(json.dumps({"device": args.device, "rows": rows}, indent=1) + "\n")
 

@@ -3,6 +3,7 @@
 For the second, a backend runs the graph once and from then on returns the same outputs: what is left of a call is
 guards, fetching the inputs, and the exit. The call of that backend's function is measured by itself and taken off.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -17,17 +18,19 @@ from timing import in_turn
 
 import bytejit
 
-GOALS = {"resnet18_b1": 20.0}    # microseconds
+GOALS = {"resnet18_b1": 20.0}  # microseconds
 
 
 def frozen_outputs(bare: list[Callable]) -> Callable:
     """A backend whose function answers with the outputs of the first run; the bare call is appended to `bare`."""
+
     def backend(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
         outputs = gm(*example_inputs)
         answer = lambda *args: outputs
         inputs = tuple(example_inputs)
         bare.append(lambda: answer(*inputs))
         return answer
+
     return backend
 
 
@@ -35,8 +38,10 @@ def overhead(built: Built, seconds: float, peer: bool) -> dict[str, float]:
     """Microseconds of a call of each compiler beyond the graph."""
     calls: dict[str, Callable] = {}
     bares: dict[str, list[Callable]] = {}
-    for name, make in (("bytejit", lambda b: bytejit.compile(built.target, backend=b)),
-                       ("torch.compile", lambda b: torch.compile(built.target, backend=b)))[:2 if peer else 1]:
+    for name, make in (
+        ("bytejit", lambda b: bytejit.compile(built.target, backend=b)),
+        ("torch.compile", lambda b: torch.compile(built.target, backend=b)),
+    )[: 2 if peer else 1]:
         bares[name] = []
         f = make(frozen_outputs(bares[name]))
         calls[name] = (lambda f: lambda: f(*built.args, **built.kwargs))(f)
@@ -63,8 +68,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4, help="timing, a case")
     parser.add_argument("--no-peer", action="store_true", help="without torch.compile")
     parser.add_argument("--json", metavar="FILE", help="write the rows")
-    parser.add_argument("--whole", nargs="*", default=["foo_8", "foo_10000"], metavar="CASE", help="cases timed as a whole")
-    parser.add_argument("--beyond", nargs="*", default=["foo_8", "resnet18_b1", "bert"], metavar="CASE", help="cases timed beyond the graph")
+    parser.add_argument(
+        "--whole", nargs="*", default=["foo_8", "foo_10000"], metavar="CASE", help="cases timed as a whole"
+    )
+    parser.add_argument(
+        "--beyond",
+        nargs="*",
+        default=["foo_8", "resnet18_b1", "bert"],
+        metavar="CASE",
+        help="cases timed beyond the graph",
+    )
     args = parser.parse_args()
     rows = []
     print(f"{'case':<16}{'what':<18}{'eager us':>10}{'bytejit us':>12}{'torch.compile us':>18}   goal")
@@ -73,8 +86,11 @@ def main() -> None:
             for case in cases:
                 torch.manual_seed(0)
                 built = CASES[case].build(args.device)
-                found = whole(built, args.seconds, not args.no_peer, args.device) if what == "whole call" else \
-                    overhead(built, args.seconds, not args.no_peer)
+                found = (
+                    whole(built, args.seconds, not args.no_peer, args.device)
+                    if what == "whole call"
+                    else overhead(built, args.seconds, not args.no_peer)
+                )
                 rows.append({"case": case, "what": what, "us": found})
                 goal = f"{GOALS[case]:.0f} us" if what != "whole call" and case in GOALS else ""
                 cell = [f"{found[n]:.2f}" if n in found else "" for n in ("eager", "bytejit", "torch.compile")]

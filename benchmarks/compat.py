@@ -3,6 +3,7 @@
 Its models are Python. What fails is the registration of shape functions for operators that nobody declared, so each
 operator that the import asks for is declared, and the import tried again.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -13,7 +14,7 @@ from types import ModuleType
 import torch
 
 _MISSING = re.compile(r"operator (torchvision::\w+) does not exist")
-_declared: list[torch.library.Library] = []    # a Library takes its declarations back when it is collected
+_declared: list[torch.library.Library] = []  # a Library takes its declarations back when it is collected
 
 
 def _forget(package: str) -> None:
@@ -22,7 +23,7 @@ def _forget(package: str) -> None:
 
 
 def import_torchvision() -> ModuleType:
-    """torchvision, imported. Raises: ImportError when it is not installed, RuntimeError when it fails for another reason."""
+    """torchvision, imported. Raises: ImportError (not installed), RuntimeError (fails for another reason)."""
     for _ in range(50):
         try:
             return importlib.import_module("torchvision")

@@ -1,4 +1,5 @@
 """The main job: compiles ResNet-18 and BERT-base with random weights and shows speed and errors beside eager."""
+
 from __future__ import annotations
 
 import argparse
@@ -54,10 +55,17 @@ def measure(name: str, seconds: float, device: str, backend: str) -> dict[str, o
             compile_s = time.perf_counter() - start
         error = max((a - b).abs().max().item() for a, b in zip(got, want, strict=True))
         with progress(f"timing {case.title}"):
-            times = in_turn({"eager": lambda: call(built.target), "bytejit": lambda: call(compiled)}, seconds, device=device)
-    return {"model": case.title, "eager ms": statistics.median(times["eager"]) * 1e3,
-            "bytejit ms": statistics.median(times["bytejit"]) * 1e3, "speedup": speedup(times["eager"], times["bytejit"]),
-            "compile s": compile_s, "largest error": error}
+            times = in_turn(
+                {"eager": lambda: call(built.target), "bytejit": lambda: call(compiled)}, seconds, device=device
+            )
+    return {
+        "model": case.title,
+        "eager ms": statistics.median(times["eager"]) * 1e3,
+        "bytejit ms": statistics.median(times["bytejit"]) * 1e3,
+        "speedup": speedup(times["eager"], times["bytejit"]),
+        "compile s": compile_s,
+        "largest error": error,
+    }
 
 
 def main() -> None:
@@ -68,8 +76,14 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=["resnet18_b1", "bert"], metavar="case", help=", ".join(CASES))
     args = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, random weights, no_grad")
-    form = {"model": "{:<24}", "eager ms": "{:>9.2f}", "bytejit ms": "{:>11.2f}", "speedup": "{:>8.2f}",
-            "compile s": "{:>10.2f}", "largest error": "{:>14.2g}"}
+    form = {
+        "model": "{:<24}",
+        "eager ms": "{:>9.2f}",
+        "bytejit ms": "{:>11.2f}",
+        "speedup": "{:>8.2f}",
+        "compile s": "{:>10.2f}",
+        "largest error": "{:>14.2g}",
+    }
     print("".join(f"{h:<24}" if h == "model" else h.rjust(len(form[h].format(0.0))) for h in form))
     for name in args.cases:
         row = measure(name, args.seconds, args.device, args.backend)

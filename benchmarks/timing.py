@@ -1,4 +1,5 @@
 """Timing of several callables in turn, so that a machine whose speed drifts is the same for all of them."""
+
 from __future__ import annotations
 
 import statistics
@@ -31,8 +32,9 @@ def calls_for(f: Callable[[], object], seconds: float, device: str) -> int:
     return max(1, min(100_000, round(seconds / max(once, 1e-7))))
 
 
-def in_turn(variants: dict[str, Callable[[], object]], seconds: float, block: float = 0.05, device: str = "cpu",
-            ) -> dict[str, list[float]]:
+def in_turn(
+    variants: dict[str, Callable[[], object]], seconds: float, block: float = 0.05, device: str = "cpu"
+) -> dict[str, list[float]]:
     """Seconds a call of each variant, a number a round; the rounds go on for `seconds` in all, five at least."""
     calls = {name: calls_for(f, block, device) for name, f in variants.items()}
     found: dict[str, list[float]] = {name: [] for name in variants}

@@ -1,4 +1,5 @@
 """`foo` of the TorchDynamo documents: a decorator, two fused pointwise ops."""
+
 import torch
 
 import bytejit
@@ -19,7 +20,7 @@ def main():
     print(report)
     assert bytejit.counters.total("breaks") == 0
     assert len(report.graphs) == 1
-    assert bytejit.compile(foo.__wrapped__) is foo    # compiled twice: compiled once
+    assert bytejit.compile(foo.__wrapped__) is foo  # compiled twice: compiled once
 
 
 if __name__ == "__main__":

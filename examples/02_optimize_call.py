@@ -1,4 +1,5 @@
 """`fn` with cos and sin: `optimize(...)` called on a function, in place of a decorator."""
+
 import torch
 
 import bytejit

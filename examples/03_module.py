@@ -1,4 +1,5 @@
 """A module with one Linear and a relu: the compiled module is still what it was."""
+
 import copy
 import io
 
@@ -24,7 +25,7 @@ def main():
         torch.testing.assert_close(compiled(x), model(x))
         assert isinstance(compiled, MyModule) and list(compiled.state_dict()) == list(model.state_dict())
 
-        model.lin.weight.mul_(2)    # one state: a change of the original shows in the compiled one
+        model.lin.weight.mul_(2)  # one state: a change of the original shows in the compiled one
         torch.testing.assert_close(compiled(x), model(x))
 
         copied = copy.deepcopy(compiled)
@@ -34,7 +35,7 @@ def main():
         file = io.BytesIO()
         torch.save(compiled, file)
         file.seek(0)
-        loaded = torch.load(file, weights_only=False)    # a plain MyModule
+        loaded = torch.load(file, weights_only=False)  # a plain MyModule
         torch.testing.assert_close(loaded(x), model(x))
     print(compiled)
 

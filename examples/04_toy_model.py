@@ -1,4 +1,5 @@
 """`ToyModel` of two Linears, compiled as one graph: `nopython=True` does not raise."""
+
 import torch
 from torch import nn
 
@@ -20,7 +21,7 @@ def main():
     model = ToyModel().eval()
     compiled = bytejit.optimize("inductor", nopython=True)(model)
     with torch.no_grad():
-        for batch in (20, 20, 7, 1):    # the second size makes the batch symbolic; size 1 is compiled by itself
+        for batch in (20, 20, 7, 1):  # the second size makes the batch symbolic; size 1 is compiled by itself
             x = torch.randn(batch, 10)
             torch.testing.assert_close(compiled(x), model(x))
     print("recompiles:", dict(bytejit.counters["recompiles"]))

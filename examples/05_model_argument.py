@@ -1,4 +1,5 @@
 """`eval(model, inp)`: the model is an argument of the compiled function; two models, two compiled entries."""
+
 import torch
 
 import bytejit

@@ -1,4 +1,5 @@
 """`f1`: a tensor decides a branch. The graph breaks there, both sides are compiled, both signs are right."""
+
 import torch
 
 import bytejit

@@ -1,4 +1,5 @@
 """`f2(x, 3)`: a Python int is part of the compiled code, and guarded: another int compiles again."""
+
 import torch
 
 import bytejit

@@ -1,4 +1,5 @@
 """`f3`: scipy in the middle of a function. It runs as it is; what is before and after it is compiled."""
+
 import scipy.fft
 import torch
 

@@ -1,4 +1,5 @@
 """`bar` of the TorchDynamo documents: three graphs after calls with both signs, seen by a backend of one's own."""
+
 import torch
 
 import bytejit
@@ -10,7 +11,7 @@ def my_compiler(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]):
     print("my_compiler() called with FX graph:")
     print(gm.code)
     graphs.append(gm)
-    return gm.forward    # any callable that takes the inputs
+    return gm.forward  # any callable that takes the inputs
 
 
 def bar(a, b):

@@ -1,4 +1,5 @@
 """What all tests share: internal faults raise, every test starts with nothing compiled, golden files, visible skips."""
+
 from __future__ import annotations
 
 import os
@@ -38,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """Nothing compiled or counted before a test, one random seed, the default options; options set in it end with it."""
+    """Nothing compiled or counted before a test, one random seed, default options; options set in it end with it."""
     bytejit.reset()
     torch.manual_seed(0)
     with bytejit.config.patch():
@@ -48,6 +49,7 @@ def fresh() -> Iterator[None]:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden("relu_sum/3_loops.txt", text)` compares a text with the stored file; `make golden` writes it."""
+
     def compare(name: str, text: str) -> None:
         path = GOLDEN / name
         text = text if text.endswith("\n") else text + "\n"
@@ -56,4 +58,5 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             path.write_text(text)
         assert path.exists(), f"no golden file {name}: run `make golden` and review what it writes"
         assert text == path.read_text(), f"{name} differs: if the new text is right, run `make golden`"
+
     return compare

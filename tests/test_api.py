@@ -1,4 +1,5 @@
 """What can be compiled, what the public functions accept and refuse, options and their sources, errors' texts."""
+
 from __future__ import annotations
 
 import functools
@@ -56,6 +57,7 @@ def eager(target: object) -> object:
 
 # --- what can be compiled ----------------------------------------------------------------------------------------
 
+
 def test_functions_keep_what_they_are() -> None:
     f = eager(double)
     assert (f.__name__, f.__qualname__, f.__module__, f.__doc__) == ("double", "double", __name__, "Twice x.")
@@ -101,12 +103,21 @@ def test_a_compiled_function_goes_when_the_user_lets_go() -> None:
     assert gone() is None
 
 
-@pytest.mark.parametrize("bad, words", [
-    (3, "int 3: it is not callable"), (None.__class__, "the class NoneType"), (len, "the builtin len"),
-    (torch.sin, "not written in Python"), (Scale, "the class Scale"), (torch.nn.Linear, "compile an instance of it"),
-    (functools.lru_cache(double), "below the cache"), (functools.partial(torch.sin), "not written in Python"),
-    ([].append, "not written in Python"),
-], ids=str)
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        (3, "int 3: it is not callable"),
+        (None.__class__, "the class NoneType"),
+        (len, "the builtin len"),
+        (torch.sin, "not written in Python"),
+        (Scale, "the class Scale"),
+        (torch.nn.Linear, "compile an instance of it"),
+        (functools.lru_cache(double), "below the cache"),
+        (functools.partial(torch.sin), "not written in Python"),
+        ([].append, "not written in Python"),
+    ],
+    ids=str,
+)
 def test_what_cannot_be_compiled(bad: object, words: str) -> None:
     with pytest.raises(TypeError) as e:
         eager(bad)
@@ -133,6 +144,7 @@ def test_decorators() -> None:
 
 # --- settings ----------------------------------------------------------------------------------------------------
 
+
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown backend 'inducter'; did you mean 'inductor'.*aot_eager, eager"):
         bytejit.optimize("inducter")
@@ -151,12 +163,21 @@ def test_modes_of_torch_compile_are_accepted(mode: str) -> None:
     settings = Settings.make("eager", False, None, mode, None)
     assert settings.options.mode == mode
     assert settings.options.tune == mode.startswith("max") and settings.options.use_cudagraphs == (
-        mode in ("reduce-overhead", "max-autotune"))
+        mode in ("reduce-overhead", "max-autotune")
+    )
 
 
 def test_options_from_the_environment() -> None:
-    got = Options.from_env({"BYTEJIT_DEBUG": "1", "BYTEJIT_LOGS": "graph, breaks", "BYTEJIT_RECOMPILE_LIMIT": "3",
-                            "BYTEJIT_DYNAMIC": "none", "BYTEJIT_CACHE_DIR": "~/k", "OTHER": "x"})
+    got = Options.from_env(
+        {
+            "BYTEJIT_DEBUG": "1",
+            "BYTEJIT_LOGS": "graph, breaks",
+            "BYTEJIT_RECOMPILE_LIMIT": "3",
+            "BYTEJIT_DYNAMIC": "none",
+            "BYTEJIT_CACHE_DIR": "~/k",
+            "OTHER": "x",
+        }
+    )
     assert got.debug and got.logs == ("graph", "breaks") and got.recompile_limit == 3 and got.dynamic is None
     assert str(got.cache_path).endswith("/k") and "~" not in str(got.cache_path)
     with pytest.raises(ValueError, match="BYTEJIT_RECOMPILE_LIMIT='many' is no int"):
@@ -191,6 +212,7 @@ def test_config_patch() -> None:
 
 
 # --- backends ----------------------------------------------------------------------------------------------------
+
 
 def test_register_and_list_backends() -> None:
     calls = []
@@ -227,6 +249,7 @@ def test_a_backend_that_answers_nonsense() -> None:
 
 
 # --- marks, explain, export, reset -------------------------------------------------------------------------------
+
 
 def test_explain_prints_and_unpacks() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
@@ -286,7 +309,7 @@ def test_disable_run_and_graph_break() -> None:
     graphs = bytejit.counters.total("graphs")
     runs = bytejit.run(g)
     assert torch.equal(runs(X), g(X))
-    assert torch.equal(runs(torch.ones(7, dtype=torch.int64)), torch.full((7,), 9))    # a miss: nothing is compiled
+    assert torch.equal(runs(torch.ones(7, dtype=torch.int64)), torch.full((7,), 9))  # a miss: nothing is compiled
     assert bytejit.counters.total("graphs") == graphs
     assert torch.equal(bytejit.disable(g)(X), f(X))
 
@@ -357,10 +380,15 @@ def test_reset_compiles_anew() -> None:
 
 # --- errors and places -------------------------------------------------------------------------------------------
 
+
 def test_error_text_is_exact_and_pickles() -> None:
     where = Where("model.py", 14, "forward", "    if x.sum() > 0:", 7, 18)
-    error = Unsupported("a tensor decides a branch", where, "its value exists only after the kernel runs",
-                        "use torch.where, or keep the default and let this block run in eager")
+    error = Unsupported(
+        "a tensor decides a branch",
+        where,
+        "its value exists only after the kernel runs",
+        "use torch.where, or keep the default and let this block run in eager",
+    )
     text = str(error).splitlines()
     assert text[0] == "a tensor decides a branch"
     assert text[1].startswith("  where  ") and text[1].endswith("model.py:14 in forward: if x.sum() > 0:")
@@ -375,6 +403,7 @@ def test_error_text_is_exact_and_pickles() -> None:
 
 def test_where_of_an_instruction() -> None:
     import dis
+
     call = next(i for i in dis.get_instructions(double) if i.opname == "BINARY_OP")
     where = where_of(double.__code__, call.offset)
     assert where.function == "double" and where.source.strip() == "return x * n + plus"

@@ -1,4 +1,5 @@
 """Each example runs as a user runs it and asserts against eager by itself."""
+
 from __future__ import annotations
 
 import os
@@ -21,6 +22,8 @@ def test_the_programs_of_the_documents_are_there() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_example(path: Path, tmp_path: Path) -> None:
     env = dict(os.environ, PYTHONPATH=str(path.parent.parent / "src"))
-    out = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    out = subprocess.run(
+        [sys.executable, str(path)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
+    )
     assert out.returncode == 0, f"{out.stdout}\n{out.stderr}"
     assert "[bytejit fault]" not in out.stderr, out.stderr

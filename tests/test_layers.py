@@ -1,4 +1,5 @@
 """The order of imports, the weight of `import bytejit`, independence from torch's own compiler, complete tables."""
+
 from __future__ import annotations
 
 import ast
@@ -16,11 +17,18 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "bytejit"
 BOTTOM = {"errors", "where", "text", "options"}
 PACKAGES = {"tracer", "codegen", "kernels"}
 TOP = {"__init__": 5, "__main__": 5, "verify": 5, "api": 4, "module": 4, "pipeline": 3}
-FORBIDDEN = ("torch._dynamo", "torch._inductor", "torch._C._dynamo", "torch.compile", "torch.compiler", "torch._compile")
+FORBIDDEN = (
+    "torch._dynamo",
+    "torch._inductor",
+    "torch._C._dynamo",
+    "torch.compile",
+    "torch.compiler",
+    "torch._compile",
+)
 
 
 def level(module: str) -> int:
-    """Height in the order api -> pipeline -> packages -> root modules -> bottom; a module imports its own level or below."""
+    """Height in the order api -> pipeline -> packages -> root modules -> bottom; imports go level or down."""
     head = module.split(".")[0]
     if head in BOTTOM:
         return 0
@@ -45,7 +53,7 @@ def imports(name: str, path: Path) -> list[tuple[str, int]]:
         if isinstance(node, ast.Import):
             found.extend((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = package[:len(package) - node.level + 1] if node.level else []
+            base = package[: len(package) - node.level + 1] if node.level else []
             base = [*base, *(node.module.split(".") if node.module else [])]
             # `from . import x` names the module x; `from .x import y` the module x, and y where that is a module too
             found.extend((".".join([*base, alias.name]), node.lineno) for alias in node.names)
@@ -89,7 +97,7 @@ def test_no_import_cycle() -> None:
     done: set[str] = set()
 
     def walk(name: str, way: tuple[str, ...]) -> None:
-        assert name not in way, " -> ".join([*way[way.index(name):], name])
+        assert name not in way, " -> ".join([*way[way.index(name) :], name])
         if name not in done:
             for other in sorted(graph.get(name, ())):
                 walk(other, (*way, name))
@@ -102,12 +110,18 @@ def test_no_import_cycle() -> None:
 def test_sources_do_not_use_torchs_compiler() -> None:
     wrong = []
     for name, path in modules().items():
-        wrong += [f"{name}:{line} imports {target}" for target, line in imports(name, path) if target.startswith(FORBIDDEN)]
+        wrong += [
+            f"{name}:{line} imports {target}" for target, line in imports(name, path) if target.startswith(FORBIDDEN)
+        ]
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(FORBIDDEN[:3]):
                 wrong.append(f"{name}:{node.lineno} uses {ast.unparse(node)}")
             if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-                    "torch.compile", "sys.settrace", "sys.setprofile", "sys.monitoring.use_tool_id"):
+                "torch.compile",
+                "sys.settrace",
+                "sys.setprofile",
+                "sys.monitoring.use_tool_id",
+            ):
                 wrong.append(f"{name}:{node.lineno} calls {ast.unparse(node.func)}")
     assert not wrong, "\n".join(wrong)
 
@@ -126,10 +140,11 @@ def test_import_loads_no_compiler() -> None:
     got = loaded_after(
         "import sys, json, time, torch; before = set(sys.modules); t = time.perf_counter(); import bytejit\n"
         "seconds = time.perf_counter() - t\n"
-        "print(json.dumps(dict(new=sorted(set(sys.modules) - before), seconds=seconds)))")
+        "print(json.dumps(dict(new=sorted(set(sys.modules) - before), seconds=seconds)))"
+    )
     heavy = [m for m in got["new"] if any(m == h or m.startswith(h + ".") for h in HEAVY)]
     assert not heavy, heavy
-    assert got["seconds"] < 0.5, got    # 0.1 on an idle machine; `make bench-compile` reports it
+    assert got["seconds"] < 0.5, got  # 0.1 on an idle machine; `make bench-compile` reports it
 
 
 @pytest.mark.cxx
@@ -138,7 +153,8 @@ def test_compiling_does_not_load_torchs_compiler() -> None:
         "import sys, json, torch, bytejit\n"
         "m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)).eval()\n"
         "with torch.no_grad(): bytejit.compile(m)(torch.randn(2, 4))\n"
-        "print(json.dumps([m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor'))]))")
+        "print(json.dumps([m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor'))]))"
+    )
     assert got == []
 
 
@@ -146,7 +162,7 @@ def test_every_opcode_is_handled_or_refused() -> None:
     if importlib.util.find_spec("bytejit.tracer.table") is None:
         pytest.fail("tracer/table.py is missing")
     table = importlib.import_module("bytejit.tracer.table")
-    importlib.import_module("bytejit.tracer.trace")    # imports the handlers
+    importlib.import_module("bytejit.tracer.trace")  # imports the handlers
     known = set(table.HANDLERS) | set(table.REFUSED)
     specialised = set(getattr(dis, "_specialized_opmap", ())) | set(getattr(dis, "_specialized_instructions", ()))
     missing = {n for n in dis.opmap if not n.startswith("INSTRUMENTED_")} - specialised - known
@@ -156,7 +172,16 @@ def test_every_opcode_is_handled_or_refused() -> None:
 
 
 def test_only_options_reads_the_environment() -> None:
-    wrong = [name for name, path in modules().items() if name != "options"
-             and any(isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value.startswith("BYTEJIT_")
-                     and " " not in n.value for n in ast.walk(ast.parse(path.read_text())))]
+    wrong = [
+        name
+        for name, path in modules().items()
+        if name != "options"
+        and any(
+            isinstance(n, ast.Constant)
+            and isinstance(n.value, str)
+            and n.value.startswith("BYTEJIT_")
+            and " " not in n.value
+            for n in ast.walk(ast.parse(path.read_text()))
+        )
+    ]
     assert not wrong, wrong

@@ -1,4 +1,5 @@
-"""A compiled module is still what it was: class, state, hooks, copies, pickles; the original stays usable uncompiled."""
+"""A compiled module is still what it was: class, state, hooks, copies, pickles; the original stays usable."""
+
 from __future__ import annotations
 
 import copy
@@ -102,8 +103,10 @@ def test_state_is_shared_both_ways(net: Net, x: torch.Tensor) -> None:
 def test_hooks_run_once_on_each(net: Net, x: torch.Tensor) -> None:
     c = compiled(net)
     log: list[str] = []
-    handles = [net.register_forward_pre_hook(lambda m, a: log.append("pre")),
-               c.register_forward_hook(lambda m, a, out: log.append("post") or out + 1)]
+    handles = [
+        net.register_forward_pre_hook(lambda m, a: log.append("pre")),
+        c.register_forward_hook(lambda m, a, out: log.append("post") or out + 1),
+    ]
     with torch.no_grad():
         want = net.lin(x).relu() + 1
         torch.testing.assert_close(c(x), want)
@@ -129,7 +132,7 @@ def test_forward_set_on_the_instance(x: torch.Tensor) -> None:
 
 def test_deepcopy_is_compiled_and_apart(net: Net, x: torch.Tensor) -> None:
     c = compiled(net)
-    net.me = [c]    # a state that refers back to the compiled module
+    net.me = [c]  # a state that refers back to the compiled module
     d = copy.deepcopy(c)
     assert isinstance(d, Net) and type(d) is not Net
     assert d.me[0].lin is d.lin and d.lin is not c.lin
@@ -200,7 +203,7 @@ def test_no_subclass_is_registered_with_the_user() -> None:
 
 
 def test_two_instances_of_one_class_share_no_entries(x: torch.Tensor) -> None:
-    nets = [compiled(Net().eval()) for _ in range(12)]    # more than recompile_limit
+    nets = [compiled(Net().eval()) for _ in range(12)]  # more than recompile_limit
     with torch.no_grad():
         for n in nets:
             torch.testing.assert_close(n(x), n.lin(x).relu())

@@ -1,4 +1,5 @@
 """`python -m bytejit.verify`: every row, its exit status, and what it says where something is missing."""
+
 from __future__ import annotations
 
 import json
@@ -16,16 +17,32 @@ from bytejit.options import Options
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "bytejit.verify", *args], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, **env})
+    return subprocess.run(
+        [sys.executable, "-m", "bytejit.verify", *args],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **env},
+    )
 
 
 @pytest.mark.cxx
 def test_a_good_installation() -> None:
     out = run()
     assert out.returncode == 0, out.stdout + out.stderr
-    for word in ("Python", "torch", "triton", "CUDA", "C++ compiler", "OpenMP", "cache folder", "eager on cpu",
-                 "aot_eager on cpu", "inductor on cpu", "All that this machine can do works."):
+    for word in (
+        "Python",
+        "torch",
+        "triton",
+        "CUDA",
+        "C++ compiler",
+        "OpenMP",
+        "cache folder",
+        "eager on cpu",
+        "aot_eager on cpu",
+        "inductor on cpu",
+        "All that this machine can do works.",
+    ):
         assert word in out.stdout, out.stdout
 
 

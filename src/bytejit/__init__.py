@@ -2,6 +2,7 @@
 
 Importing this package loads no compiler: the tracer and the code generators are imported by the first compiled call.
 """
+
 from . import exc
 from .api import (
     allow_in_graph,
@@ -23,7 +24,24 @@ from .registry import counters, graph_break, is_compiling, list_backends, regist
 __version__ = "0.1.0"
 
 __all__ = [
-    "Options", "allow_in_graph", "assume_constant_result", "compile", "config", "counters", "disable",
-    "disallow_in_graph", "exc", "explain", "export", "graph_break", "is_compiling", "list_backends", "mark_dynamic",
-    "mark_static", "optimize", "register_backend", "reset", "run",
+    "Options",
+    "allow_in_graph",
+    "assume_constant_result",
+    "compile",
+    "config",
+    "counters",
+    "disable",
+    "disallow_in_graph",
+    "exc",
+    "explain",
+    "export",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "optimize",
+    "register_backend",
+    "reset",
+    "run",
 ]

@@ -1,4 +1,5 @@
 """`python -m bytejit` is `python -m bytejit.verify`."""
+
 import sys
 
 from .verify import main

@@ -1,4 +1,5 @@
 """The public functions: `compile`, `optimize`, `explain`, `export`, and the marks that steer the tracer."""
+
 from __future__ import annotations
 
 import functools
@@ -13,17 +14,22 @@ import torch
 from . import debug, logs, module, registry
 from .options import Settings
 
-CAN_COMPILE = ("bytejit compiles Python functions, methods, lambdas, closures, functools.partial of these, objects whose "
-               "class defines __call__ in Python, and instances of torch.nn.Module")
+CAN_COMPILE = (
+    "bytejit compiles Python functions, methods, lambdas, closures, functools.partial of these, objects whose "
+    "class defines __call__ in Python, and instances of torch.nn.Module"
+)
 # function -> settings -> its compiled twin. Owner: _compile_function; size: one entry a live compiled function; the
 # twin refers to the function, so it is held weakly: both go when the user lets go of the twin. Cleared by nothing.
-_TWINS: weakref.WeakKeyDictionary[Callable, weakref.WeakValueDictionary[Settings, Callable]] = weakref.WeakKeyDictionary()
-_SETTINGS = "__bytejit_settings__"    # attribute of a compiled function
+_TWINS: weakref.WeakKeyDictionary[Callable, weakref.WeakValueDictionary[Settings, Callable]] = (
+    weakref.WeakKeyDictionary()
+)
+_SETTINGS = "__bytejit_settings__"  # attribute of a compiled function
 
 
 def _pipeline() -> types.ModuleType:
     """The module that joins the stages, imported on the first compile: `import bytejit` stays light."""
     from . import pipeline
+
     return pipeline
 
 
@@ -60,10 +66,14 @@ def _refuse(target: object) -> TypeError:
     """The error for something that cannot be compiled: what it is, why not, what can be."""
     name = getattr(target, "__qualname__", type(target).__qualname__)
     if inspect.isclass(target):
-        hint = "compile an instance of it" if issubclass(target, torch.nn.Module) else "compile its methods or an instance"
+        hint = (
+            "compile an instance of it" if issubclass(target, torch.nn.Module) else "compile its methods or an instance"
+        )
         return TypeError(f"cannot compile the class {name}: {hint}. {CAN_COMPILE}")
     if isinstance(target, functools._lru_cache_wrapper):
-        return TypeError(f"cannot compile {name} from outside functools.cache: compile the function below the cache. {CAN_COMPILE}")
+        return TypeError(
+            f"cannot compile {name} from outside functools.cache: compile the function below the cache. {CAN_COMPILE}"
+        )
     if callable(target):
         kind = "builtin" if isinstance(target, types.BuiltinFunctionType) else f"{type(target).__name__} object"
         return TypeError(f"cannot compile the {kind} {name}: it is not written in Python. {CAN_COMPILE}")
@@ -99,8 +109,16 @@ def compile_any(target: object, settings: Settings) -> object:
     raise _refuse(target)
 
 
-def compile(model: object = None, *, backend: str | Callable = "inductor", fullgraph: bool = False, dynamic: bool | None = None,
-            mode: str | None = None, options: Mapping[str, object] | None = None, disable: bool = False) -> object:
+def compile(
+    model: object = None,
+    *,
+    backend: str | Callable = "inductor",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+) -> object:
     """Compile a function or an nn.Module; without a model, a decorator that does.
 
     backend: a name of `list_backends()`, or a callable `(gm: torch.fx.GraphModule, example_inputs) -> callable`.
@@ -119,14 +137,21 @@ def compile(model: object = None, *, backend: str | Callable = "inductor", fullg
     return decorate if model is None else decorate(model)
 
 
-def optimize(backend: str | Callable = "inductor", *, nopython: bool = False, dynamic: bool | None = None, mode: str | None = None,
-             options: Mapping[str, object] | None = None, disable: bool = False) -> Callable:
-    """A decorator that compiles with a backend: `@optimize("inductor")`, `optimize(my_backend)(model)`. See `compile`."""
+def optimize(
+    backend: str | Callable = "inductor",
+    *,
+    nopython: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+) -> Callable:
+    """A decorator that compiles: `@optimize("inductor")`, `optimize(my_backend)(model)`. See `compile`."""
     return compile(backend=backend, fullgraph=nopython, dynamic=dynamic, mode=mode, options=options, disable=disable)
 
 
 def explain(fn: Callable, *args: object, **kwargs: object) -> object:
-    """Call `fn` once, compiled anew, and say what became of it: graphs, guards, ops per graph, break reasons with file:line.
+    """Call `fn` once, compiled anew, and say what became of it: graphs, guards, ops, break reasons with file:line.
 
     The result prints well and unpacks into (explanation, out_guards, graphs, ops_per_graph, break_reasons,
     explanation_verbose). Settings of a compiled `fn` are kept, but graph breaks are shown, not raised.
@@ -154,7 +179,9 @@ def settings_of(target: object) -> Settings:
 def _with_settings(fn: object) -> tuple[Callable, Settings]:
     """The uncompiled callable below `fn` and its settings. Raises: TypeError for what cannot be compiled."""
     target = _plain(fn)
-    if isinstance(target, torch.nn.Module) or isinstance(target, (types.FunctionType, types.MethodType, functools.partial)):
+    if isinstance(target, torch.nn.Module) or isinstance(
+        target, (types.FunctionType, types.MethodType, functools.partial)
+    ):
         return target, settings_of(fn)
     call = getattr(type(target), "__call__", None)
     if not inspect.isclass(target) and isinstance(call, types.FunctionType):
@@ -173,10 +200,12 @@ def reset() -> None:
 
 def run(fn: Callable) -> Callable:
     """A callable that uses what is compiled already and compiles nothing new: a miss runs the original code."""
+
     @functools.wraps(fn)
     def runs(*args: object, **kwargs: object) -> object:
         with registry.run_only():
             return fn(*args, **kwargs)
+
     registry.mark("disable", runs)
     return runs
 
@@ -220,7 +249,7 @@ def disallow_in_graph(fn: object) -> object:
 
 
 def assume_constant_result(fn: Callable) -> Callable:
-    """Call `fn` once while tracing and take its result as a constant, unguarded: on the user's word that it never changes."""
+    """Call `fn` while tracing and bake its result in, unguarded: on the user's word that it never changes."""
     return _marks("constant", fn)
 
 
@@ -235,7 +264,9 @@ def _dims(t: torch.Tensor, index: int | Iterable[int] | None) -> tuple[int, ...]
     return tuple(d % t.dim() for d in dims)
 
 
-def mark_dynamic(t: torch.Tensor, index: int | Iterable[int], *, min: int | None = None, max: int | None = None) -> None:
+def mark_dynamic(
+    t: torch.Tensor, index: int | Iterable[int], *, min: int | None = None, max: int | None = None
+) -> None:
     """Make a size of this tensor symbolic from its first compile on. min, max: the range promised, guarded on.
 
     Raises: IndexError, TypeError.
@@ -246,7 +277,7 @@ def mark_dynamic(t: torch.Tensor, index: int | Iterable[int], *, min: int | None
 
 
 def mark_static(t: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
-    """Keep a size of this tensor (all, without index) a constant, compiling again when it changes. Raises: IndexError, TypeError."""
+    """Keep a size of this tensor (without index: all) constant, compiling again on change. Raises: IndexError, TypeError."""
     dims = frozenset(_dims(t, index))
     setattr(t, registry.STATIC_DIMS, getattr(t, registry.STATIC_DIMS, frozenset()) | dims)
     setattr(t, registry.DYNAMIC_DIMS, {d: r for d, r in getattr(t, registry.DYNAMIC_DIMS, {}).items() if d not in dims})

@@ -1,4 +1,5 @@
 """The debug folder: one a compiled region, numbered files in the order of the stages, the same names on every run."""
+
 from __future__ import annotations
 
 import os
@@ -12,16 +13,16 @@ from .where import Where
 
 # stage -> file. The order is the order of the stages; a stage that did not run leaves no file.
 STAGES = {
-    "bytecode": "0_bytecode.txt",     # the original beside the rewritten code
-    "graph": "1_graph.py",            # the FX graph of torch calls
-    "guards": "2_entry.py",           # guards, graph call, effects and exit as one Python function
-    "aten": "3_aten.py",              # the normalised ATen graph
-    "loops": "4_loops.txt",           # loop IR
-    "schedule": "5_schedule.txt",     # groups, buffers, tiles
-    "kernel": "6_kernel.cpp",         # C++; "6_kernel.py" for Triton
-    "call": "7_call.py",              # the call sequence
+    "bytecode": "0_bytecode.txt",  # the original beside the rewritten code
+    "graph": "1_graph.py",  # the FX graph of torch calls
+    "guards": "2_entry.py",  # guards, graph call, effects and exit as one Python function
+    "aten": "3_aten.py",  # the normalised ATen graph
+    "loops": "4_loops.txt",  # loop IR
+    "schedule": "5_schedule.txt",  # groups, buffers, tiles
+    "kernel": "6_kernel.cpp",  # C++; "6_kernel.py" for Triton
+    "call": "7_call.py",  # the call sequence
 }
-_made: dict[str, int] = {}    # owner: region; size: one entry a region name; cleared by forget()
+_made: dict[str, int] = {}  # owner: region; size: one entry a region name; cleared by forget()
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ OFF = Dump()
 
 
 def region(options: Options, where: Where, point: int) -> Dump:
-    """The dump of a new region that starts at resume point `point` of the code at `where`; `OFF` unless `options.debug`.
+    """The dump of a region that starts at resume point `point` of the code at `where`; `OFF` unless `options.debug`.
 
     Folder: <debug_dir>/<function>_L<line>_p<point>[_<n>], n from the second entry of the same site on. What an
     earlier process left there is deleted.

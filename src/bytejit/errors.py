@@ -1,4 +1,5 @@
 """What bytejit raises. Each says what, where, why and what to do; `bytejit.exc` is the public name of this module."""
+
 from __future__ import annotations
 
 from .where import Where
@@ -9,7 +10,7 @@ class BytejitError(Exception):
 
 
 class Unsupported(BytejitError):
-    """Something cannot be taken into one graph. Raised only under `nopython=True` / `fullgraph=True`, else a graph break.
+    """Something cannot be taken into a graph. Raised only under `nopython=True` / `fullgraph=True`, else a graph break.
 
     `what`, `why` and `do` are short texts; `where` is a `Where` or None. `str()` is the whole message, four lines.
     """
@@ -45,7 +46,7 @@ class CannotRewrite(BytejitError):
 
 
 class BackendFailed(BytejitError):
-    """A backend answered with something that cannot be called. What a backend itself raises passes through, with a note."""
+    """A backend answered with something that cannot be called. What a backend itself raises passes, with a note."""
 
     __module__ = "bytejit.exc"
 

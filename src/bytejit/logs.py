@@ -1,4 +1,5 @@
 """Lines for the user as things happen (BYTEJIT_LOGS), warnings said once, and faults of bytejit's own."""
+
 from __future__ import annotations
 
 import sys
@@ -12,7 +13,7 @@ from .text import indent
 from .where import Where
 
 ISSUES = "https://github.com/bytejit/bytejit/issues"
-_said: set[str] = set()    # owner: warn_once; size: one entry a distinct message; cleared by forget()
+_said: set[str] = set()  # owner: warn_once; size: one entry a distinct message; cleared by forget()
 
 
 def wanted(kind: str, options: Options | None = None) -> bool:
@@ -23,7 +24,7 @@ def wanted(kind: str, options: Options | None = None) -> bool:
 
 
 def log(kind: str, text: str, where: Where | None = None, options: Options | None = None) -> None:
-    """Print one event to stderr when its kind is on: `[bytejit breaks] model.py:14 in forward: ...`, further lines indented."""
+    """Print an event to stderr when its kind is on: `[bytejit breaks] model.py:14 in forward: ...`, more lines indented."""
     if not wanted(kind, options):
         return
     first, _, rest = text.rstrip("\n").partition("\n")
@@ -53,10 +54,14 @@ def fault(error: BaseException, doing: str, where: Where | None = None, options:
     if what in _said:
         return
     _said.add(what)
-    print(f"[bytejit fault] {what}: {str(error).splitlines()[0] if str(error) else ''}\n"
-          f"  where  {where if where is not None else 'not known'}\n"
-          f"  why    a fault of bytejit, not of your code; the original code runs instead\n"
-          f"  do     report it at {ISSUES} with the output of BYTEJIT_SUPPRESS_ERRORS=0", file=sys.stderr, flush=True)
+    print(
+        f"[bytejit fault] {what}: {str(error).splitlines()[0] if str(error) else ''}\n"
+        f"  where  {where if where is not None else 'not known'}\n"
+        f"  why    a fault of bytejit, not of your code; the original code runs instead\n"
+        f"  do     report it at {ISSUES} with the output of BYTEJIT_SUPPRESS_ERRORS=0",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def backend_place(backend: object) -> str:

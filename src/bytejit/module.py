@@ -1,10 +1,11 @@
-"""Compiled nn.Modules. A compiled module is a second instance that shares the original's `__dict__`: one state, two ways to run it.
+"""Compiled nn.Modules. A compiled module is a second instance that shares the original's `__dict__`: one state.
 
 Its class is made for it, below the original's class and with its names: `__call__` and `forward` are compiled, all else
-is inherited. So `isinstance`, `state_dict()` keys, parameters, hooks, `train()`, `to()` and attributes are the original's own.
+is inherited. So `isinstance`, `state_dict()` keys, parameters, hooks, `train()`, `to()` are the original's own.
 `__call__` is compiled from nn.Module's own Python code: hooks run inside the graph. Pickles (and `torch.save`) hold
 the original's class and load as a plain module; `copy.copy` and `copy.deepcopy` give a compiled module.
 """
+
 from __future__ import annotations
 
 import copy
@@ -17,7 +18,7 @@ import torch
 from . import registry
 from .options import Settings
 
-_TRAIT = "__bytejit_module__"    # attribute of a class made here: its _Trait
+_TRAIT = "__bytejit_module__"  # attribute of a class made here: its _Trait
 
 
 class _Trait:
@@ -52,7 +53,7 @@ def _view(m: torch.nn.Module, cls: type) -> torch.nn.Module:
 
 
 def plain(m: torch.nn.Module) -> torch.nn.Module:
-    """The module as it was before compiling: a view on the same state with the original class; a plain module itself."""
+    """The module as before compiling: a view on the same state with the original class; a plain module itself."""
     trait = _trait(m)
     return m if trait is None else _view(m, trait.cls)
 
@@ -75,7 +76,9 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
     """A class below `cls` with its names. A custom `__init_subclass__` does not run: the user made no subclass."""
     members |= {
         _TRAIT: trait,
-        "__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
         "__class__": property(lambda self: cls, _set_class),
         "__reduce_ex__": lambda self, protocol: plain(self).__reduce_ex__(protocol),
         "__copy__": lambda self: _copied(self, None),
@@ -114,7 +117,9 @@ def compile_module(m: torch.nn.Module, settings: Settings, compile_function: Cal
     cls = type(m)
     call = cls.__call__
     if _is_script(cls) or not isinstance(call, types.FunctionType):
-        raise TypeError(f"cannot compile a {cls.__name__}: its code is not Python. Compile the nn.Module it was made from")
+        raise TypeError(
+            f"cannot compile a {cls.__name__}: its code is not Python. Compile the nn.Module it was made from"
+        )
     make = functools.partial(compile_module, settings=settings, compile_function=compile_function)
     members: dict[str, object] = {"__call__": compile_function(_own(call), settings)}
     if isinstance(cls.forward, types.FunctionType) and cls.forward is not torch.nn.Module.forward:
@@ -124,9 +129,11 @@ def compile_module(m: torch.nn.Module, settings: Settings, compile_function: Cal
 
 def disabled_function(fn: Callable, reason: str | None) -> Callable:
     """A function that calls `fn` and is marked "disable"."""
+
     @functools.wraps(fn)
     def disabled_call(*args: object, **kwargs: object) -> object:
         return fn(*args, **kwargs)
+
     disabled_call.__bytejit_reason__ = reason
     registry.mark("disable", disabled_call)
     return disabled_call

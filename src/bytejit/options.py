@@ -1,7 +1,8 @@
 """Options of a compile, their defaults from the environment, and `config`, which changes the defaults at run time.
 
-`Options.from_env` is the only reader of BYTEJIT_* variables: field `cache_dir` is read from BYTEJIT_CACHE_DIR and so on.
+`Options.from_env` is the only reader of BYTEJIT_* variables: BYTEJIT_CACHE_DIR is the field `cache_dir` and so on.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -20,20 +21,20 @@ LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code")
 
 @dataclass(frozen=True)
 class Options:
-    """How code is compiled. Every field may be given in `compile(options={...})`, `config.patch(...)` or the environment."""
+    """How code is compiled. Each field can be given in `compile(options={...})`, `config.patch(...)`, the environment."""
 
-    debug: bool = False             # write a folder of stage files a compiled region
-    debug_dir: str = "bytejit_debug"   # where; relative to the current folder
-    logs: tuple[str, ...] = ()      # which of LOG_KINDS to print as they happen
-    freeze: bool = False            # fold and prepack weights: the user promises not to write into them
-    cache_dir: str = ""             # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit
-    cache_mb: int = 2048            # size above which the oldest kernels are deleted
-    cxx: str = ""                   # C++ compiler; "" looks for g++, then clang++
-    recompile_limit: int = 8        # entries a site may get before it stays in the original code
+    debug: bool = False  # write a folder of stage files a compiled region
+    debug_dir: str = "bytejit_debug"  # where; relative to the current folder
+    logs: tuple[str, ...] = ()  # which of LOG_KINDS to print as they happen
+    freeze: bool = False  # fold and prepack weights: the user promises not to write into them
+    cache_dir: str = ""  # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit
+    cache_mb: int = 2048  # size above which the oldest kernels are deleted
+    cxx: str = ""  # C++ compiler; "" looks for g++, then clang++
+    recompile_limit: int = 8  # entries a site may get before it stays in the original code
     trace_time_limit: float = 60.0  # seconds of tracing after which a region is given up
-    suppress_errors: bool = True    # an internal fault falls back to the original code; tests turn it off
-    dynamic: bool | None = None     # sizes: None symbolic once they changed, True at once, False never
-    mode: str = "default"           # one of MODES
+    suppress_errors: bool = True  # an internal fault falls back to the original code; tests turn it off
+    dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
+    mode: str = "default"  # one of MODES
     cudagraphs: bool | None = None  # None: as the mode says
 
     def __post_init__(self) -> None:
@@ -66,13 +67,23 @@ class Options:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Options:
-        """The defaults with BYTEJIT_<FIELD> of the environment applied. Raises: ValueError for a value that does not fit."""
+        """The defaults with BYTEJIT_<FIELD> of the environment applied. Raises: ValueError (a value that does not fit)."""
         found = {name: environ.get(f"BYTEJIT_{name.upper()}") for name in FIELDS}
         return cls().replace(**{name: _parse(name, text) for name, text in found.items() if text is not None})
 
 
 FIELDS = {field.name: field.type for field in dataclasses.fields(Options)}
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}
+_WORDS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+    "": False,
+}
 _FITS = {"bool": (bool,), "bool | None": (bool, type(None)), "int": (int,), "float": (int, float), "str": (str,)}
 
 
@@ -171,11 +182,17 @@ class Settings:
     backend: str | Callable = "inductor"
     nopython: bool = False
     dynamic: bool | None = None
-    overrides: tuple[tuple[str, object], ...] = ()   # options given in this call, by name
+    overrides: tuple[tuple[str, object], ...] = ()  # options given in this call, by name
 
     @classmethod
-    def make(cls, backend: str | Callable, nopython: bool, dynamic: bool | None, mode: str | None,
-             options: Mapping[str, object] | None) -> Settings:
+    def make(
+        cls,
+        backend: str | Callable,
+        nopython: bool,
+        dynamic: bool | None,
+        mode: str | None,
+        options: Mapping[str, object] | None,
+    ) -> Settings:
         """Checked settings of a call. Raises: ValueError for unknown options, modes or values that do not fit."""
         changes = dict(options or {})
         if mode is not None:

@@ -1,9 +1,10 @@
 """Global state with an owner each: backends by name, marks on functions and tensors, counters.
 
-    BACKENDS   owner: register_backend       size: one entry a name              cleared: never (names stay known)
-    MARKS      owner: the decorators of api  size: one entry a marked function   cleared: never (they belong to the user's code)
-    counters   owner: whoever counts         size: bounded by distinct reasons   cleared: counters.clear(), reset()
+BACKENDS   owner: register_backend       size: one entry a name              cleared: never (names stay known)
+MARKS      owner: the decorators of api  size: one entry a marked function   cleared: never (the user's code has them)
+counters   owner: whoever counts         size: bounded by distinct reasons   cleared: counters.clear(), reset()
 """
+
 from __future__ import annotations
 
 import importlib
@@ -32,10 +33,12 @@ def register_backend(backend: str | Callable | None = None, *, name: str | None 
     if backend is None:
         return lambda fn: register_backend(fn, name=name)
     if isinstance(backend, str):
-        if ":" not in backend:    # @register_backend("mine")
+        if ":" not in backend:  # @register_backend("mine")
             return lambda fn: register_backend(fn, name=backend)
         if not name:
-            raise ValueError(f"backend {backend!r} is an import path: give it a name, register_backend({backend!r}, name=...)")
+            raise ValueError(
+                f"backend {backend!r} is an import path: give it a name, register_backend({backend!r}, name=...)"
+            )
     elif not callable(backend):
         raise TypeError(f"a backend is a callable (gm, example_inputs) -> callable, not {type(backend).__name__}")
     BACKENDS[name or backend.__name__] = backend
@@ -53,7 +56,9 @@ def check_backend(backend: object) -> str | Callable:
         if backend not in BACKENDS:
             raise ValueError(unknown("backend", backend, BACKENDS))
     elif not callable(backend):
-        raise TypeError(f"backend is a name or a callable (gm, example_inputs) -> callable, not {type(backend).__name__}")
+        raise TypeError(
+            f"backend is a name or a callable (gm, example_inputs) -> callable, not {type(backend).__name__}"
+        )
     return backend
 
 
@@ -121,11 +126,12 @@ def unmark(kind: str, obj: object) -> None:
     MARKS[kind].pop(id(obj), None)
 
 
-DYNAMIC_DIMS = "_bytejit_dynamic"    # attribute of a tensor: {dim: (min, max)}, set by mark_dynamic
-STATIC_DIMS = "_bytejit_static"      # attribute of a tensor: frozenset of dims, set by mark_static
+DYNAMIC_DIMS = "_bytejit_dynamic"  # attribute of a tensor: {dim: (min, max)}, set by mark_dynamic
+STATIC_DIMS = "_bytejit_static"  # attribute of a tensor: frozenset of dims, set by mark_static
 
 
 # --- what the tracer knows by identity ---------------------------------------------------------------------------
+
 
 def graph_break(reason: str = "") -> None:
     """Cut the graph here; does nothing when the code runs uncompiled. `reason` is shown by `explain`."""

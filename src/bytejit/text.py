@@ -1,4 +1,5 @@
-"""Printing helpers: short names of dtypes and specs, tables, near misses. Text is deterministic: no address, no set order."""
+"""Printing helpers: short names of dtypes and specs, tables, near misses. No address, no set order in any text."""
+
 from __future__ import annotations
 
 import difflib
@@ -6,20 +7,34 @@ import re
 from collections.abc import Iterable, Sequence
 
 _DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
-    "complex64": "c64", "complex128": "c128", "complex32": "c32",
-    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "b8",
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "complex64": "c64",
+    "complex128": "c128",
+    "complex32": "c32",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint64": "u64",
+    "uint32": "u32",
+    "uint16": "u16",
+    "uint8": "u8",
+    "bool": "b8",
 }
 
 
 def dtype_name(dtype: object) -> str:
-    """Short name of a torch dtype: `torch.float32` is "f32", `torch.bool` is "b8"; a dtype without one keeps its own."""
+    """Short name of a torch dtype: `torch.float32` is "f32", `torch.bool` is "b8"; one without keeps its own."""
     name = str(dtype).removeprefix("torch.")
     return _DTYPES.get(name, name)
 
 
-def spec_text(shape: Sequence[object], dtype: object, stride: Sequence[object] | None = None, device: object = "cpu") -> str:
+def spec_text(
+    shape: Sequence[object], dtype: object, stride: Sequence[object] | None = None, device: object = "cpu"
+) -> str:
     """One tensor spec on one line: `f32[64,64]`, with strides `f32[64,64;1,64]`, off the CPU `f32[8] cuda:0`."""
     text = f"{dtype_name(dtype)}[{','.join(map(str, shape))}"
     if stride is not None:

@@ -1,8 +1,9 @@
 """`python -m bytejit.verify`: what of this installation works, what does not, and what to install.
 
 Looks at Python, torch, triton, CUDA, the C++ compiler with OpenMP and the cache folder, then compiles and compares a
-small function and a small module on each backend that can run. Exit status 0: everything that this machine can do works.
+small function and a small module on each backend that can run. Exit status 0: all that this machine can do works.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -66,7 +67,10 @@ def _release(version: str) -> tuple[int, ...]:
 def check_python() -> Check:
     """The interpreter."""
     text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
-    good = platform.python_implementation() == "CPython" and (3, 11) <= _release(platform.python_version())[:2] <= (3, 14)
+    good = platform.python_implementation() == "CPython" and (3, 11) <= _release(platform.python_version())[:2] <= (
+        3,
+        14,
+    )
     return Check("Python", WORKS if good else BROKEN, text, "" if good else "install CPython 3.11 to 3.14")
 
 
@@ -81,7 +85,12 @@ def check_packages() -> Iterator[Check]:
     """The packages that bytejit imports when it compiles."""
     for package in ("bytecode", "sympy", "cffi"):
         version = _version(package)
-        yield Check(package, WORKS if version else BROKEN, version or "not installed", "" if version else f"pip install {package}")
+        yield Check(
+            package,
+            WORKS if version else BROKEN,
+            version or "not installed",
+            "" if version else f"pip install {package}",
+        )
 
 
 def check_cuda() -> Check:
@@ -89,8 +98,12 @@ def check_cuda() -> Check:
     if torch.version.cuda is None and torch.version.hip is None:
         return Check("CUDA", MISSING, "torch is a CPU build", "for a GPU install a CUDA build of torch")
     if not torch.cuda.is_available():
-        return Check("CUDA", MISSING, f"torch is built for CUDA {torch.version.cuda}, no device found",
-                     "for a GPU check nvidia-smi and the driver")
+        return Check(
+            "CUDA",
+            MISSING,
+            f"torch is built for CUDA {torch.version.cuda}, no device found",
+            "for a GPU check nvidia-smi and the driver",
+        )
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     major, minor = torch.cuda.get_device_capability()
     text = f"CUDA {torch.version.cuda}, {', '.join(names)}, sm_{major}{minor}"
@@ -104,7 +117,9 @@ def check_triton() -> Check:
     version = _version("triton")
     if version is None:
         needed = torch.cuda.is_available()
-        return Check("triton", BROKEN if needed else MISSING, "not installed", "pip install 'bytejit[gpu]' for kernels on a GPU")
+        return Check(
+            "triton", BROKEN if needed else MISSING, "not installed", "pip install 'bytejit[gpu]' for kernels on a GPU"
+        )
     return Check("triton", WORKS, version)
 
 
@@ -123,9 +138,13 @@ def check_compiler(options: Options) -> Check:
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "t.cpp"), Path(folder, "t")
         source.write_text(_OPENMP)
-        built = subprocess.run([compiler, "-O2", "-march=native", "-fopenmp", source, "-o", program], capture_output=True, text=True)
+        built = subprocess.run(
+            [compiler, "-O2", "-march=native", "-fopenmp", source, "-o", program], capture_output=True, text=True
+        )
         if built.returncode:
-            return Check("C++ compiler", BROKEN, f"{compiler}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do)
+            return Check(
+                "C++ compiler", BROKEN, f"{compiler}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do
+            )
         ran = subprocess.run([program], capture_output=True, text=True)
     count, _, openmp = ran.stdout.partition(" ")
     name = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
@@ -145,7 +164,11 @@ def check_cache(options: Options) -> Check:
         return Check("cache folder", MISSING, f"{path}: {error.strerror}", "make it writable or set BYTEJIT_CACHE_DIR")
     size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
     shown = str(path).replace(str(Path.home()), "~", 1)
-    return Check("cache folder", WORKS, f"{shown}: {size / 2**20:.1f} of {options.cache_mb} MB, {shutil.disk_usage(path).free >> 20} MB free")
+    return Check(
+        "cache folder",
+        WORKS,
+        f"{shown}: {size / 2**20:.1f} of {options.cache_mb} MB, {shutil.disk_usage(path).free >> 20} MB free",
+    )
 
 
 def _small_function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -184,19 +207,23 @@ def check_backend(backend: str, device: str) -> Check:
     """Compiles and compares the small function and the small module on one backend and device."""
     name = f"{backend_name(backend)} on {device}"
     torch.manual_seed(0)
-    cases = (("function", _small_function, (torch.randn(8, 16, device=device), torch.randn(8, 16, device=device))),
-             ("module", _SmallModule().eval().to(device), (torch.randn(8, 16, device=device),)))
+    cases = (
+        ("function", _small_function, (torch.randn(8, 16, device=device), torch.randn(8, 16, device=device))),
+        ("module", _SmallModule().eval().to(device), (torch.randn(8, 16, device=device),)),
+    )
     seconds, worst = 0.0, 0.0
     for what, target, args in cases:
         try:
             took, error = _compare(target, args, backend)
-        except Exception as error:    # the table is the report: each thing that fails is a row, and sets the exit status
+        except Exception as error:  # the table is the report: each thing that fails is a row, and sets the exit status
             first = (str(error) or type(error).__name__).splitlines()[0]
             return Check(name, BROKEN, f"{what}: {type(error).__name__}: {first}", "see docs/troubleshooting.md")
         seconds, worst = seconds + took, max(worst, error)
     fell = bytejit.counters.total("fallbacks")
     note = f", {fell} fallbacks to torch" if fell else ""
-    return Check(name, WORKS, f"function and module equal eager (largest error {worst:.1g}), compiled in {seconds:.2f} s{note}")
+    return Check(
+        name, WORKS, f"function and module equal eager (largest error {worst:.1g}), compiled in {seconds:.2f} s{note}"
+    )
 
 
 def checks(backends: list[str] | None = None) -> Iterator[Check]:
@@ -221,6 +248,7 @@ def show(found: list[Check]) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
     table = Table(title=f"bytejit {bytejit.__version__}", title_justify="left")
     for column in ("what", "state", "found", "do"):
         table.add_column(column, overflow="fold")
@@ -240,7 +268,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run all checks and print the table (or JSON). Returns the exit status: 1 when something is broken."""
     parser = argparse.ArgumentParser(prog="python -m bytejit.verify", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    parser.add_argument("--backend", action="append", choices=bytejit.list_backends(), help="only this backend; may be repeated")
+    parser.add_argument(
+        "--backend", action="append", choices=bytejit.list_backends(), help="only this backend; may be repeated"
+    )
     args = parser.parse_args(argv)
     found = list(checks(args.backend))
     if args.json:

@@ -1,4 +1,5 @@
 """Places in the user's code: file, line, function, the source text and the columns that an instruction stands for."""
+
 from __future__ import annotations
 
 import linecache
@@ -19,13 +20,13 @@ def short_path(file: str) -> str:
             return rest
     here = os.getcwd()
     if file.startswith(here + os.sep):
-        return file[len(here) + 1:]
+        return file[len(here) + 1 :]
     return os.sep.join(file.split(os.sep)[-2:])
 
 
 @dataclass(frozen=True)
 class Where:
-    """One place in the user's code. `line` counts from 1; `column` and `end` are 0-based characters, -1 when unknown."""
+    """One place in the user's code. `line` counts from 1; `column` and `end` are characters from 0, -1 if unknown."""
 
     file: str
     line: int
@@ -57,7 +58,7 @@ class Where:
 
 
 def _columns(code: CodeType, index: int, line: int, text: str) -> tuple[int, int]:
-    """Characters that instruction unit `index` covers on its first line; positions in code objects count UTF-8 bytes."""
+    """Characters that instruction unit `index` covers on its first line; code objects count UTF-8 bytes."""
     for i, (first, last, start, end) in enumerate(code.co_positions()):
         if i == index:
             if first != line or start is None or end is None:
