@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from . import debug, logs, module, registry
+from . import caches, debug, logs, module, registry
 from .options import Settings
 
 CAN_COMPILE = (
@@ -190,8 +190,12 @@ def _with_settings(fn: object) -> tuple[Callable, Settings]:
 
 
 def reset() -> None:
-    """Forget all compiled entries, counters and warnings said once: the next calls compile anew."""
+    """Forget all compiled entries, loaded kernels, counters and warnings said once: the next calls compile anew.
+
+    Kernels on the disk stay.
+    """
     registry.counters.clear()
+    caches.clear()
     logs.forget()
     debug.forget()
     if (pipeline := sys.modules.get(f"{__package__}.pipeline")) is not None:
@@ -277,7 +281,7 @@ def mark_dynamic(
 
 
 def mark_static(t: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
-    """Keep a size of this tensor (without index: all) constant, compiling again on change. Raises: IndexError, TypeError."""
+    """Keep a size of this tensor (without index: all) constant, recompiling on change. Raises: IndexError."""
     dims = frozenset(_dims(t, index))
     setattr(t, registry.STATIC_DIMS, getattr(t, registry.STATIC_DIMS, frozenset()) | dims)
     setattr(t, registry.DYNAMIC_DIMS, {d: r for d, r in getattr(t, registry.DYNAMIC_DIMS, {}).items() if d not in dims})

@@ -1,10 +1,9 @@
-"""Lines for the user as things happen (BYTEJIT_LOGS), warnings said once, and faults of bytejit's own."""
+"""Lines for the user as things happen (BYTEJIT_LOGS), and faults of bytejit's own."""
 
 from __future__ import annotations
 
 import sys
 import traceback
-import warnings
 
 from .errors import backend_name
 from .options import LOG_KINDS, Options, config
@@ -13,7 +12,7 @@ from .text import indent
 from .where import Where
 
 ISSUES = "https://github.com/bytejit/bytejit/issues"
-_said: set[str] = set()  # owner: warn_once; size: one entry a distinct message; cleared by forget()
+_said: set[str] = set()  # owner: fault; size: one entry a distinct fault; cleared by forget()
 
 
 def wanted(kind: str, options: Options | None = None) -> bool:
@@ -24,19 +23,12 @@ def wanted(kind: str, options: Options | None = None) -> bool:
 
 
 def log(kind: str, text: str, where: Where | None = None, options: Options | None = None) -> None:
-    """Print an event to stderr when its kind is on: `[bytejit breaks] model.py:14 in forward: ...`, more lines indented."""
+    """Print an event to stderr when its kind is on: `[bytejit breaks] model.py:14 in forward: ...`."""
     if not wanted(kind, options):
         return
     first, _, rest = text.rstrip("\n").partition("\n")
     head = f"[bytejit {kind}] " + (f"{where}  " if where is not None else "") + first
     print(head if not rest else f"{head}\n{indent(rest)}", file=sys.stderr, flush=True)
-
-
-def warn_once(key: str, text: str) -> None:
-    """Warn the user once a process about one thing (no compiler, unwritable cache): what, and what to do."""
-    if key not in _said:
-        _said.add(key)
-        warnings.warn(f"bytejit: {text}", RuntimeWarning, stacklevel=2)
 
 
 def fault(error: BaseException, doing: str, where: Where | None = None, options: Options | None = None) -> None:

@@ -21,7 +21,7 @@ LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code")
 
 @dataclass(frozen=True)
 class Options:
-    """How code is compiled. Each field can be given in `compile(options={...})`, `config.patch(...)`, the environment."""
+    """How code is compiled. A field is given in `compile(options={...})`, `config.patch(...)`, the environment."""
 
     debug: bool = False  # write a folder of stage files a compiled region
     debug_dir: str = "bytejit_debug"  # where; relative to the current folder
@@ -67,7 +67,7 @@ class Options:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Options:
-        """The defaults with BYTEJIT_<FIELD> of the environment applied. Raises: ValueError (a value that does not fit)."""
+        """The defaults with BYTEJIT_<FIELD> of the environment applied. Raises: ValueError (a bad value)."""
         found = {name: environ.get(f"BYTEJIT_{name.upper()}") for name in FIELDS}
         return cls().replace(**{name: _parse(name, text) for name, text in found.items() if text is not None})
 
