@@ -117,7 +117,7 @@ def main() -> int:
     text = page(run())
     if args.check:
         same = PAGE.exists() and PAGE.read_text() == text
-        print("docs/language.md is up to date" if same else "docs/language.md is out of date: python docs/make_language.py")
+        print("docs/language.md is " + ("up to date" if same else "out of date: python docs/make_language.py"))
         return 0 if same else 1
     PAGE.write_text(text)
     print(f"wrote {PAGE.relative_to(ROOT)}")

@@ -22,7 +22,8 @@ def test_random_programs(source):
 def test_a_difference_is_seen():
     """The runner itself notices a wrong result: a program that tells its sides apart"""
     source = ("import torch\nLOG, TOTAL = [], 0\nclass Thing:\n    def __init__(self, t, k):\n        self.t = t\n"
-              "class Child(Thing): pass\nimport builtins\nbuiltins._fuzz_sides = getattr(builtins, '_fuzz_sides', 0) + 1\n"
+              "class Child(Thing): pass\nimport builtins\n"
+              "builtins._fuzz_sides = getattr(builtins, '_fuzz_sides', 0) + 1\n"
               "SIDE = builtins._fuzz_sides\ndef program(x, y, n, items, table, thing):\n    return x + SIDE\n")
     with pytest.raises(AssertionError, match="values differ"):
         check_source(source)

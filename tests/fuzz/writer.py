@@ -1,18 +1,23 @@
-"""A Hypothesis strategy that writes small functions over tensors, ints, containers, control flow, closures, classes,
-exceptions and mutation, as source text. Every tensor is float32 of shape (3,), so that most programs run to their end."""
+"""A Hypothesis strategy that writes small functions over tensors, ints, containers, control flow, closures,
+classes, exceptions and mutation, as source text. Every tensor is float32 of shape (3,), so that most programs run to
+their end."""
 from hypothesis import strategies as st
 
 from .prelude import PRELUDE
 
 HEAD = "def program(x, y, n, items, table, thing):"
-UNARY = ("torch.sin({})", "{}.cos()", "{}.tanh()", "torch.relu({})", "(-{})", "abs({})", "{}.clamp(-2, 2)", "{}.flip(0)",
-         "{}.clone()", "{}.detach()", "{}.roll(1)", "{}.exp().clamp(max=9)", "torch.nn.functional.softmax({}, 0)", "{}[[2, 0, 1]]",
+UNARY = ("torch.sin({})", "{}.cos()", "{}.tanh()", "torch.relu({})", "(-{})", "abs({})", "{}.clamp(-2, 2)",
+         "{}.flip(0)",
+         "{}.clone()", "{}.detach()", "{}.roll(1)", "{}.exp().clamp(max=9)", "torch.nn.functional.softmax({}, 0)",
+         "{}[[2, 0, 1]]",
          "{}.view(3, 1).squeeze(1)", "{}.cumsum(0)", "{}.double().float()", "{}.sort()[0]")
-BINARY = ("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.where({} > 0, {}, 1.0)", "{}.add({}, alpha=2)",
+BINARY = ("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.where({} > 0, {}, 1.0)",
+          "{}.add({}, alpha=2)",
           "torch.stack([{}, {}]).sum(0)", "torch.cat([{}, {}])[1:4]")
 INPLACE = ("{0}.add_(1)", "{0}.mul_({1})", "{0}[{2}] = {1}[0]", "{0} += {1}", "{0}[1:] = {1}[:2]", "{0}.copy_({1})",
            "{0}[{0} > 1] = 0.5", "{0}.zero_()", "{0}.data.add_(1)")
-INT_BINARY = ("({} + {}) % 11", "({} * {}) % 13", "{} - {}", "({} // (abs({}) + 1))", "max({}, {})", "({} ^ {}) % 8", "divmod({}, {} % 5 + 6)[1]")
+INT_BINARY = ("({} + {}) % 11", "({} * {}) % 13", "{} - {}", "({} // (abs({}) + 1))", "max({}, {})", "({} ^ {}) % 8",
+              "divmod({}, {} % 5 + 6)[1]")
 ERRORS = ("Oops", "ValueError", "KeyError", "(KeyError, ZeroDivisionError)", "Exception")
 
 
@@ -53,11 +58,13 @@ class Writer:
 
     def _tensor_forms(self, deep):
         t, i, o = self.tensor(deep - 1), self.int(1), self.pick(self.things)
-        return (f"{o}.t", f"{o}.scaled", f"{o}.step({i})", f"{o}({t})", f"({o} + {t}).t", f"(lambda v, k={i}: v * k)({t})",
+        return (f"{o}.t", f"{o}.scaled", f"{o}.step({i})", f"{o}({t})", f"({o} + {t}).t",
+                f"(lambda v, k={i}: v * k)({t})",
                 f"({t} if {self.cond()} else {self.tensor(0)})", f"walk([{i}, {{'k': ({t},)}}], {t})[0]",
                 f"functools.reduce(lambda a, b: a + b, [{t}, {self.tensor(0)}])", f"sum(steps({t}, {i}), {t})",
                 f"[v * 2 for v in ({t}, {self.tensor(0)}) if {self.cond()} or v is not None][-1]",
-                f"next(iter([{t}]))", f"{{'a': {t}}}['a']", f"torch.full((3,), float({i}))", f"max([{t}], key=lambda v: 1)")
+                f"next(iter([{t}]))", f"{{'a': {t}}}['a']", f"torch.full((3,), float({i}))",
+                f"max([{t}], key=lambda v: 1)")
 
     def int(self, deep: int = 2) -> str:
         kind = self.draw(st.integers(0, 9)) if deep else self.draw(st.integers(0, 4))
@@ -68,15 +75,21 @@ class Writer:
         if kind <= 6:
             return self.pick(INT_BINARY).format(self.int(deep - 1), self.int(deep - 1))
         o, c = self.pick(self.things), self.pick(self.lists)
-        return self.pick((f"len({c})", f"len({o})", f"{o}.k", f"{self.pick(self.tensors)}.shape[0]", f"len(f'{{{o}.k}}:{{n!r}}')",
-                          f"sum(i * i for i in range({self.int(0)} % 5))", f"{self.pick(self.dicts)}.get('a', 3)", "TOTAL",
-                          f"int({self.cond()})", f"fact({self.int(0)} % 5)", f"sorted([{self.int(0)}, 2], key=lambda v: -v)[0]",
+        return self.pick((f"len({c})", f"len({o})", f"{o}.k", f"{self.pick(self.tensors)}.shape[0]",
+                          f"len(f'{{{o}.k}}:{{n!r}}')",
+                          f"sum(i * i for i in range({self.int(0)} % 5))", f"{self.pick(self.dicts)}.get('a', 3)",
+                          "TOTAL",
+                          f"int({self.cond()})", f"fact({self.int(0)} % 5)",
+                          f"sorted([{self.int(0)}, 2], key=lambda v: -v)[0]",
                           f"{o}.rate", f"(w := {self.int(0)}) + w", "len(LOG)"))
 
     def cond(self) -> str:
-        return self.pick((f"{self.int(1)} > {self.int(0)}", f"{self.int(1)} % 2 == 0", f"'a' in {self.pick(self.dicts)}", "True",
-                          f"0 < {self.int(0)} <= 4", f"not {self.pick(self.lists)}", f"isinstance({self.pick(self.things)}, Child)",
-                          f"{self.pick(self.tensors)} is {self.pick(self.tensors)}", f"hasattr({self.pick(self.things)}, 'note')",
+        return self.pick((f"{self.int(1)} > {self.int(0)}", f"{self.int(1)} % 2 == 0",
+                          f"'a' in {self.pick(self.dicts)}", "True",
+                          f"0 < {self.int(0)} <= 4", f"not {self.pick(self.lists)}",
+                          f"isinstance({self.pick(self.things)}, Child)",
+                          f"{self.pick(self.tensors)} is {self.pick(self.tensors)}",
+                          f"hasattr({self.pick(self.things)}, 'note')",
                           f"{self.pick(self.tensors)}.dim() == 1 and {self.int(0)} > 2"))
 
     def tensor_cond(self) -> str:
@@ -94,9 +107,11 @@ class Writer:
 
     def statement(self, depth: int) -> None:
         self.budget -= 1
-        simple = (self.assign_tensor, self.assign_tensor, self.assign_int, self.mutate_tensor, self.containers, self.objects,
+        simple = (self.assign_tensor, self.assign_tensor, self.assign_int, self.mutate_tensor, self.containers,
+                  self.objects,
                   self.say)
-        nested = (self.branch, self.branch_tensor, self.loop_for, self.loop_while, self.attempt, self.within, self.closure,
+        nested = (self.branch, self.branch_tensor, self.loop_for, self.loop_while, self.attempt, self.within,
+                  self.closure,
                   self.generator, self.match)
         if depth < 4 and self.budget > 0 and self.chance(45):
             self.pick(nested)(depth)
@@ -138,8 +153,10 @@ class Writer:
             self.ints.append(b)
         else:
             self.out(d, self.pick((
-                f"{c}.append({t})", f"{c}.append({i})", f"{c}[:1] = [{i}, {t}]", f"{c}.extend([{i}, {i}])", f"{c}.insert(0, {t})",
-                f"{c}.pop()", f"{c}.reverse()", f"{c}[0] = {i}", f"{m}['a'] = {i}", f"{m}.update(t={t}, z={i})", f"{m}.pop('a', None)",
+                f"{c}.append({t})", f"{c}.append({i})", f"{c}[:1] = [{i}, {t}]", f"{c}.extend([{i}, {i}])",
+                f"{c}.insert(0, {t})",
+                f"{c}.pop()", f"{c}.reverse()", f"{c}[0] = {i}", f"{m}['a'] = {i}", f"{m}.update(t={t}, z={i})",
+                f"{m}.pop('a', None)",
                 f"{m}.setdefault('s', []).append({i})", f"del {c}[-1:]", f"{c} += [{t}]", f"{m}['a'] += {i}",
                 f"{c} = list(zip({c}, range({i})))" if c != "items" else f"items = items + [{t}]", f"LOG.append({i})")))
 
@@ -151,11 +168,13 @@ class Writer:
             self.things.append(name)
             return
         self.out(d, self.pick((f"{o}.t = {t}", f"{o}.k += {i}", f"{o}.step()", f"{o}.note = {t}", f"{o}.seen = [{i}]",
-                               f"{o}.seen.append({t})", f"setattr({o}, 'k', {i})", f"{o}.__dict__['k'] = {i}", f"{o} = {o} + {t}",
+                               f"{o}.seen.append({t})", f"setattr({o}, 'k', {i})", f"{o}.__dict__['k'] = {i}",
+                               f"{o} = {o} + {t}",
                                "global TOTAL; TOTAL += 1")).replace("global TOTAL; ", ""))
 
     def say(self, d):
-        self.out(d, self.pick((f"print({self.int(1)}, 'at', n)", f"print(f'{{{self.int(1)}:03d}}', {self.pick(self.tensors)}.shape)",
+        self.out(d, self.pick((f"print({self.int(1)}, 'at', n)",
+                               f"print(f'{{{self.int(1)}:03d}}', {self.pick(self.tensors)}.shape)",
                                f"LOG.append({self.int(1)})", f"print({self.pick(self.tensors)})")))
 
     def branch(self, d):
@@ -208,8 +227,10 @@ class Writer:
         self.out(d, "try:")
         self.block(d + 1)
         if self.chance(70):
-            self.out(d + 1, self.pick((f"{self.pick(self.tensors)} = refuse({self.tensor(1)}, {self.int(1)})", f"raise Oops({self.int(0)})",
-                                       f"raise KeyError('k') from ValueError({self.int(0)})", f"n = 7 // ({self.int(0)} % 3)",
+            self.out(d + 1, self.pick((f"{self.pick(self.tensors)} = refuse({self.tensor(1)}, {self.int(1)})",
+                                       f"raise Oops({self.int(0)})",
+                                       f"raise KeyError('k') from ValueError({self.int(0)})",
+                                       f"n = 7 // ({self.int(0)} % 3)",
                                        f"n = {{}}[{self.int(0)}]", f"y = {self.tensor(1)} + torch.ones(4)")))
         with_handler = self.chance(80)
         if with_handler:
@@ -223,8 +244,10 @@ class Writer:
             self.block(d + 1)
 
     def within(self, d):
-        self.out(d, "with " + self.pick(("torch.no_grad()", "Scope(LOG)", "Scope(LOG, ValueError)", "scoped(LOG) as q", "Scope(LOG), scoped(LOG)",
-                                         "contextlib.suppress(KeyError)", "torch.set_grad_enabled(True)", "torch.no_grad(), Scope(LOG)")) + ":")
+        self.out(d, "with " + self.pick(("torch.no_grad()", "Scope(LOG)", "Scope(LOG, ValueError)",
+                                         "scoped(LOG) as q", "Scope(LOG), scoped(LOG)",
+                                         "contextlib.suppress(KeyError)", "torch.set_grad_enabled(True)",
+                                         "torch.no_grad(), Scope(LOG)")) + ":")
         self.block(d + 1)
         if self.chance(20):
             self.out(d + 1, f"y = refuse({self.tensor(1)}, {self.int(1)})")
@@ -243,7 +266,7 @@ class Writer:
             self.out(d + 2, f"return {self.tensor(1)} * k")
         self.out(d + 1, f"return {self.tensor(1)} + k * s + len(rest) + {v}")
         self.tensors = kept
-        self.out(d, f"{self.pick(self.tensors)} = {f}({self.tensor(1)}{self.pick(('', ', 2', ', 1, 2, 3', ', s=3', ', **{str(): 1}' if False else ''))})")
+        self.out(d, f"{self.pick(self.tensors)} = {f}({self.tensor(1)}{self.pick(('', ', 2', ', 1, 2, 3', ', s=3'))})")
 
     def generator(self, d):
         g, t = self.name("g"), self.name("t")
@@ -254,7 +277,9 @@ class Writer:
         self.out(d + 1, f"{t} = {t} + v")
 
     def match(self, d):
-        self.out(d, f"match {self.pick((self.int(1), f'({self.int(0)}, {self.int(0)})', self.pick(self.dicts), self.pick(self.lists)))}:")
+        pair = f"({self.int(0)}, {self.int(0)})"
+        subject = self.pick((self.int(1), pair, self.pick(self.dicts), self.pick(self.lists)))
+        self.out(d, f"match {subject}:")
         for pattern in ("0 | 1", "int(a) if a > 3", "[a, *_]", "{'a': a}"):
             if self.chance(60):
                 self.out(d + 1, f"case {pattern}:")
@@ -266,7 +291,8 @@ class Writer:
         """The whole text."""
         while self.budget > 0:
             self.statement(1)
-        ends = ", ".join(self.draw(st.permutations(self.tensors[:4])) + [self.pick(self.ints), self.pick(self.lists), self.pick(self.dicts),
+        ends = ", ".join(self.draw(st.permutations(self.tensors[:4])) + [self.pick(self.ints), self.pick(self.lists),
+                self.pick(self.dicts),
                                                                       self.pick(self.things)])
         self.out(1, f"return {ends}")
         head = [HEAD] + (["    global TOTAL"] if any("TOTAL +=" in s for s in self.lines) else [])

@@ -20,7 +20,7 @@ class Model:
 
 
 def torchvision():
-    """torchvision, also where its extension does not load beside a CPU torch: the operators it asks for are declared."""
+    """torchvision, also where its extension does not load: the operators it asks for are declared."""
     for _ in range(40):
         try:
             import torchvision as tv
@@ -88,11 +88,13 @@ MODELS = (
     timm("regnety_002"), timm("swin_tiny_patch4_window7_224", img_size=56, size=56, depths=(1, 1, 1, 1)),
     timm("resnext26ts"), timm("ghostnet_050"),
     hf("Bert", **SMALL), hf("GPT2", **GPT2), hf("Roberta", **SMALL), hf("Electra", embedding_size=16, **SMALL),
-    hf("Llama", **LLAMA), hf("Mistral", **LLAMA), hf("Qwen2", **LLAMA), hf("GPTNeoX", **SMALL), hf("Gemma", head_dim=8, **LLAMA),
+    hf("Llama", **LLAMA), hf("Mistral", **LLAMA), hf("Qwen2", **LLAMA), hf("GPTNeoX", **SMALL),
+    hf("Gemma", head_dim=8, **LLAMA),
     hf("OPT", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64, vocab_size=100,
        max_position_embeddings=64, word_embed_proj_dim=32),
     hf("Bloom", hidden_size=32, n_layer=2, n_head=4, vocab_size=100), hf("Phi", **SMALL),
-    hf("Albert", embedding_size=16, **SMALL), hf("DistilBert", dim=32, n_layers=2, n_heads=4, hidden_dim=64, vocab_size=100),
+    hf("Albert", embedding_size=16, **SMALL), hf("DistilBert", dim=32, n_layers=2, n_heads=4, hidden_dim=64,
+                                                 vocab_size=100),
     tv("resnet18", 128, slow=True), tv("resnet50", 128, slow=True), timm("resnext101_32x8d", 128, slow=True),
     timm("vit_small_patch16_224", 224, slow=True), timm("convnext_tiny", 128, slow=True), hf("Bert", slow=True),
     hf("GPT2", slow=True),

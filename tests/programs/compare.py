@@ -28,6 +28,11 @@ def type_name(obj) -> str:
     return f"{t.__module__}.{t.__qualname__}"
 
 
+def own_attributes(t: torch.Tensor) -> dict:
+    """Attributes that a program set on a tensor; torch.compile leaves marks of its own there."""
+    return {k: v for k, v in t.__dict__.items() if not k.startswith("_dynamo")}
+
+
 class Comparer:
     """Walks two worlds in step. `rtol`, `atol`: for floating tensors; 0, 0 asks for equal bits (NaN equals NaN)."""
 
@@ -152,7 +157,7 @@ class Comparer:
         self._values(a.detach(), b.detach(), where)
         if a.requires_grad and a.is_leaf:
             self.same(a.grad, b.grad, f"{where}.grad")
-        self.same({k: v for k, v in a.__dict__.items()}, {k: v for k, v in b.__dict__.items()}, f"{where}.__dict__")
+        self.same(own_attributes(a), own_attributes(b), f"{where}.__dict__")
 
     def _storage(self, a, b, where) -> None:
         p, q = a.untyped_storage()._cdata, b.untyped_storage()._cdata

@@ -1,6 +1,6 @@
 """Run one program as it is and compiled, on equal inputs built independently, and compare all that a user can see:
-result (structure, exact types, dtype, shape, strides, requires_grad, values, aliasing), what became of the arguments and
-of the program's own state, printed text and its order, the exception (type, args, chain, user lines) and the RNG streams.
+result (structure, exact types, dtype, shape, strides, requires_grad, values, aliasing), what became of the arguments
+and of the program's own state, printed text, the exception (type, args, chain, user lines) and the RNG streams.
 
     @case(F(4), 3)                     # the decorated function is the program; F(4): a float tensor of shape (4,)
     def test_add(x, n):
@@ -112,12 +112,13 @@ def check(fn, *specs, args=None, kwargs=None, graphs=None, total=None, breaks=Fa
           drive=None, watch=(), tol=(0.0, 0.0)) -> None:
     """Run `fn` plainly and compiled and compare.
 
-    specs: positional arguments, a Spec each or a value (copied). args: instead, Rand -> tuple of all. graphs: compiled in
-    the first call; 1 asks for success under nopython=True too. total: after all calls. breaks: nopython=True must raise
+    specs: positional arguments, a Spec each or a value (copied). args: instead, Rand -> tuple of all. graphs: compiled
+    in the first call; 1 asks for success under nopython=True too. total: after all calls. breaks: nopython=True must raise
     Unsupported. drive(fn, *args): how to call it. watch: names of globals of `fn` that it writes. tol: rtol, atol.
     """
     file = fn.__code__.co_filename if hasattr(fn, "__code__") else "?"
-    run_case(make_case(lambda: (fn, None), specs, args, kwargs, graphs, total, breaks, backend, calls, drive, watch, tol,
+    run_case(make_case(lambda: (fn, None), specs, args, kwargs, graphs, total, breaks, backend, calls, drive, watch,
+                       tol,
                        file))
 
 
@@ -166,7 +167,9 @@ def run_case(c: Case) -> None:
     ours = Side(c, lambda fn: targets.compiled(fn, counter))
     plain = Side(c, lambda fn: fn)
     for n in range(c.calls):
-        compare(plain.call(n), ours.call(n), f"call {n}", c.tol)
+        want = plain.call(n)
+        assert c.graphs != 1 or not want.error, f"a program of one graph must not raise by itself: {want.error}"
+        compare(want, ours.call(n), f"call {n}", c.tol)
         if n == 0 and targets.TARGET != "plain" and c.graphs is not None:
             assert counter.count == c.graphs, f"{counter.count} graphs in the first call, {c.graphs} expected"
     if targets.TARGET == "plain":
@@ -216,7 +219,7 @@ class Side:
             self.space.update(outer)
 
     def call(self, n: int, make: Callable | None = None) -> Outcome:
-        """The outcome of call `n`; make: Rand -> (args, kwargs), in place of the case's. Raises: Unsupported, as it is."""
+        """The outcome of call `n`; make: Rand -> (args, kwargs), in place of the case's. Raises: Unsupported."""
         args, kwargs = (make or self.c.args)(Rand(n))
         torch.manual_seed(n)
         random.seed(n)

@@ -1,4 +1,4 @@
-"""What the programs are compiled with: bytejit, nothing (`plain`), or torch.compile (`torch`), by BYTEJIT_TEST_TARGET."""
+"""What compiles the programs, by BYTEJIT_TEST_TARGET: bytejit, nothing (`plain`) or torch.compile (`torch`)."""
 import contextlib
 import os
 from collections.abc import Callable

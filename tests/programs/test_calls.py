@@ -264,7 +264,8 @@ def test_user_typeerrors(x):
     def g(a, /, b, *, c):
         return a
     out = []
-    for args, kw in (((x,), {}), ((x, 1), {}), ((x, 1, 2), {"c": 1}), ((x, 1), {"c": 1, "z": 2}), ((), {"a": x, "b": 1})):
+    for args, kw in (((x,), {}), ((x, 1), {}), ((x, 1, 2), {"c": 1}), ((x, 1), {"c": 1, "z": 2}),
+                     ((), {"a": x, "b": 1})):
         try:
             g(*args, **kw)
         except TypeError as e:

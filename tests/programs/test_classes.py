@@ -1,3 +1,4 @@
+# ruff: noqa: E742 - what the programs do is the point
 """Classes and objects"""
 import abc
 import dataclasses

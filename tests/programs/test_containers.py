@@ -1,3 +1,4 @@
+# ruff: noqa: UP003 - what the programs do is the point
 """Containers"""
 import collections
 import types
@@ -352,5 +353,6 @@ def test_pytree(x):
     from torch.utils import _pytree as pytree
     tree = {"a": [x, 1], "b": (x + 1, None)}
     leaves, spec = pytree.tree_flatten(tree)
-    return pytree.tree_map(lambda v: v * 2 if isinstance(v, torch.Tensor) else v, tree), len(leaves), pytree.tree_unflatten(
+    return pytree.tree_map(lambda v: v * 2 if isinstance(v, torch.Tensor) else v,
+                           tree), len(leaves), pytree.tree_unflatten(
         leaves, spec)

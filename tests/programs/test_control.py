@@ -1,3 +1,4 @@
+# ruff: noqa: F821, I001 - what the programs do is the point
 """Control flow and names
 
 PYTEST_DONT_REWRITE: an assert in a program must be Python's own.

@@ -1,6 +1,5 @@
+# ruff: noqa: B904, F841 - what the programs do is the point
 """Exceptions"""
-import torch
-
 from .harness import F, Sign, Turn, case, program
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: B007 - what the programs do is the point
 """Generators and iterators"""
 import itertools
 
@@ -123,8 +124,10 @@ def test_itertools(x):
     return (list(t.chain([x], [x + 1])), list(t.chain.from_iterable([[1], [2]])), list(t.product([1, 2], "ab")),
             list(t.islice(t.count(5, 2), 3)), list(t.repeat(x, 2)), list(t.accumulate([1, 2, 3])),
             [(k, list(g)) for k, g in t.groupby([1, 1, 2])], list(t.zip_longest([1, 2], [3], fillvalue=0)),
-            list(t.combinations([1, 2, 3], 2)), list(t.permutations([1, 2])), list(t.takewhile(lambda v: v < 3, [1, 5])),
-            list(t.dropwhile(lambda v: v < 3, [1, 5])), list(t.starmap(pow, [(2, 3)])), list(t.compress([1, 2], [0, 1])),
+            list(t.combinations([1, 2, 3], 2)), list(t.permutations([1, 2])),
+            list(t.takewhile(lambda v: v < 3, [1, 5])),
+            list(t.dropwhile(lambda v: v < 3, [1, 5])), list(t.starmap(pow, [(2, 3)])),
+            list(t.compress([1, 2], [0, 1])),
             list(t.pairwise([1, 2, 3])), list(t.filterfalse(None, [0, 1])))
 
 

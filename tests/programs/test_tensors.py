@@ -4,7 +4,7 @@ import math
 import torch
 import torch.nn.functional as nnf
 
-from .harness import F, I, Sign, Turn, case, program
+from .harness import F, I, Turn, case, program
 
 
 def both(make):
@@ -16,9 +16,12 @@ def both(make):
 def test_attributes(x):
     """Attributes as values: shape, dtype, device, ndim, requires_grad, is_leaf, T, ..."""
     y = x * 2
-    return (y, x.shape, x.size(), x.size(1), x.dtype, x.device, x.ndim, x.dim(), x.numel(), x.requires_grad, y.requires_grad,
-            x.is_leaf, y.is_leaf, x.layout, x.stride(), x.is_contiguous(), x.t().is_contiguous(), x.element_size(), x.itemsize,
-            x.nbytes, x.is_cuda, x.is_sparse, x.is_floating_point(), x.is_complex(), len(x), x.T.shape, x.storage_offset(),
+    return (y, x.shape, x.size(), x.size(1), x.dtype, x.device, x.ndim, x.dim(), x.numel(), x.requires_grad,
+            y.requires_grad,
+            x.is_leaf, y.is_leaf, x.layout, x.stride(), x.is_contiguous(), x.t().is_contiguous(), x.element_size(),
+            x.itemsize,
+            x.nbytes, x.is_cuda, x.is_sparse, x.is_floating_point(), x.is_complex(), len(x), x.T.shape,
+            x.storage_offset(),
             x.device.type, x.is_quantized, x.is_meta, x.type())
 
 
@@ -27,8 +30,10 @@ def test_shape_values(x):
     """Sizes as values: arithmetic, unpacking, view, torch.Size"""
     b, c = x.shape
     s = torch.Size([c, b])
-    return (x.view(c, b), x.reshape(s), x.new_zeros(b * c), s + (1,), s.numel(), x.shape[-1] // 2, x.shape[1:], tuple(x.shape),
-            x.shape == (2, 3), torch.zeros(*x.shape), x.expand(4, *x.shape), math.sqrt(x.size(-1)), isinstance(s, tuple))
+    return (x.view(c, b), x.reshape(s), x.new_zeros(b * c), s + (1,), s.numel(), x.shape[-1] // 2, x.shape[1:],
+            tuple(x.shape),
+            x.shape == (2, 3), torch.zeros(*x.shape), x.expand(4, *x.shape), math.sqrt(x.size(-1)),
+            isinstance(s, tuple))
 
 
 @case(F(2, 3), graphs=1)
@@ -36,24 +41,31 @@ def test_dtype_values(x):
     """dtype and device as values, conversions, `torch.finfo`"""
     d = torch.float64 if x.dtype == torch.float32 else torch.int32
     return (x.to(d), x.double(), x.type(torch.int64), x.to("cpu"), x.to(x.device, torch.half), torch.finfo(x.dtype).max,
-            torch.iinfo(torch.int8).min, d.is_floating_point, torch.promote_types(d, torch.int32), x.to(x.double()), str(d),
-            torch.get_default_dtype(), {torch.float32: "f"}[x.dtype], x.bool(), x.type_as(x.int()), torch.device("cpu").type)
+            torch.iinfo(torch.int8).min, d.is_floating_point, torch.promote_types(d, torch.int32), x.to(x.double()),
+            str(d),
+            torch.get_default_dtype(), {torch.float32: "f"}[x.dtype], x.bool(), x.type_as(x.int()),
+            torch.device("cpu").type)
 
 
 @case(F(4, 4), graphs=1)
 def test_methods(x):
     """Methods, functions and operators"""
-    return (x.sin().cos_(), torch.add(x, x, alpha=2), x @ x, x.sum(dim=0, keepdim=True), x.mean(), x.max(1).values, x.max(),
-            x.topk(2), x.sort(descending=True)[0], x.chunk(2), x.split([1, 3]), torch.cat([x, x]), torch.stack((x, x), dim=1),
-            x.permute(1, 0), x.transpose(0, 1), x.unsqueeze(0).squeeze(), x.flatten(), x.masked_fill(x > 0, 0.0), x.where(
+    return (x.sin().cos_(), torch.add(x, x, alpha=2), x @ x, x.sum(dim=0, keepdim=True), x.mean(), x.max(1).values,
+            x.max(),
+            x.topk(2), x.sort(descending=True)[0], x.chunk(2), x.split([1, 3]), torch.cat([x, x]),
+            torch.stack((x, x), dim=1),
+            x.permute(1, 0), x.transpose(0, 1), x.unsqueeze(0).squeeze(), x.flatten(), x.masked_fill(x > 0, 0.0),
+            x.where(
                 x > 0, -x), x.clamp(min=0), x.unbind(), torch.einsum("ij,jk->ik", x, x), x.norm(), x.std(), x.var(1),
-            nnf.softmax(x, -1), nnf.gelu(x), nnf.layer_norm(x, (4,)), x.argmax(), x.any(), x.isnan(), x.tril(), x.diag())
+            nnf.softmax(x, -1), nnf.gelu(x), nnf.layer_norm(x, (4,)), x.argmax(), x.any(), x.isnan(), x.tril(),
+            x.diag())
 
 
 @case(F(4), F(4), graphs=1)
 def test_operators(x, y):
     """Operators, reflected and compared"""
-    return (x + y, 1 - x, x * 2, 1 / (y * y + 1), x ** 2, 2 ** x, x // 2, x % 2, -x, abs(x), x > y, x <= 0, x == y, x != y,
+    return (x + y, 1 - x, x * 2, 1 / (y * y + 1), x ** 2, 2 ** x, x // 2, x % 2, -x, abs(x), x > y, x <= 0, x == y,
+            x != y,
             ~(x > 0), (x > 0) & (y > 0), (x > 0) | True, (x > 0) ^ (y > 0), x.int() << 1, +x, 5 % (y * y + 1))
 
 
@@ -70,7 +82,7 @@ def test_inplace(x):
 def test_setitem(x):
     """`x[i] = y`: ints, slices, masks, index tensors, ellipsis"""
     x[0] = 1
-    x[1:3, 0] = x[0, 1:]
+    x[1:3, 0] = x[0, 1:] * 2
     x[..., -1] = 5.0
     x[x > 4] = 0
     x[torch.tensor([0, 2])] = x[1]
@@ -82,7 +94,8 @@ def test_setitem(x):
 def test_getitem(x):
     """`x[...]`: ints, slices, None, tensors, lists"""
     i = torch.tensor([0, 2])
-    return x[0], x[-1, 1:], x[:, None], x[i], x[i, i], x[[0, 1]], x[..., 0], x[1:3][0], x[i[0]], x[:, [True, False, True]], x[()]
+    return x[0], x[-1, 1:], x[:, None], x[i], x[i, i], x[[0, 1]], x[..., 0], x[1:3][0], x[i[0]], x[:,
+            [True, False, True]], x[()]
 
 
 @case(F(4, 3))
@@ -236,8 +249,10 @@ def test_tensor_hook(x):
 @case(F(4), graphs=1)
 def test_rng(x):
     """RNG functions: same numbers under one seed"""
-    return (x + torch.rand(4), torch.randn(2, 3), torch.randint(0, 5, (3,)), torch.rand_like(x), nnf.dropout(x, 0.5), torch.randperm(
-        5), x.clone().uniform_(), torch.bernoulli(torch.full((4,), 0.5)), x.clone().normal_(), torch.normal(0.0, x.abs()))
+    return (x + torch.rand(4), torch.randn(2, 3), torch.randint(0, 5, (3,)), torch.rand_like(x), nnf.dropout(x, 0.5),
+            torch.randperm(
+        5), x.clone().uniform_(), torch.bernoulli(torch.full((4,), 0.5)), x.clone().normal_(),
+        torch.normal(0.0, x.abs()))
 
 
 @case(F(4))
@@ -252,8 +267,10 @@ def test_manual_seed(x):
 @case(F(4), graphs=1)
 def test_creation(x):
     """Creation functions"""
-    return (torch.zeros(2), torch.ones_like(x), torch.full((2,), 3), torch.arange(4) + x, torch.linspace(0, 1, 3), torch.eye(2),
-            torch.tensor([1, 2]), torch.tensor(3.5), torch.empty(0), x.new_tensor([1.0]), x.new_full((2,), 1), torch.tensor(
+    return (torch.zeros(2), torch.ones_like(x), torch.full((2,), 3), torch.arange(4) + x, torch.linspace(0, 1, 3),
+            torch.eye(2),
+            torch.tensor([1, 2]), torch.tensor(3.5), torch.empty(0), x.new_tensor([1.0]), x.new_full((2,), 1),
+            torch.tensor(
                 [[1.0, 2.0]], dtype=torch.float64), torch.as_tensor(2), torch.scalar_tensor(3), torch.meshgrid(
                     torch.arange(2), torch.arange(2), indexing="ij"))
 
@@ -395,7 +412,8 @@ def test_complex_tensors(x):
 def test_scalar_tensor_mix(x, n):
     """Scalars promoted with 0-d and integer tensors"""
     z = torch.tensor(2)
-    return x * z, z + 1.5, z / 2, (x > 0) + 1, x.int() / 2, z * n, x.half() * 2.0, torch.result_type(x, 1), z ** 2, 2 ** z
+    return x * z, z + 1.5, z / 2, (x > 0) + 1, x.int() / 2, z * n, x.half() * 2.0, torch.result_type(x,
+            1), z ** 2, 2 ** z
 
 
 @case(F(2, 3), graphs=1)
@@ -421,7 +439,10 @@ def test_resize_like(x):
 def test_functional_calls(x):
     """torch.nn.functional and torch.linalg"""
     w = torch.ones(4, 4)
-    return (nnf.linear(x, w), nnf.relu(x, inplace=False), nnf.pad(x, (1, 1)), nnf.one_hot(torch.tensor([0, 2])), nnf.embedding(
-        torch.tensor([0, 1]), x), nnf.cross_entropy(x, torch.tensor([0, 1, 2, 3])), nnf.interpolate(x[None, None], scale_factor=2),
-            torch.linalg.norm(x), nnf.scaled_dot_product_attention(x[None], x[None], x[None]), nnf.normalize(x), torch.bmm(
+    return (nnf.linear(x, w), nnf.relu(x, inplace=False), nnf.pad(x, (1, 1)), nnf.one_hot(torch.tensor([0, 2])),
+            nnf.embedding(
+        torch.tensor([0, 1]), x), nnf.cross_entropy(x, torch.tensor([0, 1, 2, 3])),
+        nnf.interpolate(x[None, None], scale_factor=2),
+            torch.linalg.norm(x), nnf.scaled_dot_product_attention(x[None], x[None], x[None]), nnf.normalize(x),
+            torch.bmm(
                 x[None], x[None]), torch.linalg.vector_norm(x, dim=1), nnf.avg_pool1d(x[None], 2))
