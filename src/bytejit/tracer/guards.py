@@ -93,28 +93,30 @@ class Expr:
 
 # ---- global state ------------------------------------------------------------------------------------------------
 
-_C = torch._C
-# name -> (text over env names T = torch._C, F = torch._C._functorch, A = torch.autograd.forward_ad; getter)
-STATES: dict[str, tuple[str, Callable[[], Any]]] = {
-    "grad_mode": ("T.is_grad_enabled()", _C.is_grad_enabled),
-    "inference_mode": ("T.is_inference_mode_enabled()", _C.is_inference_mode_enabled),
-    "autocast": ("T._is_any_autocast_enabled()", _C._is_any_autocast_enabled),
-    "function_modes": ("T._len_torch_function_stack()", _C._len_torch_function_stack),
-    "function_enabled": ("T._is_torch_function_enabled()", _C._is_torch_function_enabled),
-    "dispatch_modes": ("T._len_torch_dispatch_stack()", _C._len_torch_dispatch_stack),
-    "functorch_level": ("F.maybe_current_level()", _C._functorch.maybe_current_level),
-    "forward_ad_level": ("A._current_level", lambda: torch.autograd.forward_ad._current_level),
-    "default_dtype": ("T.get_default_dtype()", torch.get_default_dtype),
-    "deterministic": ("T._get_deterministic_algorithms()", _C._get_deterministic_algorithms),
-    "anomaly": ("T.is_anomaly_enabled()", _C.is_anomaly_enabled),
-    "autocast_cache": ("T.is_autocast_cache_enabled()", _C.is_autocast_cache_enabled),
+def _autocast(device: str) -> tuple[bool, torch.dtype]:
+    return torch._C.is_autocast_enabled(device), torch._C.get_autocast_dtype(device)
+
+
+_C, _AD = torch._C, torch.autograd.forward_ad
+# name -> (getter, text of its call; "{f}" is the getter itself)
+STATES: dict[str, tuple[Callable[[], Any], str]] = {
+    "grad_mode": (_C.is_grad_enabled, "{f}()"),
+    "inference_mode": (_C.is_inference_mode_enabled, "{f}()"),
+    "autocast": (_C._is_any_autocast_enabled, "{f}()"),
+    "function_modes": (_C._len_torch_function_stack, "{f}()"),          # torch.device as a context is one of them
+    "function_enabled": (_C._is_torch_function_enabled, "{f}()"),       # matters to tensor subclasses only
+    "dispatch_modes": (_C._len_torch_dispatch_stack, "{f}()"),
+    "functorch_level": (_C._functorch.maybe_current_level, "{f}()"),    # vmap, torch.func.grad: a plain type hides wrappers
+    "forward_ad_level": (lambda: _AD._current_level, "_AD._current_level"),
+    "default_dtype": (torch.get_default_dtype, "{f}()"),
+    "deterministic": (_C._get_deterministic_algorithms, "{f}()"),
+    "anomaly": (_C.is_anomaly_enabled, "{f}()"),
+    "autocast_cache": (_C.is_autocast_cache_enabled, "{f}()"),
+    "autocast_cpu": (lambda: _autocast("cpu"), "{f}()"),
+    "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
 }
-for _device in ("cpu", "cuda"):
-    STATES[f"autocast_{_device}"] = (
-        f"(T.is_autocast_enabled({_device!r}), T.get_autocast_dtype({_device!r}))",
-        lambda d=_device: (_C.is_autocast_enabled(d), _C.get_autocast_dtype(d)))
-ALWAYS = ("grad_mode", "inference_mode", "autocast", "function_modes", "function_enabled", "dispatch_modes",
-          "functorch_level", "forward_ad_level", "default_dtype", "deterministic")
+ALWAYS = ("grad_mode", "inference_mode", "autocast", "function_modes", "dispatch_modes", "functorch_level", "forward_ad_level",
+          "default_dtype", "deterministic")
 
 
 @dataclass(frozen=True, slots=True, eq=True, repr=False)
@@ -126,8 +128,9 @@ class State(Source):
     __hash__ = Source.__hash__
 
     def expr(self, at: Printer) -> str:
-        at.env.update(T=torch._C, F=torch._C._functorch, A=torch.autograd.forward_ad)
-        return STATES[self.which][0]
+        getter, text = STATES[self.which]
+        at.env["_AD"] = _AD
+        return text.format(f=at.bind(getter, "f")) if "{" in text else text
 
     def name(self) -> str:
         return f"torch's {self.which}"
@@ -275,6 +278,12 @@ def _function(at: Printer, x: str, fn: Ref) -> str:
     return " and ".join(parts)
 
 
+def _state(at: Printer, x: str, value: Any) -> str:
+    if type(value) is bool or (type(value) is int and value == 0):      # these getters answer a bool or a count
+        return x if value else f"not {x}"
+    return f"{x} == {at.literal(value)}" if type(value) in (int, tuple) else f"{x} is {_is(at, value)}"
+
+
 def _truth(at: Printer, x: str, value: bool) -> str:
     return f"{x}" if value else f"not {x}"
 
@@ -294,8 +303,7 @@ KINDS: dict[str, Row] = {
                 once=False, cost=300),
     EXPR: Row(_expr, "", "{want} no longer holds", cost=60),
     ALIAS: Row(lambda at, x, v: f"{x} is {'' if v[1] else 'not '}{at.source(v[0])}", "", "{name} and {want} changed", cost=15),
-    GLOBAL_STATE: Row(lambda at, x, v: (f"{x} == {at.literal(v)}" if isinstance(v, (int, tuple)) and not isinstance(v, bool)
-                                        else f"{x} is {_is(at, v)}"), "{x}", "{name} was {want}, is {got}", cost=30),
+    GLOBAL_STATE: Row(_state, "{x}", "{name} was {want}, is {got}", cost=30),
     FUNCTION: Row(_function, "{x}", "{name} has another code or other defaults", once=False, cost=60),
     NOT_NONE: Row(lambda at, x, v: f"{x} is not None", "", "{name} is None", cost=10),
     NO_GRAD_FN: Row(lambda at, x, v: f"{x}.grad_fn is None", "{x}.grad_fn", "{name} has got a grad_fn", cost=40),
@@ -342,10 +350,10 @@ class GuardSet:
     def add_state(self, *names: str) -> None:
         """Guard global state as it is now: the rows of STATES named, or ALWAYS (with autocast's details when it is on)."""
         wanted = list(names or ALWAYS)
-        if not names and STATES["autocast"][1]():
+        if not names and STATES["autocast"][0]():
             wanted += ["autocast_cpu", "autocast_cuda", "autocast_cache"]
         for name in wanted:
-            self.add(GLOBAL_STATE, State(name), STATES[name][1]())
+            self.add(GLOBAL_STATE, State(name), STATES[name][0]())
 
     def update(self, other: GuardSet) -> None:
         """Add all guards of another set."""

@@ -1,0 +1,363 @@
+"""Calls: what a callee means. Python functions are inlined, torch's are recorded, pure builtins are folded."""
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+
+from ..source import Attr
+from .attrs import class_lookup
+from .containers import NotConstant, is_constant, to_python
+from .exceptions import exception_var
+from .frame import Frame, bind
+from .operators import class_attribute
+from .signals import Break, Raised
+from .torch_ops import is_torch_function
+from .values import (NONE, NULL, CellVar, DictVar, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, PropertyVar,
+                     SeqVar, SetVar, SuperVar, TensorVar, Var)
+
+HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
+POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
+
+
+def models(*callables):
+    """Register `handler(t, args: list[Var], kwargs: dict[str, Var]) -> Var` for real callables."""
+    def register(handler):
+        for c in callables:
+            HANDLERS[c] = handler
+        return handler
+    return register
+
+
+def replaces(*callables):
+    """Register a Python function to be inlined in place of C callables."""
+    def register(function):
+        for c in callables:
+            POLYFILLS[c] = function
+        return function
+    return register
+
+
+MAX_DEPTH = 180
+
+
+class Calls:
+    """The part of the tracer that calls."""
+
+    def has_handler(self, obj) -> bool:
+        try:
+            return obj in HANDLERS or obj in POLYFILLS or is_torch_function(obj)
+        except TypeError:
+            return False
+
+    def call_python(self, obj, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
+        """Call a real callable with modelled arguments."""
+        return self.real(self.call(Known(obj), args, kwargs or {}))
+
+    def call(self, fn: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """fn(*args, **kwargs). Raises: Raised, Break."""
+        fn = self.real(fn)
+        while isinstance(fn, MethodVar):
+            args = [fn.self, *args]
+            fn = self.real(fn.func)
+        if isinstance(fn, FuncVar):
+            return self.call_function(fn, args, kwargs)
+        if isinstance(fn, Known):
+            return self.call_known(fn, args, kwargs)
+        if isinstance(fn, InstanceVar):
+            return self.call_instance(fn, args, kwargs)
+        if isinstance(fn, PropertyVar):
+            raise Break("calling a descriptor")
+        raise self.raised(TypeError(f"'{self.type_of(fn).__name__}' object is not callable"))
+
+    def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if fn.real is not None:
+            handler = HANDLERS.get(fn.real)
+            if handler is not None:
+                return handler(self, [self.real(a) for a in args], {k: self.real(v) for k, v in kwargs.items()})
+            if is_torch_function(fn.real):
+                return self.call_tensor_op(fn.real, args, kwargs)
+            reason = self.not_inlined(fn.real)
+            if reason:
+                raise Break(reason)
+            if fn.real in POLYFILLS:
+                fn = self.constant(POLYFILLS[fn.real])
+        return self.inline(fn, args, kwargs)
+
+    def inline(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """Run a Python function's body in the trace; a generator function gives a suspended GenVar."""
+        code = fn.code
+        if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise Break(f"the async function {fn.qualname}")
+        if self.frame is not None and self.frame.depth > MAX_DEPTH:
+            raise Break(f"calls nested more than {MAX_DEPTH} deep")
+        frame = Frame(code, fn.globals, self.frame, fn)
+        self.set_up(frame, bind(self, fn, args, kwargs), fn.closure)
+        if code.co_flags & inspect.CO_GENERATOR:
+            frame.generator = GenVar(frame, self.steps)
+            return frame.generator
+        self.inlined[id(code)] = code
+        return self.run(frame)
+
+    def set_up(self, frame: Frame, values: dict[str, Var], closure: tuple[CellVar, ...]) -> None:
+        """Locals and cells of a new frame."""
+        code = frame.code
+        for name in code.co_cellvars:
+            frame.cells[name] = CellVar(values.pop(name, None))
+        for name, cell in zip(code.co_freevars, closure):
+            frame.cells[name] = self.real(cell)
+        frame.locals.update(values)
+
+    def resume(self, gen: GenVar, value: Var, thrown: Raised | None = None) -> tuple[bool, Var]:
+        """Run a generator to its next yield: (False, yielded) or (True, returned). Raises: Raised."""
+        if gen.running:
+            raise self.raised(ValueError("generator already executing"))
+        if gen.finished:
+            if thrown is not None:
+                raise thrown
+            return True, NONE
+        frame = gen.frame
+        self.mutations += 1
+        if not gen.started and not self.is_same(value, NONE):
+            raise self.raised(TypeError("can't send non-None value to a just-started generator"))
+        if gen.started:
+            frame.push(value)
+        if thrown is not None and not gen.started:
+            gen.finished = True
+            raise thrown
+        frame.inject, frame.parent = thrown, self.frame
+        frame.depth = self.frame.depth + 1 if self.frame else 1
+        gen.started = gen.running = True
+        try:
+            result = self.run(frame)
+        except Raised as e:
+            gen.finished = True
+            if issubclass(e.exc.cls, StopIteration):      # 3.11 wraps here, later versions in the generator's own code
+                new = exception_var(RuntimeError("generator raised StopIteration"))
+                new.slots["__cause__"] = new.slots["__context__"] = e.exc
+                raise Raised(new) from None
+            raise
+        except Break:
+            gen.finished = True
+            raise
+        finally:
+            gen.running = False
+        gen.finished = not frame.suspended
+        return gen.finished, result
+
+    def call_instance(self, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if fn.cls is functools.partial and fn.real is not None:
+            inner, first, named = (Lazy(getattr(fn.real, n), Attr(fn.source, n)) for n in ("func", "args", "keywords"))
+            merged = {self.const(k): v for k, v in self.mapping_items(named)}
+            return self.call(inner, [*self.iterate(named := first), *args], {**merged, **kwargs})
+        if fn.cls is functools.partial:
+            return self.call(fn.slots["func"], [*fn.slots["args"].items, *args],
+                             {**{self.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs})
+        found, owner = class_lookup(fn.cls, "__call__")
+        if isinstance(found, types.FunctionType):
+            return self.call(self.class_value(owner, "__call__", found), [fn, *args], kwargs)
+        if fn.real is not None and isinstance(fn.real, functools._lru_cache_wrapper):
+            raise Break("a call of a cached function (functools.lru_cache)")
+        if fn.real is not None and is_torch_function(fn.real):
+            return self.call_tensor_op(fn.real, args, kwargs)
+        if found is None or owner is None:
+            raise self.raised(TypeError(f"'{fn.cls.__name__}' object is not callable"))
+        raise Break(f"a call of a {fn.cls.__module__}.{fn.cls.__name__}, a C object")
+
+    def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        obj = fn.obj
+        try:
+            handler = HANDLERS.get(obj)
+        except TypeError:
+            handler = None
+        if handler is not None:
+            return handler(self, [self.real(a) for a in args], {k: self.real(v) for k, v in kwargs.items()})
+        if isinstance(obj, types.FunctionType):
+            return self.call_function(self.constant(obj), args, kwargs)
+        if is_torch_function(obj):
+            return self.call_tensor_op(obj, args, kwargs)
+        if isinstance(obj, type):
+            return self.instantiate(obj, args, kwargs)
+        if isinstance(obj, types.MethodWrapperType) or isinstance(obj, types.BuiltinMethodType):
+            return self.call_builtin(obj, args, kwargs)
+        try:
+            polyfill = POLYFILLS.get(obj)
+        except TypeError:
+            polyfill = None
+        if polyfill is not None:
+            return self.inline(self.constant(polyfill), args, kwargs)
+        if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return self.call_builtin(obj, args, kwargs)
+        raise Break(f"a call of {describe(obj)}")
+
+    def call_builtin(self, obj, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """A C function: folded when it is pure and its arguments are constants."""
+        polyfill = POLYFILLS.get(obj) if not isinstance(getattr(obj, "__self__", None), (list, dict, set)) else None
+        if polyfill is not None:
+            return self.inline(self.constant(polyfill), args, kwargs)
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, (tuple, str, bytes, int, float, complex, range, frozenset, type)) or is_constant(owner) and owner is not None:
+            unbound = getattr(type(owner), obj.__name__, None) if not isinstance(owner, type) else None
+            if unbound in HANDLERS:
+                return HANDLERS[unbound](self, [self.constant(owner), *map(self.real, args)], kwargs)
+        if not is_pure(obj):
+            raise Break(f"a call of {describe(obj)}")
+        args = [self._unwrap(a) for a in args]
+        try:
+            real_args = [to_python(self, a, classes=True) for a in args]
+            real_kwargs = {k: to_python(self, self._unwrap(v), classes=True) for k, v in kwargs.items()}
+        except NotConstant as e:
+            if any(isinstance(self.real(a), TensorVar) for a in args):
+                raise Break(f"{describe(obj)} needs a tensor's value") from None
+            raise Break(f"a call of {describe(obj)} with {e}") from None
+        try:
+            result = obj(*real_args, **real_kwargs)
+        except Exception as e:
+            raise self.raised(e) from None
+        return self.model(result)
+
+    def _unwrap(self, v: Var) -> Var:
+        v = self.real(v)
+        return v.base if isinstance(v, InstanceVar) and isinstance(v.base, Known) else v
+
+    def model(self, value) -> Var:
+        """A fresh value that a folded call made."""
+        if type(value) is list:
+            return SeqVar([self.model(v) for v in value], list)
+        if type(value) is tuple:
+            return SeqVar([self.model(v) for v in value], tuple)
+        if type(value) is dict:
+            return DictVar({k: (self.model(k), self.model(v)) for k, v in value.items()})
+        if type(value) in (set, frozenset):
+            return SetVar({v: self.model(v) for v in value}, type(value))
+        return self.constant(value)
+
+    # ---- classes ----------------------------------------------------------------------------------------------------
+    def instantiate(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """cls(*args, **kwargs): the metaclass's __call__, else __new__ and __init__."""
+        meta_call, owner = class_lookup(type(cls), "__call__")
+        if isinstance(meta_call, types.FunctionType):
+            if issubclass(type(cls), type(__import__("enum").Enum)):
+                return self._fold_class(cls, args, kwargs)
+            return self.call(self.class_value(owner, "__call__", meta_call), [Known(cls), *args], kwargs)
+        if meta_call is not type.__call__:
+            raise Break(f"making a {describe(cls)}")
+        obj = self._new(cls, args, kwargs)
+        if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls):
+            init, init_owner = class_lookup(obj.cls, "__init__")
+            if isinstance(init, types.FunctionType):
+                result = self.real(self.call(self.class_value(init_owner, "__init__", init), [obj, *args], kwargs))
+                if not self.is_same(result, NONE):
+                    raise self.raised(TypeError(f"__init__() should return None, not '{self.type_of(result).__name__}'"))
+            elif init is object.__init__:
+                new = class_lookup(cls, "__new__")[0]
+                if (args or kwargs) and new is object.__new__:
+                    raise self.raised(TypeError(f"{cls.__name__}() takes no arguments"))
+            elif not issubclass(cls, BaseException) and self.has_handler(init):
+                self.call(Known(init), [obj, *args], kwargs)
+        return obj
+
+    def _new(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        new, owner = class_lookup(cls, "__new__")
+        if isinstance(new, (staticmethod, types.FunctionType)):
+            fn = new.__func__ if isinstance(new, staticmethod) else new
+            if hasattr(cls, "_fields") and fn.__module__.startswith("namedtuple"):
+                return self._named_tuple(cls, fn, args, kwargs)
+            return self.real(self.call(self.constant(fn), [Known(cls), *args], kwargs))
+        if new is object.__new__:
+            return self.object_new(cls)
+        if issubclass(cls, BaseException):
+            made = self.object_new(cls)
+            made.slots["args"] = SeqVar(list(args), tuple)
+            if kwargs and class_lookup(cls, "__init__")[0] is BaseException.__init__:
+                raise self.raised(TypeError(f"{cls.__name__}() takes no keyword arguments"))
+            if issubclass(cls, (OSError, SyntaxError, UnicodeError, BaseExceptionGroup)) or kwargs:
+                raise Break(f"making a {describe(cls)}")
+            return made
+        for base in (dict, list, set, tuple, int, float, str):
+            if issubclass(cls, base) and new is class_lookup_new(base, cls):
+                return self._new_of_builtin(cls, base, args, kwargs)
+        if is_pure(cls):
+            return self._fold_class(cls, args, kwargs)
+        raise Break(f"making a {describe(cls)}")
+
+    def object_new(self, cls: type) -> InstanceVar:
+        if getattr(cls, "__abstractmethods__", None):
+            try:
+                object.__new__(cls)
+            except TypeError as e:
+                raise self.raised(e) from None
+        self.mutations += 1
+        made = InstanceVar(cls, step=self.steps)
+        if not any("__dict__" in c.__dict__ for c in cls.__mro__):
+            made.ns = None
+        return made
+
+    def _new_of_builtin(self, cls: type, base: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """An instance of a user's subclass of a built-in type; the part __init__ fills stays empty here."""
+        import collections
+        made = self.object_new(cls)
+        if base is dict:
+            kind = next((k for k in (collections.OrderedDict, collections.defaultdict, collections.Counter) if issubclass(cls, k)), dict)
+            made.base = DictVar({}, kind, factory=NONE)
+        elif base is list:
+            made.base = SeqVar([], list)
+        elif base is set:
+            made.base = SetVar({})
+        else:
+            made.base = self.call_python(base, args[:1] if base is tuple else args, {} if base is tuple else kwargs)
+            made.new_args = list(args)
+        return made
+
+    def _named_tuple(self, cls, fn, args, kwargs) -> Var:
+        bound = bind(self, self.constant(fn), [Known(cls), *args], kwargs)
+        items = SeqVar([bound[name] for name in cls._fields], cls)
+        if cls.__new__ is fn and cls.__dict__.get("__slots__") == () and cls.__mro__[1] is tuple:
+            return items
+        made = self.object_new(cls)
+        made.base = SeqVar(items.items, tuple)
+        return made
+
+    def _fold_class(self, cls: type, args, kwargs) -> Var:
+        try:
+            real_args = [to_python(self, self._unwrap(a), classes=True) for a in args]
+            real_kwargs = {k: to_python(self, v, classes=True) for k, v in kwargs.items()}
+        except NotConstant as e:
+            raise Break(f"making a {describe(cls)} from {e}") from None
+        return self.fold(lambda: cls(*real_args, **real_kwargs))
+
+
+def class_lookup_new(base: type, cls: type):
+    """The C-level __new__ that a subclass of `base` inherits when no Python class on its way defines one."""
+    found = class_attribute(cls, "__new__")
+    return found if getattr(found, "__self__", None) is not None and issubclass(found.__self__, base) else base.__new__
+
+
+PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "itertools", "time_none", "_stat", "binascii", "unicodedata"}
+PURE_BUILTINS = {abs, all, any, ascii, bin, bool, bytes, callable, chr, complex, dict, divmod, float, format, frozenset, hash, hex,
+                 int, len, list, max, min, oct, ord, pow, range, repr, reversed, round, set, slice, sorted, str, sum, tuple, bytearray}
+
+
+def is_pure(obj) -> bool:
+    """Whether a C callable on constant arguments has no effect and always the same answer."""
+    import torch
+    if isinstance(obj, type):
+        return obj in PURE_BUILTINS or obj in (torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
+    try:
+        if obj in PURE_BUILTINS:
+            return True
+    except TypeError:
+        return False
+    owner = getattr(obj, "__self__", None)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        return is_constant(owner) or owner in (int, float, str, bytes, dict, complex, frozenset)
+    if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)):
+        return getattr(obj, "__objclass__", None) in (int, float, str, bytes, complex, bool, tuple, frozenset, range, type(None), object)
+    return getattr(obj, "__module__", None) in PURE_MODULES
+
+
+def describe(obj) -> str:
+    """A callable as a message names it."""
+    module = getattr(obj, "__module__", None)
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)

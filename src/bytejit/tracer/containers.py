@@ -1,0 +1,109 @@
+"""Keys of modelled dicts and sets, and turning modelled values into real ones when all of them are constants."""
+from __future__ import annotations
+
+import enum
+import types
+
+import torch
+
+from .signals import Break
+from .values import (DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var)
+
+# immutable values whose operations may be carried out at trace time
+CONSTANT_TYPES = frozenset({
+    int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), range, torch.dtype,
+    torch.device, torch.layout, torch.memory_format, torch.qscheme, types.CodeType, torch.finfo, torch.iinfo})
+
+
+def is_constant(obj: object) -> bool:
+    """Whether a real object is an immutable value, equal objects being interchangeable."""
+    cls = type(obj)
+    if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum):
+        return True
+    if cls in (tuple, frozenset, torch.Size):
+        return all(map(is_constant, obj))
+    return cls is slice and is_constant(obj.start) and is_constant(obj.stop) and is_constant(obj.step)
+
+
+class ByIdentity:
+    """The key of a value that hashes by identity."""
+
+    __slots__ = ("var",)
+
+    def __init__(self, var: Var):
+        self.var = var
+
+    def __hash__(self) -> int:
+        return id(self.var)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and other.var is self.var
+
+
+def key_of(t, var: Var):
+    """A hashable key for a modelled dict: equal values get equal keys. Raises: Raised(TypeError) for unhashable ones."""
+    var = t.real(var)
+    if isinstance(var, Known):
+        try:
+            hash(var.obj)
+        except TypeError as e:
+            raise t.raised(e) from None
+        return var.obj
+    if isinstance(var, SeqVar):
+        if var.cls in (tuple, torch.Size) or issubclass(var.cls, tuple):
+            return tuple(key_of(t, v) for v in var.items)
+        raise t.raised(TypeError(f"unhashable type: '{var.cls.__name__}'"))
+    if isinstance(var, (DictVar, SetVar)):
+        if isinstance(var, SetVar) and var.cls is frozenset:
+            return frozenset(var.items)
+        raise t.raised(TypeError(f"unhashable type: '{var.cls.__name__}'"))
+    if isinstance(var, FuncVar) and var.real is not None:
+        return var.real
+    if isinstance(var, InstanceVar):
+        if var.base is not None and isinstance(var.base, Known):
+            return key_of(t, var.base)
+        cls_hash = getattr(var.cls, "__hash__", None)
+        if cls_hash is None:
+            raise t.raised(TypeError(f"unhashable type: '{var.cls.__name__}'"))
+        if cls_hash is not object.__hash__ and cls_hash is not BaseException.__hash__:
+            raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
+    if isinstance(var, MethodVar):
+        raise Break("a bound method as a key")
+    return ByIdentity(var)
+
+
+class NotConstant(Exception):
+    """A value has parts that exist only when the graph runs, or that may not be touched while tracing."""
+
+
+def to_python(t, var: Var, *, classes: bool = False) -> object:
+    """The real value of a Var made of constants (deeply). Raises: NotConstant. `classes`: admit functions and classes."""
+    var = t.real(var)
+    if isinstance(var, Known):
+        if classes or is_constant(var.obj) or isinstance(var.obj, (type, types.BuiltinFunctionType, types.ModuleType)):
+            return var.obj
+        raise NotConstant(repr(var))
+    if isinstance(var, SeqVar):
+        items = [to_python(t, v, classes=classes) for v in var.items]
+        return _sequence(var, items)
+    if isinstance(var, DictVar):
+        t.complete(var)
+        if var.cls is dict:
+            return {to_python(t, k, classes=classes): to_python(t, v, classes=classes) for k, v in var.items.values()}
+    if isinstance(var, SetVar):
+        return var.cls(to_python(t, v, classes=classes) for v in var.items.values())
+    if isinstance(var, SliceVar):
+        return slice(*(to_python(t, v, classes=classes) for v in var.parts))
+    if isinstance(var, InstanceVar) and isinstance(var.base, Known) and var.real is not None:
+        return var.real
+    if classes and isinstance(var, FuncVar) and var.real is not None:
+        return var.real
+    raise NotConstant(repr(var))
+
+
+def _sequence(var: SeqVar, items: list):
+    if var.cls in (list, tuple, torch.Size):
+        return var.cls(items)
+    if hasattr(var.cls, "_fields"):
+        return var.cls._make(items)
+    raise NotConstant(repr(var))

@@ -1,0 +1,358 @@
+"""Leaving a region: Python statements that rebuild values, replay effects on outside objects, and answer the exit."""
+from __future__ import annotations
+
+import collections
+import functools
+import types
+
+import torch
+
+from ..source import Source
+from .containers import ByIdentity, is_constant
+from .signals import Break
+from .values import (NULL, CellVar, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, SeqVar,
+                     SetVar, SliceVar, SuperVar, TensorVar, Var)
+
+
+class CannotRebuild(Exception):
+    """A value cannot leave the region as it is; the region has to end before `step`, where it was made."""
+
+    def __init__(self, what: str, step: int):
+        super().__init__(what)
+        self.what, self.step = what, step
+
+
+class Rebuild:
+    """Writes the tail of an entry. Use: plan what leaves (`scan`), then `write(printer)` the statements.
+
+    `outputs`: FX nodes that the graph has to return, named o0, o1, ... in the text.
+    """
+
+    def __init__(self, t, twin=None):
+        self.t, self.twin = t, twin
+        self.outputs: list = []
+        self.output_at: dict = {}
+        self.lines: list[str] = []
+        self.fills: list[str] = []
+        self.names: dict[int, str] = {}
+        self.count = 0
+        self.at = None
+
+    # ---- which tensors leave: found by a dry run of the same code ------------------------------------------------------------
+    def write(self, printer, leaving: list[Var], answer) -> str:
+        """Statements; `answer(expressions) -> str` makes the last one."""
+        self.at, self.lines, self.names, self.count = printer, [], {}, 0
+        values = [self.value(v) for v in leaving]
+        effects = self.effects()
+        return "\n".join([*self.lines, *effects, answer(values)])
+
+    def new_name(self, v: Var) -> str:
+        name = self.names[id(v)] = f"n{self.count}"
+        self.count += 1
+        return name
+
+    def bind(self, obj) -> str:
+        return self.at.bind(obj, "k")
+
+    # ---- values ------------------------------------------------------------------------------------------------------------------
+    def value(self, v: Var) -> str:
+        """A Python expression for a Var; statements that it needs go to `lines` first."""
+        if type(v) is Lazy:
+            if v.var is None:
+                return self.at.source(v.source)
+            if v.var.source is None and v.source is not None and not isinstance(v.var, (TensorVar, Known)):
+                return self.value(v.var)
+            v = v.var
+        if v is NULL:
+            raise AssertionError("a NULL leaves by its slot")
+        if isinstance(v, TensorVar):
+            return self.tensor(v)
+        if isinstance(v, Known):
+            return self.known(v)
+        if id(v) in self.names:
+            return self.names[id(v)]
+        if v.source is not None:
+            return self.at.source(v.source)
+        return MAKERS[type(v)](self, v)
+
+    def tensor(self, v: TensorVar) -> str:
+        if v.source is not None and v.real is not None:
+            return self.at.source(v.source)
+        known = id(v) in self.names
+        if v.node not in self.output_at:
+            self.output_at[v.node] = len(self.outputs)
+            self.outputs.append(v.node)
+        name = f"o{self.output_at[v.node]}"
+        if v.attrs and not known:
+            self.names[id(v)] = name
+            for attr, value in v.attrs.items():
+                self.lines.append(f"setattr({name}, {attr!r}, {self.value(value)})")
+        return name
+
+    def known(self, v: Known) -> str:
+        obj = v.obj
+        if type(obj) in (int, str, bytes, bool) or obj is None or obj is Ellipsis:
+            return repr(obj)
+        if v.source is not None and not is_constant(obj):
+            return self.at.source(v.source)
+        return self.bind(obj)
+
+    def many(self, items) -> str:
+        return "".join(self.value(i) + ", " for i in items)
+
+    def sequence(self, v: SeqVar) -> str:
+        if v.cls is tuple:
+            return f"({self.many(v.items)})"
+        if v.cls is list:
+            name = self.new_name(v)
+            self.lines.append(f"{name} = []")
+            inside = self.many(v.items)
+            if inside:
+                self.lines.append(f"{name} += [{inside}]")
+            return name
+        if v.cls is collections.deque:
+            name = self.new_name(v)
+            self.lines.append(f"{name} = {self.bind(collections.deque)}([], {v.maxlen!r})")
+            self.lines.append(f"{name}.extend([{self.many(v.items)}])")
+            return name
+        cls = self.bind(v.cls)
+        inside = self.many(v.items)
+        name = self.new_name(v)
+        make = f"{self.bind(tuple.__new__)}({cls}, ({inside}))" if hasattr(v.cls, "_fields") else f"{cls}(({inside}))"
+        self.lines.append(f"{name} = {make}")
+        return name
+
+    def dict(self, v: DictVar) -> str:
+        name = self.new_name(v)
+        if v.cls is types.MappingProxyType:
+            raise CannotRebuild("a mapping proxy", 1)
+        if v.cls is collections.defaultdict:
+            made = f"{self.bind(v.cls)}({self.value(v.factory)})"
+        else:
+            made = "{}" if v.cls is dict else f"{self.bind(v.cls)}()"
+        self.lines.append(f"{name} = {made}")
+        self.fill_dict(name, v)
+        return name
+
+    def fill_dict(self, name: str, v: DictVar, setter: str = "") -> None:
+        for key, value in v.items.values():
+            k, x = self.value(key), self.value(value)
+            self.lines.append(f"{setter}({name}, {k}, {x})" if setter else f"{name}[{k}] = {x}")
+
+    def set(self, v: SetVar) -> str:
+        inside = self.many(v.items.values())
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(v.cls)}(({inside}))")
+        return name
+
+    def view(self, v: DictView) -> str:
+        return f"{self.value(v.owner)}.{v.kind}()"
+
+    def slice(self, v: SliceVar) -> str:
+        return f"slice({self.many(v.parts)})"
+
+    def cell(self, v: CellVar) -> str:
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(types.CellType)}()")
+        if v.content is not None:
+            self.lines.append(f"{name}.cell_contents = {self.value(v.content)}")
+        return name
+
+    def function(self, v: FuncVar) -> str:
+        name = self.new_name(v)
+        cells = []
+        for cell in v.closure:
+            cell = self.t.real(cell)
+            if id(cell) not in self.names and cell.source is None:
+                inner = self.new_name(cell)
+                self.lines.append(f"{inner} = {self.bind(types.CellType)}()")
+                self.fills.append((inner, cell))
+            cells.append(self.names.get(id(cell)) or self.at.source(cell.source))
+        defaults = f"({self.many(v.defaults)})" if v.defaults else "None"
+        closure = "(" + "".join(c + ", " for c in cells) + ")" if cells else "None"
+        self.lines.append(f"{name} = {self.bind(types.FunctionType)}({self.bind(v.code)}, {self.bind(v.globals)}, "
+                          f"{v.name!r}, {defaults}, {closure})")
+        if v.qualname != v.code.co_qualname:
+            self.lines.append(f"{name}.__qualname__ = {v.qualname!r}")
+        if v.kwdefaults:
+            self.lines.append(f"{name}.__kwdefaults__ = {{" + "".join(
+                f"{k!r}: {self.value(d)}, " for k, d in v.kwdefaults.items()) + "}")
+        if isinstance(v.annotations, DictVar):
+            self.lines.append(f"{name}.__annotations__ = {self.value(v.annotations)}")
+        elif isinstance(v.annotations, SeqVar):
+            pairs = zip(v.annotations.items[::2], v.annotations.items[1::2])
+            self.lines.append(f"{name}.__annotations__ = {{" + "".join(f"{self.value(k)}: {self.value(a)}, " for k, a in pairs) + "}")
+        for attr, value in v.attrs.items():
+            self.lines.append(f"{name}.{attr} = {self.value(value)}")
+        while self.fills:
+            inner, cell = self.fills.pop()
+            if cell.content is not None:
+                self.lines.append(f"{inner}.cell_contents = {self.value(cell.content)}")
+        return name
+
+    def method(self, v: MethodVar) -> str:
+        func = self.t.real(v.func)
+        if isinstance(func, Known) and isinstance(func.obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return f"{self.value(v.self)}.{func.obj.__name__}"
+        return f"{self.bind(types.MethodType)}({self.value(func)}, {self.value(v.self)})"
+
+    def super(self, v: SuperVar) -> str:
+        return f"super({self.bind(v.cls)}, {self.value(v.obj)})"
+
+    def instance(self, v: InstanceVar) -> str:
+        name = self.new_name(v)
+        cls = self.bind(v.cls)
+        if v.cls is functools.partial:
+            slots = v.slots
+            self.lines.append(f"{name} = {cls}({self.value(slots['func'])}, *{self.value(slots['args'])}, "
+                              f"**{self.value(slots['keywords'])})")
+            return name
+        if issubclass(v.cls, BaseException):
+            self.lines.append(f"{name} = {cls}.__new__({cls}, *{self.value(v.slots.get('args', SeqVar([], tuple)))})")
+        elif v.base is not None and isinstance(v.base, (Known, SeqVar)) and not (isinstance(v.base, SeqVar) and v.base.cls is list):
+            kind = type(v.base.obj) if isinstance(v.base, Known) else tuple
+            self.lines.append(f"{name} = {self.bind(kind.__new__)}({cls}, {self.value(v.base)})")
+        elif v.base is not None:
+            self.lines.append(f"{name} = {cls}.__new__({cls})")
+            self.fill_base(name, v)
+        else:
+            self.lines.append(f"{name} = {self.bind(object.__new__)}({cls})")
+        self.fill_instance(name, v)
+        return name
+
+    def fill_base(self, name: str, v: InstanceVar) -> None:
+        if isinstance(v.base, DictVar):
+            if v.base.cls is collections.defaultdict:
+                self.lines.append(f"{name}.default_factory = {self.value(v.base.factory)}")
+            self.fill_dict(name, v.base, self.bind(self.setter_of(v.base.cls)))
+        elif isinstance(v.base, SeqVar):
+            self.lines.append(f"{self.bind(list.extend)}({name}, [{self.many(v.base.items)}])")
+        else:
+            self.lines.append(f"{self.bind(set.update)}({name}, ({self.many(v.base.items.values())}))")
+
+    def setter_of(self, cls: type):
+        return collections.OrderedDict.__setitem__ if issubclass(cls, collections.OrderedDict) else dict.__setitem__
+
+    def fill_instance(self, name: str, v: InstanceVar) -> None:
+        if v.ns is not None and v.ns.items and v.ns.source is None:
+            inside = "".join(f"{self.value(k)}: {self.value(x)}, " for k, x in v.ns.items.values())
+            self.lines.append(f"{name}.__dict__.update({{{inside}}})")
+        for attr, value in v.slots.items():
+            if attr == "args" and issubclass(v.cls, BaseException) or value is NULL:
+                continue
+            self.lines.append(f"{self.bind(object.__setattr__)}({name}, {attr!r}, {self.value(value)})")
+
+    def iterator(self, v: IterVar) -> str:
+        s = v.state
+        name = self.new_name(v)
+        if v.done:
+            text = "iter(())"
+        elif v.kind == "seq" and "text" not in s:
+            text = f"iter({self.value(s['seq'])})"
+            self.lines.append(f"{name} = {text}")
+            if s["at"]:
+                self.lines.append(f"{name}.__setstate__({s['at']})" if s["seq"].cls in (list, tuple) else
+                                  f"for _ in range({s['at']}): next({name})")
+            return name
+        elif v.kind == "seq":
+            text = f"iter({self.value(s['text'])}[{s['at']}:])"
+        elif v.kind == "range":
+            text = f"iter({self.bind(s['range'][s['at']:])})"
+        elif v.kind == "reversed":
+            text = f"reversed({self.value(s['seq'])})"
+            skip = len(s["seq"].items) - 1 - s["at"]
+            self.lines.append(f"{name} = {text}")
+            if skip:
+                self.lines.append(f"for _ in range({skip}): next({name})")
+            return name
+        elif v.kind == "dict":
+            owner = self.value(s["owner"])
+            text = f"iter({owner}.{s['kind']}())"
+            self.lines.append(f"{name} = {text}")
+            if s["at"]:
+                self.lines.append(f"for _ in range({s['at']}): next({name})")
+            if self.t.dirty.get(id(s["owner"])) is not None and s["at"] < len(s["keys"]):
+                raise CannotRebuild("an iterator over a dict that the region changed", v.step)
+            return name
+        elif v.kind == "enumerate":
+            text = f"enumerate({self.value(s['of'])}, {s['at']})"
+        elif v.kind == "zip":
+            text = f"zip({self.many(s['of'])}{'strict=True' if s['strict'] else ''})"
+        elif v.kind in ("map", "filter"):
+            of = s["of"] if v.kind == "map" else [s["of"]]
+            text = f"{v.kind}({self.value(s['function'])}, {self.many(of)})"
+        elif v.kind == "callable":
+            text = f"iter({self.value(s['function'])}, {self.value(s['sentinel'])})"
+        else:
+            raise CannotRebuild(f"an iterator ({v.kind})", v.step)
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def generator(self, v: GenVar) -> str:
+        raise CannotRebuild("a generator that is still running", v.step)
+
+    # ---- effects ----------------------------------------------------------------------------------------------------------------------
+    def effects(self) -> list[str]:
+        """Writes to objects from outside. Values are computed into `lines` before any write."""
+        out: list[str] = []
+        for namespace, changes in self.t.globals_written.values():
+            g = self.bind(namespace)
+            for name, value in changes.items():
+                out.append(f"{g}[{name!r}] = {self.value(value)}" if value is not None else f"{g}.pop({name!r}, None)")
+        for v in list(self.t.dirty.values()):
+            out += WRITERS[type(v)](self, v)
+        for (function, key), args in self.t.state_set.items():
+            out.append(f"{self.bind(function)}{args!r}" if all(type(a) in (bool, str) for a in args)
+                       else f"{self.bind(function)}(*{self.bind(args)})")
+        return out
+
+    def write_cell(self, v: CellVar) -> list[str]:
+        if v.source is None:
+            return []
+        cell = self.at.source(v.source)
+        return [f"{cell}.cell_contents = {self.value(v.content)}" if v.content is not None else f"del {cell}.cell_contents"]
+
+    def write_sequence(self, v: SeqVar) -> list[str]:
+        target = self.at.source(v.source)
+        inside = self.many(v.items)
+        if v.cls is collections.deque:
+            return [f"{target}.clear()", f"{target}.extend(({inside}))"]
+        return [f"{self.bind(list.__setitem__)}({target}, slice(None), [{inside}])"]
+
+    def write_set(self, v: SetVar) -> list[str]:
+        target, inside = self.at.source(v.source), self.many(v.items.values())
+        return [f"{target}.clear()", f"{target}.update(({inside}))"]
+
+    def write_dict(self, v: DictVar) -> list[str]:
+        """Changed keys one by one where that gives the right order, else all of them anew."""
+        target = self.at.source(v.source)
+        real = v.real
+        kind = next((c for c in (collections.OrderedDict, dict) if isinstance(real, c)), dict)
+        setter, deleter, clear = (self.bind(getattr(kind, n)) for n in ("__setitem__", "__delitem__", "clear"))
+        entries = [(self.value(k), self.value(x), key, x) for key, (k, x) in v.items.items()]
+        kept = [k for k in real if k not in v.deleted]
+        natural = kept + [k for k in v.items if k not in kept]
+        if v.complete and list(v.items) != natural:
+            return [f"{clear}({target})", *(f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries)]
+        out = [f"{deleter}({target}, {self.value(self.t.constant(k))})" for k in v.deleted if k in real]
+        for k, x, key, var in entries:
+            same = type(var) is Lazy and key in real and key not in v.deleted and var.obj is dict.__getitem__(real, key)
+            if not same:
+                out.append(f"{setter}({target}, {k}, {x})")
+        return out
+
+    def write_instance(self, v: InstanceVar) -> list[str]:
+        target = self.at.source(v.source)
+        return [f"{self.bind(object.__setattr__)}({target}, {n!r}, {self.value(x)})" if x is not NULL
+                else f"{self.bind(object.__delattr__)}({target}, {n!r})" for n, x in v.slots.items()]
+
+    def write_tensor(self, v: TensorVar) -> list[str]:
+        target = self.at.source(v.source)
+        return [f"setattr({target}, {n!r}, {self.value(x)})" for n, x in v.attrs.items()]
+
+
+MAKERS = {SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
+          CellVar: Rebuild.cell, FuncVar: Rebuild.function, MethodVar: Rebuild.method, SuperVar: Rebuild.super,
+          InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator}
+WRITERS = {CellVar: Rebuild.write_cell, SeqVar: Rebuild.write_sequence, SetVar: Rebuild.write_set, DictVar: Rebuild.write_dict,
+           InstanceVar: Rebuild.write_instance, TensorVar: Rebuild.write_tensor}

@@ -1,0 +1,197 @@
+"""Python functions that are inlined in place of C functions that iterate or call back."""
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import operator
+
+from .calls import replaces
+
+
+@replaces(itertools.chain)
+def chain(*iterables):
+    for iterable in iterables:
+        yield from iterable
+
+
+@replaces(itertools.chain.from_iterable)
+def chain_from_iterable(iterables):
+    for iterable in iterables:
+        yield from iterable
+
+
+@replaces(itertools.islice)
+def islice(iterable, *args):
+    bounds = slice(*args)
+    start, stop, step = bounds.start or 0, bounds.stop, bounds.step or 1
+    wanted, at = start, 0
+    if stop is not None and stop <= start:
+        return
+    for item in iterable:
+        if at == wanted:
+            yield item
+            wanted += step
+        at += 1
+        if stop is not None and (at >= stop or wanted >= stop):
+            return
+
+
+@replaces(itertools.count)
+def count(start=0, step=1):
+    while True:
+        yield start
+        start += step
+
+
+@replaces(itertools.repeat)
+def repeat(value, times=None):
+    if times is None:
+        while True:
+            yield value
+    for _ in range(times):
+        yield value
+
+
+@replaces(itertools.cycle)
+def cycle(iterable):
+    saved = []
+    for item in iterable:
+        yield item
+        saved.append(item)
+    while saved:
+        yield from saved
+
+
+@replaces(itertools.product)
+def product(*iterables, repeat=1):
+    pools = [tuple(pool) for pool in iterables] * repeat
+    result = [()]
+    for pool in pools:
+        result = [(*x, y) for x in result for y in pool]
+    yield from result
+
+
+@replaces(itertools.starmap)
+def starmap(function, iterable):
+    for args in iterable:
+        yield function(*args)
+
+
+@replaces(itertools.takewhile)
+def takewhile(predicate, iterable):
+    for item in iterable:
+        if not predicate(item):
+            return
+        yield item
+
+
+@replaces(itertools.dropwhile)
+def dropwhile(predicate, iterable):
+    iterator = iter(iterable)
+    for item in iterator:
+        if not predicate(item):
+            yield item
+            break
+    yield from iterator
+
+
+@replaces(itertools.filterfalse)
+def filterfalse(predicate, iterable):
+    for item in iterable:
+        if not (item if predicate is None else predicate(item)):
+            yield item
+
+
+@replaces(itertools.compress)
+def compress(data, selectors):
+    for item, wanted in zip(data, selectors):
+        if wanted:
+            yield item
+
+
+@replaces(itertools.pairwise)
+def pairwise(iterable):
+    iterator = iter(iterable)
+    for before in iterator:
+        for item in iterator:
+            yield before, item
+            before = item
+
+
+@replaces(itertools.accumulate)
+def accumulate(iterable, func=operator.add, *, initial=None):
+    iterator = iter(iterable)
+    total = initial
+    if initial is None:
+        for total in iterator:
+            break
+        else:
+            return
+    yield total
+    for item in iterator:
+        total = func(total, item)
+        yield total
+
+
+@replaces(itertools.zip_longest)
+def zip_longest(*iterables, fillvalue=None):
+    pools = [list(iterable) for iterable in iterables]
+    for i in range(max(map(len, pools), default=0)):
+        yield tuple(pool[i] if i < len(pool) else fillvalue for pool in pools)
+
+
+@replaces(itertools.groupby)
+def groupby(iterable, key=None):
+    groups = []
+    for item in iterable:
+        k = item if key is None else key(item)
+        if groups and groups[-1][0] == k:
+            groups[-1][1].append(item)
+        else:
+            groups.append((k, [item]))
+    for k, group in groups:
+        yield k, iter(group)
+
+
+@replaces(itertools.combinations)
+def combinations(iterable, r):
+    pool = tuple(iterable)
+    yield from _choose(pool, r, 0)
+
+
+def _choose(pool, r, start):
+    if r == 0:
+        yield ()
+        return
+    for i in range(start, len(pool) - r + 1):
+        for rest in _choose(pool, r - 1, i + 1):
+            yield (pool[i], *rest)
+
+
+@replaces(itertools.permutations)
+def permutations(iterable, r=None):
+    pool = tuple(iterable)
+    yield from _arrange(pool, len(pool) if r is None else r, ())
+
+
+def _arrange(pool, r, used):
+    if len(used) == r:
+        yield tuple(pool[i] for i in used)
+        return
+    for i in range(len(pool)):
+        if i not in used:
+            yield from _arrange(pool, r, (*used, i))
+
+
+@replaces(collections.Counter.update)
+def counter_update(self, iterable=None, /, **kwds):
+    if iterable is not None:
+        if isinstance(iterable, dict):
+            for key, n in iterable.items():
+                self[key] = self.get(key, 0) + n
+        else:
+            for key in iterable:
+                self[key] = self.get(key, 0) + 1
+    for key, n in kwds.items():
+        self[key] = self.get(key, 0) + n

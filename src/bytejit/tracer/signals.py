@@ -1,0 +1,26 @@
+"""What stops or bends a trace: a graph break, a traced exception, a restart."""
+from __future__ import annotations
+
+
+class Break(Exception):
+    """The tracer cannot take this step into the graph. `reason` for people, `do`: what they can do about it."""
+
+    def __init__(self, reason: str, do: str = "", at_step: int | None = None):
+        super().__init__(reason)
+        self.reason, self.do, self.at_step = reason, do, at_step
+
+
+class Raised(Exception):
+    """The traced program raised `exc`, a Var; `real` is the exception when it came from a folded operation."""
+
+    def __init__(self, exc):
+        super().__init__()
+        self.exc = exc
+
+
+class Restart(Exception):
+    """Trace again and stop before root step `stop_at`."""
+
+    def __init__(self, stop_at: int, cause: Break):
+        super().__init__()
+        self.stop_at, self.cause = stop_at, cause

@@ -1,0 +1,247 @@
+"""Tensor values: inputs, operations as graph nodes, attributes, and what needs a tensor's data (which breaks the graph)."""
+from __future__ import annotations
+
+import operator
+import types
+
+import torch
+
+from ..fake import DataDependent, Fake, FakeMode, NoFake, fake_like
+from ..source import Attr, TensorGrad
+from ..where import Where
+from .containers import NotConstant, is_constant, to_python
+from .guards import TensorCheck
+from .signals import Break, Raised
+from .values import (NONE, DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var)
+
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+NEEDS_DATA = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "data_ptr",
+              "__contains__", "__dlpack__", "storage", "untyped_storage", "backward", "register_hook", "__reduce_ex__",
+              "__deepcopy__", "retain_grad", "register_post_accumulate_grad_hook", "__repr__", "__str__", "__format__"}
+
+
+class Tensors:
+    """The part of the tracer that deals in tensors."""
+
+    def tensor_input(self, obj: torch.Tensor, source) -> Var:
+        """A tensor from outside: a placeholder of the graph."""
+        if type(obj) not in PLAIN_TENSORS and type(obj) is not torch.nn.Buffer:
+            if type(obj).__torch_function__ is not torch.Tensor.__torch_function__ or \
+                    type(obj).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+                raise Break(f"a tensor of the subclass {type(obj).__name__}")
+        if isinstance(obj, Fake):
+            raise Break("a fake tensor of another trace")
+        if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
+            raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
+        if torch._C._functorch.is_functorch_wrapped_tensor(obj):
+            raise Break("a tensor inside a function transform")
+        self.guard("TENSOR", source, TensorCheck.of(obj, requires_grad=self.grad_matters))
+        for other in self.inputs:
+            if self.overlap(other.real, obj):
+                self.overlapping.append((other, source))
+        fake = fake_like(obj, self.stores)
+        node = self.graph.placeholder(self.placeholder_name(source))
+        node.meta["val"] = fake
+        var = TensorVar(node, fake, source, obj, type(obj))
+        self.inputs.append(var)
+        self.by_fake[id(fake)] = var
+        return var
+
+    def overlap(self, a: torch.Tensor, b: torch.Tensor) -> bool:
+        """Whether two inputs share storage: a write through one shows in the other."""
+        return a.untyped_storage()._cdata == b.untyped_storage()._cdata and a.numel() > 0
+
+    def placeholder_name(self, source) -> str:
+        name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
+        return f"p_{name}" if name[0].isdigit() else name
+
+    # ---- operations ---------------------------------------------------------------------------------------------------
+    def call_tensor_op(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
+        args = [self.real(a) for a in args]
+        method = self.method_name(fn, args)
+        if method in NEEDS_DATA and isinstance(args[0], TensorVar):
+            raise Break(f"Tensor.{method}() needs a tensor's value")
+        try:
+            node_args = tuple(self.to_node_arg(a) for a in args)
+            node_kwargs = {k: self.to_node_arg(v) for k, v in kwargs.items()}
+        except NotConstant as e:
+            raise Break(f"{self.op_name(fn)} of {e}") from None
+        fake_args, fake_kwargs = torch.fx.node.map_arg((node_args, node_kwargs), lambda n: n.meta["val"])
+        result = self.run_fake(fn, fake_args, fake_kwargs)
+        if not self.makes_tensors(result):
+            return self.model(result) if result is not None else self.effect_only(fn, method, node_args, node_kwargs)
+        known = self.by_fake.get(id(result))
+        if known is not None and known in args and not self.writes(fn, method, node_kwargs):
+            return known                                # x.contiguous(), x.to(same): the very same tensor
+        node = self.add_node(fn, method, node_args, node_kwargs)
+        node.meta["val"] = result
+        return self.wrap_result(node, result)
+
+    def run_fake(self, fn, args, kwargs):
+        try:
+            with self.fake_mode:
+                return fn(*args, **kwargs)
+        except DataDependent as e:
+            raise Break(f"{self.op_name(fn)} needs a tensor's value ({e})") from None
+        except NoFake as e:
+            raise Break(f"{self.op_name(fn)}: {e}") from None
+        except Break:
+            raise
+        except Exception as e:   # eager raises as well: the original code does so, with the user's own traceback
+            raise Break(f"{self.op_name(fn)} raises {type(e).__name__}: {str(e)[:200]}") from None
+
+    def op_name(self, fn) -> str:
+        return getattr(fn, "__name__", None) or str(fn)
+
+    def method_name(self, fn, args: list[Var]) -> str | None:
+        """The name under which to record a Tensor method, None for functions."""
+        name = getattr(fn, "__name__", None)
+        if name is None or not args or not isinstance(args[0], TensorVar):
+            return None
+        if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)) or (
+                isinstance(fn, types.FunctionType) and torch.Tensor.__dict__.get(name) is fn):
+            return name
+        return None
+
+    def writes(self, fn, method: str | None, kwargs: dict) -> bool:
+        name = method or getattr(fn, "__name__", "")
+        return name.endswith("_") and not name.endswith("__") or "out" in kwargs or name.startswith("__i") or \
+            fn in (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod,
+                   operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift)
+
+    def add_node(self, fn, method, args, kwargs) -> torch.fx.Node:
+        self.mutations += 1
+        if method is not None:
+            node = self.graph.call_method(method, args, kwargs)
+        else:
+            node = self.graph.call_function(fn, args, kwargs)
+        node.meta["where"] = self.where()
+        return node
+
+    def where(self) -> Where:
+        """The user's line: the innermost frame outside torch."""
+        frame = self.frame
+        while frame.parent is not None and frame.globals.get("__name__", "").startswith("torch."):
+            frame = frame.parent
+        return Where(frame.code.co_filename, frame.line, frame.code.co_qualname)
+
+    def effect_only(self, fn, method, args, kwargs) -> Var:
+        """A call for its effect: x[i] = y, a foreach op."""
+        node = self.add_node(fn, method, args, kwargs)
+        node.meta["val"] = None
+        return NONE
+
+    def makes_tensors(self, result) -> bool:
+        if isinstance(result, torch.Tensor):
+            return True
+        return isinstance(result, (tuple, list)) and not isinstance(result, torch.Size) and any(map(self.makes_tensors, result))
+
+    def wrap_result(self, node, result) -> Var:
+        if isinstance(result, torch.Tensor):
+            known = self.by_fake.get(id(result))
+            if known is not None:                       # in-place: the tensor itself, now made by this node
+                known.node = node if known.source is None else known.node
+                return known
+            if not isinstance(result, Fake):
+                raise Break(f"an operation that makes a {type(result).__name__}")
+            var = TensorVar(node, result)
+            self.by_fake[id(result)] = var
+            return var
+        if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
+            items = []
+            for i, part in enumerate(result):
+                if self.makes_tensors(part):
+                    known = self.by_fake.get(id(part))
+                    if known is not None:
+                        items.append(known)
+                        continue
+                    child = self.graph.call_function(operator.getitem, (node, i))
+                    child.meta["val"], child.meta["where"] = part, node.meta["where"]
+                    items.append(self.wrap_result(child, part))
+                else:
+                    items.append(self.model(part))
+            return SeqVar(items, type(result))
+        return self.model(result)
+
+    def to_node_arg(self, v: Var):
+        """A Var as an argument of an FX node. Raises: NotConstant."""
+        v = self.real(v)
+        if isinstance(v, TensorVar):
+            return v.node
+        if isinstance(v, Known):
+            if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
+                return v.obj
+            raise NotConstant(repr(v))
+        if isinstance(v, SeqVar):
+            items = [self.to_node_arg(e) for e in v.items]
+            if hasattr(v.cls, "_fields"):
+                return v.cls(*items)
+            return items if v.cls is list else tuple(items)
+        if isinstance(v, SliceVar):
+            return slice(*(self.to_node_arg(p) for p in v.parts))
+        if isinstance(v, DictVar):
+            self.complete(v)
+            return {self.const(k): self.to_node_arg(e) for k, e in v.items.values()}
+        if isinstance(v, InstanceVar) and v.base is not None and not isinstance(v.base, DictVar):
+            return self.to_node_arg(v.base)
+        return to_python(self, v)
+
+    def tensor_truth(self, v: TensorVar) -> bool:
+        raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")
+
+    # ---- attributes -----------------------------------------------------------------------------------------------------
+    def tensor_getattr(self, v: TensorVar, name: str) -> Var:
+        if name in v.attrs:
+            return v.attrs[name]
+        if name == "__class__":
+            return Known(self.type_of(v))
+        if name == "grad":
+            if v.source is not None:
+                return self.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.source))
+            return NONE
+        if name in ("grad_fn", "_backward_hooks"):
+            if name == "grad_fn" and v.fake.grad_fn is None and v.source is None:
+                return NONE
+            raise Break(f"a tensor's {name}")
+        found = torch.Tensor.__dict__.get(name)
+        if found is None:
+            found = getattr(torch.Tensor, name, None)
+        if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)):
+            return MethodVar(Known(found), v) if not isinstance(found, types.FunctionType) else MethodVar(self.constant(found), v)
+        if found is None:
+            return self._user_attribute(v, name)
+        if isinstance(found, (types.GetSetDescriptorType, property)):
+            return self._tensor_property(v, name)
+        return self.constant(getattr(v.fake, name))
+
+    def _tensor_property(self, v: TensorVar, name: str) -> Var:
+        if name == "is_leaf" and v.source is not None:
+            return self.constant(v.real.is_leaf)
+        if name == "_version":
+            raise Break("a tensor's version")
+        try:
+            value = getattr(v.fake, name)
+        except DataDependent:
+            raise Break(f"a tensor's {name} needs its value") from None
+        except (RuntimeError, NotImplementedError) as e:
+            raise Break(f"a tensor's {name}: {e}") from None
+        if isinstance(value, torch.Tensor):
+            return self.call_tensor_op(getattr, [v, Known(name)], {})
+        return self.model(value)
+
+    def _user_attribute(self, v: TensorVar, name: str) -> Var:
+        """An attribute that someone set on the tensor, or that its class has."""
+        if v.real is not None:
+            if name in getattr(v.real, "__dict__", {}):
+                return self.memo_lazy(("t", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
+            if hasattr(type(v.real), name):
+                raise Break(f"the attribute {name} of a {type(v.real).__name__}")
+            self.guard("ATTR_ABSENT", v.source, name)
+        raise self.no_attribute(self.type_of(v).__name__, name)
+
+    def tensor_setattr(self, v: TensorVar, name: str, value: Var) -> None:
+        if name in ("data", "grad", "requires_grad", "_backward_hooks") or hasattr(torch.Tensor, name):
+            raise Break(f"setting a tensor's {name}")
+        v.attrs[name] = value
+        self.touch(v)

@@ -1,0 +1,97 @@
+"""Which callables are torch operations that go into the graph as one node, and which ask or set global state."""
+from __future__ import annotations
+
+import functools
+import operator
+import types
+
+import torch
+
+# Python functions of torch that are recorded whole: they compute on tensors and do nothing else
+RECORDED_MODULES = {"torch.nn.functional", "torch.functional", "torch._tensor", "torch._jit_internal", "torch._C._nn"}
+OPERATORS = {getattr(operator, n) for n in dir(operator) if not n.startswith("_") and callable(getattr(operator, n))} - {
+    operator.attrgetter, operator.itemgetter, operator.methodcaller, operator.is_, operator.is_not, operator.truth, operator.not_,
+    operator.index, operator.contains, operator.countOf, operator.indexOf, operator.length_hint, operator.call
+    if hasattr(operator, "call") else operator.is_}
+NAMESPACES = ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
+# torch.* functions that are not operations on tensors
+EXCLUDED = set("""compile save load manual_seed seed initial_seed set_rng_state get_rng_state set_default_dtype
+    set_default_device set_default_tensor_type get_default_dtype get_default_device set_num_threads get_num_threads
+    set_num_interop_threads get_num_interop_threads set_flush_denormal set_printoptions use_deterministic_algorithms
+    are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled set_deterministic_debug_mode
+    get_deterministic_debug_mode set_float32_matmul_precision get_float32_matmul_precision set_warn_always is_warn_always_enabled
+    is_grad_enabled is_inference_mode_enabled set_autocast_enabled is_autocast_enabled is_autocast_cpu_enabled
+    set_autocast_cache_enabled is_autocast_cache_enabled set_autocast_gpu_dtype get_autocast_gpu_dtype set_autocast_cpu_dtype
+    get_autocast_cpu_dtype get_autocast_dtype set_autocast_dtype autocast_increment_nesting autocast_decrement_nesting
+    clear_autocast_cache set_autocast_cpu_enabled set_autocast_ipu_enabled is_anomaly_enabled set_anomaly_enabled
+    is_tensor is_storage typename cond while_loop vmap fork wait import_ir_module parse_ir parse_schema
+    unify_type_list merge_type_from_type_comment has_torch_function has_torch_function_unary has_torch_function_variadic
+    handle_torch_function boolean_dispatch init_num_threads sym_int sym_max sym_min sym_float sym_not sym_ite sym_sum sym_fresh_size
+    is_vulkan_available is_warn_always_enabled lobpcg _dynamo _inductor export
+    from_dlpack from_file from_numpy frombuffer get_device_module get_device is_compiled
+    _C _assert_async _sync""".split())
+
+
+def _candidates():
+    for name in dir(torch._C._VariableFunctions):
+        if not name.startswith("__") and name not in EXCLUDED:
+            yield getattr(torch._C._VariableFunctions, name)
+    for name in dir(torch):
+        value = getattr(torch, name) if name not in EXCLUDED else None
+        if isinstance(value, types.BuiltinFunctionType) and getattr(value, "__module__", None) in (None, "torch") \
+                and hasattr(torch._C._VariableFunctions, name):
+            yield value
+    for space in NAMESPACES:
+        for name, value in vars(getattr(torch._C, space, types.SimpleNamespace())).items():
+            if callable(value) and not name.startswith("__"):
+                yield value
+    for module in (torch.nn.functional, torch.functional, torch.fft, torch.linalg, torch.special):
+        for name, value in vars(module).items():
+            if name in EXCLUDED or name.startswith("__"):
+                continue
+            if isinstance(value, types.BuiltinFunctionType) or (
+                    isinstance(value, types.FunctionType) and value.__module__ in RECORDED_MODULES):
+                yield value
+    for name in dir(torch.functional):
+        value = getattr(torch, name, None)
+        if isinstance(value, types.FunctionType) and value.__module__ == "torch.functional":
+            yield value
+    for cls in (torch.Tensor, torch._C.TensorBase):
+        for name, value in vars(cls).items():
+            if isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)) \
+                    and name not in NOT_RECORDED_METHODS:
+                yield value
+
+
+NOT_RECORDED_METHODS = set("""__new__ __init__ __init_subclass__ __subclasshook__ __reduce__ __reduce_ex__ __setstate__ __getattribute__
+    __setattr__ __delattr__ __torch_dispatch__ __torch_function__ __dir__ __sizeof__ __class__ __deepcopy__ _make_subclass
+    __hash__ backward register_hook register_post_accumulate_grad_hook retain_grad __iter__ __repr__ __str__ __format__
+    _make_wrapper_subclass storage untyped_storage _typed_storage data_ptr refine_names share_memory_ module_load""".split())
+
+
+@functools.lru_cache(maxsize=1)
+def recorded() -> frozenset:
+    """All callables that become one graph node."""
+    found = set()
+    for value in _candidates():
+        try:
+            found.add(value)
+        except TypeError:
+            pass
+    return frozenset(found)
+
+
+def is_torch_function(obj: object) -> bool:
+    """Whether a call of `obj` on tensors is one node of the graph."""
+    if isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return True
+    if not isinstance(obj, (types.BuiltinFunctionType, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return type(obj).__module__ in ("torch._C", "torch._ops") and callable(obj) and not isinstance(obj, type) and _hashable_in(obj)
+    return _hashable_in(obj)
+
+
+def _hashable_in(obj: object) -> bool:
+    try:
+        return obj in recorded()
+    except TypeError:
+        return False

@@ -1,0 +1,178 @@
+"""trace(job) -> Trace: runs the tracer, again with an earlier end where it must, and writes the entry's tail."""
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+
+from ..source import Source
+from ..where import Where
+from .exits import CannotRebuild, Rebuild
+from .frame import decode
+from .guards import GuardSet, TensorCheck
+from .signals import Break, Restart
+from .tracer import Job, Snapshot, Stop, Tracer
+from .values import NULL, FuncVar, InstanceVar, Known, Lazy, MethodVar, Var
+
+CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
+
+
+@dataclass
+class Trace:
+    """What one region came to. `graph` is None when the region holds no operation; `exit_point` None: it returns."""
+
+    graph: torch.fx.GraphModule | None
+    inputs: list[Source]
+    examples: list[torch.Tensor]
+    guards: GuardSet
+    body: Callable[[Any], str]
+    outputs: int
+    ops: int
+    exit_point: int | None
+    cause: Break | None
+    cause_where: Where | None
+    visited: frozenset[int]
+    inlined: tuple
+    empty: bool = False
+    env: dict = field(default_factory=dict)
+    overlapping: bool = False
+    needs_grad: bool = False
+
+
+def trace(job: Job, twin: Callable | None = None) -> Trace:
+    """Trace a region. Shapes: as the live values have them. Raises: what the compiler's own faults raise, never Break."""
+    stop_at, cause, where, depth = None, None, None, 0
+    for _ in range(50):
+        t = Tracer(job, stop_at)
+        try:
+            stop = t.run_root()
+            if stop.cause is None:
+                stop.cause, stop.where, stop.depth = cause, where, depth
+            return finish(t, job, stop, twin)
+        except Restart as r:
+            if cause is None:
+                cause, where, depth = r.cause, t.break_where, t.break_depth
+            stop_at = r.stop_at
+        except CannotRebuild as e:
+            if cause is None:
+                cause, where, depth = Break(f"{e.what} would have to leave the region"), t.break_where, 0
+            stop_at = min(e.step, (stop_at or e.step + 1) - 1, (t.snapshot.step - 1 if t.snapshot and stop_at else e.step))
+        if stop_at <= 1:
+            return nothing(t, cause, where)
+    return nothing(t, cause, where)
+
+
+def nothing(t: Tracer, cause: Break | None, where: Where | None) -> Trace:
+    """A region that ends where it starts."""
+    return Trace(None, [], [], t.guards, lambda at: "", 0, 0, t.job.point, cause, where, frozenset(t.visited),
+                 tuple(t.inlined.values()), empty=True)
+
+
+def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
+    """Graph, guards and tail of a trace that ended at `stop`."""
+    if stop.snapshot is None and stop.value is None:
+        return nothing(t, stop.cause, stop.where)
+    rebuild = Rebuild(t)
+    env: dict = {}
+    leaving, answer, exit_point = (
+        ([stop.value], lambda texts: f"return ({texts[0]}, None)", None) if stop.snapshot is None
+        else exit_plan(t, job, stop, twin, env))
+    from ..source import Printer
+    rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
+    outputs = list(rebuild.outputs)
+    ops = sum(n.op.startswith("call_") for n in t.graph.nodes)
+    if t.reads_grad and not t.grad_matters:
+        for v in t.inputs:
+            t.guards.add("TENSOR", v.source, TensorCheck.of(v.real, requires_grad=True))
+    add_alias_guards(t)
+    if ops:
+        t.graph.output(tuple(outputs))
+        gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
+    else:
+        gm = None
+    needs_grad = any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad for n in outputs) or (
+        torch.is_grad_enabled() and any(v.real.requires_grad for v in t.inputs))
+    used = {n for n in t.graph.nodes if n.op == "placeholder" and n.users}
+    inputs = [v for v in t.inputs if gm is not None]
+    body = lambda at: Rebuild.write(_with(rebuild), at, leaving, answer)  # noqa: E731
+    return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
+                 stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
+                 overlapping=bool(t.overlapping), needs_grad=needs_grad)
+
+
+def _with(rebuild: Rebuild) -> Rebuild:
+    rebuild.fills = []
+    return rebuild
+
+
+def add_alias_guards(t: Tracer) -> None:
+    """What the region changes must not be, under another name, something else that it read."""
+    written = [v for v in t.dirty.values() if v.source is not None and getattr(v, "real", None) is not None]
+    others = [v for v in t.by_id.values() if v.source is not None and getattr(v, "real", None) is not None]
+    for v in written:
+        for o in others:
+            if o is not v and type(o.real) is type(v.real) and not isinstance(v.real, torch.nn.Module):
+                if not isinstance(v.real, types.CellType) and o.source != v.source:
+                    t.guards.add("ALIAS", v.source, (o.source, False))
+    names = t.inputs
+    for i, a in enumerate(names):
+        for b in names[i + 1:]:
+            if _near(a.source) and _near(b.source):
+                t.guards.add("ALIAS", a.source, (b.source, False))
+
+
+def _near(source: Source) -> bool:
+    """Locals and stack values: the two arguments of one call are the likeliest aliases."""
+    return not source.bases() and not isinstance(source, type(None)) and type(source).__name__ in ("Local", "StackSlot")
+
+
+def exit_plan(t: Tracer, job: Job, stop: Stop, twin, env: dict):
+    """What leaves at an exit: the stack's values, then the live locals of the point."""
+    snapshot = stop.snapshot
+    ins = t.root.decoded.ins[snapshot.ip]
+    point = job.rewritten.points[job.rewritten.by_offset[ins.offset]]
+    stack = [v for i, v in enumerate(snapshot.stack) if i not in point.nulls]
+    if len(snapshot.stack) != point.depth:
+        raise AssertionError(f"stack {snapshot.stack} at {point}")
+    callee_at = callee_slot(t, ins, snapshot.stack) if stop.depth > 0 and twin is not None else None
+    callee = snapshot.stack[callee_at] if callee_at is not None else None
+    env["UNBOUND"] = job.unbound
+    marker = Known(job.unbound)
+    if callee is not None:
+        env["twin"] = twin
+    leaving = [marker if v is NULL else v for v in stack]
+    leaving += [snapshot.locals.get(name, marker) for name in point.live]
+    twin_index = next((i for i, v in enumerate(stack) if v is callee), None) if callee is not None else None
+
+    def answer(texts: list[str]) -> str:
+        if twin_index is not None:
+            texts = list(texts)
+            texts[twin_index] = f"twin({texts[twin_index]})"
+        return f"return (({''.join(x + ', ' for x in texts)}), {point.id})"
+    return leaving, answer, point.id
+
+
+def callee_slot(t: Tracer, ins, stack: list[Var]) -> int | None:
+    """Which stack slot holds the function of the call that starts at `ins`."""
+    if ins.op not in CALLS:
+        return None
+    code = t.root.decoded.ins
+    at = ins.index
+    while code[at].op in ("KW_NAMES", "PRECALL"):
+        at += 1
+    ins = code[at]
+    if ins.op == "CALL":
+        n = ins.arg
+    elif ins.op == "CALL_KW":
+        n = ins.arg + 1
+    elif ins.op == "CALL_FUNCTION_EX":
+        import sys
+        n = 2 if sys.version_info >= (3, 14) or ins.arg & 1 else 1
+    else:
+        return None
+    for slot in (len(stack) - n - 1, len(stack) - n - 2):
+        if slot >= 0 and stack[slot] is not NULL:
+            return slot
+    return None

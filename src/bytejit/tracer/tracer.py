@@ -1,0 +1,361 @@
+"""The tracer: evaluates the original bytecode from a point on, symbolically, until it returns or has to stop."""
+from __future__ import annotations
+
+import sys
+import time
+import types
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+
+from ..fake import FakeMode
+from ..source import Cell, Local, StackSlot
+from ..where import Where, where_of
+from . import builtins as _builtins, op_arith, op_build, op_call, op_iter, op_stack, polyfills as _polyfills, torch_state as _torch_state  # noqa: F401 (register)
+from .attrs import Attributes
+from .calls import Calls
+from .containers import NotConstant, is_constant, to_python
+from .exceptions import exception_var, with_context
+from .frame import Frame
+from .guards import ALWAYS, GuardSet
+from .iterators import Iteration
+from .operators import Operators
+from .signals import Break, Raised, Restart
+from .table import HANDLERS, REFUSED, RETURN, YIELD
+from .tensors import Tensors
+from .values import (NONE, NULL, CellVar, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar,
+                     PropertyVar, SeqVar, SetVar, SliceVar, SuperVar, TensorVar, Var)
+from .wrap import Wrapping
+
+LONG_LOOP = 10_000        # jumps back without a new graph node after which a loop is left to the original code
+
+
+@dataclass
+class Job:
+    """What to trace: a point of a rewritten function and the live values there, as the dispatcher got them."""
+
+    rewritten: Any
+    point: int
+    args: tuple
+    globals: dict
+    unbound: object
+    time_limit: float = 60.0
+    not_inlined: Callable[[object], str] = lambda fn: ""
+    original: Callable[[types.CodeType], types.CodeType] = lambda code: code    # the code as the user wrote it
+    function: str = ""
+
+
+@dataclass
+class Snapshot:
+    """The root frame at its last resume point."""
+
+    step: int
+    ip: int
+    stack: list
+    locals: dict
+    mutations: int
+
+
+@dataclass
+class Stop:
+    """Where and why a trace ended: by returning `value`, or at an exit with the root frame as `snapshot` has it."""
+
+    value: Var | None = None
+    snapshot: Snapshot | None = None
+    cause: Break | None = None
+    where: Where | None = None
+    depth: int = 0
+
+
+class _ExitHere(Exception):
+    pass
+
+
+class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
+    """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
+
+    def __init__(self, job: Job, stop_at: int | None = None):
+        self.job, self.stop_at = job, stop_at
+        self.graph = torch.fx.Graph()
+        self.guards = GuardSet()
+        self.inputs: list[TensorVar] = []
+        self.by_id: dict[int, Var] = {}
+        self.by_fake: dict[int, TensorVar] = {}
+        self.memo: dict = {}
+        self.keep: list = []
+        self.stores: dict = {}
+        self.overlapping: list = []
+        self.globals_written: dict[int, tuple[dict, dict]] = {}
+        self.dirty: dict[int, Var] = {}
+        self.state_set: dict = {}
+        self.undo: list = []
+        self.inlined: dict[int, types.CodeType] = {}
+        self.visited: set[int] = set()
+        self.first_step: dict[int, int] = {}
+        self.loop_counts: dict = {}
+        self.mutations = self.steps = 0
+        self.frame: Frame | None = None
+        self.root: Frame | None = None
+        self.snapshot: Snapshot | None = None
+        self.grad_matters = torch.is_grad_enabled()
+        self.reads_grad = self.grad_matters
+        self.fake_mode = FakeMode()
+        self.deadline = time.monotonic() + job.time_limit
+        self.break_depth = 0
+        self.break_where: Where | None = None
+        self.guards.add_state(*ALWAYS)
+
+    # ---- small services --------------------------------------------------------------------------------------------------
+    def guard(self, kind: str, source, value=None) -> None:
+        if source is not None:
+            if kind == "ALIAS":
+                value = (value, True)
+            self.guards.add(kind, source, value, self.where() if self.frame is not None else None)
+
+    def pop(self, f: Frame) -> Var:
+        v = f.stack.pop()
+        return self.real(v) if type(v) is Lazy else v
+
+    def const(self, v: Var):
+        """The real value of a constant. Raises: Break."""
+        try:
+            return to_python(self, v, classes=True)
+        except NotConstant as e:
+            raise Break(f"a value that exists only when the graph runs was needed ({e})") from None
+
+    def raised(self, real: BaseException) -> Raised:
+        return Raised(exception_var(real))
+
+    def stop(self, value: Var) -> Raised:
+        """The StopIteration of a generator that returned."""
+        e = self.raised(StopIteration())
+        e.exc.slots.update(value=value, args=SeqVar([] if self.is_same(value, NONE) else [value], tuple))
+        return e
+
+    def next_value(self, v: Var) -> Var:
+        """next(v). Raises: Raised(StopIteration) with the generator's result."""
+        v = self.real(v)
+        if isinstance(v, GenVar):
+            finished, value = self.resume(v, NONE)
+            if finished:
+                raise self.stop(value)
+            return self.real(value)
+        item = self.next(v)
+        return self.real(item) if item is not None else None
+
+    @property
+    def stop_iteration(self) -> BaseException:
+        return StopIteration()
+
+    def fold_error(self, function, *args) -> Raised:
+        try:
+            function(*args)
+        except Exception as e:
+            return self.raised(e)
+        raise AssertionError(f"{function} did not raise")
+
+    def touch(self, v: Var) -> None:
+        """v is about to change: what came from outside is written back at the exit."""
+        self.mutations += 1
+        if v.source is not None:
+            self.dirty[id(v)] = v
+
+    def type_of(self, v: Var) -> type:
+        v = self.real(v)
+        if isinstance(v, Known):
+            return type(v.obj)
+        if isinstance(v, TensorVar):
+            return v.cls or torch.Tensor
+        if isinstance(v, (SeqVar, DictVar, SetVar, InstanceVar, PropertyVar)):
+            return v.cls
+        if isinstance(v, IterVar):
+            return ITERATOR_TYPES.get(v.kind, types.GeneratorType)
+        if isinstance(v, DictView):
+            return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[v.kind]
+        return PYTHON_TYPES[type(v)]
+
+    def as_class(self, v: Var) -> type | None:
+        v = self.real(v)
+        return v.obj if isinstance(v, Known) and isinstance(v.obj, type) else None
+
+    def as_exception(self, v: Var, message: str) -> InstanceVar:
+        """An exception class or instance, as raise takes it."""
+        v = self.real(v)
+        cls = self.as_class(v)
+        if cls is not None and issubclass(cls, BaseException):
+            v = self.real(self.call(v, [], {}))
+        if not isinstance(v, InstanceVar) or not issubclass(v.cls, BaseException):
+            raise self.raised(TypeError(message))
+        if v.real is not None:
+            raise Break("an exception object from outside raised")
+        return v
+
+    def current_exception(self, f: Frame | None) -> Var | None:
+        while f is not None:
+            if f.handling:
+                return self.real(f.handling[-1])
+            f = f.parent
+        return None
+
+    def not_inlined(self, fn) -> str:
+        return self.job.not_inlined(fn)
+
+    def import_name(self, f: Frame, name: str, fromlist, level: int) -> Var:
+        """An import of a module that is loaded already. Raises: Break for one that would load."""
+        package = f.globals.get("__package__") or f.globals.get("__name__", "").rpartition(".")[0]
+        full = name
+        if level:
+            base = package.rsplit(".", level - 1)[0] if level > 1 else package
+            full = f"{base}.{name}" if name else base
+        if full not in sys.modules:
+            raise Break(f"an import that loads a module: {full}")
+        return self.constant(sys.modules[full if fromlist else full.partition(".")[0]])
+
+    def loop_step(self, f: Frame, ins) -> None:
+        """A jump back: leave long loops without tensor work to the original code."""
+        key = (id(f.code), ins.index)
+        nodes, count = self.loop_counts.get(key, (0, 0))
+        size = len(self.graph.nodes)
+        count = count + 1 if nodes == size else 0
+        self.loop_counts[key] = (size, count)
+        if count > LONG_LOOP:
+            step = self.first_step.get(ins.jump) if f is self.root else None
+            raise Break("a long loop without tensor work", at_step=step)
+
+    # ---- the loop ------------------------------------------------------------------------------------------------------------
+    def run(self, frame: Frame) -> Var:
+        """Evaluate a frame until it returns (or yields: frame.suspended). Raises: Raised, Break."""
+        outer, self.frame = self.frame, frame
+        frame.suspended = False
+        ins_list, is_root = frame.decoded.ins, frame is self.root
+        try:
+            if frame.inject is not None:
+                thrown, frame.inject = frame.inject, None
+                self.unwind(frame, frame.ip - 1, thrown)
+            while True:
+                ins = ins_list[frame.ip]
+                if is_root:
+                    self.at_root(frame, ins)
+                handler = HANDLERS.get(ins.op)
+                if handler is None:
+                    raise Break(REFUSED.get(ins.op, f"the opcode {ins.op}"))
+                try:
+                    to = handler(self, frame, ins)
+                except Raised as e:
+                    self.unwind(frame, ins.index, e)
+                    continue
+                if to is None:
+                    frame.ip += 1
+                elif to >= 0:
+                    frame.ip = to
+                elif to == RETURN:
+                    return frame.returned
+                else:
+                    frame.ip += 1
+                    frame.suspended = True
+                    return frame.returned
+        except Break:
+            if self.break_where is None:
+                self.break_where, self.break_depth = self.where(), frame.depth
+            raise
+        finally:
+            self.frame = outer
+
+    def unwind(self, frame: Frame, index: int, e: Raised) -> None:
+        """Go to the handler of an exception raised at instruction `index`, or raise on."""
+        current = self.current_exception(frame)
+        if isinstance(current, InstanceVar):
+            with_context(e.exc, current)
+        handler = frame.decoded.handlers[index]
+        if handler is None:
+            raise e
+        target, depth, lasti = handler
+        del frame.stack[depth:]
+        if lasti:
+            frame.push(Known(index))
+        frame.push(e.exc)
+        frame.ip = target
+        self.mutations += 1
+
+    def at_root(self, frame: Frame, ins) -> None:
+        """Bookkeeping at the root frame's instructions: the last legal place to leave the region."""
+        self.visited.add(ins.offset)
+        point_id = self.job.rewritten.by_offset.get(ins.offset)
+        if point_id is None or frame.kwnames:
+            return
+        point = self.job.rewritten.points[point_id]
+        if getattr(point, "handlers", ()) != getattr(self.start, "handlers", ()) or len(frame.handling):
+            return
+        self.steps += 1
+        self.first_step.setdefault(frame.ip, self.steps)
+        self.snapshot = Snapshot(self.steps, frame.ip, list(frame.stack), dict(frame.locals), self.mutations)
+        if self.steps == self.stop_at:
+            raise _ExitHere
+        if time.monotonic() > self.deadline:
+            raise Break(f"tracing took longer than {self.job.time_limit:g} s")
+
+    @property
+    def start(self):
+        return self.job.rewritten.points[self.job.point]
+
+    def run_root(self) -> Stop:
+        """Trace the region. Raises: Restart when it has to be traced again with an earlier end."""
+        state = (torch.is_grad_enabled(),)
+        try:
+            self.set_up_root()
+            value = self.run(self.root)
+            if self.root.suspended:
+                raise Break("a yield")
+            return Stop(value=value)
+        except _ExitHere:
+            return Stop(snapshot=self.snapshot)
+        except Raised as e:
+            return self.stop_at_break(Break(f"raises {e.exc.cls.__name__}"))
+        except Break as e:
+            return self.stop_at_break(e)
+        finally:
+            for function, args in reversed(self.undo):
+                function(*args)
+            self.undo.clear()
+            assert state == (torch.is_grad_enabled(),)
+
+    def stop_at_break(self, cause: Break) -> Stop:
+        last = self.snapshot
+        step = cause.at_step if cause.at_step is not None else (last.step if last else 0)
+        stop = Stop(snapshot=last, cause=cause, where=self.break_where, depth=self.break_depth)
+        if last is None or step <= 1:
+            stop.snapshot = None
+            return stop
+        if step == last.step and last.mutations == self.mutations:
+            return stop
+        raise Restart(step, cause)
+
+    def set_up_root(self) -> None:
+        """The root frame as it stands at the point: Lazy values with StackSlot, Local and Cell sources."""
+        rewritten, point = self.job.rewritten, self.start
+        code = rewritten.original
+        frame = self.root = Frame(code, self.job.globals, None)
+        args, at = self.job.args, 0
+        for slot in range(point.depth):
+            if slot in point.nulls:
+                frame.push(NULL)
+            else:
+                frame.push(Lazy(args[at], StackSlot(at)))
+                at += 1
+        for name in point.live:
+            if args[at] is not self.job.unbound:
+                frame.locals[name] = Lazy(args[at], Local(name))
+            else:
+                self.guards.add("ID_IS", Local(name), self.job.unbound)
+            at += 1
+        for name in (*code.co_cellvars, *code.co_freevars):
+            frame.cells[name] = self.wrap_cell(args[at], Cell(name))
+            at += 1
+        frame.ip = frame.decoded.index_at[point.offset]
+
+
+PYTHON_TYPES = {CellVar: types.CellType, FuncVar: types.FunctionType, MethodVar: types.MethodType, SliceVar: slice,
+                GenVar: types.GeneratorType, SuperVar: super}
+ITERATOR_TYPES = {"seq": type(iter([])), "reversed": type(reversed([])), "dict": type(iter({})), "range": type(iter(range(0))),
+                  "enumerate": enumerate, "zip": zip, "map": map, "filter": filter}

@@ -1,0 +1,17 @@
+"""What differs between Python versions, as data: the only reader of sys.version_info in the tracer."""
+from __future__ import annotations
+
+import sys
+
+PY = sys.version_info[:2]
+
+# LOAD_GLOBAL's and LOAD_ATTR's low bit: the NULL goes below the callable up to 3.12, above it from 3.13 on
+NULL_BELOW = PY < (3, 13)
+# 3.12+: LOAD_ATTR's low bit asks for a method load, LOAD_GLOBAL's for a NULL (3.11 has it on LOAD_GLOBAL only)
+ATTR_METHOD_BIT = PY >= (3, 12)
+# 3.13+: COMPARE_OP's bit 16 asks for an exact bool
+COMPARE_BOOL_BIT = 16 if PY >= (3, 13) else 0
+# 3.12+: FOR_ITER leaves the exhausted iterator for END_FOR to pop (3.13: END_FOR pops one, POP_TOP/POP_ITER the other)
+FOR_ITER_KEEPS = PY >= (3, 12)
+# 3.12: END_FOR pops two; 3.13+: one
+END_FOR_POPS = 2 if PY == (3, 12) else 1

@@ -1,0 +1,258 @@
+"""Real objects to Vars: what is guarded when the trace first looks at a value from outside."""
+from __future__ import annotations
+
+import collections
+import enum
+import types
+
+import torch
+
+from ..source import (Attr, CellContents, Closure, Defaults, DictItem, Global, InstanceDict, Item, KwDefaults, Known as KnownSource,
+                      MethodFunc, MethodSelf, Source, TupleItem, dict_item, permanent)
+from .containers import is_constant
+from .signals import Break
+from .values import (NONE, FALSE, TRUE, CellVar, DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar,
+                     TensorVar, Var)
+
+BY_REFERENCE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+                types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, property,
+                types.MethodWrapperType, staticmethod, classmethod, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+                types.GenericAlias, type(collections.abc.Callable[[int], int]), types.UnionType)
+# singletons compared by identity: a guard `is` is cheaper than `==` and as strict
+SINGLETONS = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
+
+
+class Wrapping:
+    """The part of the tracer that turns real objects into Vars."""
+
+    def real(self, v: Var) -> Var:
+        """The value behind a Lazy; looking at it guards it."""
+        if type(v) is not Lazy:
+            return v
+        if v.var is None:
+            v.var = self.wrap(v.obj, v.source)
+        return v.var
+
+    def lazy(self, obj: object, source: Source | None) -> Var:
+        """A value from outside; constants of the trace itself have no source."""
+        return Lazy(obj, source) if source is not None else self.constant(obj)
+
+    def constant(self, obj: object) -> Var:
+        """A real object that needs no guard: code constants, results of folding, library objects known by name."""
+        if obj is None:
+            return NONE
+        if obj is True or obj is False:
+            return TRUE if obj else FALSE
+        if type(obj) is tuple:
+            return SeqVar([self.constant(o) for o in obj], tuple)
+        if is_constant(obj) or isinstance(obj, BY_REFERENCE):
+            return Known(obj)
+        return self.wrap(obj, KnownSource.of(obj), guard=False)
+
+    def wrap(self, obj: object, source: Source, guard: bool = True) -> Var:
+        """Look at a value from outside: guard what it is, and model it."""
+        seen = self.by_id.get(id(obj))
+        if seen is not None:
+            if guard and seen.source is not None and seen.source != source:
+                self.alias(seen, source, obj)
+            return seen
+        if is_constant(obj):
+            return self._wrap_constant(obj, source, guard)
+        var = self._wrap_object(obj, source, guard)
+        if not isinstance(var, MethodVar):
+            self.by_id[id(obj)] = var
+            self.keep.append(obj)
+        return var
+
+    def alias(self, seen: Var, source: Source, obj: object) -> None:
+        """The object was met before under another source: guard that the two are one."""
+        if isinstance(obj, BY_REFERENCE) or isinstance(obj, types.FunctionType):
+            self.guard("ID_IS", source, obj)
+        else:
+            self.guard("ALIAS", source, seen.source)
+
+    def _wrap_constant(self, obj, source, guard) -> Var:
+        if isinstance(obj, SINGLETONS) or isinstance(obj, enum.Enum):
+            if guard:
+                self.guard("ID_IS", source, obj)
+        elif guard:
+            self.guard("EQUALS", source, obj)
+        if isinstance(obj, tuple):
+            return SeqVar([self.constant(o) for o in obj], type(obj), source=source, real=obj)
+        return Known(obj, source)
+
+    def _wrap_object(self, obj, source, guard) -> Var:
+        if isinstance(obj, BY_REFERENCE):
+            if guard:
+                self.guard("ID_IS", source, obj)
+            return Known(obj, source)
+        if isinstance(obj, types.FunctionType):
+            return self._wrap_function(obj, source, guard)
+        if isinstance(obj, torch.Tensor):
+            return self.tensor_input(obj, source)
+        if guard:
+            self.guard("TYPE_IS", source, type(obj))
+        if isinstance(obj, types.MethodType):
+            return MethodVar(Lazy(obj.__func__, MethodFunc(source)), Lazy(obj.__self__, MethodSelf(source)), source)
+        if isinstance(obj, types.CellType):
+            return self.wrap_cell(obj, source)
+        return self._wrap_container(obj, source)
+
+    def wrap_cell(self, cell: types.CellType, source: Source | None) -> CellVar:
+        """A closure cell; two functions that share a cell share the CellVar."""
+        seen = self.by_id.get(id(cell))
+        if seen is not None:
+            return seen
+        try:
+            content = Lazy(cell.cell_contents, CellContents(source))
+        except ValueError:
+            content = None
+        var = CellVar(content, source, cell)
+        self.by_id[id(cell)] = var
+        self.keep.append(cell)
+        return var
+
+    def _wrap_function(self, fn: types.FunctionType, source, guard) -> FuncVar:
+        """A function by identity where it is permanent or has no closure, else by its code, with its parts as sources."""
+        by_identity = permanent(fn) or (fn.__closure__ is None and not isinstance(source, Closure))
+        if guard:
+            if by_identity:
+                self.guard("ID_IS", source, fn)
+            else:
+                self.guard("TYPE_IS", source, types.FunctionType)
+                self.guard("ID_IS", Attr(source, "__code__"), fn.__code__)
+        if by_identity:
+            source = KnownSource.of(fn)
+        closure = tuple(
+            self.wrap_cell(cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ()))
+        defaults = tuple(Lazy(d, Defaults(source, i)) for i, d in enumerate(fn.__defaults__ or ()))
+        kwdefaults = {k: Lazy(v, KwDefaults(source, k)) for k, v in (fn.__kwdefaults__ or {}).items()}
+        var = FuncVar(self.job.original(fn.__code__), fn.__globals__, closure, defaults, kwdefaults, real=fn, source=source)
+        var.name, var.qualname = fn.__name__, fn.__qualname__
+        return var
+
+    def _wrap_container(self, obj, source) -> Var:
+        cls = type(obj)
+        if cls in (list, collections.deque):
+            self.guard("LEN_IS", source, len(obj))
+            items = [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
+            return SeqVar(items, cls, source, obj, maxlen=getattr(obj, "maxlen", None))
+        if isinstance(obj, tuple):
+            if cls is tuple or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
+                self.guard("LEN_IS", source, len(obj))
+                items = [Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))]
+                return SeqVar(items, cls, source, obj)
+        if cls in (dict, collections.OrderedDict):
+            return DictVar({}, cls, source, obj)
+        if cls is collections.defaultdict:
+            return DictVar({}, cls, source, obj, factory=Lazy(obj.default_factory, Attr(source, "default_factory")))
+        if cls is types.MappingProxyType:
+            return DictVar({}, cls, source, obj)
+        if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, BY_REFERENCE) for o in obj):
+            self.guard("SET_ITEMS", source, frozenset(obj))
+            return SetVar({o: self.constant(o) for o in obj}, cls, source, obj)
+        return self._wrap_instance(obj, source)
+
+    def _wrap_instance(self, obj, source) -> InstanceVar:
+        """An instance of a user's class, or of a library's that nothing here models: its attributes are read one by one."""
+        cls = type(obj)
+        base: Var | None = None
+        if isinstance(obj, (dict,)) and dict in cls.__mro__:
+            base = DictVar({}, collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict, source, obj)
+            if isinstance(obj, collections.defaultdict):
+                base.cls, base.factory = collections.defaultdict, Lazy(obj.default_factory, Attr(source, "default_factory"))
+        elif isinstance(obj, list):
+            self.guard("LEN_IS", source, list.__len__(obj))
+            base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(list.__iter__(obj))], list, source, obj)
+        elif isinstance(obj, tuple):
+            self.guard("LEN_IS", source, tuple.__len__(obj))
+            base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))], tuple, source, obj)
+        elif isinstance(obj, (int, float, str, bytes, complex)):
+            plain = next(c for c in (int, float, str, bytes, complex) if isinstance(obj, c))
+            value = plain.__new__(plain, obj) if plain is not bytes else bytes(obj)
+            self.guard("EQUALS_AS", source, (plain, value))
+            base = Known(value)
+        var = InstanceVar(cls, source, obj, base)
+        return var
+
+    # ---- dicts from outside, read key by key -----------------------------------------------------------------------
+    def lookup(self, d: DictVar, key) -> Var | None:
+        """The value under a real key, or None. An outside dict is asked, and what it answered is guarded."""
+        found = d.items.get(key)
+        if found is not None:
+            return found[1]
+        if d.complete or key in d.deleted:
+            return None
+        raw = d.real
+        if key not in raw:
+            self.guard("DICT_ABSENT", d.source, key)
+            return None
+        value = dict.__getitem__(raw, key) if isinstance(raw, dict) else raw[key]
+        var = Lazy(value, dict_item(d.source, key))
+        d.items[key] = (self.constant(key), var)
+        return var
+
+    def complete(self, d: DictVar) -> None:
+        """Guard all keys of an outside dict, in order, so that it can be iterated or measured."""
+        if d.complete:
+            return
+        keys = list(dict.keys(d.real)) if isinstance(d.real, dict) else list(d.real)
+        self.guard("DICT_KEYS", d.source, tuple(keys))
+        gone, read, d.complete = d.deleted, d.items, True
+        d.items = {}
+        for key in keys:
+            if key in read:
+                d.items[key] = read.pop(key)
+            elif key not in gone:
+                value = dict.__getitem__(d.real, key) if isinstance(d.real, dict) else d.real[key]
+                d.items[key] = (self.constant(key), Lazy(value, dict_item(d.source, key)))
+        d.items.update(read)        # keys added in the trace come last
+
+    # ---- names ------------------------------------------------------------------------------------------------------
+    def load_global(self, f, name: str) -> Var:
+        """A global, else a builtin. Raises: Raised(NameError)."""
+        written = self.globals_written.get(id(f.globals))
+        if written is not None and name in written[1]:
+            value = written[1][name]
+            if value is not None:
+                return value
+        elif name in f.globals:
+            return self.memo_lazy(("g", id(f.globals), name), f.globals[name], lambda: Global.of(f.globals, name))
+        builtins_ = f.globals.get("__builtins__", __builtins__)
+        table = builtins_ if isinstance(builtins_, dict) else vars(builtins_)
+        if name not in table:
+            raise self.raised(NameError(f"name '{name}' is not defined"))
+        return self.builtin(f, name, table)
+
+    def builtin(self, f, name: str, table: dict) -> Var:
+        from ..source import Scope
+        self.guard("DICT_ABSENT", Scope.of(f.globals), name)
+        import builtins
+        if table is vars(builtins):
+            from ..source import Builtin
+            return self.memo_lazy(("b", name), table[name], lambda: Builtin(name))
+        return self.memo_lazy(("b", id(table), name), table[name], lambda: Global.of(table, name))
+
+    def memo_lazy(self, key, obj, source) -> Lazy:
+        found = self.memo.get(key)
+        if found is None or found.obj is not obj:
+            found = self.memo[key] = Lazy(obj, source())
+        return found
+
+    def store_global(self, f, name: str, value: Var | None) -> None:
+        """Recorded, and replayed at the exit. `value` None deletes."""
+        self.mutations += 1
+        self.globals_written.setdefault(id(f.globals), (f.globals, {}))[1][name] = value
+
+    def set_cell(self, cell: CellVar, value: Var | None) -> None:
+        if value is not None and value.source is None:
+            pass
+        cell.content, cell.changed = value, True
+        self.mutations += 1
+        self.dirty[id(cell)] = cell
+
+    def namespace_get(self, names, name: str) -> Var | None:
+        return self.lookup(names, name)
+
+    def namespace_set(self, names, name: str, value: Var) -> None:
+        names.items[name] = (Known(name), value)
