@@ -1,0 +1,134 @@
+"""Where temporary buffers live: one arena, bytes shared by buffers whose lives do not meet, results over dying operands.
+
+A buffer lives from the step that makes it to the last that reads it. The user's inputs are never reused; outputs are fresh.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bytejit.codegen import index as ix
+from bytejit.codegen.fuse import reads, writes
+from bytejit.codegen.loops import Buffer, Kernel, Loops, Store, itemsize
+from bytejit.codegen.simplify import loads
+
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Memory:
+    """offsets: byte offset in the arena of each temp buffer. arena: its size. inplace: result -> operand it overwrites.
+    free: step position -> extern buffers that die there. Units: bytes."""
+    offsets: dict[str, int]
+    arena: int
+    inplace: dict[str, str]
+    free: dict[int, tuple[str, ...]]
+
+    def __repr__(self) -> str:
+        return f"memory: {len(self.offsets)} temps in {self.arena} bytes, {len(self.inplace)} in place"
+
+
+def extent(b: Buffer) -> int:
+    """Bytes from the first to the last element. Raises: TypeError for symbolic sizes."""
+    if 0 in b.shape:
+        return 0
+    return (1 + sum((n - 1) * s for n, s in zip(b.shape, b.stride))) * itemsize(b.dtype)
+
+
+def lives(loops: Loops) -> dict[str, tuple[int, int]]:
+    """First and last step position of each buffer that a step makes; outputs live on past the end."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for i, step in enumerate(loops.steps):
+        for b in writes(step):
+            first.setdefault(b, i)
+            last[b] = i
+        for b in reads(step):
+            last[b] = i
+    for r in loops.outputs:
+        if r.view is not None:
+            last[r.view.buffer] = len(loops.steps)
+    return {b: (i, last[b]) for b, i in first.items()}
+
+
+def plan_memory(loops: Loops) -> Memory:
+    """Offsets for all temps. The largest are placed first, each at the lowest place that is free during its whole life."""
+    life = lives(loops)
+    temps = [b for b in loops.buffers.values() if b.kind == "temp" and b.name in life]
+    inplace = in_place(loops, life)
+    root: dict[str, str] = {}
+    for b in temps:
+        root[b.name] = b.name
+    for result, operand in inplace.items():      # in step order: chains end at their first buffer
+        root[result] = root[operand]
+    groups: dict[str, list[Buffer]] = {}
+    for b in temps:
+        groups.setdefault(root[b.name], []).append(b)
+    placed: list[tuple[int, int, int, int]] = []
+    offsets: dict[str, int] = {}
+    spans = {g: (max(map(extent, bs)), min(life[b.name][0] for b in bs), max(life[b.name][1] for b in bs))
+             for g, bs in groups.items()}
+    for g in sorted(groups, key=lambda g: (-spans[g][0], spans[g][1], g)):
+        size, start, end = spans[g]
+        at = 0
+        for low, high, s, e in placed:
+            if s <= end and start <= e and low < at + size and at < high:
+                at = high
+        placed.append((at, at + -(-size // ALIGN) * ALIGN, start, end))
+        placed.sort()
+        for b in groups[g]:
+            offsets[b.name] = at
+    free: dict[int, tuple[str, ...]] = {}
+    for name, (_, end) in life.items():
+        if loops.buffers[name].kind == "extern" and end < len(loops.steps):
+            free[end] = (*free.get(end, ()), name)
+    return Memory(offsets, max((p[1] for p in placed), default=0), inplace, free)
+
+
+def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
+    """Results that may overwrite an operand that dies in the same kernel: element by element, or row by row."""
+    found: dict[str, str] = {}
+    for i, step in enumerate(loops.steps):
+        if not isinstance(step, Kernel):
+            continue
+        taken: set[str] = set()
+        for at, p in enumerate(step.passes):
+            for s in p.stores:
+                b = loops.buffers[s.buffer]
+                if b.kind != "temp" or life[b.name][0] != i:
+                    continue
+                for name in reads(step):
+                    a = loops.buffers[name]
+                    if (a.kind == "temp" and name not in taken and name not in writes(step) and life[name][1] == i
+                            and (a.shape, a.stride) == (b.shape, b.stride) and itemsize(a.dtype) == itemsize(b.dtype)
+                            and overwritable(step, name, s, at)):
+                        found[b.name] = name
+                        taken.add(name)
+                        break
+    return found
+
+
+def overwritable(k: Kernel, name: str, s: Store, at: int) -> bool:
+    """Whether all loads of `name` come before (in the row's earlier passes) or at the same element as the store."""
+    outer = {a.name for a in k.axes}
+    for i, p in enumerate(k.passes):
+        for e in loads(p.roots()):
+            if e.name != name:
+                continue
+            if i > at or e.mask is not None:
+                return False
+            if i == at and e.attr != s.coords:
+                return False
+            if i < at and not same_row(e.attr, s.coords, outer):
+                return False
+    return s.mask is None and s.mode == "set"
+
+
+def same_row(load: tuple, store: tuple, outer: set[str]) -> bool:
+    """Whether a load of an earlier pass stays in the elements that the same row overwrites: outer coordinates equal."""
+    rows: set[str] = set()
+    for c, d in zip(load, store):
+        if ix.variables(c) & outer or ix.variables(d) & outer:
+            if c != d:
+                return False
+            rows |= ix.variables(d)
+    return outer <= rows
