@@ -167,9 +167,9 @@ class Grid:
     def op(self, e: Expr, args: list[torch.Tensor]) -> torch.Tensor:
         if e.name in ("to", "narrow"):
             return args[0].to(TORCH[e.dtype])
-        if e.name == "bound":
+        if e.name in ("bound", "inside"):
             i, n = args
-            if ((i < -n) | (i >= n)).any():
+            if ((i < (-n if e.name == "bound" else 0)) | (i >= n)).any():
                 raise OutOfRange(e.attr)
             return torch.where(i < 0, i + n, i)
         row = table().by_name[e.name]

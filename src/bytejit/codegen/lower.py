@@ -143,11 +143,11 @@ class Lowering:
             dtype = "b8" if rule == "bool" else args[0].dtype
         return self.cons.op(name, args, dtype, self.where, attr)
 
-    def bound(self, e: Expr, size: Any, label: str) -> Index:
-        """An i64 value read from memory as a coordinate of a dim of `size`: checked, negative ones wrapped."""
+    def bound(self, e: Expr, size: Any, label: str, wrap: bool = True) -> Index:
+        """A whole number read from memory as a coordinate of a dim of `size`: checked; negative ones wrapped, or refused."""
         e = self.cast(e, "i64")
         limit = self.cons.index(size) if isinstance(size, Index) else self.const(size, "i64")
-        return ix.index(Val(self.op("bound", e, limit, dtype="i64", attr=label), size))
+        return ix.index(Val(self.op("bound" if wrap else "inside", e, limit, dtype="i64", attr=label), size))
 
     # ---- kernels ----------------------------------------------------------------------------------------------------
     def pointwise(self, shape: tuple, dtype: str, fn: Callable[[tuple], Expr], stride: tuple | None = None) -> Value:

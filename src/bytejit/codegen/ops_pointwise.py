@@ -118,3 +118,5 @@ op("to", cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{
 op("narrow", cpp="bj::to<{T}>({0})", triton="{0}.to({T})", dtypes=FLOATS)
 #: (i, size), attr: the error's label: i wrapped into range(size) if negative; out of range sets the error flag and answers 0
 op("bound", arity=2, raises=True, cpp="bj::bound({0}, {1}, {err})", triton="bj_bound({0}, {1}, {err})", dtypes=frozenset({"i64"}))
+#: the same without wrapping: a negative number is out of range
+op("inside", arity=2, raises=True, cpp="bj::inside({0}, {1}, {err})", triton="bj_inside({0}, {1}, {err})", dtypes=frozenset({"i64"}))

@@ -100,5 +100,5 @@ def op(name: str, aten: tuple[str, ...] | str = (), kind: str = "pointwise", **f
 
 def table() -> OpTable:
     """All rows; imports the row files on first use."""
-    from bytejit.codegen import ops_composite, ops_extern, ops_pointwise, ops_reduce, ops_view  # noqa: F401
+    from bytejit.codegen import ops_composite, ops_extern, ops_gather, ops_pointwise, ops_reduce, ops_view  # noqa: F401
     return _TABLE
