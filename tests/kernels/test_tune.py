@@ -1,15 +1,16 @@
 """Timed choices: the faster candidate wins, choices are kept and merged, and every library row computes what torch computes."""
 
-import json
-import threading
 import time
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from bytejit.kernels import library
-from bytejit.kernels.tune import Candidate, JsonStore, Tuner
+from bytejit.kernels import gemm, library
+from bytejit.kernels.build import NoCompiler
+from bytejit.kernels.disk import json_cache
+from bytejit.kernels.tune import Candidate, Tuner
+from bytejit.options import Options
 from bytejit.spec import Spec
 
 
@@ -20,6 +21,15 @@ def slow(x):
 
 def fast(x):
     return (x + 1).t().contiguous().t()
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """Our own product, built once."""
+    try:
+        return gemm.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
+    except NoCompiler:
+        return None
 
 
 X = Spec.of(torch.empty(4, 6))
@@ -40,13 +50,13 @@ def test_a_tie_keeps_the_default():
 def test_a_choice_is_made_once_and_survives_the_process(tmp_path):
     calls = []
     candidates = [Candidate("slow", slow), Candidate("fast", lambda x: (calls.append(1), fast(x))[1])]
-    store = JsonStore(tmp_path / "choices.json")
+    store = json_cache("choices", tmp_path)
     tuner = Tuner(store)
     first = tuner.choose("add1", [X], candidates)
     made = len(calls)
     assert tuner.choose("add1", [X], candidates) == first and len(calls) == made
     tuner.save()
-    again = Tuner(JsonStore(tmp_path / "choices.json"), enabled=False)
+    again = Tuner(json_cache("choices", tmp_path), enabled=False)
     assert again.choose("add1", [X], candidates) == first and len(calls) == made
     assert again.choose("add1", [X], candidates, attrs="other") is None
     assert Tuner(store, enabled=False, threads=tuner.threads + 1).choose("add1", [X], candidates) is None
@@ -62,20 +72,6 @@ def test_what_a_library_refuses_is_recorded_and_the_default_must_run():
         Tuner().choose("add1", [X], [Candidate("bad", refuses), Candidate("fast", fast)])
 
 
-def test_writers_merge_and_damage_is_forgotten(tmp_path):
-    path = tmp_path / "deep" / "choices.json"
-    writers = [threading.Thread(target=JsonStore(path).merge, args=({f"k{i}": i},)) for i in range(8)]
-    for w in writers:
-        w.start()
-    for w in writers:
-        w.join()
-    assert json.loads(path.read_text()) == {f"k{i}": i for i in range(8)}
-    path.write_text('{"k0": ')
-    assert JsonStore(path).load() == {}
-    JsonStore(path).merge({"new": 1})
-    assert JsonStore(path).load() == {"new": 1}
-
-
 def test_cold_operands_come_from_different_places():
     seen = set()
 
@@ -88,8 +84,8 @@ def test_cold_operands_come_from_different_places():
 
 
 @pytest.mark.parametrize("post", [None, "relu", "gelu", "gelu_tanh"])
-@pytest.mark.parametrize("name", ["linear_mkl", "linear_onednn", "linear_onednn_packed"])
-def test_linear_rows(name, post):
+@pytest.mark.parametrize("name", ["linear_mkl", "linear_onednn", "linear_onednn_packed", "linear_own", "linear_own_packed"])
+def test_linear_rows(name, post, own):
     row = library.ROWS[name]
     if name not in library.available() or post and post not in row.posts:
         pytest.skip("not offered by this row or build")
@@ -97,7 +93,7 @@ def test_linear_rows(name, post):
     weight = row.pack(w, rows=10) if row.pack else w
     want = F.linear(x, w, b)
     want = {None: want, "relu": want.relu(), "gelu": F.gelu(want), "gelu_tanh": F.gelu(want, approximate="tanh")}[post]
-    got = row(x=x, w=weight, b=b, post=post)
+    got = row(x=x, w=weight, b=b, post=post, n=48)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert got.is_contiguous()
     if "add" in row.posts:
@@ -123,3 +119,34 @@ def test_conv_rows(name):
         other = torch.randn_like(got)
         torch.testing.assert_close(row(x=given, w=weight, b=b, **geometry, post="add_relu", other=other), (want + other).relu(),
                                    rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("m,k,n", [(1, 1, 1), (1, 33, 17), (5, 8, 16), (6, 384, 32), (7, 385, 40), (128, 400, 50), (200, 1000, 100), (3, 0, 4),
+                                   (0, 4, 4)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_our_own_product(own, m, k, n, threads):
+    if own is None:
+        pytest.skip("no C++ compiler")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x, w, b = torch.randn(m, k), torch.randn(n, k), torch.randn(n)
+        want = x.double() @ w.double().t() + b.double()
+        scale = max(k, 1) ** 0.5 * 1e-6
+        strided = torch.empty(n, 2 * k)[:, ::2].copy_(w)
+        for weight in (w, w.t().contiguous().t(), strided, torch.empty(n, k + 3)[:, :k].copy_(w)):
+            assert ((own["bytejit.linear.default"](x, weight, b) - want).abs() <= scale * 10).all()
+            if k and m:
+                panels = own["pack"](weight)
+                assert ((own["bytejit.linear_packed.default"](x, panels, n, b, True) - want.relu()).abs() <= scale * 10).all()
+        assert ((own["bytejit.linear.default"](x, w) + b - want).abs() <= scale * 10).all()
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_our_own_product_keeps_nan_and_infinity(own):
+    if own is None:
+        pytest.skip("no C++ compiler")
+    x, w = torch.ones(8, 4), torch.ones(20, 4)
+    x[1, 2], x[3, 0], x[4, 1] = float("nan"), float("inf"), float("-inf")
+    torch.testing.assert_close(own["bytejit.linear.default"](x, w, None, True), (x @ w.t()).relu(), equal_nan=True)

@@ -97,7 +97,7 @@ def choose_linears(graph: fx.Graph, tune: Any, library: Any, constants: Constant
         _apply(graph, found, row, post if "+" in name else None, constants)
 
 
-def _candidates(x_spec: Spec, post: str | None, packs: bool, library: Any) -> list:
+def _candidates(x_spec: Spec, n: int, post: str | None, packs: bool, library: Any) -> list:
     """Each row as it stands, then with the post fused; a row without it runs torch's own op after, so that times compare."""
     after = {None: None, "relu": torch.relu, "gelu": torch.nn.functional.gelu,
              "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[post]
@@ -110,11 +110,11 @@ def _candidates(x_spec: Spec, post: str | None, packs: bool, library: Any) -> li
                 return x, _row.pack(w.contiguous(), rows=rows), b
 
         def plain(x, w, b=None, _row=row):
-            result = _row(x=x, w=w, b=b)
+            result = _row(x=x, w=w, b=b, n=n)
             return after(result) if after else result
 
         def fused(x, w, b=None, _row=row):
-            return _row(x=x, w=w, b=b, post=post)
+            return _row(x=x, w=w, b=b, post=post, n=n)
 
         made.append((row.name, plain, prepare))
         if post in row.posts:
@@ -130,13 +130,13 @@ def _operands(x: Spec, w: Spec) -> list[Spec]:
 
 def least_seconds(shape: tuple[int, int], x: Spec, tune: Any, library: Any) -> float | None:
     """Seconds of the fastest call for a constant weight of `shape` [N, K]; None when tuning is off."""
-    made = [tune.candidate(*c) for c in _candidates(x, None, True, library)]
+    made = [tune.candidate(*c) for c in _candidates(x, shape[0], None, True, library)]
     choice = tune.choose("linear", _operands(x, Spec(shape, (shape[1], 1), x.dtype, x.device)), made, cold=[1])
     return None if choice is None else min(choice.seconds.values())
 
 
 def _time(found: Linear, post: str | None, packs: bool, tune: Any, library: Any) -> str:
-    made = [tune.candidate(*c) for c in _candidates(spec_of(found.x), post, packs, library)]
+    made = [tune.candidate(*c) for c in _candidates(spec_of(found.x), found.w_spec.shape[0], post, packs, library)]
     choice = tune.choose("linear", _operands(spec_of(found.x), found.w_spec), made, cold=[1], attrs=post or "")
     if choice is not None:
         return choice.name
@@ -155,7 +155,8 @@ def _apply(graph: fx.Graph, found: Linear, row: Any, post: tuple | None, constan
         w = call_before(graph, node, aten.t.default, (found.w_node,), found.w_spec)
     else:
         w = found.w_node
-    target, args = row.build(x=found.x, w=w, b=found.b, post=post[1] if post else None)
+    target, args = row.build(x=found.x, w=w, b=found.b, post=post[1] if post else None,
+                             n=found.w_spec.shape[0])
     new = call_before(graph, node, target, args, Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device))
     replace(node, new)
     if post:

@@ -1,8 +1,8 @@
 """The library calls that compete for matmul, convolution and attention on the CPU: one row each, one signature a family.
 
 A row names a torch operator and how its arguments come from the family's own; rows work on tensors and on FX nodes alike, so a
-chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. All operators are torch's own
-(MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.13; `available()` says which this build has.
+chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. Operators are torch's own
+(MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.13, or our own (`gemm.py`); `available()` says which are here.
 
 Numerics: float32 sums are in float32 everywhere, only their order differs (largest difference seen between rows: 2e-6 relative to the
 largest output). A fused `gelu` of oneDNN is the erf form at 1e-6 absolute ("none") or the tanh form ("tanh").
@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+from . import gemm
 
 aten = torch.ops.aten
 
@@ -43,18 +45,20 @@ class Row:
 
 
 def available() -> frozenset[str]:
-    """Names of the rows whose operators this torch build has."""
+    """Names of the rows that can run: this torch build has oneDNN; `gemm.register` has been called for our own."""
     onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return frozenset(n for n in ROWS if onednn or not n.startswith(("linear_onednn", "conv_onednn")))
+    missing = () if onednn else ("linear_onednn", "conv_onednn")
+    missing += () if gemm.BUILT else ("linear_own",)
+    return frozenset(n for n in ROWS if not n.startswith(missing))
 
 
-# ---- linear: x [..., K], w [N, K] (any strides), b [N] or None, post, other (for "add") -> [..., N], contiguous ------------------
+# ---- linear: x [..., K], w [N, K] (any strides), b [N] or None, post, other (for "add"), n = N -> [..., N], contiguous ------------
 
-def _linear_mkl(x, w, b=None, post=None, other=None) -> tuple:
+def _linear_mkl(x, w, b=None, post=None, other=None, n=None) -> tuple:
     return aten.linear.default, (x, w, b)
 
 
-def _linear_onednn(x, w, b=None, post=None, other=None) -> tuple:
+def _linear_onednn(x, w, b=None, post=None, other=None, n=None) -> tuple:
     ops = torch.ops.mkldnn
     if post == "add":
         return ops._linear_pointwise.binary, (x, other, w, b, "add")
@@ -64,6 +68,18 @@ def _linear_onednn(x, w, b=None, post=None, other=None) -> tuple:
 
 def _pack_linear(w: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(w.detach(), rows)
+
+
+def _linear_own(x, w, b=None, post=None, other=None, n=None) -> tuple:
+    return torch.ops.bytejit.linear.default, (x, w, b, post == "relu")
+
+
+def _linear_own_packed(x, w, b=None, post=None, other=None, n=None) -> tuple:
+    return torch.ops.bytejit.linear_packed.default, (x, w, n, b, post == "relu")
+
+
+def _pack_own(w: torch.Tensor, rows: int) -> torch.Tensor:
+    return gemm.BUILT["pack"](w.detach())
 
 
 def _post(post: str | None) -> tuple[str, str]:
@@ -98,6 +114,8 @@ ROWS: dict[str, Row] = {row.name: row for row in (
     Row("linear_mkl", "linear", _linear_mkl),
     Row("linear_onednn", "linear", _linear_onednn, _UNARY | {"add"}),
     Row("linear_onednn_packed", "linear", _linear_onednn, _UNARY | {"add"}, _pack_linear),
+    Row("linear_own", "linear", _linear_own, frozenset({"relu"})),
+    Row("linear_own_packed", "linear", _linear_own_packed, frozenset({"relu"}), _pack_own),
     Row("conv_nchw", "conv", _conv_aten, layout="nchw"),
     Row("conv_nhwc", "conv", _conv_aten, layout="nhwc"),
     Row("conv_onednn_nhwc", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, layout="nhwc"),

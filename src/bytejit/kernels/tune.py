@@ -8,9 +8,6 @@ candidates were; a candidate must beat the default by `MARGIN` to replace it, so
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,38 +50,10 @@ class Candidate:
 
 
 class Store(Protocol):
-    """Where choices outlive the process: a mapping of text to JSON values."""
+    """Where choices outlive the process: text to JSON values; `disk.json_cache` makes one."""
 
     def load(self) -> dict: ...
     def merge(self, entries: Mapping[str, object]) -> None: ...
-
-
-class JsonStore:
-    """A JSON file of choices. Writers merge: each reads what is there under a lock, adds its own, and renames a new file over it."""
-
-    def __init__(self, path: str | os.PathLike) -> None:
-        self.path = Path(path)
-
-    def load(self) -> dict:
-        """All entries; empty when the file is absent or damaged (the choices are then made again)."""
-        try:
-            entries = json.loads(self.path.read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
-        return entries if isinstance(entries, dict) else {}
-
-    def merge(self, entries: Mapping[str, object]) -> None:
-        """Add entries, keeping what others wrote meanwhile. Raises: OSError when the folder cannot be written."""
-        import fcntl
-
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(self.path.with_suffix(".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            text = json.dumps({**self.load(), **entries}, sort_keys=True)
-            handle, name = tempfile.mkstemp(dir=self.path.parent, suffix=".tmp")
-            with os.fdopen(handle, "w") as out:
-                out.write(text)
-            os.replace(name, self.path)
 
 
 def machine() -> str:
