@@ -85,7 +85,7 @@ def test_setitem(x):
     x[1:3, 0] = x[0, 1:] * 2
     x[..., -1] = 5.0
     x[x > 4] = 0
-    x[torch.tensor([0, 2])] = x[1]
+    x[torch.tensor([0, 2])] = x[1].clone()
     x[0, 1] += 3
     return x * 2
 
