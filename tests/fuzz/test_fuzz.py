@@ -2,7 +2,7 @@
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from ..programs import targets
 from .runner import check_source
@@ -11,7 +11,9 @@ from .writer import programs
 COUNT = int(os.environ.get("BYTEJIT_FUZZ_COUNT", "300"))
 
 
-@settings(max_examples=COUNT, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+# no shrinking here: it takes minutes; `python -m tests.fuzz` shrinks what it finds
+@settings(phases=[Phase.generate], max_examples=COUNT, deadline=None, database=None, derandomize=True,
+          suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_random_programs(source):
     """Random programs behave as eager"""

@@ -81,7 +81,7 @@ class Writer:
                           "TOTAL",
                           f"int({self.cond()})", f"fact({self.int(0)} % 5)",
                           f"sorted([{self.int(0)}, 2], key=lambda v: -v)[0]",
-                          f"{o}.rate", f"(w := {self.int(0)}) + w", "len(LOG)"))
+                          f"{o}.rate", "len(LOG)"))
 
     def cond(self) -> str:
         return self.pick((f"{self.int(1)} > {self.int(0)}", f"{self.int(1)} % 2 == 0",
@@ -129,7 +129,7 @@ class Writer:
         if self.chance(40):
             return self.out(d, f"{self.pick(self.ints)} {self.pick(('=', '+=', '-='))} {self.int()}")
         name, expr = self.name("i"), self.int()
-        self.out(d, f"{name} = {expr}")
+        self.out(d, f"{name} = (w := {expr}) + w" if self.chance(20) else f"{name} = {expr}")
         self.ints.append(name)
 
     def mutate_tensor(self, d):

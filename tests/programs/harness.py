@@ -118,8 +118,7 @@ def check(fn, *specs, args=None, kwargs=None, graphs=None, total=None, breaks=Fa
     """
     file = fn.__code__.co_filename if hasattr(fn, "__code__") else "?"
     run_case(make_case(lambda: (fn, None), specs, args, kwargs, graphs, total, breaks, backend, calls, drive, watch,
-                       tol,
-                       file))
+                       tol, file))
 
 
 def make_case(build, specs, args, kwargs, graphs, total, breaks, backend, calls, drive, watch, tol, file) -> Case:
