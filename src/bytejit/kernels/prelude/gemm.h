@@ -189,6 +189,8 @@ static void block(const Problem& p, i64 row0, i64 rows, i64 col, i64 count, f32*
 }
 
 static void multiply(const Problem& p, i64 threads) {
+    i64 worth = 1 + p.m * p.n * p.k / 250000;  // waking a thread takes as long as this many products
+    threads = threads < worth ? threads : worth;
     i64 panels = (p.n + NR - 1) / NR, blocks = (p.m + MC - 1) / MC;
     i64 rows = ((p.m + blocks - 1) / blocks + MR - 1) / MR * MR, chunk = panels * blocks / (threads * 6);
     chunk = chunk < 1 ? 1 : chunk > GROUP ? GROUP : chunk;
