@@ -76,7 +76,7 @@ class Writer:
             return self.pick(INT_BINARY).format(self.int(deep - 1), self.int(deep - 1))
         o, c = self.pick(self.things), self.pick(self.lists)
         return self.pick((f"len({c})", f"len({o})", f"{o}.k", f"{self.pick(self.tensors)}.shape[0]",
-                          f"len(f'{{{o}.k}}:{{n!r}}')",
+                          f"len(str({o}.k) + repr(n))",
                           f"sum(i * i for i in range({self.int(0)} % 5))", f"{self.pick(self.dicts)}.get('a', 3)",
                           "TOTAL",
                           f"int({self.cond()})", f"fact({self.int(0)} % 5)",
@@ -174,7 +174,7 @@ class Writer:
 
     def say(self, d):
         self.out(d, self.pick((f"print({self.int(1)}, 'at', n)",
-                               f"print(f'{{{self.int(1)}:03d}}', {self.pick(self.tensors)}.shape)",
+                               f"print(f\"{{{self.int(1)}:03d}}\", {self.pick(self.tensors)}.shape)",
                                f"LOG.append({self.int(1)})", f"print({self.pick(self.tensors)})")))
 
     def branch(self, d):

@@ -114,7 +114,7 @@ def check(fn, *specs, args=None, kwargs=None, graphs=None, total=None, breaks=Fa
 
     specs: positional arguments, a Spec each or a value (copied). args: instead, Rand -> tuple of all. graphs: compiled
     in the first call; 1 asks for success under nopython=True too. total: after all calls. breaks: nopython=True must
-    raise Unsupported. drive(fn, *args): how to call it. watch: names of globals of `fn` that it writes. tol: rtol, atol.
+    raise Unsupported. drive(fn, *args): how to call it. watch: names of globals that it writes. tol: rtol, atol.
     """
     file = fn.__code__.co_filename if hasattr(fn, "__code__") else "?"
     run_case(make_case(lambda: (fn, None), specs, args, kwargs, graphs, total, breaks, backend, calls, drive, watch,
