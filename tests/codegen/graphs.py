@@ -42,3 +42,33 @@ def aten(fn: Callable, *args: Any, decompositions: dict | None = None) -> Graph:
     output = next(n for n in gm.graph.nodes if n.op == "output")
     output.args = (tuple(output.args[0]),)
     return Graph(gm.graph)
+
+
+def stages(graph: Graph, threads: int = 2) -> tuple:
+    """Loops, fused loops and plan of a graph; each checked."""
+    from bytejit.codegen.check import check_loops, check_plan
+    from bytejit.codegen.fuse import fuse
+    from bytejit.codegen.loops import Target
+    from bytejit.codegen.lower import lower
+    from bytejit.codegen.schedule import schedule
+    loops = check_loops(lower(graph))
+    fused = check_loops(fuse(loops))
+    return loops, fused, check_plan(schedule(fused, Target(threads=threads)))
+
+
+def same(fn: Callable, *args: Any, threads: int = 2, rtol: float | None = None, atol: float | None = None,
+         decompositions: dict | None = None) -> tuple:
+    """Asserts that fn's loops, fused loops and plan compute what eager computes, strides included; returns the three."""
+    from interp import run
+    made = stages(aten(fn, *args, decompositions=decompositions), threads)
+    expected = fn(*args)
+    expected = expected if isinstance(expected, (tuple, list)) else (expected,)
+    for stage in made:
+        got = run(stage, list(args))
+        assert len(got) == len(expected)
+        for a, b in zip(got, expected):
+            low = b.dtype in (torch.bfloat16, torch.float16)
+            torch.testing.assert_close(a, b, rtol=rtol or (2e-2 if low else None), atol=atol or (2e-2 if low else None),
+                                       equal_nan=True)
+            assert a.stride() == b.stride() or b.numel() < 2, f"stride {a.stride()}, eager {b.stride()}"
+    return made
