@@ -1,9 +1,10 @@
 """Freezing: parameters become constants of the graph, on the user's promise not to write into them behind torch's back.
 
-What depends on constants alone is evaluated once; affine steps behind a convolution or a linear (an eval batch norm) are folded into its
-weight and bias, in double precision; linears that share an input are merged; weights are prepacked by `choose_libraries`.
-A write is noticed through the parameter's version counter, its address and its identity: an optimizer step,
-`load_state_dict`, `.to()`, a new parameter in its place. `p.data.add_()` bumps no counter: that is the promise.
+What depends on constants alone is evaluated once; affine steps behind a convolution (an eval batch norm) are folded
+into its weight and bias, in double precision; linears that share an input are merged; weights are prepacked by
+`choose_libraries`. A write is noticed through the parameter's version counter, its address and its identity: an
+optimizer step, `load_state_dict`, `.to()`, a new parameter in its place. `p.data.add_()` bumps no counter: that is
+the promise.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .layout import choose_libraries
 from .linears import least_seconds, match_linear
 from .rewrite import Constants, aten, call_before, copy_graph, drop_dead, replace, sole_user, spec_of
 
-LARGEST = 1 << 24           # elements: a constant subgraph whose result is larger than this and than its inputs stays in the graph
+LARGEST = 1 << 24           # elements: a computed constant larger than this stays in the graph
 RANDOM = torch.Tag.nondeterministic_seeded
 
 
@@ -28,10 +29,11 @@ def freeze(aten_graph: Any, params: Mapping[int, torch.Tensor], target: Any, tun
            ) -> tuple[Any, tuple[torch.Tensor, ...], Callable[[Sequence], bool]]:
     """Fold and prepack the inputs in `params` (input index -> real tensor).
 
-    Returns the new `Aten`, whose graph has further placeholders after the old ones (those stay, mostly unread); the tensors to pass for
-    them at every call; and check(inputs) -> bool: whether every frozen input is still the tensor, at the address and version,
-    that was folded. Inputs that the graph mutates are left as they are. Some constants are in a library's own layout
-    (`node.meta["opaque"]`): only the library call that they were packed for can read them.
+    Returns the new `Aten`, whose graph has further placeholders after the old ones (those stay, mostly unread); the
+    tensors to pass for them at every call; and check(inputs) -> bool: whether every frozen input is still the
+    tensor, at the address and version, that was folded. Inputs that the graph mutates are left as they are. Some
+    constants are in a library's own layout (`node.meta["opaque"]`): only the library call that they were packed for
+    can read them.
     """
     graph = copy_graph(aten_graph.graph)
     mutated = {m.input for m in aten_graph.mutations}
@@ -47,7 +49,8 @@ def freeze(aten_graph: Any, params: Mapping[int, torch.Tensor], target: Any, tun
         drop_dead(graph)
         constants.prune(graph)
         result = choose_libraries(dataclasses.replace(aten_graph, graph=graph), target, tune, library, constants)
-    return result, constants.in_order(result.graph), watch(frozen)
+    added = constants.in_order(result.graph)
+    return dataclasses.replace(result, constants=(*aten_graph.constants, *added)), added, watch(frozen)
 
 
 def watch(frozen: Mapping[int, torch.Tensor]) -> Callable[[Sequence], bool]:
@@ -63,7 +66,7 @@ def watch(frozen: Mapping[int, torch.Tensor]) -> Callable[[Sequence], bool]:
     return check
 
 
-# ---- what is constant --------------------------------------------------------------------------------------------------
+# ---- what is constant ----------------------------------------------------------------------------------------------
 
 def _constant_nodes(graph: fx.Graph, known: set[fx.Node]) -> set[fx.Node]:
     """Nodes that depend on frozen inputs (and plain values) alone and give the same each time."""
@@ -78,7 +81,8 @@ def _constant_nodes(graph: fx.Graph, known: set[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def evaluate(node: fx.Node, known: Mapping[fx.Node, torch.Tensor], double: bool = False, memo: dict | None = None) -> Any:
+def evaluate(node: fx.Node, known: Mapping[fx.Node, torch.Tensor], double: bool = False,
+             memo: dict | None = None) -> Any:
     """The value of a constant node. double: with float32 inputs taken as float64, so that a fold rounds once."""
     memo = {} if memo is None else memo
     if node in memo:
@@ -132,10 +136,11 @@ def _laid_out(value: torch.Tensor, spec: Spec) -> torch.Tensor:
     return laid.copy_(value)
 
 
-# ---- affine folding -----------------------------------------------------------------------------------------------------
+# ---- affine folding ------------------------------------------------------------------------------------------------
 
 def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants: Constants) -> None:
-    """Fold multiplications and additions by constants per channel into the convolution before them, batch norms included."""
+    """Fold multiplications and additions by constants per channel into the convolution before them, batch norms
+    included."""
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not aten.convolution.default or node.args[6]:
             continue
@@ -153,7 +158,9 @@ def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants:
         if last is node:
             continue
         exact = evaluate(weight, known, double=True, memo=memo)
-        before = evaluate(bias, known, double=True, memo=memo) if bias is not None else torch.zeros(channels, dtype=torch.float64)
+        before = torch.zeros(channels, dtype=torch.float64)
+        if bias is not None:
+            before = evaluate(bias, known, double=True, memo=memo)
         spec = spec_of(node)
         w = constants.add(graph, _laid_out((exact * scale.view(-1, 1, 1, 1)), spec_of(weight)), "weight")
         b = constants.add(graph, (before * scale + shift).to(spec.dtype), "bias")
@@ -171,11 +178,13 @@ def _affine_step(node: fx.Node, channels: int, constant: set, known: dict, memo:
         user.target is aten.native_batch_norm.default and user.args[5] is False)
     if norm and user.args[0] is node:
         return _batch_norm(user, constant, known, memo)
-    if user.kwargs or user.target not in (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor) or len(user.args) != 2:
+    affine = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
+    if user.kwargs or user.target not in affine or len(user.args) != 2:
         return None
     left, right = user.args
     other = right if left is node else left
-    if spec_of(user) is None or spec_of(user).shape != spec_of(node).shape or spec_of(user).dtype is not spec_of(node).dtype:
+    after, before = spec_of(user), spec_of(node)
+    if after is None or after.shape != before.shape or after.dtype is not before.dtype:
         return None
     value = _per_channel(other, channels, len(spec_of(node).shape), constant, known, memo)
     if value is None or (user.target is aten.div.Tensor and left is not node):
@@ -214,11 +223,11 @@ def _batch_norm(node: fx.Node, constant: set, known: dict, memo: dict) -> tuple 
     return results[0], scale, (0 if values[1] is None else values[1]) - values[2] * scale
 
 
-# ---- merging linears ---------------------------------------------------------------------------------------------------
+# ---- merging linears -----------------------------------------------------------------------------------------------
 
 def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any, library: Any) -> None:
-    """Linears on one input (query, key and value) become one with the weights one under the other, and slices of its result,
-    where one wide product is timed to take no longer than the narrow ones together."""
+    """Linears on one input (query, key and value) become one with the weights one under the other, and slices of its
+    result, where one wide product is timed to take no longer than the narrow ones together."""
     groups: dict[tuple, list] = {}
     for node in graph.nodes:
         found = match_linear(node)
@@ -261,14 +270,16 @@ def _merging_pays(group: list, tune: Any, library: Any) -> bool:
 def _origin(node: fx.Node) -> tuple:
     """Equal for views of one tensor that are the same view: linears are often fed through a view each."""
     path = []
-    while node.op == "call_function" and node.target in (aten.view.default, aten._unsafe_view.default, aten.reshape.default):
+    views = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+    while node.op == "call_function" and node.target in views:
         path.append(tuple(node.args[1]))
         node = node.args[0]
     return (node, tuple(path[:1]))
 
 
 def _restride_views(old: fx.Node, new: fx.Node) -> None:
-    """Give the views behind a matmul's result the strides they have on a slice; a reader that is no view needs nothing."""
+    """Give the views behind a matmul's result the strides they have on a slice; a reader that is no view needs
+    nothing."""
     fakes = {old: torch.empty_strided(spec_of(new).shape, spec_of(new).stride, dtype=spec_of(new).dtype, device="meta")}
     pending = [old]
     while pending:
@@ -288,4 +299,5 @@ def _is_view(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     returns, arguments = target._schema.returns, target._schema.arguments
-    return len(returns) == 1 and bool(arguments) and arguments[0].alias_info is not None and not arguments[0].alias_info.is_write
+    alias = arguments[0].alias_info if arguments else None
+    return len(returns) == 1 and alias is not None and not alias.is_write

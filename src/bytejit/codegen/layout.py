@@ -1,9 +1,10 @@
 """Library calls and layouts, chosen by time for every convolution and matmul; strides inside the graph follow.
 
-Layouts are a property of the whole graph, not of one call: a convolution with the channels innermost pays for turning its input
-unless its neighbours have them innermost too. The pass times every convolution both ways, assigns layouts so that calls plus
-conversions cost least, rewrites the strides of the tensors in between, and turns what the user sees back. Ops that do not care
-(pointwise, pooling) take the layout of their input; in front of any other op a tensor is turned back.
+Layouts are a property of the whole graph, not of one call: a convolution with the channels innermost pays for
+turning its input unless its neighbours have them innermost too. The pass times every convolution both ways, assigns
+layouts so that calls plus conversions cost least, rewrites the strides of the tensors in between, and turns what the
+user sees back. Ops that do not care (pointwise, pooling) take the layout of their input; in front of any other op a
+tensor is turned back.
 """
 
 from __future__ import annotations
@@ -18,18 +19,30 @@ from torch import fx
 from ..spec import Spec
 from .linears import choose_linears
 from .rewrite import (
-    Constants, aten, call_before, channels_last_stride, contiguous, copy_graph, drop_dead, is_static, plain_cpu, replace, sole_user,
+    Constants,
+    aten,
+    call_before,
+    channels_last_stride,
+    contiguous,
+    copy_graph,
+    drop_dead,
+    is_static,
+    plain_cpu,
+    replace,
+    sole_user,
     spec_of,
 )
 
 FOLLOWS = frozenset({                 # not tagged pointwise, but the result has the layout of the first operand
-    aten._native_batch_norm_legit_no_training.default, aten.native_batch_norm.default, aten.max_pool2d_with_indices.default,
+    aten._native_batch_norm_legit_no_training.default, aten.native_batch_norm.default,
+    aten.max_pool2d_with_indices.default,
     aten.max_pool2d.default, aten.avg_pool2d.default, aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default,
     aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec, aten.hardswish.default,
 })
-READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})     # result as recorded
-TURN_RATE = 8e9                       # bytes a second, read and written, of a tensor being turned; with TURN_START seconds a call
-TURN_START = 4e-6
+# the result is as recorded, whatever the operand has
+READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})
+TURN_RATE = 8e9                       # bytes a second, read and written, of a tensor being turned
+TURN_START = 4e-6                     # seconds a call on top
 
 
 @dataclass(frozen=True)
@@ -60,9 +73,10 @@ class Times:
 def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, constants: Constants | None = None) -> Any:
     """The same graph with the fastest library calls and layouts for them.
 
-    aten_graph: `Aten` (a dataclass with `graph`); a new one is returned. target: what schedule gets; other devices than the CPU
-    pass through unchanged. tune: `kernels.tune.Tuner`. library: the module `kernels.library`. Both are arguments because
-    codegen does not import kernels. constants: given by `freeze`: weights found there may be prepacked and get added to it.
+    aten_graph: `Aten` (a dataclass with `graph`); a new one is returned. target: what schedule gets; other devices
+    than the CPU pass through unchanged. tune: `kernels.tune.Tuner`. library: the module `kernels.library`. Both are
+    arguments because codegen does not import kernels. constants: given by `freeze`: weights found there may be
+    prepacked and get added to it.
     """
     if target.name != "cpu":
         return aten_graph
@@ -98,7 +112,7 @@ def is_nhwc(spec: Spec | None) -> bool:
     return turnable(spec) and spec.stride == channels_last_stride(spec.shape)
 
 
-# ---- what each convolution costs ---------------------------------------------------------------------------------------
+# ---- what each convolution costs -----------------------------------------------------------------------------------
 
 def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     geometry = conv.geometry
@@ -132,8 +146,8 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
 
 
 def _rows(conv: Conv, packs: bool, library: Any) -> list:
-    """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own is worth a
-    run only where it can take the relu along."""
+    """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own
+    is worth a run only where it can take the relu along."""
     rows = {r.name: r for r in library.rows("conv", packed=packs)}
     if packs and "conv_onednn_packed" in rows:
         return [rows["conv_nchw"], rows["conv_onednn_packed"]]
@@ -143,16 +157,17 @@ def _rows(conv: Conv, packs: bool, library: Any) -> list:
 
 
 def _default(conv: Conv, packs: bool, library: Any) -> Times:
-    """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is slower so."""
+    """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is
+    slower so."""
     names = [r.name for r in library.rows("conv", packed=packs) if r.layout == "nhwc"]
     return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
 
 
-# ---- which layout each tensor gets ------------------------------------------------------------------------------------
+# ---- which layout each tensor gets ---------------------------------------------------------------------------------
 
 def _layouts(graph: fx.Graph, nhwc: frozenset[fx.Node]) -> tuple[dict[fx.Node, bool], list[tuple[fx.Node, fx.Node]]]:
-    """Whether each node's result has its channels innermost, when the convolutions in `nhwc` run so; and (reader, tensor)
-    pairs where the tensor has to be turned on the way."""
+    """Whether each node's result has its channels innermost, when the convolutions in `nhwc` run so; and (reader,
+    tensor) pairs where the tensor has to be turned on the way."""
     inner: dict[fx.Node, bool] = {}
     turns: list[tuple[fx.Node, fx.Node]] = []
     for node in graph.nodes:
@@ -224,12 +239,13 @@ def _bytes(spec: Spec) -> int:
 
 
 def _assign(graph: fx.Graph, times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
-    """The convolutions to run with channels innermost: all or none or what is there, then each flipped where that pays."""
+    """The convolutions to run with channels innermost: all or none or what is there, then each flipped where that
+    pays."""
     eligible = frozenset(times)
     now = frozenset(n for n in times if is_nhwc(spec_of(n)))
     best = min((eligible, frozenset(), now), key=lambda s: _cost(graph, times, s))
     cost = _cost(graph, times, best)
-    if len(eligible) <= 40:                      # quadratic; large graphs repeat a few shapes, one layout is right for all
+    if len(eligible) <= 40:           # quadratic; large graphs repeat a few shapes, one layout is right for all
         for node in eligible:
             flipped = best ^ {node}
             changed = _cost(graph, times, flipped)
@@ -238,7 +254,7 @@ def _assign(graph: fx.Graph, times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
     return best
 
 
-# ---- writing it into the graph ----------------------------------------------------------------------------------------
+# ---- writing it into the graph -------------------------------------------------------------------------------------
 
 def choose_convs(graph: fx.Graph, tune: Any, library: Any, constants: Constants | None = None) -> None:
     """Choose layout and call of every convolution. Changes `graph`."""
@@ -289,7 +305,8 @@ def _as(spec: Spec, is_inner: bool) -> Spec:
 
 
 def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> None:
-    """Make a convolution the call that `row` builds, with a lone relu (or addition and relu) behind it fused where the row can."""
+    """Make a convolution the call that `row` builds, with a lone relu (or addition and relu) behind it fused where
+    the row can."""
     node, spec = conv.node, spec_of(conv.node)
     x, w = node.args[0], conv.w
     if row.pack:

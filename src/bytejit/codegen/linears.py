@@ -1,4 +1,5 @@
-"""Which library multiplies: linear, addmm and mm nodes are replaced by the call that timing found fastest, posts fused where that wins."""
+"""Which library multiplies: linear, addmm and mm nodes are replaced by the call that timing found fastest, posts
+fused where that wins."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..spec import Spec, contiguous_stride
-from .rewrite import VIEWS, Constants, aten, call_before, plain_cpu, replace, sole_user, spec_of
+from ..spec import Spec
+from .rewrite import VIEWS, Constants, aten, call_before, contiguous, plain_cpu, replace, sole_user, spec_of
 
 POSTS = {aten.relu.default: "relu", aten.gelu.default: "gelu"}
 LEAST_WORK = 2_000_000      # multiply-adds below which a call's own cost decides and the choice is not worth timing
@@ -18,7 +19,8 @@ LEAST_WORK = 2_000_000      # multiply-adds below which a call's own cost decide
 
 @dataclass(frozen=True)
 class Linear:
-    """x [..., K] times w [N, K] transposed, plus b [N]. w_node: the node that holds the weight; flipped: it holds [K, N]."""
+    """x [..., K] times w [N, K] transposed, plus b [N]. w_node: the node that holds the weight; flipped: it holds
+    [K, N]."""
 
     node: fx.Node
     x: fx.Node
@@ -42,7 +44,8 @@ class Linear:
 
 
 def match_linear(node: fx.Node) -> Linear | None:
-    """A node as a `Linear`; None when it is none, or of a kind (dtype, device, symbolic size, beta, alpha) that the rows do not serve."""
+    """A node as a `Linear`; None when it is none, or of a kind (dtype, device, symbolic size, beta, alpha) that the
+    rows do not serve."""
     if node.op != "call_function" or node.kwargs:
         return None
     if node.target is aten.linear.default:
@@ -83,7 +86,8 @@ def match_post(node: fx.Node) -> tuple[fx.Node, str] | None:
 
 
 def choose_linears(graph: fx.Graph, tune: Any, library: Any, constants: Constants | None = None) -> None:
-    """Replace each matmul whose default is not the fastest. Changes `graph`; with `constants` it may prepack constant weights."""
+    """Replace each matmul whose default is not the fastest. Changes `graph`; with `constants` it may prepack
+    constant weights."""
     for node in list(graph.nodes):
         found = match_linear(node)
         if found is None or found.work < LEAST_WORK:
@@ -98,7 +102,8 @@ def choose_linears(graph: fx.Graph, tune: Any, library: Any, constants: Constant
 
 
 def _candidates(x_spec: Spec, n: int, post: str | None, packs: bool, library: Any) -> list:
-    """Each row as it stands, then with the post fused; a row without it runs torch's own op after, so that times compare."""
+    """Each row as it stands, then with the post fused; a row without it runs torch's own op after, so that times
+    compare."""
     after = {None: None, "relu": torch.relu, "gelu": torch.nn.functional.gelu,
              "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[post]
     rows = math.prod(x_spec.shape[:-1])
@@ -123,7 +128,8 @@ def _candidates(x_spec: Spec, n: int, post: str | None, packs: bool, library: An
 
 
 def _operands(x: Spec, w: Spec) -> list[Spec]:
-    """Specs that a product is timed on. A bias is always there: it costs nothing beside the product and the timings serve both."""
+    """Specs that a product is timed on. A bias is always there: it costs nothing beside the product and the timings
+    serve both."""
     flat = Spec((math.prod(x.shape[:-1]), x.shape[-1]), (x.shape[-1], 1), x.dtype, x.device)
     return [flat, w, Spec((w.shape[0],), (1,), x.dtype, x.device)]
 
@@ -157,7 +163,7 @@ def _apply(graph: fx.Graph, found: Linear, row: Any, post: tuple | None, constan
         w = found.w_node
     target, args = row.build(x=found.x, w=w, b=found.b, post=post[1] if post else None,
                              n=found.w_spec.shape[0])
-    new = call_before(graph, node, target, args, Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device))
+    new = call_before(graph, node, target, args, contiguous(spec))
     replace(node, new)
     if post:
         replace(post[0], post[0].args[0])

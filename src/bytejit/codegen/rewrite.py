@@ -1,4 +1,5 @@
-"""Small tools for passes on the ATen graph: copy it, read specs, insert calls, and the constants that freezing puts beside its inputs."""
+"""Small tools for passes on the ATen graph: copy it, read specs, insert calls, and the constants that freezing puts
+beside its inputs."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from torch import fx
 from ..spec import Spec, contiguous_stride
 
 aten = torch.ops.aten
-VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
-                   aten.squeeze.dims, aten.alias.default})
+VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
+                   aten.squeeze.dim, aten.squeeze.dims, aten.alias.default})
 
 
 def copy_graph(graph: fx.Graph) -> fx.Graph:
@@ -39,7 +40,8 @@ def plain_cpu(*specs: Spec | None) -> bool:
     return all(is_static(s) and s.dtype is torch.float32 and s.device.type == "cpu" for s in specs)
 
 
-def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spec: Spec, kwargs: dict | None = None) -> fx.Node:
+def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spec: Spec,
+                kwargs: dict | None = None) -> fx.Node:
     """A new call just before `node`, with its spec and the place in the user's code that `node` has."""
     with graph.inserting_before(node):
         new = graph.call_function(target, args, kwargs or {})
@@ -88,7 +90,8 @@ class Constants:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def add(self, graph: fx.Graph, tensor: torch.Tensor, hint: str, spec: Spec | None = None) -> fx.Node:
-        """A placeholder that is always fed `tensor`. spec: given for a tensor in a library's own layout, which has no strides."""
+        """A placeholder that is always fed `tensor`. spec: given for a tensor in a library's own layout, which has
+        no strides."""
         name = f"const{len(self.tensors)}_{hint}"
         last = [n for n in graph.nodes if n.op == "placeholder"]
         if last:

@@ -1,7 +1,8 @@
 """Our own single precision matrix product, for where neither MKL nor oneDNN uses the machine well (prelude/gemm.h).
 
-It reads the weight as it is, in either orientation, or packed once. It competes with the libraries by timing like any other row
-(`library.rows("linear")`): nothing here decides when it runs. The torch operator `bytejit::linear` stands for it in graphs.
+It reads the weight as it is, in either orientation, or packed once. It competes with the libraries by timing like
+any other row (`library.rows("linear")`): nothing here decides when it runs. The torch operator `bytejit::linear`
+stands for it in graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ using namespace bj;
 // x, w, b (0: none), y, m, k, n, row distance of x, of w, form, relu, threads
 static PyObject* linear(PyObject*, PyObject* const* a, bj_size) {
     bj_gemm::Problem p{pointer<f32>(a[0]), pointer<f32>(a[1]), pointer<f32>(a[2]), pointer<f32>(a[3]),
-                       integer(a[4]), integer(a[5]), integer(a[6]), integer(a[7]), integer(a[8]), integer(a[9]), integer(a[10])};
+                       integer(a[4]), integer(a[5]), integer(a[6]), integer(a[7]), integer(a[8]), integer(a[9]),
+                       integer(a[10])};
     i64 threads = integer(a[11]);
     void* state = PyEval_SaveThread();
     bj_gemm::multiply(p, threads);
@@ -40,7 +42,8 @@ static PyObject* pack(PyObject*, PyObject* const* a, bj_size) {
     return PyLong_FromLong(0);
 }
 static PyObject* width(PyObject*, PyObject* const*, bj_size) { return PyLong_FromLong(bj_gemm::NR); }
-static bj::Method table[] = {{"linear", linear, 0x80, nullptr}, {"pack", pack, 0x80, nullptr}, {"width", width, 0x80, nullptr}};
+static bj::Method table[] = {
+    {"linear", linear, 0x80, nullptr}, {"pack", pack, 0x80, nullptr}, {"width", width, 0x80, nullptr}};
 BJ_EXPORT(table, 3)
 """
 BUILT: dict[str, Callable] = {}      # what `register` made: filled once a process, empty where there is no compiler
@@ -63,8 +66,9 @@ def _namespace() -> torch.library.Library:
 
 @functools.cache
 def register(options: Options) -> dict[str, Callable]:
-    """Build the unit and make `bytejit::linear`, `bytejit::linear_packed` run it. Returns the Python functions behind the operators by
-    operator name, and "pack": an emitter may call these directly and save the dispatcher. Raises: NoCompiler, BuildFailed."""
+    """Build the unit and make `bytejit::linear`, `bytejit::linear_packed` run it. Returns the Python functions
+    behind the operators by operator name, and "pack": an emitter may call these directly and save the dispatcher.
+    Raises: NoCompiler, BuildFailed."""
     calls = functions(options)
     pack, packed = make_packed(calls)
     made = {"bytejit.linear.default": make_linear(calls), "bytejit.linear_packed.default": packed, "pack": pack}
@@ -76,8 +80,8 @@ def register(options: Options) -> dict[str, Callable]:
 
 
 def make_linear(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """linear(x, w, b=None, relu=False) -> y, contiguous. x [..., K]; w [N, K] of any strides: read in place when dense along a
-    dimension, else copied first. All float32 on the CPU."""
+    """linear(x, w, b=None, relu=False) -> y, contiguous. x [..., K]; w [N, K] of any strides: read in place when
+    dense along a dimension, else copied first. All float32 on the CPU."""
     run = calls["linear"]
     threads = torch.get_num_threads
 
@@ -113,13 +117,16 @@ def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor]
         pack_into(w.data_ptr(), panels.data_ptr(), n, k, *((row, PLAIN) if step == 1 else (step, FLIPPED)))
         return panels
 
-    def linear(x: torch.Tensor, panels: torch.Tensor, n: int, b: torch.Tensor | None = None, relu: bool = False) -> torch.Tensor:
+    def linear(x: torch.Tensor, panels: torch.Tensor, n: int, b: torch.Tensor | None = None,
+               relu: bool = False) -> torch.Tensor:
         if not x.is_contiguous():
             x = x.contiguous()
         k = panels.shape[1]
         y = torch.empty((*x.shape[:-1], n))
-        run(x.data_ptr(), panels.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), y.numel() // n, k, n, k, k, PACKED,
-            1 if relu else 0, threads())
+        m = y.numel() // n if n else 0
+        if m:
+            run(x.data_ptr(), panels.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), m, k, n, k, k, PACKED,
+                1 if relu else 0, threads())
         return y
 
     return pack, linear

@@ -1,11 +1,13 @@
-"""The library calls that compete for matmul, convolution and attention on the CPU: one row each, one signature a family.
+"""The library calls that compete for matmul and convolution on the CPU: one row each, one signature a family.
 
-A row names a torch operator and how its arguments come from the family's own; rows work on tensors and on FX nodes alike, so a
-chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. Operators are torch's own
-(MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.13, or our own (`gemm.py`); `available()` says which are here.
+A row names a torch operator and how its arguments come from the family's own; rows work on tensors and on FX nodes
+alike, so a chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. Operators are
+torch's own (MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.13, or our own (`gemm.py`);
+`available()` says which are here.
 
-Numerics: float32 sums are in float32 everywhere, only their order differs (largest difference seen between rows: 2e-6 relative to the
-largest output). A fused `gelu` of oneDNN is the erf form at 1e-6 absolute ("none") or the tanh form ("tanh").
+Numerics: float32 sums are in float32 everywhere, only their order differs (largest difference seen between rows:
+2e-6 relative to the largest output). A fused `gelu` of oneDNN is the erf form at 1e-6 absolute ("none") or the tanh
+form ("tanh").
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Row:
-    """One library call. family: "linear", "conv", "attention". posts: what it can apply to its result on the way out.
+    """One library call. family: "linear", "conv". posts: what it can apply to its result on the way out.
 
-    build(**family arguments) -> (operator, args): see `LINEAR_ARGS`, `CONV_ARGS`. pack: None, or (weight, **arguments) -> the weight in
-    the library's own layout, good for this row only. layout: of input and result, "any", "nchw" or "nhwc".
+    build(**family arguments) -> (operator, args): the sections below say which. pack: None, or (weight, **arguments)
+    -> the weight in the library's own layout, good for this row only. layout: of input and result, "any", "nchw" or
+    "nhwc".
     """
 
     name: str
@@ -52,7 +55,7 @@ def available() -> frozenset[str]:
     return frozenset(n for n in ROWS if not n.startswith(missing))
 
 
-# ---- linear: x [..., K], w [N, K] (any strides), b [N] or None, post, other (for "add"), n = N -> [..., N], contiguous ------------
+# ---- linear: x [..., K], w [N, K] (any strides), b [N] or None, post, other (for "add"), n = N -> [..., N], contiguo
 
 def _linear_mkl(x, w, b=None, post=None, other=None, n=None) -> tuple:
     return aten.linear.default, (x, w, b)
@@ -86,7 +89,7 @@ def _post(post: str | None) -> tuple[str, str]:
     return {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}[post]
 
 
-# ---- conv: x [B, C, *], w [O, C/groups, *], b [O] or None, stride, padding, dilation, groups, post, other ------------------------
+# ---- conv: x [B, C, *], w [O, C/groups, *], b [O] or None, stride, padding, dilation, groups, post, other ----------
 # The result has the layout of the row: channels innermost for "nhwc", row-major for "nchw".
 
 def _conv_aten(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None) -> tuple:
@@ -94,7 +97,8 @@ def _conv_aten(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), gro
     return aten.convolution.default, (x, w, b, list(stride), list(padding), list(dilation), False, zeros, groups)
 
 
-def _conv_onednn(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None) -> tuple:
+def _conv_onednn(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None,
+                 other=None) -> tuple:
     ops = torch.ops.mkldnn
     geometry = (list(padding), list(stride), list(dilation), groups)
     if post in ("add", "add_relu"):
@@ -105,7 +109,8 @@ def _conv_onednn(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), g
 
 
 def _pack_conv(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
-    return torch.ops.mkldnn._reorder_convolution_weight(w.detach(), list(padding), list(stride), list(dilation), groups, list(shape))
+    geometry = (list(padding), list(stride), list(dilation), groups)
+    return torch.ops.mkldnn._reorder_convolution_weight(w.detach(), *geometry, list(shape))
 
 
 _UNARY = frozenset({"relu", "gelu", "gelu_tanh"})

@@ -23,12 +23,13 @@ ROUNDS = 5               # timed runs a candidate, at most
 BUDGET = 0.030           # seconds a choice, after which no further round starts
 DROP = 1.4               # a candidate this much slower than the best after a round is not run again
 LONG = 0.003             # seconds of a call from which on warming up is a small part of it
-ARENA = 48 << 20         # bytes that cold operands are cut from: more than the part of the last-level cache one process gets
+ARENA = 48 << 20         # bytes that cold operands are cut from: more than the last-level cache gives one process
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The outcome: name of the fastest candidate, strides of its result, seconds of each candidate (absent: it raised)."""
+    """The outcome: name of the fastest candidate, strides of its result, seconds of each candidate (absent: it
+    raised)."""
 
     name: str
     stride: tuple[int, ...]
@@ -42,7 +43,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run an operation. call(*operands) -> tensor; prepare(*operands) -> operands runs once, untimed (prepacking)."""
+    """A way to run an operation. call(*operands) -> tensor; prepare(*operands) -> operands runs once, untimed
+    (prepacking)."""
 
     name: str
     call: Callable[..., torch.Tensor]
@@ -68,9 +70,11 @@ def machine() -> str:
 
 
 class Tuner:
-    """Chooses between candidates by timing, remembering every choice. With `enabled=False` it only recalls, else takes the default.
+    """Chooses between candidates by timing, remembering every choice. With `enabled=False` it only recalls, else
+    takes the default.
 
-    `threads` is part of the key: torch's own thread count while tuning must equal it. Time spent is in `spent` (seconds).
+    `threads` is part of the key: torch's own thread count while tuning must equal it. Time spent is in `spent`
+    (seconds).
     """
 
     def __init__(self, store: Store | None = None, enabled: bool = True, threads: int | None = None) -> None:
@@ -85,7 +89,8 @@ class Tuner:
         self._offset = 0
 
     @staticmethod
-    def candidate(name: str, call: Callable[..., torch.Tensor], prepare: Callable[..., tuple] | None = None) -> Candidate:
+    def candidate(name: str, call: Callable[..., torch.Tensor],
+                  prepare: Callable[..., tuple] | None = None) -> Candidate:
         """A `Candidate`; here so that passes that are handed a tuner need not import this module."""
         return Candidate(name, call, prepare)
 
@@ -93,9 +98,9 @@ class Tuner:
                attrs: object = "") -> Choice | None:
         """The fastest of `candidates` on operands like `specs`; the first candidate is the default.
 
-        cold: operands that the real program reads from memory, not from cache (weights): they come from many places in turn.
-        attrs: whatever else tells one operation from another (stride, padding). None when tuning is off and nothing is known:
-        the caller takes its default. Raises: what the default candidate raises.
+        cold: operands that the real program reads from memory, not from cache (weights): they come from many places
+        in turn. attrs: whatever else tells one operation from another (stride, padding). None when tuning is off and
+        nothing is known: the caller takes its default. Raises: what the default candidate raises.
         """
         key = f"{self.machine}|{self.threads} threads|{op} {attrs}|{list(specs)}|{','.join(c.name for c in candidates)}"
         if self.known is None:
@@ -131,7 +136,8 @@ class Tuner:
                 except (RuntimeError, NotImplementedError) as error:
                     if candidate is candidates[0]:
                         raise
-                    errors[candidate.name] = str(error).split("\n")[0][:200]    # kept in the record: the library refused it
+                    # kept in the record: the library refused these operands
+                    errors[candidate.name] = str(error).split("\n")[0][:200]
                     continue
                 ready[candidate.name] = (candidate.call, runs)
             seconds = self._rounds(ready, first)
@@ -142,7 +148,8 @@ class Tuner:
 
     @staticmethod
     def _rounds(ready: Mapping[str, tuple], first: Mapping[str, float]) -> dict[str, float]:
-        """Least seconds of each. A run longer than LONG needs no warming: its first time counts, and those far behind are out."""
+        """Least seconds of each. A run longer than LONG needs no warming: its first time counts, and those far
+        behind are out."""
         seconds = dict.fromkeys(ready, float("inf"))
         stop = time.perf_counter() + BUDGET
         active = list(ready)
@@ -169,7 +176,8 @@ class Tuner:
     def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
         size = sum(_bytes(specs[i]) for i in cold)
         count = max(1, min(ROUNDS, ARENA // max(size, 1))) if cold else 1
-        warm = {i: torch.empty_strided(s.shape, s.stride, dtype=s.dtype).zero_() for i, s in enumerate(specs) if i not in cold}
+        warm = {i: torch.empty_strided(s.shape, s.stride, dtype=s.dtype).zero_()
+                for i, s in enumerate(specs) if i not in cold}
         return [tuple(self._cut(s) if i in cold else warm[i] for i, s in enumerate(specs)) for _ in range(count)]
 
     def _cut(self, spec: Spec) -> torch.Tensor:
