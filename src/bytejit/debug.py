@@ -13,14 +13,16 @@ from .where import Where
 
 # stage -> file. The order is the order of the stages; a stage that did not run leaves no file.
 STAGES = {
-    "bytecode": "0_bytecode.txt",  # the original beside the rewritten code
+    "original": "0_original.txt",  # the user's bytecode
+    "rewritten": "0_rewritten.txt",  # the same with sites
     "graph": "1_graph.py",  # the FX graph of torch calls
-    "guards": "2_entry.py",  # guards, graph call, effects and exit as one Python function
-    "aten": "3_aten.py",  # the normalised ATen graph
-    "loops": "4_loops.txt",  # loop IR
-    "schedule": "5_schedule.txt",  # groups, buffers, tiles
-    "kernel": "6_kernel.cpp",  # C++; "6_kernel.py" for Triton
-    "call": "7_call.py",  # the call sequence
+    "guards": "2_guards.txt",  # the guard set
+    "entry": "3_entry.py",  # guards, graph call, effects and exit as one Python function
+    "aten": "4_aten.py",  # the normalised ATen graph
+    "loops": "5_loops.txt",  # loop IR
+    "schedule": "6_schedule.txt",  # groups, buffers, tiles
+    "kernel": "7_kernel.cpp",  # C++; "7_kernel.py" for Triton
+    "call": "8_call.py",  # the call sequence
 }
 _made: dict[str, int] = {}  # owner: region; size: one entry a region name; cleared by forget()
 

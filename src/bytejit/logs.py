@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
+from . import caches
 from .errors import backend_name
 from .options import LOG_KINDS, Options, config
 from .registry import count
@@ -29,6 +30,11 @@ def log(kind: str, text: str, where: Where | None = None, options: Options | Non
     first, _, rest = text.rstrip("\n").partition("\n")
     head = f"[bytejit {kind}] " + (f"{where}  " if where is not None else "") + first
     print(head if not rest else f"{head}\n{indent(rest)}", file=sys.stderr, flush=True)
+
+
+def warn_once(key: str, text: str) -> None:
+    """Warn the user once a process about one thing: what, and what to do."""
+    caches.warn_once(key, f"bytejit: {text}")
 
 
 def fault(error: BaseException, doing: str, where: Where | None = None, options: Options | None = None) -> None:

@@ -92,8 +92,8 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
 
 
 def _own(fn: types.FunctionType) -> types.FunctionType:
-    """A function of its own with the same code: compiled modules that share a class must not share entries."""
-    made = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    """The same function over a code object of its own: compiled modules of one class must not share sites."""
+    made = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     made.__kwdefaults__, made.__qualname__, made.__module__ = fn.__kwdefaults__, fn.__qualname__, fn.__module__
     made.__doc__, made.__annotations__ = fn.__doc__, fn.__annotations__
     made.__dict__.update(fn.__dict__)
