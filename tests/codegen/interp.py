@@ -215,7 +215,7 @@ def run_kernel(k: Kernel, buffers: dict, memory: dict, flat: bool) -> None:
 
 def reduce(r: Any, values: list[torch.Tensor], outer: int) -> torch.Tensor:
     """One reduction over the dims after the first `outer` ones."""
-    v = values[0].reshape(*values[0].shape[:outer], -1)
+    v = values[0].flatten(outer) if values[0].dim() > outer else values[0].unsqueeze(-1)
     if r.kind in ("argmax", "argmin"):
         v = v.nan_to_num(float("inf") if r.kind == "argmax" else float("-inf")) if v.is_floating_point() and v.isnan().any() else v
         at = getattr(torch, r.kind)(v, -1, keepdim=True)

@@ -108,7 +108,7 @@ REDUCTIONS = [
     lambda x: x.argmin(2), lambda x: x.var(1), lambda x: x.std((0, 2)), lambda x: torch.var_mean(x, 2, correction=0), lambda x: x.prod(1),
     lambda x: x.logsumexp(1), lambda x: x.norm(), lambda x: x.norm(1, 2), lambda x: torch.linalg.vector_norm(x, math.inf, 1), lambda x: x.cumsum(1),
     lambda x: x.cumsum(2).exp(), lambda x: (x > 0).any(0), lambda x: (x > 0).all(), lambda x: x.softmax(-1), lambda x: x.softmax(1),
-    lambda x: x.log_softmax(2), lambda x: F.layer_norm(x, (6,)), lambda x: F.layer_norm(x, (5, 6), x[0], x[1]), lambda x: x.softmax(0) @ x,
+    lambda x: x.log_softmax(2), lambda x: F.layer_norm(x, (6,)), lambda x: F.layer_norm(x, (5, 6), x[0], x[1]), lambda x: x.softmax(0) @ x.transpose(1, 2),
     lambda x: F.rms_norm(x, (6,)), lambda x: F.group_norm(x.reshape(1, 4, 5, 6), 2, x[:, 0, 0], x[:, 0, 1]),
     lambda x: F.batch_norm(x, x[0, :, 0], x[0, :, 1].abs(), x[1, :, 0], x[1, :, 1]), lambda x: (x - x.mean(2, True)) / x.std(2, keepdim=True),
     lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), lambda x: x / x.sum((1, 2), keepdim=True),

@@ -14,12 +14,14 @@ from bytejit.codegen import index as ix
 from bytejit.codegen import rows
 from bytejit.codegen.loops import Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, Store, View, itemsize
 from bytejit.codegen.simplify import (HEAVY, Rewriter, cost, drop_unused, innermost, kernel_roots, loads, may_raise, points, written)
+from bytejit.codegen.split import split_axes
 
 
 def fuse(loops: Loops) -> Loops:
     """The same program in fewer kernels. Deterministic."""
     loops = drop_dead(loops)
     loops = inline(loops)
+    loops = split_axes(loops)
     loops = Merger(loops).run()
     return drop_dead(loops)
 

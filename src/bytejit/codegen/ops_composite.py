@@ -294,7 +294,7 @@ def _heaviside(ctx: Lowering, x: Value, at_zero: Value) -> Value:
 
     def at(c: tuple) -> Expr:
         v, z = F(ctx, ctx.read(x, c, dtype)), F(ctx, ctx.read(at_zero, c, dtype))
-        return v.do("eq", 0).pick(z, v.do("lt", 0).pick(z * 0, z * 0 + 1)).e
+        return v.do("eq", 0).pick(z, v.do("gt", 0).pick(F(ctx, ctx.const(1, dtype)), 0)).e
     return ctx.map(at)
 
 

@@ -44,9 +44,25 @@ def unify(a: tuple, b: tuple, sizes: dict[str, Any], found: Alignment) -> bool:
         p, q = plain(x), plain(y)
         if p is not None and q is not None and sizes[p] == sizes[q] and found.axes.get(p, q) == q:
             found.axes[p] = q
-        elif x != y or x.terms:
+        elif not _mixed(x, y, sizes, found) and (x != y or x.terms):
             found.loose |= ix.variables(x)
     return len(a) == len(b)
+
+
+def _mixed(x: ix.Index, y: ix.Index, sizes: dict[str, Any], found: Alignment) -> bool:
+    """Equates 64*h + e with 64*k + f; False when they are not alike."""
+    if len(x.terms) != len(y.terms) or len(x.terms) < 2 or x.const != y.const:
+        return False
+    pairs = list(zip(sorted(x.terms, key=lambda t: t[1]), sorted(y.terms, key=lambda t: t[1])))
+    names = []
+    for (a, c), (b, d) in pairs:
+        if c != d or type(a) is not ix.Var or type(b) is not ix.Var or sizes[a.parts[0]] != sizes[b.parts[0]]:
+            return False
+        names.append((a.parts[0], b.parts[0]))
+    if any(found.axes.get(a, b) != b for a, b in names):
+        return False
+    found.axes.update(names)
+    return True
 
 
 def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | None:
@@ -71,7 +87,7 @@ def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | N
     return best
 
 
-def split_axes(first: Kernel, second: Kernel, al: Alignment) -> tuple[str, ...] | None:
+def meeting_rows(first: Kernel, second: Kernel, al: Alignment) -> tuple[str, ...] | None:
     """Names (in the second) of the merged kernel's outer axes; None when the rows do not meet."""
     image = set(al.axes.values())
     fixed = {al.axes.get(a.name) for a in first.axes} if not flexible(first) else None
@@ -101,7 +117,7 @@ def merge(first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: se
     al = align(first, second, sizes)
     if al is None:
         return None
-    outer = split_axes(first, second, al)
+    outer = meeting_rows(first, second, al)
     vertical = any(s.buffer in {e.name for e in loads(kernel_roots(second))} for p in first.passes for s in p.stores)
     if outer is None or not worthwhile(first, second, outer, al, buffers, vertical):
         return None
@@ -160,19 +176,65 @@ def row_values(passes: list[Pass]) -> dict[str, Store]:
 def compress(passes: list[Pass], cons: Cons, sizes: dict[str, Any]) -> list[Pass]:
     """Passes joined as far as what they need allows; values of the same pass, or of the row, forwarded."""
     out: list[Pass] = []
+    same: dict[str, str] = {}                    # reductions made before: their names
     for p in passes:
         known = row_values(out)
 
         def forward(e: Expr, coords: tuple, mask: Any, known: dict = known) -> Expr | None:
             s = known.get(e.name)
             return s.value if s is not None and s.coords == coords and mask is None else None
-        p = Rewriter(cons, sizes, None, forward).body(p) if known else p
+        if known or same:
+            p = Rewriter(cons, sizes, None, forward, refs=same).body(p)
+        p = adopt_axes(out, p, cons, sizes)
+        p = drop_repeated(out, p, same)
+        if not p.stores and not p.reduces:
+            continue
         at = place(out, p)
         if at is None:
             out.append(p)
         else:
             out[at] = join(out[at], p, cons, sizes)
     return out
+
+
+def adopt_axes(passes: list[Pass], p: Pass, cons: Cons, sizes: dict[str, Any]) -> Pass:
+    """p with the axis names of an earlier pass that reads the same elements: names mean nothing across passes."""
+    names = {a.name for a in p.axes}
+    if not names or any({a.name for a in q.axes} == names for q in passes):
+        return p
+    own = {}
+    for e in loads(p.roots()):
+        own.setdefault(e.name, e)
+    for q in passes:
+        if sorted(a.size for a in q.axes) != sorted(a.size for a in p.axes) or names & {a.name for a in q.axes}:
+            continue
+        for e in loads(q.roots()):
+            found = Alignment({}, set())
+            if e.name in own and unify(own[e.name].attr, e.attr, sizes, found) and not found.loose:
+                axes = {a: x for a, x in found.axes.items() if a in names}
+                if len(axes) == len(names) == len(set(axes.values())) and set(axes.values()) == {a.name for a in q.axes}:
+                    order = [a.name for a in q.axes]
+                    new = sorted((replace(a, name=axes[a.name]) for a in p.axes), key=lambda a: order.index(a.name))
+                    return Rewriter(cons, sizes, {a: ix.var(x) for a, x in axes.items()}).body(p, tuple(new))
+    return p
+
+
+def drop_repeated(passes: list[Pass], p: Pass, same: dict[str, str]) -> Pass:
+    """p without reductions that an earlier pass makes; `same` learns their names."""
+    if not p.reduces:
+        return p
+    names = {a.name for a in p.axes}
+    made = {(r.kind, tuple(map(id, r.args)), r.dtype): r.name for q in passes for r in q.reduces
+            if not r.running and {a.name for a in q.axes} == names}
+    left = []
+    for r in p.reduces:
+        key = (r.kind, tuple(map(id, r.args)), r.dtype)
+        if key in made and not r.running:
+            same[r.name] = made[key]
+        else:
+            left.append(r)
+            made[key] = r.name
+    return replace(p, reduces=tuple(left))
 
 
 def place(passes: list[Pass], p: Pass) -> int | None:

@@ -164,7 +164,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
     split = 0
     if not k.axes and len(k.passes) == 1 and not k.passes[0].reduces and k.passes[0].axes:
         first = next(a for a in k.passes[0].axes if a.name == passes[0].order[0])
-        parallel, unit = ((first.name,), max(1, work // points([first]))) if first.kind == "parallel" else ((), 1)
+        parallel, unit = ((first.name,), max(1, work // max(1, points([first])))) if first.kind == "parallel" else ((), 1)
     elif rows < target.threads and can_split(k, buffers):
         parallel, split = (), target.threads
     if work * rows < 2 * GRAIN:
