@@ -48,7 +48,7 @@ def errors(built: Built, outputs: dict[str, list[torch.Tensor]]) -> dict[str, fl
     return {name: distance(got, exact) for name, got in outputs.items()}
 
 
-def variants(case: Case, built: Built, device: str, peer: bool) -> dict[str, Callable]:
+def variants(case: Case, built: Built, device: str, peer: bool, backend: str) -> dict[str, Callable]:
     """The callables to compare, by name; the first call of each compiles it."""
     import bytejit
 
@@ -62,12 +62,15 @@ def variants(case: Case, built: Built, device: str, peer: bool) -> dict[str, Cal
     modes = {"bytejit": None} | ({"bytejit[reduce-overhead]": "reduce-overhead"} if device == "cuda" else {})
     for name, mode in modes.items():
         found[name] = bytejit.compile(
-            copy.deepcopy(built.target) if case.options else built.target, mode=mode, options=dict(case.options)
+            copy.deepcopy(built.target) if case.options else built.target,
+            backend=backend,
+            mode=mode,
+            options=dict(case.options),
         )
     return found
 
 
-def run_case(case: Case, device: str, seconds: float, peer: bool) -> dict[str, object]:
+def run_case(case: Case, device: str, seconds: float, peer: bool, backend: str) -> dict[str, object]:
     """Measure one case in this process. Times in seconds; speedups are against eager."""
     import bytejit
 
@@ -76,7 +79,7 @@ def run_case(case: Case, device: str, seconds: float, peer: bool) -> dict[str, o
     row: dict[str, object] = {"case": case.name, "title": case.title, "device": device}
     outputs, compile_s, calls = {}, {}, {}
     with torch.no_grad():
-        for name, f in variants(case, built, device, peer).items():
+        for name, f in variants(case, built, device, peer, backend).items():
             start = time.perf_counter()
             result = f(*built.args, **built.kwargs)
             if device == "cuda":
@@ -113,7 +116,8 @@ def verdict(row: dict) -> str:
 
 def in_process(name: str, args: argparse.Namespace) -> dict:
     """Run one case in a fresh process with an empty peer cache. What goes wrong is in the row, under "failed"."""
-    command = [sys.executable, __file__, name, "--device", args.device, "--seconds", str(args.seconds), "--one"]
+    command = [sys.executable, __file__, name, "--device", args.device, "--seconds", str(args.seconds)]
+    command += ["--backend", args.backend, "--one"]
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": folder, "PYTHONPATH": str(ROOT / "src")}
         try:
@@ -243,6 +247,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=600, help="seconds a case may take in all")
     parser.add_argument("--json", metavar="FILE", help="write the rows; - prints them")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md and the plot")
+    parser.add_argument("--backend", default="inductor", help="of bytejit")
     parser.add_argument("--no-peer", action="store_true", help="without torch.compile")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -250,7 +255,7 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown case {', '.join(sorted(unknown))}; known: {', '.join(CASES)}")
     if args.one:
-        print(json.dumps(run_case(CASES[args.cases[0]], args.device, args.seconds, not args.no_peer)))
+        print(json.dumps(run_case(CASES[args.cases[0]], args.device, args.seconds, not args.no_peer, args.backend)))
         return
     rows = []
     for name in args.cases or [n for n, c in CASES.items() if args.device in c.devices]:

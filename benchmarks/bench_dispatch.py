@@ -85,6 +85,7 @@ def main() -> None:
         for what, cases in (("whole call", args.whole), ("beyond the graph", args.beyond)):
             for case in cases:
                 torch.manual_seed(0)
+                bytejit.reset()
                 built = CASES[case].build(args.device)
                 found = (
                     whole(built, args.seconds, not args.no_peer, args.device)
@@ -94,7 +95,10 @@ def main() -> None:
                 rows.append({"case": case, "what": what, "us": found})
                 goal = f"{GOALS[case]:.0f} us" if what != "whole call" and case in GOALS else ""
                 cell = [f"{found[n]:.2f}" if n in found else "" for n in ("eager", "bytejit", "torch.compile")]
-                print(f"{case:<16}{what:<18}{cell[0]:>10}{cell[1]:>12}{cell[2]:>18}   {goal}", flush=True)
+                counts = [(g, bytejit.counters.total(g)) for g in ("breaks", "fallbacks", "faults")]
+                note = ", ".join(f"{n} {g}" for g, n in counts if n)  # then the figure holds uncompiled code too
+                line = f"{case:<16}{what:<18}{cell[0]:>10}{cell[1]:>12}{cell[2]:>18}   {goal} {note}"
+                print(line.rstrip(), flush=True)
     if args.json:
         Path(args.json).write_text(json.dumps({"device": args.device, "rows": rows}, indent=1) + "\n")
 
