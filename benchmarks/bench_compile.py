@@ -48,6 +48,7 @@ def fresh(case: str, compiler: str, device: str, cache: str) -> dict[str, float]
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "src"),
+        "BYTEJIT_SUPPRESS_ERRORS": "0",  # a fault would time the original code
         "BYTEJIT_CACHE_DIR": f"{cache}/b",
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/i",
         "TRITON_CACHE_DIR": f"{cache}/t",
