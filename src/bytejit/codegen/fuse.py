@@ -12,7 +12,7 @@ from typing import Any
 
 from bytejit.codegen import index as ix
 from bytejit.codegen import rows
-from bytejit.codegen.loops import Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, Store, View, itemsize
+from bytejit.codegen.loops import DTYPES, Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, Store, View, itemsize
 from bytejit.codegen.simplify import (HEAVY, Rewriter, cost, drop_unused, innermost, kernel_roots, loads, may_raise, points, written)
 from bytejit.codegen.split import split_axes
 
@@ -161,9 +161,6 @@ class Node:
     before: set[int] = field(default_factory=set)
     above: int = 0                               # bit set of all nodes it needs, directly or not
 
-    def refresh(self) -> None:
-        self.reads, self.writes = set(reads(self.step)), set(writes(self.step))
-
 
 class Merger:
     """Merges kernels pairwise, the pair that saves most bytes at each reader first, until no pair can."""
@@ -173,18 +170,34 @@ class Merger:
         self.buffers = dict(loops.buffers)
         self.nodes: dict[int, Node] = {}
         self.outputs = {r.view.buffer for r in loops.outputs if r.view is not None}
+        self.maker: dict[str, int] = {}
+        self.readers: dict[str, set[int]] = {}
+        self.failed: set[tuple[int, int]] = set()
         for i, step in enumerate(loops.steps):
             self.nodes[i] = Node(i, step)
-            self.nodes[i].refresh()
-        self.failed: set[tuple[int, int]] = set()
+            self.learn(self.nodes[i])
         self.link()
+
+    def learn(self, node: Node) -> None:
+        """Notes what a new or changed node reads and writes."""
+        node.reads, node.writes = set(reads(node.step)), set(writes(node.step))
+        for b in node.reads:
+            self.readers.setdefault(b, set()).add(node.id)
+        for b in node.writes:
+            self.maker[b] = node.id
+
+    def forget(self, node: Node) -> None:
+        """Takes back what `learn` noted."""
+        for b in node.reads:
+            self.readers[b].discard(node.id)
+        for b in node.writes:
+            del self.maker[b]
 
     def link(self) -> None:
         """Who needs whom; extern calls keep their order (some draw random numbers)."""
-        maker = {b: n.id for n in self.nodes.values() for b in n.writes}
         last = None
         for n in self.nodes.values():
-            n.before = {maker[b] for b in n.reads if b in maker} - {n.id}
+            n.before = {self.maker[b] for b in n.reads if b in self.maker} - {n.id}
             if isinstance(n.step, Extern):
                 if last is not None:
                     n.before.add(last)
@@ -193,12 +206,12 @@ class Merger:
 
     def close(self) -> None:
         """Recomputes `above` of every node, in an order that runs."""
-        order = self.order()
-        for i in order:
+        for i in self.order():
             n = self.nodes[i]
-            n.above = 0
+            above = 0
             for b in n.before:
-                n.above |= self.nodes[b].above | 1 << b
+                above |= self.nodes[b].above | 1 << b
+            n.above = above
 
     def order(self) -> list[int]:
         """Ids in an order that runs; where free, the original one."""
@@ -208,14 +221,14 @@ class Merger:
             stack = [root]
             while stack:
                 i = stack[-1]
-                todo = [b for b in sorted(self.nodes[i].before, reverse=True) if b not in done]
-                if i in done or not todo:
+                todo = self.nodes[i].before - done if i not in done else ()
+                if not todo:
                     stack.pop()
                     if i not in done:
                         done.add(i)
                         out.append(i)
                 else:
-                    stack.extend(todo)
+                    stack.extend(sorted(todo, reverse=True))
         return out
 
     def run(self) -> Loops:
@@ -233,50 +246,52 @@ class Merger:
         """Merges into `node` the kernel before (or beside) it that shares most bytes."""
         if not isinstance(node.step, Kernel):
             return False
+        near = {self.maker[b] for b in node.reads if b in self.maker}
+        near = near.union(*(self.readers[b] for b in node.reads)) - {node.id}
         scored = []
-        for other in self.nodes.values():
-            if other.id == node.id or not isinstance(other.step, Kernel) or (other.id, node.id) in self.failed:
+        for i in near:
+            other = self.nodes[i]
+            if not isinstance(other.step, Kernel) or (i, node.id) in self.failed or not self.legal(other, node):
                 continue
             made, shared = other.writes & node.reads, other.reads & node.reads
-            vertical = bool(made)
-            if not vertical and (not shared or node.above >> other.id & 1 or other.above >> node.id & 1):
-                continue
-            if any(self.nodes[b].above >> other.id & 1 for b in node.before if b != other.id):
-                continue
-            if not vertical and any(self.nodes[b].above >> node.id & 1 for b in other.before):
-                continue
-            scored.append((-self.bytes(made) * 2 - self.bytes(shared), -other.id, other))
-        for _, _, other in sorted(scored, key=lambda s: s[:2]):
-            if self.merge(other, node):
+            scored.append((-self.bytes(made) * 2 - self.bytes(shared), -i))
+        for _, i in sorted(scored):
+            if self.merge(self.nodes[-i], node):
                 return True
-            self.failed.add((other.id, node.id))
+            self.failed.add((-i, node.id))
         return False
+
+    def legal(self, other: Node, node: Node) -> bool:
+        """Whether one step of both leaves no path out of it and back in. `other` must not need `node`."""
+        if other.above >> node.id & 1:
+            return False
+        return not any(self.nodes[b].above >> other.id & 1 for b in node.before if b != other.id)
 
     def bytes(self, names: set[str]) -> int:
         """Bytes of some buffers."""
         total = 0
         for n in names:
             b = self.buffers[n]
-            total += points([Axis("", s) for s in b.shape]) * (itemsize(b.dtype) if b.kind != "extern" else 4)
+            total += points([Axis("", s) for s in b.shape]) * (itemsize(b.dtype) if b.dtype in DTYPES else 8)
         return total
 
     def merge(self, first: Node, second: Node) -> bool:
         """One kernel of both, in the second's place; False when their rows do not meet."""
-        outside = set(self.outputs)
-        for n in self.nodes.values():
-            if n is not first and n is not second:
-                outside |= n.reads
+        both = {first.id, second.id}
+        outside = {b for b in first.writes | second.writes if b in self.outputs or self.readers.get(b, both) - both}
         merged = rows.merge(first.step, second.step, self.buffers, outside, self.loops.cons)
         if merged is None:
             return False
+        self.forget(first)
+        self.forget(second)
+        del self.nodes[first.id]
         second.step, made = merged
         self.buffers.update(made)
-        del self.nodes[first.id]
-        second.before = (second.before | first.before) - {first.id, second.id}
+        self.learn(second)
+        second.before = (second.before | first.before) - both
         for n in self.nodes.values():
             if first.id in n.before:
                 n.before = n.before - {first.id} | ({second.id} if n is not second else set())
-        second.refresh()
-        self.failed = {(a, b) for a, b in self.failed if second.id not in (a, b)}
+        self.failed = {pair for pair in self.failed if second.id not in pair}
         self.close()
         return True

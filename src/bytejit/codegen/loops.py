@@ -37,6 +37,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Iterator
 
+from bytejit.codegen.index import values_in
+
 #: IR dtype -> (torch name, bytes). `b8` is torch.bool, stored in a byte.
 DTYPES = {
     "f64": ("float64", 8), "f32": ("float32", 4), "f16": ("float16", 2), "bf16": ("bfloat16", 2), "i64": ("int64", 8),
@@ -73,10 +75,12 @@ class Expr:
     A masked load whose mask (dtype b8) is false reads nothing and answers 0. Casts are the ops `to` (explicit: rounds) and
     `narrow` (the implicit rounding of a f16 or bf16 result: may be dropped where it is widened again).
     """
-    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "_hash")
+    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "_hash")
 
     def __init__(self, kind: str, name: str, args: tuple[Expr, ...], dtype: str, attr: Any = None, where: Any = None):
         self.kind, self.name, self.args, self.dtype, self.attr, self.where = kind, name, args, dtype, attr, where
+        # what must be evaluated first: values inside indirect indices, then operands
+        self.needs = (*values_in(attr), *args) if kind == "load" or kind == "index" else args
         self._hash = hash((kind, name, tuple(a._hash for a in args), dtype, _const_key(attr)))
 
     def __hash__(self) -> int:
@@ -102,16 +106,19 @@ def _const_key(attr: Any) -> Any:
 
 
 def _same(a: Expr, b: Expr, seen: set[tuple[int, int]]) -> bool:
-    if a is b or (id(a), id(b)) in seen:
-        return True
-    if (a._hash, a.kind, a.name, a.dtype, len(a.args)) != (b._hash, b.kind, b.name, b.dtype, len(b.args)):
-        return False
-    if _const_key(a.attr) != _const_key(b.attr):
-        return False
-    if all(_same(x, y, seen) for x, y in zip(a.args, b.args)):
+    """Structural equality; each pair of nodes is looked at once."""
+    stack = [(a, b)]
+    while stack:
+        a, b = stack.pop()
+        if a is b or (id(a), id(b)) in seen:
+            continue
+        if (a._hash, a.kind, a.name, a.dtype, len(a.args)) != (b._hash, b.kind, b.name, b.dtype, len(b.args)):
+            return False
+        if _const_key(a.attr) != _const_key(b.attr):
+            return False
         seen.add((id(a), id(b)))
-        return True
-    return False
+        stack.extend(zip(a.args, b.args))
+    return True
 
 
 class Cons:
@@ -149,7 +156,6 @@ class Cons:
 
 def walk(roots: Iterator[Expr] | tuple[Expr, ...]) -> Iterator[Expr]:
     """Every node below `roots`, operands first, each once, in first-use order; values inside indirect indices too."""
-    from bytejit.codegen.index import values_in
     seen: set[int] = set()
     for root in roots:
         stack = [(root, False)]
@@ -161,9 +167,11 @@ def walk(roots: Iterator[Expr] | tuple[Expr, ...]) -> Iterator[Expr]:
             if id(node) in seen:
                 continue
             seen.add(id(node))
+            if not node.needs:
+                yield node
+                continue
             stack.append((node, True))
-            inner = tuple(values_in(node.attr)) if node.kind in ("load", "index") else ()
-            stack.extend((a, False) for a in reversed(inner + node.args) if id(a) not in seen)
+            stack.extend((a, False) for a in reversed(node.needs) if id(a) not in seen)
 
 
 @dataclass(frozen=True)
@@ -239,7 +247,6 @@ class Pass:
 
     def roots(self) -> tuple[Expr, ...]:
         """Every expression the pass evaluates, in order: reductions' operands, then stores' values, masks, indirect indices."""
-        from bytejit.codegen.index import values_in
         out = [a for r in self.reduces for a in r.args]
         for s in self.stores:
             out.extend(values_in(s.coords))

@@ -151,6 +151,8 @@ def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignm
         return True
     if not vertical and flexible(first) and flexible(second):
         return False
+    if vertical and flexible(second) and len(outer) == len(second.axes):
+        return True                              # the second only adds a value a row
     sizes = {a.name: a.size for a in second.axes}
     row_count = points([Axis(n, sizes[n]) for n in outer])
     total = max(points((*k.axes, *p.axes)) for k in (first, second) for p in k.passes)

@@ -1,0 +1,123 @@
+"""What fusion joins and what it must not: counted in kernels, checked against eager by `same`."""
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graphs import aten, same
+
+from bytejit.codegen.fuse import fuse
+from bytejit.codegen.loops import Extern, Kernel
+from bytejit.codegen.loops_text import parse, text
+from bytejit.codegen.lower import lower
+
+
+def kernels(fn, *args) -> list[Kernel]:
+    return [s for s in same(fn, *args)[1].steps if isinstance(s, Kernel)]
+
+
+X = torch.randn(64, 96)
+ONE = {
+    "pointwise chain": (lambda x: ((x * 2 + 1).sigmoid() - x).exp().relu(), X),
+    "softmax": (lambda x: x.softmax(-1), X), "softmax of columns": (lambda x: x.softmax(0), X), "log_softmax": (lambda x: x.log_softmax(1), X),
+    "layer_norm and gelu": (lambda x: F.gelu(F.layer_norm(x, (96,))), X), "residual and layer_norm": (lambda x: F.layer_norm(x * 2 + x.sin(), (96,)), X),
+    "rms written out": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), X), "group_norm": (lambda x: F.group_norm(x.view(2, 8, 16, 24), 4), X),
+    "masked softmax": (lambda x: x.masked_fill(x > 1, float("-inf")).softmax(-1), X), "two reductions of one row": (lambda x: (x.sum(1), x.amax(1)), X),
+    "rope": (lambda x: x * x.cos() + torch.cat([-x[:, 48:], x[:, :48]], 1) * x.sin(), X), "bf16 norm": (lambda x: F.layer_norm(x.bfloat16(), (96,)), X),
+    "reduce and scale": (lambda x: x / x.abs().sum(1, keepdim=True), X), "standardise": (lambda x: (x - x.mean(1, True)) / x.std(1, keepdim=True), X),
+    "cast, pad, slice": (lambda x: F.pad(x.double(), (1, 1))[:, 1:].float(), X), "two outputs of one space": (lambda x: (x.sin(), x.cos() + 1), X),
+    "reshape between": (lambda x: F.layer_norm(x.view(64, 4, 24).exp().reshape(64, 96) * 2, (96,)), X), "cumsum and use": (lambda x: x.cumsum(1) * 2, X),
+    "output and norm of it": (lambda x: (lambda h: (h, F.layer_norm(h, (96,))))(x + 1), X), "variance twice": (lambda x: x.var(1) + x.std(1), X),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_becomes_one_kernel(name: str) -> None:
+    fn, x = ONE[name]
+    found = kernels(fn, x)
+    assert len(found) == 1, [k.ops for k in found]
+
+
+def test_a_row_is_read_once_a_pass_and_kept_near() -> None:
+    _, fused, _ = same(lambda x: x.softmax(-1), X)
+    kinds = {b.kind for b in fused.buffers.values()}
+    assert kinds == {"input", "output", "local"}
+    assert [len(p.reduces) for p in fused.steps[0].passes] == [1, 1, 0]
+
+
+def test_equal_reductions_are_made_once() -> None:
+    found = kernels(lambda x: (x - x.mean(0)) / x.std(0), torch.randn(40, 2048))
+    assert sum(len(p.reduces) for k in found for p in k.passes) == 2
+
+
+def test_what_a_library_needs_stays_in_memory() -> None:
+    _, fused, _ = same(lambda x: (x.sin() @ x.t()).exp(), X)
+    assert [type(s) for s in fused.steps] == [Kernel, Extern, Kernel]
+
+
+def test_no_cycle_through_a_library_call() -> None:
+    def fn(x):
+        a = x.sin()
+        b = a @ a.t()
+        return a * b.sum() + F.layer_norm(a, (96,)) * b.mean()
+    _, fused, _ = same(fn, X)
+    made: set[str] = set()
+    from bytejit.codegen.fuse import reads, writes
+    for step in fused.steps:
+        assert all(b in made or fused.buffers[b].kind in ("input", "local") for b in reads(step) if b not in writes(step))
+        made |= set(writes(step))
+
+
+def test_a_dear_expression_is_not_computed_again_for_each_of_many_readers() -> None:
+    found = kernels(lambda x: x.exp().unsqueeze(0) * torch.ones(50, 1, 1), X)
+    assert len(found) == 2
+    found = kernels(lambda x: (x * 2).unsqueeze(0) * torch.ones(50, 1, 1), X)
+    assert len(found) == 1
+
+
+def test_dead_code_goes() -> None:
+    def fn(x):
+        x.sum().exp()
+        return x + 1
+    assert [k.ops for k in kernels(fn, X)] == [("add.Tensor",)]
+
+
+def test_scalars_of_a_large_reduction_do_not_serialise_the_rest() -> None:
+    found = kernels(lambda x: x / x.sum(), torch.randn(1000, 1000))
+    assert len(found) == 2
+
+
+def test_fusing_twice_changes_nothing() -> None:
+    once = fuse(lower(aten(lambda x: F.gelu(F.layer_norm(x, (96,))).softmax(0), X)))
+    assert text(fuse(once)) == text(once)
+
+
+def test_from_text() -> None:
+    source = """inputs p0
+buffer p0: f32[64] stride (1) input
+buffer b0: f32[64] stride (1) temp
+buffer b1: f32[64] stride (1) output
+kernel k0 [a0:64] ops exp
+  pass []
+    t0: f32 = load p0[a0]
+    t1: f32 = exp(t0)
+    set b0[a0] = t1
+kernel k1 [a1:64] ops mul
+  pass []
+    t0: f32 = load b0[a1]
+    t1: f32 = mul(t0, t0)
+    set b1[a1] = t1
+output b1[64:1@0]
+"""
+    fused = fuse(parse(source))
+    assert text(fused) == """inputs p0
+buffer p0: f32[64] stride (1) input
+buffer b1: f32[64] stride (1) output
+kernel k1 [a1:64] ops exp mul
+  pass []
+    t0: f32 = load p0[a1]
+    t1: f32 = exp(t0)
+    t2: f32 = mul(t1, t1)
+    set b1[a1] = t2
+output b1[64:1@0]
+"""
