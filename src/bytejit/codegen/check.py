@@ -31,7 +31,8 @@ def check_loops(loops: Loops) -> Loops:
 
 
 def check_plan(plan: Plan) -> Plan:
-    """The same on offsets; the arena holds all temps; calls list what their kernels touch; schedules name real axes."""
+    """The same on offsets; the arena holds all temps; calls list what their kernels touch; schedules name real
+    axes."""
     known = {n for n in plan.inputs if n}
     for step in plan.steps:
         if isinstance(step, Call):

@@ -1,8 +1,10 @@
 """Fusion: small kernels of single ops become kernels that touch memory once.
 
 1. `inline`: a pointwise kernel goes into its readers, where computing again costs less than memory.
-2. `merge`: a kernel and a reader of its results that walk the same rows become one kernel of passes; so do kernels that read
-   the same elements. Values pass between passes in registers (the same pass), as refs (one a row), or in a row-local buffer.
+2. `merge`: a kernel and a reader of its results that walk the same rows become one kernel of passes; so do kernels
+that read
+   the same elements. Values pass between passes in registers (the same pass), as refs (one a row), or in a row-local
+   buffer.
 Cost is bytes moved. A merge never closes a cycle through other steps.
 """
 from __future__ import annotations
@@ -26,7 +28,8 @@ def fuse(loops: Loops) -> Loops:
     return drop_dead(loops)
 
 
-# ---- who reads what ---------------------------------------------------------------------------------------------------
+# ---- who reads what
+# ---------------------------------------------------------------------------------------------------
 def views_in(x: Any) -> list[View]:
     """Every View in nested extern arguments."""
     if isinstance(x, View):
@@ -47,7 +50,8 @@ def writes(step: Kernel | Extern) -> list[str]:
 
 
 def drop_dead(loops: Loops) -> Loops:
-    """Without kernels, stores and buffers that no output needs. Extern calls stay: lower kept only those that matter."""
+    """Without kernels, stores and buffers that no output needs. Extern calls stay: lower kept only those that
+    matter."""
     needed = {r.view.buffer for r in loops.outputs if r.view is not None}
     steps: list[Any] = []
     for step in reversed(loops.steps):
@@ -62,7 +66,8 @@ def drop_dead(loops: Loops) -> Loops:
     return replace(loops, steps=tuple(reversed(steps)), buffers={n: b for n, b in loops.buffers.items() if n in needed})
 
 
-# ---- 1. inlining --------------------------------------------------------------------------------------------------------
+# ---- 1. inlining
+# --------------------------------------------------------------------------------------------------------
 def pointwise_store(k: Any) -> Store | None:
     """The one store of a kernel that computes every element of one buffer on its own; else None."""
     if isinstance(k, Kernel) and len(k.passes) == 1 and not k.passes[0].axes and not k.passes[0].reduces:
@@ -150,7 +155,8 @@ def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict
     return times <= max(1, points(k.axes)) * 1.01 or work < HEAVY
 
 
-# ---- 2. merging ---------------------------------------------------------------------------------------------------------
+# ---- 2. merging
+# ---------------------------------------------------------------------------------------------------------
 @dataclass
 class Node:
     """A step while merging. before: ids of the nodes it needs."""

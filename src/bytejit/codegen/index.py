@@ -1,9 +1,10 @@
 """Integer index algebra: affine forms over axes and symbols, with floordiv, mod and values read from memory as atoms.
 
-An `Index` is `const + sum(coefficient * atom)`. Atoms: `Var` (an axis), `Sym` (a size symbol), `Div`, `Mod`, `Prod` (a product that is
-not affine) and `Val` (an i64 expression: an index read from memory). Simplification uses the sizes of the axes: a
-mapping from axis name to size, every axis running over range(size). All are immutable and hash by structure. Division is
-floor division, as in Python. Text: `128*i + r//4`, `[t3]` for a value; `parse_index` reads it back.
+An `Index` is `const + sum(coefficient * atom)`. Atoms: `Var` (an axis), `Sym` (a size symbol), `Div`, `Mod`, `Prod`
+(a product that is not affine) and `Val` (an i64 expression: an index read from memory). Simplification uses the sizes
+of the axes: a mapping from axis name to size, every axis running over range(size). All are immutable and hash by
+structure. Division is floor division, as in Python. Text: `128*i + r//4`, `[t3]` for a value; `parse_index` reads it
+back.
 """
 from __future__ import annotations
 

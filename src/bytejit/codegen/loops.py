@@ -45,7 +45,8 @@ DTYPES = {
     "i32": ("int32", 4), "i16": ("int16", 2), "i8": ("int8", 1), "u8": ("uint8", 1), "b8": ("bool", 1),
 }
 FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
-NARROW = frozenset({"f16", "bf16"})              # computed in f32: loads are widened by `to`, stores narrowed by `narrow`
+# computed in f32: loads are widened by `to`, stores narrowed by `narrow`
+NARROW = frozenset({"f16", "bf16"})
 INTS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
 #: reduction -> (identity for floats, identity for ints); None: the type's own least or greatest value.
@@ -72,8 +73,8 @@ class Expr:
     index  ""            ()            one index expression, read as a value (dtype i64)
     ref    reduction     ()            None (the `Reduce` of that name)
 
-    A masked load whose mask (dtype b8) is false reads nothing and answers 0. Casts are the ops `to` (explicit: rounds) and
-    `narrow` (the implicit rounding of a f16 or bf16 result: may be dropped where it is widened again).
+    A masked load whose mask (dtype b8) is false reads nothing and answers 0. Casts are the ops `to` (explicit:
+    rounds) and `narrow` (the implicit rounding of a f16 or bf16 result: may be dropped where it is widened again).
     """
     __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "_hash")
 
@@ -178,8 +179,9 @@ def walk(roots: Iterator[Expr] | tuple[Expr, ...]) -> Iterator[Expr]:
 class Buffer:
     """Memory with a shape. Units: shape in elements, stride in elements.
 
-    kind: input (the user's: never written but by a mutation), output (fresh, given to the user), temp (the arena's), local (a
-    thread's own row, lives for one point of the kernel's outer axes), extern (the tensor that an extern call returned).
+    kind: input (the user's: never written but by a mutation), output (fresh, given to the user), temp (the arena's),
+    local (a thread's own row, lives for one point of the kernel's outer axes), extern (the tensor that an extern call
+    returned).
     """
     name: str
     shape: tuple
@@ -207,7 +209,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Store:
-    """buffer[coords] = value at every point of the pass (where mask holds). mode: set, add (accumulate: duplicates allowed)."""
+    """buffer[coords] = value at every point of the pass (where mask holds). mode: set, add (accumulate: duplicates
+    allowed)."""
     buffer: str
     coords: tuple
     value: Expr
@@ -223,8 +226,9 @@ class Store:
 class Reduce:
     """A reduction over all axes of its pass, per point of the kernel's outer axes; result read by `ref(name)`.
 
-    kind: one of REDUCTIONS. argmax and argmin take (value, index as i64) and answer the index of the first best one, nan
-    being best; amax and amin propagate nan. running: a scan; `ref` in the same pass reads the value after this element.
+    kind: one of REDUCTIONS. argmax and argmin take (value, index as i64) and answer the index of the first best one,
+    nan being best; amax and amin propagate nan. running: a scan; `ref` in the same pass reads the value after this
+    element.
     dtype: of the accumulator and the result (f32 for f16 and bf16 values; i64 for argmax, argmin).
     """
     name: str
@@ -246,7 +250,8 @@ class Pass:
     reduces: tuple[Reduce, ...] = ()
 
     def roots(self) -> tuple[Expr, ...]:
-        """Every expression the pass evaluates, in order: reductions' operands, then stores' values, masks, indirect indices."""
+        """Every expression the pass evaluates, in order: reductions' operands, then stores' values, masks, indirect
+        indices."""
         out = [a for r in self.reduces for a in r.args]
         for s in self.stores:
             out.extend(values_in(s.coords))
@@ -274,7 +279,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class View:
-    """A strided window on a buffer, as an extern call or an output sees it. Units: elements; offset from the first element."""
+    """A strided window on a buffer, as an extern call or an output sees it. Units: elements; offset from the first
+    element."""
     buffer: str
     shape: tuple
     stride: tuple
@@ -289,8 +295,8 @@ class View:
 class Extern:
     """A call of a torch op. args, kwargs: nested tuples and plain values with `View` where a tensor goes.
 
-    outs: the buffers that receive the results in order (None: result unused). into: the outs are planned memory (their kind is not
-    `extern`) and the op's out= form writes them; else the call's own results become the buffers.
+    outs: the buffers that receive the results in order (None: result unused). into: the outs are planned memory
+    (their kind is not `extern`) and the op's out= form writes them; else the call's own results become the buffers.
     reason: "library" (a library does it best) or "no row".
     """
     name: str
@@ -316,7 +322,8 @@ class Result:
 
 @dataclass(frozen=True)
 class MutationCopy:
-    """Output `position` is copied into graph input `input` after all steps; done: a kernel wrote the input in place already."""
+    """Output `position` is copied into graph input `input` after all steps; done: a kernel wrote the input in place
+    already."""
     input: int
     position: int
     done: bool = False
@@ -341,10 +348,10 @@ class Loops:
 
 @dataclass(frozen=True)
 class PassSchedule:
-    """How one pass runs. order: its axes, outermost first. vector: the axis in SIMD lanes: the last of `order`, or the kernel's
-    blocked axis (then innermost of all), or None (scalar). lanes: elements of the widest dtype touched.
-    accumulators: independent partial results of each reduction along the vector axis. tile: (axis, size) pairs to block
-    for transposing accesses; both loops over tiles go outside, in `order`.
+    """How one pass runs. order: its axes, outermost first. vector: the axis in SIMD lanes: the last of `order`, or
+    the kernel's blocked axis (then innermost of all), or None (scalar). lanes: elements of the widest dtype touched.
+    accumulators: independent partial results of each reduction along the vector axis. tile: (axis, size) pairs to
+    block for transposing accesses; both loops over tiles go outside, in `order`.
     """
     order: tuple[str, ...]
     vector: str | None = None
@@ -357,11 +364,12 @@ class PassSchedule:
 class Schedule:
     """How one kernel runs.
 
-    parallel: axes collapsed and cut over threads: a prefix of Kernel.axes; or, when Kernel.axes is empty and there is one pass
-    without reductions, its first `order` axis, whose range is cut; () runs on the calling thread.
+    parallel: axes collapsed and cut over threads: a prefix of Kernel.axes; or, when Kernel.axes is empty and there is
+    one pass without reductions, its first `order` axis, whose range is cut; () runs on the calling thread.
     grain: least iterations of the collapsed range for one thread.
-    block: (axis, size): the LAST outer axis runs in blocks of `size` (the rest shorter); each pass runs for a whole block
-    with that axis innermost (and in lanes); refs are arrays of `size`. If it is in `parallel` the unit is a block.
+    block: (axis, size): the LAST outer axis runs in blocks of `size` (the rest shorter); each pass runs for a whole
+    block with that axis innermost (and in lanes); refs are arrays of `size`. If it is in `parallel` the unit is a
+    block.
     split: n > 0: few long rows: the single reducing pass (the first) has its first `order` axis cut in n parts over
     threads; partial results are combined in order; then the other passes run.
     """
@@ -374,8 +382,8 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Call:
-    """Run a kernel. reads, writes: its non-local buffers in first-use order: the pointer arguments (writes last; a buffer both read and
-    written is in writes only). free: `extern` buffers dead after this step."""
+    """Run a kernel. reads, writes: its non-local buffers in first-use order: the pointer arguments (writes last; a
+    buffer both read and written is in writes only). free: `extern` buffers dead after this step."""
     kernel: Kernel
     schedule: Schedule
     reads: tuple[str, ...]
@@ -400,9 +408,10 @@ class ExternCall:
 class Plan:
     """All that a printer reads.
 
-    offsets: temp buffer -> byte offset in the arena (a multiple of 64; buffers whose lives do not meet may share bytes; an in-place result
-    has its operand's offset). arena: bytes of the one allocation, 0: none. Output buffers (kind `output`) are allocated fresh
-    with their shape and stride. A kernel that can fail (`raises`) sets an error flag: the caller raises, and no input has been written.
+    offsets: temp buffer -> byte offset in the arena (a multiple of 64; buffers whose lives do not meet may share
+    bytes; an in-place result has its operand's offset). arena: bytes of the one allocation, 0: none. Output buffers
+    (kind `output`) are allocated fresh with their shape and stride. A kernel that can fail (`raises`) sets an error
+    flag: the caller raises, and no input has been written.
     """
     inputs: tuple[str | None, ...]
     buffers: dict[str, Buffer]

@@ -1,7 +1,7 @@
 """The text of loops and of kernels, and its parser: `parse(text(x)) == x`.
 
-One statement a line, dtype on each value, numbered by first use; the user's line follows after `//` (the parser drops it). A pass
-ends with its reductions and stores. See the example in loops.py.
+One statement a line, dtype on each value, numbered by first use; the user's line follows after `//` (the parser drops
+it). A pass ends with its reductions and stores. See the example in loops.py.
 """
 from __future__ import annotations
 

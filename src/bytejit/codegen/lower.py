@@ -1,8 +1,8 @@
 """Functional ATen graph -> loop IR: one kernel an op, views as index maps, what has no row as extern calls.
 
-`lower(aten)` walks the graph once. Each node becomes a `Value`: a buffer and, for views, a map from the value's coordinates to
-the buffer's. The rows of the op table say how (`Op.lower`, or the default for pointwise rows); they are given the
-`Lowering` as `ctx`. Nothing is fused here: fuse.py inlines and merges.
+`lower(aten)` walks the graph once. Each node becomes a `Value`: a buffer and, for views, a map from the value's
+coordinates to the buffer's. The rows of the op table say how (`Op.lower`, or the default for pointwise rows); they
+are given the `Lowering` as `ctx`. Nothing is fused here: fuse.py inlines and merges.
 """
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from bytejit.spec import SHORT, Spec, contiguous_stride
 
 
 class NoRule(Exception):
-    """A row cannot lower this use of its op (an odd argument, a dtype): it becomes an extern call. The text says why."""
+    """A row cannot lower this use of its op (an odd argument, a dtype): it becomes an extern call. The text says
+    why."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph: `buffer` seen through `map` (None: as it is). map: indices over d0, d1, ... of this value.
+    """A tensor of the graph: `buffer` seen through `map` (None: as it is). map: indices over d0, d1, ... of this
+    value.
 
     elided: a copy that was left out stands between this value and the buffer's maker.
     """
@@ -110,7 +112,8 @@ class Lowering:
         return self.cons.load(v.buffer, coords, v.dtype, mask, self.where)
 
     def read(self, v: Value | bool | int | float, coords: tuple, dtype: str | None = None, mask: Expr | None = None) -> Expr:
-        """The element that broadcasting puts at `coords`, converted to `dtype` (default: what its dtype is computed in)."""
+        """The element that broadcasting puts at `coords`, converted to `dtype` (default: what its dtype is computed
+        in)."""
         if not isinstance(v, Value):
             return self.const(v, dtype or ("b8" if isinstance(v, bool) else "i64" if isinstance(v, int) else "f32"))
         own = coords[len(coords) - len(v.shape):]
@@ -144,7 +147,8 @@ class Lowering:
         return self.cons.op(name, args, dtype, self.where, attr)
 
     def bound(self, e: Expr, size: Any, label: str, wrap: bool = True) -> Index:
-        """A whole number read from memory as a coordinate of a dim of `size`: checked; negative ones wrapped, or refused."""
+        """A whole number read from memory as a coordinate of a dim of `size`: checked; negative ones wrapped, or
+        refused."""
         e = self.cast(e, "i64")
         limit = self.cons.index(size) if isinstance(size, Index) else self.const(size, "i64")
         return ix.index(Val(self.op("bound" if wrap else "inside", e, limit, dtype="i64", attr=label), size))
@@ -171,7 +175,8 @@ class Lowering:
 
     def reduce(self, v: Value, dims: tuple[int, ...], kind: str, fn: Callable[[tuple], Any] | None = None, dtype: str = "f32",
                ) -> Value:
-        """Reduces over dims (kept dims only in the result). fn(coords) -> operand or operands (default: the element as dtype)."""
+        """Reduces over dims (kept dims only in the result). fn(coords) -> operand or operands (default: the element
+        as dtype)."""
         kept = tuple(i for i in range(len(v.shape)) if i not in dims)
         shape = tuple(v.shape[i] for i in kept)
         outer, outer_coords = self.axes(shape)
@@ -186,7 +191,8 @@ class Lowering:
         self.kernel(outer, (Pass(inner, (), (red,)), Pass((), (last,))))
         return Value(out.name, shape, dtype)
 
-    # ---- views --------------------------------------------------------------------------------------------------------
+    # ---- views
+    # --------------------------------------------------------------------------------------------------------
     def view(self, v: Value, shape: tuple, fn: Callable[[tuple], tuple]) -> Value:
         """A value of `shape` whose point `coords` is v's point `fn(coords)`."""
         coords, sizes = dims_of(shape)
@@ -213,7 +219,8 @@ class Lowering:
         """v in a buffer of its own."""
         return self.pointwise(v.shape, v.dtype, lambda c: self.load(v, c), stride)
 
-    # ---- extern calls -------------------------------------------------------------------------------------------------
+    # ---- extern calls
+    # -------------------------------------------------------------------------------------------------
     def extern(self, target: str, args: tuple, kwargs: dict, row: Op | None) -> Any:
         """A call of the op through torch; its results as values."""
         def arg(a: Any) -> Any:
@@ -242,7 +249,8 @@ def ir_dtype(spec: Spec) -> str:
 
 
 def promote(args: list[Any]) -> str:
-    """The dtype in which torch computes a comparison of these values: dims beat 0-dims, those beat numbers, within a category."""
+    """The dtype in which torch computes a comparison of these values: dims beat 0-dims, those beat numbers, within a
+    category."""
     levels: list[str | None] = [None, None, None]
     for a in args:
         level = 2 if not isinstance(a, Value) else 1 if not a.shape else 0
@@ -287,7 +295,8 @@ def supported(specs: Any) -> bool:
 
 
 def lower(aten: Any) -> Loops:
-    """The loops of a functional ATen graph (an `Aten`; needs `.graph` and `.mutations`). Raises: Bug on a graph that is not one."""
+    """The loops of a functional ATen graph (an `Aten`; needs `.graph` and `.mutations`). Raises: Bug on a graph that
+    is not one."""
     ctx = Lowering(0)
     env: dict[Any, Any] = {}
     outputs: tuple[Any, ...] = ()

@@ -1,6 +1,8 @@
-"""Where temporary buffers live: one arena, bytes shared by buffers whose lives do not meet, results over dying operands.
+"""Where temporary buffers live: one arena, bytes shared by buffers whose lives do not meet, results over dying
+operands.
 
-A buffer lives from the step that makes it to the last that reads it. The user's inputs are never reused; outputs are fresh.
+A buffer lives from the step that makes it to the last that reads it. The user's inputs are never reused; outputs are
+fresh.
 """
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ ALIGN = 64
 
 @dataclass(frozen=True)
 class Memory:
-    """offsets: byte offset in the arena of each temp buffer. arena: its size. inplace: result -> operand it overwrites.
+    """offsets: byte offset in the arena of each temp buffer. arena: its size. inplace: result -> operand it
+    overwrites.
     free: step position -> extern buffers that die there. Units: bytes."""
     offsets: dict[str, int]
     arena: int
@@ -51,7 +54,8 @@ def lives(loops: Loops) -> dict[str, tuple[int, int]]:
 
 
 def plan_memory(loops: Loops) -> Memory:
-    """Offsets for all temps. The largest are placed first, each at the lowest place that is free during its whole life."""
+    """Offsets for all temps. The largest are placed first, each at the lowest place that is free during its whole
+    life."""
     life = lives(loops)
     temps = [b for b in loops.buffers.values() if b.kind == "temp" and b.name in life]
     inplace = in_place(loops, life)
@@ -124,7 +128,8 @@ def overwritable(k: Kernel, name: str, s: Store, at: int) -> bool:
 
 
 def same_row(load: tuple, store: tuple, outer: set[str]) -> bool:
-    """Whether a load of an earlier pass stays in the elements that the same row overwrites: outer coordinates equal."""
+    """Whether a load of an earlier pass stays in the elements that the same row overwrites: outer coordinates
+    equal."""
     rows: set[str] = set()
     for c, d in zip(load, store):
         if ix.variables(c) & outer or ix.variables(d) & outer:

@@ -1,4 +1,5 @@
-"""Rows that are formulas over the primitives: activations, clamp, lerp, pow of a number, where, addcmul, masked_fill, ...
+"""Rows that are formulas over the primitives: activations, clamp, lerp, pow of a number, where, addcmul, masked_fill,
+...
 
 Each is written once, over `F`: an expression with Python's operators. Both printers get it through the primitives.
 """
@@ -61,7 +62,8 @@ class F:
 
 def formula(name: str, overloads: tuple[str, ...] | str, n: int = 1, ref: Any = None, cost: int = 10, dtypes: frozenset = FLOATS,
             **fields: Any) -> Callable:
-    """Declares a row: the decorated function takes the first n arguments as F (in the result's compute dtype), the rest as they are."""
+    """Declares a row: the decorated function takes the first n arguments as F (in the result's compute dtype), the
+    rest as they are."""
     def declare(fn: Callable) -> Callable:
         def lower(ctx: Lowering, *args: Any, **kwargs: Any) -> Value:
             dtype = acc_dtype(ir_dtype(ctx.spec()))
@@ -262,7 +264,8 @@ def _glu(ctx: Lowering, x: Value, dim: int = -1) -> Value:
 op("glu", aten("glu"), "composite", cost=12, lower=_glu)
 
 
-# ---- choice -------------------------------------------------------------------------------------------------------------
+# ---- choice
+# -------------------------------------------------------------------------------------------------------------
 def _where(ctx: Lowering, test: Value, a: Any, b: Any) -> Value:
     dtype = acc_dtype(ir_dtype(ctx.spec()))
     return ctx.map(lambda c: ctx.op("select", ctx.read(test, c, "b8"), ctx.read(a, c, dtype), ctx.read(b, c, dtype), dtype=dtype))
@@ -312,7 +315,8 @@ _isclass("isposinf", lambda x: x.do("eq", math.inf) if x.e.dtype in FLOATS else 
 _isclass("isneginf", lambda x: x.do("eq", -math.inf) if x.e.dtype in FLOATS else x.do("lt", x))
 
 
-# ---- gradients of activations -----------------------------------------------------------------------------------------
+# ---- gradients of activations
+# -----------------------------------------------------------------------------------------
 formula("threshold_backward", "threshold_backward", 2, cost=2)(lambda g, x, limit: x.do("le", limit).pick(0, g))
 formula("sigmoid_backward", "sigmoid_backward", 2, cost=4)(lambda g, y: g * (1 - y) * y)
 formula("tanh_backward", "tanh_backward", 2, cost=4)(lambda g, y: g * (1 - y * y))

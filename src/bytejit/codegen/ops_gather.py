@@ -1,4 +1,5 @@
-"""Rows that read elsewhere: embedding, gather, indexing, pooling windows, resizing. Indices read from memory are checked."""
+"""Rows that read elsewhere: embedding, gather, indexing, pooling windows, resizing. Indices read from memory are
+checked."""
 from __future__ import annotations
 
 import math
@@ -24,7 +25,8 @@ def row(name: str, *overloads: str, **fields: Any) -> Callable:
     return lambda fn: op(name, aten(*overloads), "composite", lower=fn, dtypes=frozenset(DTYPES), **fields) and fn
 
 
-# ---- indices from memory ------------------------------------------------------------------------------------------------
+# ---- indices from memory
+# ------------------------------------------------------------------------------------------------
 @row("embedding", "embedding")
 def embedding(ctx: Lowering, weight: Value, at: Value, *_: Any) -> Value:
     n = len(at.shape)
@@ -78,7 +80,8 @@ def index_tensor(ctx: Lowering, x: Value, indices: Any) -> Value:
     return ctx.map(element)
 
 
-# ---- windows --------------------------------------------------------------------------------------------------------------
+# ---- windows
+# --------------------------------------------------------------------------------------------------------------
 def pair(v: Any, default: Any = None) -> tuple[int, int]:
     """Two numbers of one, two or (then the default) none."""
     v = default if v is None or v == () or v == [] else v
@@ -185,7 +188,8 @@ def adaptive_avg_pool2d(ctx: Lowering, x: Value, size: Any) -> Value:
     return ctx.map(lambda c: (F(ctx, ctx.read(total, c)) / float(count(windows, dims))).e)
 
 
-# ---- resizing ---------------------------------------------------------------------------------------------------------------
+# ---- resizing
+# ---------------------------------------------------------------------------------------------------------------
 def _factor(size: int, out: int, scale: float | None) -> float:
     """Input pixels an output pixel, as float32, as torch has it."""
     return torch.tensor(1 / scale if scale else size / out, dtype=torch.float32).item()

@@ -29,7 +29,8 @@ def call(name: str, n: int = 1) -> dict[str, str]:
     return {"cpp": f"bj::{name}({args})", "triton": f"bj_{name}({args})"}
 
 
-# ---- arithmetic (alpha of add and sub: ops_composite) ----------------------------------------------------------------
+# ---- arithmetic (alpha of add and sub: ops_composite)
+# ----------------------------------------------------------------
 op("add", dtypes=ANY, arity=2, cpp={"float": "{0} + {1}", "int": "{0} + {1}", "bool": "{0} | {1}"}, ref=torch.add,
    triton={"float": "{0} + {1}", "int": "{0} + {1}", "bool": "{0} | {1}"})
 op("sub", arity=2, cpp="{0} - {1}", triton="{0} - {1}", ref=torch.sub)
@@ -106,7 +107,8 @@ op("nextafter", aten("nextafter"), arity=2, ref=torch.nextafter, cost=8, dtypes=
 op("fma", arity=3, cpp="{0} * {1} + {2}", triton="{0} * {1} + {2}", dtypes=FLOATS, cost=2,
    ref=lambda a, b, c: a * b + c)
 
-# ---- rounding: floats; ints as they are; halves to even ----------------------------------------------------------------
+# ---- rounding: floats; ints as they are; halves to even
+# ----------------------------------------------------------------
 for _name in ("floor", "ceil", "trunc", "round"):
     op(_name, aten(_name), ref=getattr(torch, _name), cpp={"float": f"bj::{_name}({{0}})", "int": "{0}"}, cost=2,
        triton={"float": f"bj_{_name}({{0}})", "int": "{0}"})
@@ -114,9 +116,11 @@ for _name in ("floor", "ceil", "trunc", "round"):
 # ---- choice and casts -----------------------------------------------------------------------------------------------
 op("select", arity=3, ref=torch.where, cpp="{0} ? {1} : {2}", triton="tl.where({0}, {1}, {2})", dtypes=frozenset({"b8"}))
 op("to", cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{0} != 0"}, dtypes=ANY,
-   triton={"float": "{0}.to({T})", "int": "{0}.to({T})", "bool": "{0} != 0"})     # float to int: truncates, as static_cast
+   # float to int: truncates, as static_cast
+   triton={"float": "{0}.to({T})", "int": "{0}.to({T})", "bool": "{0} != 0"})
 op("narrow", cpp="bj::to<{T}>({0})", triton="{0}.to({T})", dtypes=FLOATS)
-#: (i, size), attr: the error's label: i wrapped into range(size) if negative; out of range sets the error flag and answers 0
+#: (i, size), attr: the error's label: i wrapped into range(size) if negative; out of range sets the error flag and
+#: answers 0
 op("bound", arity=2, raises=True, cpp="bj::bound({0}, {1}, {err})", triton="bj_bound({0}, {1}, {err})", dtypes=frozenset({"i64"}))
 #: the same without wrapping: a negative number is out of range
 op("inside", arity=2, raises=True, cpp="bj::inside({0}, {1}, {err})", triton="bj_inside({0}, {1}, {err})", dtypes=frozenset({"i64"}))

@@ -1,7 +1,7 @@
 """Rows of reductions, scans, softmax and the norms: reductions kept apart from the pointwise steps around them.
 
-Each lowers into small kernels over the same rows (largest, sum of exponentials, quotient); fuse makes one kernel of passes.
-Variances are two-pass: the mean first, then the squared distances, in the accumulation dtype.
+Each lowers into small kernels over the same rows (largest, sum of exponentials, quotient); fuse makes one kernel of
+passes. Variances are two-pass: the mean first, then the squared distances, in the accumulation dtype.
 """
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ _extreme("max_dim", "amax", "argmax", "max.dim")
 _extreme("min_dim", "amin", "argmin", "min.dim")
 
 
-# ---- moments ----------------------------------------------------------------------------------------------------------
+# ---- moments
+# ----------------------------------------------------------------------------------------------------------
 def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
     """Mean, and sum of squared distances from it, over dims; kept dims only."""
     n = count(x, dims)
@@ -168,7 +169,8 @@ def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool =
 row("norm", "linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")(_norm)
 
 
-# ---- softmax ------------------------------------------------------------------------------------------------------------
+# ---- softmax
+# ------------------------------------------------------------------------------------------------------------
 def exponentials(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
     """The greatest element over dims, and exp(x - greatest) everywhere."""
     most = ctx.reduce(x, dims, "amax", None, acc)
@@ -214,7 +216,8 @@ def logsumexp(ctx: Lowering, x: Value, dims: Any, keepdim: bool = False) -> Valu
     return ctx.map(lambda c: (F(ctx, ctx.read(total, kept(c, dims, keepdim))).do("log") + safe(kept(c, dims, keepdim))).e)
 
 
-# ---- norms of models ------------------------------------------------------------------------------------------------------
+# ---- norms of models
+# ------------------------------------------------------------------------------------------------------
 @row("layer_norm", "native_layer_norm")
 def layer_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None, bias: Value | None, eps: float) -> tuple:
     n, k = len(x.shape), len(shape)
@@ -264,7 +267,8 @@ def group_norm(ctx: Lowering, x: Value, weight: Value | None, bias: Value | None
 
 
 def channel_norm(ctx: Lowering, x: Value, weight: Value | None, bias: Value | None, avg: Value, var: Value, eps: float, i: int | None) -> Value:
-    """(x - avg) / sqrt(var + eps) * weight + bias per channel, as one scale and one shift a channel, in float32 or float64."""
+    """(x - avg) / sqrt(var + eps) * weight + bias per channel, as one scale and one shift a channel, in float32 or
+    float64."""
     acc = acc_dtype(x.dtype)
 
     def scale(c: tuple) -> F:
@@ -292,7 +296,8 @@ def batch_norm(ctx: Lowering, x: Value, weight: Any, bias: Any, avg: Any, var: A
     return (channel_norm(ctx, x, weight, bias, avg, var, rest[-1], 0), *empty)
 
 
-# ---- scans ------------------------------------------------------------------------------------------------------------
+# ---- scans
+# ------------------------------------------------------------------------------------------------------------
 def _scan(name: str, kind: str, overload: str) -> None:
     @row(name, overload)
     def lower(ctx: Lowering, x: Value, dim: int, *, dtype: Any = None) -> Value:

@@ -172,7 +172,8 @@ def as_strided(ctx: Lowering, x: Value, size: Any, stride: Any, offset: int | No
     return ctx.view(x, shape, lambda c: ix.delinear(ix.linear(c, stride, offset or 0), b.shape, sizes))
 
 
-# ---- copies -----------------------------------------------------------------------------------------------------------
+# ---- copies
+# -----------------------------------------------------------------------------------------------------------
 @view("clone", "clone", "contiguous", "_to_copy", "to.dtype", "prims.convert_element_type.default", "lift_fresh_copy",
       "copy", "_conj_physical", "resolve_conj")
 def to_copy(ctx: Lowering, x: Value, source: Any = None, **kw: Any) -> Value:
@@ -329,7 +330,8 @@ def select_scatter(ctx: Lowering, x: Value, src: Value, dim: int, i: int) -> Val
                     lambda c: None if x.shape[dim] == 1 else ctx.op("eq", ctx.cons.index(c[dim]), ctx.const(i, "i64")))
 
 
-# ---- made from nothing ------------------------------------------------------------------------------------------------
+# ---- made from nothing
+# ------------------------------------------------------------------------------------------------
 def create(name: str, *overloads: str):
     """Declares a row of kind create whose lower function is decorated."""
     return lambda fn: op(name, aten(*overloads), "create", lower=fn, dtypes=frozenset(DTYPES)) and fn

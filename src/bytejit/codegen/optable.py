@@ -5,19 +5,25 @@ Worked example (ops_pointwise.py):
     op("erf", ("aten.erf.default",), unary, dtype="float", cpp="bj::erf({0})", triton="libdevice.erf({0})",
        ref=torch.erf, domain=(-4, 4), cost=12)
 
-- lower: `aten.erf.default` of a bf16 tensor becomes  to f32 -> erf f32 -> narrow bf16  (dtype rule "float": ints become the
+- lower: `aten.erf.default` of a bf16 tensor becomes  to f32 -> erf f32 -> narrow bf16  (dtype rule "float": ints
+become the
   node's float dtype first). One load, one store, one kernel; fuse joins it with its neighbours.
-- emit_cpp: `Expr("op", "erf", (t3,), "f32")` prints as  `float t4 = bj::erf(t3);`: `row.text("cpp", "f32").format(...)`.
-- tests: every row is run against `ref` over its dtypes, inside `domain`, with nan, inf, -0.0, empty and non-contiguous inputs.
+- emit_cpp: `Expr("op", "erf", (t3,), "f32")` prints as  `float t4 = bj::erf(t3);`: `row.text("cpp",
+"f32").format(...)`.
+- tests: every row is run against `ref` over its dtypes, inside `domain`, with nan, inf, -0.0, empty and
+non-contiguous inputs.
 
-Texts. {0} {1} {2}: operand names; {T}: the result's type in the target language; {A}: the type of operand 0; {attr}: the
-node's attr; {err}: where the error code goes (a pointer to int in C++; rows that use it have raises=True). A text is a str for all
-dtypes, or a dict by class: "float", "int", "bool" (f64 f32 | i64 i32 i16 i8 u8 | b8), or a dtype name, which wins. The class
-is that of OPERAND `by` (default the result: by=None). `bj::` names are functions of the C++ prelude (overloaded on type; f16 and
-bf16 never reach them: they are computed in f32). `libdevice`/`tl` are Triton's; `bj_` names are our Triton helpers.
+Texts. {0} {1} {2}: operand names; {T}: the result's type in the target language; {A}: the type of operand 0; {attr}:
+the node's attr; {err}: where the error code goes (a pointer to int in C++; rows that use it have raises=True). A text
+is a str for all dtypes, or a dict by class: "float", "int", "bool" (f64 f32 | i64 i32 i16 i8 u8 | b8), or a dtype
+name, which wins. The class is that of OPERAND `by` (default the result: by=None). `bj::` names are functions of the
+C++ prelude (overloaded on type; f16 and bf16 never reach them: they are computed in f32). `libdevice`/`tl` are
+Triton's; `bj_` names are our Triton helpers.
 
-Kinds: pointwise (has texts), composite (lowered into several rows by its `lower`), reduce, view, create, extern (a library does it
-best: called through torch; `ops_extern.py`). An overload without a row is called through torch too, counted as "no row".
+Kinds: pointwise (has texts), composite (lowered into several rows by its `lower`), reduce, view, create, extern (a
+library does it
+best: called through torch; `ops_extern.py`). An overload without a row is called through torch too, counted as "no
+row".
 """
 from __future__ import annotations
 
@@ -26,7 +32,8 @@ from typing import Any, Callable
 
 from bytejit.codegen.loops import FLOATS, INTS
 
-#: how the dtype an op computes in follows from the node: `same` the result's; `float` the result's (ints promoted to it); `bool` the operands'
+#: how the dtype an op computes in follows from the node: `same` the result's; `float` the result's (ints promoted to
+#: it); `bool` the operands'
 #: common dtype, result b8; `arg` operand 0's dtype.
 DTYPE_RULES = ("same", "float", "bool", "arg")
 
@@ -47,12 +54,15 @@ class Op:
     dtypes: frozenset[str] = FLOATS | INTS       # dtypes of operand 0 that the row takes
     cost: int = 1                                # per element, in additions
     raises: bool = False                         # may set the error flag: never moved above a write to an input
-    lower: Callable | None = None                # lower(ctx, node, *args, **kwargs) for composite, reduce, view, create rows
+    # lower(ctx, node, *args, **kwargs) for composite, reduce, view, create rows
+    lower: Callable | None = None
     out: str | None = None                       # extern rows: the overload that writes into given memory: "aten.mm.out"
-    tol: float = 4.0                             # largest error the tests allow against ref, in units of f32's last place
+    # largest error the tests allow against ref, in units of f32's last place
+    tol: float = 4.0
 
     def text(self, language: str, dtype: str) -> str:
-        """The row's text for the deciding dtype. Raises: KeyError naming row, language and dtype when there is none."""
+        """The row's text for the deciding dtype. Raises: KeyError naming row, language and dtype when there is
+        none."""
         texts = getattr(self, language)
         if isinstance(texts, str):
             return texts
@@ -100,5 +110,6 @@ def op(name: str, aten: tuple[str, ...] | str = (), kind: str = "pointwise", **f
 
 def table() -> OpTable:
     """All rows; imports the row files on first use."""
-    from bytejit.codegen import ops_composite, ops_extern, ops_gather, ops_pointwise, ops_reduce, ops_view  # noqa: F401
+    # noqa: F401
+    from bytejit.codegen import ops_composite, ops_extern, ops_gather, ops_pointwise, ops_reduce, ops_view
     return _TABLE

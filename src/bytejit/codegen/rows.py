@@ -1,7 +1,9 @@
-"""Two kernels into one: they must walk the same rows (points of the outer axes); what one leaves for the other stays near.
+"""Two kernels into one: they must walk the same rows (points of the outer axes); what one leaves for the other stays
+near.
 
-`merge` finds which axes of the two mean the same (from where the second loads what the first stored, or from loads both
-do), picks the outer axes, renames, and puts the passes one after another; `compress` joins passes over the same axes.
+`merge` finds which axes of the two mean the same (from where the second loads what the first stored, or from loads
+both do), picks the outer axes, renames, and puts the passes one after another; `compress` joins passes over the same
+axes.
 """
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def flexible(k: Kernel) -> bool:
 
 @dataclass
 class Alignment:
-    """axes: names in the first -> names in the second. loose: axes of the first along which the second reads elsewhere."""
+    """axes: names in the first -> names in the second. loose: axes of the first along which the second reads
+    elsewhere."""
     axes: dict[str, str]
     loose: set[str]
 
@@ -169,7 +172,8 @@ def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignm
     return total <= SMALL or row_count >= FEW_ROWS * (COLUMN_BLOCK if columns else 1)
 
 
-# ---- passes of one kernel ---------------------------------------------------------------------------------------------
+# ---- passes of one kernel
+# ---------------------------------------------------------------------------------------------
 def row_values(passes: list[Pass]) -> dict[str, Store]:
     """Stores of passes without axes: one value a row, which later passes can use as an expression."""
     return {s.buffer: s for p in passes if not p.axes for s in p.stores if s.mode == "set" and s.mask is None}
@@ -277,7 +281,8 @@ def join(a: Pass, b: Pass, cons: Cons, sizes: dict[str, Any]) -> Pass:
 
 def settle(k: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons, sizes: dict[str, Any],
            ) -> tuple[Kernel, dict[str, Buffer]] | None:
-    """Decides for each buffer stored and not needed outside: dropped, computed again, row-local, or still in memory."""
+    """Decides for each buffer stored and not needed outside: dropped, computed again, row-local, or still in
+    memory."""
     stores = {s.buffer: (i, s) for i, p in enumerate(k.passes) for s in p.stores}
     left = {e.name for e in loads(kernel_roots(k))}
     outer = {a.name for a in k.axes}
@@ -316,7 +321,8 @@ def settle(k: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons,
 
 
 def aligned(k: Kernel, name: str, s: Store) -> bool:
-    """Whether every load of the buffer is at the store's own coordinates (then its value can be computed again there)."""
+    """Whether every load of the buffer is at the store's own coordinates (then its value can be computed again
+    there)."""
     return all(e.attr == s.coords and e.mask is None for e in loads(kernel_roots(k)) if e.name == name)
 
 

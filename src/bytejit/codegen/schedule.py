@@ -1,7 +1,8 @@
 """Loops -> plan: how each kernel runs on a target, as data. Names carry no language.
 
-Per kernel: offsets instead of coordinates, axes that walk memory in one go collapsed, loops ordered so that the innermost is
-contiguous, the axis in lanes, blocks for column reductions, tiles for transposes, what is cut over threads.
+Per kernel: offsets instead of coordinates, axes that walk memory in one go collapsed, loops ordered so that the
+innermost is contiguous, the axis in lanes, blocks for column reductions, tiles for transposes, what is cut over
+threads.
 """
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def schedule(loops: Loops, target: Target, memory: Memory | None = None) -> Plan
                 target.name)
 
 
-# ---- offsets, and fewer axes --------------------------------------------------------------------------------------------
+# ---- offsets, and fewer axes
+# --------------------------------------------------------------------------------------------
 def flatten(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> Kernel:
     """The kernel with one coordinate a load and store: the offset in elements."""
     sizes = {a.name: a.size for p in k.passes for a in (*k.axes, *p.axes)}
@@ -122,9 +124,11 @@ def rename(k: Kernel, cons: Cons) -> Kernel:
     return replace(k, axes=tuple(replace(a, name=outer[a.name]) for a in k.axes), passes=tuple(passes))
 
 
-# ---- choices --------------------------------------------------------------------------------------------------------------
+# ---- choices
+# --------------------------------------------------------------------------------------------------------------
 def votes(p: Pass, names: set[str]) -> dict[str, int]:
-    """How many accesses of the pass walk memory step by step along each axis; stores count twice, large strides against."""
+    """How many accesses of the pass walk memory step by step along each axis; stores count twice, large strides
+    against."""
     found = dict.fromkeys(sorted(names), 0)
     accesses = [(s.coords[0], 2) for s in p.stores] + [(e.attr[0], 1) for e in loads(p.roots())]
     for at, weight in accesses:

@@ -17,8 +17,8 @@ OnLoad = Callable[[Expr, tuple, Any], Any]
 
 
 class Rewriter:
-    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`, all loads masked by `mask` too,
-    reductions renamed by `refs`."""
+    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`, all loads masked by `mask`
+    too, reductions renamed by `refs`."""
 
     def __init__(self, cons: Cons, sizes: Mapping[str, Any], axes: Mapping[str, Index] | None = None,
                  on_load: OnLoad | None = None, mask: Expr | None = None, refs: Mapping[str, str] | None = None):
