@@ -80,7 +80,9 @@ def _extern(e: Any, buffers: dict[str, Buffer], known: set[str]) -> None:
 
 def _call(step: Call, buffers: dict[str, Buffer]) -> None:
     k, s = step.kernel, step.schedule
-    touched = {x.buffer for p in k.passes for x in p.stores} | {e.name for p in k.passes for e in walk(p.roots()) if e.kind == "load"}
+    touched = {x.buffer for p in k.passes for x in p.stores} | {
+        e.name for p in k.passes for e in walk(p.roots()) if e.kind == "load"
+    }
     listed = {*step.reads, *step.writes}
     touched = {b for b in touched if buffers[b].kind != "local"}
     if touched != listed:
@@ -166,7 +168,9 @@ def _axes(k: Kernel, x: Any, sizes: dict[str, Any], what: str) -> None:
         raise Bug(f"{k.name} {what}: {x} uses {sorted(unknown)}, the loops are {sorted(sizes)}")
 
 
-def _coords(k: Kernel, what: str, b: Buffer, coords: tuple, sizes: dict[str, Any], flat: bool, masked: bool = False) -> None:
+def _coords(
+    k: Kernel, what: str, b: Buffer, coords: tuple, sizes: dict[str, Any], flat: bool, masked: bool = False
+) -> None:
     if len(coords) != (1 if flat else len(b.shape)):
         raise Bug(f"{k.name} {what} {b.name}: {len(coords)} coordinates for {b!r}")
     if 0 in sizes.values() or not all(isinstance(s, int) for s in (*b.shape, *sizes.values())):
@@ -177,4 +181,6 @@ def _coords(k: Kernel, what: str, b: Buffer, coords: tuple, sizes: dict[str, Any
         low, high = ix.bounds(c, sizes)
         if not masked and (low < 0 or high >= size) and high < inf and not any(type(a) is ix.Mod or type(a) is ix.Div
                                                                                for a in ix.atoms(c)):
-            raise Bug(f"{k.name} {what} {b.name}: index {c} reaches {low if low < 0 else high}, the buffer holds {size}")
+            raise Bug(
+                f"{k.name} {what} {b.name}: index {c} reaches {low if low < 0 else high}, the buffer holds {size}"
+            )

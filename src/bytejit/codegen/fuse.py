@@ -15,7 +15,18 @@ from typing import Any
 from bytejit.codegen import index as ix
 from bytejit.codegen import rows
 from bytejit.codegen.loops import DTYPES, Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, Store, View, itemsize
-from bytejit.codegen.simplify import (HEAVY, Rewriter, cost, drop_unused, innermost, kernel_roots, loads, may_raise, points, written)
+from bytejit.codegen.simplify import (
+    HEAVY,
+    Rewriter,
+    cost,
+    drop_unused,
+    innermost,
+    kernel_roots,
+    loads,
+    may_raise,
+    points,
+    written,
+)
 from bytejit.codegen.split import split_axes
 
 
@@ -63,7 +74,9 @@ def drop_dead(loops: Loops) -> Loops:
         needed.update(writes(step))
         steps.append(step)
     needed.update(n for n in loops.inputs if n)
-    return replace(loops, steps=tuple(reversed(steps)), buffers={n: b for n, b in loops.buffers.items() if n in needed})
+    return replace(
+        loops, steps=tuple(reversed(steps)), buffers={n: b for n, b in loops.buffers.items() if n in needed}
+    )
 
 
 # ---- 1. inlining
@@ -73,8 +86,11 @@ def pointwise_store(k: Any) -> Store | None:
     if isinstance(k, Kernel) and len(k.passes) == 1 and not k.passes[0].axes and not k.passes[0].reduces:
         stores = k.passes[0].stores
         if len(stores) == 1 and stores[0].mode == "set" and stores[0].mask is None:
-            if all(len(c.terms) <= 1 and (c.value == 0 or c.terms and type(c.terms[0][0]) is ix.Var and c.terms[0][1] == 1
-                                          and not c.const) for c in stores[0].coords):
+            if all(
+                len(c.terms) <= 1
+                and (c.value == 0 or c.terms and type(c.terms[0][0]) is ix.Var and c.terms[0][1] == 1 and not c.const)
+                for c in stores[0].coords
+            ):
                 return stores[0]
     return None
 

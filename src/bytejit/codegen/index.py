@@ -111,7 +111,11 @@ class Index:
             self, other = other, self
         if not other.terms:
             k = other.const
-            return self if k == 1 else ZERO if k == 0 else Index(tuple((a, c * k) for a, c in self.terms), self.const * k)
+            return (
+                self
+                if k == 1
+                else ZERO if k == 0 else Index(tuple((a, c * k) for a, c in self.terms), self.const * k)
+            )
         return _product(self, other)
 
     __rmul__ = __mul__

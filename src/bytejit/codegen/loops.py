@@ -91,8 +91,12 @@ class Expr:
         return self is other or (isinstance(other, Expr) and _same(self, other, set()))
 
     def __repr__(self) -> str:
-        what = {"load": f"{self.name}{list(self.attr or ())}", "const": repr(self.attr), "index": f"index({self.attr})",
-                "ref": f"ref {self.name}"}.get(self.kind)
+        what = {
+            "load": f"{self.name}{list(self.attr or ())}",
+            "const": repr(self.attr),
+            "index": f"index({self.attr})",
+            "ref": f"ref {self.name}",
+        }.get(self.kind)
         return f"{self.dtype} {what or f'{self.name}({len(self.args)} args)'}"
 
     @property
@@ -274,7 +278,9 @@ class Kernel:
     where: Any = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        return f"kernel {self.name} [{', '.join(map(repr, self.axes))}] {len(self.passes)} passes: {' '.join(self.ops)}"
+        return (
+            f"kernel {self.name} [{', '.join(map(repr, self.axes))}] {len(self.passes)} passes: {' '.join(self.ops)}"
+        )
 
 
 @dataclass(frozen=True)

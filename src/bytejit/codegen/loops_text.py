@@ -12,9 +12,23 @@ from typing import Any
 import torch
 
 from bytejit.codegen import index as ix
-from bytejit.codegen.loops import (Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, MutationCopy, Pass, Plan, Reduce, Result,
-                                   Store, View, walk)
-
+from bytejit.codegen.loops import (
+    Axis,
+    Buffer,
+    Cons,
+    Expr,
+    Extern,
+    Kernel,
+    Loops,
+    MutationCopy,
+    Pass,
+    Plan,
+    Reduce,
+    Result,
+    Store,
+    View,
+    walk,
+)
 
 def text(x: Loops | Kernel | Plan) -> str:
     """Loops (or a plan's buffers, kernels with their schedules, and extern calls) as text."""
@@ -136,9 +150,18 @@ class Reader:
         """One line of text. Raises: ValueError naming a line that is none."""
         line = line.split("  // ")[0].rstrip()
         word, _, rest = line.strip().partition(" ")
-        reader = {"inputs": self.read_inputs, "buffer": self.read_buffer, "kernel": self.read_kernel, "pass": self.read_pass,
-                  "extern": self.read_extern, "output": self.read_output, "mutation": self.read_mutation,
-                  "set": self.read_store, "add": self.read_store, "": lambda *_: None}.get(word)
+        reader = {
+            "inputs": self.read_inputs,
+            "buffer": self.read_buffer,
+            "kernel": self.read_kernel,
+            "pass": self.read_pass,
+            "extern": self.read_extern,
+            "output": self.read_output,
+            "mutation": self.read_mutation,
+            "set": self.read_store,
+            "add": self.read_store,
+            "": lambda *_: None,
+        }.get(word)
         if reader is not None:
             reader(word, rest)
         elif match := _STATEMENT.fullmatch(line.strip()):
@@ -187,8 +210,14 @@ class Reader:
             m = re.fullmatch(r"(\w+)\[(.*)\](?: if (\w+))?", tail)
             return self.cons.load(m[1], self.coords(m[2]), dtype, self.values[m[3]] if m[3] else None)
         if word == "const":
-            return self.cons.const({"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}.get(tail) if tail.strip(
-                "-") in ("nan", "inf") else ast.literal_eval(tail), dtype)
+            return self.cons.const(
+                (
+                    {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}.get(tail)
+                    if tail.strip("-") in ("nan", "inf")
+                    else ast.literal_eval(tail)
+                ),
+                dtype,
+            )
         if word == "index":
             return self.cons.make("index", "", (), dtype, ix.parse_index(tail, self.values.__getitem__), None)
         if word == "ref":
@@ -263,4 +292,11 @@ def parse(source: str) -> Loops:
     for line in source.splitlines():
         reader.line(line)
     reader.end_kernel()
-    return Loops(reader.inputs, reader.buffers, tuple(reader.steps), tuple(reader.outputs), tuple(reader.mutations), reader.cons)
+    return Loops(
+        reader.inputs,
+        reader.buffers,
+        tuple(reader.steps),
+        tuple(reader.outputs),
+        tuple(reader.mutations),
+        reader.cons,
+    )

@@ -14,8 +14,24 @@ import torch
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.index import Index, Val, var
-from bytejit.codegen.loops import (DTYPES, NARROW, Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, MutationCopy, Pass, Reduce,
-                                   Result, Store, View, acc_dtype)
+from bytejit.codegen.loops import (
+    DTYPES,
+    NARROW,
+    Axis,
+    Buffer,
+    Cons,
+    Expr,
+    Extern,
+    Kernel,
+    Loops,
+    MutationCopy,
+    Pass,
+    Reduce,
+    Result,
+    Store,
+    View,
+    acc_dtype,
+)
 from bytejit.codegen.optable import Op, table
 from bytejit.errors import Bug
 from bytejit.spec import SHORT, Spec, contiguous_stride
@@ -66,11 +82,26 @@ class Lowering:
         self.counts[kind] = n + 1
         return f"{kind}{n}"
 
-    def buffer(self, shape: tuple, dtype: str, stride: tuple | None = None, kind: str = "temp", device: str | None = None,
-               name: str | None = None) -> Buffer:
+    def buffer(
+        self,
+        shape: tuple,
+        dtype: str,
+        stride: tuple | None = None,
+        kind: str = "temp",
+        device: str | None = None,
+        name: str | None = None,
+    ) -> Buffer:
         """A new buffer, contiguous unless told."""
         device = device or self.device()
-        new = Buffer(name or self.name("b"), tuple(shape), tuple(stride or contiguous_stride(shape)), dtype, kind, device, self.where)
+        new = Buffer(
+            name or self.name("b"),
+            tuple(shape),
+            tuple(stride or contiguous_stride(shape)),
+            dtype,
+            kind,
+            device,
+            self.where,
+        )
         self.buffers[new.name] = new
         return new
 
@@ -111,7 +142,9 @@ class Lowering:
             coords = tuple(ix.substitute(m, axes, self.sizes) for m in v.map)
         return self.cons.load(v.buffer, coords, v.dtype, mask, self.where)
 
-    def read(self, v: Value | bool | int | float, coords: tuple, dtype: str | None = None, mask: Expr | None = None) -> Expr:
+    def read(
+        self, v: Value | bool | int | float, coords: tuple, dtype: str | None = None, mask: Expr | None = None
+    ) -> Expr:
         """The element that broadcasting puts at `coords`, converted to `dtype` (default: what its dtype is computed
         in)."""
         if not isinstance(v, Value):
@@ -122,7 +155,9 @@ class Lowering:
 
     def const(self, value: bool | int | float, dtype: str) -> Expr:
         """A number as the dtype holds it."""
-        value = float(value) if dtype in ("f32", "f64", "f16", "bf16") else bool(value) if dtype == "b8" else int(value)
+        value = (
+            float(value) if dtype in ("f32", "f64", "f16", "bf16") else bool(value) if dtype == "b8" else int(value)
+        )
         return self.cons.const(value, dtype)
 
     def cast(self, e: Expr, dtype: str) -> Expr:
@@ -173,8 +208,9 @@ class Lowering:
         label = str(op).removeprefix("aten.") if self.node.op == "call_function" else self.node.name
         self.steps.append(Kernel(self.name("k"), axes, passes, (label,), self.where))
 
-    def reduce(self, v: Value, dims: tuple[int, ...], kind: str, fn: Callable[[tuple], Any] | None = None, dtype: str = "f32",
-               ) -> Value:
+    def reduce(
+        self, v: Value, dims: tuple[int, ...], kind: str, fn: Callable[[tuple], Any] | None = None, dtype: str = "f32"
+    ) -> Value:
         """Reduces over dims (kept dims only in the result). fn(coords) -> operand or operands (default: the element
         as dtype)."""
         kept = tuple(i for i in range(len(v.shape)) if i not in dims)
@@ -238,8 +274,18 @@ class Lowering:
             b = self.buffer(spec.shape, ir_dtype(spec), spec.stride, "temp" if into else "extern", str(spec.device))
             values.append(Value(b.name, spec.shape, b.dtype))
         outs = tuple(v and v.buffer for v in values)
-        self.steps.append(Extern(self.name("e"), target, arg(args), tuple((k, arg(v)) for k, v in kwargs.items()), outs, into,
-                                 "library" if row is not None and row.kind == "extern" else "no row", self.where))
+        self.steps.append(
+            Extern(
+                self.name("e"),
+                target,
+                arg(args),
+                tuple((k, arg(v)) for k, v in kwargs.items()),
+                outs,
+                into,
+                "library" if row is not None and row.kind == "extern" else "no row",
+                self.where,
+            )
+        )
         return tuple(values) if many else values[0]
 
 
@@ -254,7 +300,11 @@ def promote(args: list[Any]) -> str:
     levels: list[str | None] = [None, None, None]
     for a in args:
         level = 2 if not isinstance(a, Value) else 1 if not a.shape else 0
-        dtype = a.dtype if isinstance(a, Value) else "b8" if isinstance(a, bool) else "i64" if isinstance(a, int) else "f32"
+        dtype = (
+            a.dtype
+            if isinstance(a, Value)
+            else "b8" if isinstance(a, bool) else "i64" if isinstance(a, int) else "f32"
+        )
         levels[level] = dtype if levels[level] is None else _promote(levels[level], dtype)
     best = None
     for dtype in levels:
@@ -313,9 +363,17 @@ def lower(aten: Any) -> Loops:
         else:
             raise Bug(f"lower: {node.op} {node.target} is not part of an ATen graph, at {ctx.where}")
     results = _outputs(ctx, outputs, env, aten.mutations)
-    return Loops(tuple(ctx.inputs), ctx.buffers, tuple(ctx.steps), results,
-                 tuple(MutationCopy(m.input, m.position) if not isinstance(m, tuple) else MutationCopy(*m) for m in aten.mutations),
-                 ctx.cons)
+    return Loops(
+        tuple(ctx.inputs),
+        ctx.buffers,
+        tuple(ctx.steps),
+        results,
+        tuple(
+            MutationCopy(m.input, m.position) if not isinstance(m, tuple) else MutationCopy(*m)
+            for m in aten.mutations
+        ),
+        ctx.cons,
+    )
 
 
 def _random(target: Any) -> bool:

@@ -60,8 +60,15 @@ class F:
     __radd__, __rmul__ = __add__, __mul__
 
 
-def formula(name: str, overloads: tuple[str, ...] | str, n: int = 1, ref: Any = None, cost: int = 10, dtypes: frozenset = FLOATS,
-            **fields: Any) -> Callable:
+def formula(
+    name: str,
+    overloads: tuple[str, ...] | str,
+    n: int = 1,
+    ref: Any = None,
+    cost: int = 10,
+    dtypes: frozenset = FLOATS,
+    **fields: Any,
+) -> Callable:
     """Declares a row: the decorated function takes the first n arguments as F (in the result's compute dtype), the
     rest as they are."""
     def declare(fn: Callable) -> Callable:
@@ -70,8 +77,17 @@ def formula(name: str, overloads: tuple[str, ...] | str, n: int = 1, ref: Any = 
             if dtype not in dtypes:
                 raise NoRule(f"{name} of {dtype}")
             return ctx.map(lambda c: fn(*(F(ctx, ctx.read(a, c, dtype)) for a in args[:n]), *args[n:], **kwargs).e)
-        op(name, aten(overloads) if isinstance(overloads, str) else aten(*overloads), "composite", arity=n, ref=ref, cost=cost,
-           dtypes=dtypes, lower=lower, **fields)
+        op(
+            name,
+            aten(overloads) if isinstance(overloads, str) else aten(*overloads),
+            "composite",
+            arity=n,
+            ref=ref,
+            cost=cost,
+            dtypes=dtypes,
+            lower=lower,
+            **fields,
+        )
         return fn
     return declare
 
@@ -94,7 +110,15 @@ def _scaled(name: str, ref: Any) -> None:
             y = y if alpha == 1 else ctx.op("mul", y, ctx.const(alpha, dtype))
             return ctx.op("add" if name == "add" else "sub", x, y)
         return ctx.map(at)
-    op(f"{name}_scaled", aten(f"{name}.Tensor", f"{name}.Scalar"), "composite", arity=2, ref=ref, dtypes=NUMBERS, lower=lower)
+    op(
+        f"{name}_scaled",
+        aten(f"{name}.Tensor", f"{name}.Scalar"),
+        "composite",
+        arity=2,
+        ref=ref,
+        dtypes=NUMBERS,
+        lower=lower,
+    )
 
 
 _scaled("add", torch.add)
@@ -137,12 +161,22 @@ def _pow(ctx: Lowering, a: Any, b: Any) -> Value:
     return ctx.map(at)
 
 
-op("pow_any", aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"), "composite", arity=2, domain=(0, 5), cost=30, lower=_pow)
+op(
+    "pow_any",
+    aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
+    "composite",
+    arity=2,
+    domain=(0, 5),
+    cost=30,
+    lower=_pow,
+)
 formula("square", "square", ref=torch.square, cost=1, dtypes=NUMBERS)(lambda x: x * x)
 formula("sign", ("sign", "sgn"), ref=torch.sign, cost=4, dtypes=NUMBERS)(
     lambda x: x.do("gt", 0).pick(1 + 0 * x, x.do("lt", 0).pick(x * 0 - 1, x * 0)) if x.e.dtype in INTS else
     x.do("gt", 0.0).pick(1.0, x.do("lt", 0.0).pick(F(x.ctx, x.ctx.const(-1.0, x.e.dtype)), 0.0)))
-formula("addcmul", "addcmul", 3, torch.addcmul, 3, NUMBERS)(lambda x, a, b, value=1: x + (a * b if value == 1 else a * value * b))
+formula("addcmul", "addcmul", 3, torch.addcmul, 3, NUMBERS)(
+    lambda x, a, b, value=1: x + (a * b if value == 1 else a * value * b)
+)
 formula("addcdiv", "addcdiv", 3, torch.addcdiv, 5)(lambda x, a, b, value=1: x + (a if value == 1 else a * value) / b)
 formula("xlogy", ("xlogy.Tensor",), 2, torch.xlogy, 12, domain=(0, 10))(
     lambda x, y: y.do("isnan").pick(y, x.do("eq", 0).pick(0, x * y.do("log"))))
@@ -152,7 +186,9 @@ formula("rad2deg", "rad2deg", ref=torch.rad2deg, cost=1)(lambda x: x * (180 / ma
 formula("frac", "frac", ref=torch.frac, cost=3)(lambda x: x - x.do("trunc"))
 formula("sinc", "sinc", ref=torch.sinc, cost=20)(
     lambda x: x.do("eq", 0).pick(1, (x * math.pi).do("sin") / (x * math.pi)))
-formula("nan_to_num", "nan_to_num", cost=4)(lambda x, nan=None, posinf=None, neginf=None: _nan_to_num(x, nan, posinf, neginf))
+formula("nan_to_num", "nan_to_num", cost=4)(
+    lambda x, nan=None, posinf=None, neginf=None: _nan_to_num(x, nan, posinf, neginf)
+)
 
 
 def _logaddexp(a: F, b: F) -> F:
@@ -268,10 +304,18 @@ op("glu", aten("glu"), "composite", cost=12, lower=_glu)
 # -------------------------------------------------------------------------------------------------------------
 def _where(ctx: Lowering, test: Value, a: Any, b: Any) -> Value:
     dtype = acc_dtype(ir_dtype(ctx.spec()))
-    return ctx.map(lambda c: ctx.op("select", ctx.read(test, c, "b8"), ctx.read(a, c, dtype), ctx.read(b, c, dtype), dtype=dtype))
+    return ctx.map(
+        lambda c: ctx.op("select", ctx.read(test, c, "b8"), ctx.read(a, c, dtype), ctx.read(b, c, dtype), dtype=dtype)
+    )
 
 
-op("where", aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"), "composite", arity=3, lower=_where)
+op(
+    "where",
+    aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"),
+    "composite",
+    arity=3,
+    lower=_where,
+)
 op("masked_fill", aten("masked_fill.Scalar", "masked_fill.Tensor"), "composite", arity=3,
    lower=lambda ctx, x, mask, value: _where(ctx, mask, value, x))
 

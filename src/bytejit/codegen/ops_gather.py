@@ -75,7 +75,11 @@ def index_tensor(ctx: Lowering, x: Value, indices: Any) -> Value:
         at, rest = c[first:first + k], iter((*c[:first], *c[first + k:]))
         own = []
         for d in range(len(x.shape)):
-            own.append(ctx.bound(ctx.read(indices[d], at, indices[d].dtype), x.shape[d], "index") if d in used else next(rest))
+            own.append(
+                ctx.bound(ctx.read(indices[d], at, indices[d].dtype), x.shape[d], "index")
+                if d in used
+                else next(rest)
+            )
         return ctx.read(x, tuple(own))
     return ctx.map(element)
 
@@ -132,8 +136,10 @@ def max_pool2d(ctx: Lowering, x: Value, kernel: Any, stride: Any = (), padding: 
         raise NoRule("a large window")
     values = None
     if not many or ctx.used(0):
-        values = ctx.map(lambda c: _tree([e for e, _ in window.elements(c, -math.inf)], lambda a, b: a.do("maximum", b)).e,
-                         0 if many else None)
+        values = ctx.map(
+            lambda c: _tree([e for e, _ in window.elements(c, -math.inf)], lambda a, b: a.do("maximum", b)).e,
+            0 if many else None,
+        )
     if not many:
         return values
     return values, ctx.map(lambda c: _best(ctx, window, c), 1) if ctx.used(1) else None
@@ -143,7 +149,9 @@ def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
     """Flat position in x's last two dims of the window's first greatest element; nan is greatest."""
     width = window.x.shape[-1]
     best = at = None
-    for (e, mask), k in zip(window.elements(c, -math.inf), [(i, j) for i in range(window.kernel[0]) for j in range(window.kernel[1])]):
+    for (e, mask), k in zip(
+        window.elements(c, -math.inf), [(i, j) for i in range(window.kernel[0]) for j in range(window.kernel[1])]
+    ):
         own, _ = window.at(c, k)
         here = F(ctx, ctx.cons.index(own[-2] * width + own[-1]))
         if best is None:
@@ -182,7 +190,9 @@ def adaptive_avg_pool2d(ctx: Lowering, x: Value, size: Any) -> Value:
     if 0 in x.shape or height % out[0] or width % out[1] or x.dtype not in FLOATS:
         raise NoRule("windows of different sizes")
     kh, kw, n = height // out[0], width // out[1], len(lead)
-    windows = ctx.view(x, (*lead, out[0], kh, out[1], kw), lambda c: (*c[:n], c[n] * kh + c[n + 1], c[n + 2] * kw + c[n + 3]))
+    windows = ctx.view(
+        x, (*lead, out[0], kh, out[1], kw), lambda c: (*c[:n], c[n] * kh + c[n + 1], c[n + 2] * kw + c[n + 3])
+    )
     dims = (n + 1, n + 3)
     total = ctx.reduce(windows, dims, "sum", None, acc_dtype(x.dtype))
     return ctx.map(lambda c: (F(ctx, ctx.read(total, c)) / float(count(windows, dims))).e)
@@ -212,7 +222,9 @@ def upsample_nearest2d(ctx: Lowering, x: Value, size: Any, scales: Any = None, l
 
 
 @row("upsample_bilinear2d", "upsample_bilinear2d", "upsample_bilinear2d.vec")
-def upsample_bilinear2d(ctx: Lowering, x: Value, size: Any, align: bool, scales: Any = None, last: Any = None) -> Value:
+def upsample_bilinear2d(
+    ctx: Lowering, x: Value, size: Any, align: bool, scales: Any = None, last: Any = None
+) -> Value:
     out = ctx.spec().shape
     scale = (scales or (None, None)) if str(ctx.node.target).endswith("vec") else (scales, last)
     acc = acc_dtype(x.dtype)

@@ -34,8 +34,15 @@ def call(name: str, n: int = 1) -> dict[str, str]:
 op("add", dtypes=ANY, arity=2, cpp={"float": "{0} + {1}", "int": "{0} + {1}", "bool": "{0} | {1}"}, ref=torch.add,
    triton={"float": "{0} + {1}", "int": "{0} + {1}", "bool": "{0} | {1}"})
 op("sub", arity=2, cpp="{0} - {1}", triton="{0} - {1}", ref=torch.sub)
-op("mul", binary("mul"), dtypes=ANY, arity=2, ref=torch.mul, cpp={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
-   triton={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"})
+op(
+    "mul",
+    binary("mul"),
+    dtypes=ANY,
+    arity=2,
+    ref=torch.mul,
+    cpp={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
+    triton={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
+)
 op("div", binary("div") + aten("true_divide.Tensor"), arity=2, dtype="float", cpp="{0} / {1}", triton="{0} / {1}",
    ref=torch.div, dtypes=ANY)
 op("neg", aten("neg"), cpp="-{0}", triton="-{0}", ref=torch.neg)
@@ -64,8 +71,16 @@ op("isnan", aten("isnan"), dtype="bool", by=0, ref=torch.isnan, cpp={"float": "{
    triton={"float": "{0} != {0}", "int": "{0} != {0}"}, dtypes=ANY)
 op("isinf", aten("isinf"), dtype="bool", by=0, ref=torch.isinf, cpp={"float": "bj::isinf({0})", "int": "false"},
    triton={"float": "tl.abs({0}) == float('inf')", "int": "{0} != {0}"}, dtypes=ANY)
-op("signbit", aten("signbit"), dtype="bool", by=0, ref=torch.signbit, cpp={"float": "bj::signbit({0})", "int": "{0} < 0"},
-   triton={"float": "bj_signbit({0})", "int": "{0} < 0"}, dtypes=ANY)
+op(
+    "signbit",
+    aten("signbit"),
+    dtype="bool",
+    by=0,
+    ref=torch.signbit,
+    cpp={"float": "bj::signbit({0})", "int": "{0} < 0"},
+    triton={"float": "bj_signbit({0})", "int": "{0} < 0"},
+    dtypes=ANY,
+)
 
 # ---- logic and bits -----------------------------------------------------------------------------------------------
 op("logical_and", aten("logical_and"), arity=2, dtype="bool", by=0, ref=torch.logical_and, dtypes=ANY,
@@ -74,30 +89,83 @@ op("logical_or", aten("logical_or"), arity=2, dtype="bool", by=0, ref=torch.logi
    cpp="({0} != 0) | ({1} != 0)", triton="({0} != 0) | ({1} != 0)")
 op("logical_xor", aten("logical_xor"), arity=2, dtype="bool", by=0, ref=torch.logical_xor, dtypes=ANY,
    cpp="({0} != 0) != ({1} != 0)", triton="({0} != 0) != ({1} != 0)")
-op("logical_not", aten("logical_not"), dtype="bool", by=0, ref=torch.logical_not, cpp="{0} == 0", triton="{0} == 0", dtypes=ANY)
+op(
+    "logical_not",
+    aten("logical_not"),
+    dtype="bool",
+    by=0,
+    ref=torch.logical_not,
+    cpp="{0} == 0",
+    triton="{0} == 0",
+    dtypes=ANY,
+)
 op("and", binary("bitwise_and"), arity=2, dtypes=WHOLE, ref=torch.bitwise_and, cpp="{0} & {1}", triton="{0} & {1}")
 op("or", binary("bitwise_or"), arity=2, dtypes=WHOLE, ref=torch.bitwise_or, cpp="{0} | {1}", triton="{0} | {1}")
 op("xor", binary("bitwise_xor"), arity=2, dtypes=WHOLE, ref=torch.bitwise_xor, cpp="{0} ^ {1}", triton="{0} ^ {1}")
 op("not", aten("bitwise_not"), dtypes=WHOLE, ref=torch.bitwise_not, cpp={"int": "~{0}", "bool": "!{0}"},
    triton={"int": "~{0}", "bool": "{0} == 0"})
-op("shl", aten("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor"),
-   arity=2, dtypes=INTS, ref=torch.bitwise_left_shift, domain=(0, 6), **call("shl", 2))
-op("shr", aten("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Scalar", "__rshift__.Tensor"),
-   arity=2, dtypes=INTS, ref=torch.bitwise_right_shift, domain=(0, 6), **call("shr", 2))
+op(
+    "shl",
+    aten("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor"),
+    arity=2,
+    dtypes=INTS,
+    ref=torch.bitwise_left_shift,
+    domain=(0, 6),
+    **call("shl", 2),
+)
+op(
+    "shr",
+    aten("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Scalar", "__rshift__.Tensor"),
+    arity=2,
+    dtypes=INTS,
+    ref=torch.bitwise_right_shift,
+    domain=(0, 6),
+    **call("shr", 2),
+)
 
 # ---- functions of one float (ints are promoted) -------------------------------------------------------------------
 for _name, _cost, _lo, _hi in (
-        ("exp", 8, -20, 20), ("exp2", 8, -20, 20), ("expm1", 12, -10, 10), ("log", 8, 0, 50), ("log2", 8, 0, 50),
-        ("log10", 8, 0, 50), ("log1p", 12, -0.9, 50), ("sqrt", 4, 0, 50), ("sin", 12, -30, 30), ("cos", 12, -30, 30),
-        ("tan", 20, -1.4, 1.4), ("asin", 16, -1, 1), ("acos", 16, -1, 1), ("atan", 16, -20, 20), ("sinh", 16, -10, 10),
-        ("cosh", 16, -10, 10), ("tanh", 12, -6, 6), ("asinh", 20, -20, 20), ("acosh", 20, 1, 20), ("atanh", 20, -0.9, 0.9),
-        ("erf", 12, -4, 4), ("erfc", 16, -4, 4), ("erfinv", 30, -0.99, 0.99), ("lgamma", 40, 0.1, 20),
-        ("digamma", 40, 0.1, 20), ("sigmoid", 10, -20, 20)):
+    ("exp", 8, -20, 20),
+    ("exp2", 8, -20, 20),
+    ("expm1", 12, -10, 10),
+    ("log", 8, 0, 50),
+    ("log2", 8, 0, 50),
+    ("log10", 8, 0, 50),
+    ("log1p", 12, -0.9, 50),
+    ("sqrt", 4, 0, 50),
+    ("sin", 12, -30, 30),
+    ("cos", 12, -30, 30),
+    ("tan", 20, -1.4, 1.4),
+    ("asin", 16, -1, 1),
+    ("acos", 16, -1, 1),
+    ("atan", 16, -20, 20),
+    ("sinh", 16, -10, 10),
+    ("cosh", 16, -10, 10),
+    ("tanh", 12, -6, 6),
+    ("asinh", 20, -20, 20),
+    ("acosh", 20, 1, 20),
+    ("atanh", 20, -0.9, 0.9),
+    ("erf", 12, -4, 4),
+    ("erfc", 16, -4, 4),
+    ("erfinv", 30, -0.99, 0.99),
+    ("lgamma", 40, 0.1, 20),
+    ("digamma", 40, 0.1, 20),
+    ("sigmoid", 10, -20, 20),
+):
     op(_name, aten(_name), dtype="float", ref=getattr(torch, _name), cost=_cost, domain=(_lo, _hi), dtypes=ANY,
        **call(_name))
 op("rsqrt", aten("rsqrt"), dtype="float", ref=torch.rsqrt, cost=6, domain=(0, 50), dtypes=ANY, cpp="1 / bj::sqrt({0})",
    triton="1 / tl.sqrt_rn({0})")
-op("reciprocal", aten("reciprocal"), dtype="float", ref=torch.reciprocal, cost=4, dtypes=ANY, cpp="1 / {0}", triton="1 / {0}")
+op(
+    "reciprocal",
+    aten("reciprocal"),
+    dtype="float",
+    ref=torch.reciprocal,
+    cost=4,
+    dtypes=ANY,
+    cpp="1 / {0}",
+    triton="1 / {0}",
+)
 op("atan2", aten("atan2"), arity=2, dtype="float", ref=torch.atan2, cost=20, dtypes=ANY, **call("atan2", 2))
 op("hypot", aten("hypot"), arity=2, ref=torch.hypot, cost=10, dtypes=FLOATS, **call("hypot", 2))
 op("copysign", aten("copysign.Tensor", "copysign.Scalar"), arity=2, dtype="float", ref=torch.copysign, dtypes=ANY,
@@ -114,13 +182,34 @@ for _name in ("floor", "ceil", "trunc", "round"):
        triton={"float": f"bj_{_name}({{0}})", "int": "{0}"})
 
 # ---- choice and casts -----------------------------------------------------------------------------------------------
-op("select", arity=3, ref=torch.where, cpp="{0} ? {1} : {2}", triton="tl.where({0}, {1}, {2})", dtypes=frozenset({"b8"}))
+op(
+    "select",
+    arity=3,
+    ref=torch.where,
+    cpp="{0} ? {1} : {2}",
+    triton="tl.where({0}, {1}, {2})",
+    dtypes=frozenset({"b8"}),
+)
 op("to", cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{0} != 0"}, dtypes=ANY,
    # float to int: truncates, as static_cast
    triton={"float": "{0}.to({T})", "int": "{0}.to({T})", "bool": "{0} != 0"})
 op("narrow", cpp="bj::to<{T}>({0})", triton="{0}.to({T})", dtypes=FLOATS)
 #: (i, size), attr: the error's label: i wrapped into range(size) if negative; out of range sets the error flag and
 #: answers 0
-op("bound", arity=2, raises=True, cpp="bj::bound({0}, {1}, {err})", triton="bj_bound({0}, {1}, {err})", dtypes=frozenset({"i64"}))
+op(
+    "bound",
+    arity=2,
+    raises=True,
+    cpp="bj::bound({0}, {1}, {err})",
+    triton="bj_bound({0}, {1}, {err})",
+    dtypes=frozenset({"i64"}),
+)
 #: the same without wrapping: a negative number is out of range
-op("inside", arity=2, raises=True, cpp="bj::inside({0}, {1}, {err})", triton="bj_inside({0}, {1}, {err})", dtypes=frozenset({"i64"}))
+op(
+    "inside",
+    arity=2,
+    raises=True,
+    cpp="bj::inside({0}, {1}, {err})",
+    triton="bj_inside({0}, {1}, {err})",
+    dtypes=frozenset({"i64"}),
+)

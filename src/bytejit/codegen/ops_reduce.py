@@ -159,7 +159,9 @@ def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool =
         if p == 2:
             return (v * v).e
         v = v.do("abs")
-        return (v.do("ne", 0.0).pick(1.0, v * 0) if p == 0 else v if p in (1, math.inf, -math.inf) else v.do("pow", p)).e
+        return (
+            v.do("ne", 0.0).pick(1.0, v * 0) if p == 0 else v if p in (1, math.inf, -math.inf) else v.do("pow", p)
+        ).e
     kind = {math.inf: "amax", -math.inf: "amin"}.get(p, "sum")
     r = ctx.reduce(x, dims, kind, term, acc)
     return restore(ctx, r, dims, keepdim, lambda s: s.do("sqrt") if p == 2 else s if p in (0, 1, math.inf, -math.inf)
@@ -174,7 +176,11 @@ row("norm", "linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")(_norm)
 def exponentials(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
     """The greatest element over dims, and exp(x - greatest) everywhere."""
     most = ctx.reduce(x, dims, "amax", None, acc)
-    e = ctx.pointwise(x.shape, acc, lambda c: (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, kept(c, dims, True)))).do("exp").e)
+    e = ctx.pointwise(
+        x.shape,
+        acc,
+        lambda c: (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, kept(c, dims, True)))).do("exp").e,
+    )
     return most, e
 
 
@@ -212,8 +218,12 @@ def logsumexp(ctx: Lowering, x: Value, dims: Any, keepdim: bool = False) -> Valu
     def safe(k: tuple) -> F:
         m = F(ctx, ctx.read(most, k))
         return m.do("isinf").pick(0.0, m)
-    total = ctx.reduce(x, dims, "sum", lambda c: (F(ctx, ctx.read(x, c, acc)) - safe(kept(c, dims, True))).do("exp").e, acc)
-    return ctx.map(lambda c: (F(ctx, ctx.read(total, kept(c, dims, keepdim))).do("log") + safe(kept(c, dims, keepdim))).e)
+    total = ctx.reduce(
+        x, dims, "sum", lambda c: (F(ctx, ctx.read(x, c, acc)) - safe(kept(c, dims, True))).do("exp").e, acc
+    )
+    return ctx.map(
+        lambda c: (F(ctx, ctx.read(total, kept(c, dims, keepdim))).do("log") + safe(kept(c, dims, keepdim))).e
+    )
 
 
 # ---- norms of models
@@ -223,13 +233,18 @@ def layer_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None, bias: 
     n, k = len(x.shape), len(shape)
     dims, acc = tuple(range(n - k, n)), acc_dtype(x.dtype)
     avg, m2 = moments(ctx, x, dims, acc)
-    rstd = ctx.pointwise(m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / float(count(x, dims)) + eps).do("rsqrt").e)
+    rstd = ctx.pointwise(
+        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / float(count(x, dims)) + eps).do("rsqrt").e
+    )
 
     def at(c: tuple) -> Expr:
         v = (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, c[:n - k]))) * F(ctx, ctx.read(rstd, c[:n - k]))
         v = v * F(ctx, ctx.read(weight, c[n - k:], acc)) if weight is not None else v
         return (v + F(ctx, ctx.read(bias, c[n - k:], acc)) if bias is not None else v).e
-    return (ctx.map(at, 0), *(restore(ctx, s, dims, True, i=i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))))
+    return (
+        ctx.map(at, 0),
+        *(restore(ctx, s, dims, True, i=i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
+    )
 
 
 @row("rms_norm", "rms_norm", "_fused_rms_norm")
@@ -238,7 +253,9 @@ def rms_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None = None, e
     dims, acc = tuple(range(n - k, n)), acc_dtype(x.dtype)
     eps = torch.finfo(getattr(torch, DTYPES[acc][0])).eps if eps is None else eps
     total = ctx.reduce(x, dims, "sum", lambda c: (lambda v: (v * v).e)(F(ctx, ctx.read(x, c, acc))), acc)
-    rstd = ctx.pointwise(total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / float(count(x, dims)) + eps).do("rsqrt").e)
+    rstd = ctx.pointwise(
+        total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / float(count(x, dims)) + eps).do("rsqrt").e
+    )
 
     def at(c: tuple) -> Expr:
         v = F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(rstd, c[:n - k]))
@@ -249,24 +266,47 @@ def rms_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None = None, e
 
 
 @row("group_norm", "native_group_norm")
-def group_norm(ctx: Lowering, x: Value, weight: Value | None, bias: Value | None, N: int, C: int, HxW: int, groups: int,
-               eps: float) -> tuple:
+def group_norm(
+    ctx: Lowering,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    N: int,
+    C: int,
+    HxW: int,
+    groups: int,
+    eps: float,
+) -> tuple:
     acc, each = acc_dtype(x.dtype), C // groups
     rest = x.shape[2:]
     split = ctx.view(x, (N, groups, each, *rest), lambda c: (c[0], c[1] * each + c[2], *c[3:]))
     dims = tuple(range(2, len(split.shape)))
     avg, m2 = moments(ctx, split, dims, acc)
-    rstd = ctx.pointwise(m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / float(count(split, dims)) + eps).do("rsqrt").e)
+    rstd = ctx.pointwise(
+        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / float(count(split, dims)) + eps).do("rsqrt").e
+    )
 
     def at(c: tuple) -> Expr:
         g = (c[0], ix.floordiv(c[1], each, ctx.sizes))
         v = (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, g))) * F(ctx, ctx.read(rstd, g))
         v = v * F(ctx, ctx.read(weight, (c[1],), acc)) if weight is not None else v
         return (v + F(ctx, ctx.read(bias, (c[1],), acc)) if bias is not None else v).e
-    return (ctx.map(at, 0), *(ctx.map(lambda c, s=s: ctx.read(s, c), i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))))
+    return (
+        ctx.map(at, 0),
+        *(ctx.map(lambda c, s=s: ctx.read(s, c), i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
+    )
 
 
-def channel_norm(ctx: Lowering, x: Value, weight: Value | None, bias: Value | None, avg: Value, var: Value, eps: float, i: int | None) -> Value:
+def channel_norm(
+    ctx: Lowering,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    avg: Value,
+    var: Value,
+    eps: float,
+    i: int | None,
+) -> Value:
     """(x - avg) / sqrt(var + eps) * weight + bias per channel, as one scale and one shift a channel, in float32 or
     float64."""
     acc = acc_dtype(x.dtype)
@@ -280,7 +320,9 @@ def channel_norm(ctx: Lowering, x: Value, weight: Value | None, bias: Value | No
         return s + F(ctx, ctx.read(bias, c, acc)) if bias is not None else s
     a = ctx.pointwise(avg.shape, acc, lambda c: scale(c).e)
     b = ctx.pointwise(avg.shape, acc, lambda c: shift(c).e)
-    return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(a, (c[1],))) + F(ctx, ctx.read(b, (c[1],)))).e, i)
+    return ctx.map(
+        lambda c: (F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(a, (c[1],))) + F(ctx, ctx.read(b, (c[1],)))).e, i
+    )
 
 
 @row("batch_norm_eval", "_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm")

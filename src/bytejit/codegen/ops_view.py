@@ -49,7 +49,9 @@ def reshape_coords(new: tuple, old: tuple, coords: tuple) -> tuple:
     return tuple(out)
 
 
-@view("reshape", "view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints", "unflatten.int", "view_copy")
+@view(
+    "reshape", "view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints", "unflatten.int", "view_copy"
+)
 def reshape(ctx: Lowering, x: Value, *_: Any) -> Value:
     shape = ctx.spec().shape
     return ctx.view(x, shape, lambda c: reshape_coords(shape, x.shape, c))
@@ -129,7 +131,9 @@ def diagonal(ctx: Lowering, x: Value, offset: int = 0, a: int = 0, b: int = 1) -
 
     def back(c: tuple) -> tuple:
         left, last = iter(c[:-1]), c[-1]
-        return tuple(last + max(-offset, 0) if i == a else last + max(offset, 0) if i == b else next(left) for i in range(n))
+        return tuple(
+            last + max(-offset, 0) if i == a else last + max(offset, 0) if i == b else next(left) for i in range(n)
+        )
     return ctx.view(x, ctx.spec().shape, back)
 
 
@@ -144,7 +148,9 @@ def _pieces(ctx: Lowering, x: Value, dim: int) -> tuple[Value, ...]:
     """Consecutive slices along dim, as long as the node's results say."""
     out, start = [], 0
     for spec in ctx.spec():
-        out.append(ctx.view(x, spec.shape, lambda c, s=start: tuple(v + s if i == dim else v for i, v in enumerate(c))))
+        out.append(
+            ctx.view(x, spec.shape, lambda c, s=start: tuple(v + s if i == dim else v for i, v in enumerate(c)))
+        )
         start += spec.shape[dim]
     return tuple(out)
 
@@ -157,7 +163,9 @@ def split(ctx: Lowering, x: Value, sizes: Any, dim: int = 0) -> tuple[Value, ...
 @view("unbind", "unbind.int")
 def unbind(ctx: Lowering, x: Value, dim: int = 0) -> tuple[Value, ...]:
     dim = wrap(dim, len(x.shape))
-    return tuple(ctx.view(x, s.shape, lambda c, k=k: (*c[:dim], ix.index(k), *c[dim:])) for k, s in enumerate(ctx.spec()))
+    return tuple(
+        ctx.view(x, s.shape, lambda c, k=k: (*c[:dim], ix.index(k), *c[dim:])) for k, s in enumerate(ctx.spec())
+    )
 
 
 @view("as_strided", "as_strided")
@@ -304,7 +312,9 @@ def _scatter(ctx: Lowering, x: Value, src: Value, own: Any, mask: Any) -> Value:
 
 
 @view("slice_scatter", "slice_scatter")
-def slice_scatter(ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+def slice_scatter(
+    ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Value:
     dim, start = wrap(dim, len(x.shape)), start or 0
     size = x.shape[dim]
     start = min(max(start + size if start < 0 else start, 0), size)
@@ -318,8 +328,16 @@ def slice_scatter(ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any 
             return inside
         rest = ix.mod(c[dim] - start + step * size, step, ctx.sizes)
         return both(ctx, inside, ctx.op("eq", ctx.cons.index(rest), ctx.const(0, "i64")))
-    return _scatter(ctx, x, src, lambda c: tuple(
-        (v - start if step == 1 else ix.floordiv(v - start, step, ctx.sizes)) if i == dim else v for i, v in enumerate(c)), mask)
+    return _scatter(
+        ctx,
+        x,
+        src,
+        lambda c: tuple(
+            (v - start if step == 1 else ix.floordiv(v - start, step, ctx.sizes)) if i == dim else v
+            for i, v in enumerate(c)
+        ),
+        mask,
+    )
 
 
 @view("select_scatter", "select_scatter")

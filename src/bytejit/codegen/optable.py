@@ -56,7 +56,7 @@ class Op:
     raises: bool = False                         # may set the error flag: never moved above a write to an input
     # lower(ctx, node, *args, **kwargs) for composite, reduce, view, create rows
     lower: Callable | None = None
-    out: str | None = None                       # extern rows: the overload that writes into given memory: "aten.mm.out"
+    out: str | None = None  # extern rows: the overload that writes into given memory: "aten.mm.out"
     # largest error the tests allow against ref, in units of f32's last place
     tol: float = 4.0
 

@@ -85,7 +85,11 @@ def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | N
         for f in firsts:
             if e.name == f.name:
                 one = Alignment({}, set())
-                if unify(f.attr, e.attr, sizes, one) and not one.loose and (best is None or len(one.axes) > len(best.axes)):
+                if (
+                    unify(f.attr, e.attr, sizes, one)
+                    and not one.loose
+                    and (best is None or len(one.axes) > len(best.axes))
+                ):
                     best = one
     return best
 
@@ -162,7 +166,10 @@ def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignm
     if not outer:
         return total <= SMALL // 16
     columns = False
-    for k, names in ((first, {al.axes.get(a.name, a.name): a.name for a in first.axes}), (second, {n: n for n in sizes})):
+    for k, names in (
+        (first, {al.axes.get(a.name, a.name): a.name for a in first.axes}),
+        (second, {n: n for n in sizes}),
+    ):
         for p in k.passes:
             inner = innermost(k, p, buffers)
             if any(names.get(n) == inner for n in outer) and points((*k.axes, *p.axes)) > row_count:
@@ -218,7 +225,9 @@ def adopt_axes(passes: list[Pass], p: Pass, cons: Cons, sizes: dict[str, Any]) -
             found = Alignment({}, set())
             if e.name in own and unify(own[e.name].attr, e.attr, sizes, found) and not found.loose:
                 axes = {a: x for a, x in found.axes.items() if a in names}
-                if len(axes) == len(names) == len(set(axes.values())) and set(axes.values()) == {a.name for a in q.axes}:
+                if len(axes) == len(names) == len(set(axes.values())) and set(axes.values()) == {
+                    a.name for a in q.axes
+                }:
                     order = [a.name for a in q.axes]
                     new = sorted((replace(a, name=axes[a.name]) for a in p.axes), key=lambda a: order.index(a.name))
                     return Rewriter(cons, sizes, {a: ix.var(x) for a, x in axes.items()}).body(p, tuple(new))

@@ -11,8 +11,24 @@ from typing import Any
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.fuse import reads, writes
-from bytejit.codegen.loops import (Axis, Buffer, Call, Cons, Expr, ExternCall, Kernel, Loops, Pass, PassSchedule, Plan, Schedule,
-                                   Target, acc_dtype, itemsize, walk)
+from bytejit.codegen.loops import (
+    Axis,
+    Buffer,
+    Call,
+    Cons,
+    Expr,
+    ExternCall,
+    Kernel,
+    Loops,
+    Pass,
+    PassSchedule,
+    Plan,
+    Schedule,
+    Target,
+    acc_dtype,
+    itemsize,
+    walk,
+)
 from bytejit.codegen.memory import Memory, plan_memory
 from bytejit.codegen.rows import flexible
 from bytejit.codegen.simplify import Rewriter, cost, kernel_roots, loads, points
@@ -38,8 +54,16 @@ def schedule(loops: Loops, target: Target, memory: Memory | None = None) -> Plan
                               tuple(b for b in out if loops.buffers[b].kind != "local"), free))
         else:
             steps.append(ExternCall(step, free))
-    return Plan(loops.inputs, loops.buffers, tuple(steps), loops.outputs, loops.mutations, memory.offsets, memory.arena,
-                target.name)
+    return Plan(
+        loops.inputs,
+        loops.buffers,
+        tuple(steps),
+        loops.outputs,
+        loops.mutations,
+        memory.offsets,
+        memory.arena,
+        target.name,
+    )
 
 
 # ---- offsets, and fewer axes
@@ -76,11 +100,19 @@ def pair(axes: tuple[Axis, ...], used: set[ix.Index]) -> tuple[Axis, Axis] | Non
     """Two axes (slow, fast) that every index walks as one."""
     for y in axes:
         for x in axes:
-            if x is y or x.kind != y.kind or x.kind == "scan" or not isinstance(y.size, int) or not isinstance(x.size, int):
+            if (
+                x is y
+                or x.kind != y.kind
+                or x.kind == "scan"
+                or not isinstance(y.size, int)
+                or not isinstance(x.size, int)
+            ):
                 continue
             if all(i.coefficient(x.name) == i.coefficient(y.name) * y.size for i in used):
                 names = {x.name, y.name}
-                if not any(ix.variables(ix.index(a)) & names for i in used for a, _ in i.terms if type(a) is not ix.Var):
+                if not any(
+                    ix.variables(ix.index(a)) & names for i in used for a, _ in i.terms if type(a) is not ix.Var
+                ):
                     return x, y
     return None
 
@@ -168,7 +200,9 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
     split = 0
     if not k.axes and len(k.passes) == 1 and not k.passes[0].reduces and k.passes[0].axes:
         first = next(a for a in k.passes[0].axes if a.name == passes[0].order[0])
-        parallel, unit = ((first.name,), max(1, work // max(1, points([first])))) if first.kind == "parallel" else ((), 1)
+        parallel, unit = (
+            ((first.name,), max(1, work // max(1, points([first])))) if first.kind == "parallel" else ((), 1)
+        )
     elif rows < target.threads and can_split(k, buffers):
         parallel, split = (), target.threads
     if work * rows < 2 * GRAIN:
@@ -254,7 +288,12 @@ def schedule_pass(k: Kernel, p: Pass, block: tuple[str, int] | None, target: Tar
     lanes = lanes if size >= lanes else 1
     many = ACCUMULATORS if p.reduces and size >= ACCUMULATORS * lanes else 1
     tile: tuple[tuple[str, int], ...] = ()
-    if len(order) == 2 and flexible(replace(k, passes=(replace(p, axes=()),))) and not p.reduces and len(k.passes) == 1:
+    if (
+        len(order) == 2
+        and flexible(replace(k, passes=(replace(p, axes=()),)))
+        and not p.reduces
+        and len(k.passes) == 1
+    ):
         tile = tuple((n, TILE) for n in order) if transposed(p, p.axes, order[-1]) == order[0] else ()
     return PassSchedule(order, order[-1] if lanes > 1 else None, lanes, many, tile)
 

@@ -71,7 +71,9 @@ class Rewriter:
 
     def store(self, s: Store) -> Store:
         """A store rewritten."""
-        return replace(s, coords=self.coords(s.coords), value=self(s.value), mask=None if s.mask is None else self(s.mask))
+        return replace(
+            s, coords=self.coords(s.coords), value=self(s.value), mask=None if s.mask is None else self(s.mask)
+        )
 
     def reduce(self, r: Reduce) -> Reduce:
         """A reduction rewritten."""
@@ -79,7 +81,9 @@ class Rewriter:
 
     def body(self, p: Pass, axes: tuple[Axis, ...] | None = None) -> Pass:
         """A pass rewritten, over new axes if they changed."""
-        return Pass(p.axes if axes is None else axes, tuple(map(self.store, p.stores)), tuple(map(self.reduce, p.reduces)))
+        return Pass(
+            p.axes if axes is None else axes, tuple(map(self.store, p.stores)), tuple(map(self.reduce, p.reduces))
+        )
 
 
 HEAVY = 3                 # additions: cheaper expressions may be computed again instead of stored
