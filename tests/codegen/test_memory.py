@@ -1,11 +1,15 @@
 """The arena: no two live buffers share bytes, dead operands are overwritten, inputs never."""
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 import torch.nn.functional as F
-from graphs import same
+from graphs import aten, same, stages
+from interp import run
 
+from bytejit.codegen.cost import kernel_cost, plan_cost
 from bytejit.codegen.memory import ALIGN, extent, lives, plan_memory
 
 W = torch.randn(32, 32)
@@ -62,3 +66,55 @@ def test_extern_results_are_freed_after_their_last_reader() -> None:
 def test_empty_buffers_take_no_room() -> None:
     _, _, plan = same(lambda x, w: (x[:0] @ w).sum(), torch.randn(16, 32), W)
     assert plan.arena <= ALIGN * len(plan.offsets)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    input: int
+    position: int
+
+
+def mutated(fn, *args, outputs: tuple = ()) -> tuple:
+    """The plan of a graph whose first result is copied into its first input, run on copies of args; and eager's results."""
+    graph = replace(aten(fn, *args), mutations=(Mutation(0, 0),), outputs=outputs)
+    plan = stages(graph)[2]
+    own = [a.clone() for a in args]
+    got = run(plan, own)
+    expected = fn(*args)
+    torch.testing.assert_close(own[0], expected[0])
+    for a, b in zip(got[1:], expected[1:]):
+        torch.testing.assert_close(a, b)
+    return plan
+
+
+def test_a_mutation_is_written_in_place() -> None:
+    plan = mutated(lambda x, y: (x * 2 + y, y.sum()), torch.randn(8, 4), torch.randn(4))
+    assert plan.mutations[0].done and plan.outputs[0].view.buffer == "p0"
+
+
+def test_a_mutation_is_copied_where_the_old_value_is_read_later_or_elsewhere() -> None:
+    plan = mutated(lambda x, w: (lambda a: (a, (a @ w) + x))(x.sin()), torch.randn(4, 4), torch.randn(4, 4))
+    assert not plan.mutations[0].done
+    plan = mutated(lambda x: (x.flip(0) + 1, x[0] * 1), torch.randn(4, 4))
+    assert not plan.mutations[0].done
+
+
+def test_a_mutation_that_the_user_also_gets_is_copied() -> None:
+    @dataclass(frozen=True)
+    class Value:
+        position: int
+    assert not mutated(lambda x: (x + 1,), torch.randn(4), outputs=(Value(0),)).mutations[0].done
+
+
+def test_no_input_is_written_before_an_index_is_checked() -> None:
+    plan = mutated(lambda x, i, y: (x + 1, y[i] * 2), torch.randn(4), torch.tensor([0, 1]), torch.randn(4))
+    order = [s.kernel.ops for s in plan.steps]
+    assert plan.mutations[0].done <= ("add.Tensor" in order[-1])
+
+
+def test_cost_counts_each_byte_once() -> None:
+    _, fused, plan = same(lambda x: x.softmax(-1), torch.randn(64, 128))
+    total = plan_cost(plan)
+    assert (total.read, total.written) == (64 * 128 * 4, 64 * 128 * 4)
+    assert kernel_cost(fused.steps[0], fused.buffers).read == total.read
+    assert total.work > 64 * 128 * 8

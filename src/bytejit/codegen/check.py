@@ -34,9 +34,10 @@ def check_plan(plan: Plan) -> Plan:
     """The same on offsets; the arena holds all temps; calls list what their kernels touch; schedules name real
     axes."""
     known = {n for n in plan.inputs if n}
+    mutable = frozenset(plan.inputs[m.input] for m in plan.mutations if m.done)
     for step in plan.steps:
         if isinstance(step, Call):
-            check_kernel(step.kernel, plan.buffers, known, flat=True)
+            check_kernel(step.kernel, plan.buffers, known, True, mutable)
             _call(step, plan.buffers)
             known |= set(step.writes)
         else:
@@ -101,8 +102,10 @@ def _call(step: Call, buffers: dict[str, Buffer]) -> None:
         raise Bug(f"{k.name}: blocked axis {s.block[0]} is not the last of {outer}")
 
 
-def check_kernel(k: Kernel, buffers: dict[str, Buffer], known: set[str], flat: bool) -> None:
-    """One kernel. Raises: Bug."""
+def check_kernel(
+    k: Kernel, buffers: dict[str, Buffer], known: set[str], flat: bool, mutable: frozenset[str] = frozenset()
+) -> None:
+    """One kernel; `mutable`: inputs it may write. Raises: Bug."""
     refs: dict[str, str] = {}
     made = set(known)
     for p in k.passes:
@@ -119,7 +122,7 @@ def check_kernel(k: Kernel, buffers: dict[str, Buffer], known: set[str], flat: b
             if s.buffer not in buffers:
                 raise Bug(f"{k.name} stores to {s.buffer}, which is not declared")
             b = buffers[s.buffer]
-            if b.kind in ("input", "extern"):
+            if b.kind in ("input", "extern") and b.name not in mutable:
                 raise Bug(f"{k.name} stores to {b!r}")
             if s.value.dtype != b.dtype:
                 raise Bug(f"{k.name} store {b.name}: value {s.value!r} in {b!r}")

@@ -29,6 +29,8 @@ from bytejit.codegen.simplify import (
 )
 from bytejit.codegen.split import split_axes
 
+SMALL = 4096              # points: a kernel on parameters that may run before all others
+
 
 def fuse(loops: Loops) -> Loops:
     """The same program in fewer kernels. Deterministic."""
@@ -236,10 +238,11 @@ class Merger:
             n.above = above
 
     def order(self) -> list[int]:
-        """Ids in an order that runs; where free, the original one."""
+        """Ids in an order that runs; where free, the original one, after small kernels that need nothing: side by
+        side they are one call."""
         done: set[int] = set()
         out: list[int] = []
-        for root in sorted(self.nodes):
+        for root in sorted(self.nodes, key=lambda i: (not self.small(self.nodes[i]), i)):
             stack = [root]
             while stack:
                 i = stack[-1]
@@ -252,6 +255,11 @@ class Merger:
                 else:
                     stack.extend(sorted(todo, reverse=True))
         return out
+
+    def small(self, node: Node) -> bool:
+        """Whether a step reads only inputs and does next to nothing (a scale of a layer's parameters)."""
+        return not node.before and isinstance(node.step, Kernel) and all(
+            points((*node.step.axes, *p.axes)) <= SMALL for p in node.step.passes)
 
     def run(self) -> Loops:
         """The merged program."""

@@ -343,6 +343,7 @@ class Loops:
     steps: tuple[Kernel | Extern, ...]
     outputs: tuple[Result, ...]
     mutations: tuple[MutationCopy, ...] = ()
+    private: frozenset[int] = field(default=frozenset(), compare=False)   # output positions that only mutations use
     cons: Cons = field(default_factory=Cons, compare=False, repr=False)
 
     def __repr__(self) -> str:

@@ -292,11 +292,5 @@ def parse(source: str) -> Loops:
     for line in source.splitlines():
         reader.line(line)
     reader.end_kernel()
-    return Loops(
-        reader.inputs,
-        reader.buffers,
-        tuple(reader.steps),
-        tuple(reader.outputs),
-        tuple(reader.mutations),
-        reader.cons,
-    )
+    return Loops(reader.inputs, reader.buffers, tuple(reader.steps), tuple(reader.outputs),
+                 tuple(reader.mutations), cons=reader.cons)

@@ -345,7 +345,7 @@ def supported(specs: Any) -> bool:
 
 
 def lower(aten: Any) -> Loops:
-    """The loops of a functional ATen graph (an `Aten`; needs `.graph` and `.mutations`). Raises: Bug on a graph that
+    """The loops of a functional ATen graph (an `Aten`; reads `.graph`, `.outputs` and `.mutations`). Raises: Bug on a graph that
     is not one."""
     ctx = Lowering(0)
     env: dict[Any, Any] = {}
@@ -363,17 +363,10 @@ def lower(aten: Any) -> Loops:
         else:
             raise Bug(f"lower: {node.op} {node.target} is not part of an ATen graph, at {ctx.where}")
     results = _outputs(ctx, outputs, env, aten.mutations)
-    return Loops(
-        tuple(ctx.inputs),
-        ctx.buffers,
-        tuple(ctx.steps),
-        results,
-        tuple(
-            MutationCopy(m.input, m.position) if not isinstance(m, tuple) else MutationCopy(*m)
-            for m in aten.mutations
-        ),
-        ctx.cons,
-    )
+    exposed = {getattr(getattr(o, "of", o), "position", None) for o in aten.outputs}
+    mutations = tuple(MutationCopy(m.input, m.position) for m in aten.mutations)
+    private = frozenset(m.position for m in mutations) - exposed
+    return Loops(tuple(ctx.inputs), ctx.buffers, tuple(ctx.steps), results, mutations, private, ctx.cons)
 
 
 def _random(target: Any) -> bool:
@@ -427,7 +420,7 @@ def _outputs(ctx: Lowering, nodes: tuple, env: dict[Any, Any], mutations: tuple)
     """The flat outputs; buffers that hold one become `output`; copies where two outputs must not share memory."""
     taken: dict[str, Any] = {}
     results = []
-    written = {m.position if not isinstance(m, tuple) else m[1] for m in mutations}
+    written = {m.position for m in mutations}
     for position, node in enumerate(nodes):
         if not isinstance(node, torch.fx.Node):
             results.append(Result(None, node))

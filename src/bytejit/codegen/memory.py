@@ -6,12 +6,12 @@ fresh.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.fuse import reads, writes
-from bytejit.codegen.loops import Buffer, Kernel, Loops, Store, itemsize
-from bytejit.codegen.simplify import loads
+from bytejit.codegen.loops import Buffer, Extern, Kernel, Loops, MutationCopy, Store, itemsize
+from bytejit.codegen.simplify import kernel_roots, loads, may_raise
 
 ALIGN = 64
 
@@ -109,6 +109,64 @@ def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
                         taken.add(name)
                         break
     return found
+
+
+def write_inputs(loops: Loops) -> Loops:
+    """Mutations whose value one kernel makes element by element are written into the input by that kernel.
+
+    Only where nobody reads the input's old value later, nobody else sees the new one, and no step from there on can
+    fail.
+    """
+    steps, buffers, outputs = list(loops.steps), dict(loops.buffers), list(loops.outputs)
+    mutations = []
+    for m in loops.mutations:
+        at = _writer(loops, steps, outputs, m)
+        if at is not None:
+            old, new = outputs[m.position].view.buffer, loops.inputs[m.input]
+            k = steps[at]
+            passes = tuple(replace(p, stores=tuple(replace(s, buffer=new) if s.buffer == old else s for s in p.stores))
+                           for p in k.passes)
+            steps[at] = replace(k, passes=passes)
+            outputs[m.position] = replace(outputs[m.position], view=replace(outputs[m.position].view, buffer=new))
+            del buffers[old]
+            m = replace(m, done=True)
+        mutations.append(m)
+    return replace(loops, steps=tuple(steps), buffers=buffers, outputs=tuple(outputs), mutations=tuple(mutations))
+
+
+def _writer(loops: Loops, steps: list, outputs: list, m: MutationCopy) -> int | None:
+    """Position of the kernel that may write the mutation's value into the input itself; None: copy at the end."""
+    name, v = loops.inputs[m.input], outputs[m.position].view
+    if m.position not in loops.private or v is None or name is None:
+        return None
+    a, b = loops.buffers[name], loops.buffers[v.buffer]
+    others = [r.view.buffer for i, r in enumerate(outputs) if r.view is not None and i != m.position]
+    if (
+        b.kind != "output"
+        or (a.shape, a.stride, a.dtype) != (b.shape, b.stride, b.dtype)
+        or name in others
+        or b.name in others
+    ):
+        return None
+    if v.shape != b.shape or v.stride != b.stride:
+        return None
+    at = next((i for i, s in enumerate(steps) if b.name in writes(s)), None)
+    if at is None or not isinstance(steps[at], Kernel) or b.name in reads(steps[at]):
+        return None
+    for step in steps[at:]:
+        if (
+            isinstance(step, Kernel)
+            and may_raise(kernel_roots(step))
+            or isinstance(step, Extern)
+            and step.reason != "library"
+        ):
+            return None
+    if any(name in reads(s) or b.name in reads(s) for s in steps[at + 1:]) or name in writes(steps[at]):
+        return None
+    where = [(i, s) for i, p in enumerate(steps[at].passes) for s in p.stores if s.buffer == b.name]
+    if len(where) != 1 or not overwritable(steps[at], name, where[0][1], where[0][0]):
+        return None
+    return at
 
 
 def overwritable(k: Kernel, name: str, s: Store, at: int) -> bool:

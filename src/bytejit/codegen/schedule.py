@@ -29,7 +29,7 @@ from bytejit.codegen.loops import (
     itemsize,
     walk,
 )
-from bytejit.codegen.memory import Memory, plan_memory
+from bytejit.codegen.memory import Memory, plan_memory, write_inputs
 from bytejit.codegen.rows import flexible
 from bytejit.codegen.simplify import Rewriter, cost, kernel_roots, loads, points
 
@@ -42,6 +42,7 @@ LONG = 65536              # elements: a row from here on may be cut over threads
 
 def schedule(loops: Loops, target: Target, memory: Memory | None = None) -> Plan:
     """The plan for a target. Deterministic."""
+    loops = write_inputs(loops) if memory is None else loops
     memory = memory or plan_memory(loops)
     steps: list[Any] = []
     for i, step in enumerate(loops.steps):
