@@ -28,6 +28,8 @@ row".
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Callable
 
 from bytejit.codegen.loops import FLOATS, INTS
@@ -101,6 +103,7 @@ class OpTable:
 
 
 _TABLE = OpTable()
+_LOADED: list[bool] = []     # filled when the row files are imported
 
 
 def op(name: str, aten: tuple[str, ...] | str = (), kind: str = "pointwise", **fields: Any) -> Op:
@@ -109,7 +112,9 @@ def op(name: str, aten: tuple[str, ...] | str = (), kind: str = "pointwise", **f
 
 
 def table() -> OpTable:
-    """All rows; imports the row files on first use."""
-    # noqa: F401
-    from bytejit.codegen import ops_composite, ops_extern, ops_gather, ops_pointwise, ops_reduce, ops_view
+    """All rows; imports the row files (every `ops_*.py` of this folder) on first use."""
+    if not _LOADED:
+        for file in sorted(Path(__file__).parent.glob("ops_*.py")):
+            import_module(f"bytejit.codegen.{file.stem}")
+        _LOADED.append(True)
     return _TABLE
