@@ -60,12 +60,12 @@ BJ b8 signbit(f64 x) { return (bits<u64>(x) >> 63) != 0; }
 template <class T> BJ b8 signbit(T x) { return x < (T)0; }
 
 // The larger, the smaller; NaN when either is NaN, as torch.maximum and torch.minimum.
-template <class T> BJ T max(T a, T b) { return a > b ? a : b; }
-template <class T> BJ T min(T a, T b) { return a < b ? a : b; }
-template <> inline __attribute__((always_inline)) f32 max(f32 a, f32 b) { f32 m = a > b ? a : b; return a != a ? a : m; }
-template <> inline __attribute__((always_inline)) f32 min(f32 a, f32 b) { f32 m = a < b ? a : b; return a != a ? a : m; }
-template <> inline __attribute__((always_inline)) f64 max(f64 a, f64 b) { f64 m = a > b ? a : b; return a != a ? a : m; }
-template <> inline __attribute__((always_inline)) f64 min(f64 a, f64 b) { f64 m = a < b ? a : b; return a != a ? a : m; }
+template <class T> BJ T maximum(T a, T b) { return a > b ? a : b; }
+template <class T> BJ T minimum(T a, T b) { return a < b ? a : b; }
+template <> inline __attribute__((always_inline)) f32 maximum(f32 a, f32 b) { f32 m = a > b ? a : b; return a != a ? a : m; }
+template <> inline __attribute__((always_inline)) f32 minimum(f32 a, f32 b) { f32 m = a < b ? a : b; return a != a ? a : m; }
+template <> inline __attribute__((always_inline)) f64 maximum(f64 a, f64 b) { f64 m = a > b ? a : b; return a != a ? a : m; }
+template <> inline __attribute__((always_inline)) f64 minimum(f64 a, f64 b) { f64 m = a < b ? a : b; return a != a ? a : m; }
 // torch.fmax, torch.fmin: a number wins over NaN.
 template <class T> BJ T fmax(T a, T b) { return b != b ? a : (a > b ? a : b); }
 template <class T> BJ T fmin(T a, T b) { return b != b ? a : (a < b ? a : b); }
@@ -111,6 +111,8 @@ BJ bf16 to_bf16(f32 x) {
     return bf16{(u16)(x != x ? 0x7fc0u : rounded)};
 }
 template <class T> BJ T wide(T x) { return x; }
+BJ b8 operator!=(bf16 x, i32) { return (x.v & 0x7fffu) != 0; }
+BJ b8 operator!=(f16 x, i32) { return (bits<u16>(x) & 0x7fffu) != 0; }
 
 // to<T>(x): x.to(dtype). Out of range floats give what torch's own casts give on this CPU (the conversion instruction's result).
 template <class To, class From> struct Cast {

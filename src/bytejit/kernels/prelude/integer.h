@@ -8,7 +8,7 @@
 
 namespace bj {
 
-template <class T> BJ T div_floor_int(T a, T b, i32* err) {
+template <class T> BJ T floordiv(T a, T b, i32* err) {
     *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     T d = b == 0 ? (T)1 : b;
     bool wrap = (T)-1 < (T)0 && d == (T)-1;  // INT_MIN / -1 traps
@@ -16,19 +16,19 @@ template <class T> BJ T div_floor_int(T a, T b, i32* err) {
     T r = wrap ? (T)0 : (T)(a - q * d);
     return (r != 0 && ((r < 0) != (d < 0))) ? (T)(q - 1) : q;
 }
-template <class T> BJ T div_trunc_int(T a, T b, i32* err) {
+template <class T> BJ T truncdiv(T a, T b, i32* err) {
     *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     T d = b == 0 ? (T)1 : b;
     bool wrap = (T)-1 < (T)0 && d == (T)-1;
     return wrap ? (T)(0 - (u64)a) : (T)(a / (wrap ? (T)1 : d));
 }
-template <class T> BJ T remainder_int(T a, T b, i32* err) {
+template <class T> BJ T remainder(T a, T b, i32* err) {
     *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     bool skip = b == 0 || ((T)-1 < (T)0 && b == (T)-1);
     T d = skip ? (T)1 : b, r = (T)(a % d);
     return (r != 0 && ((r < 0) != (d < 0))) ? (T)(r + d) : r;
 }
-template <class T> BJ T fmod_int(T a, T b, i32* err) {
+template <class T> BJ T fmod(T a, T b, i32* err) {
     *err |= b == 0 ? BJ_FAULT_ZERO_DIVISION : 0;
     bool skip = b == 0 || ((T)-1 < (T)0 && b == (T)-1);
     return (T)(a % (skip ? (T)1 : b));
@@ -44,11 +44,11 @@ template <class T> BJ T floor_div(T a, T b) {
 // fmod of floats: exact, through the C library (the quotient may need 277 bits).
 BJ f32 fmod(f32 a, f32 b) { return __builtin_fmodf(a, b); }
 BJ f64 fmod(f64 a, f64 b) { return __builtin_fmod(a, b); }
-template <class T> BJ T remainder_float(T a, T b) {
+template <class T> BJ T remainder(T a, T b) {
     T r = fmod(a, b);
     return (r != (T)0 && ((b < (T)0) != (r < (T)0))) ? r + b : r;
 }
-template <class T> BJ T div_floor_float(T a, T b) {
+template <class T> BJ T floordiv(T a, T b) {
     T m = fmod(a, b);
     T d = (a - m) / b;
     d = (m != (T)0 && ((b < (T)0) != (m < (T)0))) ? d - (T)1 : d;
@@ -57,22 +57,22 @@ template <class T> BJ T div_floor_float(T a, T b) {
     f = d == (T)0 ? copysign((T)0, a / b) : f;
     return b == (T)0 ? a / b : f;
 }
-template <class T> BJ T shift_left(T a, T b) {
+template <class T> BJ T shl(T a, T b) {
     return b < 0 || b >= (T)(sizeof(T) * 8) ? (T)0 : (T)((u64)a << (b & (T)(sizeof(T) * 8 - 1)));
 }
-template <class T> BJ T shift_right(T a, T b) {
+template <class T> BJ T shr(T a, T b) {
     bool over = b < 0 || b >= (T)(sizeof(T) * 8);
     T most = (T)(sizeof(T) * 8 - 1);
     return (T)(a >> (over ? most : b));
 }
-template <class T> BJ T pow_int(T base, T power) {
+template <class T> BJ T ipow(T base, T power) {
     if (power < 0) return base == 1 ? (T)1 : base == (T)-1 ? (T)(power % 2 ? -1 : 1) : (T)0;
     u64 out = 1, b = (u64)base;
     for (u64 p = (u64)power; p; p >>= 1, b *= b) out *= p & 1 ? b : 1;
     return (T)out;
 }
-// A checked index: negative counts from the end; outside, the fault is recorded and 0 is read.
-BJ i64 checked_index(i64 i, i64 size, i32* err) {
+// A checked index (an IR op): negative counts from the end; outside, the fault is recorded and 0 is read.
+BJ i64 bound(i64 i, i64 size, i32* err) {
     i = i < 0 ? i + size : i;
     bool bad = i < 0 || i >= size;
     *err |= bad ? BJ_FAULT_INDEX : 0;

@@ -1,5 +1,5 @@
 // float64 functions, about 2 ulp, and the rarer float32 functions through them (then right to under 1 ulp).
-// Constants: fit.py. erf, erfc, lgamma and pow in float64 call the C library: right, not vectorised.
+// Constants: fit.py. erf, erfc, erfinv, lgamma, digamma and pow in float64 call the C library: right, not vectorised.
 #pragma once
 #include "math_f32.h"
 #define BJ_MAGIC 6755399441055744.0  // 1.5 * 2^52: adding it leaves the nearest integer in the low bits
@@ -293,5 +293,42 @@ BJ f64 hypot(f64 x, f64 y) { return __builtin_hypot(x, y); }
 BJ f32 hypot(f32 x, f32 y) { return __builtin_hypotf(x, y); }
 BJ f64 nextafter(f64 x, f64 y) { return __builtin_nextafter(x, y); }
 BJ f32 nextafter(f32 x, f32 y) { return __builtin_nextafterf(x, y); }
+
+// erfinv: Giles' two-range form as a start, then Newton steps in float64 on erf (or erfc near the ends).
+BJ_COLD f64 erfinv(f64 y) {
+    f64 a = abs(y);
+    if (!(a < 1.0)) return a == 1.0 ? copysign(BJ_INF64, y) : (f64)BJ_NAN;
+    f64 w = -__builtin_log((1.0 - a) * (1.0 + a));
+    f64 x = a * (w < 5.0 ? 0.886 + 0.2 * w : __builtin_sqrt(w) * 0.95);
+    for (int i = 0; i < 60; ++i) {
+        f64 f = a < 0.9 ? __builtin_erf(x) - a : (1.0 - a) - __builtin_erfc(x);
+        f64 g = 1.1283791670955126 * __builtin_exp(-x * x), step = f / g;
+        step = step / (1.0 + x * step);  // Halley
+        x -= step;
+        if (abs(step) <= 1e-16 * x) break;
+    }
+    return copysign(x, y);
+}
+BJ f32 erfinv(f32 y) { return (f32)erfinv((f64)y); }
+BJ_COLD f64 digamma(f64 x) {
+    if (x == 0.0) return copysign(BJ_INF64, -x);
+    f64 out = 0.0;
+    if (x < 0.0) {
+        f64 whole = floor(x);
+        if (whole == x) return (f64)BJ_NAN;
+        out = -3.141592653589793 / __builtin_tan(3.141592653589793 * (x - whole));
+        x = 1.0 - x;
+    }
+    for (; x < 10.0; x += 1.0) out -= 1.0 / x;
+    f64 z = 1.0 / (x * x);
+    f64 q = fma(-0.08333333333333333, z, 0.021092796092796094);
+    q = fma(q, z, -0.007575757575757576);
+    q = fma(q, z, 0.004166666666666667);
+    q = fma(q, z, -0.003968253968253968);
+    q = fma(q, z, 0.008333333333333333);
+    q = fma(q, z, -0.08333333333333333);
+    return x == BJ_INF64 ? x : out + __builtin_log(x) - 0.5 / x + q * z;
+}
+BJ f32 digamma(f32 x) { return (f32)digamma((f64)x); }
 
 }  // namespace bj
