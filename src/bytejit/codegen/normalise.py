@@ -1,0 +1,248 @@
+"""A traced FX graph of torch calls -> a functional ATen graph, by running it on fakes under a recording mode."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from contextlib import contextmanager
+
+import torch
+from torch.utils import _pytree as pytree
+
+from bytejit.codegen.aten import Alias, Aten, Const, Input, Mutation, Out, Value, check
+from bytejit.codegen.decomps import RULES
+from bytejit.codegen.mutate import CannotNormalise, same_stride
+from bytejit.codegen.recorder import SEEDED, Bound, Recorder, Root, is_view
+from bytejit.fake import Fake, fake_of_spec, make, spec_of
+
+__all__ = ["CannotNormalise", "normalise"]
+aten = torch.ops.aten
+
+# torch functions that stay one node: a library serves them better whole than in parts.
+WHOLE = {
+    torch.nn.functional.scaled_dot_product_attention: aten.scaled_dot_product_attention.default,
+    torch.nn.functional.linear: aten.linear.default,
+}
+
+
+def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
+    """The functional ATen graph of `gm`, whose placeholders look like `fakes` (values that are no fakes are baked in).
+
+    Raises: CannotNormalise when a write or an alias has no functional form here; what the program itself raises passes through.
+    Cost: some 50 us an op.
+    """
+    rec = Recorder(RULES)
+    with _restored(), torch.no_grad():
+        returned = _Run(rec, gm, fakes).run()
+    single = not isinstance(returned, (list, tuple))
+    flat = [returned] if single else list(returned)
+    if any(isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x)) for x in flat):
+        raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
+    outputs, mutations = _finish(rec, flat)
+    _drop_dead(rec.graph)
+    return check(Aten(rec.graph, outputs, mutations, tuple(rec.constants), single))
+
+
+@contextmanager
+def _restored():
+    """Undo what the program does to the grad mode and to autocast."""
+    devices = ("cpu", "cuda")
+    before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
+    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    nesting = torch.autocast_increment_nesting() - 1
+    try:
+        yield
+    finally:
+        while torch.autocast_decrement_nesting() > nesting:
+            pass
+        if nesting == 0:
+            torch.clear_autocast_cache()
+        torch._C._set_grad_enabled(grad)
+        torch.set_autocast_cache_enabled(cache)
+        for device, enabled, dtype in before:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+
+
+class _Run:
+    """Executes the nodes of a graph module on fakes under a recorder."""
+
+    def __init__(self, rec: Recorder, gm: torch.fx.GraphModule, fakes: Sequence) -> None:
+        self.rec, self.gm, self.fakes = rec, gm, fakes
+        self.env: dict[torch.fx.Node, object] = {}
+
+    def run(self) -> object:
+        """What the graph returns, on fakes."""
+        env, rec = self.env, self.rec
+        given = iter(self.fakes)
+        nodes = self.gm.graph.nodes
+        for node in nodes:
+            if node.op == "placeholder":
+                env[node] = self._input(node, next(given))
+        with rec:
+            for node in nodes:
+                rec.where = node.meta.get("where")
+                if node.op == "output":
+                    return torch.fx.node.map_arg(node.args[0], env.__getitem__)
+                if node.op != "placeholder":
+                    env[node] = self._step(node)
+        return None
+
+    def _input(self, node: torch.fx.Node, fake: object) -> object:
+        """A fake of our own for an input: the tracer's keeps its autograd and is not written into."""
+        if isinstance(fake, Fake):
+            fake = make(fake.m)
+        elif isinstance(fake, torch.Tensor):
+            raise CannotNormalise(f"input {node.name}: a real tensor where a fake is expected")
+        self.rec.placeholder(node.name, fake)
+        return fake
+
+    def _step(self, node: torch.fx.Node) -> object:
+        if node.op == "get_attr":
+            return operator.attrgetter(node.target)(self.gm)
+        args = torch.fx.node.map_aggregate(node.args, self._value)
+        kwargs = torch.fx.node.map_aggregate(node.kwargs, self._value)
+        if node.op == "call_method":
+            return getattr(args[0], node.target)(*args[1:], **kwargs)
+        if node.op == "call_module":
+            return self.gm.get_submodule(node.target)(*args, **kwargs)
+        whole = WHOLE.get(node.target)
+        if whole is not None:
+            return self._whole(node.target, whole, args, kwargs)
+        return node.target(*args, **kwargs)
+
+    def _value(self, x: object) -> object:
+        return self.env[x] if isinstance(x, torch.fx.Node) else x
+
+    def _whole(self, function, op, args: tuple, kwargs: dict) -> Fake:
+        """Record a torch function as one op, cast as autocast would have it."""
+        rec = self.rec
+        names = [a.name for a in op._schema.arguments]
+        given = rec.fake(tuple(args))
+        named = {k: rec.fake(v) for k, v in kwargs.items()}
+        for name in [n for n in names[len(given):] if n in named and not _keyword_only(op, n)]:
+            if names[len(given)] != name:
+                break
+            given += (named.pop(name),)
+        device = next(x.m.device.type for x in given if isinstance(x, Fake))
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            given = tuple(_cast(x, dtype) for x in given)
+            named = {k: _cast(v, dtype) for k, v in named.items()}
+        with torch.utils._python_dispatch._disable_current_modes():
+            plain = [fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x for x in given]
+            with torch.autocast(device, enabled=False):
+                out = function(*plain, **{k: fake_of_spec(spec_of(v)) if isinstance(v, Fake) else v for k, v in named.items()})
+        return rec.new(op, given, named, fake_of_spec(spec_of(out)))
+
+
+def _keyword_only(op, name: str) -> bool:
+    return next(a.kwarg_only for a in op._schema.arguments if a.name == name)
+
+
+def _cast(x: object, dtype: torch.dtype) -> object:
+    if isinstance(x, Fake) and x.m.dtype.is_floating_point and x.m.dtype not in (dtype, torch.float64):
+        return x.to(dtype)
+    return x
+
+
+# --- outputs --------------------------------------------------------------------------------------------------------------
+
+class _Outputs:
+    """The flat output tuple as it grows, and which storage each of its nodes stands for."""
+
+    def __init__(self, rec: Recorder) -> None:
+        self.rec = rec
+        self.nodes: list[torch.fx.Node] = []
+        self.owner: dict[torch.fx.Node, Root] = {}
+        self.position: dict[Root, int] = {}
+
+    def add(self, node: torch.fx.Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def of_root(self, root: Root) -> int:
+        """The position of a fresh storage's value, which is a tensor of its own."""
+        at = self.position.get(root)
+        if at is None:
+            node = root.node
+            if self.owner.get(node, root) is not root or storage_node(node) is not node or node.op == "placeholder":
+                node = _own_copy(self.rec, node, root)
+            self.owner[node] = root
+            at = self.position[root] = self.add(node)
+        return at
+
+
+def storage_node(node: torch.fx.Node) -> torch.fx.Node:
+    """The node in whose memory a node's value lies: through view ops."""
+    while node.op == "call_function" and node.target is not operator.getitem and is_view(node.target):
+        node = node.args[0]
+    return node
+
+
+def _own_copy(rec: Recorder, node: torch.fx.Node, root: Root) -> torch.fx.Node:
+    """A copy that shares memory and node with nothing else."""
+    rec.where = node.meta.get("where")
+    spec = node.meta["spec"]
+    copy = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(spec))
+    if not same_stride(spec.shape, copy.meta["spec"].stride, root.spec.stride):
+        raise CannotNormalise(f"an output has the strides {root.spec.stride} that a copy does not get")
+    return copy
+
+
+def _finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation, ...]]:
+    """Make the output node. Returns how user outputs and mutations are made from it."""
+    found = _Outputs(rec)
+    outs = tuple(_out(rec, found, x) for x in flat)
+    written = [r for r in rec.inputs if r is not None and r.index is not None and r.version > 0]
+    sources = {n for n in rec.graph.nodes if n.op == "placeholder"}
+    mutations = []
+    for root in written:
+        node = root.node
+        if storage_node(node) in sources and (len(written) > 1 or storage_node(node) is _placeholder_of(rec, root.index)):
+            node = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(node.meta["spec"]))
+        mutations.append(Mutation(root.index, found.add(node)))
+    rec.graph.output(tuple(found.nodes))
+    return outs, tuple(mutations)
+
+
+def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
+    for i, node in enumerate(rec.graph.nodes):
+        if i == index:
+            return node
+    raise IndexError(index)
+
+
+def _out(rec: Recorder, found: _Outputs, x: object) -> Out:
+    """How one user output is made."""
+    if isinstance(x, torch.Tensor):
+        x = rec.fake(x)
+    else:
+        return Const(x)
+    bound: Bound = x.bound
+    root = bound.root
+    base = Input(root.index) if root.index is not None else Value(found.of_root(root))
+    m = x.m
+    if bound.parent is None or (spec_of(x) == root.spec and m.offset == root.offset):
+        return base
+    if m.dtype is not root.spec.dtype:
+        raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}")
+    if m.offset < root.offset:
+        raise CannotNormalise("an output begins before its base")
+    return Alias(base, m.shape, m.stride, m.offset - root.offset)
+
+
+def _drop_dead(graph: torch.fx.Graph) -> None:
+    """Erase calls that nothing reads; random ones stay, since they advance the generator."""
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and not node.users and not _acts(node):
+            graph.erase_node(node)
+
+
+def _acts(node: torch.fx.Node) -> bool:
+    """Whether running a node has an effect beyond its value."""
+    if node.target is operator.getitem:
+        return False
+    if node.target is aten.scaled_dot_product_attention.default:
+        return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
+    return SEEDED in node.target.tags or not node.target._schema.returns
