@@ -47,6 +47,16 @@ def functional_of(func: OpOverload) -> OpOverload:
     raise CannotNormalise(f"{func}: torch has no functional form of it")
 
 
+def with_defaults(func: OpOverload, op: OpOverload, args: tuple, kwargs: dict) -> tuple:
+    """`args` of `func` completed by its defaults where its functional form `op` has none, as `bernoulli_(p=0.5)`."""
+    theirs = op._schema.arguments
+    for i, argument in enumerate(func._schema.arguments[len(args):], len(args)):
+        if argument.kwarg_only or argument.name in kwargs or theirs[i].has_default_value():
+            break
+        args += (argument.default_value,)
+    return args
+
+
 def same_stride(shape: tuple, a: tuple, b: tuple) -> bool:
     """Whether two strides mean the same layout: sizes of 1 do not count, nor does anything in an empty tensor."""
     return a == b or 0 in shape or all(n == 1 or x == y for n, x, y in zip(shape, a, b))

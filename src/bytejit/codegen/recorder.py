@@ -13,7 +13,8 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bytejit.codegen.mutate import REFUSED, RESHAPING, CannotNormalise, fitted, functional_of, put_back, reshaped
+from bytejit.codegen.mutate import (REFUSED, RESHAPING, CannotNormalise, fitted, functional_of, put_back, reshaped,
+                                    with_defaults)
 from bytejit.fake import Fake, fake_like, fake_of_spec, infer, spec_of
 from bytejit.spec import Spec
 
@@ -367,7 +368,8 @@ def _in_place(rec: Recorder, func, args, kwargs):
     x = args[0]
     if not isinstance(x, Fake):
         return _foreach(rec, func, args, kwargs)
-    new = rec.record(functional_of(func), args, kwargs)
+    op = functional_of(func)
+    new = rec.record(op, with_defaults(func, op, args, kwargs), kwargs)
     rec.write(x, rec.value(new.bound))
     return x
 
@@ -376,7 +378,7 @@ def _foreach(rec: Recorder, func, args, kwargs):
     out = rec.record(functional_of(func), args, kwargs)
     for x, new in zip(args[0], out):
         rec.write(x, rec.value(new.bound))
-    return args[0]
+    return args[0] if func._schema.returns else None
 
 
 def _out(rec: Recorder, func, args, kwargs):

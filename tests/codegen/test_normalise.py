@@ -1,0 +1,468 @@
+"""normalise and run_aten against eager: results, strides, mutation, aliasing, random streams, errors."""
+
+import operator
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bytejit.codegen.aten import Alias, Input, Mutation, Value
+from bytejit.codegen.normalise import CannotNormalise, normalise
+from bytejit.codegen.run_aten import run_aten
+from bytejit.fake import fake_like
+
+
+class _Settable(torch.fx.Proxy):
+    def __setitem__(self, key, value):
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+
+
+class _Tracer(torch.fx.Tracer):
+    def proxy(self, node):
+        return _Settable(node, self)
+
+
+FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm, torch.tensor, torch.arange}
+
+
+class _Factories(torch.overrides.TorchFunctionMode):
+    """Calls that make tensors become nodes too; symbolic tracing alone would run them once and for all."""
+
+    def __init__(self, tracer):
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in FACTORIES:
+            return self.tracer.create_proxy("call_function", func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def graph_of(fn) -> torch.fx.GraphModule:
+    """The FX graph of a function of tensors, item assignment and factories included."""
+    tracer = _Tracer()
+    with _Factories(tracer):
+        graph = tracer.trace(fn)
+    return torch.fx.GraphModule(tracer.root, graph)
+
+
+def on(x, fn, *args):
+    """Call `fn`, or record the call of it in the graph that `x` is traced into."""
+    if isinstance(x, torch.fx.Proxy):
+        return x.tracer.create_proxy("call_function", fn, args, {})
+    return fn(*args)
+
+
+def made(fn, inputs):
+    """The Aten of a function, and its function."""
+    stores = {}
+    aten = normalise(graph_of(fn), [fake_like(x, stores) for x in inputs])
+    return aten, run_aten(aten)
+
+
+def layout(values, inputs):
+    """What a caller can see of tensors' memory: strides, and which share a storage, with each other or with an input."""
+    tensors = [t for t in (*inputs, *values) if isinstance(t, torch.Tensor)]
+    storages = [t.untyped_storage()._cdata for t in tensors]
+    first = tensors[:len(inputs)]
+    starts = [t.storage_offset() - next((x.storage_offset() for x in first if x.untyped_storage()._cdata == s), 0)
+              for t, s in zip(tensors, storages)]
+    return [(t.stride(), t.dtype, storages.index(s), o) for t, s, o in zip(tensors, storages, starts)]
+
+
+def flat(value):
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def compare(fn, *inputs, exact=True):
+    """Run both on equal inputs under one seed: same values, mutation, strides, aliasing. Returns the Aten."""
+    ours = [x.clone() if torch.is_tensor(x) else x for x in inputs]
+    for mine, x in zip(ours, inputs):
+        assert mine.stride() == x.stride()
+    theirs = [x.clone() for x in inputs]
+    aten, run = made(fn, inputs)
+    with torch.no_grad():
+        torch.manual_seed(7)
+        want = flat(fn(*theirs))
+        torch.manual_seed(7)
+        got = flat(run(*ours))
+        assert torch.rand(1) == _rand_after(fn, inputs), "the generator stands elsewhere"
+    assert len(got) == len(want)
+    for g, w in zip([*got, *ours], [*want, *theirs]):
+        if torch.is_tensor(w):
+            torch.testing.assert_close(g, w, equal_nan=True, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-5)
+        else:
+            assert g == w
+    assert layout(got, ours) == layout(want, theirs)
+    return aten
+
+
+def _rand_after(fn, inputs):
+    torch.manual_seed(7)
+    fn(*[x.clone() for x in inputs])
+    return torch.rand(1)
+
+
+def x34():
+    return torch.arange(12.0).reshape(3, 4) - 5
+
+
+def _write_rows(x, y):
+    x[0] = 1
+    x[:, 1:3] = y[:, :2]
+    return x * 2
+
+
+def _write_local(x, y):
+    z = x + y
+    z[1:, ::2] = 7
+    z[0].mul_(3)
+    return z, z[0], z.t()
+
+
+def _write_view_chain(x, y):
+    z = x.clone()
+    z.t()[1].view(3, 1).add_(y[:, :1])
+    return z.sum(0), z
+
+
+def _write_base_then_view(x, y):
+    v = x[1]
+    x.add_(1)
+    w = v * 2
+    v.add_(5)
+    return w, v, x.view(-1)[3:5]
+
+
+def _two_views(x, y):
+    z = x * 1
+    a, b = z[:2], z[1:]
+    a.add_(1)
+    b.mul_(2)
+    a.sub_(3)
+    return a, b, z
+
+
+def _out(x, y):
+    out = torch.empty(3, 4)
+    torch.add(x, y, out=out)
+    torch.mul(x, 2, out=out[0:3])
+    return out
+
+
+def _out_resized(x, y):
+    out = torch.empty(0)
+    torch.matmul(x, y.t(), out=out)
+    return out + 1
+
+
+def _out_input(x, y):
+    torch.sub(x, y, out=x)
+    return x + 1
+
+
+def _reshape_in_place(x, y):
+    z = x + 1
+    z.t_()
+    z.unsqueeze_(0)
+    z[0, 1].add_(1)
+    return z
+
+
+def _swap(x, y):
+    t = x.clone()
+    x.copy_(y)
+    y.copy_(t)
+    return x - y
+
+
+def _swap_transposed(x, y):
+    z = x + 0
+    x.copy_(y)
+    y.copy_(z)
+    return z.t().contiguous()
+
+
+def _fill(x, y):
+    z = torch.zeros_like(x)
+    z.fill_(3)
+    z[0].zero_()
+    z.masked_fill_(x > 0, -1)
+    z.index_put_((torch.tensor([0, 1]), torch.tensor([1, 2])), torch.tensor([8.0, 9.0]))
+    return z
+
+
+def _clamp_chain(x, y):
+    return x.clamp_(min=-1).add_(y).relu_().sqrt_()
+
+
+def _as_strided(x, y):
+    z = x + y
+    z.as_strided((2, 2), (4, 1), 1).mul_(10)
+    return z, z.as_strided((3,), (1,), 2)
+
+
+def _pieces(x, y):
+    a, b = (x + 1).chunk(2, 1)
+    a.add_(b)
+    p, q, r = x.unbind(0)
+    q.mul_(2)
+    return a, b, p, q, r
+
+
+def _diagonal(x, y):
+    z = x @ y.t()
+    z.diagonal().add_(10)
+    torch.diagonal(z, 1).zero_()
+    return z
+
+
+def _int_views(x, y):
+    z = x.clone()
+    z.view(torch.int32).bitwise_and_(-65536)
+    return z
+
+
+def _same_twice(x, y):
+    z = x + y
+    return z, z, z.view(12), x, x[0], y.t()
+
+
+def _equal_values(x, y):
+    return x + y, x + y, x.clone(), x.clone(), x.view(4, 3).clone()
+
+
+def _expanded(x, y):
+    z = x[0].expand(3, 4) + 0
+    z += y
+    return z, x[0].expand(2, 4)
+
+
+def _none(x, y):
+    return x.sum(), None, 3, "text"
+
+
+def _autocast(x, y):
+    region = on(x, torch.amp.autocast_mode._enter_autocast, "cpu", torch.bfloat16, True, True)
+    a = F.linear(x, y)
+    b = torch.mm(x, y.t())
+    on(x, torch.amp.autocast_mode._exit_autocast, region)
+    return a, b, F.linear(x, y)
+
+
+def _random(x, y):
+    a = torch.rand(3, 4) + x
+    b = torch.randn_like(x)
+    c = F.dropout(y, 0.4, True)
+    torch.rand(2)
+    z = torch.empty(4).uniform_(0, 1)
+    return a, b, c, z.bernoulli_(0.5), torch.randint(0, 9, (5,)), torch.randperm(4)
+
+
+def _constants(x, y):
+    t = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    t.add_(1)
+    return x + t + torch.tensor(2.0), t
+
+
+def _index(x, y):
+    return x[torch.tensor([2, 0])], torch.where(x > 0, x, y), torch.gather(x, 1, torch.zeros(3, 1, dtype=torch.long)), torch.cat([x, y], 1)
+
+
+def _norms(x, y):
+    return F.softmax(x, -1), F.layer_norm(x, (4,), y[0], y[1]), F.rms_norm(x, (4,)), F.gelu(y), F.normalize(x), x.var(1), x.std()
+
+
+def _losses(x, y):
+    return F.mse_loss(x, y), F.smooth_l1_loss(x, y), F.cross_entropy(x, torch.tensor([0, 1, 2])), F.l1_loss(x, y)
+
+
+def _foreach(x, y):
+    on(x, torch._foreach_add_, [x, y], 2)
+    on(x, torch._foreach_mul_, [x, y], [y.sin(), x.cos()])
+    return x + y
+
+
+def _self_copy(x, y):
+    x.copy_(x.clone().flip(0))
+    x[0:2] = x[1:3].clone()
+    return x
+
+
+def _iadd(x, y):
+    return on(x, operator.iadd, x, y), on(x, operator.imul, x[0], 2)
+
+
+def _permuted(x, y):
+    z = x.t() * 2
+    z.add_(1)
+    z.t()[0] = 4
+    return z, z.contiguous(), z.t()
+
+
+def _set_grad(x, y):
+    on(x, torch._C._set_grad_enabled, True)
+    z = x * y
+    on(x, torch._C._set_grad_enabled, False)
+    return z.detach() + 1, z.detach()
+
+
+PROGRAMS = [_write_rows, _write_local, _write_view_chain, _write_base_then_view, _two_views, _out, _out_resized, _out_input, _reshape_in_place,
+            _swap, _swap_transposed, _fill, _clamp_chain, _as_strided, _pieces, _diagonal, _int_views, _same_twice, _equal_values, _expanded,
+            _none, _autocast, _random, _constants, _index, _norms, _foreach, _self_copy, _iadd, _permuted, _set_grad, _losses]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_like_eager(program):
+    compare(program, x34(), torch.randn(3, 4), exact=program not in (_norms, _losses))
+
+
+def test_non_dense_inputs():
+    def fn(a):
+        a.mul_(2)
+        a[0].add_(1)
+        return a, a.sum(), a.reshape(-1)
+
+    base = torch.randn(4, 6)
+    other = base.clone()
+    aten, run = made(fn, [base[:, ::2]])
+    got, want = run(base[:, ::2]), fn(other[:, ::2])
+    assert torch.equal(base, other)
+    assert all(torch.equal(g, w) for g, w in zip(got, want))
+    assert got[0].data_ptr() == base.data_ptr()
+
+
+def test_views_of_an_input_at_an_offset():
+    def fn(a):
+        a[1].add_(1)
+        return a[1:], a[0, 1:3]
+
+    base = torch.arange(20.0)
+    aten, run = made(fn, [torch.arange(20.0)[4:16].view(3, 4)])
+    got = run(base[8:20].view(3, 4))
+    assert torch.equal(got[0], base[12:20].view(2, 4)) and got[0].data_ptr() == base[12:].data_ptr()
+    assert got[1].data_ptr() == base[9:].data_ptr()
+
+
+def test_inputs_that_share_a_storage():
+    base = torch.randn(6)
+    aten, run = made(lambda a, b: (a + b, a), [base[:3], base[3:]])
+    assert aten.outputs == (Value(0), Input(0))
+    with pytest.raises(CannotNormalise, match="shares its storage"):
+        made(lambda a, b: (a.add_(1), b * 2), [base[:4], base[2:]])
+
+
+def test_batch_norm():
+    for training in (False, True):
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.randn(4, 3, 5, 5).to(dtype)
+            for t in (x, x.to(memory_format=torch.channels_last)):
+                def fn(x, w, b, m, v):
+                    return F.batch_norm(x, m, v, w, b, training=training)
+                inputs = [t, torch.rand(3), torch.rand(3), torch.rand(3), torch.rand(3) + 0.5]
+                aten, run = made(fn, inputs)
+                mine, theirs = [[y.clone() for y in inputs] for _ in range(2)]
+                got, want = run(*mine), fn(*theirs)
+                tol = 1e-5 if dtype == torch.float32 else 2e-2
+                torch.testing.assert_close(got, want, rtol=tol, atol=tol)
+                assert got.stride() == want.stride()
+                torch.testing.assert_close(mine[1:], theirs[1:])
+                assert len(aten.mutations) == (2 if training else 0)
+
+
+def test_modules_and_their_parameters():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(inplace=True), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2))
+    x = torch.randn(6, 4)
+    gm = torch.fx.symbolic_trace(model)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    run = run_aten(normalise(gm, [fake_like(x)]))
+    with torch.no_grad():
+        got = run(x)
+    after = {k: v.clone() for k, v in model.state_dict().items()}
+    model.load_state_dict(before)
+    torch.testing.assert_close(got, model(x).detach())
+    assert all(torch.equal(v, after[k]) or torch.allclose(v, after[k]) for k, v in model.state_dict().items())
+    assert after["2.num_batches_tracked"] == 1
+
+
+def test_kept_whole():
+    def fn(q, w):
+        return F.linear(F.scaled_dot_product_attention(q, q, q), w)
+
+    aten, run = made(fn, [torch.randn(2, 3, 5, 8), torch.randn(6, 8)])
+    names = [str(n.target) for n in aten.graph.nodes if n.op == "call_function"]
+    assert names == ["aten.scaled_dot_product_attention.default", "aten.linear.default"]
+
+
+def test_spec_and_text():
+    aten, _ = made(lambda x, y: (x + y).t(), [x34(), x34()])
+    assert aten.outputs == (Alias(Value(0), (4, 3), (1, 4), 0),)
+    assert aten.single and aten.mutations == ()
+    assert aten.text() == ("p0: f32[3,4] = input\np1: f32[3,4] = input\nv2: f32[3,4] = add.Tensor(p0, p1)\nreturn [v2]\n"
+                           "out 0: Alias(of=Value(position=0), size=(4, 3), stride=(1, 4), offset=0)\n")
+
+
+def test_common_work_is_shared_and_dead_work_dropped():
+    def fn(x, y):
+        x.exp()
+        x[0].sum()
+        return (x + y).sin() + (x + y).sin(), x + 1, x + 1.0
+
+    aten, _ = made(fn, [x34(), x34()])
+    names = [str(n.target) for n in aten.graph.nodes if n.op == "call_function"]
+    assert names.count("aten.sin.default") == 1 and names.count("aten.exp.default") == 0
+    assert names.count("aten.add.Tensor") == 4
+
+
+def test_mutations_are_listed():
+    aten, _ = made(lambda x, y: (y.add_(x), None)[1], [x34(), x34()])
+    assert aten.mutations == (Mutation(1, 0),)
+
+
+def test_where_travels():
+    gm = graph_of(lambda x: x.sin().cos())
+    for node in gm.graph.nodes:
+        node.meta["where"] = f"line of {node.name}"
+    aten = normalise(gm, [fake_like(x34())])
+    assert [n.meta["where"] for n in aten.graph.nodes if n.op == "call_function"] == ["line of sin", "line of cos"]
+
+
+def test_modes_are_restored():
+    def fn(x):
+        on(x, torch._C._set_grad_enabled, False)
+        on(x, torch.set_autocast_enabled, "cpu", True)
+        return x + 1
+
+    grad = torch.is_grad_enabled()
+    made(fn, [x34()])
+    assert torch.is_grad_enabled() == grad and not torch.is_autocast_enabled("cpu")
+
+
+def test_refused():
+    with pytest.raises(CannotNormalise):
+        made(lambda x: x.t_(), [x34()])
+    with pytest.raises(CannotNormalise):
+        made(lambda x: x.set_(x), [x34()])
+
+
+CODE = """
+import sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        assert not name.startswith(("torch._dynamo", "torch._inductor")), name
+sys.meta_path.insert(0, Watch())
+import torch
+sys.path.insert(0, {here!r})
+import test_normalise as t
+for program in t.PROGRAMS:
+    t.made(program, [t.x34(), torch.randn(3, 4)])[1](t.x34(), torch.randn(3, 4))
+"""
+
+
+def test_never_loads_a_compiler():
+    import os
+    here = os.path.dirname(os.path.abspath(__file__))
+    done = subprocess.run([sys.executable, "-c", CODE.format(here=here)], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr[-2000:]
