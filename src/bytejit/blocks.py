@@ -53,6 +53,8 @@ PLAIN = opcodes(
     "LOAD_ASSERTION_ERROR", "PUSH_EXC_INFO", "POP_EXCEPT", "MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE", "END_SEND",
     "LOAD_FAST_BORROW", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT", "NOT_TAKEN",
 )  # fmt: skip
+# never raise, and stand where the exception table already names the handler outside the one being left or entered
+QUIET = opcodes("PUSH_EXC_INFO", "POP_EXCEPT", "SWAP", "COPY", "NOP")
 METHOD_LOADS = opcodes("LOAD_METHOD")
 ATTR, GLOBAL, SUPER = OPMAP["LOAD_ATTR"], OPMAP["LOAD_GLOBAL"], OPMAP.get("LOAD_SUPER_ATTR", -1)
 ATTR_HAS_BIT = not METHOD_LOADS
@@ -124,7 +126,7 @@ class Point:
     where it has one). ``nulls``: stack slots that hold NULL; ``maybes``: slots that hold NULL or an object, passed
     as UNBOUND when NULL. ``live``: locals that may be read later. ``bound``: locals surely assigned.
     ``handlers``: offsets of the exception handlers being executed, outermost first: an exit may go only to a point
-    whose ``handlers`` equal those of the site that it left. ``tries``: offsets of the handlers that catch here.
+    whose ``handlers`` equal those of the site that it left (or return). ``tries``: offsets of the handlers that catch here.
     """
 
     id: int
@@ -164,6 +166,30 @@ class Flow:
 
     def __repr__(self) -> str:
         return f"flow of {self.code.co_qualname}: {len(self.instrs)} instructions, {len(self.tries)} try ranges"
+
+    def handler_index(self, offset: int) -> int:
+        """Index of the PUSH_EXC_INFO that starts the handler of that offset (of Point.handlers)."""
+        return next(entry.target for entry in self.tries if self.instrs[entry.target].start == offset)
+
+    def site_range(self, i: int) -> Try | None:
+        """Where an exception raised by a site before instruction i must go.
+
+        The table's own row for i may be wrong for that, as the instruction itself cannot raise: at a handler's head it
+        already takes the exception as saved, on the way out of a handler it no longer restores the one before.
+        """
+        caught = self.caught[i]
+        if self.instrs[i].op == PUSH_EXC_INFO:
+            return caught and self.caught[caught.target]
+        handlers = self.states[i].handlers
+        if handlers:
+            cleanup = self.caught[self.handler_index(handlers[-1])]
+            if cleanup is not None and (caught is None or caught.depth < cleanup.depth):
+                return cleanup
+        return caught
+
+    def saved_exception(self, handlers: tuple[int, ...]) -> int:
+        """The stack slot that holds the exception to restore on leaving all these handlers."""
+        return len(self.states[self.handler_index(handlers[0])].stack) - 1
 
     def next(self, i: int) -> Iterator[int]:
         """Instructions that may run right after instruction i, handlers included."""
@@ -380,7 +406,7 @@ def flow_states(
             ins, state, entry = instrs[i], states[i], caught[i]
             onward = []
             after = None if ins.op in FINAL else step(state, ins, False, effects[i], cells)
-            if entry is not None:
+            if entry is not None and ins.op not in QUIET:
                 # the exception may come before or after the instruction changed its local
                 low, high = (state.must, state.may) if after is None else (state.must & after.must, state.may | after.may)
                 head = state.stack[: entry.depth] + (b"oo" if entry.lasti else b"o")
@@ -522,7 +548,10 @@ def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
                 sites.add(i + 1)
     for entry in flow.tries:
         wanted.add(entry.target)
-        sites.add(entry.target)
+        if instrs[entry.target].op == PUSH_EXC_INFO:
+            sites.add(entry.target)
+        else:  # puts back the exception state and raises again: what a site raised here would come back here
+            loops.add(entry.target)
     wanted = {i for i in wanted if legal(flow, i)}
     return wanted, (wanted if every_point else sites & wanted) - loops
 

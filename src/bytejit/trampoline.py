@@ -119,6 +119,7 @@ CALL, PRECALL, TO_BOOL = _op("CALL"), _op("PRECALL"), _op("TO_BOOL")
 IF_FALSE = _op("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 IF_TRUE = _op("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 IF_NOT_NONE = _op("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
+POP_EXCEPT = _op("POP_EXCEPT")
 FORWARD, RERAISE, RETURN = _op("JUMP_FORWARD"), _op("RERAISE"), _op("RETURN_VALUE")
 # no check for signals on the way: an exception raised there would miss the handlers of the point jumped to
 BACK = _op("JUMP_BACKWARD_NO_INTERRUPT")
@@ -140,7 +141,7 @@ class Writer:
         # hidden locals are appended to the locals, so cells move up: how many there will be must be known first
         depth = max((p.depth for p in (p for _, p in places)), default=0)
         self.slots = [self._hide(f".s{i}") for i in range(depth)]
-        self.path, self.raised = self._hide(".k"), self._hide(".e")
+        self.path, self.raised, self.before = self._hide(".k"), self._hide(".e"), self._hide(".x")
         self.shift = len(self.hidden)
         self.cell_slots = [self._moved(slot) for slot in blocks.cell_slots(code)]
         self.unbound = self._const(UNBOUND)
@@ -246,7 +247,8 @@ class Writer:
         if TO_BOOL >= 0:
             self.emit(TO_BOOL)
         self.emit(IF_FALSE, 0, resume)
-        caught = self.guarded
+        caught, own = self.flow.site_range(i), self.guarded
+        self.guarded = caught
         # the range of the original handlers wants `depth` values on the stack, which are in hidden locals now
         fix = None
         if caught is not None and caught.depth:
@@ -254,6 +256,9 @@ class Writer:
             self.guarded = self._range(fix, 0)
         for slot in range(point.depth - 1, -1, -1):
             self.emit(STORE_FAST, self.slots[slot])
+        if point.handlers:
+            self.emit(LOAD_FAST, self.slots[self.flow.saved_exception(point.handlers)])
+            self.emit(STORE_FAST, self.before)
         if not blocks.NULL_ABOVE:
             self.emit(PUSH_NULL)
         self.emit(LOAD_CONST, cell)
@@ -272,9 +277,29 @@ class Writer:
                     self.clear(self.slots[slot])
             self.late.append((fix, state, caught, self.here))
         # 3.13 looks up an exception that leaves a callee one unit before the call: this jump may be what stands there
-        self.guarded = caught
-        self.emit(FORWARD, 0, self.finish)
+        self.guarded = own
+        if point.handlers:
+            self._leave_handlers()
+        self.emit(FORWARD, 0, self.dispatch if point.handlers else self.finish)
         self.place(resume)
+
+    def _leave_handlers(self) -> None:
+        """Return from within handlers: the exception that was being handled before them is so again."""
+        onward = self.label()
+        self._unpack_answer(onward)
+        self.take(self.before)
+        self.emit(POP_EXCEPT)
+        self.emit(RETURN)
+        self.place(onward)
+        self.clear(self.before)
+
+    def _unpack_answer(self, onward: int) -> None:
+        """Leave (value) or, jumping, (flat, k) of an answer on the stack."""
+        self.emit(UNPACK, 2)
+        self.emit(SWAP, 2)
+        self.emit(COPY, 1)
+        self.emit(IF_NOT_NONE, 0, onward)
+        self.emit(POP_TOP)
 
     def _arguments(self, point: Point, state: State, keep: bool) -> int:
         pushed = 2
@@ -321,6 +346,8 @@ class Writer:
             if isinstance(what, State):  # the dispatcher raised: put the stack back, raise where the handlers see it
                 self.guarded = None
                 self.emit(STORE_FAST, self.raised)
+                if what.handlers:
+                    self.clear(self.before)
                 self._push_stack(what.stack)
                 self.take(self.raised)
                 self.guarded = outer
@@ -344,11 +371,7 @@ class Writer:
 
     def _tail(self) -> None:
         self.place(self.finish)
-        self.emit(UNPACK, 2)
-        self.emit(SWAP, 2)
-        self.emit(COPY, 1)
-        self.emit(IF_NOT_NONE, 0, self.dispatch)
-        self.emit(POP_TOP)
+        self._unpack_answer(self.dispatch)
         self.emit(RETURN)
         self.place(self.dispatch)
         groups: dict[tuple, list[int]] = {}
