@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from contextlib import contextmanager
+from types import FunctionType
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten import Alias, Aten, Const, Input, Mutation, Out, Value, check
@@ -105,16 +107,20 @@ class _Run:
         if node.op == "call_method":
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         if node.op == "call_module":
-            return self.gm.get_submodule(node.target)(*args, **kwargs)
+            with _Wholes(self):
+                return self.gm.get_submodule(node.target)(*args, **kwargs)
         whole = WHOLE.get(node.target)
         if whole is not None:
-            return self._whole(node.target, whole, args, kwargs)
+            return self.whole(node.target, whole, args, kwargs)
+        if isinstance(node.target, FunctionType):
+            with _Wholes(self):
+                return node.target(*args, **kwargs)
         return node.target(*args, **kwargs)
 
     def _value(self, x: object) -> object:
         return self.env[x] if isinstance(x, torch.fx.Node) else x
 
-    def _whole(self, function, op, args: tuple, kwargs: dict) -> Fake:
+    def whole(self, function, op, args: tuple, kwargs: dict) -> Fake:
         """Record a torch function as one op, cast as autocast would have it."""
         rec = self.rec
         names = [a.name for a in op._schema.arguments]
@@ -134,6 +140,20 @@ class _Run:
             with torch.autocast(device, enabled=False):
                 out = function(*plain, **{k: fake_of_spec(spec_of(v)) if isinstance(v, Fake) else v for k, v in named.items()})
         return rec.new(op, given, named, fake_of_spec(spec_of(out)))
+
+
+class _Wholes(TorchFunctionMode):
+    """Inside Python functions and modules, calls of what stays whole are recorded as such too."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        whole = WHOLE.get(func)
+        if whole is not None:
+            return self.run.whole(func, whole, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
 def _keyword_only(op, name: str) -> bool:
@@ -223,7 +243,7 @@ def _out(rec: Recorder, found: _Outputs, x: object) -> Out:
     root = bound.root
     base = Input(root.index) if root.index is not None else Value(found.of_root(root))
     m = x.m
-    if bound.parent is None or (spec_of(x) == root.spec and m.offset == root.offset):
+    if m.offset == root.offset and spec_of(x) == root.spec:
         return base
     if m.dtype is not root.spec.dtype:
         raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}")

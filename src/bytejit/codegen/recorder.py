@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bytejit.codegen.mutate import (REFUSED, RESHAPING, CannotNormalise, fitted, functional_of, put_back, reshaped,
-                                    with_defaults)
+                                    same_stride, with_defaults)
 from bytejit.fake import Fake, fake_like, fake_of_spec, infer, spec_of
 from bytejit.spec import Spec
 
@@ -293,6 +293,8 @@ def _plan(func) -> Callable:
         return _out if any(a.is_out for a in schema.arguments) else _in_place
     if is_view(func) or schema.name == "aten::_unsafe_view":
         return _view
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return _composite
     return _functional
 
 
@@ -306,10 +308,13 @@ def _functional(rec: Recorder, func, args, kwargs):
         out = rule(rec, *args, **kwargs)
         if out is not NotImplemented:
             return out
-    elif func._can_decompose() and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-        with rec:
-            return func.decompose(*args, **kwargs)
     return rec.new(func, args, kwargs)
+
+
+def _composite(rec: Recorder, func, args, kwargs):
+    """An op that torch itself defines by others; only inference mode hands it over whole."""
+    with rec:
+        return func.decompose(*args, **kwargs)
 
 
 def _view(rec: Recorder, func, args, kwargs):
@@ -330,14 +335,17 @@ def _view(rec: Recorder, func, args, kwargs):
         offset = out.m.offset - root.offset
         if offset < 0:
             raise CannotNormalise("as_strided: reaches before the first element of its base")
-        parent, rest = _root_bound(rec, parent), (list(args[1]), list(args[2]), offset)
+        if offset == 0 and out.m.shape == root.spec.shape and same_stride(out.m.shape, out.m.stride, root.spec.stride):
+            out.bound = _root_bound(parent)
+            return out
+        parent, rest = _root_bound(parent), (list(args[1]), list(args[2]), offset)
     elif name in ("aten::_unsafe_view", "aten::_reshape_alias"):
         func, rest = aten.view.default, (list(args[1]),)
     out.bound = Bound(parent.root, parent, func, rest, spec_of(out), rec.where)
     return out
 
 
-def _root_bound(rec: Recorder, bound: Bound) -> Bound:
+def _root_bound(bound: Bound) -> Bound:
     while bound.parent is not None:
         bound = bound.parent
     return bound
