@@ -7,6 +7,7 @@ loads the library and hands over the OpenMP runtime that torch uses; nothing of 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def openmp() -> tuple[Any, str]:
 def load(file: Path) -> dict[str, Callable]:
     """The functions of a built unit by name. The library stays loaded as long as the process."""
     ffi = _ffi()
-    library = ffi.dlopen(str(file))
+    library = ffi.dlopen(str(file), ffi.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))  # functions outlive every object here
     runtime, _ = openmp()
     hooks = [ffi.NULL] * 3 if runtime is None else [
         ffi.cast("void*", ffi.addressof(runtime, name)) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]

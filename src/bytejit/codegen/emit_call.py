@@ -1,0 +1,303 @@
+"""Plan -> the Python function that runs it: allocations, runs of kernels, library calls, writes into inputs, outputs.
+
+    def call(p0, p1):
+        o0 = new_f32((64, 128), (128, 1))
+        run0(p0.data_ptr(), p1.data_ptr(), o0.data_ptr(), threads())
+        return (o0,)
+
+Every constant is a default argument: a local, the fastest name there is. Internal buffers lie in an arena, one allocation that is
+kept between calls: a call takes one out of `pool` and puts it back, so that two threads, or a call inside a call, never share
+one. Views of the arena that library calls read or write are made once with the arena.
+A tensor whose address a kernel was given stays in a local until the function returns.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bytejit.codegen import aten as out_of
+from bytejit.codegen.emit_common import symbols_in
+from bytejit.codegen.emit_cpp import CppSource, Run
+from bytejit.codegen.loops import DTYPES, ExternCall, Plan, View
+from bytejit.codegen import index as ix
+from bytejit.codegen.ops_extern import resolve
+from bytejit.errors import Bug
+
+FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of range in self")}
+
+
+@dataclass(frozen=True)
+class CallSource:
+    """Python text of `call` and the values of its names. externs: (target, reason) of each library call."""
+    text: str
+    names: dict[str, Any]
+    externs: tuple[tuple[str, str], ...]
+
+    def __repr__(self) -> str:
+        return f"call source: {self.text.count(chr(10))} lines, {len(self.externs)} externs"
+
+    def make(self) -> Callable:
+        """The function."""
+        space = dict(self.names)
+        exec(compile(self.text, "<bytejit call>", "exec"), space)
+        return space["call"]
+
+
+def fail(code: int) -> None:
+    """Raise what torch raises for an error code of a kernel. The site then runs the user's code, which raises its own."""
+    kind, text = FAULTS[1 if code & 1 else 2]
+    raise kind(text)
+
+
+def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]]) -> Callable[[], tuple]:
+    """A function that makes an arena: (address, *views). Views hold the memory. Units: size, offsets in bytes."""
+    def make() -> tuple:
+        with torch.inference_mode(False), torch.no_grad():
+            memory = torch.empty(size + 64, dtype=torch.uint8)
+            shift = -memory.data_ptr() % 64
+            base = memory[shift:]
+            made = [base[start:start + (size - start) // dtype.itemsize * dtype.itemsize].view(dtype).as_strided(shape, stride)
+                    if shape is not None else None for start, dtype, shape, stride in views]
+            for i, (start, dtype, shape, stride) in enumerate(views):
+                made[i] = torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), (shift + start) // dtype.itemsize, shape, stride)
+            return (base.data_ptr(), base, *made)
+    return make
+
+
+class CallPrinter:
+    """Prints one plan. names: what the text refers to; given: inputs that the caller passes, the rest are constants."""
+
+    def __init__(self, plan: Plan, source: CppSource, runs: Sequence[Callable], constants: Sequence[Any] = (),
+                 overrides: dict[str, Callable] | None = None) -> None:
+        self.plan, self.source, self.overrides = plan, source, overrides or {}
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.externs: list[tuple[str, str]] = []
+        self.text: dict[str, str] = {}                   # buffer -> the local that holds its tensor
+        self.views: dict[View, str] = {}                 # view of the arena -> local
+        self.symbols: dict[str, str] = {}
+        self.given = len(plan.inputs) - len(constants)
+        self.runs = {run.steps[0]: (run, fn) for run, fn in zip(source.runs, runs)}
+        self.pointers: dict[str, str] = {}
+        for i, buffer in enumerate(plan.inputs):
+            name = f"p{i}"
+            if i >= self.given:
+                self.names[name] = constants[i - self.given]
+            if buffer is not None:
+                self.text[buffer] = name
+                for d, size in enumerate(plan.buffers[buffer].shape):
+                    for s in symbols_in(size):
+                        if ix.index(size) == ix.index(ix.Sym(s)):
+                            self.symbols.setdefault(s, f"{name}.shape[{d}]")
+        self.uses = self._count_uses()
+
+    def _count_uses(self) -> dict[str, int]:
+        uses: dict[str, int] = {}
+        for run in self.source.runs:
+            for kind, name in run.args:
+                if kind == "buffer":
+                    uses[name] = uses.get(name, 0) + 1
+        return uses
+
+    # ---- pieces ---------------------------------------------------------------------------------------------------
+    def bind(self, name: str, value: Any) -> str:
+        self.names.setdefault(name, value)
+        return name
+
+    def size(self, x: Any) -> str:
+        """A size or offset as Python text."""
+        if isinstance(x, int):
+            return str(x)
+        parts = [f"{c} * {self._atom(a)}" if c != 1 else self._atom(a) for a, c in x.terms]
+        return "(" + " + ".join([*parts, str(x.const)] if x.const or not parts else parts) + ")"
+
+    def _atom(self, a: Any) -> str:
+        if type(a) is ix.Sym:
+            if a.parts[0] not in self.symbols:
+                raise Bug(f"size {a.parts[0]} is no dimension of an input of {self.plan!r}")
+            return self.symbols[a.parts[0]]
+        if type(a) is ix.Prod:
+            return "(" + " * ".join(self._atom(p) for p in a.parts) + ")"
+        x, d = (self.size(p) for p in a.parts)
+        return f"({x} {'//' if type(a) is ix.Div else '%'} {d})"
+
+    def dims(self, sizes: Sequence[Any]) -> str:
+        return "(" + "".join(self.size(s) + ", " for s in sizes) + ")"
+
+    def tensor(self, buffer: str) -> str:
+        """The local that holds a buffer's tensor; allocates an output on its first use."""
+        if buffer not in self.text:
+            b = self.plan.buffers[buffer]
+            if b.kind == "temp":
+                return self.view(View(buffer, b.shape, b.stride))
+            if b.kind != "output":
+                raise Bug(f"{b!r} is used before a step makes it")
+            name = self.text[buffer] = f"o{sum(t[0] == 'o' for t in self.text.values())}"
+            dtype = getattr(torch, DTYPES[b.dtype][0])
+            maker = self.bind(f"new_{b.dtype}", torch.empty(0, dtype=dtype).new_empty_strided)
+            self.lines.append(f"{name} = {maker}({self.dims(b.shape)}, {self.dims(b.stride)})")
+        return self.text[buffer]
+
+    def view(self, v: View) -> str:
+        """A window on a buffer, as a tensor."""
+        b = self.plan.buffers[v.buffer]
+        if b.kind == "temp":
+            if v not in self.views:
+                self.views[v] = f"a{len(self.views)}"
+            return self.views[v]
+        base = self.tensor(v.buffer)
+        if (v.shape, v.stride) == (b.shape, b.stride) and v.offset == 0:
+            return base
+        if len(v.shape) == 2 and (v.shape, v.stride) == (b.shape[::-1], b.stride[::-1]) and v.offset == 0:
+            return f"{base}.t()"
+        if v.offset == 0:
+            return f"{base}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)})"
+        return f"{base}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {base}.storage_offset() + {self.size(v.offset)})"
+
+    def value(self, x: Any) -> str:
+        """An argument of a library call."""
+        if isinstance(x, View):
+            return self.view(x)
+        if isinstance(x, (tuple, list)):
+            return "[" + "".join(self.value(v) + ", " for v in x) + "]"
+        if x is None or type(x) in (bool, int, str) or (type(x) is float and x - x == 0):
+            return repr(x)
+        if isinstance(x, (ix.Index, ix.Atom)):
+            return self.size(ix.index(x))
+        return self.bind(f"c{sum(n[0] == 'c' for n in self.names)}", x)
+
+    # ---- steps ----------------------------------------------------------------------------------------------------
+    def run(self, run: Run, fn: Callable) -> None:
+        """One call of a unit's function."""
+        args = []
+        for kind, name in run.args:
+            if kind == "buffer":
+                args.append(self.pointer(name))
+            elif kind == "size":
+                args.append(self._atom(ix.Sym(name)))
+            else:
+                args.append("arena" if kind == "arena" else "threads")
+        if "threads" in args:
+            self.bind("threads", torch.get_num_threads)
+            args[args.index("threads")] = "threads()"
+        call = f"{self.bind(f'run{run.unit}_{run.function[3:]}', fn)}({', '.join(args)})"
+        self.lines.append(f"err = {call}" if run.raises else call)
+        if run.raises:
+            self.bind("fail", fail)
+            self.lines.append("if err: fail(err)")
+
+    def pointer(self, buffer: str) -> str:
+        """The address of a buffer; one used in several runs is fetched once."""
+        if buffer in self.pointers:
+            return self.pointers[buffer]
+        text = f"{self.tensor(buffer)}.data_ptr()"
+        if self.uses.get(buffer, 0) > 1:
+            name = self.pointers[buffer] = f"d{len(self.pointers)}"
+            self.lines.append(f"{name} = {text}")
+            return name
+        return text
+
+    def extern(self, step: ExternCall) -> None:
+        """One library call."""
+        e = step.extern
+        self.externs.append((e.target, e.reason))
+        args = [self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs]
+        if e.target == "aten.as_strided.default":
+            args[3:] = [f"{args[0]}.storage_offset() + {args[3] if len(args) > 3 else 0}"]
+        if e.into:
+            args.append(f"out={self.tensor(e.outs[0])}")
+        fn = self.overrides.get(e.target)
+        call = f"{self.bind(e.target.replace('.', '_').replace('::', '_'), fn or resolve(e.target))}({', '.join(args)})"
+        if e.into:
+            self.lines.append(call)
+            return
+        results = []
+        for name in e.outs:
+            results.append("_" if name is None else f"e{sum(t[0] == 'e' for t in self.text.values())}")
+            if name is not None:
+                self.text[name] = results[-1]
+        many = len(results) > 1 or _returns_many(e.target)
+        self.lines.append(f"{', '.join(results)}{',' if many and len(results) == 1 else ''} = {call}" if results else call)
+
+    def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
+        """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""
+        for i, step in enumerate(self.plan.steps):
+            if isinstance(step, ExternCall):
+                self.extern(step)
+            elif i in self.runs:
+                self.run(*self.runs[i])
+            dead = [self.text[b] for b in step.free if b in self.text and b not in self.uses]
+            if dead:
+                self.lines.append(f"del {', '.join(dead)}")
+        flat = [self.value(r.const) if r.view is None else self.view(r.view) for r in self.plan.outputs]
+        written = [m for m in self.plan.mutations if not m.done]
+        if outs is None or len(written) + len({str(o) for o in flat}) > len(set(flat)):
+            flat = [self._named(i, t) for i, t in enumerate(flat)]
+        for m in written:
+            self.lines.append(f"p{m.input}.copy_({flat[m.position]})")
+        for m in self.plan.mutations:
+            if m.done:
+                self.bind("bump", torch.autograd.graph.increment_version)
+                self.lines.append(f"bump(p{m.input})")
+        results = flat if outs is None else [self.out(o, flat) for o in outs]
+        if self.plan.arena:
+            self._arena()
+        shown = results[0] if single else "(" + "".join(r + ", " for r in results) + ")"
+        return self._function(shown)
+
+    def _named(self, i: int, text: str) -> str:
+        if text.isidentifier():
+            return text
+        self.lines.append(f"f{i} = {text}")
+        return f"f{i}"
+
+    def _arena(self) -> None:
+        """Take an arena at the head, put it back at the end."""
+        rows = []
+        for v in self.views:
+            b = self.plan.buffers[v.buffer]
+            dtype = getattr(torch, DTYPES[b.dtype][0])
+            rows.append((self.plan.offsets[v.buffer] + v.offset * dtype.itemsize, dtype, v.shape, v.stride))
+        self.bind("pool", [])
+        self.bind("make_arena", arena_maker(self.plan.arena, rows))
+        head = ["try:", "    whole = pool.pop()", "except IndexError:", "    whole = make_arena()"]
+        head.append(f"{', '.join(['arena', '_', *self.views.values()])} = whole")
+        self.lines[:0] = head
+        self.lines.append("pool.append(whole)")
+
+    def out(self, o: out_of.Out, flat: list[str]) -> str:
+        """A user output."""
+        if isinstance(o, out_of.Const):
+            return self.value(o.value) if not isinstance(o.value, (tuple, list)) else self.bind(f"c_{len(self.names)}", o.value)
+        if isinstance(o, out_of.Value):
+            return flat[o.position]
+        if isinstance(o, out_of.Input):
+            return f"p{o.index}"
+        base = self.out(o.of, flat)
+        return f"{base}.as_strided({self.dims(o.size)}, {self.dims(o.stride)}, {base}.storage_offset() + {self.size(o.offset)})"
+
+    def _function(self, result: str) -> CallSource:
+        names = {k: v for k, v in self.names.items()}
+        params = [f"p{i}" for i in range(self.given)] + [f"{k}={k}" for k in names]
+        body = "\n".join(f"    {line}" for line in [*self.lines, f"return {result}"])
+        return CallSource(f"def call({', '.join(params)}):\n{body}\n", names, tuple(self.externs))
+
+
+def _returns_many(target: str) -> bool:
+    """Whether an overload answers a tuple or list even for one tensor."""
+    fn = torch.ops
+    for part in target.split("."):
+        fn = getattr(fn, part)
+    returns = fn._schema.returns
+    return len(returns) > 1 or (len(returns) == 1 and "[]" in str(returns[0].type))
+
+
+def emit_call(plan: Plan, source: CppSource, runs: Sequence[Callable], constants: Sequence[Any] = (),
+              outs: Sequence[out_of.Out] | None = None, single: bool = False,
+              overrides: dict[str, Callable] | None = None) -> CallSource:
+    """The Python of a plan. runs: the loaded functions of `source.runs`; constants: tensors for the last placeholders;
+    outs, single: from `Aten`; overrides: callables to use for targets, instead of torch's dispatcher."""
+    return CallPrinter(plan, source, runs, constants, overrides).print(outs, single)

@@ -1,0 +1,112 @@
+"""What every printer needs of a plan: which loop a value belongs in, what is computed once outside it, the user's line."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bytejit.codegen import index as ix
+from bytejit.codegen.loops import Call, Expr, Kernel, Pass, Plan, Reduce, walk
+
+
+def axes_of(index: Any) -> frozenset[str]:
+    """Axes that an index names, those inside the values that it reads aside (they are operands of their own)."""
+    return frozenset(ix.variables(ix.index(index)))
+
+
+def symbols_in(index: Any) -> Iterable[str]:
+    """Size symbols of an index or size, in order of use."""
+    if type(index) is ix.Index:
+        for atom in ix.atoms(index):
+            if type(atom) is ix.Sym:
+                yield atom.parts[0]
+
+
+def kernel_symbols(kernel: Kernel) -> tuple[str, ...]:
+    """Every size symbol that a kernel's sizes and offsets name, sorted."""
+    found: set[str] = set()
+    for p in kernel.passes:
+        for axis in (*kernel.axes, *p.axes):
+            found.update(symbols_in(axis.size))
+        for e in walk(p.roots()):
+            for index in e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ():
+                found.update(symbols_in(index))
+        for s in p.stores:
+            for c in s.coords:
+                found.update(symbols_in(c))
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An expression and the depth of the loop nest that it is evaluated at: 0 before the pass's loops."""
+    expr: Expr
+    depth: int
+
+
+def place(p: Pass, nest: Sequence[str], refs: dict[str, frozenset[str]]) -> tuple[Placed, ...]:
+    """Each expression of a pass, operands first, at the outermost depth where its axes are known.
+
+    nest: the pass's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all of them
+    for a scan read in its own pass).
+    """
+    depth_of = {name: i + 1 for i, name in enumerate(nest)}
+    depths: dict[int, int] = {}
+    out = []
+    for e in walk(p.roots()):
+        depth = max((depths[id(a)] for a in e.needs), default=0)
+        names: frozenset[str] = frozenset()
+        if e.kind == "load":
+            names = frozenset().union(*(axes_of(c) for c in e.attr)) if e.attr else names
+        elif e.kind == "index":
+            names = axes_of(e.attr)
+        elif e.kind == "ref":
+            names = refs.get(e.name, names)
+        depth = max([depth, *(depth_of[n] for n in names if n in depth_of)])
+        depths[id(e)] = depth
+        out.append(Placed(e, depth))
+    return tuple(out)
+
+
+def below(e: Expr, wanted: Iterable[Expr]) -> bool:
+    """Whether any of `wanted` is e or an operand of e, at any depth."""
+    ids = {id(w) for w in wanted}
+    return any(id(x) in ids for x in walk((e,)))
+
+
+def running(p: Pass) -> dict[str, Reduce]:
+    """The scans of a pass by name."""
+    return {r.name: r for r in p.reduces if r.running}
+
+
+def comment(where: Any) -> str:
+    """`model.py:14 x*y`; "" when the place is not known."""
+    if where is None:
+        return ""
+    source = " ".join(str(getattr(where, "source", "") or "").split())
+    text = f"{getattr(where, 'short', where)} {source}".strip()
+    return text.replace("\\", "/")[:100]
+
+
+def segments(plan: Plan) -> list[list[int]]:
+    """Positions of steps in runs: kernels that follow one another are one run, an extern call is one by itself."""
+    out: list[list[int]] = []
+    for i, step in enumerate(plan.steps):
+        if isinstance(step, Call) and out and isinstance(plan.steps[out[-1][-1]], Call):
+            out[-1].append(i)
+        else:
+            out.append([i])
+    return out
+
+
+def traffic(plan: Plan, call: Call) -> int:
+    """Bytes of the buffers that a kernel reads and writes, each once; symbolic sizes count as 64."""
+    from bytejit.codegen.loops import itemsize
+    total = 0
+    for name in (*call.reads, *call.writes):
+        b = plan.buffers[name]
+        n = itemsize(b.dtype)
+        for size in b.shape:
+            n *= size if isinstance(size, int) else 64
+        total += n
+    return total
