@@ -19,6 +19,7 @@ from bytejit.codegen.loops import Axis, Buffer, Call, Expr, Pass, PassSchedule, 
 from bytejit.codegen.optable import OpTable
 
 STACK = 64 * 1024      # bytes of a thread's rows that may lie on the stack
+LONG = 8192            # elements of a row from which sums of floats are kept in two levels: rounding grows with the additions
 CHUNK = 1024           # elements whose trigonometric arguments are checked together: stays in the first cache
 
 
@@ -356,9 +357,24 @@ class KernelPrinter:
         exact = isinstance(size, int) and size % n.lanes == 0 and high == self.index(size)
         t.open("")
         t.add(f"i64 turn = {low};")
-        t.open(f"for (; turn + {n.lanes} <= {high}; turn += {n.lanes})")
+        levels = [r for r in n.p.reduces if self.long(r, n)]
+        if levels:
+            for r in levels:
+                t.add(f"alignas(64) {r.dtype} {r.name}_high[{n.lanes}] = {{}};")
+            t.open(f"for (i64 stop = turn; turn + {n.lanes} <= {high};)")
+            t.add(f"stop = {self.least(f'stop + {n.lanes * 64}', high)};")
+            t.open(f"for (; turn + {n.lanes} <= stop; turn += {n.lanes})")
+        else:
+            t.open(f"for (; turn + {n.lanes} <= {high}; turn += {n.lanes})")
         self.turn(n, axis, str(n.lanes))
         t.close()
+        if levels:
+            for r in levels:
+                t.add("#pragma omp simd")
+                t.add(f"for (int k = 0; k < {n.lanes}; ++k) {r.name}_high[k] += {r.name}_part[k], {r.name}_part[k] = 0;")
+            t.close()
+            for r in levels:
+                t.add(f"for (int k = 0; k < {n.lanes}; ++k) {r.name}_part[k] = {r.name}_high[k];")
         if not exact:
             self.names.clear()
             self.names.update(saved)
@@ -373,6 +389,11 @@ class KernelPrinter:
         t.add(f"const i64 {axis} = turn + lane;")
         self.body(n, len(n.names), False, lane="lane")
         t.close()
+
+    def long(self, r: Reduce, n: Nest) -> bool:
+        """Whether a sum adds so many floats that its lanes are emptied into a second level now and then."""
+        size = self.sizes[n.names[-1]]
+        return r.kind == "sum" and r.dtype in ("f32", "f64") and not (isinstance(size, int) and size < LONG)
 
     # ---- statements -----------------------------------------------------------------------------------------------
     def statements(self, n: Nest, depth: int, only: list[Expr] | None = None, far: bool = False) -> None:

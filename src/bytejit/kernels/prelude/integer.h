@@ -79,4 +79,11 @@ BJ i64 bound(i64 i, i64 size, i32* err) {
     return bad ? 0 : i;
 }
 
+// The same without the wrap: a negative index is a fault.
+BJ i64 inside(i64 i, i64 size, i32* err) {
+    bool bad = i < 0 || i >= size;
+    *err |= bad ? BJ_FAULT_INDEX : 0;
+    return bad ? 0 : i;
+}
+
 }  // namespace bj
