@@ -1,7 +1,9 @@
 """Code objects as instructions with stack layout, live and surely assigned locals, handlers: where execution may resume.
 
 Pure analysis, no torch. A *slot* of the stack is described by one byte: ``OBJ`` (a Python object), ``NULL`` (what
-PUSH_NULL and the method bit leave), ``MAYBE`` (either: a local that an inlined comprehension saved).
+PUSH_NULL and the method bit leave), ``MAYBE`` (either: a local that an inlined comprehension saved), ``ASIDE`` and
+``ASIDE_NULL`` (the content of a cell variable's slot that an inlined comprehension put aside: its slot holds something
+else meanwhile, so nothing may resume there).
 The analysis describes the *rewritten* form of method loads: NULL and a bound attribute, never (function, self), so that
 which slots hold NULL is known without running (see docs/architecture.md, part 1).
 """
@@ -16,7 +18,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
 
-OBJ, NULL, MAYBE = b"o"[0], b"n"[0], b"m"[0]
+OBJ, NULL, MAYBE, ASIDE, ASIDE_NULL = b"onmcz"
 
 OPNAME = dis.opname
 OPMAP = {name: op for name, op in dis.opmap.items() if op < 256}  # 3.12 lists the compiler's pseudo opcodes as well
@@ -107,13 +109,12 @@ class Try:
 class State(NamedTuple):
     """What is known on entry to an instruction.
 
-    ``stack``: a byte a slot. ``handlers``: offsets of the exception handlers being executed. ``swapped``: cell slots whose
-    cell an inlined comprehension has put aside. ``must``, ``may``: masks of the slots surely, possibly assigned.
+    ``stack``: a byte a slot. ``handlers``: offsets of the exception handlers being executed. ``must``, ``may``: masks of
+    the slots surely, possibly assigned.
     """
 
     stack: bytes
     handlers: tuple[int, ...]
-    swapped: tuple[int, ...]
     must: int
     may: int
 
@@ -153,7 +154,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Flow:
-    """The analysed code. Lists are indexed by instruction; ``states[i]`` is None where nothing leads to."""
+    """The analysed code. Lists are indexed by instruction; ``states[i]`` is None where nothing leads to.
+
+    ``cells``: the slot of each of co_cellvars + co_freevars; -1 for a variable that is a cell only within an inlined
+    comprehension (3.12) and a plain local, or nothing, where points are.
+    """
 
     code: CodeType
     instrs: list[Ins]
@@ -162,7 +167,7 @@ class Flow:
     states: list[State | None]
     live: list[int]
     first: int
-    cells: int
+    cells: tuple[int, ...]
 
     def __repr__(self) -> str:
         return f"flow of {self.code.co_qualname}: {len(self.instrs)} instructions, {len(self.tries)} try ranges"
@@ -218,8 +223,14 @@ def analyse(code: CodeType) -> Flow:
         raise CannotRewrite(f"{code.co_qualname}: its code has no RESUME")
     writes = [local_effects(ins, code) for ins in instrs]
     states = flow_states(code, instrs, caught, writes)
-    cells = sum(1 << slot for slot in cell_slots(code))
-    return Flow(code, instrs, tries, caught, states, liveness(code, instrs, caught, writes), first, cells)
+    for ins, state in zip(instrs, states, strict=True):
+        if ins.op == CLEARING and state is not None and not state.may >> ins.arg & 1:
+            writes[ins.index] = 0, 0, 1 << ins.arg  # it saves nothing: the comprehension's own variable is not live before
+    made = {ins.arg for ins in instrs[:first] if OPNAME[ins.op] == "MAKE_CELL"}
+    own = len(code.co_cellvars)
+    cells = tuple(slot if n >= own or slot in made else -1 for n, slot in enumerate(cell_slots(code)))
+    live = liveness(code, instrs, caught, writes, cells)
+    return Flow(code, instrs, tries, caught, states, live, first, cells)
 
 
 def decode(code: CodeType) -> tuple[list[Ins], dict[int, int]]:
@@ -342,32 +353,29 @@ def merge(old: State | None, new: State, code: CodeType, ins: Ins) -> State:
         stack = bytes(a if a == b else MAYBE for a, b in zip(stack, new.stack, strict=True))
     # two ways in that disagree on the handlers: no exit may go there (-1 equals no site's handlers)
     handlers = old.handlers if old.handlers == new.handlers else (-1,)
-    swapped = old.swapped if old.swapped == new.swapped else tuple(sorted({*old.swapped, *new.swapped}))
-    return State(stack, handlers, swapped, old.must & new.must, old.may | new.may)
+    return State(stack, handlers, old.must & new.must, old.may | new.may)
 
 
 def step(state: State, ins: Ins, jump: bool, effects: tuple[int, int, int], cells: frozenset[int]) -> State:
     """The state after one instruction. ``effects``: its `local_effects`."""
     op, kind = ins.op, OBJ
-    stack, handlers, swapped, must, may = state
+    stack, handlers, must, may = state
     if op == CLEARING:
         kind = OBJ if must >> ins.arg & 1 else MAYBE if may >> ins.arg & 1 else NULL
         if ins.arg in cells:
-            swapped += (ins.arg,)
+            kind = ASIDE if kind == OBJ else ASIDE_NULL
     _, on, off = effects
     if on:
         must, may = must | on, may | on
         if op in STORES:
             must, may = stored(ins, stack, must, may)
-            if swapped and op == STORE_FAST and ins.arg in swapped:
-                swapped = tuple(s for s in swapped if s != ins.arg)
     elif off:
         must, may = must & ~off, may & ~off
     elif op == PUSH_EXC_INFO:
         handlers += (ins.start,)
     elif op == POP_EXCEPT:
         handlers = handlers[:-1]
-    return State(push(stack, ins, jump, kind), handlers, swapped, must, may)
+    return State(push(stack, ins, jump, kind), handlers, must, may)
 
 
 def stored(ins: Ins, stack: bytes, must: int, may: int) -> tuple[int, int]:
@@ -375,9 +383,9 @@ def stored(ins: Ins, stack: bytes, must: int, may: int) -> tuple[int, int]:
     slots = (ins.arg,) if ins.op == STORE_FAST else (ins.arg >> 4, ins.arg & 15)
     for below, slot in enumerate(slots if OPNAME[ins.op] != "STORE_FAST_LOAD_FAST" else slots[:1]):
         kind = stack[-1 - below]
-        if kind != OBJ:
+        if kind not in (OBJ, ASIDE):
             must &= ~(1 << slot)
-        if kind == NULL:
+        if kind in (NULL, ASIDE_NULL):
             may &= ~(1 << slot)
     return must, may
 
@@ -389,7 +397,7 @@ def entry_state(code: CodeType) -> State:
     given = (1 << args) - 1
     for slot in cell_slots(code)[len(code.co_cellvars) :]:
         given |= 1 << slot
-    return State(b"", (), (), given, given)
+    return State(b"", (), given, given)
 
 
 def flow_states(
@@ -410,7 +418,7 @@ def flow_states(
                 # the exception may come before or after the instruction changed its local
                 low, high = (state.must, state.may) if after is None else (state.must & after.must, state.may | after.may)
                 head = state.stack[: entry.depth] + (b"oo" if entry.lasti else b"o")
-                onward.append((entry.target, State(head, state.handlers, state.swapped, low, high)))
+                onward.append((entry.target, State(head, state.handlers, low, high)))
             if ins.target >= 0:
                 onward.append((ins.target, step(state, ins, True, effects[i], cells)))
             for target, new in onward:
@@ -464,12 +472,17 @@ def local_effects(ins: Ins, code: CodeType) -> tuple[int, int, int]:
 
 
 def liveness(
-    code: CodeType, instrs: list[Ins], caught: list[Try | None], effects: list[tuple[int, int, int]]
+    code: CodeType,
+    instrs: list[Ins],
+    caught: list[Try | None],
+    effects: list[tuple[int, int, int]],
+    cells: tuple[int, ...],
 ) -> list[int]:
     """Masks of the locals (no cells) that may be read from each instruction on."""
     locals_mask = (1 << code.co_nlocals) - 1
-    for slot in cell_slots(code):
-        locals_mask &= ~(1 << slot)
+    for slot in cells:
+        if slot >= 0:
+            locals_mask &= ~(1 << slot)
     count = len(instrs)
     if FRAME_READERS.intersection(code.co_names):
         return [locals_mask] * count
@@ -559,11 +572,11 @@ def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
 def legal(flow: Flow, i: int) -> bool:
     """May execution resume at this instruction?"""
     state, ins = flow.states[i] if i < len(flow.instrs) else None, None
-    if state is None or state.swapped or state.handlers[-1:] == (-1,) or i < flow.first:
+    if state is None or ASIDE in state.stack or ASIDE_NULL in state.stack or state.handlers[-1:] == (-1,) or i < flow.first:
         return False
     ins, before = flow.instrs[i], flow.instrs[i - 1]
     if ins.op in AFTER_LOOP or (before.op in AFTER_LOOP and OPNAME[ins.op] in ("POP_TOP", "POP_ITER")):
         return False
     if OPNAME[ins.op] == "RESUME" or (ins.op in CALL_INSIDE and before.op in CALL_PREFIX):
         return False
-    return state.must & flow.cells == flow.cells
+    return all(slot < 0 or state.must >> slot & 1 for slot in flow.cells)

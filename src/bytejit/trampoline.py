@@ -119,7 +119,7 @@ CALL, PRECALL, TO_BOOL = _op("CALL"), _op("PRECALL"), _op("TO_BOOL")
 IF_FALSE = _op("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 IF_TRUE = _op("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 IF_NOT_NONE = _op("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
-POP_EXCEPT = _op("POP_EXCEPT")
+POP_EXCEPT, NOP = _op("POP_EXCEPT"), _op("NOP")
 FORWARD, RERAISE, RETURN = _op("JUMP_FORWARD"), _op("RERAISE"), _op("RETURN_VALUE")
 # no check for signals on the way: an exception raised there would miss the handlers of the point jumped to
 BACK = _op("JUMP_BACKWARD_NO_INTERRUPT")
@@ -143,9 +143,9 @@ class Writer:
         self.slots = [self._hide(f".s{i}") for i in range(depth)]
         self.path, self.raised, self.before = self._hide(".k"), self._hide(".e"), self._hide(".x")
         self.shift = len(self.hidden)
-        self.cell_slots = [self._moved(slot) for slot in blocks.cell_slots(code)]
+        self.cell_slots = [self._moved(slot) for slot in flow.cells]
         self.unbound = self._const(UNBOUND)
-        self.zero = self._const(0)
+        self.zero, self.none = self._const(0), self._const(None)
         self.bodies: dict[int, int] = {}
         self.stacksize = code.co_stacksize
         self.late: list[tuple] = []
@@ -323,7 +323,10 @@ class Writer:
                 self._load_maybe(slot, pushed)
             pushed += 1
         for slot in self.cell_slots:
-            self.emit(LOAD_CELL, slot)
+            if slot < 0:
+                self.emit(LOAD_CONST, self.none)
+            else:
+                self.emit(LOAD_CELL, slot)
         return pushed - 2 + len(self.cell_slots)
 
     def _load_maybe(self, slot: int, depth: int) -> None:
@@ -332,6 +335,7 @@ class Writer:
         outer, self.guarded = self.guarded, self._range(missing, depth)
         self.emit(LOAD_CHECKED, slot)
         self.guarded = outer
+        self.emit(NOP)  # or 3.13 would look up what the dispatcher raises in this load's range, one unit before the call
         self.place(done)
         self.late.append((missing, done, outer, self.here))
 
