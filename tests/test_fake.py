@@ -11,46 +11,186 @@ from bytejit.fake import DataDependent, FakeMode, NoFake, fake_like, fake_of_spe
 from bytejit.spec import Spec
 
 PROGRAMS = {
-    "arith": lambda x, y: (x + y, x - 1, 2 - x, x * 2.5, x / 3, x // 2, x % 2, x ** 2, x ** y, -x, abs(x)),
-    "int": lambda x, y: (x.int() + 1, x.int() + 1.5, x.int() / 2, x.bool() + x.int(), x.int() * x, x.long() // 2, x.bool() & True),
+    "arith": lambda x, y: (x + y, x - 1, 2 - x, x * 2.5, x / 3, x // 2, x % 2, x**2, x**y, -x, abs(x)),
+    "int": lambda x, y: (
+        x.int() + 1,
+        x.int() + 1.5,
+        x.int() / 2,
+        x.bool() + x.int(),
+        x.int() * x,
+        x.long() // 2,
+        x.bool() & True,
+    ),
     "compare": lambda x, y: (x > y, x == 1, torch.logical_not(x), x.isnan(), torch.isfinite(x), x.int() < 2.5),
-    "unary": lambda x, y: (x.sin(), x.int().sin(), x.exp(), F.gelu(x), F.silu(x), x.relu(), x.sigmoid(), x.clamp(0, 1), x.clamp(min=0)),
-    "transposed": lambda x, y: (x.t() + 1, x.t().sin(), x.t() + x.t(), x.t().contiguous(), x.t().clone(), torch.zeros_like(x.t())),
-    "mixed": lambda x, y: (x.t() + x.reshape(4, 3), x[:, ::2] * 2, x[:, None] + x, x.expand(2, 3, 4) + 1, x.t()[1:] + x.t()[:1]),
-    "views": lambda x, y: (x.view(-1), x[1], x[:, 1:3], x[..., None], x.unsqueeze(1).squeeze(), x.permute(1, 0), x.unfold(1, 2, 1),
-                           x.as_strided((2, 2), (1, 4), 1), x.diagonal(), x.t().reshape(-1), x.flatten(), x.narrow(1, 1, 2)),
+    "unary": lambda x, y: (
+        x.sin(),
+        x.int().sin(),
+        x.exp(),
+        F.gelu(x),
+        F.silu(x),
+        x.relu(),
+        x.sigmoid(),
+        x.clamp(0, 1),
+        x.clamp(min=0),
+    ),
+    "transposed": lambda x, y: (
+        x.t() + 1,
+        x.t().sin(),
+        x.t() + x.t(),
+        x.t().contiguous(),
+        x.t().clone(),
+        torch.zeros_like(x.t()),
+    ),
+    "mixed": lambda x, y: (
+        x.t() + x.reshape(4, 3),
+        x[:, ::2] * 2,
+        x[:, None] + x,
+        x.expand(2, 3, 4) + 1,
+        x.t()[1:] + x.t()[:1],
+    ),
+    "views": lambda x, y: (
+        x.view(-1),
+        x[1],
+        x[:, 1:3],
+        x[..., None],
+        x.unsqueeze(1).squeeze(),
+        x.permute(1, 0),
+        x.unfold(1, 2, 1),
+        x.as_strided((2, 2), (1, 4), 1),
+        x.diagonal(),
+        x.t().reshape(-1),
+        x.flatten(),
+        x.narrow(1, 1, 2),
+    ),
     "pieces": lambda x, y: (*x.split(2, 1), *x.chunk(3, 1), *x.unbind(0), *torch.split(x, [1, 3], 1)),
-    "reduce": lambda x, y: (x.sum(), x.sum(1), x.mean(0, keepdim=True), x.amax(-1), x.max(), *x.max(1), x.argmax(), x.var(1), x.std(),
-                            x.any(), (x > 0).all(1), x.int().sum(), x.norm(), x.logsumexp(1), x.cumsum(0), x.prod()),
-    "matmul": lambda x, y: (x @ x.t(), x @ x[0], F.linear(x, y.new_ones(5, 4)), torch.addmm(y.new_ones(3), x, x.t()),
-                            x.expand(2, 3, 4) @ x.t(), torch.einsum("ij,kj->ik", x, x), torch.baddbmm(x.new_ones(2, 3, 3),
-                            x.expand(2, 3, 4), x.t().expand(2, 4, 3))),
-    "norms": lambda x, y: (F.softmax(x, -1), F.log_softmax(x, 0), F.layer_norm(x, (4,)), F.normalize(x), F.dropout(x, 0.5)),
-    "images": lambda x, y: (F.conv2d(x.new_ones(2, 3, 8, 9), x.new_ones(5, 3, 3, 2), padding=1, stride=2),
-                            F.max_pool2d(x.new_ones(2, 3, 8, 9), 3, 2, 1), F.avg_pool2d(x.new_ones(2, 3, 8, 9), 2),
-                            F.adaptive_avg_pool2d(x.new_ones(2, 3, 8, 9), 3), F.interpolate(x.new_ones(2, 3, 8, 9), scale_factor=2),
-                            F.batch_norm(x.new_ones(2, 3, 8, 9), x.new_ones(3), x.new_ones(3)),
-                            F.conv_transpose2d(x.new_ones(1, 3, 4, 4), x.new_ones(3, 2, 3, 3), stride=2)),
+    "reduce": lambda x, y: (
+        x.sum(),
+        x.sum(1),
+        x.mean(0, keepdim=True),
+        x.amax(-1),
+        x.max(),
+        *x.max(1),
+        x.argmax(),
+        x.var(1),
+        x.std(),
+        x.any(),
+        (x > 0).all(1),
+        x.int().sum(),
+        x.norm(),
+        x.logsumexp(1),
+        x.cumsum(0),
+        x.prod(),
+    ),
+    "matmul": lambda x, y: (
+        x @ x.t(),
+        x @ x[0],
+        F.linear(x, y.new_ones(5, 4)),
+        torch.addmm(y.new_ones(3), x, x.t()),
+        x.expand(2, 3, 4) @ x.t(),
+        torch.einsum("ij,kj->ik", x, x),
+        torch.baddbmm(x.new_ones(2, 3, 3), x.expand(2, 3, 4), x.t().expand(2, 4, 3)),
+    ),
+    "norms": lambda x, y: (
+        F.softmax(x, -1),
+        F.log_softmax(x, 0),
+        F.layer_norm(x, (4,)),
+        F.normalize(x),
+        F.dropout(x, 0.5),
+    ),
+    "images": lambda x, y: (
+        F.conv2d(x.new_ones(2, 3, 8, 9), x.new_ones(5, 3, 3, 2), padding=1, stride=2),
+        F.max_pool2d(x.new_ones(2, 3, 8, 9), 3, 2, 1),
+        F.avg_pool2d(x.new_ones(2, 3, 8, 9), 2),
+        F.adaptive_avg_pool2d(x.new_ones(2, 3, 8, 9), 3),
+        F.interpolate(x.new_ones(2, 3, 8, 9), scale_factor=2),
+        F.batch_norm(x.new_ones(2, 3, 8, 9), x.new_ones(3), x.new_ones(3)),
+        F.conv_transpose2d(x.new_ones(1, 3, 4, 4), x.new_ones(3, 2, 3, 3), stride=2),
+    ),
     "channels_last": lambda x, y: [
-        f(x.new_ones(2, 3, 8, 9).to(memory_format=torch.channels_last)) for f in (
-            torch.relu, lambda t: t + 1, lambda t: t + t.contiguous(), lambda t: t.contiguous() + t, torch.clone, lambda t: F.max_pool2d(t, 2),
-            lambda t: F.conv2d(t, t.new_ones(5, 3, 3, 3)), lambda t: t.mean((2, 3)), lambda t: F.avg_pool2d(t, 2), lambda t: t.to(torch.float64))],
-    "index": lambda x, y: (x[[0, 1]], x[:, torch.tensor([0, 2])], torch.gather(x, 1, x.long().clamp(0, 3)), x.index_select(1, torch.tensor([1])),
-                           torch.cat([x, x], 1), torch.stack([x, x]), torch.where(x > 0, x, 0.0), x.masked_fill(x > 0, 0), x.tril(), x.roll(1),
-                           F.embedding(torch.tensor([[0, 1]]), x), x.topk(2).values, x.sort().indices, F.pad(x, (1, 1)), x.flip(0)),
-    "factories": lambda x, y: (torch.zeros(2, 3), torch.ones(2, dtype=torch.int32), torch.arange(5), torch.arange(0, 1, 0.25), torch.full((2,), 1.5),
-                               torch.empty_like(x), x.new_zeros(3), torch.tensor([1, 2]), torch.tensor(2.5), torch.linspace(0, 1, 5),
-                               torch.eye(3), torch.rand(2), torch.randn(2, 2), torch.randint(0, 5, (3,)), torch.full((), 3)),
-    "in_place": lambda x, y: (x.clone().add_(1), x.clone().mul_(x), x.clone().relu_(), x.clone().t_(), x.clone().unsqueeze_(0), x.clone().fill_(2),
-                              x.clone().zero_(), x.clone().copy_(y), x.clone().squeeze_()),
-    "scalars": lambda x, y: (x * x.sum(), x.double() * x.sum(), x.half() + x.double().sum(), x.int() * x.sum(), x.sum() + 1, x.half() * 2.5,
-                             torch.add(x, y, alpha=2), torch.lerp(x, x, 0.5), torch.addcmul(x, x, x), x.float() + 1j),
+        f(x.new_ones(2, 3, 8, 9).to(memory_format=torch.channels_last))
+        for f in (
+            torch.relu,
+            lambda t: t + 1,
+            lambda t: t + t.contiguous(),
+            lambda t: t.contiguous() + t,
+            torch.clone,
+            lambda t: F.max_pool2d(t, 2),
+            lambda t: F.conv2d(t, t.new_ones(5, 3, 3, 3)),
+            lambda t: t.mean((2, 3)),
+            lambda t: F.avg_pool2d(t, 2),
+            lambda t: t.to(torch.float64),
+        )
+    ],
+    "index": lambda x, y: (
+        x[[0, 1]],
+        x[:, torch.tensor([0, 2])],
+        torch.gather(x, 1, x.long().clamp(0, 3)),
+        x.index_select(1, torch.tensor([1])),
+        torch.cat([x, x], 1),
+        torch.stack([x, x]),
+        torch.where(x > 0, x, 0.0),
+        x.masked_fill(x > 0, 0),
+        x.tril(),
+        x.roll(1),
+        F.embedding(torch.tensor([[0, 1]]), x),
+        x.topk(2).values,
+        x.sort().indices,
+        F.pad(x, (1, 1)),
+        x.flip(0),
+    ),
+    "factories": lambda x, y: (
+        torch.zeros(2, 3),
+        torch.ones(2, dtype=torch.int32),
+        torch.arange(5),
+        torch.arange(0, 1, 0.25),
+        torch.full((2,), 1.5),
+        torch.empty_like(x),
+        x.new_zeros(3),
+        torch.tensor([1, 2]),
+        torch.tensor(2.5),
+        torch.linspace(0, 1, 5),
+        torch.eye(3),
+        torch.rand(2),
+        torch.randn(2, 2),
+        torch.randint(0, 5, (3,)),
+        torch.full((), 3),
+    ),
+    "in_place": lambda x, y: (
+        x.clone().add_(1),
+        x.clone().mul_(x),
+        x.clone().relu_(),
+        x.clone().t_(),
+        x.clone().unsqueeze_(0),
+        x.clone().fill_(2),
+        x.clone().zero_(),
+        x.clone().copy_(y),
+        x.clone().squeeze_(),
+    ),
+    "scalars": lambda x, y: (
+        x * x.sum(),
+        x.double() * x.sum(),
+        x.half() + x.double().sum(),
+        x.int() * x.sum(),
+        x.sum() + 1,
+        x.half() * 2.5,
+        torch.add(x, y, alpha=2),
+        torch.lerp(x, x, 0.5),
+        torch.addcmul(x, x, x),
+        x.float() + 1j,
+    ),
 }
 
 
 def seen(value):
     if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.stride(), value.dtype, value.device, value.requires_grad, value.storage_offset()
+        return (
+            tuple(value.shape),
+            value.stride(),
+            value.dtype,
+            value.device,
+            value.requires_grad,
+            value.storage_offset(),
+        )
     if isinstance(value, (list, tuple)):
         return [seen(v) for v in value]
     return value
@@ -111,10 +251,20 @@ def test_inputs_that_share_a_storage():
 
 
 DATA = {
-    "item": lambda x: x.sum().item(), "nonzero": lambda x: x.nonzero(), "bool": lambda x: bool(x.sum() > 0), "tolist": lambda x: x.tolist(),
-    "masked_select": lambda x: torch.masked_select(x, x > 0), "_unique2": lambda x: x.unique(), "equal": lambda x: torch.equal(x, x),
-    "numpy": lambda x: x.numpy(), "float": lambda x: float(x.sum()), "int": lambda x: int(x.sum()), "index": lambda x: range(3)[x.sum().int()],
-    "index with a bool mask": lambda x: x[x > 0], "data_ptr": lambda x: x.data_ptr(), "repeat_interleave": lambda x: x.repeat_interleave(x.long(), 0),
+    "item": lambda x: x.sum().item(),
+    "nonzero": lambda x: x.nonzero(),
+    "bool": lambda x: bool(x.sum() > 0),
+    "tolist": lambda x: x.tolist(),
+    "masked_select": lambda x: torch.masked_select(x, x > 0),
+    "_unique2": lambda x: x.unique(),
+    "equal": lambda x: torch.equal(x, x),
+    "numpy": lambda x: x.numpy(),
+    "float": lambda x: float(x.sum()),
+    "int": lambda x: int(x.sum()),
+    "index": lambda x: range(3)[x.sum().int()],
+    "index with a bool mask": lambda x: x[x > 0],
+    "data_ptr": lambda x: x.data_ptr(),
+    "repeat_interleave": lambda x: x.repeat_interleave(x.long(), 0),
 }
 
 
@@ -125,11 +275,29 @@ def test_data_dependent(op):
     assert caught.value.op == op
 
 
-@pytest.mark.parametrize("call", [
-    lambda a: a + a[:, :2], lambda a: a @ a, lambda a: a.view(5), lambda a: a.view(7, -1), lambda a: a.t().view(12), lambda a: a[5], lambda a: a.sum(3),
-    lambda a: a.transpose(0, 2), lambda a: a.squeeze(4), lambda a: torch.nn.functional.linear(a, a.t()), lambda a: a.unsqueeze(5),
-    lambda a: a.reshape(5, 5), lambda a: torch.stack([a, a[0]]), lambda a: a.expand(5, 5), lambda a: torch.cat([a, a[:, :2]]),
-    lambda a: a.int().mean(), lambda a: a.softmax(3), lambda a: a.int().add_(1.5)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: a + a[:, :2],
+        lambda a: a @ a,
+        lambda a: a.view(5),
+        lambda a: a.view(7, -1),
+        lambda a: a.t().view(12),
+        lambda a: a[5],
+        lambda a: a.sum(3),
+        lambda a: a.transpose(0, 2),
+        lambda a: a.squeeze(4),
+        lambda a: torch.nn.functional.linear(a, a.t()),
+        lambda a: a.unsqueeze(5),
+        lambda a: a.reshape(5, 5),
+        lambda a: torch.stack([a, a[0]]),
+        lambda a: a.expand(5, 5),
+        lambda a: torch.cat([a, a[:, :2]]),
+        lambda a: a.int().mean(),
+        lambda a: a.softmax(3),
+        lambda a: a.int().add_(1.5),
+    ],
+)
 def test_errors_like_eager(call):
     real = torch.randn(3, 4)
     with pytest.raises(Exception) as want:
@@ -195,8 +363,13 @@ assert "torch._dynamo" not in sys.modules
 
 def test_never_loads_a_compiler():
     import os
+
     here = os.path.dirname(os.path.abspath(__file__))
-    code = CODE.format(here=here).replace("test_fake.ROWS", "bytejit.fake.ROWS").replace("test_fake._PLAN", "bytejit.fake._PLAN")
+    code = (
+        CODE.format(here=here)
+        .replace("test_fake.ROWS", "bytejit.fake.ROWS")
+        .replace("test_fake._PLAN", "bytejit.fake._PLAN")
+    )
     code = code.replace("import test_fake\n", "import test_fake, bytejit.fake\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,6 +1,8 @@
-"""Tensors without data: the right shape, strides, dtype, device, autograd and aliasing of every result, and no memory.
+"""Tensors without data: the right shape, strides, dtype, device, autograd and aliasing of every result, and no
+memory.
 
-`Fake` is a wrapper subclass. Frequent ops are inferred by rows (`fake_rows.py`), the rest by torch's meta kernels. An op
+`Fake` is a wrapper subclass. Frequent ops are inferred by rows (`fake_rows.py`), the rest by torch's meta kernels.
+An op
 whose result depends on data raises `DataDependent`. Views share the storage identity of what they view.
 """
 
@@ -37,7 +39,9 @@ class NoFake(NotImplementedError):
 
 
 class Fake(torch.Tensor):
-    """A tensor without data. `m` is its `Meta`: what rows read, since a tensor's own properties cost ten times more."""
+    """A tensor without data. `m` is its `Meta`: what rows read, since a tensor's own properties cost ten
+    times more.
+    """
 
     m: Meta
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -80,8 +84,15 @@ class Fake(torch.Tensor):
 def make(m: Meta, requires_grad: bool = False) -> Fake:
     """A new fake that looks like `m`. Cost: 3 us."""
     fake = torch.Tensor._make_wrapper_subclass(
-        Fake, m.shape, strides=m.stride, storage_offset=m.offset, dtype=m.dtype, device=m.device,
-        requires_grad=requires_grad, storage_size=m.store.nbytes)
+        Fake,
+        m.shape,
+        strides=m.stride,
+        storage_offset=m.offset,
+        dtype=m.dtype,
+        device=m.device,
+        requires_grad=requires_grad,
+        storage_size=m.store.nbytes,
+    )
     fake.m = m
     return fake
 
@@ -102,12 +113,14 @@ def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None) -> Fak
     """The fake of a real tensor: same shape, strides, offset, dtype, device, requires_grad, is_leaf.
 
     `stores` (data pointer of a storage -> Store) lets several inputs that share one storage share its identity.
-    Raises: NoFake on sparse, nested, quantised tensors and on one that requires grad on a device this machine lacks.
+    Raises: NoFake on sparse, nested, quantised and lazily conjugated tensors.
     """
     if type(real) is Fake:
         return real
     if real.layout is not _STRIDED or real.is_nested or real.is_quantized:
         raise NoFake("fake_like", f"layout {real.layout}" if real.layout is not _STRIDED else "nested or quantised")
+    if real.is_conj() or real.is_neg():
+        raise NoFake("fake_like", "lazily conjugated or negated")
     storage = real.untyped_storage()
     if stores is None:
         store = Store(storage.nbytes())
@@ -151,7 +164,7 @@ def storage_id(fake: Fake) -> int:
     return fake.m.store.id
 
 
-# --- inference ------------------------------------------------------------------------------------------------------------
+# --- inference ------------------------------------------------------------------------------------
 
 _PLAN: dict[object, Callable] = {}
 
@@ -203,6 +216,7 @@ def _row_plan(row: Callable, func) -> Callable:
         if type(m) is Meta:
             return args[0] if inplace else make(m)
         return [make(x) for x in m] if type(m) is list else tuple(make(x) for x in m)
+
     return run
 
 
@@ -219,10 +233,13 @@ def _faked(args: tuple) -> tuple:
     return tuple(_faked_one(x) for x in args)
 
 
-# --- torch's meta kernels -------------------------------------------------------------------------------------------------
+# --- torch's meta kernels -------------------------------------------------------------------------
+
 
 def _common_device(fakes: list[Fake]) -> torch.device:
-    """Where a result goes: the device of the first tensor that is no CPU scalar. Raises RuntimeError as eager does."""
+    """Where a result goes: the device of the first tensor that is no CPU scalar. Raises RuntimeError as
+    eager does.
+    """
     device = None
     for fake in fakes:
         m = fake.m

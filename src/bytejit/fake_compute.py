@@ -13,8 +13,11 @@ _BOOL = torch.bool
 def reduced_shape(shape: tuple, dims, keepdim: bool) -> tuple:
     """The shape left after reducing `dims` (None or empty: all of them)."""
     rank = len(shape)
-    gone = range(rank) if dims is None or (not isinstance(dims, int) and len(dims) == 0) else \
-        {wrap_dim(d, rank) for d in ((dims,) if isinstance(dims, int) else dims)}
+    gone = (
+        range(rank)
+        if dims is None or (not isinstance(dims, int) and len(dims) == 0)
+        else {wrap_dim(d, rank) for d in ((dims,) if isinstance(dims, int) else dims)}
+    )
     if keepdim:
         return tuple(1 if i in gone else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in gone)
@@ -130,7 +133,8 @@ def _cumsum(x, dim, *, dtype=None) -> Meta:
     return new(m.shape, None if is_contiguous(m) else needs_meta(), dtype or _sum_dtype(m.dtype), m.device)
 
 
-# --- matmul and convolution -----------------------------------------------------------------------------------------------
+# --- matmul and convolution -----------------------------------------------------------------------
+
 
 def _matched(*tensors) -> None:
     first = tensors[0].m
@@ -145,7 +149,9 @@ def _mm(a, b) -> Meta:
     if len(x.shape) != 2 or len(y.shape) != 2:
         raise NeedsMeta
     if x.shape[1] != y.shape[0]:
-        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({x.shape[0]}x{x.shape[1]} and {y.shape[0]}x{y.shape[1]})")
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({x.shape[0]}x{x.shape[1]} and {y.shape[0]}x{y.shape[1]})"
+        )
     _matched(a, b)
     return new((x.shape[0], y.shape[1]), None, x.dtype, x.device)
 
@@ -223,8 +229,11 @@ def _convolution(x, weight, bias, stride, padding, dilation, transposed, output_
     for i in range(spatial):
         span = dilation[i] * (w.shape[2 + i] - 1) + 1
         n = m.shape[2 + i]
-        size = (n - 1) * stride[i] - 2 * padding[i] + span + output_padding[i] if transposed else \
-            (n + 2 * padding[i] - span) // stride[i] + 1
+        size = (
+            (n - 1) * stride[i] - 2 * padding[i] + span + output_padding[i]
+            if transposed
+            else (n + 2 * padding[i] - span) // stride[i] + 1
+        )
         if size <= 0 or n + 2 * padding[i] < span and not transposed:
             raise NeedsMeta
         sizes.append(size)
@@ -233,7 +242,8 @@ def _convolution(x, weight, bias, stride, padding, dilation, transposed, output_
     return new(shape, channels_last_stride(shape) if last else None, m.dtype, m.device)
 
 
-# --- norms ----------------------------------------------------------------------------------------------------------------
+# --- norms ----------------------------------------------------------------------------------------
+
 
 @row("native_layer_norm")
 def _layer_norm(x, shape, weight, bias, eps) -> tuple:
@@ -255,7 +265,12 @@ def _layer_norm(x, shape, weight, bias, eps) -> tuple:
 @row("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
 def _batch_norm(x, weight, bias, mean, var, training, momentum, eps) -> tuple:
     m = x.m
-    if m.device.type != "cpu" or len(m.shape) < 2 or 0 in m.shape or (weight is not None and weight.m.dtype is not m.dtype):
+    if (
+        m.device.type != "cpu"
+        or len(m.shape) < 2
+        or 0 in m.shape
+        or (weight is not None and weight.m.dtype is not m.dtype)
+    ):
         raise NeedsMeta
     stats = (m.shape[1],) if training else (0,)
     out = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
@@ -278,8 +293,10 @@ def _pooled(x, kernel, stride, padding, dilation, ceil_mode) -> Meta:
         raise NeedsMeta
     kernel, padding, dilation = (_per_dim(v, 2) for v in (kernel, padding, dilation))
     stride = _per_dim(stride, 2) if stride else kernel
-    shape = (*m.shape[:2], *(_window(m.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode)
-                             for i in range(2)))
+    shape = (
+        *m.shape[:2],
+        *(_window(m.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode) for i in range(2)),
+    )
     return new(shape, channels_last_stride(shape) if suggests_channels_last(m) else None, m.dtype, m.device)
 
 
@@ -290,7 +307,9 @@ def _max_pool2d(x, kernel, stride=(), padding=(0,), dilation=(1,), ceil_mode=Fal
 
 
 @row("avg_pool2d")
-def _avg_pool2d(x, kernel, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None) -> Meta:
+def _avg_pool2d(
+    x, kernel, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None
+) -> Meta:
     return _pooled(x, kernel, stride, padding, (1,), ceil_mode)
 
 
@@ -312,4 +331,3 @@ def _gather(x, dim, index, *, sparse_grad=False) -> Meta:
     if m.dtype not in (torch.int64, torch.int32) or len(m.shape) != len(x.m.shape):
         raise NeedsMeta
     return new(m.shape, None, x.m.dtype, x.m.device)
-

@@ -1,8 +1,11 @@
 """Torch's own meta kernels as the fallback of fake tensors, without what they drag in.
 
-Meta kernels written in Python are wrapped by `torch._compile._disable_dynamo`: the first call of each looks for a cached
-attribute on the function, and without it imports torch._dynamo (over a second). `keep_plain` puts a forwarder there that runs
-the plain function as long as torch._dynamo is not loaded, and steps aside for good once the user's program has loaded it.
+Meta kernels written in Python are wrapped by `torch._compile._disable_dynamo`: the first call of each looks for a
+cached
+attribute on the function, and without it imports torch._dynamo (over a second). `keep_plain` puts a forwarder
+there that runs
+the plain function as long as torch._dynamo is not loaded, and steps aside for good once the user's program has
+loaded it.
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ def _functions_of(module: ModuleType):
 
 
 def keep_plain() -> int:
-    """Let torch's Python references and decompositions run without torch._dynamo. Idempotent; returns how many it set.
+    """Let torch's Python references and decompositions run without torch._dynamo. Idempotent; returns how many it
+    set.
 
     Cost: some 10 ms, once, and nothing at all when torch._dynamo is loaded already.
     """
@@ -66,14 +70,26 @@ def keep_plain() -> int:
     import torch._refs
 
     found = []
-    for name in ("torch._refs", "torch._refs.nn.functional", "torch._refs.special", "torch._refs.linalg", "torch._refs.fft",
-                 "torch._refs._conversions", "torch._decomp.decompositions", "torch._meta_registrations",
-                 "torch._prims", "torch._prims_common.wrappers"):
+    for name in (
+        "torch._refs",
+        "torch._refs.nn.functional",
+        "torch._refs.special",
+        "torch._refs.linalg",
+        "torch._refs.fft",
+        "torch._refs._conversions",
+        "torch._decomp.decompositions",
+        "torch._meta_registrations",
+        "torch._prims",
+        "torch._prims_common.wrappers",
+    ):
         module = sys.modules.get(name)
         if module is not None:
             found += _functions_of(module)
-    for table in (torch._decomp.decomposition_table, torch._decomp.meta_table,
-                  torch._decomp.global_decomposition_table["pre_autograd"]):
+    for table in (
+        torch._decomp.decomposition_table,
+        torch._decomp.meta_table,
+        torch._decomp.global_decomposition_table["pre_autograd"],
+    ):
         found += table.values()
     seen: set[int] = set()
     count = sum(_unwrap_chain(fn, seen) for fn in found)

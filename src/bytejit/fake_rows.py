@@ -1,6 +1,7 @@
 """Rows of `fake.py`: what the frequent ATen ops give, inferred in a few microseconds.
 
-A row is a function with the op's own signature that reads `x.m` of its tensor arguments and returns a `Meta` (or several).
+A row is a function with the op's own signature that reads `x.m` of its tensor arguments and returns a `Meta` (or
+several).
 It raises `NeedsMeta` for what it does not handle; then torch's meta kernel answers, also with eager's error message.
 """
 
@@ -38,7 +39,9 @@ class Store:
 
 
 class Meta:
-    """What a fake looks like. `offset` and `stride` in elements. Not frozen for speed alone: nobody writes into one."""
+    """What a fake looks like. `offset` and `stride` in elements. Not frozen for speed alone: nobody
+    writes into one.
+    """
 
     __slots__ = ("shape", "stride", "offset", "dtype", "device", "store")
 
@@ -118,7 +121,8 @@ def wrap_dim(dim: int, rank: int) -> int:
     return dim + span if dim < 0 else dim
 
 
-# --- element-wise ---------------------------------------------------------------------------------------------------------
+# --- element-wise ---------------------------------------------------------------------------------
+
 
 def broadcast(shapes: list[tuple]) -> tuple:
     """The shape that several broadcast to. Raises RuntimeError with eager's words."""
@@ -130,14 +134,18 @@ def broadcast(shapes: list[tuple]) -> tuple:
             have = out[pad + i]
             if size != have and size != 1:
                 if have != 1:
-                    raise RuntimeError(f"The size of tensor a ({have}) must match the size of tensor b ({size}) "
-                                       f"at non-singleton dimension {pad + i}")
+                    raise RuntimeError(
+                        f"The size of tensor a ({have}) must match the size of tensor b ({size}) "
+                        f"at non-singleton dimension {pad + i}"
+                    )
                 out[pad + i] = size
     return tuple(out)
 
 
 def device_of(metas: list[Meta]) -> torch.device:
-    """The result's device: a 0-dim CPU tensor follows the others. Raises NeedsMeta on a mixture that eager refuses."""
+    """The result's device: a 0-dim CPU tensor follows the others. Raises NeedsMeta on a mixture that
+    eager refuses.
+    """
     device = metas[0].device
     for m in metas[1:]:
         if m.device != device:
@@ -167,8 +175,13 @@ def sorted_dims(shape: tuple, metas: list[Meta]) -> list[int]:
     operands = []
     for m in metas:
         pad = rank - len(m.shape)
-        operands.append((0,) * pad + tuple(
-            0 if size == 1 and shape[pad + i] != 1 else stride for i, (size, stride) in enumerate(zip(m.shape, m.stride))))
+        operands.append(
+            (0,) * pad
+            + tuple(
+                0 if size == 1 and shape[pad + i] != 1 else stride
+                for i, (size, stride) in enumerate(zip(m.shape, m.stride))
+            )
+        )
     perm = list(range(rank - 1, -1, -1))
     for i in range(1, rank):
         at = i
@@ -359,8 +372,10 @@ def _in_place(x, *operands, **options) -> Meta:
 
 for _name in "neg relu floor ceil round trunc sign sgn bitwise_not hardtanh threshold leaky_relu nan_to_num".split():
     ROWS[f"aten::{_name}"] = _same_dtype
-for _name in ("sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt "
-              "sigmoid erf erfc erfinv reciprocal lgamma digamma special_i0e sinc").split():
+for _name in (
+    "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt "
+    "sigmoid erf erfc erfinv reciprocal lgamma digamma special_i0e sinc"
+).split():
     ROWS[f"aten::{_name}"] = _float_dtype
 for _name in "gelu silu mish softplus hardswish hardsigmoid elu celu log_sigmoid".split():
     ROWS[f"aten::{_name}"] = _only_float
@@ -373,8 +388,9 @@ ROWS["aten::div.Tensor"] = ROWS["aten::div.Scalar"] = ROWS["aten::atan2"] = _tru
 ROWS["aten::div.Tensor_mode"] = ROWS["aten::div.Scalar_mode"] = _divide_mode
 for _name in "maximum minimum fmax fmin floor_divide".split():
     ROWS[f"aten::{_name}"] = _promoting
-for _name in ("remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor_divide.Scalar pow.Tensor_Tensor "
-              "pow.Scalar").split():
+for _name in (
+    "remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor_divide.Scalar pow.Tensor_Tensor pow.Scalar"
+).split():
     ROWS[f"aten::{_name}"] = _promoting
 for _name in "eq ne lt le gt ge".split():
     ROWS[f"aten::{_name}.Tensor"] = ROWS[f"aten::{_name}.Scalar"] = _compare_op
@@ -384,8 +400,10 @@ for _name in "bitwise_and bitwise_or bitwise_xor".split():
     ROWS[f"aten::{_name}.Tensor"] = ROWS[f"aten::{_name}.Scalar"] = _bitwise
 for _name in "addcmul addcdiv lerp.Tensor".split():
     ROWS[f"aten::{_name}"] = _three
-for _name in ("add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor add_.Scalar sub_.Scalar mul_.Scalar div_.Scalar relu_ neg_ sigmoid_ "
-              "tanh_ exp_ sqrt_ clamp_ clamp_min_ clamp_max_ hardtanh_ silu_ zero_ fill_.Scalar addcmul_ addcdiv_").split():
+for _name in (
+    "add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor add_.Scalar sub_.Scalar mul_.Scalar div_.Scalar relu_ neg_ "
+    "sigmoid_ tanh_ exp_ sqrt_ clamp_ clamp_min_ clamp_max_ hardtanh_ silu_ zero_ fill_.Scalar addcmul_ addcdiv_"
+).split():
     ROWS[f"aten::{_name}"] = _in_place
 
 

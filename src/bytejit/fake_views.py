@@ -6,8 +6,20 @@ import math
 
 import torch
 
-from .fake_rows import (Meta, NeedsMeta, channels_last_stride, is_contiguous, is_dense, new, numel, permuted_stride, promoted,
-                        row, sorted_dims, wrap_dim)
+from .fake_rows import (
+    Meta,
+    NeedsMeta,
+    channels_last_stride,
+    is_contiguous,
+    is_dense,
+    new,
+    numel,
+    permuted_stride,
+    promoted,
+    row,
+    sorted_dims,
+    wrap_dim,
+)
 from .spec import contiguous_stride
 
 _Tensor = torch.Tensor
@@ -40,9 +52,14 @@ def infer_size(shape, n) -> tuple:
             raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {n}")
         return tuple(shape)
     if known == 0:
-        raise RuntimeError(f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension "
-                           "size -1 can be any value and is ambiguous") if n == 0 else RuntimeError(
-                               f"shape '{list(shape)}' is invalid for input of size {n}")
+        raise (
+            RuntimeError(
+                f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension "
+                "size -1 can be any value and is ambiguous"
+            )
+            if n == 0
+            else RuntimeError(f"shape '{list(shape)}' is invalid for input of size {n}")
+        )
     if n % known != 0:
         raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {n}")
     return tuple(n // known if i == hole else size for i, size in enumerate(shape))
@@ -77,10 +94,14 @@ def viewed_stride(old_shape: tuple, old_stride: tuple, shape: tuple) -> tuple | 
 def _view(x, size) -> Meta:
     m = x.m
     shape = infer_size(size, numel(m.shape))
-    stride = contiguous_stride(shape) if is_contiguous(m) and 0 not in m.shape else viewed_stride(m.shape, m.stride, shape)
+    stride = (
+        contiguous_stride(shape) if is_contiguous(m) and 0 not in m.shape else viewed_stride(m.shape, m.stride, shape)
+    )
     if stride is None:
-        raise RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension spans "
-                           "across two contiguous subspaces). Use .reshape(...) instead.")
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans "
+            "across two contiguous subspaces). Use .reshape(...) instead."
+        )
     return view(m, shape, stride)
 
 
@@ -156,8 +177,8 @@ def _slice(x, dim=0, start=None, end=None, step=1) -> Meta:
     end = end + size if end < 0 else end
     start = 0 if start < 0 else size if start > size else start
     end = start if end < start else size if end > size else end
-    shape = (*m.shape[:dim], (end - start + step - 1) // step, *m.shape[dim + 1:])
-    stride = (*m.stride[:dim], m.stride[dim] * step, *m.stride[dim + 1:])
+    shape = (*m.shape[:dim], (end - start + step - 1) // step, *m.shape[dim + 1 :])
+    stride = (*m.stride[:dim], m.stride[dim] * step, *m.stride[dim + 1 :])
     return view(m, shape, stride, m.offset + start * m.stride[dim])
 
 
@@ -171,7 +192,9 @@ def _select(x, dim, index) -> Meta:
     if not -size <= index < size:
         raise IndexError(f"select(): index {index} out of range for tensor of size {list(m.shape)} at dimension {dim}")
     index = index + size if index < 0 else index
-    return view(m, m.shape[:dim] + m.shape[dim + 1:], m.stride[:dim] + m.stride[dim + 1:], m.offset + index * m.stride[dim])
+    return view(
+        m, m.shape[:dim] + m.shape[dim + 1 :], m.stride[:dim] + m.stride[dim + 1 :], m.offset + index * m.stride[dim]
+    )
 
 
 @row("unsqueeze")
@@ -206,7 +229,7 @@ def _pieces(m: Meta, dim: int, sizes) -> list[Meta]:
     out = []
     offset = m.offset
     for size in sizes:
-        out.append(view(m, (*m.shape[:dim], size, *m.shape[dim + 1:]), m.stride, offset))
+        out.append(view(m, (*m.shape[:dim], size, *m.shape[dim + 1 :]), m.stride, offset))
         offset = offset + size * m.stride[dim]
     return out
 
@@ -266,8 +289,9 @@ def _diagonal(x, offset=0, dim1=0, dim2=1) -> Meta:
     if size:
         start = start + (offset * m.stride[dim2] if offset >= 0 else -offset * m.stride[dim1])
     keep = [i for i in range(rank) if i not in (dim1, dim2)]
-    return view(m, (*(m.shape[i] for i in keep), size),
-                (*(m.stride[i] for i in keep), m.stride[dim1] + m.stride[dim2]), start)
+    return view(
+        m, (*(m.shape[i] for i in keep), size), (*(m.stride[i] for i in keep), m.stride[dim1] + m.stride[dim2]), start
+    )
 
 
 @row("unfold")
@@ -279,11 +303,15 @@ def _unfold(x, dim, size, step) -> Meta:
     if size > m.shape[dim]:
         raise NeedsMeta
     count = (m.shape[dim] - size) // step + 1
-    return view(m, (*m.shape[:dim], count, *m.shape[dim + 1:], size),
-                (*m.stride[:dim], m.stride[dim] * step, *m.stride[dim + 1:], m.stride[dim]))
+    return view(
+        m,
+        (*m.shape[:dim], count, *m.shape[dim + 1 :], size),
+        (*m.stride[:dim], m.stride[dim] * step, *m.stride[dim + 1 :], m.stride[dim]),
+    )
 
 
-# --- copies and factories -------------------------------------------------------------------------------------------------
+# --- copies and factories -------------------------------------------------------------------------
+
 
 def like_stride(m: Meta, memory_format=None) -> tuple | None:
     """Strides of `empty_like(m)`; None is contiguous."""
@@ -303,7 +331,9 @@ def _clone(x, *, memory_format=None) -> Meta:
 
 
 @row("_to_copy")
-def _to_copy(x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None) -> Meta:
+def _to_copy(
+    x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None
+) -> Meta:
     m = x.m
     if layout not in (None, torch.strided):
         raise NeedsMeta
@@ -354,7 +384,9 @@ def _factory(size, *, dtype=None, layout=None, device=None, pin_memory=None, mem
 
 @row("empty_strided")
 def _empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
-    return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), _device(device, torch.get_default_device()))
+    return new(
+        tuple(size), tuple(stride), dtype or torch.get_default_dtype(), _device(device, torch.get_default_device())
+    )
 
 
 def _value_dtype(value) -> torch.dtype:
@@ -413,8 +445,8 @@ def _cat(tensors, dim=0) -> Meta:
         raise NeedsMeta
     dim = wrap_dim(dim, rank)
     first = used[0].shape
-    rest = first[:dim] + first[dim + 1:]
-    if any(m.shape[:dim] + m.shape[dim + 1:] != rest for m in used):
+    rest = first[:dim] + first[dim + 1 :]
+    if any(m.shape[:dim] + m.shape[dim + 1 :] != rest for m in used):
         raise NeedsMeta
     if not all(is_contiguous(m) for m in metas):
         raise NeedsMeta
@@ -422,7 +454,7 @@ def _cat(tensors, dim=0) -> Meta:
     for m in used[1:]:
         total = total + m.shape[dim]
     dtype = metas[0].dtype if all(m.dtype is metas[0].dtype for m in metas) else promoted(tuple(tensors))
-    return new((*first[:dim], total, *first[dim + 1:]), None, dtype, metas[0].device)
+    return new((*first[:dim], total, *first[dim + 1 :]), None, dtype, metas[0].device)
 
 
 @row("embedding")
@@ -439,4 +471,4 @@ def _index_select(x, dim, index) -> Meta:
     if len(index.m.shape) != 1 or not m.shape or index.m.dtype not in (torch.int64, torch.int32):
         raise NeedsMeta
     dim = wrap_dim(dim, len(m.shape))
-    return new((*m.shape[:dim], index.m.shape[0], *m.shape[dim + 1:]), None, m.dtype, m.device)
+    return new((*m.shape[:dim], index.m.shape[0], *m.shape[dim + 1 :]), None, m.dtype, m.device)

@@ -24,7 +24,18 @@ class _Tracer(torch.fx.Tracer):
         return _Settable(node, self)
 
 
-FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm, torch.tensor, torch.arange}
+FACTORIES = {
+    torch.empty,
+    torch.zeros,
+    torch.ones,
+    torch.full,
+    torch.rand,
+    torch.randn,
+    torch.randint,
+    torch.randperm,
+    torch.tensor,
+    torch.arange,
+}
 
 
 class _Factories(torch.overrides.TorchFunctionMode):
@@ -63,12 +74,16 @@ def made(fn, inputs):
 
 
 def layout(values, inputs):
-    """What a caller can see of tensors' memory: strides, and which share a storage, with each other or with an input."""
+    """What a caller can see of tensors' memory: strides, and which share a storage, with each other or
+    with an input.
+    """
     tensors = [t for t in (*inputs, *values) if isinstance(t, torch.Tensor)]
     storages = [t.untyped_storage()._cdata for t in tensors]
-    first = tensors[:len(inputs)]
-    starts = [t.storage_offset() - next((x.storage_offset() for x in first if x.untyped_storage()._cdata == s), 0)
-              for t, s in zip(tensors, storages)]
+    first = tensors[: len(inputs)]
+    starts = [
+        t.storage_offset() - next((x.storage_offset() for x in first if x.untyped_storage()._cdata == s), 0)
+        for t, s in zip(tensors, storages)
+    ]
     return [(t.stride(), t.dtype, storages.index(s), o) for t, s, o in zip(tensors, storages, starts)]
 
 
@@ -268,11 +283,24 @@ def _constants(x, y):
 
 
 def _index(x, y):
-    return x[torch.tensor([2, 0])], torch.where(x > 0, x, y), torch.gather(x, 1, torch.zeros(3, 1, dtype=torch.long)), torch.cat([x, y], 1)
+    return (
+        x[torch.tensor([2, 0])],
+        torch.where(x > 0, x, y),
+        torch.gather(x, 1, torch.zeros(3, 1, dtype=torch.long)),
+        torch.cat([x, y], 1),
+    )
 
 
 def _norms(x, y):
-    return F.softmax(x, -1), F.layer_norm(x, (4,), y[0], y[1]), F.rms_norm(x, (4,)), F.gelu(y), F.normalize(x), x.var(1), x.std()
+    return (
+        F.softmax(x, -1),
+        F.layer_norm(x, (4,), y[0], y[1]),
+        F.rms_norm(x, (4,)),
+        F.gelu(y),
+        F.normalize(x),
+        x.var(1),
+        x.std(),
+    )
 
 
 def _losses(x, y):
@@ -309,9 +337,40 @@ def _set_grad(x, y):
     return z.detach() + 1, z.detach()
 
 
-PROGRAMS = [_write_rows, _write_local, _write_view_chain, _write_base_then_view, _two_views, _out, _out_resized, _out_input, _reshape_in_place,
-            _swap, _swap_transposed, _fill, _clamp_chain, _as_strided, _pieces, _diagonal, _int_views, _same_twice, _equal_values, _expanded,
-            _none, _autocast, _random, _constants, _index, _norms, _foreach, _self_copy, _iadd, _permuted, _set_grad, _losses]
+PROGRAMS = [
+    _write_rows,
+    _write_local,
+    _write_view_chain,
+    _write_base_then_view,
+    _two_views,
+    _out,
+    _out_resized,
+    _out_input,
+    _reshape_in_place,
+    _swap,
+    _swap_transposed,
+    _fill,
+    _clamp_chain,
+    _as_strided,
+    _pieces,
+    _diagonal,
+    _int_views,
+    _same_twice,
+    _equal_values,
+    _expanded,
+    _none,
+    _autocast,
+    _random,
+    _constants,
+    _index,
+    _norms,
+    _foreach,
+    _self_copy,
+    _iadd,
+    _permuted,
+    _set_grad,
+    _losses,
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
@@ -359,8 +418,10 @@ def test_batch_norm():
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(4, 3, 5, 5).to(dtype)
             for t in (x, x.to(memory_format=torch.channels_last)):
+
                 def fn(x, w, b, m, v):
                     return F.batch_norm(x, m, v, w, b, training=training)
+
                 inputs = [t, torch.rand(3), torch.rand(3), torch.rand(3), torch.rand(3) + 0.5]
                 aten, run = made(fn, inputs)
                 mine, theirs = [[y.clone() for y in inputs] for _ in range(2)]
@@ -373,7 +434,9 @@ def test_batch_norm():
 
 
 def test_modules_and_their_parameters():
-    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(inplace=True), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 5), torch.nn.ReLU(inplace=True), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2)
+    )
     x = torch.randn(6, 4)
     gm = torch.fx.symbolic_trace(model)
     before = {k: v.clone() for k, v in model.state_dict().items()}
@@ -400,8 +463,10 @@ def test_spec_and_text():
     aten, _ = made(lambda x, y: (x + y).t(), [x34(), x34()])
     assert aten.outputs == (Alias(Value(0), (4, 3), (1, 4), 0),)
     assert aten.single and aten.mutations == ()
-    assert aten.text() == ("p0: f32[3,4] = input\np1: f32[3,4] = input\nv2: f32[3,4] = add.Tensor(p0, p1)\nreturn [v2]\n"
-                           "out 0: Alias(of=Value(position=0), size=(4, 3), stride=(1, 4), offset=0)\n")
+    assert aten.text() == (
+        "p0: f32[3,4] = input\np1: f32[3,4] = input\nv2: f32[3,4] = add.Tensor(p0, p1)\nreturn [v2]\n"
+        "out 0: Alias(of=Value(position=0), size=(4, 3), stride=(1, 4), offset=0)\n"
+    )
 
 
 def test_common_work_is_shared_and_dead_work_dropped():
@@ -463,6 +528,13 @@ for program in t.PROGRAMS:
 
 def test_never_loads_a_compiler():
     import os
+
     here = os.path.dirname(os.path.abspath(__file__))
-    done = subprocess.run([sys.executable, "-c", CODE.format(here=here)], capture_output=True, text=True, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(here=here)], capture_output=True, text=True, env=os.environ
+    )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_conjugate_views():
+    compare(lambda x, y: torch.fft.ifft(x), torch.randn(3, 4), torch.randn(3, 4), exact=False)

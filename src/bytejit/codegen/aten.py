@@ -27,7 +27,9 @@ class Input:
 
 @dataclass(frozen=True)
 class Alias:
-    """A user output: a view of `of`. Units: elements; `offset` counts from `of`'s first element, not from its storage's."""
+    """A user output: a view of `of`. Units: elements; `offset` counts from `of`'s first element, not from
+    its storage's.
+    """
 
     of: Value | Input
     size: tuple
@@ -57,9 +59,12 @@ class Mutation:
 class Aten:
     """A functional ATen graph. See docs/architecture.md section 5.
 
-    graph: placeholders (the inputs, then one for each of `constants`), calls of ATen overloads and `operator.getitem`, one output
-    node with a flat tuple. No op writes into its arguments. `as_strided` counts its offset from its argument's first element.
-    Values that an output exposes are neither placeholders nor views, and two outputs never expose one value under two storages.
+    graph: placeholders (the inputs, then one for each of `constants`), calls of ATen overloads and
+    `operator.getitem`, one output
+    node with a flat tuple. No op writes into its arguments. `as_strided` counts its offset from its argument's
+    first element.
+    Values that an output exposes are neither placeholders nor views, and two outputs never expose one value under
+    two storages.
     single: the traced graph returned one value, not a tuple.
     """
 
@@ -73,7 +78,9 @@ class Aten:
         return f"Aten({len(self.graph.nodes)} nodes, outputs {list(self.outputs)}, mutations {list(self.mutations)})"
 
     def text(self) -> str:
-        """The graph in lines: `v3: f32[2,4] = add.Tensor(p0, 1)  # model.py:14`; the last lines name outputs and mutations."""
+        """The graph in lines: `v3: f32[2,4] = add.Tensor(p0, 1)  # model.py:14`; the last lines name outputs
+        and mutations.
+        """
         return text(self)
 
 

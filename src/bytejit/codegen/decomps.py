@@ -1,4 +1,5 @@
-"""Decompositions: ops written in terms of simpler ones, as eager computes them. A rule gets the recorder and the op's arguments.
+"""Decompositions: ops written in terms of simpler ones, as eager computes them. A rule gets the recorder and the
+op's arguments.
 
 A rule returns fakes bound to the values, or NotImplemented to keep the op whole.
 """
@@ -36,7 +37,9 @@ def _as(rec, t: Fake | None, dtype: torch.dtype) -> Fake | None:
 
 @rule(aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten._native_batch_norm_legit.default)
 def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
-    """x * alpha + beta with alpha = weight / sqrt(var + eps), beta = bias - mean * alpha, which is how eager's kernel computes."""
+    """x * alpha + beta with alpha = weight / sqrt(var + eps), beta = bias - mean * alpha, which is how
+    eager's kernel computes.
+    """
     m = x.m
     rank = len(m.shape)
     work = torch.float32 if m.dtype in (torch.float16, torch.bfloat16) else m.dtype
@@ -61,15 +64,20 @@ def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
     if training:
         return out, now_mean, scale
     empty = infer(aten.new_empty.default, (x, [0]), {"dtype": work})
-    return out, rec.new(aten.new_empty.default, (x, [0]), {"dtype": work}, empty), rec.call(
-        aten.new_empty.default, x, [0], dtype=work)
+    return (
+        out,
+        rec.new(aten.new_empty.default, (x, [0]), {"dtype": work}, empty),
+        rec.call(aten.new_empty.default, x, [0], dtype=work),
+    )
 
 
 def _running(rec, kept: Fake, now: Fake, momentum: float, factor: float) -> None:
     """kept = (1 - momentum) * kept + momentum * factor * now, in place."""
     now = _as(rec, now, kept.m.dtype)
     old = rec.call(aten.mul.Tensor, kept, 1 - momentum)
-    rec.call(aten.copy_.default, kept, rec.call(aten.add.Tensor, old, rec.call(aten.mul.Tensor, now, momentum * factor)))
+    rec.call(
+        aten.copy_.default, kept, rec.call(aten.add.Tensor, old, rec.call(aten.mul.Tensor, now, momentum * factor))
+    )
 
 
 @rule(aten._native_batch_norm_legit.no_stats)

@@ -1,4 +1,6 @@
-"""What a write means without writing: the functional form of in-place and out= ops, and a view's value put back into its base."""
+"""What a write means without writing: the functional form of in-place and out= ops, and a view's
+value put back into its base.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class CannotNormalise(Exception):
 
 
 # In-place ops that change only what the tensor looks like, and the view op that makes the same.
-RESHAPING = {f"aten::{name}_": name for name in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze", "as_strided")}
+RESHAPING = {
+    f"aten::{name}_": name for name in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze", "as_strided")
+}
 REFUSED = {"aten::set_", "aten::resize_as_", "aten::resize_as_sparse_", "aten::rename_"}
 
 
@@ -29,7 +33,9 @@ def _arguments(schema, skip: int = 0) -> list[str]:
 
 @cache
 def functional_of(func: OpOverload) -> OpOverload:
-    """The op that returns what `func` (in-place, or with out=) writes. Raises: CannotNormalise when torch has none."""
+    """The op that returns what `func` (in-place, or with out=) writes. Raises: CannotNormalise when torch
+    has none.
+    """
     schema = func._schema
     namespace, _, name = schema.name.partition("::")
     packets = getattr(torch.ops, namespace)
@@ -50,7 +56,7 @@ def functional_of(func: OpOverload) -> OpOverload:
 def with_defaults(func: OpOverload, op: OpOverload, args: tuple, kwargs: dict) -> tuple:
     """`args` of `func` completed by its defaults where its functional form `op` has none, as `bernoulli_(p=0.5)`."""
     theirs = op._schema.arguments
-    for i, argument in enumerate(func._schema.arguments[len(args):], len(args)):
+    for i, argument in enumerate(func._schema.arguments[len(args) :], len(args)):
         if argument.kwarg_only or argument.name in kwargs or theirs[i].has_default_value():
             break
         args += (argument.default_value,)

@@ -28,9 +28,11 @@ WHOLE = {
 
 
 def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
-    """The functional ATen graph of `gm`, whose placeholders look like `fakes` (values that are no fakes are baked in).
+    """The functional ATen graph of `gm`, whose placeholders look like `fakes` (values that are no fakes are baked
+    in).
 
-    Raises: CannotNormalise when a write or an alias has no functional form here; what the program itself raises passes through.
+    Raises: CannotNormalise when a write or an alias has no functional form here; what the program itself raises
+    passes through.
     Cost: some 50 us an op.
     """
     rec = Recorder(RULES)
@@ -38,7 +40,10 @@ def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
         returned = _Run(rec, gm, fakes).run()
     single = not isinstance(returned, (list, tuple))
     flat = [returned] if single else list(returned)
-    if any(isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x)) for x in flat):
+    if any(
+        isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x))
+        for x in flat
+    ):
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     outputs, mutations = _finish(rec, flat)
     _drop_dead(rec.graph)
@@ -126,7 +131,7 @@ class _Run:
         names = [a.name for a in op._schema.arguments]
         given = rec.fake(tuple(args))
         named = {k: rec.fake(v) for k, v in kwargs.items()}
-        for name in [n for n in names[len(given):] if n in named and not _keyword_only(op, n)]:
+        for name in [n for n in names[len(given) :] if n in named and not _keyword_only(op, n)]:
             if names[len(given)] != name:
                 break
             given += (named.pop(name),)
@@ -138,7 +143,9 @@ class _Run:
         with torch.utils._python_dispatch._disable_current_modes():
             plain = [fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x for x in given]
             with torch.autocast(device, enabled=False):
-                out = function(*plain, **{k: fake_of_spec(spec_of(v)) if isinstance(v, Fake) else v for k, v in named.items()})
+                out = function(
+                    *plain, **{k: fake_of_spec(spec_of(v)) if isinstance(v, Fake) else v for k, v in named.items()}
+                )
         return rec.new(op, given, named, fake_of_spec(spec_of(out)))
 
 
@@ -166,7 +173,8 @@ def _cast(x: object, dtype: torch.dtype) -> object:
     return x
 
 
-# --- outputs --------------------------------------------------------------------------------------------------------------
+# --- outputs --------------------------------------------------------------------------------------
+
 
 class _Outputs:
     """The flat output tuple as it grows, and which storage each of its nodes stands for."""
@@ -219,7 +227,9 @@ def _finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation,
     mutations = []
     for root in written:
         node = root.node
-        if storage_node(node) in sources and (len(written) > 1 or storage_node(node) is _placeholder_of(rec, root.index)):
+        if storage_node(node) in sources and (
+            len(written) > 1 or storage_node(node) is _placeholder_of(rec, root.index)
+        ):
             node = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(node.meta["spec"]))
         mutations.append(Mutation(root.index, found.add(node)))
     rec.graph.output(tuple(found.nodes))

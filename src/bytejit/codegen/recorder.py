@@ -1,7 +1,9 @@
 """Records the ATen ops of a running program as a functional graph: writes become new versions of a storage's value.
 
-Each fake carries a `Bound`: where its value comes from. A `Root` is one storage with the graph node of its present value; a view is a
-parent bound and a view op. A write through a view puts the new value back up to the root and bumps the root's version; other views
+Each fake carries a `Bound`: where its value comes from. A `Root` is one storage with the graph node of its present
+value; a view is a
+parent bound and a view op. A write through a view puts the new value back up to the root and bumps the root's
+version; other views
 of it are made again from the root when they are next read.
 """
 
@@ -13,8 +15,17 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bytejit.codegen.mutate import (REFUSED, RESHAPING, CannotNormalise, fitted, functional_of, put_back, reshaped,
-                                    same_stride, with_defaults)
+from bytejit.codegen.mutate import (
+    REFUSED,
+    RESHAPING,
+    CannotNormalise,
+    fitted,
+    functional_of,
+    put_back,
+    reshaped,
+    same_stride,
+    with_defaults,
+)
 from bytejit.fake import Fake, fake_like, fake_of_spec, infer, spec_of
 from bytejit.spec import Spec
 
@@ -23,7 +34,9 @@ SEEDED = torch.Tag.nondeterministic_seeded
 
 
 class Root:
-    """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage, in elements."""
+    """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage,
+    in elements.
+    """
 
     __slots__ = ("node", "spec", "offset", "version", "index", "store")
 
@@ -33,7 +46,9 @@ class Root:
 
 
 class Bound:
-    """A fake's value: the root's (parent None) or a view op of the parent's. `node` is valid at `version` of the root."""
+    """A fake's value: the root's (parent None) or a view op of the parent's. `node` is valid at `version`
+    of the root.
+    """
 
     __slots__ = ("root", "parent", "func", "args", "spec", "node", "version", "where")
 
@@ -57,7 +72,9 @@ def _frozen(value):
 
 
 class Recorder(TorchDispatchMode):
-    """The mode under which a graph is executed to record it. `graph` grows; `where` is the user's line of what runs now."""
+    """The mode under which a graph is executed to record it. `graph` grows; `where` is the user's line of
+    what runs now.
+    """
 
     def __init__(self, decompositions: dict) -> None:
         super().__init__()
@@ -72,7 +89,7 @@ class Recorder(TorchDispatchMode):
         self.stores: dict = {}
         self.last_placeholder: torch.fx.Node | None = None
 
-    # --- values -----------------------------------------------------------------------------------------------------------
+    # --- values -----------------------------------------------------------------------------------
 
     def placeholder(self, name: str, fake: object) -> None:
         """The next input: a fake, which from then on stands for it, or a value that is no tensor."""
@@ -97,13 +114,17 @@ class Recorder(TorchDispatchMode):
         return node
 
     def constant(self, real: torch.Tensor, fresh: bool = False) -> Fake:
-        """The fake of a real tensor that the program holds: a further input. fresh: each call of the graph has a new copy."""
+        """The fake of a real tensor that the program holds: a further input. fresh: each call of the graph
+        has a new copy.
+        """
         fake = self.known.get(id(real))
         if fake is not None and not fresh:
             return fake
         fake = fake_like(real.detach(), self.stores)
         if fresh and real.numel() == 1 and real.dtype in (torch.float32, torch.float64, torch.int64, torch.bool):
-            node = self.emit(aten.full.default, (list(real.shape), real.item()), {"dtype": real.dtype, "device": real.device})
+            node = self.emit(
+                aten.full.default, (list(real.shape), real.item()), {"dtype": real.dtype, "device": real.device}
+            )
             fake.bound = Bound(Root(node, fake))
             return fake
         self.placeholder(f"const{len(self.constants)}", fake)
@@ -118,7 +139,13 @@ class Recorder(TorchDispatchMode):
     def fake(self, x):
         """`x` with real tensors replaced by fakes."""
         if isinstance(x, torch.Tensor):
-            return x if type(x) is Fake and hasattr(x, "bound") else self.constant(x) if type(x) is not Fake else self._stray(x)
+            return (
+                x
+                if type(x) is Fake and hasattr(x, "bound")
+                else self.constant(x)
+                if type(x) is not Fake
+                else self._stray(x)
+            )
         if isinstance(x, (list, tuple)):
             return type(x)(map(self.fake, x))
         return x
@@ -152,7 +179,7 @@ class Recorder(TorchDispatchMode):
             return reshaped(self, base, bound.spec.shape)
         return self.emit(bound.func, (base, *bound.args))
 
-    # --- nodes ------------------------------------------------------------------------------------------------------------
+    # --- nodes ------------------------------------------------------------------------------------
 
     def emit(self, func, args: tuple, kwargs: dict | None = None) -> torch.fx.Node:
         """A node for `func` on nodes, its spec inferred."""
@@ -197,14 +224,17 @@ class Recorder(TorchDispatchMode):
         """Run an ATen op on fakes and record it: what decompositions are written with."""
         return self.record(func, args, kwargs)
 
-    # --- ops --------------------------------------------------------------------------------------------------------------
+    # --- ops --------------------------------------------------------------------------------------
 
     def record(self, func, args: tuple, kwargs: dict):
         """What the program's op gives: fakes bound to nodes."""
         plan = _PLANS.get(func)
         if plan is None:
             plan = _PLANS[func] = _plan(func)
-        if any(isinstance(a, torch.Tensor) and type(a) is not Fake or isinstance(a, (list, tuple)) for a in args) or kwargs:
+        if (
+            any(isinstance(a, torch.Tensor) and type(a) is not Fake or isinstance(a, (list, tuple)) for a in args)
+            or kwargs
+        ):
             if func is aten.lift_fresh.default and type(args[0]) is not Fake:
                 return self.constant(args[0], fresh=True)
             args = self.fake(args)
@@ -238,7 +268,8 @@ class Recorder(TorchDispatchMode):
         bound = fake.bound
         root = bound.root
         if root.index is not None and any(
-                r is not None and r is not root and r.store is root.store for r in self.inputs):
+            r is not None and r is not root and r.store is root.store for r in self.inputs
+        ):
             raise CannotNormalise("a write into an input that shares its storage with another input")
         at = bound
         first = new = fitted(self, new, root.spec if at.parent is None else at.spec, layout=False)
@@ -276,7 +307,7 @@ def _specs(out):
     return out
 
 
-# --- how each op is recorded ------------------------------------------------------------------------------------------------
+# --- how each op is recorded ----------------------------------------------------------------------
 
 _PLANS: dict[object, Callable] = {}
 
@@ -369,6 +400,9 @@ def _pieces(rec: Recorder, x: Fake, name: str, args: tuple, out) -> None:
 
 
 def _in_place(rec: Recorder, func, args, kwargs):
+    rule = rec.decompositions.get(func)
+    if rule is not None:
+        return rule(rec, *args, **kwargs)
     schema = func._schema
     written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if len(written) != 1 or schema.arguments[0] not in written:
@@ -395,7 +429,7 @@ def _out(rec: Recorder, func, args, kwargs):
     given = {a.name: v for a, v in zip(schema.arguments, args)} | kwargs
     targets = [given[name] for name in outs]
     rest = {k: v for k, v in kwargs.items() if k not in outs}
-    inner = args[:sum(not a.is_out and i < len(args) for i, a in enumerate(schema.arguments))]
+    inner = args[: sum(not a.is_out and i < len(args) for i, a in enumerate(schema.arguments))]
     news = rec.record(functional_of(func), inner, rest)
     infer(func, args, kwargs)
     for target, new in zip(targets, news if isinstance(news, (list, tuple)) else (news,)):
@@ -414,8 +448,11 @@ def _reshape_in_place(rec: Recorder, func, args, kwargs):
         raise CannotNormalise(f"{func}: changes an input's shape")
     packet = getattr(aten, RESHAPING[func._schema.name])
     wanted = [str(a.type) for a in func._schema.arguments]
-    op = next(o for o in map(packet.__getattr__, packet.overloads()) if [str(a.type) for a in o._schema.arguments] == wanted
-              and not o._schema.is_mutable)
+    op = next(
+        o
+        for o in map(packet.__getattr__, packet.overloads())
+        if [str(a.type) for a in o._schema.arguments] == wanted and not o._schema.is_mutable
+    )
     view = _view(rec, op, args, kwargs) if is_view(op) else rec.record(op, args, kwargs)
     infer(func, args, kwargs)
     x.bound = view.bound
@@ -454,7 +491,19 @@ def _resize(rec: Recorder, func, args, kwargs):
     return x
 
 
+def _physical(rec: Recorder, func, args, kwargs):
+    """A lazily conjugated or negated view: computed at once, so that no graph value carries such a mark."""
+    op = aten.neg.default if func is aten._neg_view.default else aten.conj_physical.default
+    return rec.record(op, args, kwargs)
+
+
 _SPECIAL = {
-    "aten::copy_": _copy, "aten::fill_": _fill, "aten::zero_": _fill, "aten::detach_": _same, "aten::requires_grad_": _same,
+    "aten::_conj": _physical,
+    "aten::_neg_view": _physical,
+    "aten::copy_": _copy,
+    "aten::fill_": _fill,
+    "aten::zero_": _fill,
+    "aten::detach_": _same,
+    "aten::requires_grad_": _same,
     "aten::resize_": _resize,
 }

@@ -1,4 +1,6 @@
-"""A functional ATen graph as one generated Python function that calls torch: the backend `aot_eager`, and the tests' reference."""
+"""A functional ATen graph as one generated Python function that calls torch: the backend `aot_eager`,
+and the tests' reference.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.codegen.aten import Alias, Aten, Const, Input, Out, Value
+from bytejit.codegen.aten import Aten, Const, Input, Out, Value
 
 
 def run_aten(aten: Aten) -> Callable:
-    """A function of the graph's inputs: runs the graph, applies its mutations, returns what the traced graph returned."""
+    """A function of the graph's inputs: runs the graph, applies its mutations, returns what the traced
+    graph returned.
+    """
     source, names = write_aten(aten)
     exec(compile(source, "<aten graph>", "exec"), names)
     return names["run"]
