@@ -3,7 +3,8 @@
     python benchmarks/guards_micro.py [--profile]
 
 Units: microseconds a call for entries, nanoseconds for single checks; minimum over repeats, the empty loop taken off.
-Guards are those that following nn.Module.__call__ as Python adds: identity, type, hooks, training, plain attributes, parameters.
+Guards are those that following nn.Module.__call__ as Python adds: identity, type, hooks, training, plain attributes,
+parameters.
 """
 
 from __future__ import annotations
@@ -164,12 +165,14 @@ def main() -> None:
             ("BERT-base eval, grad mode off", module_entry(bert, ids, False), (bert, ids))]
     empty = best(lambda: None, 20000)
     yard = best(lambda: type(x) is torch.Tensor, 20000) - empty
-    print(f"{'entry (graph does nothing)':44s} {'guards':>7s} {'us':>8s}   yardstick: one type check {yard * 1e9:.0f} ns")
+    print(f"{'entry (graph does nothing)':44s} {'guards':>7s} {'us':>8s}"
+          f"   yardstick: one type check {yard * 1e9:.0f} ns")
     for label, entry, call in rows:
         if entry(*call) is MISS:
             raise SystemExit(f"{label}: the entry misses: {entry.explain_failure(call)}")
         number = 5000 if len(entry.guards) < 50 else 200
-        print(f"{label:44s} {len(entry.guards):7d} {(best(lambda: entry(*call), number, options.repeat) - empty) * 1e6:8.2f}")
+        cost = best(lambda: entry(*call), number, options.repeat) - empty
+        print(f"{label:44s} {len(entry.guards):7d} {cost * 1e6:8.2f}")
     if options.profile:
         print(rows[2][1].text)
 

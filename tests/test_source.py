@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from bytejit.source import (Attr, Builtin, Call0, Cell, CellContents, Closure, Constant, Defaults, DictItem, DictKeyAt, Global,
+from bytejit.source import (Attr, Builtin, Call0, Cell, CellContents, Closure, Constant, Defaults, DictItem,
+                            DictKeyAt, Global,
                             InstanceDict, Item, Known, KwDefaults, Len, Local, MethodFunc, MethodSelf, ModuleBuffer,
                             ModuleParam, Printer, Ref, Scope, Source, StackSlot, StorageOffset, SubModule, TensorData,
-                            TensorGrad, TensorSize, TensorStride, TupleItem, Type, dict_item, param_name, params_of, permanent)
+                            TensorGrad, TensorSize, TensorStride, TupleItem, Type, dict_item, param_name, params_of,
+                            permanent)
 
 L = Local("a")
 
@@ -71,7 +73,7 @@ CASES = [   # source, the value of `a`, what it must fetch, its name
 ]
 
 
-@pytest.mark.parametrize("source,base,want,name", CASES, ids=lambda v: type(v).__name__ if isinstance(v, Source) else "")
+@pytest.mark.parametrize("source,base,want,name", CASES, ids=[type(row[0]).__name__ for row in CASES])
 def test_text_fetches_the_value(source, base, want, name) -> None:
     at = Printer()
     text = source.expr(at)

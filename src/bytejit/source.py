@@ -18,8 +18,9 @@ PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 class Ref:
     """An object known by identity: held weakly where Python allows, so that no entry keeps user data alive.
 
-    Held strongly (`weak` is False): what takes no weak reference (dicts, tuples, lists, ...), and what an imported module
-    holds anyway under its own name (modules, module-level classes and functions), where a weak call would only cost.
+    Held strongly (`weak` is False): what takes no weak reference (dicts, tuples, lists, ...), and what an imported
+    module holds anyway under its own name (modules, module-level classes and functions), where a weak call would only
+    cost.
     """
 
     __slots__ = ("_get", "ident", "label", "weak")

@@ -12,19 +12,20 @@
             return own_exit(error, (S_0, L_self, L_x))
         body                                    # effects; ends in `return (value, None)` or `return (flat, k)`
 
-Objects that the guards know by identity are held weakly; when one dies, the entry turns into one that always misses, and
-`on_dead` is called.
+Objects that the guards know by identity are held weakly; when one dies, the entry turns into one that always misses,
+and `on_dead` is called.
 """
 
 from __future__ import annotations
 
 import itertools
 import linecache
+import sys
 import weakref
 from typing import Any, Callable
 
-from bytejit import tensor_check
 from bytejit.source import Cell, Constant, Known, Local, Printer, Ref, Scope, Source, StackSlot, Type
+from bytejit.tracer import guard_batch
 from bytejit.tracer.guards import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, Guard, GuardSet, TensorCheck
 
 _numbers = itertools.count()
@@ -42,7 +43,8 @@ class EntryPrinter(Printer):
         self.types = types                       # sources whose exact type is guarded: type(x) is then a constant
         self.lines: list[str] = []
         self.locals: dict[Source, str] = {}
-        self.by_text: dict[str, str] = {}        # what has been fetched: two sources may print alike (the class of two modules)
+        # what has been fetched: two sources may print alike (the class of two modules)
+        self.by_text: dict[str, str] = {}
         self.checked: set[str] = set()
         self.refs: dict[Ref, None] = {}
         self.hoist = False
@@ -115,8 +117,8 @@ def _more_sources(guard: Guard) -> list[Source]:
 def ordered(guards: GuardSet) -> list[Guard]:
     """Guards in the order in which an entry checks them.
 
-    First the arguments' own (they differ between calls), then global state, then the rest in the order in which the trace read
-    them: a guard on an object must come before guards on what is fetched through it.
+    First the arguments' own (they differ between calls), then global state, then the rest in the order in which the
+    trace read them: a guard on an object must come before guards on what is fetched through it.
     """
     def phase(guard: Guard) -> int:
         if guard.kind == GLOBAL_STATE:
@@ -132,11 +134,12 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
                   name: str = "entry") -> Callable[..., Any]:
     """Generate the entry function.
 
-    `params` as from `source.params_of`. `env` must hold "MISS", and "graph" and "own_exit" when there are outputs or inputs:
-    `graph(*inputs)` returns a tuple of `outputs` values, bound to o0, o1, ...; `own_exit(error, args_without_cells)` answers when
-    it raises. `body` is Python over those, `env` names and params; as a function it is given a Printer, whose `source()` fetches
-    before the graph runs (so before any effect). `on_dead()` is called once when an object that the guards know weakly dies.
-    The function has attributes `text`, `guards` and `explain_failure(args) -> str`.
+    `params` as from `source.params_of`. `env` must hold "MISS", and "graph" and "own_exit" when there are outputs or
+    inputs: `graph(*inputs)` returns a tuple of `outputs` values, bound to o0, o1, ...; `own_exit(error,
+    args_without_cells)` answers when it raises. `body` is Python over those, `env` names and params; as a function it
+    is given a Printer, whose `source()` fetches before the graph runs (so before any effect). `on_dead()` is called
+    once when an object that the guards know weakly dies. The function has attributes `text`, `guards` and
+    `explain_failure(args) -> str`.
     """
     env = dict(env)
     rows = ordered(guards)
@@ -152,7 +155,8 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
         targets = "".join(f"o{i}, " for i in range(outputs))
         call = f"({targets.rstrip()}) = graph({args})" if outputs else f"graph({args})"
         state = "".join(p + ", " for p in params if not p.startswith("C_"))
-        lines += ["    try:", f"        {call}", "    except Exception as error:", f"        return own_exit(error, ({state}))"]
+        lines += ["    try:", f"        {call}",
+                  "    except Exception as error:", f"        return own_exit(error, ({state}))"]
     lines += ["    " + line for line in tail.splitlines()]
     fn = _define(name, "\n".join(lines) + "\n", env)
     fn.guards = guards
@@ -162,35 +166,19 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
 
 
 def emit_guards(at: EntryPrinter, rows: list[Guard]) -> None:
-    """Append all checks to the printer's lines. Tensors are checked together by a compiled call, where there is one (tensor_check):
-    arguments first, those reached through objects last, after the objects have been checked."""
+    """Append all checks to the printer's lines. Where checks can be compiled, tensors and the dicts of objects are checked together: tensors among the arguments first, those reached through objects last, after the objects have
+    been checked."""
     near = [g for g in rows if not g.source.bases()]
     far = [g for g in rows if g.source.bases()]
-    for group in (near, far):
-        together = _together(group)
-        if group is near:
-            _emit_together(at, together)
-        for guard in group:
-            if guard.source not in together or guard.kind != TENSOR:
-                at.check(KINDS[guard.kind].check(at, at.source(guard.source), guard.value))
-        if group is far:
-            _emit_together(at, together)
-
-
-def _together(rows: list[Guard]) -> dict[Source, list[int]]:
-    """Tensors whose checks go into one compiled call, with their table rows."""
-    if not tensor_check.CHECKER.usable:
-        return {}
-    found = {g.source: tensor_check.row(g.value) for g in rows if g.kind == TENSOR}
-    return {source: row for source, row in found.items() if row is not None}
-
-
-def _emit_together(at: EntryPrinter, together: dict[Source, list[int]]) -> None:
-    if together:
-        words = tensor_check.table(list(together.values()))
-        at.bind(words, "table")      # keeps the memory alive
-        call, address = at.bind(tensor_check.CHECKER.call(), "tensors"), words.buffer_info()[0]
-        at.check(f"{call}({address}, {', '.join(map(at.source, together))})")
+    first, last = guard_batch.tensors(near), guard_batch.tensors(far)
+    dicts, in_dicts = guard_batch.dicts(far)
+    guard_batch.emit_tensors(at, first)
+    for guard in (*near, *far):
+        batched = guard.kind == TENSOR and (guard.source in first or guard.source in last)
+        if not batched and id(guard) not in in_dicts:
+            at.check(KINDS[guard.kind].check(at, at.source(guard.source), guard.value))
+    guard_batch.emit_dicts(at, dicts, [g for g in far if id(g) in in_dicts])
+    guard_batch.emit_tensors(at, last)
 
 
 def _define(name: str, text: str, env: dict[str, Any]) -> Callable[..., Any]:
@@ -211,8 +199,8 @@ def _die_with(fn: Any, refs: dict[Ref, None], params: list[str], on_dead: Callab
     exec(f"def entry({', '.join(params)}): return MISS", blank)
     dead_code = blank["entry"].__code__
 
-    def died(_: Any) -> None:
-        entry = this()
+    def died(_: Any, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        entry = None if ending() else this()      # at exit the modules that on_dead uses are gone
         if entry is not None and entry.__code__ is not dead_code:
             entry.__code__ = dead_code
             entry.watches = ()

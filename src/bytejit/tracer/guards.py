@@ -1,8 +1,9 @@
 """Guards: what a trace read from outside and baked in. A guard is a source, a kind, and the value seen at trace time.
 
-Each kind is one row of KINDS: the check as Python text, what to show when it fails, and a rough cost. `GuardSet` keeps guards in
-the order in which they were added (a guard on a base comes before guards on what is fetched through it), drops duplicates, and
-drops what another guard implies. Values are held weakly wherever they are user objects (see source.Ref).
+Each kind is one row of KINDS: the check as Python text, what to show when it fails, and a rough cost. `GuardSet`
+keeps guards in the order in which they were added (a guard on a base comes before guards on what is fetched through
+it), drops duplicates, and drops what another guard implies. Values are held weakly wherever they are user objects
+(see source.Ref).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bytejit.spec import contiguous_stride, short_dtype
 TYPE_IS = "TYPE_IS"              # value: the exact type
 ID_IS = "ID_IS"                  # value: the object itself
 EQUALS = "EQUALS"                # value: a plain constant; strict about types (1, True, 1.0), signs of zero, nan
+EQUALS_AS = "EQUALS_AS"          # value: (int, float, str, ...; what an instance of a subclass of it is when made that)
 BOOL = "BOOL"                    # value: bool(x)
 LEN_IS = "LEN_IS"                # value: len(x)
 DICT_KEYS = "DICT_KEYS"          # value: tuple of keys, in order
@@ -71,7 +73,8 @@ class TensorCheck:
     def __repr__(self) -> str:
         shape = "?" if self.shape is None else ",".join("?" if s is None else str(s) for s in self.shape)
         text = f"{'any' if self.dtype is None else short_dtype(self.dtype)}[{shape}]"
-        if self.stride is not None and (None in self.stride or self.shape is None or self.stride != contiguous_stride(self.shape)):
+        plain = self.shape is not None and None not in self.shape and self.stride == contiguous_stride(self.shape)
+        if self.stride is not None and not plain:
             text += f"({','.join('?' if s is None else str(s) for s in self.stride)})"
         if self.device is not None and self.device.type != "cpu":
             text += f"@{self.device}"
@@ -106,7 +109,8 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "function_modes": (_C._len_torch_function_stack, "{f}()"),          # torch.device as a context is one of them
     "function_enabled": (_C._is_torch_function_enabled, "{f}()"),       # matters to tensor subclasses only
     "dispatch_modes": (_C._len_torch_dispatch_stack, "{f}()"),
-    "functorch_level": (_C._functorch.maybe_current_level, "{f}()"),    # vmap, torch.func.grad: a plain type hides wrappers
+    # vmap, torch.func.grad: a plain type hides wrappers
+    "functorch_level": (_C._functorch.maybe_current_level, "{f}()"),
     "forward_ad_level": (lambda: _AD._current_level, "_AD._current_level"),
     "default_dtype": (torch.get_default_dtype, "{f}()"),
     "deterministic": (_C._get_deterministic_algorithms, "{f}()"),
@@ -115,8 +119,8 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "autocast_cpu": (lambda: _autocast("cpu"), "{f}()"),
     "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
 }
-ALWAYS = ("grad_mode", "inference_mode", "autocast", "function_modes", "dispatch_modes", "functorch_level", "forward_ad_level",
-          "default_dtype", "deterministic")
+ALWAYS = ("grad_mode", "inference_mode", "autocast", "function_modes", "dispatch_modes", "functorch_level",
+          "forward_ad_level", "default_dtype", "deterministic")
 
 
 @dataclass(frozen=True, slots=True, eq=True, repr=False)
@@ -189,6 +193,11 @@ def _equals(at: Printer, x: str, value: Any) -> str:
     return f"({x} is {const} or {at.bind(same, 'same')}({x}, {const}))"
 
 
+def _equals_as(at: Printer, x: str, value: tuple[type, Any]) -> str:
+    plain = at.bind(value[0].__new__ if value[0] is not bytes else lambda kind, x: bytes(x), "plain")
+    return f"{at.bind(same, 'same')}({plain}({value[0].__name__}, {x}), {at.bind(value[1])})"
+
+
 def _keys(at: Printer, x: str, keys: tuple) -> str:
     if all(type(k) is str for k in keys):
         return f"[*{x}] == {at.bind(list(keys))}" if keys else f"not {x}"
@@ -218,7 +227,7 @@ def _dims(text: str, values: tuple) -> list[str]:
     return checks + [f"{text}[{i}] == {v}" for i, v in known]
 
 
-def _neg_possible(check: TensorCheck) -> bool:
+def neg_possible(check: TensorCheck) -> bool:
     """Whether a tensor with these strides can be a lazily negated view: those are x.conj().imag, of even strides."""
     if check.dtype is not None and not (check.dtype.is_floating_point or check.dtype.is_complex):
         return False
@@ -238,6 +247,8 @@ def tensor_checks(at: Printer, x: str, c: TensorCheck) -> list[str]:
         parts.append(f"{x}.dtype is {at.bind(c.dtype)}")
     if c.requires_grad is not None:
         parts.append(f"{x}.requires_grad" if c.requires_grad else f"not {x}.requires_grad")
+    # an oneDNN tensor answers to shape and strides like any other
+    parts.append(f"{x}.layout is {at.bind(torch.strided)}")
     if c.device is not None:
         parts.append(f"{x}.is_cpu" if c.device.type == "cpu" else f"{x}.device == {at.bind(c.device)}")
     if c.stride is not None:
@@ -254,7 +265,7 @@ def tensor_checks(at: Printer, x: str, c: TensorCheck) -> list[str]:
         parts.append(f"{x}.storage_offset() == {c.storage_offset}")
     if c.dtype is None or c.dtype.is_complex:
         parts.append(f"{x}.is_conj()" if c.conj else f"not {x}.is_conj()")
-    if c.neg or _neg_possible(c):
+    if c.neg or neg_possible(c):
         parts.append(f"{x}.is_neg()" if c.neg else f"not {x}.is_neg()")
     return parts
 
@@ -268,14 +279,12 @@ def _expr(at: Printer, x: str, value: Expr) -> str:
     return f"({text})"
 
 
-def _function(at: Printer, x: str, fn: Ref) -> str:
-    live = fn.get()
-    parts = [f"{x}.__code__ is {at.bind(live.__code__)}"]
-    count = len(live.__defaults__ or ())
-    parts.append(f"len({x}.__defaults__) == {count}" if count else f"not {x}.__defaults__")
-    keys = list(live.__kwdefaults__ or ())
-    parts.append(f"[*{x}.__kwdefaults__] == {at.bind(keys)}" if keys else f"not {x}.__kwdefaults__")
-    return " and ".join(parts)
+def _function(at: Printer, x: str, value: tuple) -> str:
+    code, count, keys = value
+    return " and ".join([
+        f"{x}.__code__ is {at.bind(code)}",
+        f"len({x}.__defaults__) == {count}" if count else f"not {x}.__defaults__",
+        f"[*{x}.__kwdefaults__] == {at.bind(list(keys))}" if keys else f"not {x}.__kwdefaults__"])
 
 
 def _state(at: Printer, x: str, value: Any) -> str:
@@ -289,9 +298,12 @@ def _truth(at: Printer, x: str, value: bool) -> str:
 
 
 KINDS: dict[str, Row] = {
-    TYPE_IS: Row(lambda at, x, v: f"type({x}) is {_is(at, v)}", "type({x})", "{name} was a {want}, is a {got}", cost=15),
-    ID_IS: Row(lambda at, x, v: f"{x} is {_is(at, v)}", "{x}", "{name} is another object: was {want}, is {got}", cost=20),
+    TYPE_IS: Row(lambda at, x, v: f"type({x}) is {_is(at, v)}", "type({x})",
+                 "{name} was a {want}, is a {got}", cost=15),
+    ID_IS: Row(lambda at, x, v: f"{x} is {_is(at, v)}", "{x}",
+               "{name} is another object: was {want}, is {got}", cost=20),
     EQUALS: Row(_equals, "{x}", "{name} was {want}, is {got}", once=False, cost=20),
+    EQUALS_AS: Row(_equals_as, "{x}", "{name} was {want}, is {got}", cost=300),
     BOOL: Row(_truth, "bool({x})", "bool({name}) was {want}, is {got}", cost=20),
     LEN_IS: Row(lambda at, x, v: f"len({x}) == {v}", "len({x})", "len({name}) was {want}, is {got}", cost=40),
     DICT_KEYS: Row(_keys, "[*{x}]", "keys of {name} were {want}, are {got}", cost=150),
@@ -302,7 +314,8 @@ KINDS: dict[str, Row] = {
     TENSOR: Row(lambda at, x, v: " and ".join(tensor_checks(at, x, v)), "{x}", "{name} was {want}, is {got}",
                 once=False, cost=300),
     EXPR: Row(_expr, "", "{want} no longer holds", cost=60),
-    ALIAS: Row(lambda at, x, v: f"{x} is {'' if v[1] else 'not '}{at.source(v[0])}", "", "{name} and {want} changed", cost=15),
+    ALIAS: Row(lambda at, x, v: f"{x} is {'' if v[1] else 'not '}{at.source(v[0])}", "",
+               "whether {name} is {want} changed", cost=15),
     GLOBAL_STATE: Row(_state, "{x}", "{name} was {want}, is {got}", cost=30),
     FUNCTION: Row(_function, "{x}", "{name} has another code or other defaults", once=False, cost=60),
     NOT_NONE: Row(lambda at, x, v: f"{x} is not None", "", "{name} is None", cost=10),
@@ -333,7 +346,8 @@ class GuardSet:
         self._order: list[Guard] = []
 
     def add(self, kind: str, source: Source, value: Any = None, where: Any = None) -> None:
-        """Add a guard. User objects among the values are turned into weak references. Raises: KeyError (unknown kind)."""
+        """Add a guard. User objects among the values are turned into weak references. Raises: KeyError (unknown
+        kind)."""
         KINDS[kind]
         if _trivial(kind, source):
             return
@@ -348,7 +362,8 @@ class GuardSet:
         self._order.append(guard)
 
     def add_state(self, *names: str) -> None:
-        """Guard global state as it is now: the rows of STATES named, or ALWAYS (with autocast's details when it is on)."""
+        """Guard global state as it is now: the rows of STATES named, or ALWAYS (with autocast's details when it is
+        on)."""
         wanted = list(names or ALWAYS)
         if not names and STATES["autocast"][0]():
             wanted += ["autocast_cpu", "autocast_cuda", "autocast_cache"]
@@ -394,7 +409,11 @@ def _kept(kind: str, value: Any) -> Any:
     """The value as a guard keeps it: objects as Ref, plain values as they are."""
     if isinstance(value, Ref):
         return value
-    if kind in (ID_IS, TYPE_IS, FUNCTION):
+    if kind == FUNCTION:        # what it is now: a function's code can be replaced
+        if type(value) is tuple:
+            return value
+        return value.__code__, len(value.__defaults__ or ()), tuple(value.__kwdefaults__ or ())
+    if kind in (ID_IS, TYPE_IS):
         return value if value is None or value is Ellipsis or type(value) is bool else Ref(value)
     if kind in (DICT_KEYS, SET_ITEMS) and not isinstance(value, frozenset):
         return tuple(k if isinstance(k, Ref) or _plain(k) else Ref(k) for k in value)
