@@ -175,7 +175,7 @@ class Config:
 config = Config(Options.from_env())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Settings:
     """What one `compile` or `optimize` call asked for. Equal settings share compiled code."""
 
@@ -183,6 +183,17 @@ class Settings:
     nopython: bool = False
     dynamic: bool | None = None
     overrides: tuple[tuple[str, object], ...] = ()  # options given in this call, by name
+
+    @functools.cached_property
+    def _key(self) -> tuple:
+        # a backend is compared by identity: a callable need not be hashable
+        return (self.backend if isinstance(self.backend, str) else id(self.backend), self.nopython, self.dynamic, self.overrides)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     @classmethod
     def make(

@@ -127,7 +127,7 @@ class Function:
         params = params_of(state.point.values, state.point.live, (*code.co_cellvars, *code.co_freevars))
         owner, point = weakref.ref(self), state.point.id
         entry = compile_entry(params, found.guards, found.inputs, found.body, env, found.outputs,
-                              on_dead=lambda: forget_entry(owner, point, entry_ref), name=f"entry_{code.co_name.strip('<>')}")
+                              on_dead=lambda forget=forget_entry: forget(owner, point, entry_ref), name=f"entry_{code.co_name.strip('<>')}")
         entry_ref = weakref.ref(entry)
         return entry
 

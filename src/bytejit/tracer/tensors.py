@@ -18,6 +18,8 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 NEEDS_DATA = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "data_ptr",
               "__contains__", "__dlpack__", "storage", "untyped_storage", "backward", "register_hook", "__reduce_ex__",
               "__deepcopy__", "retain_grad", "register_post_accumulate_grad_hook", "__repr__", "__str__", "__format__"}
+# methods that compute nothing when they answer their own tensor
+MAY_RETURN_SELF = {"contiguous", "to", "float", "double", "half", "bfloat16", "int", "long", "bool", "cpu", "cuda", "type", "type_as"}
 
 
 class Tensors:
@@ -72,7 +74,7 @@ class Tensors:
         if not self.makes_tensors(result):
             return self.model(result) if result is not None else self.effect_only(fn, method, node_args, node_kwargs)
         known = self.by_fake.get(id(result))
-        if known is not None and known in args and not self.writes(fn, method, node_kwargs):
+        if known is not None and known in args and method in MAY_RETURN_SELF:
             return known                                # x.contiguous(), x.to(same): the very same tensor
         node = self.add_node(fn, method, node_args, node_kwargs)
         node.meta["val"] = result
@@ -103,12 +105,6 @@ class Tensors:
                 isinstance(fn, types.FunctionType) and torch.Tensor.__dict__.get(name) is fn):
             return name
         return None
-
-    def writes(self, fn, method: str | None, kwargs: dict) -> bool:
-        name = method or getattr(fn, "__name__", "")
-        return name.endswith("_") and not name.endswith("__") or "out" in kwargs or name.startswith("__i") or \
-            fn in (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod,
-                   operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift)
 
     def add_node(self, fn, method, args, kwargs) -> torch.fx.Node:
         self.mutations += 1

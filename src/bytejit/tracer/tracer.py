@@ -90,6 +90,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
         self.undo: list = []
+        self.raised_at: dict[int, Where] = {}
         self.inlined: dict[int, types.CodeType] = {}
         self.visited: set[int] = set()
         self.first_step: dict[int, int] = {}
@@ -255,8 +256,10 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
                     frame.ip += 1
                     frame.suspended = True
                     return frame.returned
-        except Break:
-            if self.break_where is None:
+        except (Break, Raised) as e:
+            if isinstance(e, Raised):
+                self.raised_at.setdefault(id(e.exc), self.where())
+            if isinstance(e, Break) and self.break_where is None:
                 self.break_where, self.break_depth = self.where(), frame.depth
             raise
         finally:
@@ -264,6 +267,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
 
     def unwind(self, frame: Frame, index: int, e: Raised) -> None:
         """Go to the handler of an exception raised at instruction `index`, or raise on."""
+        self.raised_at.setdefault(id(e.exc), self.where())
         current = self.current_exception(frame)
         if isinstance(current, InstanceVar):
             with_context(e.exc, current)
@@ -311,7 +315,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
         except _ExitHere:
             return Stop(snapshot=self.snapshot)
         except Raised as e:
-            return self.stop_at_break(Break(f"raises {e.exc.cls.__name__}"))
+            self.break_where = self.raised_at.get(id(e.exc))
+            return self.stop_at_break(Break(f"raises {e.exc.cls.__name__}{self.words_of(e.exc)}"))
         except Break as e:
             return self.stop_at_break(e)
         finally:
@@ -319,6 +324,14 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
                 function(*args)
             self.undo.clear()
             assert state == (torch.is_grad_enabled(),)
+
+    def words_of(self, exc: InstanceVar) -> str:
+        """An exception's message, for a break's reason."""
+        try:
+            args = to_python(self, exc.slots.get("args", NONE))
+        except NotConstant:
+            return ""
+        return f": {args[0]}" if args else ""
 
     def stop_at_break(self, cause: Break) -> Stop:
         last = self.snapshot

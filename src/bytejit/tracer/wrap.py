@@ -43,6 +43,8 @@ class Wrapping:
             return NONE
         if obj is True or obj is False:
             return TRUE if obj else FALSE
+        if isinstance(obj, tuple) and is_constant(obj):
+            return SeqVar([self.constant(o) for o in obj], type(obj))
         if type(obj) is tuple:
             return SeqVar([self.constant(o) for o in obj], tuple)
         if is_constant(obj) or isinstance(obj, BY_REFERENCE):
