@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from bytejit import blocks
-from bytejit.blocks import MAYBE, NULL, OBJ, analyse, find_points
+from bytejit.blocks import MAYBE, NULL, OBJ, analyse
+from bytejit.points import find_points
 
 
 def flow_at(fn, opname, nth=0):

@@ -1,0 +1,119 @@
+"""Resume points: where an exit may jump to, and which of them are sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bytejit.blocks import (
+    AFTER_LOOP, ASIDE, ASIDE_NULL, CALL_INSIDE, CALL_PREFIX, FINAL, MAYBE, NULL, OPNAME, PLAIN, PUSH_EXC_INFO, SENDS,
+    SITE_AFTER, UNCONDITIONAL, Flow,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place where execution may resume (and, if ``site``, where a region may start).
+
+    ``offset``: byte offset in the original code of the instruction that runs first after resuming (of its EXTENDED_ARG,
+    where it has one). ``nulls``: stack slots that hold NULL; ``maybes``: slots that hold NULL or an object, passed
+    as UNBOUND when NULL. ``live``: locals that may be read later. ``bound``: locals surely assigned.
+    ``handlers``: offsets of the exception handlers being executed, outermost first: an exit may go only to a point
+    whose ``handlers`` equal those of the site that it left (or return). ``tries``: offsets of the handlers that catch here.
+    """
+
+    id: int
+    offset: int
+    site: bool
+    depth: int
+    nulls: tuple[int, ...]
+    live: tuple[str, ...]
+    bound: frozenset[str]
+    maybes: tuple[int, ...] = ()
+    handlers: tuple[int, ...] = ()
+    tries: tuple[int, ...] = ()
+
+    @property
+    def values(self) -> int:
+        """How many stack values travel in and out: the slots that are not statically NULL."""
+        return self.depth - len(self.nulls)
+
+    def __repr__(self) -> str:
+        kind = "site" if self.site else "point"
+        nulls = f" nulls {','.join(map(str, self.nulls))}" if self.nulls else ""
+        return f"{kind} {self.id} @{self.offset} depth {self.depth}{nulls} live {' '.join(self.live) or '-'}"
+
+
+def find_points(flow: Flow, every_point: bool = False) -> list[tuple[int, Point]]:
+    """(index of its instruction, point), in the order of the code. ``every_point`` (tests): each one is a site."""
+    wanted, sites = wanted_points(flow, every_point)
+    code, found = flow.code, []
+    order = sorted(range(code.co_nlocals), key=lambda slot: code.co_varnames[slot])
+    masks: dict[tuple[int, int], tuple[tuple[str, ...], frozenset[str]]] = {}
+    for i in sorted(wanted):
+        state = flow.states[i]
+        key = (flow.live[i], flow.states[i].must)
+        if key not in masks:
+            live = tuple(code.co_varnames[s] for s in order if flow.live[i] >> s & 1)
+            bound = frozenset(code.co_varnames[s] for s in order if flow.states[i].must >> s & 1)
+            masks[key] = live, bound
+        live, bound = masks[key]
+        point = Point(
+            id=len(found),
+            offset=flow.instrs[i].start,
+            site=i in sites,
+            depth=len(state.stack),
+            nulls=tuple(s for s, kind in enumerate(state.stack) if kind == NULL),
+            live=live,
+            bound=bound,
+            maybes=tuple(s for s, kind in enumerate(state.stack) if kind == MAYBE),
+            handlers=state.handlers,
+            tries=tuple(flow.instrs[t.target].start for t in (flow.caught[i],) if t is not None),
+        )
+        found.append((i, point))
+    return found
+
+
+def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
+    """Indices of the instructions that get a resume point, and of those among them that get a site."""
+    instrs, wanted, sites, loops = flow.instrs, {flow.first}, {flow.first}, set()
+    for i, ins in enumerate(instrs):
+        if ins.target >= 0:
+            wanted.add(ins.target)
+            sites.add(ins.target)
+            if ins.op not in UNCONDITIONAL:
+                wanted.add(i + 1)
+                sites.add(i + 1)
+        if ins.op in SENDS:
+            # gen.throw() steps back from the yield to the SEND before it, and reads how far that jumps
+            loops.update(range(i, ins.target))
+        if ins.op not in PLAIN:
+            wanted.add(i)
+            if ins.op not in FINAL:
+                wanted.add(i + 1)
+        if ins.op in SITE_AFTER:
+            sites.add(i + 1)
+        if OPNAME[ins.op] == "RESUME" and ins.arg & 3:
+            wanted.add(i + 1)
+            if ins.arg & 3 == 1:
+                sites.add(i + 1)
+    for entry in flow.tries:
+        wanted.add(entry.target)
+        if instrs[entry.target].op == PUSH_EXC_INFO:
+            sites.add(entry.target)
+        else:  # puts back the exception state and raises again: what a site raised here would come back here
+            loops.add(entry.target)
+    wanted = {i for i in wanted if legal(flow, i)}
+    return wanted, (wanted if every_point else sites & wanted) - loops
+
+
+def legal(flow: Flow, i: int) -> bool:
+    """May execution resume at this instruction?"""
+    state, ins = flow.states[i] if i < len(flow.instrs) else None, None
+    if state is None or ASIDE in state.stack or ASIDE_NULL in state.stack or state.handlers[-1:] == (-1,) or i < flow.first:
+        return False
+    ins, before = flow.instrs[i], flow.instrs[i - 1]
+    if ins.op in AFTER_LOOP or (before.op in AFTER_LOOP and OPNAME[ins.op] in ("POP_TOP", "POP_ITER")):
+        return False
+    if OPNAME[ins.op] == "RESUME" or (ins.op in CALL_INSIDE and before.op in CALL_PREFIX):
+        return False
+    return all(slot < 0 or state.must >> slot & 1 for slot in flow.cells)
