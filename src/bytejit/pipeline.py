@@ -13,7 +13,7 @@ from . import debug, logs, registry
 from .dispatch import MISS, UNBOUND, SiteState, Sites, own_exit
 from .errors import BackendFailed, CannotRewrite, Unsupported, backend_name, note_place
 from .options import Settings
-from .source import params_of
+from .source import ModuleBuffer, ModuleParam, params_of
 from .tracer.guard_code import compile_entry
 from .tracer.signals import Break
 from .tracer.trace import Trace, trace
@@ -143,6 +143,7 @@ class Function:
     def run_backend(self, found: Trace, where: Where):
         backend = registry.lookup_backend(self.settings.backend)
         found.graph.meta.update(needs_grad=found.needs_grad, overlapping=found.overlapping, settings=self.settings, where=where)
+        found.graph.meta["weights"] = frozenset(i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer)))
         registry.count("graphs", backend_name(self.settings.backend))
         try:
             made = backend(found.graph, found.examples)
@@ -306,9 +307,3 @@ def reset() -> None:
             function.dead.clear()
             function.failures.clear()
             function.sites.arm_start()
-
-
-# ---- backends -------------------------------------------------------------------------------------------------------------------------
-def eager_backend(gm: torch.fx.GraphModule, example_inputs: list):
-    """The FX graph as it is."""
-    return gm.forward

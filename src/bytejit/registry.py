@@ -18,9 +18,9 @@ from .text import unknown
 
 # A name stands for a callable `(gm, example_inputs) -> callable`, or for "module:attribute", imported on first use.
 BACKENDS: dict[str, str | Callable] = {
-    "eager": "bytejit.pipeline:eager_backend",
-    "aot_eager": "bytejit.pipeline:aot_eager_backend",
-    "inductor": "bytejit.pipeline:inductor_backend",
+    "eager": "bytejit.backends:eager",
+    "aot_eager": "bytejit.backends:aot_eager",
+    "inductor": "bytejit.backends:inductor",
 }
 
 

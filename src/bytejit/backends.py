@@ -1,0 +1,197 @@
+"""The built-in backends: a traced graph -> a callable. `inductor` joins the stages of codegen and kernels."""
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from . import logs, registry
+from .options import Options, Settings
+from .tensor_check import CHECKER
+
+
+def eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
+    """The FX graph as it is."""
+    return gm.forward
+
+
+def aot_eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
+    """The normalised ATen graph, run by torch."""
+    reason = not_normalised(gm)
+    if reason:
+        return through_torch(gm, reason)
+    from .codegen.normalise import CannotNormalise, normalise
+    from .codegen.run_aten import run_aten
+    try:
+        aten = normalise(gm, fakes_of(gm))
+    except CannotNormalise as e:
+        return through_torch(gm, str(e))
+    gm.meta["stages"] = [("aten", aten.text(), ".txt")]
+    return guarded(gm, run_aten(aten), aten)
+
+
+def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
+    """Fused kernels. What cannot be compiled runs through torch, counted and named."""
+    settings: Settings = gm.meta["settings"]
+    options = settings.options
+    reason = not_normalised(gm) or not_on_cpu(example_inputs)
+    if reason:
+        return through_torch(gm, reason)
+    from .codegen.normalise import CannotNormalise, normalise
+    from .kernels.build import NoCompiler
+    try:
+        aten = normalise(gm, fakes_of(gm))
+    except CannotNormalise as e:
+        return through_torch(gm, str(e))
+    try:
+        compiled = Compiled(gm, aten, options)
+        call = compiled.frozen(example_inputs) if options.freeze else compiled.build(aten)
+    except NoCompiler as e:
+        logs.warn_once("no C++ compiler", str(e))
+        return through_torch(gm, "no C++ compiler")
+    return guarded(gm, call, aten)
+
+
+# ---- what is left to torch ---------------------------------------------------------------------------------------------
+def fakes_of(gm: torch.fx.GraphModule) -> list:
+    return [n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def not_normalised(gm: torch.fx.GraphModule) -> str:
+    """Why a graph cannot be made functional here; "" when it can."""
+    if gm.meta.get("needs_grad"):
+        return "its outputs need gradients"
+    return ""
+
+
+def not_on_cpu(inputs: Sequence) -> str:
+    for t in inputs:
+        if isinstance(t, torch.Tensor) and t.device.type != "cpu":
+            return f"a tensor is on {t.device.type}"
+    return ""
+
+
+def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
+    """Run the FX graph as it is: right, unfused, counted."""
+    registry.count("fallbacks", f"a graph runs through torch: {reason}")
+    gm.meta["through_torch"] = reason
+    return gm.forward
+
+
+def guarded(gm: torch.fx.GraphModule, call: Callable, aten) -> Callable:
+    """`call`, except where an input that it writes shares memory with another input: there the graph runs as it is."""
+    if not aten.mutations:
+        return call
+    written = sorted({m.input for m in aten.mutations})
+    plain = gm.forward
+
+    def checked(*inputs):
+        storages = [t.untyped_storage()._cdata for t in inputs]
+        if any(storages.count(storages[i]) > 1 for i in written):
+            registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")
+            return plain(*inputs)
+        return call(*inputs)
+    return checked
+
+
+# ---- codegen ----------------------------------------------------------------------------------------------------------------
+@dataclass
+class Compiled:
+    """One graph on its way through codegen; `stages` are the texts of the debug folder, `stats` what `explain` shows."""
+
+    gm: torch.fx.GraphModule
+    aten: object
+    options: Options
+    stats: dict = field(default_factory=dict)
+
+    def target(self):
+        from .codegen.loops import Target
+        from .kernels.target import cpu
+        machine = cpu()
+        return Target("cpu", threads=torch.get_num_threads(), vector_bytes=machine.vector_bytes, cache_bytes=machine.l2 or 512 * 1024)
+
+    def tuner(self):
+        from .kernels.disk import json_cache
+        from .kernels.tune import Tuner
+        return Tuner(json_cache("choices", self.options.cache_path), enabled=True)
+
+    def own_products(self) -> dict[str, Callable]:
+        """Our own matrix product, built on first use; empty where the graph multiplies no matrices."""
+        from .kernels import gemm
+        if not any("linear" in str(n.target) or "mm" in str(n.target) for n in self.aten.graph.nodes):
+            return {}
+        return gemm.register(self.options)
+
+    def build(self, aten) -> Callable:
+        """Libraries, loops, kernels, call sequence."""
+        from .kernels import library
+        from .codegen.layout import choose_libraries
+        target, tuner = self.target(), self.tuner()
+        overrides = self.own_products()
+        chosen = choose_libraries(aten, target, tuner, library)
+        tuner.save()
+        return self.emit(chosen, target, overrides)
+
+    def frozen(self, inputs: Sequence) -> Callable:
+        """The same with weights folded in; notices writes to them by version and address, and folds anew."""
+        from .codegen.freeze import freeze
+        from .kernels import library
+        state: dict = {}
+
+        def fold(args: Sequence) -> None:
+            target, tuner = self.target(), self.tuner()
+            overrides = self.own_products()
+            params = {i: t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and self.is_weight(i)}
+            made, _, state["check"] = freeze(self.aten, params, target, tuner, library)
+            tuner.save()
+            state["call"] = self.emit(made, target, overrides)
+
+        def call(*args):
+            if not state["check"](args):
+                registry.count("recompiles", "a frozen weight was written")
+                fold(args)
+            return state["call"](*args)
+        fold(inputs)
+        return call
+
+    def is_weight(self, index: int) -> bool:
+        return index in self.gm.meta.get("weights", ())
+
+    def emit(self, aten, target, overrides: dict[str, Callable]) -> Callable:
+        from .codegen.emit_call import emit_call
+        from .codegen.emit_cpp import emit_cpp
+        from .codegen.fuse import fuse
+        from .codegen.loops_text import text
+        from .codegen.lower import lower
+        from .codegen.schedule import schedule
+        from .kernels.build_cpp import build
+        began = time.perf_counter()
+        loops = lower(aten)
+        fused = fuse(loops)
+        plan = schedule(fused, target)
+        source = emit_cpp(plan)
+        lowered = time.perf_counter() - began
+        built = build(source.units, self.options)
+        runs = [built.calls[run.unit][run.function] for run in source.runs]
+        calls = emit_call(plan, source, runs, aten.constants, aten.outputs, aten.single, overrides)
+        externs = Counter(f"{name} ({reason})" for name, reason in calls.externs)
+        self.stats.update(kernels=source.kernels, externs=externs, bytes=source.bytes, units=len(source.units),
+                          units_cached=built.cached, lower_seconds=lowered, build_seconds=built.seconds)
+        for name, reason in calls.externs:
+            if reason != "library":
+                registry.count("externs", f"{name} ({reason})")
+        self.gm.meta["stats"] = self.stats
+        if self.options.debug:
+            self.gm.meta["stages"] = [
+                ("aten", aten.text(), ".txt"), ("loops", text(loops), ".txt"), ("schedule", text(plan), ".txt"),
+                *((f"kernel{i or ''}", unit, ".cpp") for i, unit in enumerate(source.units)), ("call", calls.text, ".py")]
+        return calls.make()
+
+
+def install_checks(options: Options) -> None:
+    """Let guards check tensors through a compiled unit; without a compiler they stay in Python."""
+    from .kernels import build_cpp
+    CHECKER.install(lambda text: build_cpp.build([text], options).calls[0])
