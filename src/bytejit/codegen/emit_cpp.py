@@ -18,7 +18,7 @@ from bytejit.codegen.loops import Call, Plan
 from bytejit.codegen.optable import OpTable, table as op_table
 
 HEAD = '#include "glue.h"\n#define BJ_KERNEL static __attribute__((noinline)) void\n'
-UNIT_CHARS = 24_000        # of kernel text, from which a second unit pays for its own start of the compiler
+UNIT_CHARS = 12_000        # of kernel text, from which a second unit pays for its own start of the compiler
 RELEASE_BYTES = 1 << 18    # traffic of a run above which other Python threads may run meanwhile
 
 
@@ -91,7 +91,7 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
     for call in calls:
         printer = KernelPrinter(call, plan.buffers, rows, "@")
         name, raises = kernels.add(printer)
-        any_raises, parallel = any_raises or raises, parallel or bool(call.schedule.parallel)
+        any_raises, parallel = any_raises or raises, parallel or bool(call.schedule.parallel or call.schedule.split)
         traffic += common.traffic(plan, call)
         passed = [_pointer(plan, b, args) for b in (*call.reads, *call.writes)]
         passed += [args.setdefault(("size", s), f"n{len(args)}") for s in printer.symbols]
@@ -120,7 +120,7 @@ def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str]) -> str:
 def _units(names: Mapping[str, Text], bodies: Mapping[str, str], max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
     """Unit texts, and the unit of each run body. A kernel stands in every unit that a run of it is in."""
     sizes = {name: len(text.plain()) for name, text in names.items()}
-    count = max(1, min(max_units, sum(sizes.values()) // UNIT_CHARS))
+    count = max(1, min(max_units, 1 + sum(sizes.values()) // UNIT_CHARS, len(bodies)))
     held: list[dict[str, None]] = [{} for _ in range(count)]
     place: dict[str, int] = {}
     uses = {body: [k for k in names if f"    {k}(" in body] for body in bodies}

@@ -111,8 +111,8 @@ class KernelPrinter:
 
     def print(self) -> Text:
         """The kernel's two functions."""
-        t = self.text
-        t.open(f"static void {self.name}_part({', '.join([*self.params(), 'i64 begin', 'i64 end', 'i32* err'])})")
+        t, threads = self.text, ["i64 threads"] if self.sched.split else []
+        t.open(f"static void {self.name}_part({', '.join([*self.params(), 'i64 begin', 'i64 end', 'i32* err', *threads])})")
         if self.raises:
             t.add("i32 fault = 0;")
         self.local_rows()
@@ -122,7 +122,9 @@ class KernelPrinter:
         t.close()
         t.open(f"BJ_KERNEL {self.name}({', '.join([*self.params(), 'i64 threads', 'i32* err'])})")
         call = f"{self.name}_part({', '.join([*self.arguments(), 'begin', 'end', 'err'])});"
-        if self.sched.parallel:
+        if self.sched.split:
+            t.add(f"{self.name}_part({', '.join([*self.arguments(), '0', '1', 'err', 'threads'])});")
+        elif self.sched.parallel:
             t.add(f"bj::parallel({self.total()}, {self.sched.grain}, threads, [&](i64 begin, i64 end) {{ {call} }});")
         else:
             t.add(call.replace("begin, end", f"0, {self.total()}"))
@@ -198,7 +200,7 @@ class KernelPrinter:
             self.block()
         else:
             for i in range(len(self.kernel.passes)):
-                self.pass_(i)
+                self.split_pass() if i == 0 and sched.split else self.pass_(i)
         for _ in range(opened):
             t.close()
 
@@ -261,7 +263,9 @@ class KernelPrinter:
         for depth, axis in enumerate(n.names, 1):
             low, high = ("begin" if axis == cut else "0"), self.high(axis, cut)
             if axis in tiles:
-                low, high = f"{axis}_tile", self.least(f"{axis}_tile + {tiles[axis]}", high)
+                whole = axis != cut and isinstance(self.sizes[axis], int) and self.sizes[axis] % tiles[axis] == 0
+                stop = f"{axis}_tile + {tiles[axis]}"
+                low, high = f"{axis}_tile", stop if whole else self.least(stop, high)
             if axis == inner:
                 self.innermost(n, axis, low, high)
             else:
@@ -273,6 +277,41 @@ class KernelPrinter:
             t.close()
         for r in n.p.reduces:
             self.finish(r, n)
+
+    def split_pass(self) -> None:
+        """The first pass's first axis in `split` parts over the threads, each with its own results; combined in order, so that the
+        answer does not depend on how many threads ran."""
+        t, p, parts = self.text, self.kernel.passes[0], self.sched.split
+        axis = self.sched.passes[0].order[0]
+        for r in p.reduces:
+            t.add(f"{value_dtype(r)} {r.name}_of[{parts}];")
+            if self.pair(r):
+                t.add(f"i64 {r.name}_at_of[{parts}];")
+        t.open(f"bj::parallel({parts}, 1, threads, [&](i64 first, i64 last)")
+        t.open("for (i64 part = first; part < last; ++part)")
+        t.add(f"const i64 begin = {self.index(self.sizes[axis])} * part / {parts};")
+        t.add(f"const i64 end = {self.index(self.sizes[axis])} * (part + 1) / {parts};")
+        self.pass_(0, cut=axis)
+        for r in p.reduces:
+            if self.pair(r):
+                best = f"{r.name}_best" if self.lanes_of(0) == 1 else f"{r.name}_best_part[0]"
+                t.add(f"{r.name}_of[part] = {best}, {r.name}_at_of[part] = {r.name};")
+            else:
+                t.add(f"{r.name}_of[part] = {r.name};")
+        t.close()
+        t.close("});")
+        for r in p.reduces:
+            t.open(f"for (int k = 1; k < {parts}; ++k)")
+            if self.pair(r):
+                self.better(r, f"{r.name}_of[0]", f"{r.name}_at_of[0]", f"{r.name}_of[k]", f"{r.name}_at_of[k]")
+            else:
+                t.add(f"{r.name}_of[0] = {combine(r, f'{r.name}_of[0]', f'{r.name}_of[k]')};")
+            t.close()
+            t.add(f"const {r.dtype} {r.name} = {r.name}_at_of[0];" if self.pair(r) else f"const {r.dtype} {r.name} = {r.name}_of[0];")
+            self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
+
+    def lanes_of(self, i: int) -> int:
+        return self.nest(i).lanes
 
     def high(self, axis: str, cut: str | None) -> str:
         return "end" if axis == cut else self.index(self.sizes[axis])

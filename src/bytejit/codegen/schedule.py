@@ -161,10 +161,13 @@ def rename(k: Kernel, cons: Cons) -> Kernel:
 # --------------------------------------------------------------------------------------------------------------
 def votes(p: Pass, names: set[str]) -> dict[str, int]:
     """How many accesses of the pass walk memory step by step along each axis; stores count twice, large strides
-    against."""
+    against. Only accesses over the most axes count: four vectors of channel parameters are small beside the image."""
     found = dict.fromkeys(sorted(names), 0)
     accesses = [(s.coords[0], 2) for s in p.stores] + [(e.attr[0], 1) for e in loads(p.roots())]
+    widest = max((len(ix.variables(at) & names) for at, _ in accesses), default=0)
     for at, weight in accesses:
+        if len(ix.variables(at) & names) < widest:
+            continue
         for name in found:
             c = at.coefficient(name)
             found[name] += 4 * weight if c == 1 else 0

@@ -1,0 +1,151 @@
+"""Plans as C++: results against eager, kernels told apart by their code alone, loops that become vector code."""
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graphs import aten, stages
+
+from bytejit.codegen.emit_cpp import emit_cpp
+from bytejit.codegen.emit_cpp_expr import constant
+from bytejit.compiled import CompiledGraph, compile_plan, cpu_target
+from bytejit.kernels.build import PRELUDE, find_compiler
+from bytejit.kernels.disk import disk_of
+from bytejit.options import config
+
+cxx = pytest.mark.cxx
+r = torch.randn
+PROGRAMS = {
+    "sin_cos": (lambda x, y: torch.sin(x) + torch.cos(y), (r(10000), r(10000))),
+    "huge_sines": (lambda x, y: torch.sin(x * 1e7) + torch.cos(y * 1e30), (r(3001), r(3001))),
+    "sine_rows": (lambda x: x.sin().softmax(-1), (r(40, 70) * 1e5,)),
+    "softmax": (lambda x: x.softmax(-1), (r(64, 131),)),
+    "norm_gelu": (lambda x, w, b: F.gelu(F.layer_norm(x + x.sin(), (128,), w, b)), (r(64, 128), r(128), r(128))),
+    "columns": (lambda x: ((x * x).sum(0), x.amax(0), x.argmin(0)), (r(300, 77),)),
+    "matmul": (lambda x, w: (x @ w.t()).relu().sum(1), (r(32, 16), r(8, 16))),
+    "pad_cat": (lambda x: torch.cat([F.pad(x, (1, 1)), x.flip(1)[:, :2]], 1), (r(4, 6),)),
+    "arg": (lambda x: (x.argmax(1), x.argmin(0), x.argmax()), (r(40, 70),)),
+    "scan": (lambda x: x.cumsum(1), (r(5, 33),)),
+    "ints": (lambda x, y: (x // y, x % y, (x + y).sum()), (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
+    "bools": (lambda x: ((x > 0).any(1), (x > 0).all(), torch.where(x > 0, x, -x)), (r(20, 30),)),
+    "transpose": (lambda x, y: x.t() + y, (r(100, 120), r(120, 100))),
+    "long_sum": (lambda x: (x.double().sum(), x.amax(), x.abs().mean()), (r(300, 401),)),
+    "mean_2d": (lambda x: x.mean((2, 3)), (r(4, 8, 14, 14),)),
+    "embedding": (lambda i, w: F.embedding(i, w) * 2, (torch.randint(0, 30, (4, 7)), r(30, 16))),
+    "pool": (lambda x: F.max_pool2d(x, 3, 2, 1), (r(2, 3, 17, 17),)),
+    "conv": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), (r(1, 3, 8, 8), r(4, 3, 3, 3), r(4))),
+    "double": (lambda x: x.exp().log1p().tanh(), (r(1000).double(),)),
+    "scalar": (lambda x: x * 2 + 1, (torch.tensor(3.0),)),
+    "strided": (lambda x: x[::2, 1:] * 2, (r(9, 9),)),
+}
+
+
+def compiled(fn, args, threads: int = 2) -> CompiledGraph:
+    plan = stages(aten(fn, *args), threads)[2]
+    return compile_plan(plan, cpu_target(threads), config.current)
+
+
+@cxx
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_against_eager(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    graph = compiled(fn, args)
+    with torch.no_grad():
+        expected = fn(*args)
+        for _ in range(2):
+            got = graph.call(*args)
+    for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+        assert a.stride() == b.stride() or a.numel() < 2
+    assert len({a.data_ptr() for a in got}) == len(got)
+
+
+@cxx
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_floats_are_at_least_as_near_as_eager(dtype: torch.dtype) -> None:
+    def fn(x, y):
+        return (x * y + x).softmax(-1)
+    args = (r(20, 67).to(dtype), r(20, 67).to(dtype))
+    wide = fn(*(a.double() for a in args))
+    ours = (compiled(fn, args).call(*args)[0].double() - wide).abs().max()
+    assert ours <= 1.01 * (fn(*args).double() - wide).abs().max()
+
+
+@cxx
+def test_faults_raise_and_nothing_is_written() -> None:
+    graph = compiled(lambda x, y: x // y, (torch.tensor([4, 5]), torch.tensor([2, 1])))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        graph.call(torch.tensor([4, 5]), torch.tensor([2, 0]))
+    graph = compiled(lambda i, w: F.embedding(i, w), (torch.tensor([0, 1]), r(3, 4)))
+    with pytest.raises(IndexError, match="out of range"):
+        graph.call(torch.tensor([0, 3]), r(3, 4))
+
+
+@cxx
+def test_threads_of_python_do_not_share_memory() -> None:
+    def fn(x, w):
+        return ((x @ w).relu() @ w).softmax(-1)
+    w = r(64, 64)
+    graph = compiled(fn, (r(64, 64), w))
+    inputs = [r(64, 64) for _ in range(4)]
+    faults = []
+
+    def work(x: torch.Tensor) -> None:
+        expected = fn(x, w)
+        for _ in range(50):
+            if not torch.allclose(graph.call(x, w)[0], expected, atol=1e-5):
+                faults.append(x)
+    threads = [threading.Thread(target=work, args=(x,)) for x in inputs]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not faults
+
+
+def test_equal_kernels_are_one() -> None:
+    def fn(x, w):
+        for _ in range(6):
+            x = (x @ w).softmax(-1)
+        return x
+    source = emit_cpp(stages(aten(fn, r(8, 8), r(8, 8)))[2])
+    assert source.kernels == 1 and len(source.runs) == 6
+
+
+def test_text_is_deterministic() -> None:
+    fn, args = PROGRAMS["norm_gelu"]
+    texts = {emit_cpp(stages(aten(fn, *args))[2]).units for _ in range(2)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("value, dtype, text", [
+    (0.1, "f32", "0.10000000149011612f"), (0.1, "f64", "0.1"), (float("nan"), "f32", "BJ_NAN"), (-2, "i64", "(-2LL)"),
+    (float("-inf"), "f32", "(-BJ_INF)"), (1e300, "f32", "BJ_INF"), (-(1 << 63), "i64", "(-9223372036854775807LL - 1)"),
+    (True, "b8", "true"), (-0.0, "f32", "(-0.0f)")])
+def test_constants(value, dtype: str, text: str) -> None:
+    assert constant(value, dtype) == text
+
+
+@cxx
+@pytest.mark.parametrize("name", ["sin_cos", "softmax", "norm_gelu", "double"])
+def test_marked_loops_become_vector_code(name: str, tmp_path: Path) -> None:
+    """GCC's own report: no loop under `#pragma omp simd` is left scalar."""
+    options = config.current
+    compiler = find_compiler(disk_of(options.cache_path, options.cache_mb), options.cxx)
+    if not compiler.gcc:
+        pytest.skip("reads the report of GCC")
+    fn, args = PROGRAMS[name]
+    text = emit_cpp(stages(aten(fn, *args))[2]).units[0]
+    (tmp_path / "unit.cpp").write_text(text)
+    done = subprocess.run([compiler.path, *compiler.flags, "-fopt-info-vec-optimized", f"-I{PRELUDE}", "unit.cpp", "-o", "unit.so"],
+                          cwd=tmp_path, capture_output=True, text=True, check=True)
+    vector = {int(line.split(":")[1]) for line in done.stderr.splitlines() if "loop vectorized" in line and line.startswith("unit.cpp")}
+    rows = text.splitlines()
+    marked = [i + 2 for i, line in enumerate(rows) if line.lstrip().startswith("#pragma omp simd")]
+    # a remainder loop over fewer elements than the lanes may be left to the scalar code
+    scalar = [rows[i - 1].strip() for i in marked if i not in vector and "rest" not in rows[i - 1]]
+    assert marked and not scalar, scalar

@@ -1,0 +1,97 @@
+"""Units are built once, found again without a compiler, rebuilt when damaged; errors name the line."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bytejit import caches
+from bytejit.kernels import build_cpp, launch
+from bytejit.kernels.build import BuildFailed, NoCompiler
+from bytejit.kernels.target import cpu
+from bytejit.options import Options
+
+pytestmark = pytest.mark.cxx
+UNIT = """#include "glue.h"
+static PyObject* twice(PyObject*, PyObject* const* a, bj_size) {
+    f32* p = pointer<f32>(a[0]);
+    bj::parallel(integer(a[1]), 1, integer(a[2]), [&](i64 begin, i64 end) {
+        for (i64 i = begin; i < end; ++i) p[i] *= 2;
+    });
+    return PyLong_FromLong(7);
+}
+static bj::Method table[] = {{"twice", twice, 0x80, nullptr}};
+BJ_EXPORT(table, 1)
+"""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    caches.clear()
+    yield Options(cache_dir=str(tmp_path / "cache"))
+    caches.clear()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_unit_runs_on_threads(options: Options, threads: int) -> None:
+    twice = build_cpp.build([UNIT], options).calls[0]["twice"]
+    x = torch.arange(101.0)
+    assert twice(x.data_ptr(), 101, threads) == 7
+    assert torch.equal(x, torch.arange(101.0) * 2)
+
+
+def test_a_warm_start_runs_no_compiler(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build_cpp.build([UNIT], options).cached == 0
+    caches.clear()
+    monkeypatch.setattr("subprocess.Popen", lambda *a, **k: pytest.fail("a process was started"))
+    assert build_cpp.build([UNIT], options).cached == 1
+    assert build_cpp.build([UNIT], options).cached == 1
+
+
+def test_a_damaged_library_is_rebuilt(options: Options) -> None:
+    file = Path(build_cpp.build([UNIT], options).files[0])
+    body = file.read_bytes()
+    caches.clear()
+    file.unlink()
+    file.write_bytes(body[:-1] + b"x")
+    built = build_cpp.build([UNIT], options)
+    assert built.cached == 0 and file.read_bytes() == body
+
+
+def test_a_refused_unit_shows_its_line(options: Options) -> None:
+    with pytest.raises(BuildFailed, match="no_such_name") as e:
+        build_cpp.build([UNIT.replace("p[i] *= 2", "p[i] = no_such_name")], options)
+    assert "p[i] = no_such_name;" in str(e.value)
+
+
+def test_no_compiler_warns_once_and_says_what_to_install(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.warns(RuntimeWarning, match="Install g"), pytest.raises(NoCompiler):
+        build_cpp.build([UNIT], options)
+    with pytest.raises(NoCompiler):
+        build_cpp.build([UNIT], options)
+
+
+def test_what_a_key_depends_on(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bytejit.kernels.build import Compiler
+    gcc = Compiler("/usr/bin/g++", "g++ 12", True)
+    base = build_cpp.unit_key(UNIT, gcc)
+    assert base == build_cpp.unit_key(UNIT, Compiler("/elsewhere/g++", "g++ 12", True))
+    assert base != build_cpp.unit_key(UNIT + "\n", gcc)
+    assert base != build_cpp.unit_key(UNIT, Compiler("/usr/bin/g++", "g++ 13", True))
+    monkeypatch.setattr(build_cpp, "prelude_key", lambda: "other")
+    assert base != build_cpp.unit_key(UNIT, gcc)
+
+
+def test_one_openmp_runtime(options: Options) -> None:
+    before = launch.openmp()[1]
+    build_cpp.build([UNIT], options)
+    maps = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "gomp" in line or "iomp" in line}
+    assert maps <= {before}
+
+
+def test_machine_facts() -> None:
+    c = cpu()
+    assert c.cores >= 1 and c.vector_bytes in (16, 32, 64) and len(c.key) == 16
