@@ -1,4 +1,4 @@
-"""Code objects as instructions with stack layout, live and surely assigned locals, handlers: where execution may resume.
+"""Code objects as instructions with stack layout, live and surely assigned locals, handlers.
 
 Pure analysis, no torch. A *slot* of the stack is described by one byte: ``OBJ`` (a Python object), ``NULL`` (what
 PUSH_NULL and the method bit leave), ``MAYBE`` (either: a local that an inlined comprehension saved), ``ASIDE`` and
@@ -109,8 +109,8 @@ class Try:
 class State(NamedTuple):
     """What is known on entry to an instruction.
 
-    ``stack``: a byte a slot. ``handlers``: offsets of the exception handlers being executed. ``must``, ``may``: masks of
-    the slots surely, possibly assigned.
+    ``stack``: a byte a slot. ``handlers``: offsets of the exception handlers being executed. ``must``, ``may``: masks
+    of the slots surely, possibly assigned.
     """
 
     stack: bytes
@@ -192,7 +192,7 @@ def analyse(code: CodeType) -> Flow:
     states = flow_states(code, instrs, caught, writes)
     for ins, state in zip(instrs, states, strict=True):
         if ins.op == CLEARING and state is not None and not state.may >> ins.arg & 1:
-            writes[ins.index] = 0, 0, 1 << ins.arg  # it saves nothing: the comprehension's own variable is not live before
+            writes[ins.index] = 0, 0, 1 << ins.arg  # it saves nothing: not live before
     made = {ins.arg for ins in instrs[:first] if OPNAME[ins.op] == "MAKE_CELL"}
     own = len(code.co_cellvars)
     cells = tuple(slot if n >= own or slot in made else -1 for n, slot in enumerate(cell_slots(code)))
@@ -383,7 +383,8 @@ def flow_states(
             after = None if ins.op in FINAL else step(state, ins, False, effects[i], cells)
             if entry is not None and ins.op not in QUIET:
                 # the exception may come before or after the instruction changed its local
-                low, high = (state.must, state.may) if after is None else (state.must & after.must, state.may | after.may)
+                then = state if after is None else after
+                low, high = state.must & then.must, state.may | then.may
                 head = state.stack[: entry.depth] + (b"oo" if entry.lasti else b"o")
                 onward.append((entry.target, State(head, state.handlers, low, high)))
             if ins.target >= 0:

@@ -2,14 +2,14 @@
 
 The protocol, all positional:
 
-- *args* of a dispatcher and of an entry: the point's stack values without NULLs (bottom first; ``UNBOUND`` for a slot of
-  ``Point.maybes`` that holds NULL), a value for each name of ``Point.live`` (``UNBOUND`` when it has none), the cell objects of
-  co_cellvars and co_freevars. The first ``state.flat`` of them are the *flat* state: stack and locals, no cells.
-- An *answer*: ``(value, None)`` returns value from the function; ``(flat, k)`` goes on at point k with that point's flat
-  state; ``MISS`` (entries only): the guards do not hold and nothing has been done. An exception propagates from the site.
+- *args* of a dispatcher and of an entry: the point's stack values without NULLs (bottom first; ``UNBOUND`` for a slot
+  of ``Point.maybes`` that holds NULL), a value for each name of ``Point.live`` (``UNBOUND`` when it has none), the cell
+  objects of co_cellvars and co_freevars (None for one that exists only within an inlined comprehension). The first ``state.flat`` of them are the *flat* state: stack and locals, no cells.
+- An *answer*: ``(value, None)`` returns value from the function; ``(flat, k)`` goes on at point k with that point's
+  flat state; ``MISS`` (entries only): the guards do not hold, nothing has been done. Exceptions propagate from the site.
 - ``own_exit(k, flat)`` is the answer of point k itself that changes nothing: the original instruction there runs.
-- *compile* is called as ``compile(state, args)`` and answers an entry, which then runs with these args, or None: nothing
-  to compile here, the site goes idle and the sites reached next are armed.
+- *compile* is called as ``compile(state, args)`` and answers an entry, which then runs with these args, or None:
+  nothing to compile here, the site goes idle and the sites reached next are armed.
 
 Exits go only to points whose ``handlers`` equal those of the site. An exit does not arm anything: whoever makes an
 entry that exits to k calls ``state.sites.arm_after(k)``.
@@ -64,8 +64,8 @@ def compiling() -> bool:
 class SiteState:
     """One site: its entries and the callable in its cell.
 
-    Idle: the cell is empty. Armed: it holds ``miss`` (no entries yet) or a chain: the first entry, then the others, then
-    ``miss``. Cost of the chain: 45 ns for the first entry (tests/test_dispatch.py measures it), 100 ns for each further one.
+    Idle: the cell is empty. Armed: it holds ``miss`` (no entries yet) or a chain: the first entry, then the others,
+    then ``miss``. Cost of the chain: 45 ns for the first entry (tests/test_dispatch.py), 100 ns for each further one.
     """
 
     __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles",

@@ -18,7 +18,7 @@ class Point:
     where it has one). ``nulls``: stack slots that hold NULL; ``maybes``: slots that hold NULL or an object, passed
     as UNBOUND when NULL. ``live``: locals that may be read later. ``bound``: locals surely assigned.
     ``handlers``: offsets of the exception handlers being executed, outermost first: an exit may go only to a point
-    whose ``handlers`` equal those of the site that it left (or return). ``tries``: offsets of the handlers that catch here.
+    whose ``handlers`` equal those of the site that it left (or return). ``tries``: the offset of the handler that catches.
     """
 
     id: int
@@ -109,7 +109,9 @@ def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
 def legal(flow: Flow, i: int) -> bool:
     """May execution resume at this instruction?"""
     state, ins = flow.states[i] if i < len(flow.instrs) else None, None
-    if state is None or ASIDE in state.stack or ASIDE_NULL in state.stack or state.handlers[-1:] == (-1,) or i < flow.first:
+    if state is None or i < flow.first or state.handlers[-1:] == (-1,):
+        return False
+    if ASIDE in state.stack or ASIDE_NULL in state.stack:
         return False
     ins, before = flow.instrs[i], flow.instrs[i - 1]
     if ins.op in AFTER_LOOP or (before.op in AFTER_LOOP and OPNAME[ins.op] in ("POP_TOP", "POP_ITER")):

@@ -333,7 +333,7 @@ class Writer:
         outer, self.guarded = self.guarded, self._range(missing, depth)
         self.emit(LOAD_CHECKED, slot)
         self.guarded = outer
-        self.emit(NOP)  # or 3.13 would look up what the dispatcher raises in this load's range, one unit before the call
+        self.emit(NOP)  # 3.13 looks up what the dispatcher raises one unit before the call: not in this load's range
         self.place(done)
         self.late.append((missing, done, outer, self.here))
 
@@ -396,7 +396,7 @@ class Writer:
         self.stacksize = max(self.stacksize, outer + 4)
 
     def _tree(self, bits: int, leaves: list, leaf) -> None:
-        """Jumps that take `bits` bools off the stack, first the highest, down to leaf(item) for the item so numbered."""
+        """Jumps that take `bits` bools off the stack, highest first, down to leaf(item) for the item so numbered."""
         if not bits:
             leaf(leaves[0])
             return
