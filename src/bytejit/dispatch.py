@@ -4,9 +4,10 @@ The protocol, all positional:
 
 - *args* of a dispatcher and of an entry: the point's stack values without NULLs (bottom first; ``UNBOUND`` for a slot
   of ``Point.maybes`` that holds NULL), a value for each name of ``Point.live`` (``UNBOUND`` when it has none), the cell
-  objects of co_cellvars and co_freevars (None for one that exists only within an inlined comprehension). The first ``state.flat`` of them are the *flat* state: stack and locals, no cells.
+  objects of co_cellvars and co_freevars (None for one that exists only within an inlined comprehension). The first
+  ``state.flat`` of them are the *flat* state: stack and locals, no cells.
 - An *answer*: ``(value, None)`` returns value from the function; ``(flat, k)`` goes on at point k with that point's
-  flat state; ``MISS`` (entries only): the guards do not hold, nothing has been done. Exceptions propagate from the site.
+  flat state; ``MISS`` (entries only): the guards do not hold, nothing has been done. Exceptions propagate.
 - ``own_exit(k, flat)`` is the answer of point k itself that changes nothing: the original instruction there runs.
 - *compile* is called as ``compile(state, args)`` and answers an entry, which then runs with these args, or None:
   nothing to compile here, the site goes idle and the sites reached next are armed.

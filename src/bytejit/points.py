@@ -18,7 +18,7 @@ class Point:
     where it has one). ``nulls``: stack slots that hold NULL; ``maybes``: slots that hold NULL or an object, passed
     as UNBOUND when NULL. ``live``: locals that may be read later. ``bound``: locals surely assigned.
     ``handlers``: offsets of the exception handlers being executed, outermost first: an exit may go only to a point
-    whose ``handlers`` equal those of the site that it left (or return). ``tries``: the offset of the handler that catches.
+    whose ``handlers`` equal those of the site that it left (or return). ``tries``: offset of the handler that catches.
     """
 
     id: int
