@@ -12,7 +12,7 @@ import torch
 from ..fake import FakeMode
 from ..source import Cell, Local, StackSlot
 from ..where import Where, where_of
-from . import builtins as _builtins, op_arith, op_build, op_call, op_iter, op_stack, polyfills as _polyfills, torch_state as _torch_state  # noqa: F401 (register)
+from . import builtins as _builtins, op_arith, op_build, op_call, op_iter, op_stack, library as _library, polyfills as _polyfills, torch_state as _torch_state  # noqa: F401 (register)
 from .attrs import Attributes
 from .calls import Calls
 from .containers import NotConstant, is_constant, to_python
