@@ -21,7 +21,7 @@ STAGES = {
     "aten": "4_aten.py",  # the normalised ATen graph
     "loops": "5_loops.txt",  # loop IR
     "schedule": "6_schedule.txt",  # groups, buffers, tiles
-    "kernel": "7_kernel.cpp",  # C++; "7_kernel.py" for Triton
+    "kernel": "7_kernel.cpp",  # C++; "7_kernel.py" for Triton; further units are "kernel1", "kernel2"
     "call": "8_call.py",  # the call sequence
 }
 _made: dict[str, int] = {}  # owner: region; size: one entry a region name; cleared by forget()
@@ -39,9 +39,11 @@ class Dump:
     def write(self, stage: str, text: str, suffix: str = "") -> Path | None:
         """Write one stage's text; `suffix` (".py") replaces the file's usual one. Returns the file, None when off.
 
-        Raises: KeyError for an unknown stage, OSError when the folder cannot be written.
+        A stage may come in parts: "kernel1" is a further "kernel". One that is not known here (a backend's own) comes last.
+        Raises: OSError when the folder cannot be written.
         """
-        name = STAGES[stage]
+        base = stage.rstrip("0123456789")
+        name = STAGES.get(base, f"9_{file_name(base)}.txt").replace(".", f"{stage[len(base) :]}.", 1)
         if self.folder is None:
             return None
         path = self.folder / (name.rpartition(".")[0] + suffix if suffix else name)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from bytejit import registry
 from bytejit.trampoline import UNBOUND, Point, Rewritten, successor_sites
 
 __all__ = ["MISS", "UNBOUND", "SiteState", "Sites", "compiling", "own_exit"]
@@ -140,7 +141,7 @@ class SiteState:
     def miss(self, *args: Any) -> Answer:
         """No entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
-        if self.frozen or not _COMPILING.acquire(blocking=False):
+        if self.frozen or registry.only_runs() or not _COMPILING.acquire(blocking=False):
             return self.own(args)
         try:
             self.compiles += 1

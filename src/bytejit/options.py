@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -173,6 +174,7 @@ class Config:
 
 
 config = Config(Options.from_env())
+_serials = itertools.count(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,11 +185,13 @@ class Settings:
     nopython: bool = False
     dynamic: bool | None = None
     overrides: tuple[tuple[str, object], ...] = ()  # options given in this call, by name
+    serial: int = 0  # settings that differ in it share no compiled code
 
     @functools.cached_property
     def _key(self) -> tuple:
         # a backend is compared by identity: a callable need not be hashable
-        return (self.backend if isinstance(self.backend, str) else id(self.backend), self.nopython, self.dynamic, self.overrides)
+        return (self.backend if isinstance(self.backend, str) else id(self.backend), self.nopython, self.dynamic,
+                self.overrides, self.serial)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Settings) and self._key == other._key
@@ -213,6 +217,10 @@ class Settings:
         checked = {name: _checked(name, value) for name, value in changes.items()}
         config.current.replace(**checked)
         return cls(backend, bool(nopython), checked.get("dynamic"), tuple(sorted(checked.items())))
+
+    def anew(self, **changes: object) -> Settings:
+        """These settings, with fields changed, sharing no code that was compiled before."""
+        return dataclasses.replace(self, serial=next(_serials), **changes)
 
     @functools.cached_property
     def _fixed(self) -> dict[str, object]:

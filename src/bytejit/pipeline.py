@@ -1,17 +1,18 @@
 """The one file that joins the stages: a function -> its rewritten twin; a site's miss -> trace, backend, entry."""
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 import types
 import weakref
-from dataclasses import dataclass, field
 
 import torch
 
-from . import debug, logs, registry
+from . import inspection, logs, registry
 from .dispatch import MISS, UNBOUND, SiteState, Sites, own_exit
 from .errors import BackendFailed, CannotRewrite, Unsupported, backend_name, note_place
+from .inspection import with_source
 from .options import Settings
 from .source import ModuleBuffer, ModuleParam, params_of
 from .tracer.guard_code import compile_entry
@@ -21,36 +22,46 @@ from .tracer.tracer import Job
 from .trampoline import rewrite
 from .where import Where, where_of
 
-# owner: compile_function; size: one a (code, globals, settings); cleared by reset()
-_FUNCTIONS: dict[tuple, "Function"] = {}
-# owner: compile_function; size: one a rewritten code, by its id
-_ORIGINALS: dict[int, object] = {}
+# owner: handle_of; size: one a living compiled (code, globals, settings); an item goes with its last compiled function
+_HANDLES: weakref.WeakValueDictionary[tuple, "Handle"] = weakref.WeakValueDictionary()
+# owner: handle_of; size: one a living rewritten code, by its id: the code as the user wrote it; goes with the code
+_ORIGINALS: dict[int, types.CodeType] = {}
 _lock = threading.RLock()
-# owner: explain; the list that compilations are recorded into while it runs, else None
-_recording: list | None = None
+_HANDLE = "__bytejit_handle__"       # attribute of a compiled function: its Handle
+MAX_TWINS = 256                      # callees of broken calls whose compiled form a Function keeps
+MODULES_LIMIT = 8                    # recompile_limit counts for each module apart; a site holds this many times as many
 
 
-@dataclass
-class Region:
-    """What `explain` and the logs know of one compiled region."""
+class Handle:
+    """Keeps a Function alive for the compiled functions that share it.
 
-    function: str
-    where: Where
-    trace: Trace
-    graph: torch.fx.GraphModule | None
-    guards: list[str]
-    seconds: float
+    A code object holds its sites' cells, which hold entries, which hold the Function, which holds the code; and Python's
+    garbage collector does not look into code objects. So a Function ends by its handle: the cells are emptied.
+    """
+
+    __slots__ = ("function", "__weakref__")
+
+    def __init__(self, function: Function):
+        self.function = function
+        weakref.finalize(self, _empty, function.rewritten.cells).atexit = False
+
+
+def _empty(cells: tuple[list, ...]) -> None:
+    for cell in cells:
+        cell.clear()
 
 
 class Function:
     """A code object with sites, shared by all functions of that code, globals and settings."""
 
     def __init__(self, code: types.CodeType, namespace: dict, settings: Settings):
+        self.twins: dict[tuple, Handle] = {}
         self.settings, self.globals = settings, namespace
         self.rewritten = rewrite(code)
         self.sites = Sites(self.rewritten, self.compile)
         self.dead: set[int] = set()
-        self.failures: dict[int, list] = {}
+        self.given_up: list[tuple[weakref.ref, ...]] = []
+        self.failures: dict[int, str] = {}
         self.where = where_of(code)
         self.sites.arm_start()
 
@@ -59,21 +70,19 @@ class Function:
 
     def twin(self, callee):
         """The compiled form of what a broken call calls: Python functions, methods and modules; others as they are."""
-        return twin(callee, self.settings)
+        return twin(callee, self)
 
     # ---- a site's miss ---------------------------------------------------------------------------------------------------
     def compile(self, state: SiteState, args: tuple):
         """Trace from the site and build an entry; None when there is nothing to compile."""
         options = self.settings.options
-        if state.point.id in self.dead:
+        modules = modules_among(args)
+        if state.point.id in self.dead or any(same_objects(known, modules) for known in self.given_up):
             return None
-        if state.entries:
-            self.note_recompile(state, args, options)
-            if len(state.entries) >= options.recompile_limit:
-                self.too_many(state)
-                return None
+        if state.entries and not self.may_recompile(state, args, modules, options):
+            return None
         try:
-            return self.make_entry(state, args, options)
+            entry = self.make_entry(state, args, options)
         except Unsupported:
             raise
         except _UserError as e:
@@ -82,6 +91,27 @@ class Function:
             logs.fault(e, "compiling a region", self.where, options)
             self.dead.add(state.point.id)
             return None
+        if entry is not None:
+            entry.modules = tuple(weakref.ref(m) for m in modules)
+        return entry
+
+    def may_recompile(self, state: SiteState, args: tuple, modules: tuple, options) -> bool:
+        """Whether a site may get another entry. The limit counts apart for each module that the code is called on.
+
+        A forward that many modules share compiles once for each of them; each may then recompile as often as any function.
+        """
+        alike = [e for e in state.entries if same_objects(e.modules, modules)]
+        if alike:
+            self.note_recompile(state, alike, args, options)
+        limit = options.recompile_limit
+        if len(alike) < limit and len(state.entries) < limit * MODULES_LIMIT:
+            return True
+        if len(alike) < len(state.entries) < limit * MODULES_LIMIT:
+            self.given_up.append(tuple(weakref.ref(m) for m in modules))
+        else:
+            state.freeze()
+        self.too_many(state, len(alike) if len(alike) >= limit else len(state.entries))
+        return False
 
     def make_entry(self, state: SiteState, args: tuple, options):
         began = time.perf_counter()
@@ -98,7 +128,8 @@ class Function:
         entry = self.build(state, found, options, where)
         if found.exit_point is not None:
             self.sites.arm_after(found.exit_point)
-        self.record(found, where, entry, time.perf_counter() - began, options)
+        inspection.note_region(found, self.where.function, where, state.point.id, entry, self.rewritten,
+                               time.perf_counter() - began, options)
         return entry
 
     def only_reads(self, found: Trace, state: SiteState) -> bool:
@@ -157,41 +188,34 @@ class Function:
 
     # ---- what is said about it ------------------------------------------------------------------------------------------------
     def note_break(self, found: Trace, options) -> None:
-        cause, where = found.cause, found.cause_where or self.where
-        where = where_full(where)
+        cause, where = found.cause, with_source(found.cause_where or self.where)
         if self.settings.nopython:
             raise Unsupported(cause.reason, where, "it cannot be part of a graph", cause.do or
                               "leave nopython (fullgraph) off, so that this step runs in the original code")
         registry.count("breaks", f"{cause.reason} at {where.short}")
-        logs.log("breaks", cause.reason, where, options)
+        inspection.note_break(cause.reason, where, cause.do or "", options)
 
-    def note_recompile(self, state: SiteState, args: tuple, options) -> None:
-        reason = "; ".join(dict.fromkeys(e.explain_failure(args) for e in state.entries[:3]))
+    def note_recompile(self, state: SiteState, entries: list, args: tuple, options) -> None:
+        reason = "; ".join(dict.fromkeys(e.explain_failure(args) for e in entries[:3]))
         registry.count("recompiles", f"{self.where.short} {reason}")
-        self.failures.setdefault(state.point.id, []).append(reason)
+        self.failures[state.point.id] = reason
         logs.log("recompiles", reason, where_of(self.rewritten.original, state.point.offset), options)
 
-    def too_many(self, state: SiteState) -> None:
-        state.freeze()
-        reason = self.failures[state.point.id][-1]
+    def too_many(self, state: SiteState, times: int) -> None:
+        reason = self.failures.get(state.point.id, "the module that it is called on")
         registry.count("fallbacks", f"recompile limit in {self.where.function}")
         logs.warn_once(f"limit {self.where.short} {state.point.id}",
-                       f"{self.where}: compiled {len(state.entries)} times and left to the original code from now on; "
+                       f"{self.where}: compiled {times} times and left to the original code from now on; "
                        f"what kept changing: {reason}")
 
-    def record(self, found: Trace, where: Where, entry, seconds: float, options) -> None:
-        region = Region(self.where.function, where, found, found.graph, [repr(g) for g in found.guards], seconds)
-        if _recording is not None:
-            _recording.append(region)
-        if found.graph is not None and logs.wanted("graph", options):
-            logs.log("graph", found.graph.code, where, options)
-        if logs.wanted("guards", options):
-            logs.log("guards", found.guards.text(), where, options)
-        if logs.wanted("code", options):
-            logs.log("code", entry.text, where, options)
-        dump = debug.region(options, where_of(self.rewritten.original), found_point(found))
-        if dump:
-            write_dump(dump, self, found, entry)
+
+def modules_among(args: tuple) -> tuple:
+    """The modules that a site's code was called on: nn.Modules among its live values, the first two of them."""
+    return tuple(a for a in args if isinstance(a, torch.nn.Module))[:2]
+
+
+def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
+    return len(refs) == len(objects) and all(r() is o for r, o in zip(refs, objects))
 
 
 class _UserError(Exception):
@@ -201,35 +225,11 @@ class _UserError(Exception):
         self.error = error
 
 
-def found_point(found: Trace) -> int:
-    return found.exit_point or 0
-
-
 def forget_entry(owner, point: int, entry_ref) -> None:
     """An object that an entry's guards know by identity has died."""
     function, entry = owner(), entry_ref()
     if function is not None and entry is not None:
         function.sites.state(point).remove(entry)
-
-
-def where_full(where: Where) -> Where:
-    """A place with its source line."""
-    if where.source:
-        return where
-    import linecache
-    return Where(where.file, where.line, where.function, linecache.getline(where.file, where.line).rstrip("\n"))
-
-
-def write_dump(dump, function: Function, found: Trace, entry) -> None:
-    import dis
-    dump.write("original", dis.Bytecode(function.rewritten.original).dis(), ".txt")
-    dump.write("rewritten", dis.Bytecode(function.rewritten.code).dis(), ".txt")
-    if found.graph is not None:
-        dump.write("graph", found.graph.print_readable(print_output=False), ".py")
-    dump.write("guards", found.guards.text(), ".txt")
-    dump.write("entry", entry.text, ".py")
-    for stage, text, suffix in (found.graph.meta.get("stages", ()) if found.graph is not None else ()):
-        dump.write(stage, text, suffix)
 
 
 # ---- what is left alone --------------------------------------------------------------------------------------------------------
@@ -246,64 +246,91 @@ def not_inlined(fn) -> str:
 
 def original_code(code: types.CodeType) -> types.CodeType:
     """The code as the user wrote it, for a code object that may be rewritten."""
-    found = _ORIGINALS.get(id(code))
-    return found.original if found is not None else code
+    return _ORIGINALS.get(id(code), code)
 
 
 # ---- public to api.py -------------------------------------------------------------------------------------------------------------
+def handle_of(code: types.CodeType, namespace: dict, settings: Settings) -> Handle:
+    """The sites of a code object as the user wrote it, made on first use. Raises: CannotRewrite."""
+    key = (id(code), id(namespace), settings)       # the Function keeps both alive as long as the item is there
+    with _lock:
+        handle = _HANDLES.get(key)
+        if handle is None:
+            function = Function(code, namespace, settings)
+            handle = _HANDLES[key] = Handle(function)
+            new = function.rewritten.code
+            _ORIGINALS[id(new)] = code
+            weakref.finalize(new, _ORIGINALS.pop, id(new), None).atexit = False
+        return handle
+
+
+def with_sites(fn: types.FunctionType, handle: Handle) -> types.FunctionType:
+    """A function that runs the rewritten code over the globals, defaults and closure of `fn`."""
+    made = types.FunctionType(handle.function.rewritten.code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    if fn.__kwdefaults__:
+        made.__kwdefaults__ = fn.__kwdefaults__
+    return made
+
+
+def cannot_rewrite(fn: types.FunctionType, e: CannotRewrite) -> types.FunctionType:
+    """`fn`, which runs as it is; said once, and counted."""
+    registry.count("fallbacks", f"{fn.__qualname__} cannot be rewritten: {e.reason}")
+    logs.warn_once(f"rewrite {fn.__qualname__}", f"{fn.__qualname__} runs uncompiled: {e.reason}")
+    return fn
+
+
 def compile_function(fn: types.FunctionType, settings: Settings):
     """A new function with the rewritten code of `fn` and all else of it shared. A code that cannot be rewritten: `fn`."""
-    code = original_code(fn.__code__)
-    key = (id(code), id(fn.__globals__), settings)
-    with _lock:
-        shared = _FUNCTIONS.get(key)
-        if shared is None:
-            try:
-                shared = Function(code, fn.__globals__, settings)
-            except CannotRewrite as e:
-                registry.count("fallbacks", f"{fn.__qualname__} cannot be rewritten: {e.reason}")
-                logs.warn_once(f"rewrite {fn.__qualname__}", f"{fn.__qualname__} runs uncompiled: {e.reason}")
-                return fn
-            _FUNCTIONS[key] = shared
-            _ORIGINALS[id(shared.rewritten.code)] = shared.rewritten
-    made = types.FunctionType(shared.rewritten.code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    made.__kwdefaults__, made.__qualname__, made.__doc__ = fn.__kwdefaults__, fn.__qualname__, fn.__doc__
-    made.__module__, made.__annotations__ = fn.__module__, fn.__annotations__
+    try:
+        handle = handle_of(original_code(fn.__code__), fn.__globals__, settings)
+    except CannotRewrite as e:
+        return cannot_rewrite(fn, e)
+    made = with_sites(fn, handle)
+    made.__qualname__, made.__doc__, made.__module__, made.__annotations__ = (
+        fn.__qualname__, fn.__doc__, fn.__module__, fn.__annotations__)
     made.__dict__.update(fn.__dict__)
+    made.__dict__[_HANDLE] = handle
     made.__wrapped__ = fn
     return made
 
 
-_twins: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
+def twin(callee, owner: Function):
+    """The compiled form of a callable that a broken call is about to call; callables without Python code as they are.
 
-
-def twin(callee, settings: Settings):
-    """The compiled form of a callable that a broken call is about to call; callables without Python code as they are."""
+    `owner`, whose call it is, keeps what was compiled; the function itself is made for the call, so nothing holds the
+    callee's closure longer than the program does.
+    """
     if isinstance(callee, types.MethodType):
-        func = twin(callee.__func__, settings)
+        func = twin(callee.__func__, owner)
         return callee if func is callee.__func__ else types.MethodType(func, callee.__self__)
     if isinstance(callee, types.FunctionType):
-        known = _twins.setdefault(callee, {})
-        found = known.get(settings)
-        if found is None:
-            if id(callee.__code__) in _ORIGINALS or not_inlined(callee):
-                return callee
-            found = compile_function(callee, Settings(settings.backend, False, settings.dynamic, settings.overrides))
-            known[settings] = weakref.ref(found) if found is callee else found
-        return found() if isinstance(found, weakref.ref) else found
+        code = callee.__code__
+        if id(code) in _ORIGINALS or not_inlined(callee):
+            return callee
+        key = (id(code), id(callee.__globals__))
+        handle = owner.twins.get(key)
+        if handle is None:
+            if len(owner.twins) >= MAX_TWINS:
+                owner.twins.clear()
+            try:
+                handle = handle_of(code, callee.__globals__, dataclasses.replace(owner.settings, nopython=False))
+            except CannotRewrite as e:
+                return cannot_rewrite(callee, e)
+            owner.twins[key] = handle
+        return with_sites(callee, handle)
     if not isinstance(callee, type):
         call = getattr(type(callee), "__call__", None)
         if isinstance(call, types.FunctionType):
-            return types.MethodType(twin(call, settings), callee)
+            return types.MethodType(twin(call, owner), callee)
     return callee
 
 
 def reset() -> None:
     """Forget all entries; compiled functions compile anew at their next call."""
     with _lock:
-        for function in _FUNCTIONS.values():
-            for state in function.sites.states.values():
-                state.reset()
+        for handle in list(_HANDLES.values()):
+            function = handle.function
+            function.sites.reset()
             function.dead.clear()
+            function.given_up.clear()
             function.failures.clear()
-            function.sites.arm_start()

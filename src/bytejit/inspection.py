@@ -1,0 +1,129 @@
+"""What became of compiled code, for people: regions and breaks as `explain` records them, logs, the debug folder."""
+from __future__ import annotations
+
+import dis
+import linecache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import debug, logs
+from .options import Options
+from .where import Where
+
+if TYPE_CHECKING:
+    import torch
+
+    from .tracer.trace import Trace
+
+
+@dataclass(frozen=True)
+class Region:
+    """One compiled region. `where`: its first line; `guards`: one line each; `seconds`: trace and backend."""
+
+    function: str
+    where: Where
+    point: int
+    trace: Trace = field(repr=False)
+    guards: tuple[str, ...] = field(repr=False)
+    seconds: float
+
+    @property
+    def graph(self) -> torch.fx.GraphModule | None:
+        """The FX graph; None for a region without operations."""
+        return self.trace.graph
+
+    @property
+    def ops(self) -> list[Any]:
+        """The targets of the graph's calls, in order."""
+        return [] if self.graph is None else [n.target for n in self.graph.graph.nodes if n.op.startswith("call_")]
+
+    @property
+    def through_torch(self) -> str:
+        """Why the graph runs through torch; "" when it is compiled."""
+        return self.graph.meta.get("through_torch", "") if self.graph is not None else ""
+
+    @property
+    def externs(self) -> dict[str, int]:
+        """Library calls of the compiled graph: "name (reason)" and how many."""
+        return dict(self.graph.meta.get("stats", {}).get("externs", ())) if self.graph is not None else {}
+
+
+@dataclass(frozen=True)
+class BreakReason:
+    """Why and where a graph ended; `do` says what may avoid it."""
+
+    reason: str
+    where: Where
+    do: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason} at {self.where}"
+
+
+@dataclass
+class Recording:
+    """What was compiled while it was on."""
+
+    regions: list[Region] = field(default_factory=list)
+    breaks: dict[BreakReason, None] = field(default_factory=dict)
+
+
+# owner: recording(); size: one a nested `explain` or `export`; cleared at its end
+_RECORDINGS: list[Recording] = []
+
+
+@contextmanager
+def recording() -> Iterator[Recording]:
+    """Record all regions and breaks until the end of the block."""
+    record = Recording()
+    _RECORDINGS.append(record)
+    try:
+        yield record
+    finally:
+        _RECORDINGS.remove(record)
+
+
+def note_break(reason: str, where: Where, do: str, options: Options) -> None:
+    """Tell recordings and the log about a graph break."""
+    for record in _RECORDINGS:
+        record.breaks.setdefault(BreakReason(reason, where, do))
+    logs.log("breaks", reason, where, options)
+
+
+def note_region(found: Trace, function: str, where: Where, point: int, entry: Any, rewritten: Any, seconds: float,
+                options: Options) -> None:
+    """Tell recordings, logs and the debug folder about a region that was compiled."""
+    if _RECORDINGS:
+        region = Region(function, where, point, found, tuple(repr(g) for g in found.guards), seconds)
+        for record in _RECORDINGS:
+            record.regions.append(region)
+    if found.graph is not None and logs.wanted("graph", options):
+        logs.log("graph", found.graph.code, where, options)
+    if logs.wanted("guards", options):
+        logs.log("guards", found.guards.text(), where, options)
+    if logs.wanted("code", options):
+        logs.log("code", entry.text, where, options)
+    dump = debug.region(options, where, point)
+    if dump:
+        write_stages(dump, rewritten, found, entry)
+
+
+def write_stages(dump: debug.Dump, rewritten: Any, found: Trace, entry: Any) -> None:
+    """All stages of a region as files, with those that the backend left in `gm.meta["stages"]`: (name, text, suffix)."""
+    dump.write("original", dis.Bytecode(rewritten.original).dis())
+    dump.write("rewritten", dis.Bytecode(rewritten.code).dis())
+    if found.graph is not None:
+        dump.write("graph", found.graph.print_readable(print_output=False))
+    dump.write("guards", found.guards.text())
+    dump.write("entry", entry.text)
+    for stage, text, suffix in (found.graph.meta.get("stages", ()) if found.graph is not None else ()):
+        dump.write(stage, text, suffix)
+
+
+def with_source(where: Where) -> Where:
+    """A place with the text of its line, where the file can be read."""
+    if where.source:
+        return where
+    return Where(where.file, where.line, where.function, linecache.getline(where.file, where.line).rstrip("\n"))
