@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import types
 
 import torch
@@ -94,6 +96,8 @@ class Attributes:
 
     def bind_descriptor(self, found, owner: type, v: Var, cls: type, name: str) -> Var:
         """What a class attribute gives when read through an instance."""
+        if owner is not cls:
+            self.guard_not_shadowed(cls, owner, name)
         if isinstance(found, types.FunctionType):
             return MethodVar(self.class_value(owner, name, found), v)
         if isinstance(found, C_METHODS) and not isinstance(found, types.BuiltinFunctionType):
@@ -120,6 +124,14 @@ class Attributes:
         if getter is not MISSING:
             raise Break(f"reading the attribute {cls.__name__}.{name} ({type(found).__name__})")
         return self.class_value(owner, name, found)
+
+    def guard_not_shadowed(self, cls: type, owner: type, name: str) -> None:
+        """The user's classes before `owner` must not get an attribute of that name. Library classes are taken as finished."""
+        for c in cls.__mro__:
+            if c is owner:
+                return
+            if not is_library(c.__module__):
+                self.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
 
     def lift(self, fn, owner: type, name: str) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
@@ -496,6 +508,15 @@ class Attributes:
             raise self.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
 
 
+
+
+@functools.lru_cache(maxsize=None)
+def is_library(module: str) -> bool:
+    """Whether a module belongs to Python or to an installed package, whose classes nobody changes after the first call."""
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        return module != "__main__"
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
 
 
 @functools.lru_cache(maxsize=None)

@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from ..source import (Attr, CellContents, Closure, Defaults, DictItem, Global, InstanceDict, Item, KwDefaults, Known as KnownSource,
+from ..source import (Attr, CellContents, Defaults, DictItem, Global, InstanceDict, Item, KwDefaults, Known as KnownSource,
                       MethodFunc, MethodSelf, Source, TupleItem, dict_item, permanent)
 from .containers import is_constant
 from .signals import Break
@@ -116,13 +116,13 @@ class Wrapping:
 
     def _wrap_function(self, fn: types.FunctionType, source, guard) -> FuncVar:
         """A function by identity where it is permanent or has no closure, else by its code, with its parts as sources."""
-        by_identity = permanent(fn) or (fn.__closure__ is None and not isinstance(source, Closure))
+        by_identity = permanent(fn)
         if guard:
             if by_identity:
                 self.guard("ID_IS", source, fn)
             else:
                 self.guard("TYPE_IS", source, types.FunctionType)
-                self.guard("ID_IS", Attr(source, "__code__"), fn.__code__)
+                self.guard("FUNCTION", source, fn)
         if by_identity:
             source = KnownSource.of(fn)
         closure = tuple(
