@@ -75,44 +75,40 @@ template <> inline __attribute__((always_inline)) b8 sign(b8 x) { return x; }
 template <> inline __attribute__((always_inline)) u8 sign(u8 x) { return x != 0; }
 template <class T> BJ T where(b8 c, T a, T b) { return c ? a : b; }
 
-// bfloat16 and float16 live in memory only; every operation is in float. Both round half to even.
-struct bf16 {
-    u16 v;
-};
-#if defined(__F16C__) || defined(__aarch64__)
-struct f16 {
-    _Float16 v;
-};
-BJ f32 wide(f16 x) { return (f32)x.v; }
-BJ f16 to_f16(f32 x) { return f16{(_Float16)x}; }
+// bfloat16 and float16 live in memory only; every operation is in float. Both round half to even. They are enums, not
+// structs: a loop that copies a struct does not become vector code. _Float16 is used where it is an arithmetic type of the
+// CPU; elsewhere GCC converts one element at a time, and integer arithmetic in lanes is faster.
+enum class bf16 : u16 {};
+enum class f16 : u16 {};
+#if defined(__AVX512FP16__) || (defined(__aarch64__) && defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC))
+BJ f32 wide(f16 x) { return (f32)bits<_Float16>((u16)x); }
+BJ f16 to_f16(f32 x) { return (f16)bits<u16>((_Float16)x); }
 #else
-struct f16 {
-    u16 v;
-};
 BJ f32 wide(f16 x) {
-    u32 h = x.v, sign = (h & 0x8000u) << 16, mag = h & 0x7fffu;
+    u32 h = (u32)(u16)x, sign = (h & 0x8000u) << 16, mag = h & 0x7fffu;
     f32 small = (f32)(i32)mag * 5.9604644775390625e-08f;  // subnormal halves are multiples of 2^-24
-    u32 rest = mag >= 0x7c00u ? (mag << 13) + 0x70000000u : (mag << 13) + 0x38000000u;
+    u32 rest = (mag << 13) + (mag >= 0x7c00u ? 0x70000000u : 0x38000000u);
     return bits<f32>((mag < 0x400u ? bits<u32>(small) : rest) | sign);
 }
 BJ f16 to_f16(f32 x) {
     u32 b = bits<u32>(x), sign = (b >> 16) & 0x8000u, mag = b & 0x7fffffffu;
     u32 normal = (mag - 0x38000000u + 0xfffu + ((mag >> 13) & 1u)) >> 13;
     u32 tiny = bits<u32>(bits<f32>(mag) + 0.5f) - 0x3f000000u;  // adding 0.5 rounds at 2^-24
-    u32 out = mag >= 0x47800000u ? 0x7c00u : mag < 0x38800000u ? tiny : normal;
+    u32 out = mag < 0x38800000u ? tiny : normal;
+    out = mag >= 0x477ff000u ? 0x7c00u : out;
     out = mag > 0x7f800000u ? 0x7e00u : out;
-    return f16{(u16)(out | sign)};
+    return (f16)(u16)(out | sign);
 }
 #endif
-BJ f32 wide(bf16 x) { return bits<f32>((u32)x.v << 16); }
+BJ f32 wide(bf16 x) { return bits<f32>((u32)(u16)x << 16); }
 BJ bf16 to_bf16(f32 x) {
     u32 b = bits<u32>(x);
     u32 rounded = (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
-    return bf16{(u16)(x != x ? 0x7fc0u : rounded)};
+    return (bf16)(u16)(x != x ? 0x7fc0u : rounded);
 }
 template <class T> BJ T wide(T x) { return x; }
-BJ b8 operator!=(bf16 x, i32) { return (x.v & 0x7fffu) != 0; }
-BJ b8 operator!=(f16 x, i32) { return (bits<u16>(x) & 0x7fffu) != 0; }
+BJ b8 operator!=(bf16 x, i32) { return ((u16)x & 0x7fffu) != 0; }
+BJ b8 operator!=(f16 x, i32) { return ((u16)x & 0x7fffu) != 0; }
 
 // to<T>(x): x.to(dtype). Out of range floats give what torch's own casts give on this CPU (the conversion instruction's result).
 template <class To, class From> struct Cast {

@@ -9,12 +9,10 @@ namespace bj {
 
 BJ f32 pow2_f(i32 n) { return bits<f32>((u32)(n + 127) << 23); }
 
-// exp(x) * 2^shift without an intermediate overflow. r = x - n*log(2), |r| <= 0.3466.
-BJ f32 exp_shifted(f32 x, i32 shift) {
-    x = x > 90.0f ? 90.0f : x;
-    x = x < -105.0f ? -105.0f : x;
-    f32 t = fma(x, 1.44269502f, 12582912.0f);  // 1.5 * 2^23: the integer is in the low bits
-    f32 n = t - 12582912.0f;
+// x + 2^23 * 1.5 holds the nearest integer in its low bits: shifted left by 23, that adds to a float's exponent.
+BJ f32 add_exponent(f32 p, f32 t) { return bits<f32>(bits<u32>(p) + (bits<u32>(t) << 23)); }
+// exp(x - n*log(2)), |remainder| <= 0.3466.
+BJ f32 exp_core(f32 x, f32 n) {
     f32 r = fma(n, -0.693145752f, x);
     r = fma(n, -1.42860677e-06f, r);
     f32 q = fma(0.000199533897f, r, 0.00139357755f);
@@ -22,12 +20,21 @@ BJ f32 exp_shifted(f32 x, i32 shift) {
     q = fma(q, r, 0.0416664556f);
     q = fma(q, r, 0.166666672f);
     q = fma(q, r, 0.5f);
-    f32 p = fma(r * r, q, r) + 1.0f;
-    i32 k = bits<i32>(t) - 0x4b400000 + shift;
-    i32 half = k >> 1;
-    return p * pow2_f(half) * pow2_f(k - half);
+    return fma(r * r, q, r) + 1.0f;
 }
-BJ f32 exp(f32 x) { return exp_shifted(x, 0); }
+BJ f32 exp_near(f32 x) {  // |x| <= 80
+    f32 t = fma(x, 1.44269502f, 12582912.0f);
+    return add_exponent(exp_core(x, t - 12582912.0f), t);
+}
+BJ f32 exp(f32 x) {
+    bool low = x < -87.0f;  // the result may be subnormal: made 2^64 times as large, then scaled with one rounding
+    f32 y = x < -105.0f ? -105.0f : x;
+    f32 m = low ? 12582976.0f : 12582912.0f;
+    f32 t = fma(y, 1.44269502f, m);
+    f32 p = add_exponent(exp_core(y, t - m), t) * (low ? 5.42101086e-20f : 1.0f);
+    p = x > 88.7228317f ? BJ_INF : p;
+    return x != x ? x : p;
+}
 
 BJ f32 exp2(f32 x) {
     x = x > 130.0f ? 130.0f : x;
@@ -148,7 +155,7 @@ BJ f32 tanh(f32 x) {
     q = fma(q, z, 0.133332223f);
     q = fma(q, z, -0.333333313f);
     f32 near = fma(q * z, x, x);
-    f32 far = 1.0f - 2.0f / (exp(2.0f * (a > 10.0f ? 10.0f : a)) + 1.0f);
+    f32 far = 1.0f - 2.0f / (exp_near(2.0f * (a > 10.0f ? 10.0f : a)) + 1.0f);
     return copysign(a < 0.625f ? near : far, x);  // near alone would turn -0.0 to 0.0
 }
 BJ f32 sigmoid(f32 x) { return 1.0f / (1.0f + exp(-x)); }
@@ -171,7 +178,7 @@ BJ f32 erf(f32 x) {
     q = fma(q, b, -0.10536591f);
     q = fma(q, b, -0.635573268f);
     q = fma(q, b, -0.128562734f);
-    f32 far = 1.0f - exp(fma(q, b, -b));
+    f32 far = 1.0f - exp_near(fma(q, b, -b));
     return a < 0.93f ? near : copysign(a != a ? a : far, x);
 }
 
