@@ -156,15 +156,32 @@ def explain(fn: Callable, *args: object, **kwargs: object) -> object:
     The result prints well and unpacks into (explanation, out_guards, graphs, ops_per_graph, break_reasons,
     explanation_verbose). Settings of a compiled `fn` are kept, but graph breaks are shown, not raised.
     """
-    return _pipeline().explain(*_with_settings(fn), args, kwargs)
+    from .explanation import explain as call_and_explain
+
+    target, settings = _with_settings(fn)
+    settings = settings.anew(nopython=False)
+    return call_and_explain(compile_any(target, settings), args, kwargs, settings.backend, _name(target))
 
 
-def export(fn: Callable, *args: object, **kwargs: object) -> object:
+def export(
+    fn: Callable, *args: object, aten_graph: bool = False, dynamic: bool | None = None, **kwargs: object
+) -> object:
     """The one FX graph of a call and its guards: `gm, guards = export(fn, x)`; `gm(x)` returns what `fn(x)` returns.
 
-    Raises: bytejit.exc.Unsupported where the call is not one graph.
+    `fn` is called once. Parameters and buffers become attributes of `gm`. aten_graph: functional ATen operators in place
+    of torch calls; dynamic: as in `compile`. Raises: bytejit.exc.Unsupported where the call is not one graph, or changes
+    Python objects.
     """
-    return _pipeline().export(*_with_settings(fn), args, kwargs)
+    from .exporting import Capture, export as call_and_export
+
+    target, settings = _with_settings(fn)
+    capture = Capture()
+    settings = settings.anew(nopython=True, backend=capture, **({} if dynamic is None else {"dynamic": dynamic}))
+    return call_and_export(compile_any(target, settings), capture, args, kwargs, aten_graph)
+
+
+def _name(target: object) -> str:
+    return getattr(target, "__qualname__", None) or type(target).__qualname__
 
 
 def settings_of(target: object) -> Settings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,13 +107,20 @@ def count(group: str, what: str, n: int = 1) -> None:
 # --- marks -------------------------------------------------------------------------------------------------------
 
 MARK_KINDS = ("disable", "allow", "disallow", "constant")
-# kind -> id -> object: by identity, as torch's builtins take no attributes; the object is held so that ids stay its own
+# kind -> id -> weak reference: by identity, as torch's builtins take no attributes; a mark goes with its object
 MARKS: dict[str, dict[int, object]] = {kind: {} for kind in MARK_KINDS}
+MARKED: set[int] = set()  # the ids that have a mark other than "disable": empty in most programs
 
 
 def mark(kind: str, obj: object) -> None:
     """Mark a callable: "disable" (never look inside), "allow" (one graph node), "disallow" (break), "constant"."""
-    MARKS[kind][id(obj)] = obj
+    ident = id(obj)
+    try:
+        MARKS[kind][ident] = weakref.ref(obj, lambda _: _unmark(kind, ident))
+    except TypeError:
+        MARKS[kind][ident] = lambda: obj  # takes no weak references, as some of torch's own: held
+    if kind != "disable":
+        MARKED.add(ident)
 
 
 def marked(kind: str, obj: object) -> bool:
@@ -123,7 +131,13 @@ def marked(kind: str, obj: object) -> bool:
 
 def unmark(kind: str, obj: object) -> None:
     """Take a mark away; nothing happens when there is none."""
-    MARKS[kind].pop(id(obj), None)
+    _unmark(kind, id(obj))
+
+
+def _unmark(kind: str, ident: int) -> None:
+    MARKS[kind].pop(ident, None)
+    if not any(ident in MARKS[k] for k in MARK_KINDS if k != "disable"):
+        MARKED.discard(ident)
 
 
 DYNAMIC_DIMS = "_bytejit_dynamic"  # attribute of a tensor: {dim: (min, max)}, set by mark_dynamic

@@ -5,6 +5,7 @@ import functools
 import inspect
 import types
 
+from ..registry import MARKED
 from ..source import Attr
 from .attrs import class_lookup
 from .containers import NotConstant, is_constant, to_python
@@ -72,6 +73,9 @@ class Calls:
 
     def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if fn.real is not None:
+            marked = self.call_marked(fn.real, args, kwargs) if MARKED else None
+            if marked is not None:
+                return marked
             handler = HANDLERS.get(fn.real)
             if handler is not None:
                 return handler(self, [self.real(a) for a in args], {k: self.real(v) for k, v in kwargs.items()})
@@ -166,6 +170,9 @@ class Calls:
 
     def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
         obj = fn.obj
+        marked = self.call_marked(obj, args, kwargs) if MARKED and not isinstance(obj, types.FunctionType) else None
+        if marked is not None:
+            return marked
         try:
             handler = HANDLERS.get(obj)
         except TypeError:
@@ -243,6 +250,10 @@ class Calls:
         if meta_call is not type.__call__:
             raise Break(f"making a {describe(cls)}")
         obj = self._new(cls, args, kwargs)
+        if issubclass(cls, type) and isinstance(obj, Known) and isinstance(obj.obj, cls):
+            init, init_owner = class_lookup(type(obj.obj), "__init__")
+            if isinstance(init, types.FunctionType):
+                self.call(self.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
         if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls):
             init, init_owner = class_lookup(obj.cls, "__init__")
             if isinstance(init, types.FunctionType):
@@ -266,6 +277,8 @@ class Calls:
             return self.real(self.call(self.constant(fn), [Known(cls), *args], kwargs))
         if new is object.__new__:
             return self.object_new(cls)
+        if new is type.__new__:
+            return self.call_python(new, [Known(cls), *args], kwargs)
         if issubclass(cls, BaseException):
             made = self.object_new(cls)
             made.slots["args"] = SeqVar(list(args), tuple)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import torch
 
+from .. import registry
 from .calls import models
 from .containers import to_python
 from .signals import Break
@@ -137,3 +138,14 @@ def torch_assert(t, args, kwargs):
     if not t.truth(args[0]):
         raise t.raised(AssertionError(t.const(args[1])))
     return NONE
+
+
+@models(registry.is_compiling)
+def is_compiling(t, args, kwargs):
+    return TRUE
+
+
+@models(registry.graph_break)
+def graph_break(t, args, kwargs):
+    said = t.const([*args, *kwargs.values()][0]) if args or kwargs else ""
+    raise Break(f"bytejit.graph_break({said!r})" if said else "bytejit.graph_break()")

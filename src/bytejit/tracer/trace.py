@@ -39,6 +39,7 @@ class Trace:
     env: dict = field(default_factory=dict)
     overlapping: bool = False
     needs_grad: bool = False
+    effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
 
 
 def trace(job: Job, twin: Callable | None = None) -> Trace:
@@ -99,7 +100,14 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     body = lambda at: Rebuild.write(_with(rebuild), at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
-                 overlapping=bool(t.overlapping), needs_grad=needs_grad)
+                 overlapping=bool(t.overlapping), needs_grad=needs_grad,
+                 effects=effects_of(t))
+
+
+def effects_of(t: Tracer) -> tuple[str, ...]:
+    """Names of what changes outside of the region."""
+    names = [v.source.name() for v in t.dirty.values() if v.source is not None]
+    return (*names, *(f"the global {name}" for _, changes in t.globals_written.values() for name in changes))
 
 
 def _with(rebuild: Rebuild) -> Rebuild:

@@ -12,14 +12,16 @@ import torch
 from ..fake import FakeMode
 from ..source import Cell, Local, StackSlot
 from ..where import Where, where_of
-from . import builtins as _builtins, op_arith, op_build, op_call, op_iter, op_stack, library as _library, polyfills as _polyfills, torch_state as _torch_state  # noqa: F401 (register)
+from . import builtins as _builtins, classes as _classes, op_arith, op_build, op_call, op_iter, op_stack, library as _library, polyfills as _polyfills, torch_state as _torch_state  # noqa: F401 (register)
 from .attrs import Attributes
 from .calls import Calls
+from .classes import Classes
 from .containers import NotConstant, is_constant, to_python
 from .exceptions import exception_var, with_context
 from .frame import Frame
 from .guards import ALWAYS, GuardSet
 from .iterators import Iteration
+from .marks import Marks
 from .operators import Operators
 from .signals import Break, Raised, Restart
 from .table import HANDLERS, REFUSED, RETURN, YIELD
@@ -72,7 +74,7 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
+class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks):
     """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
 
     def __init__(self, job: Job, stop_at: int | None = None):
@@ -92,6 +94,9 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
         self.undo: list = []
         self.raised_at: dict[int, Where] = {}
         self.inlined: dict[int, types.CodeType] = {}
+        self.made_classes: dict = {}
+        self.classes_written: dict = {}
+        self.stubs: dict[int, object] = {}
         self.visited: set[int] = set()
         self.first_step: dict[int, int] = {}
         self.loop_counts: dict = {}
@@ -323,6 +328,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Tensors):
             for function, args in reversed(self.undo):
                 function(*args)
             self.undo.clear()
+            self.forget_classes()
             assert state == (torch.is_grad_enabled(),)
 
     def words_of(self, exc: InstanceVar) -> str:
