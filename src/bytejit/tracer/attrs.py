@@ -18,10 +18,16 @@ MISSING = object()
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
+# owner: the one trace that runs; what it stored into classes from outside: class -> name -> stub (see classes.py)
+WRITTEN: dict[type, dict[str, object]] = {}
+
+
 def class_lookup(cls: type, name: str, after: type | None = None):
     """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one."""
     mro = cls.__mro__
     for c in mro[mro.index(after) + 1:] if after is not None else mro:
+        if WRITTEN and c in WRITTEN and name in WRITTEN[c]:
+            return WRITTEN[c][name], c
         if name in c.__dict__:
             return c.__dict__[name], c
     return MISSING, None
@@ -113,8 +119,10 @@ class Attributes:
                 raise self.raised(AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter"))
             return self.call(self.lift(found.fget, owner, name), [v], {})
         if isinstance(found, functools.cached_property):
-            value = self.call(self.lift(found.func, owner, name), [v], {})
-            self.set_in_dict(v, found.attrname, value)
+            holder = self.real(self.class_value(owner, name, found))
+            func, attr = self.getattr(holder, "func"), self.const(self.getattr(holder, "attrname"))
+            value = self.call(func, [v], {})
+            self.set_in_dict(v, attr, value)
             return value
         if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.c_attribute(v, found, name)
@@ -140,6 +148,9 @@ class Attributes:
 
     def class_value(self, owner: type, name: str, found) -> Var:
         """A class attribute with its source, so that a change of the class is noticed."""
+        made = self.made_classes.get(owner)
+        if made is not None and name in made.contents:
+            return made.contents[name]
         source = KnownSource.of(owner)
         return self.memo_lazy(("c", owner, name), found, lambda: DictItem(InstanceDict(source), name))
 
@@ -265,7 +276,8 @@ class Attributes:
     def super_getattr(self, v: SuperVar, name: str) -> Var:
         obj = self.real(v.obj)
         start = v.cls
-        if isinstance(obj, Known) and isinstance(obj.obj, type):       # super() in a classmethod or __new__
+        if isinstance(obj, Known) and isinstance(obj.obj, type) and issubclass(obj.obj, start):
+            # super() in a classmethod or __new__
             cls = obj.obj
             found, owner = class_lookup(cls, name, start)
             if found is MISSING:
@@ -429,6 +441,8 @@ class Attributes:
         elif isinstance(v, Known) and isinstance(v.obj, types.ModuleType):
             self.mutations += 1
             self.globals_written.setdefault(id(v.obj.__dict__), (v.obj.__dict__, {}))[1][name] = value
+        elif isinstance(v, Known) and isinstance(v.obj, type):
+            self.class_setattr(v, name, value)
         else:
             raise Break(f"setting the attribute {name} of a {self.type_of(v).__name__}")
 
@@ -469,6 +483,9 @@ class Attributes:
                 isinstance(found, types.GetSetDescriptorType) and issubclass(v.cls, BaseException)):
             v.slots[name] = value
             self.touch(v)
+            return
+        if name == "__class__" and v.real is None and v.base is None and not v.slots:
+            self.change_class(v, value)
             return
         if name == "__class__" or isinstance(found, types.GetSetDescriptorType):
             raise Break(f"setting {v.cls.__name__}.{name}")

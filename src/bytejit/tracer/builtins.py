@@ -20,13 +20,6 @@ from .values import (FALSE, NONE, NULL, TRUE, CellVar, DictVar, DictView, FuncVa
 
 
 # ---- types and attributes ------------------------------------------------------------------------------------------------
-@models(builtins.type)
-def type_(t, args, kwargs):
-    if len(args) != 1:
-        raise Break("a class made by type()")
-    return t.constant(t.type_of(args[0]))
-
-
 @models(builtins.isinstance)
 def isinstance_(t, args, kwargs):
     return t.constant(_is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0]))
@@ -505,11 +498,6 @@ def partial(t, args, kwargs):
     made.slots.update(func=args[0], args=SeqVar(list(args[1:]), tuple),
                       keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()}))
     return made
-
-
-@models(builtins.property, builtins.staticmethod, builtins.classmethod)
-def descriptor(t, args, kwargs):
-    raise Break("a descriptor made in a region")
 
 
 @models(types.MethodType)

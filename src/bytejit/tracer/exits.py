@@ -52,6 +52,8 @@ class Rebuild:
         return name
 
     def bind(self, obj) -> str:
+        if isinstance(obj, type) and obj in self.t.made_classes:
+            raise CannotRebuild(f"the class {obj.__name__} made in the region", self.t.made_classes[obj].step)
         return self.at.bind(obj, "k")
 
     # ---- values ------------------------------------------------------------------------------------------------------------------
@@ -299,6 +301,8 @@ class Rebuild:
             g = self.bind(namespace)
             for name, value in changes.items():
                 out.append(f"{g}[{name!r}] = {self.value(value)}" if value is not None else f"{g}.pop({name!r}, None)")
+        for cls, names in self.t.classes_written.items():
+            out += [f"setattr({self.bind(cls)}, {name!r}, {self.value(value)})" for name, value in names.items()]
         for v in list(self.t.dirty.values()):
             out += WRITERS[type(v)](self, v)
         for (function, key), args in self.t.state_set.items():

@@ -176,6 +176,14 @@ def load_build_class(t, f, ins):
     f.push(Known(builtins.__build_class__))
 
 
+@handles("SETUP_ANNOTATIONS")
+def setup_annotations(t, f, ins):
+    if f.names is None:
+        raise Break("annotations of a module")
+    if "__annotations__" not in f.names.items:
+        t.namespace_set(f.names, "__annotations__", DictVar({}))
+
+
 @handles("CALL_INTRINSIC_1")
 def call_intrinsic_1(t, f, ins):
     """3.12+: 3 StopIteration error, 5 unary +, 6 list to tuple; printing, star imports and typing break."""
@@ -201,6 +209,5 @@ def raise_from_generator(t, f):
 
 refuse("a type parameter or an except* clause", "CALL_INTRINSIC_2", "PREP_RERAISE_STAR")
 refuse("a star import", "IMPORT_STAR")
-refuse("annotations of a module or class body", "SETUP_ANNOTATIONS")
 refuse("an interactive expression", "PRINT_EXPR")
 refuse("a template string", "BUILD_INTERPOLATION", "BUILD_TEMPLATE")

@@ -6,6 +6,7 @@ import types
 
 import torch
 
+from .attrs import MISSING, class_lookup
 from .containers import NotConstant, is_constant, key_of, to_python
 from .signals import Break, Raised
 from .values import (FALSE, NONE, NULL, TRUE, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, MethodVar, SeqVar,
@@ -507,10 +508,8 @@ class Operators:
 
 def class_attribute(cls: type, name: str):
     """A class attribute found by MRO, unbound; None without one."""
-    for c in cls.__mro__:
-        if name in c.__dict__:
-            return c.__dict__[name]
-    return None
+    found = class_lookup(cls, name)[0]
+    return None if found is MISSING else found
 
 
 def _base_class(v: InstanceVar) -> type:
