@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bytejit.codegen import emit_common as common
-from bytejit.codegen.emit_cpp_kernel import KernelPrinter, Text
+from bytejit.codegen.emit_cpp_kernel import KernelPrinter
+from bytejit.codegen.emit_cpp_reduce import Text
 from bytejit.codegen.loops import Call, Plan
 from bytejit.codegen.optable import OpTable, table as op_table
 
