@@ -18,6 +18,7 @@ entry that exits to k calls ``state.sites.arm_after(k)``.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import lru_cache
@@ -36,6 +37,10 @@ Compile = Callable[["SiteState", Args], Entry | None]
 # Held while any site compiles. Whoever finds it held (another thread, or the compiler calling user code that reaches a
 # site) runs the original code instead of waiting: waiting could deadlock with a lock that the user's code holds.
 _COMPILING = threading.Lock()
+
+
+# How much deeper than the user's code the compiler may call: what is left of the user's limit is none of its business.
+COMPILER_FRAMES = 3000
 
 
 class Miss:
@@ -145,7 +150,7 @@ class SiteState:
             return self.own(args)
         try:
             self.compiles += 1
-            entry = self.compile(self, args)
+            entry = self._compile_with_room(args)
             if entry is None:
                 if not self.entries:
                     self.idle()
@@ -157,6 +162,15 @@ class SiteState:
             _COMPILING.release()
         answer = entry(*args)
         return self.own(args) if answer is MISS else answer
+
+    def _compile_with_room(self, args: Args) -> Entry | None:
+        """Compile; the user's recursion limit is not what the compiler has to fit in."""
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + COMPILER_FRAMES)
+        try:
+            return self.compile(self, args)
+        finally:
+            sys.setrecursionlimit(limit)
 
     def _others(self, *args: Any) -> Answer:
         """All entries but the first, then `miss`. The one that fits twice in a row becomes the first."""
