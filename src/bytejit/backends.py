@@ -37,6 +37,7 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     """Fused kernels. What cannot be compiled runs through torch, counted and named."""
     settings: Settings = gm.meta["settings"]
     options = settings.options
+    install_checks(options)
     reason = not_normalised(gm) or not_on_cpu(example_inputs)
     if reason:
         return through_torch(gm, reason)
@@ -194,4 +195,6 @@ class Compiled:
 def install_checks(options: Options) -> None:
     """Let guards check tensors through a compiled unit; without a compiler they stay in Python."""
     from .kernels import build_cpp
+    if CHECKER.installed:
+        return
     CHECKER.install(lambda text: build_cpp.build([text], options).calls[0])

@@ -120,6 +120,11 @@ class Checker:
         self._build, self._calls = build, None
 
     @property
+    def installed(self) -> bool:
+        """Whether a compiler was given."""
+        return self._build is not None
+
+    @property
     def usable(self) -> bool:
         """Whether checks can be compiled: a compiler was given and works, and this torch has the exchange table.
         Builds on first use."""
