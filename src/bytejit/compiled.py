@@ -17,8 +17,9 @@ from .options import Options
 
 @dataclass(frozen=True)
 class Stats:
-    """kernels: distinct kernel functions; runs: calls into C++; externs: (target, reason) of each library call; bytes: traffic of
-    the kernels in one call; arena: bytes kept for internal buffers; cached: no compiler ran. Units: bytes, seconds."""
+    """kernels: distinct kernel functions; runs: calls into C++; externs: (target, reason) of each library call;
+    bytes: traffic of the kernels in one call; arena: bytes kept for internal buffers; cached: no compiler ran.
+    Units: bytes, seconds."""
     kernels: int
     runs: int
     externs: tuple[tuple[str, str], ...]
@@ -59,7 +60,8 @@ def cpu_target(threads: int) -> Target:
 
 def compile_plan(plan: Plan, target: Target, options: Options, constants: Sequence[Any] = (),
                  outs: Sequence[Out] | None = None, single: bool = False) -> CompiledGraph:
-    """Build a plan. constants, outs, single: as `Aten` holds them; without outs `call` answers the flat tuple of the plan.
+    """Build a plan. constants, outs, single: as `Aten` holds them; without outs `call` answers the flat tuple of the
+    plan.
 
     `call` must run without gradients: library calls write into planned memory. Raises: NoCompiler, BuildFailed.
     """

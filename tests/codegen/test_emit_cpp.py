@@ -30,7 +30,8 @@ PROGRAMS = {
     "pad_cat": (lambda x: torch.cat([F.pad(x, (1, 1)), x.flip(1)[:, :2]], 1), (r(4, 6),)),
     "arg": (lambda x: (x.argmax(1), x.argmin(0), x.argmax()), (r(40, 70),)),
     "scan": (lambda x: x.cumsum(1), (r(5, 33),)),
-    "ints": (lambda x, y: (x // y, x % y, (x + y).sum()), (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
+    "ints": (lambda x, y: (x // y, x % y, (x + y).sum()),
+             (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
     "bools": (lambda x: ((x > 0).any(1), (x > 0).all(), torch.where(x > 0, x, -x)), (r(20, 30),)),
     "transpose": (lambda x, y: x.t() + y, (r(100, 120), r(120, 100))),
     "long_sum": (lambda x: (x.double().sum(), x.amax(), x.abs().mean()), (r(300, 401),)),
@@ -141,11 +142,13 @@ def test_marked_loops_become_vector_code(name: str, tmp_path: Path) -> None:
     fn, args = PROGRAMS[name]
     text = emit_cpp(stages(aten(fn, *args))[2]).units[0]
     (tmp_path / "unit.cpp").write_text(text)
-    done = subprocess.run([compiler.path, *compiler.flags, "-fopt-info-vec-optimized", f"-I{PRELUDE}", "unit.cpp", "-o", "unit.so"],
-                          cwd=tmp_path, capture_output=True, text=True, check=True)
-    vector = {int(line.split(":")[1]) for line in done.stderr.splitlines() if "loop vectorized" in line and line.startswith("unit.cpp")}
+    command = [compiler.path, *compiler.flags, "-fopt-info-vec-optimized", f"-I{PRELUDE}", "unit.cpp", "-o", "unit.so"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    report = [line for line in done.stderr.splitlines() if "loop vectorized" in line and line.startswith("unit.cpp")]
+    vector = {int(line.split(":")[1]) for line in report}
     rows = text.splitlines()
     marked = [i + 1 for i, line in enumerate(rows) if line.lstrip().startswith("#pragma omp simd")]
-    # GCC names a line of the loop's head or the first of its body; a remainder loop over fewer elements than the lanes may be left to the scalar code
+    # GCC names a line of the loop's head or the first of its body; a remainder loop over fewer elements
+    # than the lanes may be left to the scalar code
     scalar = [rows[i].strip() for i in marked if not vector & set(range(i, i + 4)) and "rest" not in rows[i]]
     assert marked and not scalar, scalar

@@ -5,9 +5,9 @@
         run0(p0.data_ptr(), p1.data_ptr(), o0.data_ptr(), threads())
         return (o0,)
 
-Every constant is a default argument: a local, the fastest name there is. Internal buffers lie in an arena, one allocation that is
-kept between calls: a call takes one out of `pool` and puts it back, so that two threads, or a call inside a call, never share
-one. Views of the arena that library calls read or write are made once with the arena.
+Every constant is a default argument: a local, the fastest name there is. Internal buffers lie in an arena, one
+allocation that is kept between calls: a call takes one out of `pool` and puts it back, so that two threads, or a
+call inside a call, never share one. Views of the arena that library calls read or write are made once with the arena.
 A tensor whose address a kernel was given stays in a local until the function returns.
 """
 from __future__ import annotations
@@ -47,7 +47,8 @@ class CallSource:
 
 
 def fail(code: int) -> None:
-    """Raise what torch raises for an error code of a kernel. The site then runs the user's code, which raises its own."""
+    """Raise what torch raises for an error code of a kernel. The site then runs the user's code, which raises its
+    own."""
     kind, text = FAULTS[1 if code & 1 else 2]
     raise kind(text)
 
@@ -59,10 +60,9 @@ def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]
             memory = torch.empty(size + 64, dtype=torch.uint8)
             shift = -memory.data_ptr() % 64
             base = memory[shift:]
-            made = [base[start:start + (size - start) // dtype.itemsize * dtype.itemsize].view(dtype).as_strided(shape, stride)
-                    if shape is not None else None for start, dtype, shape, stride in views]
-            for i, (start, dtype, shape, stride) in enumerate(views):
-                made[i] = torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), (shift + start) // dtype.itemsize, shape, stride)
+            storage = memory.untyped_storage()
+            made = [torch.empty(0, dtype=dtype).set_(storage, (shift + start) // dtype.itemsize, shape, stride)
+                    for start, dtype, shape, stride in views]
             return (base.data_ptr(), base, *made)
     return make
 
@@ -155,7 +155,12 @@ class CallPrinter:
             return f"{base}.t()"
         if v.offset == 0:
             return f"{base}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)})"
-        return f"{base}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {base}.storage_offset() + {self.size(v.offset)})"
+        return self.window(base, v.shape, v.stride, v.offset)
+
+    def window(self, base: str, shape: Sequence[Any], stride: Sequence[Any], offset: Any) -> str:
+        """A view of a tensor whose offset counts from the tensor's first element."""
+        start = f"{base}.storage_offset() + {self.size(offset)}"
+        return f"{base}.as_strided({self.dims(shape)}, {self.dims(stride)}, {start})"
 
     def value(self, x: Any) -> str:
         """An argument of a library call."""
@@ -220,7 +225,8 @@ class CallPrinter:
             if name is not None:
                 self.text[name] = results[-1]
         many = len(results) > 1 or _returns_many(e.target)
-        self.lines.append(f"{', '.join(results)}{',' if many and len(results) == 1 else ''} = {call}" if results else call)
+        left = ", ".join(results) + ("," if many and len(results) == 1 else "")
+        self.lines.append(f"{left} = {call}" if results else call)
 
     def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
         """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""
@@ -271,13 +277,14 @@ class CallPrinter:
     def out(self, o: out_of.Out, flat: list[str]) -> str:
         """A user output."""
         if isinstance(o, out_of.Const):
-            return self.value(o.value) if not isinstance(o.value, (tuple, list)) else self.bind(f"c_{len(self.names)}", o.value)
+            plain = not isinstance(o.value, (tuple, list))
+            return self.value(o.value) if plain else self.bind(f"c_{len(self.names)}", o.value)
         if isinstance(o, out_of.Value):
             return flat[o.position]
         if isinstance(o, out_of.Input):
             return f"p{o.index}"
         base = self.out(o.of, flat)
-        return f"{base}.as_strided({self.dims(o.size)}, {self.dims(o.stride)}, {base}.storage_offset() + {self.size(o.offset)})"
+        return self.window(base, o.size, o.stride, o.offset)
 
     def _function(self, result: str) -> CallSource:
         names = {k: v for k, v in self.names.items()}

@@ -1,4 +1,5 @@
-"""What every printer needs of a plan: which loop a value belongs in, what is computed once outside it, the user's line."""
+"""What every printer needs of a plan: which loop a value belongs in, what is computed once outside it, the user's
+line."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -47,8 +48,8 @@ class Placed:
 def place(p: Pass, nest: Sequence[str], refs: dict[str, frozenset[str]]) -> tuple[Placed, ...]:
     """Each expression of a pass, operands first, at the outermost depth where its axes are known.
 
-    nest: the pass's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all of them
-    for a scan read in its own pass).
+    nest: the pass's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all
+    of them for a scan read in its own pass).
     """
     depth_of = {name: i + 1 for i, name in enumerate(nest)}
     depths: dict[int, int] = {}

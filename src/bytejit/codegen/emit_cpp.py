@@ -1,11 +1,12 @@
-"""Plan -> C++: one translation unit a graph (a few when large), a `run` function for each row of kernels between library calls.
+"""Plan -> C++: one translation unit a graph (a few when large), a `run` function for each row of kernels between
+library calls.
 
     source = emit_cpp(plan)
     source.units      texts of the translation units
     source.runs       one a run of kernels: which unit and function, which pointers and sizes it takes, in order
 
-Kernels that differ in buffers only are one function: a BERT has 12 equal layers. The user's line stands beside a statement; it
-takes no part in telling kernels apart.
+Kernels that differ in buffers only are one function: a BERT has 12 equal layers. The user's line stands beside a
+statement; it takes no part in telling kernels apart.
 """
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ RELEASE_BYTES = 1 << 18    # traffic of a run above which other Python threads m
 
 @dataclass(frozen=True)
 class Run:
-    """A function of a unit. args: what a call passes, in order: ("buffer", name), ("arena", ""), ("size", symbol), ("threads", "").
+    """A function of a unit. args: what a call passes, in order: ("buffer", name), ("arena", ""), ("size", symbol),
+    ("threads", "").
 
     raises: it answers an error code that is not zero when a check failed.
     """
@@ -48,7 +50,8 @@ class CppSource:
     bytes: int
 
     def __repr__(self) -> str:
-        return f"C++ source: {len(self.units)} units, {self.kernels} kernels, {len(self.runs)} runs, {self.bytes} bytes a call"
+        counts = f"{len(self.units)} units, {self.kernels} kernels, {len(self.runs)} runs"
+        return f"C++ source: {counts}, {self.bytes} bytes a call"
 
 
 @dataclass
@@ -118,7 +121,8 @@ def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str]) -> str:
     return f"({b.dtype}*){args.setdefault(('buffer', name), f'n{len(args)}')}"
 
 
-def _units(names: Mapping[str, Text], bodies: Mapping[str, str], max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
+def _units(names: Mapping[str, Text], bodies: Mapping[str, str],
+           max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
     """Unit texts, and the unit of each run body. A kernel stands in every unit that a run of it is in."""
     sizes = {name: len(text.plain()) for name, text in names.items()}
     count = max(1, min(max_units, 1 + sum(sizes.values()) // UNIT_CHARS, len(bodies)))

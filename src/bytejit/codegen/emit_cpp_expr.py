@@ -77,7 +77,8 @@ class IndexText:
         return self.division(kind is ix.Div, *atom.parts)
 
     def division(self, div: bool, x: ix.Index, d: Any) -> str:
-        """Floor division or remainder; in unsigned 32 bit arithmetic where both fit: that becomes multiplications, in lanes."""
+        """Floor division or remainder; in unsigned 32 bit arithmetic where both fit: that becomes multiplications,
+        in lanes."""
         sign = "/" if div else "%"
         low, high = ix.bounds(x, self.sizes)
         if low >= 0 and high < 1 << 32 and isinstance(d, int):
@@ -88,7 +89,8 @@ class IndexText:
 
 
 class ExprText:
-    """Prints one expression; `names` maps the id of an expression to its text, `element(buffer, offset)` names memory."""
+    """Prints one expression; `names` maps the id of an expression to its text, `element(buffer, offset)` names
+    memory."""
 
     def __init__(self, table: OpTable, names: dict[int, str], index: IndexText, element: Any) -> None:
         self.table, self.names, self.index, self.element = table, names, index, element

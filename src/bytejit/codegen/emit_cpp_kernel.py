@@ -19,7 +19,7 @@ from bytejit.codegen.loops import Axis, Buffer, Call, Expr, Pass, Reduce, itemsi
 from bytejit.codegen.optable import OpTable
 
 STACK = 64 * 1024      # bytes of a thread's rows that may lie on the stack
-LONG = 8192            # elements of a row from which sums of floats are kept in two levels: rounding grows with the additions
+LONG = 8192            # elements of a row from which sums of floats are kept in two levels: rounding grows with them
 CHUNK = 1024           # elements whose trigonometric arguments are checked together: stays in the first cache
 
 
@@ -72,7 +72,8 @@ class KernelPrinter(Reductions):
     def print(self) -> Text:
         """The kernel's two functions."""
         t, threads = self.text, ["i64 threads"] if self.sched.split else []
-        t.open(f"static void {self.name}_part({', '.join([*self.params(), 'i64 begin', 'i64 end', 'i32* err', *threads])})")
+        params = [*self.params(), "i64 begin", "i64 end", "i32* err", *threads]
+        t.open(f"static void {self.name}_part({', '.join(params)})")
         if self.raises:
             t.add("i32 fault = 0;")
         self.local_rows()
@@ -166,7 +167,9 @@ class KernelPrinter(Reductions):
 
     def blocks(self, axis: Axis) -> str:
         width = self.sched.block[1]
-        return str(-(-axis.size // width)) if isinstance(axis.size, int) else f"(({self.index(axis.size)} + {width - 1}) / {width})"
+        if isinstance(axis.size, int):
+            return str(-(-axis.size // width))
+        return f"(({self.index(axis.size)} + {width - 1}) / {width})"
 
     def block(self) -> None:
         """All passes over one block of the last outer axis. A whole block's width is a constant to the compiler."""
@@ -335,7 +338,8 @@ class KernelPrinter(Reductions):
         if levels:
             for r in levels:
                 t.add("#pragma omp simd")
-                t.add(f"for (int k = 0; k < {n.lanes}; ++k) {r.name}_high[k] += {r.name}_part[k], {r.name}_part[k] = 0;")
+                move = f"{r.name}_high[k] += {r.name}_part[k], {r.name}_part[k] = 0;"
+                t.add(f"for (int k = 0; k < {n.lanes}; ++k) {move}")
             t.close()
             for r in levels:
                 t.add(f"for (int k = 0; k < {n.lanes}; ++k) {r.name}_part[k] = {r.name}_high[k];")
@@ -377,7 +381,8 @@ class KernelPrinter(Reductions):
         if text is None:
             text = f"t{self.counter}"
             self.counter += 1
-            self.text.add(f"const {e.dtype} {text} = {self.expr(e, far)};", common.comment(e.where) if e.kind == "op" else "")
+            note = common.comment(e.where) if e.kind == "op" else ""
+            self.text.add(f"const {e.dtype} {text} = {self.expr(e, far)};", note)
         self.names[id(e)] = text
 
     def ref(self, name: str) -> str:

@@ -1,4 +1,5 @@
-"""Reductions of a pass as C++: accumulators, steps, the combination of lanes and of threads' parts. Also the text being written."""
+"""Reductions of a pass as C++: accumulators, steps, the combination of lanes and of threads' parts. Also the text
+being written."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -38,7 +39,8 @@ class Text:
 
 @dataclass
 class Nest:
-    """The loops of one pass: outermost first; inner: (axis, low text, high text) of the innermost, None when there is no loop."""
+    """The loops of one pass: outermost first; inner: (axis, low text, high text) of the innermost, None when there
+    is no loop."""
     p: Pass
     sched: PassSchedule
     names: list[str]
@@ -50,8 +52,8 @@ class Nest:
 
 
 class Reductions:
-    """The part of a kernel's printer that knows reductions. ref_text: what a reduction's result is called; refs: the axes it
-    depends on."""
+    """The part of a kernel's printer that knows reductions. ref_text: what a reduction's result is called; refs: the
+    axes it depends on."""
     text: Text
     kernel: Kernel
     sched: Schedule
@@ -73,7 +75,7 @@ class Reductions:
         elif n.lanes > 1:
             length = n.lanes
         else:
-            t.add(f"{dtype} {r.name} = {identity(r)};" if not self.pair(r) else f"{dtype} {r.name}_best = {identity(r)};")
+            t.add(f"{dtype} {r.name}{'_best' if self.pair(r) else ''} = {identity(r)};")
             if self.pair(r):
                 t.add(f"i64 {r.name} = 9223372036854775807LL;")
             self.ref_text[r.name], self.refs[r.name] = r.name, self.refs.get(r.name, frozenset())
@@ -121,17 +123,18 @@ class Reductions:
         t = self.text
         t.open(f"for (int half = {n.lanes // 2}; half; half /= 2) for (int k = 0; k < half; ++k)")
         if self.pair(r):
-            self.better(r, f"{r.name}_best_part[k]", f"{r.name}_part[k]", f"{r.name}_best_part[k + half]", f"{r.name}_part[k + half]")
+            best, at = f"{r.name}_best_part", f"{r.name}_part"
+            self.better(r, f"{best}[k]", f"{at}[k]", f"{best}[k + half]", f"{at}[k + half]")
         else:
             t.add(f"{r.name}_part[k] = {combine(r, f'{r.name}_part[k]', f'{r.name}_part[k + half]')};")
         t.close()
         t.add(f"const {r.dtype} {r.name} = {r.name}_part[0];")
         self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 
-    # ---- few long rows: parts over threads --------------------------------------------------------------------------------
+    # ---- few long rows: parts over threads ------------------------------------------------------------------------
     def split_pass(self) -> None:
-        """The first pass's first axis in `split` parts over the threads, each with its own results; combined in order, so that the
-        answer does not depend on how many threads ran."""
+        """The first pass's first axis in `split` parts over the threads, each with its own results; combined in
+        order, so that the answer does not depend on how many threads ran."""
         t, p, parts = self.text, self.kernel.passes[0], self.sched.split
         axis = self.sched.passes[0].order[0]
         for r in p.reduces:
@@ -158,7 +161,7 @@ class Reductions:
             else:
                 t.add(f"{r.name}_of[0] = {combine(r, f'{r.name}_of[0]', f'{r.name}_of[k]')};")
             t.close()
-            t.add(f"const {r.dtype} {r.name} = {r.name}_at_of[0];" if self.pair(r) else f"const {r.dtype} {r.name} = {r.name}_of[0];")
+            t.add(f"const {r.dtype} {r.name} = {r.name}{'_at' if self.pair(r) else ''}_of[0];")
             self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 
     def lanes_of(self, i: int) -> int:

@@ -1,7 +1,7 @@
 """Find the C++ compiler, say what is missing when there is none, and turn source text into a loaded library.
 
-Search order: options.cxx, $CXX, g++, clang++, c++. A compiler's version is remembered on disk by its path, size and time, so a
-warm start runs no compiler at all.
+Search order: options.cxx, $CXX, g++, clang++, c++. A compiler's version is remembered on disk by its path, size and
+time, so a warm start runs no compiler at all.
 """
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ class Compiler:
     def flags(self) -> tuple[str, ...]:
         """Flags of every unit.
 
-        -fno-math-errno and -fno-trapping-math change no result (torch reads neither errno nor the exception flags) and let
-        sqrt, rint and selects become vector instructions. Contraction is off: a*b+c rounds twice as in eager, and the
-        prelude says fma where it wants one. No -ffast-math: nan, infinities and signed zeros mean what they mean in torch.
+        -fno-math-errno and -fno-trapping-math change no result (torch reads neither errno nor the exception flags)
+        and let sqrt, rint and selects become vector instructions. Contraction is off: a*b+c rounds twice as in
+        eager, and the prelude says fma where it wants one. No -ffast-math: nan, infinities and signed zeros mean
+        what they mean in torch.
         """
         common = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
-                  "-fopenmp-simd", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w", "-pipe")
+                  "-fopenmp-simd", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w",
+                  "-pipe")
         return common + (("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables") if self.gcc else ())
 
 

@@ -1,4 +1,5 @@
-"""C++ units -> loaded libraries: several compilers at once, each result in the disk cache under the hash of what made it."""
+"""C++ units -> loaded libraries: several compilers at once, each result in the disk cache under the hash of what
+made it."""
 from __future__ import annotations
 
 import functools
@@ -41,7 +42,8 @@ def prelude_key() -> str:
 
 def unit_key(text: str, compiler: Compiler) -> str:
     """What decides a unit's binary: text, headers, flags, compiler, CPU, how it is called."""
-    return digest(FORMAT, text, prelude_key(), " ".join(compiler.flags + compiler.extra), compiler.version, cpu().key, sys.platform)
+    flags = " ".join(compiler.flags + compiler.extra)
+    return digest(FORMAT, text, prelude_key(), flags, compiler.version, cpu().key, sys.platform)
 
 
 def build(units: Sequence[str], options: Options) -> Built:
@@ -87,7 +89,9 @@ def _start(key: str, text: str, compiler: Compiler, work: Path) -> tuple[subproc
     source.write_text(text)
     command = [compiler.path, *compiler.extra, *compiler.flags, f"-I{PRELUDE}", str(source), "-o", str(out), "-lm"]
     env = {**os.environ, "LC_ALL": "C"}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env), out
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True, env=env)
+    return process, out
 
 
 def _explain(compiler: Compiler, message: str, text: str) -> str:

@@ -1,8 +1,9 @@
 """The disk cache: built libraries and small JSON tables, by content key, under a private folder.
 
-An entry is one file: a header line (magic, sha256 of the body, length) and the body. It is written beside its place and renamed
-onto it, so that a reader sees all of it or nothing, however many processes write. A body that does not match its
-header is deleted and counts as absent. A library is used from its own file (`<key>.so`, with the header in `<key>.sum`).
+An entry is one file: a header line (magic, sha256 of the body, length) and the body. It is written beside its place
+and renamed onto it, so that a reader sees all of it or nothing, however many processes write. A body that does not
+match its header is deleted and counts as absent. A library is used from its own file (`<key>.so`, with the header in
+`<key>.sum`).
 A folder that cannot be written costs one warning; a temporary folder serves the process.
 """
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Disk:
         return self._folder
 
     def _fall_back(self, why: str) -> Path:
-        caches.warn_once(f"cache {self.wanted}", f"bytejit: kernel cache {self.wanted} cannot be used ({why}): built kernels are "
+        caches.warn_once(f"cache {self.wanted}",
+                         f"bytejit: kernel cache {self.wanted} cannot be used ({why}): built kernels are "
                          "kept for this process only. Set BYTEJIT_CACHE_DIR to a folder of yours with free space.")
         self._folder = _temporary(str(self.wanted))
         return self._folder

@@ -1,8 +1,9 @@
 """Load a unit and call its functions: the hot path.
 
 A unit's functions are builtin functions of the interpreter (METH_FASTCALL), made by the unit itself. A call with three
-pointers and a size costs 50 ns; through cffi's dlopen 500 (integers), 1,340 (casts to void*), 570 (one packed struct); through
-ctypes 800. cffi loads the library and hands over the OpenMP runtime that torch uses; nothing of it is left in a call.
+pointers and a size costs 50 ns; through cffi's dlopen 500 (integers), 1,340 (casts to void*), 570 (one packed
+struct); through ctypes 800. cffi loads the library and hands over the OpenMP runtime that torch uses; nothing of it
+is left in a call.
 """
 from __future__ import annotations
 
@@ -42,10 +43,12 @@ def openmp() -> tuple[Any, str]:
 def load(file: Path) -> dict[str, Callable]:
     """The functions of a built unit by name. The library stays loaded as long as the process."""
     ffi = _ffi()
-    library = ffi.dlopen(str(file), ffi.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))  # functions outlive every object here
+    # the functions outlive every Python object here: the library must stay mapped until the process has ended
+    library = ffi.dlopen(str(file), ffi.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
     runtime, _ = openmp()
     hooks = [ffi.NULL] * 3 if runtime is None else [
-        ffi.cast("void*", ffi.addressof(runtime, name)) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]
+        ffi.cast("void*", ffi.addressof(runtime, name))
+        for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]
     made: list[Callable] = []
     library.bj_fill(ffi.cast("void*", id(made)), *hooks)
     _keep().append(library)

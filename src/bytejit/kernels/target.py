@@ -22,7 +22,8 @@ class Cpu:
     l3: int
 
     def __repr__(self) -> str:
-        return f"Cpu({self.name}, {self.arch}, {self.vector_bytes * 8} bit vectors, {self.cores} cores, L2 {self.l2 >> 10} KiB)"
+        size = f"{self.vector_bytes * 8} bit vectors, {self.cores} cores, L2 {self.l2 >> 10} KiB"
+        return f"Cpu({self.name}, {self.arch}, {size})"
 
     @property
     def key(self) -> str:

@@ -1,7 +1,7 @@
-"""Where the constants in math_f32.h and math_f64.h come from: run `python -m bytejit.kernels.prelude.fit` (needs mpmath).
+"""Where the constants in math_f32.h and math_f64.h come from: `python -m bytejit.kernels.prelude.fit` (needs mpmath).
 
-Weighted least squares in high precision; each coefficient is then rounded to the target type in turn, lowest degree first,
-and the rest is fitted again, so that rounding one is repaired by the others.
+Weighted least squares in high precision; each coefficient is then rounded to the target type in turn, lowest degree
+first, and the rest is fitted again, so that rounding one is repaired by the others.
 """
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def exp_log(single: bool) -> None:
     fit("expm1", tail, lambda r: abs(r) + mp.mpf("1e-30"), range(6 if single else 12), -half, half, single)
     q = ratio(lambda f: (mp.log1p(f) - f + f * f / 2) / f ** 3, mp.mpf(1) / 3)
     if single:
-        fit("log1p", q, lambda f: abs(f) ** 2 + mp.mpf("1e-30"), range(9), float(mp.sqrt(0.5)) - 1.0001, float(mp.sqrt(2)) - 0.9999)
+        low, high = float(mp.sqrt(0.5)) - 1.0001, float(mp.sqrt(2)) - 0.9999
+        fit("log1p", q, lambda f: abs(f) ** 2 + mp.mpf("1e-30"), range(9), low, high)
     else:
         w = ratio(lambda z: (2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) - 2) / z, mp.mpf(2) / 3)
         fit("log via s=f/(2+f), in s*s", w, lambda z: z + mp.mpf("1e-30"), range(8), 0, 0.02945, False)
