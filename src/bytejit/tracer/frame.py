@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import weakref
 from dataclasses import dataclass
 from types import CodeType
 
@@ -27,13 +28,12 @@ class Ins:
 class Decoded:
     """A code object's instructions, and for each its handler in the exception table: (index, depth, lasti) or None."""
 
-    code: CodeType
     ins: tuple[Ins, ...]
     index_at: dict[int, int]
     handlers: tuple
 
 
-_decoded: dict[int, Decoded] = {}       # by id of the code, which the Decoded keeps alive
+_decoded: dict[int, Decoded] = {}       # owner: decode; size: one a living code, by its id; goes with the code
 
 
 def decode(code: CodeType) -> Decoded:
@@ -61,8 +61,9 @@ def decode(code: CodeType) -> Decoded:
     for entry in dis._parse_exception_table(code):
         for n in range(index_of(entry.start), index_of(entry.end)):
             handlers[n] = (index_of(entry.target), entry.depth, entry.lasti)
-    result = Decoded(code, tuple(ins), index_at, tuple(handlers))
+    result = Decoded(tuple(ins), index_at, tuple(handlers))
     _decoded[id(code)] = result
+    weakref.finalize(code, _decoded.pop, id(code), None).atexit = False
     return result
 
 

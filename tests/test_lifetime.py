@@ -1,0 +1,166 @@
+"""What compiling keeps alive: nothing of the user's. And how the recompile limit counts."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import bytejit
+from bytejit import pipeline, registry
+from bytejit.tracer import frame
+
+
+@bytejit.disable
+def opaque(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def helper(net: nn.Module, y: torch.Tensor) -> torch.Tensor:
+    return (opaque(y) + 1) * 2
+
+
+class Net(nn.Module):
+    def __init__(self, size: int = 4) -> None:
+        super().__init__()
+        self.lin = nn.Linear(size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.lin(x)
+        if y.sum() > 0:  # a break: the function has several sites
+            y = y + 1
+        return helper(self, y)  # a break in a callee: it runs as a twin
+
+
+def call_module(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
+    return net(x) + 1
+
+
+def one_tensor(backend: str) -> list[object]:
+    x = torch.randn(3, 5)
+    bytejit.compile(lambda x: x * 2, backend=backend)(x)
+    return [x]
+
+
+def tensors_of_a_function_that_stays(backend: str) -> list[object]:
+    net, x = Net(), torch.randn(3, 4)
+    STAYS[backend](x, net)
+    return [net, net.lin, net.lin.weight, x]
+
+
+def compiled_module(backend: str) -> list[object]:
+    net, x = Net(), torch.randn(3, 4)
+    compiled = bytejit.compile(net, backend=backend)
+    compiled(x)
+    return [net, net.lin.weight, x, compiled, type(compiled)]
+
+
+def closures(backend: str) -> list[object]:
+    k = torch.randn(4)
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return opaque(x) * k
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return inner(x) + k
+
+    bytejit.compile(outer, backend=backend)(torch.randn(4))
+    STAYS[backend](torch.randn(4), outer)
+    return [k, inner, outer]
+
+
+def reports_and_marks(backend: str) -> list[object]:
+    net, x = Net(), torch.randn(2, 4)
+    disabled, runs = bytejit.disable(net), bytejit.run(net.forward)
+    bytejit.explain(bytejit.compile(net, backend=backend), x)
+    bytejit.export(lambda x: net.lin(x), x)
+    return [net, disabled, runs]
+
+
+STAYS: dict[str, Callable] = {}
+
+
+@pytest.mark.parametrize("make", [one_tensor, tensors_of_a_function_that_stays, compiled_module, closures, reports_and_marks])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.cxx)])
+def test_nothing_of_the_users_is_kept_alive(make: Callable, backend: str) -> None:
+    STAYS.setdefault(backend, bytejit.compile(call_module, backend=backend))
+    with torch.no_grad():
+        refs = [weakref.ref(thing) for thing in make(backend)]
+    gc.collect()
+    kept = [ref() for ref in refs if ref() is not None]
+    assert not kept, [(type(thing).__name__, [type(r) for r in gc.get_referrers(thing)]) for thing in kept]
+
+
+def test_compiling_again_and_again_does_not_grow() -> None:
+    net, x = Net(), torch.randn(2, 4)
+
+    def sizes() -> tuple[int, ...]:
+        with torch.no_grad():
+            bytejit.compile(net, backend="eager")(x)
+            bytejit.compile(lambda x: x + 1, backend="eager")(x)
+        gc.collect()
+        tables = (pipeline._HANDLES, pipeline._ORIGINALS, frame._decoded, registry.MARKS["disable"])
+        return tuple(map(len, tables))
+
+    sizes()
+    first = sizes()
+    assert [sizes() for _ in range(3)] == [first] * 3
+
+
+def test_a_code_without_functions_runs_on() -> None:
+    """The compiled function goes while its code still runs."""
+    def gen(x: torch.Tensor):
+        yield x + 1
+        gc.collect()
+        yield x + 2
+
+    running = bytejit.compile(gen, backend="eager")(torch.zeros(1))
+    assert [t.item() for t in running] == [1.0, 2.0]
+
+
+def test_the_limit_counts_for_each_module_apart() -> None:
+    nets = [Net(n) for n in range(2, 14)]  # one forward, 12 shapes: more than recompile_limit
+
+    def f(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
+        opaque(x)
+        return net(x)
+
+    compiled = bytejit.compile(f, backend="eager")
+    with torch.no_grad():
+        for _ in range(2):
+            for n, net in enumerate(nets, 2):
+                x = torch.randn(2, n)
+                torch.testing.assert_close(compiled(x, net), net(x))
+    assert bytejit.counters.total("fallbacks") == 0
+
+
+def test_the_limit_stops_one_module_and_not_the_others() -> None:
+    seen: list[int] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
+        seen.append(1)
+        return gm.forward
+
+    f = bytejit.compile(call_module, backend=backend, options={"recompile_limit": 3})
+    first, second = nn.Flatten(), nn.Flatten()
+    with pytest.warns(RuntimeWarning, match="compiled 3 times and left to the original code.*what kept changing: .*dtype|shape|was"):
+        for n in range(1, 7):
+            f(torch.ones(n, n, n), first)
+    assert len(seen) == 3 + 3  # at the start, and behind the call, whose own site has a limit of its own
+    before = len(seen)
+    f(torch.ones(9, 9, 9), second)
+    assert len(seen) == before + 1
+
+
+def test_a_plain_function_stops_at_the_limit() -> None:
+    f = bytejit.compile(lambda x, n: x * n, backend="eager", options={"recompile_limit": 3}, dynamic=False)
+    x = torch.ones(2)
+    with pytest.warns(RuntimeWarning, match="what kept changing: n was"):
+        for n in range(10):
+            assert torch.equal(f(x, float(n)), x * n)
+    assert bytejit.counters.total("graphs") == 3
+    assert bytejit.counters["fallbacks"]
