@@ -454,6 +454,8 @@ def liveness(
     count = len(instrs)
     if FRAME_READERS.intersection(code.co_names):
         return [locals_mask] * count
+    if "super" in code.co_names and "__class__" in code.co_freevars and code.co_argcount:
+        effects = [(reads | 1, on & ~1, off & ~1) for reads, on, off in effects]    # super() reads the first argument
     live = [0] * (count + 1)
     changed = True
     while changed:

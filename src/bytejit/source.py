@@ -380,10 +380,13 @@ class DictItem(Source):
         return f"{self.base.name()}[{self.key!r}]"
 
 
-def dict_item(base: Source, key: Any) -> DictItem:
-    """DictItem whose key is kept weakly when it is an object rather than a plain value."""
+def dict_item(base: Source, key: Any, own_getitem: bool = False) -> Source:
+    """An item of a dict whose key is kept weakly when it is an object rather than a plain value.
+
+    own_getitem: the dict's class has a `__getitem__` of its own, which is gone round."""
     plain = type(key) in PLAIN or (type(key) is tuple and all(type(k) in PLAIN for k in key))
-    return DictItem(base, key if plain else Ref(key))
+    key = key if plain else Ref(key)
+    return TupleItem(base, key, dict) if own_getitem else DictItem(base, key)
 
 
 @_source
@@ -416,17 +419,17 @@ class Item(Source):
 
 @_source
 class TupleItem(Source):
-    """tuple.__getitem__(base, i) (or list.__getitem__): for subclasses that override indexing, e.g. named tuples."""
+    """tuple.__getitem__(base, i) (or list's, or dict's): for subclasses that override indexing, e.g. named tuples."""
 
     base: Source
-    index: int
+    index: Any
     kind: type = tuple
 
     def expr(self, at: Printer) -> str:
-        return f"{at.bind(self.kind.__getitem__, 'get')}({at.source(self.base)}, {self.index})"
+        return f"{at.bind(self.kind.__getitem__, 'get')}({at.source(self.base)}, {at.literal(self.index)})"
 
     def name(self) -> str:
-        return f"{self.base.name()}[{self.index}]"
+        return f"{self.base.name()}[{self.index!r}]"
 
 
 @_source

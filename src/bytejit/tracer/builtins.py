@@ -495,6 +495,10 @@ def reversed_(t, args, kwargs):
 @models(functools.partial)
 def partial(t, args, kwargs):
     made = InstanceVar(functools.partial, step=t.steps)
+    inner = args[0]
+    if isinstance(inner, InstanceVar) and inner.cls is functools.partial and inner.real is None:
+        args = [inner.slots["func"], *inner.slots["args"].items, *args[1:]]
+        kwargs = {**{k: v for k, (_, v) in inner.slots["keywords"].items.items()}, **kwargs}
     made.slots.update(func=args[0], args=SeqVar(list(args[1:]), tuple),
                       keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()}))
     return made
@@ -961,6 +965,8 @@ def on_set(*names, writes=False):
                 if hasattr(cls, name):
                     def run(t, args, kwargs):
                         s = base_of(args[0])
+                        if isinstance(s, Known):
+                            s = SetVar({k: t.constant(k) for k in s.obj}, type(s.obj))
                         if writes:
                             t.touch(s)
                         result = handler(t, s, args[1:])

@@ -161,7 +161,8 @@ class Calls:
         if isinstance(found, types.FunctionType):
             return self.call(self.class_value(owner, "__call__", found), [fn, *args], kwargs)
         if fn.real is not None and isinstance(fn.real, functools._lru_cache_wrapper):
-            raise Break("a call of a cached function (functools.lru_cache)")
+            inner = Lazy(fn.real.__wrapped__, Attr(fn.source, "__wrapped__"))    # as if called for the first time
+            return self.call(inner, args, kwargs)
         if fn.real is not None and is_torch_function(fn.real):
             return self.call_tensor_op(fn.real, args, kwargs)
         if found is None or owner is None:
@@ -183,7 +184,7 @@ class Calls:
             return self.call_function(self.constant(obj), args, kwargs)
         if is_torch_function(obj):
             return self.call_tensor_op(obj, args, kwargs)
-        if isinstance(obj, type):
+        if isinstance(obj, type) and obj not in POLYFILLS:
             return self.instantiate(obj, args, kwargs)
         if isinstance(obj, types.MethodWrapperType) or isinstance(obj, types.BuiltinMethodType):
             return self.call_builtin(obj, args, kwargs)

@@ -1,6 +1,9 @@
-"""Library functions that are called, not traced: Python functions of the standard library that only ask about their arguments."""
+"""Library functions that are called or modelled, not traced: those that only ask about their arguments, and copies."""
 from __future__ import annotations
 
+import collections
+import copy
+import enum
 import importlib.metadata
 import importlib.util
 import inspect
@@ -11,10 +14,13 @@ import textwrap
 import types
 import typing
 
-from .calls import HANDLERS, describe
-from .containers import NotConstant, to_python
+import torch
+
+from .calls import HANDLERS, describe, models
+from .containers import NotConstant, is_constant, to_python
+from .operators import class_attribute
 from .signals import Break
-from .values import FuncVar, InstanceVar, Known, MethodVar, Var
+from .values import (DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var)
 
 # Python functions without effects that answer the same as long as their arguments are the same objects
 PURE_FUNCTIONS = [
@@ -68,3 +74,101 @@ for _cls in PURE_C_TYPES:
     for _method in vars(_cls).values():
         if isinstance(_method, types.MethodDescriptorType):
             _folded(_method)
+
+
+# ---- copies ------------------------------------------------------------------------------------------------------------
+@models(copy.deepcopy)
+def deepcopy(t, args, kwargs):
+    """copy.deepcopy: containers and instances are copied as modelled values, each once."""
+    if len(args) > 1 or kwargs:
+        memo = args[1] if len(args) > 1 else kwargs.get("memo")
+        if not (isinstance(memo, DictVar) and getattr(memo, "real", None) is None):
+            raise Break("copy.deepcopy with a memo from outside")
+    return _deep(t, args[0], t.memo.setdefault("deepcopy", {}) if len(args) > 1 else {})
+
+
+@models(copy.copy)
+def shallow_copy(t, args, kwargs):
+    return _copied(t, args[0], lambda v: v, "__copy__", [])
+
+
+def _deep(t, v: Var, seen: dict) -> Var:
+    v = t.real(v)
+    if id(v) not in seen:
+        # the memo of a class's own __deepcopy__ is opaque to it: it is only handed on
+        memo = DictVar({})
+        seen[id(v)] = None, v
+        seen[id(v)] = _copied(t, v, lambda part: _deep(t, part, seen), "__deepcopy__", [memo], seen), v
+    if seen[id(v)][0] is None:
+        raise Break("copy.deepcopy of an object that holds itself")
+    return seen[id(v)][0]
+
+
+def _copied(t, v: Var, part, hook: str, args: list[Var], seen: dict | None = None) -> Var:
+    """A copy whose parts went through `part`. Raises: Break for objects that copy themselves in C."""
+    if isinstance(v, TensorVar):
+        if seen is not None and v.fake.requires_grad:
+            raise Break("copy.deepcopy of a tensor that requires grad")
+        return t.call_tensor_op(torch.Tensor.clone, [v], {}) if seen is not None else _no_copy(v)
+    if isinstance(v, (Known, FuncVar)):
+        real = getattr(v, "obj", None) if isinstance(v, Known) else v.real
+        if isinstance(v, FuncVar) or is_constant(real) or isinstance(real, (type, types.BuiltinFunctionType, enum.Enum)):
+            return v
+        return _no_copy(v)
+    if isinstance(v, SeqVar):
+        made = SeqVar([], v.cls, maxlen=v.maxlen)
+        if seen is not None:
+            seen[id(v)] = made, v
+        made.items.extend(part(item) for item in v.items)
+        return v if issubclass(v.cls, tuple) and all(a is t.real(b) for a, b in zip(made.items, v.items)) else made
+    if isinstance(v, DictVar):
+        t.complete(v)
+        made = DictVar({}, v.cls, factory=part(v.factory) if v.factory is not None else None)
+        if seen is not None:
+            seen[id(v)] = made, v
+        for key, item in list(v.items.values()):
+            t.dict_set(made, t.real(part(key)), part(item))
+        return made
+    if isinstance(v, SetVar):
+        return SetVar({k: t.real(part(item)) for k, item in v.items.items()}, v.cls)
+    if isinstance(v, SliceVar):
+        return v
+    if isinstance(v, InstanceVar):
+        return _copied_instance(t, v, part, hook, args, seen)
+    return _no_copy(v)
+
+
+def _copied_instance(t, v: InstanceVar, part, hook: str, args: list[Var], seen: dict | None) -> Var:
+    if isinstance(class_attribute(v.cls, hook), types.FunctionType):
+        return t.real(t.call(t.special(v, hook), args, {}))
+    own = [n for n in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+           if class_attribute(v.cls, n) not in (None, getattr(object, n, None))]
+    if own and not (issubclass(v.cls, (dict, list, set, collections.OrderedDict)) and own == ["__reduce__"]):
+        raise Break(f"a copy of a {v.cls.__name__}, which has its own {own[0]}")
+    if v.real is not None and v.cls.__flags__ & (1 << 9) == 0:
+        _no_copy(v)
+    made = t.object_new(v.cls)
+    if seen is not None:
+        seen[id(v)] = made, v
+    if v.base is not None:
+        made.base = part(v.base)
+    made.new_args = v.new_args
+    if v.ns is not None:
+        t.complete(v.ns)
+        for key, item in list(v.ns.items.values()):
+            t.dict_set(made.ns, key, part(item))
+    for name in _slot_names(v):
+        if (value := t.getattr(v, name, None) if v.real is not None else v.slots.get(name)) is not None:
+            made.slots[name] = part(value)
+    return made
+
+
+def _slot_names(v: InstanceVar) -> list[str]:
+    if v.real is None:
+        return list(v.slots)
+    return [n for c in v.cls.__mro__ for n, d in vars(c).items()
+            if isinstance(d, types.MemberDescriptorType) and (n in v.slots or hasattr(v.real, n))]
+
+
+def _no_copy(v: Var) -> Var:
+    raise Break(f"a copy of {v!r}")

@@ -44,13 +44,18 @@ class Operators:
             return self.fold(FUNCTIONS[name], a.obj, b.obj)
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             if not self.overloads(a, name) and not self.overloads(b, name):
-                return self.call_tensor_op((IN_PLACE if in_place else FUNCTIONS)[name], [a, b], {})
+                return self.tensor_binary(name, a, b, in_place)
         found = self._binary_containers(name, a, b, in_place)
         return found if found is not None else self._binary_special(name, a, b, in_place)
 
     def overloads(self, v: Var, name: str) -> bool:
         """Whether a modelled instance brings its own operator."""
         return isinstance(v, InstanceVar) and v.base is None
+
+    def tensor_binary(self, name: str, a: Var, b: Var, in_place: bool) -> Var:
+        """An operator with a tensor on either side; `0 += tensor` makes a new tensor."""
+        table = IN_PLACE if in_place and isinstance(a, TensorVar) else FUNCTIONS
+        return self.call_tensor_op(table[name], [a, b], {})
 
     def _binary_containers(self, name: str, a: Var, b: Var, in_place: bool) -> Var | None:
         a_seq, b_seq = isinstance(a, SeqVar), isinstance(b, SeqVar)
@@ -123,7 +128,7 @@ class Operators:
             left, right = to_python(self, a, classes=True), to_python(self, b, classes=True)
         except NotConstant:
             if isinstance(a, TensorVar) or isinstance(b, TensorVar):
-                return self.call_tensor_op((IN_PLACE if in_place else FUNCTIONS)[name], [a, b], {})
+                return self.tensor_binary(name, a, b, in_place)
             symbol = SYMBOL[name] + ("=" if in_place else "")
             if name == "pow" and in_place:
                 symbol = "**="

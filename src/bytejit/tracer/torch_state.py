@@ -35,6 +35,7 @@ FIXED = {
     _C._has_torch_function: False, _C._has_torch_function_unary: False, _C._has_torch_function_variadic: False,
     torch.compiler.is_compiling: True, torch.compiler.is_dynamo_compiling: True, torch.compiler.is_exporting: False,
     torch._C._functorch.peek_interpreter_stack: None, torch._C._len_torch_function_stack: 0,
+    torch._C._len_torch_dispatch_stack: 0,
     torch._C._is_torch_function_enabled: True, torch.cuda.is_available: None, torch.backends.mps.is_available: None,
     torch.is_autocast_cpu_enabled: None, torch._C._are_functorch_transforms_active: False,
 }

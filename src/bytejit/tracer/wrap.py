@@ -10,6 +10,7 @@ import torch
 from ..source import (Attr, CellContents, Defaults, DictItem, Global, InstanceDict, Item, KwDefaults, Known as KnownSource,
                       MethodFunc, MethodSelf, Source, TupleItem, dict_item, permanent)
 from .containers import is_constant
+from .operators import class_attribute
 from .signals import Break
 from .values import (NONE, FALSE, TRUE, CellVar, DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar,
                      TensorVar, Var)
@@ -165,7 +166,7 @@ class Wrapping:
                 base.cls, base.factory = collections.defaultdict, Lazy(obj.default_factory, Attr(source, "default_factory"))
         elif isinstance(obj, list):
             self.guard("LEN_IS", source, list.__len__(obj))
-            base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(list.__iter__(obj))], list, source, obj)
+            base = SeqVar([Lazy(o, TupleItem(source, i, list)) for i, o in enumerate(list.__iter__(obj))], list, source, obj)
         elif isinstance(obj, tuple):
             self.guard("LEN_IS", source, tuple.__len__(obj))
             base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))], tuple, source, obj)
@@ -190,7 +191,7 @@ class Wrapping:
             self.guard("DICT_ABSENT", d.source, key)
             return None
         value = dict.__getitem__(raw, key) if isinstance(raw, dict) else raw[key]
-        var = Lazy(value, dict_item(d.source, key))
+        var = Lazy(value, dict_item(d.source, key, _own_getitem(raw)))
         d.items[key] = (self.constant(key), var)
         return var
 
@@ -207,7 +208,7 @@ class Wrapping:
                 d.items[key] = read.pop(key)
             elif key not in gone:
                 value = dict.__getitem__(d.real, key) if isinstance(d.real, dict) else d.real[key]
-                d.items[key] = (self.constant(key), Lazy(value, dict_item(d.source, key)))
+                d.items[key] = (self.constant(key), Lazy(value, dict_item(d.source, key, _own_getitem(d.real))))
         d.items.update(read)        # keys added in the trace come last
 
     # ---- names ------------------------------------------------------------------------------------------------------
@@ -258,3 +259,7 @@ class Wrapping:
 
     def namespace_set(self, names, name: str, value: Var) -> None:
         names.items[name] = (Known(name), value)
+
+
+def _own_getitem(obj: object) -> bool:
+    return isinstance(obj, dict) and isinstance(class_attribute(type(obj), "__getitem__"), types.FunctionType)
