@@ -27,9 +27,9 @@ def log(kind: str, text: str, where: Where | None = None, options: Options | Non
     """Print an event to stderr when its kind is on: `[bytejit breaks] model.py:14 in forward: ...`."""
     if not wanted(kind, options):
         return
-    first, _, rest = text.rstrip("\n").partition("\n")
-    head = f"[bytejit {kind}] " + (f"{where}  " if where is not None else "") + first
-    print(head if not rest else f"{head}\n{indent(rest)}", file=sys.stderr, flush=True)
+    text = text.strip("\n")
+    head = f"[bytejit {kind}]" + (f" {where}" if where is not None else "")
+    print(f"{head}\n{indent(text)}" if "\n" in text else f"{head}  {text}", file=sys.stderr, flush=True)
 
 
 def warn_once(key: str, text: str) -> None:

@@ -106,7 +106,7 @@ class Function:
         limit = options.recompile_limit
         if len(alike) < limit and len(state.entries) < limit * MODULES_LIMIT:
             return True
-        if len(alike) < len(state.entries) < limit * MODULES_LIMIT:
+        if modules and len(state.entries) < limit * MODULES_LIMIT:
             self.given_up.append(tuple(weakref.ref(m) for m in modules))
         else:
             state.freeze()
@@ -205,7 +205,7 @@ class Function:
         reason = self.failures.get(state.point.id, "the module that it is called on")
         registry.count("fallbacks", f"recompile limit in {self.where.function}")
         logs.warn_once(f"limit {self.where.short} {state.point.id}",
-                       f"{self.where}: compiled {times} times and left to the original code from now on; "
+                       f"{self.where.function} ({self.where.short}): compiled {times} times and left to the original code from now on; "
                        f"what kept changing: {reason}")
 
 
