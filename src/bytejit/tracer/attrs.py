@@ -15,6 +15,7 @@ from .values import (NONE, NULL, CellVar, DictVar, FuncVar, GenVar, InstanceVar,
                      SeqVar, SetVar, SliceVar, SuperVar, TensorVar, Var)
 
 MISSING = object()
+GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__)
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
@@ -138,7 +139,7 @@ class Attributes:
         for c in cls.__mro__:
             if c is owner:
                 return
-            if not is_library(c.__module__):
+            if c not in self.made_classes and not is_library(c.__module__):
                 self.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
 
     def lift(self, fn, owner: type, name: str) -> Var:
@@ -196,7 +197,7 @@ class Attributes:
     def instance_getattr(self, v: InstanceVar, name: str) -> Var:
         cls = v.cls
         lookup = class_lookup(cls, "__getattribute__")[0]
-        if lookup is not object.__getattribute__ and lookup is not BaseException.__getattribute__:
+        if lookup not in GENERIC_GETATTR:
             if isinstance(lookup, types.FunctionType):
                 return self.call(self.constant(lookup), [v, Known(name)], {})
             if not issubclass(cls, (dict, list, tuple, str, int, float, bytes, set)):
@@ -287,7 +288,7 @@ class Attributes:
             if isinstance(found, staticmethod):
                 return self.lift(found.__func__, owner, name)
             if isinstance(found, types.ClassMethodDescriptorType):
-                return Known(found.__get__(None, cls))
+                return MethodVar(Known(found), obj) if self.has_handler(found) else Known(found.__get__(None, cls))
             return self.class_value(owner, name, found)
         cls = self.type_of(obj)
         found, owner = class_lookup(cls, name, start)

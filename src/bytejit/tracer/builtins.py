@@ -276,6 +276,18 @@ def pow_(t, args, kwargs):
     return t.fold(pow, *(to_python(t, a) for a in args), *(to_python(t, v) for v in kwargs.values()))
 
 
+def _container_text(t, v) -> Var:
+    """repr() of a list, tuple, dict or set whose items have a repr that runs in the trace."""
+    one = lambda x: t.const(t.call_python(repr, [t.real(x)]))  # noqa: E731
+    if isinstance(v, DictVar) and v.cls is dict:
+        t.complete(v)
+        return Known("{" + ", ".join(f"{one(k)}: {one(x)}" for k, x in v.items.values()) + "}")
+    if isinstance(v, SeqVar) and v.cls in (list, tuple):
+        inside = ", ".join(map(one, v.items))
+        return Known(f"[{inside}]" if v.cls is list else f"({inside}{',' * (len(v.items) == 1)})")
+    raise Break(f"repr() of {v!r}")
+
+
 def _text(function, methods):
     def make(t, args, kwargs):
         if not args:
@@ -296,6 +308,8 @@ def _text(function, methods):
         try:
             real = to_python(t, v, classes=True)
         except NotConstant:
+            if function is not ascii and isinstance(v, (SeqVar, DictVar, SetVar)) and len(args) == 1:
+                return _container_text(t, v)
             raise Break(f"{function.__name__}() of {v!r}") from None
         return t.fold(function, real, *(to_python(t, a) for a in args[1:]))
     HANDLERS[function] = make

@@ -250,6 +250,10 @@ class Calls:
             return self.call(self.class_value(owner, "__call__", meta_call), [Known(cls), *args], kwargs)
         if meta_call is not type.__call__:
             raise Break(f"making a {describe(cls)}")
+        return self.make_instance(cls, args, kwargs)
+
+    def make_instance(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """type.__call__: __new__ and __init__."""
         obj = self._new(cls, args, kwargs)
         if issubclass(cls, type) and isinstance(obj, Known) and isinstance(obj.obj, cls):
             init, init_owner = class_lookup(type(obj.obj), "__init__")

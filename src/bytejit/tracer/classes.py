@@ -245,6 +245,34 @@ def nothing(t, args, kwargs):
     return NONE
 
 
+@models(type.__call__)
+def type_call(t, args, kwargs):
+    return t.make_instance(t.as_class(args[0]), args[1:], kwargs)
+
+
+@models(object.__dict__["__init_subclass__"])
+def object_init_subclass(t, args, kwargs):
+    if kwargs:
+        raise t.raised(TypeError(f"{t.as_class(args[0]).__name__}.__init_subclass__() takes no keyword arguments"))
+    return NONE
+
+
+@models(functools.total_ordering)
+def total_ordering(t, args, kwargs):
+    """The library's own functions stored into a class made in the trace."""
+    cls = t.as_class(args[0])
+    if cls is None or cls not in t.made_classes:
+        raise Break("functools.total_ordering of a class from outside")
+    roots = {op for op in functools._convert if class_lookup(cls, op)[0] is not object.__dict__[op]}
+    if not roots:
+        raise t.raised(ValueError("must define at least one ordering operation: < > <= >="))
+    for name, function in functools._convert[max(roots)]:
+        if name not in roots:
+            function.__name__ = name        # as the library does, to its own function
+            t.type_setattr(args[0], name, t.constant(function))
+    return args[0]
+
+
 # ---- descriptor objects ------------------------------------------------------------------------------------------------------
 def _descriptor_of(cls):
     """property(fget, fset, fdel, doc), staticmethod(f), classmethod(f)."""
@@ -304,7 +332,7 @@ class Classes:
         """type.__setattr__."""
         cls, made = v.obj, self.made_classes.get(v.obj)
         on_meta = class_lookup(type(cls), name)[0]
-        if on_meta is not MISSING and is_data_descriptor(on_meta) or name.startswith("__") or not cls.__flags__ & HEAP_TYPE:
+        if on_meta is not MISSING and is_data_descriptor(on_meta) or made is None and name.startswith("__") or not cls.__flags__ & HEAP_TYPE:
             raise Break(f"setting {cls.__name__}.{name}")
         self.mutations += 1
         if made is not None:

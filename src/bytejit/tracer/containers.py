@@ -40,6 +40,24 @@ class ByIdentity:
         return isinstance(other, ByIdentity) and other.var is self.var
 
 
+class ByHash:
+    """The key of an instance made in the trace whose class defines __hash__ and __eq__: both run in the trace."""
+
+    __slots__ = ("t", "var", "hash")
+
+    def __init__(self, t, var: InstanceVar):
+        self.t, self.var = t, var
+        self.hash = hash(t.const(t.call(t.special(var, "__hash__"), [], {})))
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ByIdentity | ByHash):
+            return self.t.equal(self.var, other.var)
+        return self.t.equal(self.var, self.t.constant(other))
+
+
 def key_of(t, var: Var):
     """A hashable key for a modelled dict: equal values get equal keys. Raises: Raised(TypeError) for unhashable ones."""
     var = t.real(var)
@@ -62,13 +80,19 @@ def key_of(t, var: Var):
     if isinstance(var, InstanceVar):
         if var.base is not None and isinstance(var.base, Known):
             return key_of(t, var.base)
+        if var.real is not None and getattr(var.cls, "__hash__", None) is object.__hash__:
+            return var.real
         cls_hash = getattr(var.cls, "__hash__", None)
         if cls_hash is None:
             raise t.raised(TypeError(f"unhashable type: '{var.cls.__name__}'"))
         if cls_hash is not object.__hash__ and cls_hash is not BaseException.__hash__:
-            raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
+            if var.real is not None or not isinstance(cls_hash, types.FunctionType):
+                raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
+            return ByHash(t, var)
     if isinstance(var, MethodVar):
         raise Break("a bound method as a key")
+    if isinstance(var, TensorVar) and var.real is not None:
+        return var.real
     return ByIdentity(var)
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from .signals import Break
-from .values import NONE, FALSE, InstanceVar, Known, SeqVar, Var
+from .values import InstanceVar, Known, SeqVar, Var
 
 
 def exception_var(real: BaseException) -> InstanceVar:

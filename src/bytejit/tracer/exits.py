@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from ..source import Source
+from ..source import Cell, Source
 from .containers import ByIdentity, is_constant
 from .signals import Break
 from .values import (NULL, CellVar, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, SeqVar,
@@ -37,11 +37,14 @@ class Rebuild:
         self.names: dict[int, str] = {}
         self.count = 0
         self.at = None
+        self.kept_cells: set[int] = set()
+        self.returns = False        # whether the region ends by returning from the function
 
     # ---- which tensors leave: found by a dry run of the same code ------------------------------------------------------------
     def write(self, printer, leaving: list[Var], answer) -> str:
         """Statements; `answer(expressions) -> str` makes the last one."""
         self.at, self.lines, self.names, self.count = printer, [], {}, 0
+        self.kept_cells = set()
         values = [self.value(v) for v in leaving]
         effects = self.effects()
         return "\n".join([*self.lines, *effects, answer(values)])
@@ -74,6 +77,7 @@ class Rebuild:
         if id(v) in self.names:
             return self.names[id(v)]
         if v.source is not None:
+            self.kept_cells.add(id(v))
             return self.at.source(v.source)
         return MAKERS[type(v)](self, v)
 
@@ -169,6 +173,7 @@ class Rebuild:
                 inner = self.new_name(cell)
                 self.lines.append(f"{inner} = {self.bind(types.CellType)}()")
                 self.fills.append((inner, cell))
+            self.kept_cells.add(id(cell))
             cells.append(self.names.get(id(cell)) or self.at.source(cell.source))
         defaults = f"({self.many(v.defaults)})" if v.defaults else "None"
         closure = "(" + "".join(c + ", " for c in cells) + ")" if cells else "None"
@@ -303,12 +308,25 @@ class Rebuild:
                 out.append(f"{g}[{name!r}] = {self.value(value)}" if value is not None else f"{g}.pop({name!r}, None)")
         for cls, names in self.t.classes_written.items():
             out += [f"setattr({self.bind(cls)}, {name!r}, {self.value(value)})" for name, value in names.items()]
+        cells = [v for v in self.t.dirty.values() if isinstance(v, CellVar)]
         for v in list(self.t.dirty.values()):
-            out += WRITERS[type(v)](self, v)
+            if not isinstance(v, CellVar):
+                out += WRITERS[type(v)](self, v)
+        # cells last: a cell that dies with the frame is written only when something that leaves holds it
+        while wanted := [v for v in cells if id(v) in self.kept_cells or not self.dies_here(v)]:
+            cells = [v for v in cells if v not in wanted]
+            for v in wanted:
+                out += self.write_cell(v)
         for (function, key), args in self.t.state_set.items():
             out.append(f"{self.bind(function)}{args!r}" if all(type(a) in (bool, str) for a in args)
                        else f"{self.bind(function)}(*{self.bind(args)})")
         return out
+
+    def dies_here(self, v: CellVar) -> bool:
+        """Whether the cell is this frame's own, not yet seen by anyone, and the frame ends with the region."""
+        t = self.t
+        own = isinstance(v.source, Cell) and v.source.var in t.root.code.co_cellvars
+        return own and self.returns and t.job.point == t.job.rewritten.start
 
     def write_cell(self, v: CellVar) -> list[str]:
         if v.source is None:

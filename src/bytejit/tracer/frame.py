@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 from .signals import Break, Raised
-from .values import CellVar, FuncVar, Known, SeqVar, Var, DictVar
+from .values import CellVar, DictVar, FuncVar, Known, SeqVar, Var
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Frame:
     __slots__ = ("decoded", "code", "ip", "stack", "locals", "cells", "globals", "func", "parent", "kwnames", "depth",
                  "handling", "generator", "returned", "suspended", "names", "inject")
 
-    def __init__(self, code: CodeType, globals_: dict, parent: "Frame | None", func: "FuncVar | None" = None):
+    def __init__(self, code: CodeType, globals_: dict, parent: Frame | None, func: FuncVar | None = None):
         self.decoded, self.code, self.globals = decode(code), code, globals_
         self.ip, self.stack = 0, []
         self.locals: dict[str, Var] = {}

@@ -22,7 +22,8 @@ import itertools
 import linecache
 import sys
 import weakref
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from bytejit.source import Cell, Constant, Known, Local, Printer, Ref, Scope, Source, StackSlot, Type
 from bytejit.tracer import guard_batch

@@ -8,7 +8,7 @@ import torch
 from .containers import is_constant
 from .operators import class_attribute
 from .signals import Break, Raised
-from .values import (NONE, DictVar, DictView, GenVar, InstanceVar, IterVar, Known, SeqVar, SetVar, TensorVar, Var)
+from .values import NONE, DictVar, DictView, GenVar, InstanceVar, IterVar, Known, SeqVar, SetVar, TensorVar, Var
 
 
 class Iteration:

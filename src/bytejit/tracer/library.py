@@ -20,7 +20,7 @@ from .calls import HANDLERS, describe, models
 from .containers import NotConstant, is_constant, to_python
 from .operators import class_attribute
 from .signals import Break
-from .values import (DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var)
+from .values import DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
 
 # Python functions without effects that answer the same as long as their arguments are the same objects
 PURE_FUNCTIONS = [

@@ -1,11 +1,8 @@
 """Handlers: operators, comparison, truth and jumps on truth."""
 from __future__ import annotations
 
-import operator
-
-from .signals import Break
 from .table import handles
-from .values import FALSE, TRUE, Known, Lazy, NONE
+from .values import FALSE, NONE, TRUE
 from .versions import COMPARE_BOOL_BIT
 
 BINARY = {

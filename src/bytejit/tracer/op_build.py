@@ -1,11 +1,11 @@
 """Handlers: building and unpacking containers and strings, comprehension appends, formatting, pattern matching."""
 from __future__ import annotations
 
-from .exceptions import exception_var
-from .signals import Break, Raised
-from .table import handles
-from .values import FALSE, NONE, NULL, TRUE, DictVar, InstanceVar, Known, SeqVar, SetVar
 from .containers import key_of
+from .exceptions import exception_var
+from .signals import Raised
+from .table import handles
+from .values import NONE, NULL, DictVar, Known, SeqVar, SetVar
 
 
 @handles("BUILD_TUPLE")

@@ -6,7 +6,7 @@ import sys
 from .exceptions import exception_var
 from .signals import Break, Raised
 from .table import handles, refuse
-from .values import NULL, DictVar, FuncVar, Known, Null, SeqVar
+from .values import NULL, DictVar, FuncVar, Known, SeqVar
 from .versions import ATTR_METHOD_BIT, NULL_BELOW
 
 
@@ -159,7 +159,6 @@ def import_name(t, f, ins):
 
 @handles("IMPORT_FROM")
 def import_from(t, f, ins):
-    from .exceptions import exception_var
     module = t.real(f.stack[-1])
     found = t.getattr(module, ins.val, NULL)
     if found is NULL:

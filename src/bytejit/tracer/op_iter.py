@@ -1,10 +1,10 @@
 """Handlers: iteration, generators, with, exceptions. Exception-table unwinding is in tracer.py."""
 from __future__ import annotations
 
-from .exceptions import exception_var, matches, with_context
+from .exceptions import exception_var, matches
 from .signals import Break, Raised
 from .table import YIELD, handles, refuse
-from .values import FALSE, NONE, NULL, TRUE, GenVar, InstanceVar, Known, SeqVar
+from .values import FALSE, NONE, NULL, TRUE, GenVar, InstanceVar, Known
 from .versions import END_FOR_POPS, FOR_ITER_KEEPS
 
 

@@ -6,7 +6,7 @@ import builtins
 from .exceptions import exception_var
 from .signals import Break, Raised
 from .table import RETURN, handles
-from .values import NULL, CellVar, FuncVar, InstanceVar, Known, Lazy, Var
+from .values import NULL, CellVar, Known, Var
 from .versions import NULL_BELOW
 
 

@@ -313,7 +313,7 @@ class Operators:
     def getitem(self, container: Var, key: Var) -> Var:
         container, key = self.real(container), self.real(key)
         if isinstance(container, TensorVar):
-            return self.call_tensor_op(operator.getitem, [container, key], {})
+            return self.call_tensor_op(operator.getitem, [container, self._plain_index(key)], {})
         if isinstance(container, SeqVar):
             return self._sequence_item(container, key)
         if isinstance(container, DictVar):
@@ -329,6 +329,14 @@ class Operators:
             if found is not None:
                 raise Break(f"indexing a {container.cls.__name__}, a C object")
         raise self.raised(TypeError(f"'{self.type_of(container).__name__}' object is not subscriptable"))
+
+    def _plain_index(self, key: Var) -> Var:
+        """A tensor's index with what __index__ says in place of the instances that have one."""
+        if isinstance(key, InstanceVar) and isinstance(class_attribute(key.cls, "__index__"), types.FunctionType):
+            return Known(self.index(key))
+        if isinstance(key, SeqVar) and key.cls is tuple and any(isinstance(self.real(k), InstanceVar) for k in key.items):
+            return SeqVar([self._plain_index(self.real(k)) for k in key.items], tuple)
+        return key
 
     def getitem_of_base(self, v: InstanceVar, key: Var) -> Var:
         """Subscripting a subclass of a built-in container that does not override it; dicts look for __missing__."""
@@ -388,7 +396,7 @@ class Operators:
     def setitem(self, container: Var, key: Var, value: Var) -> None:
         container, key = self.real(container), self.real(key)
         if isinstance(container, TensorVar):
-            self.call_tensor_op(operator.setitem, [container, key, value], {})
+            self.call_tensor_op(operator.setitem, [container, self._plain_index(key), value], {})
         elif isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
             self.touch(container)
             try:

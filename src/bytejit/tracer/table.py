@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dis
-from typing import Callable
+from collections.abc import Callable
 
 HANDLERS: dict[str, Callable] = {}
 REFUSED: dict[str, str] = {}

@@ -6,20 +6,44 @@ import types
 
 import torch
 
-from ..fake import DataDependent, Fake, FakeMode, NoFake, fake_like
+from ..fake import DataDependent, Fake, NoFake, fake_like
 from ..source import Attr, TensorGrad
 from ..where import Where
 from .containers import NotConstant, is_constant, to_python
 from .guards import TensorCheck
-from .signals import Break, Raised
-from .values import (NONE, DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var)
+from .signals import Break
+from .values import (
+    NONE,
+    DictVar,
+    InstanceVar,
+    Known,
+    MethodVar,
+    SeqVar,
+    SliceVar,
+    TensorVar,
+    Var,
+)
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 NEEDS_DATA = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "data_ptr",
               "__contains__", "__dlpack__", "storage", "untyped_storage", "backward", "register_hook", "__reduce_ex__",
               "__deepcopy__", "retain_grad", "register_post_accumulate_grad_hook", "__repr__", "__str__", "__format__"}
 # methods that compute nothing when they answer their own tensor
-MAY_RETURN_SELF = {"contiguous", "to", "float", "double", "half", "bfloat16", "int", "long", "bool", "cpu", "cuda", "type", "type_as"}
+MAY_RETURN_SELF = {
+    "contiguous",
+    "to",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "int",
+    "long",
+    "bool",
+    "cpu",
+    "cuda",
+    "type",
+    "type_as",
+}
 
 
 class Tensors:

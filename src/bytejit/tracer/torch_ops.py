@@ -15,7 +15,8 @@ OPERATORS = {getattr(operator, n) for n in dir(operator) if not n.startswith("_"
     if hasattr(operator, "call") else operator.is_}
 NAMESPACES = ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
 # torch.* functions that are not operations on tensors
-EXCLUDED = set("""compile save load manual_seed seed initial_seed set_rng_state get_rng_state set_default_dtype
+EXCLUDED = set(
+    """compile save load manual_seed seed initial_seed set_rng_state get_rng_state set_default_dtype
     set_default_device set_default_tensor_type get_default_dtype get_default_device set_num_threads get_num_threads
     set_num_interop_threads get_num_interop_threads set_flush_denormal set_printoptions use_deterministic_algorithms
     are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled set_deterministic_debug_mode
@@ -29,7 +30,8 @@ EXCLUDED = set("""compile save load manual_seed seed initial_seed set_rng_state 
     handle_torch_function boolean_dispatch init_num_threads sym_int sym_max sym_min sym_float sym_not sym_ite sym_sum sym_fresh_size
     is_vulkan_available is_warn_always_enabled lobpcg _dynamo _inductor export
     from_dlpack from_file from_numpy frombuffer get_device_module get_device is_compiled
-    _C _assert_async _sync""".split())
+    _C _assert_async _sync""".split()
+)
 
 
 def _candidates():
@@ -63,10 +65,12 @@ def _candidates():
                 yield value
 
 
-NOT_RECORDED_METHODS = set("""__new__ __init__ __init_subclass__ __subclasshook__ __reduce__ __reduce_ex__ __setstate__ __getattribute__
+NOT_RECORDED_METHODS = set(
+    """__new__ __init__ __init_subclass__ __subclasshook__ __reduce__ __reduce_ex__ __setstate__ __getattribute__
     __setattr__ __delattr__ __torch_dispatch__ __torch_function__ __dir__ __sizeof__ __class__ __deepcopy__ _make_subclass
     __hash__ backward register_hook register_post_accumulate_grad_hook retain_grad __iter__ __repr__ __str__ __format__
-    _make_wrapper_subclass storage untyped_storage _typed_storage data_ptr refine_names share_memory_ module_load""".split())
+    _make_wrapper_subclass storage untyped_storage _typed_storage data_ptr refine_names share_memory_ module_load""".split()
+)
 
 
 @functools.lru_cache(maxsize=1)
@@ -85,8 +89,15 @@ def is_torch_function(obj: object) -> bool:
     """Whether a call of `obj` on tensors is one node of the graph."""
     if isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
-    if not isinstance(obj, (types.BuiltinFunctionType, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
-        return type(obj).__module__ in ("torch._C", "torch._ops") and callable(obj) and not isinstance(obj, type) and _hashable_in(obj)
+    if not isinstance(
+        obj, (types.BuiltinFunctionType, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+    ):
+        return (
+            type(obj).__module__ in ("torch._C", "torch._ops")
+            and callable(obj)
+            and not isinstance(obj, type)
+            and _hashable_in(obj)
+        )
     return _hashable_in(obj)
 
 

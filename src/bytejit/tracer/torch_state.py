@@ -7,7 +7,7 @@ from .. import registry
 from .calls import models
 from .containers import to_python
 from .signals import Break
-from .values import FALSE, NONE, TRUE, Known, SeqVar, TensorVar
+from .values import FALSE, NONE, TRUE, TensorVar
 
 _C = torch._C
 
@@ -127,7 +127,11 @@ def log_api_usage(t, args, kwargs):
     return NONE
 
 
-@models(torch.autograd._profiler_enabled if hasattr(torch.autograd, "_profiler_enabled") else torch._C._autograd._profiler_enabled)
+@models(
+    torch.autograd._profiler_enabled
+    if hasattr(torch.autograd, "_profiler_enabled")
+    else torch._C._autograd._profiler_enabled
+)
 def profiler_enabled(t, args, kwargs):
     return FALSE
 

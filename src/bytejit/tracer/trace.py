@@ -76,6 +76,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     if stop.snapshot is None and stop.value is None:
         return nothing(t, stop.cause, stop.where)
     rebuild = Rebuild(t)
+    rebuild.returns = stop.snapshot is None
     env: dict = {}
     leaving, answer, exit_point = (
         ([stop.value], lambda texts: f"return ({texts[0]}, None)", None) if stop.snapshot is None

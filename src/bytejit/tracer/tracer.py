@@ -4,19 +4,31 @@ from __future__ import annotations
 import sys
 import time
 import types
-from dataclasses import dataclass, field
-from typing import Any, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..fake import FakeMode
 from ..source import Cell, Local, StackSlot
-from ..where import Where, where_of
-from . import builtins as _builtins, classes as _classes, op_arith, op_build, op_call, op_iter, op_stack, library as _library, polyfills as _polyfills, torch_state as _torch_state  # noqa: F401 (register)
+from ..where import Where
+from . import (  # noqa: F401 (each registers its rows)
+    builtins,
+    classes,
+    library,
+    op_arith,
+    op_build,
+    op_call,
+    op_iter,
+    op_stack,
+    polyfills,
+    torch_state,
+)
 from .attrs import Attributes
 from .calls import Calls
 from .classes import Classes
-from .containers import NotConstant, is_constant, to_python
+from .containers import NotConstant, to_python
 from .exceptions import exception_var, with_context
 from .frame import Frame
 from .guards import ALWAYS, GuardSet
@@ -24,10 +36,29 @@ from .iterators import Iteration
 from .marks import Marks
 from .operators import Operators
 from .signals import Break, Raised, Restart
-from .table import HANDLERS, REFUSED, RETURN, YIELD
+from .table import HANDLERS, REFUSED, RETURN
 from .tensors import Tensors
-from .values import (NONE, NULL, CellVar, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar,
-                     PropertyVar, SeqVar, SetVar, SliceVar, SuperVar, TensorVar, Var)
+from .values import (
+    NONE,
+    NULL,
+    CellVar,
+    DictVar,
+    DictView,
+    FuncVar,
+    GenVar,
+    InstanceVar,
+    IterVar,
+    Known,
+    Lazy,
+    MethodVar,
+    PropertyVar,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    SuperVar,
+    TensorVar,
+    Var,
+)
 from .wrap import Wrapping
 
 LONG_LOOP = 10_000        # jumps back without a new graph node after which a loop is left to the original code

@@ -7,13 +7,38 @@ import types
 
 import torch
 
-from ..source import (Attr, CellContents, Defaults, DictItem, Global, InstanceDict, Item, KwDefaults, Known as KnownSource,
-                      MethodFunc, MethodSelf, Source, TupleItem, dict_item, permanent)
+from ..source import (
+    Attr,
+    CellContents,
+    Defaults,
+    Global,
+    Item,
+    KwDefaults,
+    MethodFunc,
+    MethodSelf,
+    Source,
+    TupleItem,
+    dict_item,
+    permanent,
+)
+from ..source import Known as KnownSource
 from .containers import is_constant
 from .operators import class_attribute
-from .signals import Break
-from .values import (NONE, FALSE, TRUE, CellVar, DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar,
-                     TensorVar, Var)
+from .values import (
+    FALSE,
+    NONE,
+    TRUE,
+    CellVar,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    Lazy,
+    MethodVar,
+    SeqVar,
+    SetVar,
+    Var,
+)
 
 BY_REFERENCE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
                 types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, property,
