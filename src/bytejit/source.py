@@ -10,7 +10,8 @@ import dataclasses
 import sys
 import types
 import weakref
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 
@@ -362,6 +363,20 @@ class Attr(Source):
 
     def name(self) -> str:
         return f"{self.base.name()}.{self.attr}"
+
+
+@_source
+class CallOf(Source):
+    """base(*args) with constant arguments: plain values, or objects as Refs. The call must be one that only asks."""
+
+    base: Source
+    args: tuple
+
+    def expr(self, at: Printer) -> str:
+        return f"{at.source(self.base)}({', '.join(at.literal(a) for a in self.args)})"
+
+    def name(self) -> str:
+        return f"{self.base.name()}({', '.join(a.label if isinstance(a, Ref) else repr(a) for a in self.args)})"
 
 
 @_source

@@ -23,14 +23,18 @@ C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.Buil
 WRITTEN: dict[type, dict[str, object]] = {}
 
 
+NAMESPACE = type.__dict__["__dict__"].__get__      # past a metaclass's __getattribute__, and quicker
+
+
 def class_lookup(cls: type, name: str, after: type | None = None):
     """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one."""
     mro = cls.__mro__
     for c in mro[mro.index(after) + 1:] if after is not None else mro:
         if WRITTEN and c in WRITTEN and name in WRITTEN[c]:
             return WRITTEN[c][name], c
-        if name in c.__dict__:
-            return c.__dict__[name], c
+        found = NAMESPACE(c).get(name, MISSING)
+        if found is not MISSING:
+            return found, c
     return MISSING, None
 
 

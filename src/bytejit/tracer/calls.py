@@ -6,7 +6,7 @@ import inspect
 import types
 
 from ..registry import MARKED
-from ..source import Attr
+from ..source import Attr, CallOf, Ref
 from .attrs import class_lookup
 from .containers import NotConstant, is_constant, to_python
 from .exceptions import exception_var
@@ -40,6 +40,7 @@ def replaces(*callables):
 
 
 MAX_DEPTH = 180
+SINGLE_DISPATCH = functools.singledispatch(lambda x: x).__code__     # all of its functions share this code
 
 
 class Calls:
@@ -86,6 +87,11 @@ class Calls:
                 raise Break(reason)
             if fn.real in POLYFILLS:
                 fn = self.constant(POLYFILLS[fn.real])
+            elif fn.code is SINGLE_DISPATCH and args:
+                # the registry is behind weak references: the function's own dispatch() is asked, again by the guard
+                cls = self.type_of(args[0])
+                source = CallOf(Attr(fn.source, "dispatch"), (Ref(cls),))
+                return self.call(Lazy(fn.real.dispatch(cls), source), args, kwargs)
         return self.inline(fn, args, kwargs)
 
     def inline(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import operator
 
@@ -194,3 +195,34 @@ def counter_update(self, iterable=None, /, **kwds):
                 self[key] = self.get(key, 0) + 1
     for key, n in kwds.items():
         self[key] = self.get(key, 0) + n
+
+
+class SortKey:
+    """What functools.cmp_to_key(f) gives for an item."""
+
+    __slots__ = ("compare", "obj")
+
+    def __init__(self, compare, obj):
+        self.compare, self.obj = compare, obj
+
+    def __lt__(self, other):
+        return self.compare(self.obj, other.obj) < 0
+
+    def __gt__(self, other):
+        return self.compare(self.obj, other.obj) > 0
+
+    def __eq__(self, other):
+        return self.compare(self.obj, other.obj) == 0
+
+    def __le__(self, other):
+        return self.compare(self.obj, other.obj) <= 0
+
+    def __ge__(self, other):
+        return self.compare(self.obj, other.obj) >= 0
+
+    __hash__ = None
+
+
+@replaces(functools.cmp_to_key)
+def cmp_to_key(mycmp):
+    return lambda obj: SortKey(mycmp, obj)

@@ -62,20 +62,16 @@ class Tensors:
         if torch._C._functorch.is_functorch_wrapped_tensor(obj):
             raise Break("a tensor inside a function transform")
         self.guard("TENSOR", source, TensorCheck.of(obj, requires_grad=self.grad_matters))
-        for other in self.inputs:
-            if self.overlap(other.real, obj):
-                self.overlapping.append((other, source))
+        sharing = self.storages.setdefault(obj.untyped_storage()._cdata, [])
+        self.overlapping += [(other, source) for other in sharing if other.real.numel() > 0]
         fake = fake_like(obj, self.stores)
         node = self.graph.placeholder(self.placeholder_name(source))
         node.meta["val"] = fake
         var = TensorVar(node, fake, source, obj, type(obj))
         self.inputs.append(var)
+        sharing.append(var)
         self.by_fake[id(fake)] = var
         return var
-
-    def overlap(self, a: torch.Tensor, b: torch.Tensor) -> bool:
-        """Whether two inputs share storage: a write through one shows in the other."""
-        return a.untyped_storage()._cdata == b.untyped_storage()._cdata and a.numel() > 0
 
     def placeholder_name(self, source) -> str:
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
@@ -144,7 +140,11 @@ class Tensors:
         frame = self.frame
         while frame.parent is not None and frame.globals.get("__name__", "").startswith("torch."):
             frame = frame.parent
-        return Where(frame.code.co_filename, frame.line, frame.code.co_qualname)
+        key = (frame.code, frame.line)
+        found = self.places.get(key)
+        if found is None:
+            found = self.places[key] = Where(frame.code.co_filename, key[1], frame.code.co_qualname)
+        return found
 
     def effect_only(self, fn, method, args, kwargs) -> Var:
         """A call for its effect: x[i] = y, a foreach op."""

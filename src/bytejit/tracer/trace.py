@@ -1,6 +1,7 @@
 """trace(job) -> Trace: runs the tracer, again with an earlier end where it must, and writes the entry's tail."""
 from __future__ import annotations
 
+import gc
 import types
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -44,6 +45,16 @@ class Trace:
 
 def trace(job: Job, twin: Callable | None = None) -> Trace:
     """Trace a region. Shapes: as the live values have them. Raises: what the compiler's own faults raise, never Break."""
+    collecting = gc.isenabled()
+    gc.disable()            # thousands of values that all live to the end: collections find nothing and take a third of the time
+    try:
+        return _trace(job, twin)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _trace(job: Job, twin: Callable | None) -> Trace:
     stop_at, cause, where, depth = None, None, None, 0
     for _ in range(50):
         t = Tracer(job, stop_at)
@@ -125,11 +136,10 @@ def add_alias_guards(t: Tracer) -> None:
             if o is not v and type(o.real) is type(v.real) and not isinstance(v.real, torch.nn.Module):
                 if not isinstance(v.real, types.CellType) and o.source != v.source:
                     t.guards.add("ALIAS", v.source, (o.source, False))
-    names = t.inputs
-    for i, a in enumerate(names):
-        for b in names[i + 1:]:
-            if _near(a.source) and _near(b.source):
-                t.guards.add("ALIAS", a.source, (b.source, False))
+    near = [v.source for v in t.inputs if _near(v.source)]
+    for i, a in enumerate(near):
+        for b in near[i + 1:]:
+            t.guards.add("ALIAS", a, (b, False))
 
 
 def _near(source: Source) -> bool:

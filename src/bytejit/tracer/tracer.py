@@ -119,6 +119,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.keep: list = []
         self.stores: dict = {}
         self.overlapping: list = []
+        self.storages: dict[int, list[TensorVar]] = {}
+        self.places: dict[tuple, Where] = {}
         self.globals_written: dict[int, tuple[dict, dict]] = {}
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
