@@ -20,10 +20,20 @@ from torch import nn
 from bytejit import tensor_check
 from bytejit.kernels.build_cpp import build
 from bytejit.options import Options
-from bytejit.source import (Attr, DictItem, InstanceDict, Local, ModuleBuffer, ModuleParam, Source, SubModule, Type,
-                            params_of)
+from bytejit.source import (
+    Attr,
+    DictItem,
+    InstanceDict,
+    Local,
+    ModuleBuffer,
+    ModuleParam,
+    Source,
+    SubModule,
+    Type,
+    params_of,
+)
 from bytejit.tracer.guard_code import compile_entry
-from bytejit.tracer.guards import (BOOL, DICT_ABSENT, EQUALS, FUNCTION, ID_IS, TENSOR, TYPE_IS, GuardSet, TensorCheck)
+from bytejit.tracer.guards import BOOL, DICT_ABSENT, EQUALS, FUNCTION, ID_IS, TENSOR, TYPE_IS, GuardSet, TensorCheck
 
 MISS = object()
 HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")

@@ -27,7 +27,13 @@ def bound_at(flow, i):
 
 def every_function():
     """Functions of some stdlib modules: much real code."""
-    import argparse, asyncio.tasks, collections, contextlib, inspect, json.decoder, typing, unittest.mock  # noqa: E401
+    import argparse  # noqa: E401
+    import asyncio.tasks
+    import collections
+    import contextlib
+    import json.decoder
+    import typing
+    import unittest.mock
 
     for module in (argparse, asyncio.tasks, collections, contextlib, inspect, json.decoder, typing, unittest.mock, dis):
         work = [module.__loader__.get_code(module.__name__)]

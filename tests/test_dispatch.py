@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from bytejit.dispatch import MISS, SiteState, Sites, chain_maker, compiling, own_exit
+from bytejit.dispatch import MISS, Sites, SiteState, chain_maker, compiling, own_exit
 from bytejit.trampoline import rewrite
 
 

@@ -147,7 +147,9 @@ def test_the_limit_stops_one_module_and_not_the_others() -> None:
 
     f = bytejit.compile(call_module, backend=backend, options={"recompile_limit": 3})
     first, second = nn.Flatten(), nn.Flatten()
-    with pytest.warns(RuntimeWarning, match="compiled 3 times and left to the original code.*what kept changing: .*dtype|shape|was"):
+    with pytest.warns(
+        RuntimeWarning, match="compiled 3 times and left to the original code.*what kept changing: .*dtype|shape|was"
+    ):
         for n in range(1, 7):
             f(torch.ones(n, n, n), first)
     assert len(seen) == 3 + 3  # at the start, and behind the call, whose own site has a limit of its own

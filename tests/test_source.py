@@ -8,12 +8,46 @@ import pytest
 import torch
 from torch import nn
 
-from bytejit.source import (Attr, Builtin, Call0, Cell, CellContents, Closure, Constant, Defaults, DictItem,
-                            DictKeyAt, Global,
-                            InstanceDict, Item, Known, KwDefaults, Len, Local, MethodFunc, MethodSelf, ModuleBuffer,
-                            ModuleParam, Printer, Ref, Scope, Source, StackSlot, StorageOffset, SubModule, TensorData,
-                            TensorGrad, TensorSize, TensorStride, TupleItem, Type, dict_item, param_name, params_of,
-                            permanent)
+from bytejit.source import (
+    Attr,
+    Builtin,
+    Call0,
+    Cell,
+    CellContents,
+    Closure,
+    Constant,
+    Defaults,
+    DictItem,
+    DictKeyAt,
+    Global,
+    InstanceDict,
+    Item,
+    Known,
+    KwDefaults,
+    Len,
+    Local,
+    MethodFunc,
+    MethodSelf,
+    ModuleBuffer,
+    ModuleParam,
+    Printer,
+    Ref,
+    Scope,
+    Source,
+    StackSlot,
+    StorageOffset,
+    SubModule,
+    TensorData,
+    TensorGrad,
+    TensorSize,
+    TensorStride,
+    TupleItem,
+    Type,
+    dict_item,
+    param_name,
+    params_of,
+    permanent,
+)
 
 L = Local("a")
 

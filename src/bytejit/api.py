@@ -172,7 +172,8 @@ def export(
     of torch calls; dynamic: as in `compile`. Raises: bytejit.exc.Unsupported where the call is not one graph, or changes
     Python objects.
     """
-    from .exporting import Capture, export as call_and_export
+    from .exporting import Capture
+    from .exporting import export as call_and_export
 
     target, settings = _with_settings(fn)
     capture = Capture()

@@ -112,7 +112,12 @@ class Compiled:
         from .codegen.loops import Target
         from .kernels.target import cpu
         machine = cpu()
-        return Target("cpu", threads=torch.get_num_threads(), vector_bytes=machine.vector_bytes, cache_bytes=machine.l2 or 512 * 1024)
+        return Target(
+            "cpu",
+            threads=torch.get_num_threads(),
+            vector_bytes=machine.vector_bytes,
+            cache_bytes=machine.l2 or 512 * 1024,
+        )
 
     def tuner(self):
         from .kernels.disk import json_cache
@@ -128,8 +133,8 @@ class Compiled:
 
     def build(self, aten) -> Callable:
         """Libraries, loops, kernels, call sequence."""
-        from .kernels import library
         from .codegen.layout import choose_libraries
+        from .kernels import library
         target, tuner = self.target(), self.tuner()
         overrides = self.own_products()
         chosen = choose_libraries(aten, target, tuner, library)

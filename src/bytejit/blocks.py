@@ -14,7 +14,7 @@ import dis
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from types import CodeType
 from typing import NamedTuple
 
@@ -260,7 +260,7 @@ def table_rows(table: bytes) -> Iterator[tuple[int, int, int, int]]:
                 row = []
 
 
-@lru_cache(maxsize=None)
+@cache
 def stack_effect(op: int, arg: int, jump: bool) -> int:
     """Slots that an instruction adds, on its jump or on its fall-through."""
     name = OPNAME[op]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from bytejit import registry
@@ -192,7 +192,7 @@ class SiteState:
         return chain_maker(count)(self.entries[0], self.miss if len(self.entries) == 1 else self._others, MISS)
 
 
-@lru_cache(maxsize=None)
+@cache
 def chain_maker(count: int) -> Callable[[Entry, Callable[..., Answer], Miss], Callable[..., Answer]]:
     """make(first, rest, MISS): a function of `count` parameters that asks `first`, and `rest` when that misses.
 

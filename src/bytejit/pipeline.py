@@ -10,20 +10,19 @@ import weakref
 import torch
 
 from . import inspection, logs, registry
-from .dispatch import MISS, UNBOUND, SiteState, Sites, own_exit
+from .dispatch import MISS, UNBOUND, Sites, SiteState, own_exit
 from .errors import BackendFailed, CannotRewrite, Unsupported, backend_name, note_place
 from .inspection import with_source
 from .options import Settings
 from .source import ModuleBuffer, ModuleParam, params_of
 from .tracer.guard_code import compile_entry
-from .tracer.signals import Break
 from .tracer.trace import Trace, trace
 from .tracer.tracer import Job
 from .trampoline import rewrite
 from .where import Where, where_of
 
 # owner: handle_of; size: one a living compiled (code, globals, settings); an item goes with its last compiled function
-_HANDLES: weakref.WeakValueDictionary[tuple, "Handle"] = weakref.WeakValueDictionary()
+_HANDLES: weakref.WeakValueDictionary[tuple, Handle] = weakref.WeakValueDictionary()
 # owner: handle_of; size: one a living rewritten code, by its id: the code as the user wrote it; goes with the code
 _ORIGINALS: dict[int, types.CodeType] = {}
 _lock = threading.RLock()
@@ -157,8 +156,16 @@ class Function:
         code = self.rewritten.original
         params = params_of(state.point.values, state.point.live, (*code.co_cellvars, *code.co_freevars))
         owner, point = weakref.ref(self), state.point.id
-        entry = compile_entry(params, found.guards, found.inputs, found.body, env, found.outputs,
-                              on_dead=lambda forget=forget_entry: forget(owner, point, entry_ref), name=f"entry_{code.co_name.strip('<>')}")
+        entry = compile_entry(
+            params,
+            found.guards,
+            found.inputs,
+            found.body,
+            env,
+            found.outputs,
+            on_dead=lambda forget=forget_entry: forget(owner, point, entry_ref),
+            name=f"entry_{code.co_name.strip('<>')}",
+        )
         entry_ref = weakref.ref(entry)
         return entry
 
@@ -174,7 +181,9 @@ class Function:
     def run_backend(self, found: Trace, where: Where):
         backend = registry.lookup_backend(self.settings.backend)
         found.graph.meta.update(needs_grad=found.needs_grad, overlapping=found.overlapping, settings=self.settings, where=where)
-        found.graph.meta["weights"] = frozenset(i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer)))
+        found.graph.meta["weights"] = frozenset(
+            i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer))
+        )
         registry.count("graphs", backend_name(self.settings.backend))
         try:
             made = backend(found.graph, found.examples)
@@ -183,7 +192,11 @@ class Function:
                 raise
             raise _UserError(note_place(e, logs.backend_place(self.settings.backend), where)) from None
         if not callable(made):
-            raise _UserError(BackendFailed(backend_name(self.settings.backend), f"answered {type(made).__name__}, not a callable", where))
+            raise _UserError(
+                BackendFailed(
+                    backend_name(self.settings.backend), f"answered {type(made).__name__}, not a callable", where
+                )
+            )
         return made
 
     # ---- what is said about it ------------------------------------------------------------------------------------------------
@@ -204,9 +217,11 @@ class Function:
     def too_many(self, state: SiteState, times: int) -> None:
         reason = self.failures.get(state.point.id, "the module that it is called on")
         registry.count("fallbacks", f"recompile limit in {self.where.function}")
-        logs.warn_once(f"limit {self.where.short} {state.point.id}",
-                       f"{self.where.function} ({self.where.short}): compiled {times} times and left to the original code from now on; "
-                       f"what kept changing: {reason}")
+        logs.warn_once(
+            f"limit {self.where.short} {state.point.id}",
+            f"{self.where.function} ({self.where.short}): compiled {times} times and left to the original code from now on; "
+            f"what kept changing: {reason}",
+        )
 
 
 def modules_among(args: tuple) -> tuple:

@@ -5,8 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bytejit.blocks import (
-    AFTER_LOOP, ASIDE, ASIDE_NULL, CALL_INSIDE, CALL_PREFIX, FINAL, MAYBE, NULL, OPNAME, PLAIN, PUSH_EXC_INFO, SENDS,
-    SITE_AFTER, UNCONDITIONAL, Flow,
+    AFTER_LOOP,
+    ASIDE,
+    ASIDE_NULL,
+    CALL_INSIDE,
+    CALL_PREFIX,
+    FINAL,
+    MAYBE,
+    NULL,
+    OPNAME,
+    PLAIN,
+    PUSH_EXC_INFO,
+    SENDS,
+    SITE_AFTER,
+    UNCONDITIONAL,
+    Flow,
 )  # fmt: skip
 
 

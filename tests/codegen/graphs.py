@@ -1,8 +1,9 @@
 """Small ATen graphs for the tests of codegen, made by running a function of aten calls on real tensors."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx

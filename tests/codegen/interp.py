@@ -157,7 +157,9 @@ class Grid:
         if 0 in self.shape:
             return torch.zeros(self.shape, dtype=memory.dtype)
         if e.mask is None:
-            assert at.numel() == 0 or (0 <= at.min() and at.max() < memory.numel()), f"{e}: {at.min()}..{at.max()} of {memory.numel()}"
+            assert at.numel() == 0 or (0 <= at.min() and at.max() < memory.numel()), (
+                f"{e}: {at.min()}..{at.max()} of {memory.numel()}"
+            )
             return memory[at]
         mask, at = torch.broadcast_tensors(self.value(e.mask), at)
         picked = torch.where(mask, at, 0)
@@ -217,7 +219,11 @@ def reduce(r: Any, values: list[torch.Tensor], outer: int) -> torch.Tensor:
     """One reduction over the dims after the first `outer` ones."""
     v = values[0].flatten(outer) if values[0].dim() > outer else values[0].unsqueeze(-1)
     if r.kind in ("argmax", "argmin"):
-        v = v.nan_to_num(float("inf") if r.kind == "argmax" else float("-inf")) if v.is_floating_point() and v.isnan().any() else v
+        v = (
+            v.nan_to_num(float("inf") if r.kind == "argmax" else float("-inf"))
+            if v.is_floating_point() and v.isnan().any()
+            else v
+        )
         at = getattr(torch, r.kind)(v, -1, keepdim=True)
         return values[1].reshape(v.shape).gather(-1, at)[..., 0]
     if r.kind in ("any", "all"):

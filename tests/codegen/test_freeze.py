@@ -267,8 +267,12 @@ def test_writes_are_noticed():
         return [x, net.weight, net.bias]
 
     assert watch(params)(inputs())
-    for change in (lambda: torch.optim.SGD(net.parameters(), 0.1).step(), lambda: net.load_state_dict(nn.Linear(4, 4).state_dict()),
-                   lambda: net.double(), lambda: setattr(net, "weight", nn.Parameter(torch.randn(4, 4)))):
+    for change in (
+        lambda: torch.optim.SGD(net.parameters(), 0.1).step(),
+        lambda: net.load_state_dict(nn.Linear(4, 4).state_dict()),
+        lambda: net.double(),
+        lambda: setattr(net, "weight", nn.Parameter(torch.randn(4, 4))),
+    ):
         check = watch({1: net.weight, 2: net.bias})
         assert check(inputs())
         net(x.to(net.weight.dtype)).sum().backward()

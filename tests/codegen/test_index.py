@@ -15,13 +15,21 @@ def value(x: ix.Index, at: dict[str, int]) -> int:
     total = x.const
     for atom, c in x.terms:
         a, *rest = atom.parts
-        total += c * (at[a] if type(atom) is ix.Var else value(a, at) // rest[0] if type(atom) is ix.Div else value(a, at) % rest[0])
+        total += c * (
+            at[a]
+            if type(atom) is ix.Var
+            else value(a, at) // rest[0]
+            if type(atom) is ix.Div
+            else value(a, at) % rest[0]
+        )
     return total
 
 
 def trees() -> st.SearchStrategy:
     """(index, how to compute it plainly) pairs."""
-    leaf = st.sampled_from("ijk").map(lambda n: (var(n), lambda e: e[n])) | st.integers(-9, 9).map(lambda n: (ix.index(n), lambda e: n))
+    leaf = st.sampled_from("ijk").map(lambda n: (var(n), lambda e: e[n])) | st.integers(-9, 9).map(
+        lambda n: (ix.index(n), lambda e: n)
+    )
     step = st.sampled_from([2, 3, 4, 5, 8, 12, 64])
 
     def grow(t: st.SearchStrategy) -> st.SearchStrategy:

@@ -14,10 +14,15 @@ from bytejit.codegen.loops_text import parse, text
 from bytejit.errors import Bug
 
 PROGRAMS = {
-    "softmax": (lambda x: x.softmax(-1), (4, 6)), "views": (lambda x: torch.cat([x.t(), x.t() * 2])[1:].flip(0), (3, 4)),
-    "norm": (lambda x: F.gelu(F.layer_norm(x.bfloat16(), (6,))), (4, 6)), "extern": (lambda x: (x @ x.t()).relu().to(torch.float64), (3, 5)),
-    "pad": (lambda x: F.pad(x, (1, 1), value=-math.inf), (2, 3)), "gather": (lambda x: x[x[:, 0].sign().long()] + 1, (4, 2)),
-    "scan": (lambda x: x.cumsum(0), (5, 2)), "arg": (lambda x: x.max(1), (4, 3)), "const": (lambda x: torch.full((2,), math.nan) + x, (2,)),
+    "softmax": (lambda x: x.softmax(-1), (4, 6)),
+    "views": (lambda x: torch.cat([x.t(), x.t() * 2])[1:].flip(0), (3, 4)),
+    "norm": (lambda x: F.gelu(F.layer_norm(x.bfloat16(), (6,))), (4, 6)),
+    "extern": (lambda x: (x @ x.t()).relu().to(torch.float64), (3, 5)),
+    "pad": (lambda x: F.pad(x, (1, 1), value=-math.inf), (2, 3)),
+    "gather": (lambda x: x[x[:, 0].sign().long()] + 1, (4, 2)),
+    "scan": (lambda x: x.cumsum(0), (5, 2)),
+    "arg": (lambda x: x.max(1), (4, 3)),
+    "const": (lambda x: torch.full((2,), math.nan) + x, (2,)),
     "linear": (lambda x: torch.ops.aten.constant_pad_nd(torch.rand(3, generator=None) * x, [1, 1]), (3,)),
 }
 
@@ -43,7 +48,13 @@ def test_equal_expressions_are_one_object_and_five_zeros_are_not() -> None:
     cons = Cons()
     a = cons.op("add", (cons.const(1.0, "f32"), cons.const(2.0, "f32")), "f32")
     assert a is cons.op("add", (cons.const(1.0, "f32"), cons.const(2.0, "f32")), "f32")
-    zeros = [cons.const(0.0, "f32"), cons.const(-0.0, "f32"), cons.const(0, "i64"), cons.const(False, "b8"), cons.const(math.nan, "f32")]
+    zeros = [
+        cons.const(0.0, "f32"),
+        cons.const(-0.0, "f32"),
+        cons.const(0, "i64"),
+        cons.const(False, "b8"),
+        cons.const(math.nan, "f32"),
+    ]
     assert len({id(z) for z in zeros}) == 5
     assert len(set(zeros)) == 5
     assert zeros[4] == Cons().const(math.nan, "f32")

@@ -9,8 +9,15 @@ from bytejit.codegen.optable import Op, OpTable, table
 
 ROWS = table()
 PRIMITIVES = [r for r in ROWS.by_name.values() if r.kind == "pointwise"]
-TORCH = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8,
-         "b8": torch.bool}
+TORCH = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "u8": torch.uint8,
+    "b8": torch.bool,
+}
 
 
 @pytest.mark.parametrize("row", PRIMITIVES, ids=lambda r: r.name)

@@ -121,8 +121,20 @@ def test_conv_rows(name):
                                    rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("m,k,n", [(1, 1, 1), (1, 33, 17), (5, 8, 16), (6, 384, 32), (7, 385, 40), (128, 400, 50), (200, 1000, 100), (3, 0, 4),
-                                   (0, 4, 4)])
+@pytest.mark.parametrize(
+    "m,k,n",
+    [
+        (1, 1, 1),
+        (1, 33, 17),
+        (5, 8, 16),
+        (6, 384, 32),
+        (7, 385, 40),
+        (128, 400, 50),
+        (200, 1000, 100),
+        (3, 0, 4),
+        (0, 4, 4),
+    ],
+)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_our_own_product(own, m, k, n, threads):
     if own is None:

@@ -16,9 +16,24 @@ import torch
 from torch import nn
 
 from bytejit.options import Options
-from bytejit.source import (Attr, Closure, DictItem, Global, InstanceDict, Item, Known, Local, ModuleBuffer,
-ModuleParam,
-                            Scope, StackSlot, SubModule, TensorSize, Type, params_of)
+from bytejit.source import (
+    Attr,
+    Closure,
+    DictItem,
+    Global,
+    InstanceDict,
+    Item,
+    Known,
+    Local,
+    ModuleBuffer,
+    ModuleParam,
+    Scope,
+    StackSlot,
+    SubModule,
+    TensorSize,
+    Type,
+    params_of,
+)
 from bytejit.tensor_check import CHECKER
 from bytejit.tracer.guard_code import compile_entry
 from bytejit.tracer.guards import KINDS, Expr, Guard, GuardSet, TensorCheck, same

@@ -10,7 +10,7 @@ from typing import Any
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.fuse import views_in
-from bytejit.codegen.loops import (DTYPES, NARROW, Buffer, Call, Expr, Kernel, Loops, Pass, Plan, View, walk)
+from bytejit.codegen.loops import DTYPES, NARROW, Buffer, Call, Expr, Kernel, Loops, Pass, Plan, View, walk
 from bytejit.codegen.memory import ALIGN, extent
 from bytejit.codegen.optable import table
 from bytejit.errors import Bug

@@ -13,16 +13,16 @@ A tensor whose address a kernel was given stays in a local until the function re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from bytejit.codegen import aten as out_of
+from bytejit.codegen import index as ix
 from bytejit.codegen.emit_common import symbols_in
 from bytejit.codegen.emit_cpp import CppSource, Run
 from bytejit.codegen.loops import DTYPES, ExternCall, Plan, View
-from bytejit.codegen import index as ix
 from bytejit.codegen.ops_extern import resolve
 from bytejit.errors import Bug
 

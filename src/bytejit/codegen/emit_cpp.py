@@ -17,7 +17,8 @@ from bytejit.codegen import emit_common as common
 from bytejit.codegen.emit_cpp_kernel import KernelPrinter
 from bytejit.codegen.emit_cpp_reduce import Text
 from bytejit.codegen.loops import Call, Plan
-from bytejit.codegen.optable import OpTable, table as op_table
+from bytejit.codegen.optable import OpTable
+from bytejit.codegen.optable import table as op_table
 
 HEAD = '#include "glue.h"\n#define BJ_KERNEL static __attribute__((noinline)) void\n'
 UNIT_CHARS = 12_000        # of kernel text, from which a second unit pays for its own start of the compiler

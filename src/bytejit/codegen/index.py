@@ -9,8 +9,9 @@ back.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd, inf
-from typing import Any, Callable, Iterable, Iterator, Mapping, Union
+from typing import Any, Union
 
 
 class Atom:

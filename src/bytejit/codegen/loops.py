@@ -34,8 +34,9 @@ buffer's first element. Before that (lower, fuse) they hold one coordinate a dim
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Iterator
+from typing import Any
 
 from bytejit.codegen.index import values_in
 

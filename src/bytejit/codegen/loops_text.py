@@ -30,6 +30,7 @@ from bytejit.codegen.loops import (
     walk,
 )
 
+
 def text(x: Loops | Kernel | Plan) -> str:
     """Loops (or a plan's buffers, kernels with their schedules, and extern calls) as text."""
     if isinstance(x, Kernel):

@@ -7,8 +7,9 @@ are given the `Lowering` as `ctx`. Nothing is fused here: fuse.py inlines and me
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Any
 
 import torch
 

@@ -6,7 +6,8 @@ Each is written once, over `F`: an expression with Python's operators. Both prin
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 

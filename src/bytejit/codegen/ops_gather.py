@@ -3,7 +3,8 @@ checked."""
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from bytejit.codegen.lower import Lowering, NoRule, Value
 from bytejit.codegen.ops_composite import F
 from bytejit.codegen.ops_pointwise import aten
 from bytejit.codegen.ops_reduce import count
-from bytejit.codegen.ops_view import both, wrap, within
+from bytejit.codegen.ops_view import both, within, wrap
 from bytejit.codegen.optable import op
 
 WHOLE = ("i64", "i32", "i16", "i8", "u8")

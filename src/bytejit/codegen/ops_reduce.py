@@ -6,7 +6,8 @@ passes. Variances are two-pass: the mean first, then the squared distances, in t
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 

@@ -27,10 +27,11 @@ row".
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from bytejit.codegen.loops import FLOATS, INTS
 

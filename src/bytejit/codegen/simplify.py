@@ -4,8 +4,9 @@ Every rewriting goes through `Rewriter`, which walks a DAG once, operands first,
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.index import Index

@@ -5,8 +5,9 @@ every kernel that walks that dim of b. Splitting costs nothing: schedule collaps
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Iterator
+from typing import Any
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.loops import Axis, Buffer, Kernel, Loops, walk
