@@ -97,6 +97,19 @@ def test_compiled_twice_is_compiled_once() -> None:
     assert eager(eager(functools.partial(f, n=1))).func is f
 
 
+def test_a_wrapper_of_a_compiled_function_is_a_function_of_its_own() -> None:
+    f = eager(double)
+
+    @functools.wraps(f)
+    def wrapper(x: torch.Tensor) -> torch.Tensor:
+        return f(x) + 1
+
+    g = eager(wrapper)
+    assert g is not wrapper and g.__wrapped__ is wrapper
+    assert torch.equal(g(X), X * 2 + 1) and torch.equal(wrapper(X), X * 2 + 1)
+    assert [len(bytejit.explain(h, X).graphs[0].graph.nodes) for h in (wrapper, f)] == [5, 4]
+
+
 def test_a_compiled_function_goes_when_the_user_lets_go() -> None:
     gone = weakref.ref(eager(lambda x: x))
     gc.collect()

@@ -23,7 +23,7 @@ CAN_COMPILE = (
 _TWINS: weakref.WeakKeyDictionary[Callable, weakref.WeakValueDictionary[Settings, Callable]] = (
     weakref.WeakKeyDictionary()
 )
-_SETTINGS = "__bytejit_settings__"  # attribute of a compiled function
+_SETTINGS = "__bytejit_settings__"  # attribute of a compiled function: its code and its settings
 
 
 def _pipeline() -> types.ModuleType:
@@ -34,21 +34,29 @@ def _pipeline() -> types.ModuleType:
 
 
 def _compile_function(fn: types.FunctionType, settings: Settings) -> Callable:
-    if getattr(fn, _SETTINGS, None) == settings or registry.marked("disable", fn):
+    if _settings(fn) == settings or registry.marked("disable", fn):
         return fn
     fn = original(fn)
     known = _TWINS.setdefault(fn, weakref.WeakValueDictionary())
     twin = known.get(settings)
     if twin is None:
         twin = _pipeline().compile_function(fn, settings)
-        setattr(twin, _SETTINGS, settings)
+        if twin is fn:  # cannot be rewritten: it runs as it is
+            return fn
+        setattr(twin, _SETTINGS, (twin.__code__, settings))
         known[settings] = twin
     return twin
 
 
+def _settings(fn: object) -> Settings | None:
+    """The settings of a compiled function; None for any other, also one that functools.wraps gave its attributes."""
+    code, settings = getattr(fn, "__dict__", {}).get(_SETTINGS, (None, None))
+    return settings if code is not None and code is getattr(fn, "__code__", None) else None
+
+
 def original(fn: Callable) -> Callable:
     """The function below a compiled function; anything else is returned as it is."""
-    return fn.__wrapped__ if _SETTINGS in getattr(fn, "__dict__", ()) else fn
+    return fn.__wrapped__ if _settings(fn) is not None else fn
 
 
 def _plain(target: object) -> object:
@@ -191,7 +199,7 @@ def settings_of(target: object) -> Settings:
         return module.settings_of(target) or Settings()
     if isinstance(target, functools.partial):
         return settings_of(target.func)
-    return getattr(getattr(target, "__func__", target), _SETTINGS, None) or Settings()
+    return _settings(getattr(target, "__func__", target)) or Settings()
 
 
 def _with_settings(fn: object) -> tuple[Callable, Settings]:
