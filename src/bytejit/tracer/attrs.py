@@ -12,7 +12,7 @@ from ..source import Attr, DictItem, InstanceDict, Known as KnownSource, ModuleB
 from .containers import is_constant
 from .signals import Break, Raised
 from .values import (NONE, NULL, CellVar, DictVar, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, PropertyVar,
-                     SeqVar, SetVar, SliceVar, SuperVar, TensorVar, Var)
+                     SeqVar, SetVar, SliceVar, SuperVar, TensorVar, TracebackVar, Var)
 
 MISSING = object()
 GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__)
@@ -184,8 +184,12 @@ class Attributes:
         raise Break(f"reading the attribute {self.type_of(v).__name__}.{name} of a C object")
 
     def exception_attribute(self, v: InstanceVar, name: str) -> Var:
+        if v.real is not None:
+            return self.memo_lazy(("s", id(v), name), getattr(v.real, name), lambda: Attr(v.source, name))
         if name == "args":
             return SeqVar([], tuple)
+        if name == "__traceback__" and id(v) in self.raised_at:
+            return v.slots.setdefault(name, TracebackVar(self.steps))
         if name in ("__cause__", "__context__", "__traceback__"):
             return NONE
         if name == "__suppress_context__":
@@ -193,7 +197,10 @@ class Attributes:
         if name == "value" and issubclass(v.cls, StopIteration):
             args = v.slots["args"].items
             return args[0] if args else NONE
-        if issubclass(v.cls, (AttributeError, NameError, ImportError)):
+        if name == "code" and issubclass(v.cls, SystemExit):
+            args = v.slots["args"].items
+            return NONE if not args else args[0] if len(args) == 1 else SeqVar(list(args), tuple)
+        if issubclass(v.cls, (AttributeError, NameError, ImportError, OSError, SyntaxError, UnicodeError)):
             return NONE
         raise Break(f"reading {v.cls.__name__}.{name}")
 

@@ -134,12 +134,6 @@ def object_init(t, args, kwargs):
     return NONE
 
 
-@models(BaseException.__init__, Exception.__init__)
-def exception_init(t, args, kwargs):
-    args[0].slots["args"] = SeqVar(list(args[1:]), tuple)
-    return NONE
-
-
 @models(BaseException.with_traceback)
 def with_traceback(t, args, kwargs):
     return args[0]
@@ -297,13 +291,10 @@ def _text(function, methods):
             for name in methods:
                 if isinstance(class_attribute(v.cls, name), types.FunctionType):
                     return t.call(t.special(v, name), [], {})
-            if issubclass(v.cls, BaseException) and function is str:
-                inner = v.slots.get("args", SeqVar([], tuple)).items
-                if issubclass(v.cls, KeyError) and len(inner) == 1:
-                    return t.call_python(repr, [inner[0]])
-                if len(inner) == 1:
-                    return t.call_python(str, [inner[0]])
-                return t.call_python(str, [SeqVar(inner, tuple)]) if inner else Known("")
+            if issubclass(v.cls, BaseException):
+                method = class_attribute(v.cls, methods[0])
+                if t.has_handler(method):
+                    return t.call_python(method, [v])
             raise Break(f"{function.__name__}() of a {v.cls.__name__}")
         try:
             real = to_python(t, v, classes=True)

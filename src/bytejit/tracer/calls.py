@@ -275,7 +275,7 @@ class Calls:
                 new = class_lookup(cls, "__new__")[0]
                 if (args or kwargs) and new is object.__new__:
                     raise self.raised(TypeError(f"{cls.__name__}() takes no arguments"))
-            elif not issubclass(cls, BaseException) and self.has_handler(init):
+            elif self.has_handler(init):
                 self.call(Known(init), [obj, *args], kwargs)
         return obj
 
@@ -290,12 +290,14 @@ class Calls:
             return self.object_new(cls)
         if new is type.__new__:
             return self.call_python(new, [Known(cls), *args], kwargs)
+        if issubclass(cls, BaseExceptionGroup):
+            return self.call_python(BaseExceptionGroup.__new__, [Known(cls), *args], kwargs)
+        if issubclass(cls, (OSError, SyntaxError, UnicodeError)) and not kwargs and not cls.__flags__ & (1 << 9):
+            return self._exception_of_constants(cls, args)
         if issubclass(cls, BaseException):
             made = self.object_new(cls)
             made.slots["args"] = SeqVar(list(args), tuple)
-            if kwargs and class_lookup(cls, "__init__")[0] is BaseException.__init__:
-                raise self.raised(TypeError(f"{cls.__name__}() takes no keyword arguments"))
-            if issubclass(cls, (OSError, SyntaxError, UnicodeError, BaseExceptionGroup)) or kwargs:
+            if issubclass(cls, (OSError, SyntaxError, UnicodeError)):
                 raise Break(f"making a {describe(cls)}")
             return made
         for base in (dict, list, set, tuple, int, float, str):
@@ -304,6 +306,17 @@ class Calls:
         if is_pure(cls):
             return self._fold_class(cls, args, kwargs)
         raise Break(f"making a {describe(cls)}")
+
+    def _exception_of_constants(self, cls: type, args: list[Var]) -> Var:
+        """A built-in exception that reads its arguments (OSError picks a subclass by errno)."""
+        try:
+            made = exception_var(cls(*(to_python(self, a) for a in args)))
+        except NotConstant:
+            raise Break(f"making a {describe(cls)}") from None
+        except TypeError as e:
+            raise self.raised(e) from None
+        made.step = self.steps
+        return made
 
     def object_new(self, cls: type) -> InstanceVar:
         if getattr(cls, "__abstractmethods__", None):

@@ -1,6 +1,8 @@
 """Exceptions of the traced program as InstanceVars: making, matching, chaining."""
 from __future__ import annotations
 
+import types
+
 from .signals import Break
 from .values import InstanceVar, Known, SeqVar, Var
 
@@ -11,9 +13,10 @@ def exception_var(real: BaseException) -> InstanceVar:
     v.slots["args"] = SeqVar([Known(a) for a in real.args], tuple)
     if isinstance(real, StopIteration):
         v.slots["value"] = Known(real.value)
-    for name in ("name", "obj", "path", "key"):
-        if getattr(real, name, None) is not None and not isinstance(real, OSError):
-            v.slots[name] = Known(getattr(real, name))
+    for cls in type(real).__mro__[:-2]:
+        for name, member in vars(cls).items():
+            if isinstance(member, types.MemberDescriptorType) and getattr(real, name, None) is not None:
+                v.slots[name] = Known(getattr(real, name))
     return v
 
 

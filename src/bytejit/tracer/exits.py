@@ -10,8 +10,8 @@ import torch
 from ..source import Cell, Source
 from .containers import ByIdentity, is_constant
 from .signals import Break
-from .values import (NULL, CellVar, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, SeqVar,
-                     SetVar, SliceVar, SuperVar, TensorVar, Var)
+from .values import (NULL, CellVar, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, PropertyVar, SeqVar,
+                     SetVar, SliceVar, SuperVar, TensorVar, TracebackVar, Var)
 
 
 class CannotRebuild(Exception):
@@ -215,7 +215,12 @@ class Rebuild:
                               f"**{self.value(slots['keywords'])})")
             return name
         if issubclass(v.cls, BaseException):
-            self.lines.append(f"{name} = {cls}.__new__({cls}, *{self.value(v.slots.get('args', SeqVar([], tuple)))})")
+            if id(v) in self.t.raised_at:
+                raise CannotRebuild("an exception that was raised in the region", v.step)
+            args = self.value(v.slots.get("args", SeqVar([], tuple)))
+            base = next(c for c in v.cls.__mro__ if not c.__flags__ & (1 << 9))
+            self.lines.append(f"{name} = {cls}.__new__({cls}, *{args})")
+            self.lines.append(f"{self.bind(base)}.__init__({name}, *{args})")
         elif v.base is not None and isinstance(v.base, (Known, SeqVar)) and not (isinstance(v.base, SeqVar) and v.base.cls is list):
             kind = type(v.base.obj) if isinstance(v.base, Known) else tuple
             self.lines.append(f"{name} = {self.bind(kind.__new__)}({cls}, {self.value(v.base)})")
@@ -245,7 +250,7 @@ class Rebuild:
             inside = "".join(f"{self.value(k)}: {self.value(x)}, " for k, x in v.ns.items.values())
             self.lines.append(f"{name}.__dict__.update({{{inside}}})")
         for attr, value in v.slots.items():
-            if attr == "args" and issubclass(v.cls, BaseException) or value is NULL:
+            if attr in ("args", "exceptions", "message") and issubclass(v.cls, BaseException) or value is NULL:
                 continue
             self.lines.append(f"{self.bind(object.__setattr__)}({name}, {attr!r}, {self.value(value)})")
 
@@ -297,6 +302,12 @@ class Rebuild:
 
     def generator(self, v: GenVar) -> str:
         raise CannotRebuild("a generator that is still running", v.step)
+
+    def descriptor(self, v: PropertyVar) -> str:
+        return f"{self.bind(v.cls)}({self.many(v.args)})"
+
+    def traceback(self, v: TracebackVar) -> str:
+        raise CannotRebuild("a traceback of the region", v.step)
 
     # ---- effects ----------------------------------------------------------------------------------------------------------------------
     def effects(self) -> list[str]:
@@ -375,6 +386,7 @@ class Rebuild:
 
 MAKERS = {SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
           CellVar: Rebuild.cell, FuncVar: Rebuild.function, MethodVar: Rebuild.method, SuperVar: Rebuild.super,
-          InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator}
+          InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator,
+          PropertyVar: Rebuild.descriptor, TracebackVar: Rebuild.traceback}
 WRITERS = {CellVar: Rebuild.write_cell, SeqVar: Rebuild.write_sequence, SetVar: Rebuild.write_set, DictVar: Rebuild.write_dict,
            InstanceVar: Rebuild.write_instance, TensorVar: Rebuild.write_tensor}

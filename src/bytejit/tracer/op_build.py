@@ -49,10 +49,17 @@ def list_to_tuple(t, f, ins):
     f.push(SeqVar(t.pop(f).items, tuple))
 
 
+def target_of(t, f, ins):
+    """The container below the stack's top that is about to change; a region may start with it half filled."""
+    target = t.real(f.stack[-ins.arg])
+    t.touch(target)
+    return target
+
+
 @handles("LIST_EXTEND")
 def list_extend(t, f, ins):
     values = t.pop(f)
-    target = f.stack[-ins.arg]
+    target = target_of(t, f, ins)
     try:
         items = t.iterate(values)
     except Raised:
@@ -66,7 +73,7 @@ def list_extend(t, f, ins):
 @handles("SET_UPDATE")
 def set_update(t, f, ins):
     values = t.iterate(t.pop(f))
-    target = f.stack[-ins.arg]
+    target = target_of(t, f, ins)
     for v in values:
         target.items.setdefault(key_of(t, t.real(v)), v)
 
@@ -74,13 +81,13 @@ def set_update(t, f, ins):
 @handles("DICT_UPDATE")
 def dict_update(t, f, ins):
     other = t.pop(f)
-    t.call_python(dict.update, [f.stack[-ins.arg], other])
+    t.call_python(dict.update, [target_of(t, f, ins), other])
 
 
 @handles("DICT_MERGE")
 def dict_merge(t, f, ins):
     other = t.pop(f)
-    target = f.stack[-ins.arg]
+    target = target_of(t, f, ins)
     pairs = t.mapping_items(other)
     if pairs is None:
         raise Raised(exception_var(TypeError(
@@ -97,19 +104,19 @@ def dict_merge(t, f, ins):
 @handles("LIST_APPEND")
 def list_append(t, f, ins):
     value = f.pop_raw()
-    f.stack[-ins.arg].items.append(value)
+    target_of(t, f, ins).items.append(value)
 
 
 @handles("SET_ADD")
 def set_add(t, f, ins):
     value = t.pop(f)
-    f.stack[-ins.arg].items.setdefault(key_of(t, value), value)
+    target_of(t, f, ins).items.setdefault(key_of(t, value), value)
 
 
 @handles("MAP_ADD")
 def map_add(t, f, ins):
     value, key = f.pop_raw(), t.pop(f)
-    t.dict_set(f.stack[-ins.arg], key, value)
+    t.dict_set(target_of(t, f, ins), key, value)
 
 
 @handles("UNPACK_SEQUENCE")

@@ -206,7 +206,6 @@ def raise_from_generator(t, f):
         f.stack[-1] = new
 
 
-refuse("a type parameter or an except* clause", "CALL_INTRINSIC_2", "PREP_RERAISE_STAR")
 refuse("a star import", "IMPORT_STAR")
 refuse("an interactive expression", "PRINT_EXPR")
 refuse("a template string", "BUILD_INTERPOLATION", "BUILD_TEMPLATE")

@@ -135,6 +135,8 @@ def raise_varargs(t, f, ins):
         raise Raised(current)
     cause = t.pop(f) if ins.arg == 2 else None
     exc = t.as_exception(t.pop(f), "exceptions must derive from BaseException")
+    if id(exc) in t.part_of:
+        raise Break("a part of an exception group raised by name")
     if cause is not None:
         if not (isinstance(cause, Known) and cause.obj is None):
             cause = t.as_exception(cause, "exception causes must derive from BaseException")
@@ -154,7 +156,6 @@ def cleanup_throw(t, f, ins):
 
 
 refuse("async code", "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")
-refuse("an except* clause", "CHECK_EG_MATCH")
 refuse("an opcode of the interpreter's own", "INTERPRETER_EXIT", "RESERVED", "EXIT_INIT_CHECK", "ENTER_EXECUTOR",
        "LOAD_FAST_CHECK_", "JUMP_BACKWARD_JIT_", "ANNOTATIONS_PLACEHOLDER", "SETUP_CLEANUP", "SETUP_FINALLY", "SETUP_WITH",
        "POP_BLOCK")

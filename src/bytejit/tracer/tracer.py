@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..fake import FakeMode
-from ..source import Cell, Local, StackSlot
+from ..source import Cell, Local, Source, StackSlot
+from ..source import Known as KnownSource
 from ..where import Where
 from . import (  # noqa: F401 (each registers its rows)
     builtins,
@@ -23,6 +24,7 @@ from . import (  # noqa: F401 (each registers its rows)
     op_iter,
     op_stack,
     polyfills,
+    raising,
     torch_state,
 )
 from .attrs import Attributes
@@ -57,6 +59,7 @@ from .values import (
     SliceVar,
     SuperVar,
     TensorVar,
+    TracebackVar,
     Var,
 )
 from .wrap import Wrapping
@@ -130,6 +133,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.made_classes: dict = {}
         self.classes_written: dict = {}
         self.stubs: dict[int, object] = {}
+        self.part_of: dict[int, Var] = {}
         self.visited: set[int] = set()
         self.first_step: dict[int, int] = {}
         self.loop_counts: dict = {}
@@ -305,7 +309,10 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
 
     def unwind(self, frame: Frame, index: int, e: Raised) -> None:
         """Go to the handler of an exception raised at instruction `index`, or raise on."""
-        self.raised_at.setdefault(id(e.exc), self.where())
+        if id(e.exc) not in self.raised_at:
+            self.raised_at[id(e.exc)] = self.where()
+            self.keep.append(e.exc)
+            e.exc.step = e.exc.step or self.steps
         current = self.current_exception(frame)
         if isinstance(current, InstanceVar):
             with_context(e.exc, current)
@@ -390,24 +397,31 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         frame = self.root = Frame(code, self.job.globals, None)
         args, at = self.job.args, 0
         for slot in range(point.depth):
-            if slot in point.nulls:
+            if slot in point.nulls or slot in point.maybes and not self.is_bound(args[at], StackSlot(at)):
                 frame.push(NULL)
             else:
                 frame.push(Lazy(args[at], StackSlot(at)))
-                at += 1
+            at += slot not in point.nulls
         for name in point.live:
-            if args[at] is not self.job.unbound:
+            if name in point.bound or self.is_bound(args[at], Local(name)):
                 frame.locals[name] = Lazy(args[at], Local(name))
-            else:
-                self.guards.add("ID_IS", Local(name), self.job.unbound)
             at += 1
         for name in (*code.co_cellvars, *code.co_freevars):
             frame.cells[name] = self.wrap_cell(args[at], Cell(name))
             at += 1
         frame.ip = frame.decoded.index_at[point.offset]
 
+    def is_bound(self, value: object, source: Source) -> bool:
+        """Whether a local, or what a comprehension saved of one, has a value; guards that."""
+        bound = value is not self.job.unbound
+        if bound:
+            self.guards.add("ALIAS", source, (KnownSource.of(self.job.unbound), False))
+        else:
+            self.guards.add("ID_IS", source, value)
+        return bound
+
 
 PYTHON_TYPES = {CellVar: types.CellType, FuncVar: types.FunctionType, MethodVar: types.MethodType, SliceVar: slice,
-                GenVar: types.GeneratorType, SuperVar: super}
+                GenVar: types.GeneratorType, SuperVar: super, TracebackVar: types.TracebackType}
 ITERATOR_TYPES = {"seq": type(iter([])), "reversed": type(reversed([])), "dict": type(iter({})), "range": type(iter(range(0))),
                   "enumerate": enumerate, "zip": zip, "map": map, "filter": filter}

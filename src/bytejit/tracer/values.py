@@ -198,6 +198,16 @@ class InstanceVar(Var):
         return f"InstanceVar({self.cls.__name__})"
 
 
+class TracebackVar(Var):
+    """The traceback of an exception raised in the trace: passed on, never looked into, never leaves."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, step):
+        super().__init__(None)
+        self.step = step
+
+
 class SuperVar(Var):
     """super(cls, obj)."""
 
