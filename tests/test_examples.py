@@ -21,7 +21,8 @@ def test_the_programs_of_the_documents_are_there() -> None:
 @pytest.mark.cxx
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_example(path: Path, tmp_path: Path) -> None:
-    env = dict(os.environ, PYTHONPATH=str(path.parent.parent / "src"))
+    paths = [str(path.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
     out = subprocess.run(
         [sys.executable, str(path)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
     )

@@ -38,7 +38,7 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     settings: Settings = gm.meta["settings"]
     options = settings.options
     install_checks(options)
-    reason = not_normalised(gm) or not_on_cpu(example_inputs)
+    reason = not_normalised(gm) or not_on_cpu(gm)
     if reason:
         return through_torch(gm, reason)
     from .codegen.normalise import CannotNormalise, normalise
@@ -68,10 +68,13 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
     return ""
 
 
-def not_on_cpu(inputs: Sequence) -> str:
-    for t in inputs:
-        if isinstance(t, torch.Tensor) and t.device.type != "cpu":
-            return f"a tensor is on {t.device.type}"
+def not_on_cpu(gm: torch.fx.GraphModule) -> str:
+    """Why a graph has no kernels here: a tensor that it is given, holds or makes is not in the CPU's memory."""
+    for n in gm.graph.nodes:
+        values = n.meta.get("val")
+        for t in values if isinstance(values, (tuple, list)) else (values,):
+            if isinstance(t, torch.Tensor) and t.device.type != "cpu":
+                return f"a tensor is on {t.device.type}"
     return ""
 
 

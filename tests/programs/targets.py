@@ -31,8 +31,8 @@ def lookup(name: str) -> Callable:
     if TARGET == "torch":
         from torch._dynamo import lookup_backend
         return lookup_backend(name)
-    from bytejit import backends
-    return backends.lookup(name)
+    from bytejit import registry
+    return registry.lookup_backend(name)
 
 
 def compiled(fn, backend, nopython: bool = False, dynamic=None):
