@@ -315,6 +315,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "Len": ("len({0})", "len({0})"),
     "MethodSelf": ("{0}.__self__", "{0}.__self__"),
     "MethodFunc": ("{0}.__func__", "{0}.__func__"),
+    "Called": ("{0}()", "{0}()"),
     "TensorData": ("{0}.data", "{0}.data"),
     "TensorGrad": ("{0}.grad", "{0}.grad"),
     "StorageOffset": ("{0}.storage_offset()", "{0}.storage_offset()"),
@@ -345,6 +346,7 @@ Type = _step("Type", "The value's exact type.")
 Len = _step("Len", "len(value).")
 MethodSelf = _step("MethodSelf", "`__self__` of a bound method.")
 MethodFunc = _step("MethodFunc", "`__func__` of a bound method.")
+Called = _step("Called", "What the value answers when called without arguments (a weak reference).")
 TensorData = _step("TensorData", "`.data` of a tensor.")
 TensorGrad = _step("TensorGrad", "`.grad` of a tensor.")
 StorageOffset = _step("StorageOffset", "A tensor's storage offset, in elements.")

@@ -143,7 +143,7 @@ class Attributes:
         for c in cls.__mro__:
             if c is owner:
                 return
-            if c not in self.made_classes and not is_library(c.__module__):
+            if c not in self.made_classes and name not in c.__dict__ and not is_library(c.__module__):    # super() starts later
                 self.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
 
     def lift(self, fn, owner: type, name: str) -> Var:

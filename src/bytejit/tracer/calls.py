@@ -19,6 +19,7 @@ from .values import (NONE, NULL, CellVar, DictVar, FuncVar, GenVar, InstanceVar,
 
 HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
 POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
+CALLED: dict = {}          # C class -> handler(t, instance, args, kwargs) -> Var of a call of an instance from outside
 
 
 def models(*callables):
@@ -166,9 +167,8 @@ class Calls:
         found, owner = class_lookup(fn.cls, "__call__")
         if isinstance(found, types.FunctionType):
             return self.call(self.class_value(owner, "__call__", found), [fn, *args], kwargs)
-        if fn.real is not None and isinstance(fn.real, functools._lru_cache_wrapper):
-            inner = Lazy(fn.real.__wrapped__, Attr(fn.source, "__wrapped__"))    # as if called for the first time
-            return self.call(inner, args, kwargs)
+        if fn.real is not None and fn.cls in CALLED:
+            return CALLED[fn.cls](self, fn, [self.real(a) for a in args], kwargs)
         if fn.real is not None and is_torch_function(fn.real):
             return self.call_tensor_op(fn.real, args, kwargs)
         if found is None or owner is None:
@@ -367,7 +367,9 @@ class Calls:
 def class_lookup_new(base: type, cls: type):
     """The C-level __new__ that a subclass of `base` inherits when no Python class on its way defines one."""
     found = class_attribute(cls, "__new__")
-    return found if getattr(found, "__self__", None) is not None and issubclass(found.__self__, base) else base.__new__
+    maker = getattr(found, "__self__", None)
+    own = maker is not None and (issubclass(maker, base) if base in (dict, list, set) else maker is base)
+    return found if own else base.__new__
 
 
 PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "itertools", "time_none", "_stat", "binascii", "unicodedata"}

@@ -6,21 +6,25 @@ import copy
 import enum
 import importlib.metadata
 import importlib.util
+import functools
 import inspect
+import operator
 import os
 import re
 import sys
 import textwrap
 import types
 import typing
+import weakref
 
 import torch
 
-from .calls import HANDLERS, describe, models
+from ..source import Attr, Called
+from .calls import CALLED, HANDLERS, describe, models
 from .containers import NotConstant, is_constant, to_python
 from .operators import class_attribute
 from .signals import Break
-from .values import DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
+from .values import DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
 
 # Python functions without effects that answer the same as long as their arguments are the same objects
 PURE_FUNCTIONS = [
@@ -43,7 +47,7 @@ def real_object(t, v: Var) -> object:
         return types.MethodType(real_object(t, v.func), real_object(t, v.self))
     if isinstance(v, FuncVar) and v.real is not None and not v.attrs:
         return v.real
-    if isinstance(v, InstanceVar) and v.real is not None:
+    if isinstance(v, InstanceVar) and v.real is not None and (v.ns is None or id(v.ns) not in t.dirty):
         return v.real
     if isinstance(v, Known):
         return v.obj
@@ -74,6 +78,72 @@ for _cls in PURE_C_TYPES:
     for _method in vars(_cls).values():
         if isinstance(_method, types.MethodDescriptorType):
             _folded(_method)
+
+
+# ---- C objects that are called ---------------------------------------------------------------------------------------------
+def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """A function under functools.lru_cache: with known arguments it is asked, as the cache will answer from then on."""
+    try:
+        real_args = [_identified(t, a) for a in args]
+        real_kwargs = {k: _identified(t, v) for k, v in kwargs.items()}
+        hash((*real_args, *real_kwargs.values()))
+    except (NotConstant, TypeError):
+        return t.call(Lazy(fn.real.__wrapped__, Attr(fn.source, "__wrapped__")), args, kwargs)
+    t.guard("ID_IS", fn.source, fn.real)
+    try:
+        return t.constant(fn.real(*real_args, **real_kwargs))
+    except Exception as e:
+        raise t.raised(e) from None
+
+
+def _identified(t, v: Var) -> object:
+    """`real_object`, guarded to be that very object where it is known by identity."""
+    real = real_object(t, v)
+    v = t.real(v)
+    if isinstance(v, InstanceVar) and v.source is not None:
+        t.guard("ID_IS", v.source, real)
+    return real
+
+
+CALLED[functools._lru_cache_wrapper] = cached_call
+
+
+def _weak_call(t, fn: InstanceVar, args, kwargs) -> Var:
+    return Lazy(fn.real(), Called(fn.source))
+
+
+CALLED[weakref.ReferenceType] = _weak_call
+
+
+def _parts(fn: InstanceVar) -> list:
+    """The arguments that an itemgetter, attrgetter or methodcaller was made with."""
+    made = fn.real.__reduce__()
+    if not isinstance(made[0], type) or made[0] is functools.partial:    # a methodcaller with keywords
+        raise Break("an operator.methodcaller with keywords")
+    return list(made[1])
+
+
+def _itemgetter(t, fn, args, kwargs) -> Var:
+    found = [t.getitem(args[0], t.constant(key)) for key in _parts(fn)]
+    return t.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
+
+
+def _attrgetter(t, fn, args, kwargs) -> Var:
+    found = [functools.reduce(t.getattr, path.split("."), args[0]) for path in _parts(fn)]
+    return t.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
+
+
+def _methodcaller(t, fn, args, kwargs) -> Var:
+    name, *rest = _parts(fn)
+    return t.call(t.getattr(args[0], name), [t.constant(a) for a in rest], {})
+
+
+for _cls, _handler in ((operator.itemgetter, _itemgetter), (operator.attrgetter, _attrgetter), (operator.methodcaller, _methodcaller)):
+    def _call_of(t, fn, args, kwargs, handler=_handler):
+        t.guard("ID_IS", fn.source, fn.real)     # what it looks up is inside
+        return handler(t, fn, args, kwargs)
+    CALLED[_cls] = _call_of
+    _folded(_cls)
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------------
