@@ -680,6 +680,13 @@ def extend(t, seq, args, kwargs):
         del seq.items[:max(0, len(seq.items) - seq.maxlen)]
 
 
+@on_sequence(deque.extendleft)
+def extendleft(t, seq, args, kwargs):
+    seq.items[:0] = t.iterate(args[0])[::-1]
+    if seq.maxlen is not None:
+        del seq.items[seq.maxlen:]
+
+
 @on_sequence(list.insert, deque.insert)
 def insert(t, seq, args, kwargs):
     seq.items.insert(t.index(args[0]), args[1])

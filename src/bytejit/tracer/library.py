@@ -146,6 +146,20 @@ for _cls, _handler in ((operator.itemgetter, _itemgetter), (operator.attrgetter,
     _folded(_cls)
 
 
+@models(slice.indices)
+def slice_indices(t, args, kwargs):
+    return t.model(t.real_slice(args[0]).indices(t.index(args[1]))) if isinstance(args[0], SliceVar) else fold_call(
+        t, slice.indices, args, kwargs)
+
+
+@models(types.SimpleNamespace)
+def simple_namespace(t, args, kwargs):
+    made = InstanceVar(types.SimpleNamespace, step=t.steps)
+    for name, value in kwargs.items():
+        t.dict_set(made.ns, Known(name), value)
+    return made
+
+
 # ---- copies ------------------------------------------------------------------------------------------------------------
 @models(copy.deepcopy)
 def deepcopy(t, args, kwargs):
