@@ -401,6 +401,8 @@ def fill_dict(t, d, args, kwargs):
         if pairs is None:
             pairs = []
             for n, entry in enumerate(t.iterate(args[0])):
+                if not t.has_iter(entry):
+                    raise t.raised(TypeError(f"cannot convert dictionary update sequence element #{n} to a sequence"))
                 pair = t.iterate(entry)
                 if len(pair) != 2:
                     raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))

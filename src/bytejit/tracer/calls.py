@@ -8,7 +8,7 @@ import types
 from ..registry import MARKED
 from ..source import Attr, CallOf, Ref
 from .attrs import class_lookup
-from .containers import NotConstant, is_constant, to_python
+from .containers import NotConstant, VALUE_TYPES, is_constant, to_python
 from .exceptions import exception_var
 from .frame import Frame, bind
 from .operators import class_attribute
@@ -381,7 +381,7 @@ def is_pure(obj) -> bool:
     """Whether a C callable on constant arguments has no effect and always the same answer."""
     import torch
     if isinstance(obj, type):
-        return obj in PURE_BUILTINS or obj in (torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
+        return obj in PURE_BUILTINS or obj in VALUE_TYPES or obj in (torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
     try:
         if obj in PURE_BUILTINS:
             return True

@@ -1,16 +1,20 @@
 """Keys of modelled dicts and sets, and turning modelled values into real ones when all of them are constants."""
 from __future__ import annotations
 
+import datetime
 import enum
 import types
 
+import numpy
 import torch
 
 from .signals import Break
 from .values import (DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var)
 
 # immutable values whose operations may be carried out at trace time
-CONSTANT_TYPES = frozenset({
+NUMPY_SCALARS = frozenset(c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))
+VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *NUMPY_SCALARS})
+CONSTANT_TYPES = VALUE_TYPES | frozenset({
     int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), range, torch.dtype,
     torch.device, torch.layout, torch.memory_format, torch.qscheme, types.CodeType, torch.finfo, torch.iinfo})
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 import builtins
 import sys
 
-from .attrs import MISSING, class_lookup
+from ..source import Call0, Item
+from .attrs import class_lookup
 from .calls import models
 from .exceptions import exception_var, matches
 from .signals import Break, Raised
 from .table import handles
-from .values import NONE, DictVar, InstanceVar, Known, SeqVar, TracebackVar, Var
+from .values import NONE, InstanceVar, Known, SeqVar, Var
 
 # exceptions that take keywords: name -> the attributes that they set
 KEYWORDS = {AttributeError: ("name", "obj"), NameError: ("name",), ImportError: ("name", "path")}
@@ -51,14 +52,14 @@ def arguments(t, exc: InstanceVar) -> list[Var]:
     return [t.real(v) for v in t.real(t.getattr(exc, "args")).items]
 
 
-@models(BaseException.__repr__)
+@models(*(e.__repr__ for e in PLAIN))
 def exception_repr(t, args, kwargs):
     exc = args[0]
     inside = ", ".join(t.const(t.call_python(repr, [v])) for v in arguments(t, exc))
     return Known(f"{exc.cls.__name__}({inside})")
 
 
-@models(BaseException.__str__)
+@models(*(e.__str__ for e in PLAIN if not issubclass(e, (KeyError, ImportError))))
 def exception_str(t, args, kwargs):
     inside = arguments(t, args[0])
     if not inside:
@@ -75,8 +76,12 @@ def key_error_str(t, args, kwargs):
 @models(sys.exc_info)
 def exc_info(t, args, kwargs):
     exc = t.current_exception(t.frame)
-    if exc is None:
-        raise Break("sys.exc_info() outside a handler of the region")
+    if exc is None:         # what the frame or its callers handle
+        source = Item(Call0(sys.exc_info), 1)
+        if t.handled is None:
+            t.guard("ID_IS", source, None)
+            return SeqVar([NONE, NONE, NONE], tuple)
+        exc = t.wrap(t.handled, source)
     return SeqVar([t.constant(t.type_of(exc)), exc, t.getattr(exc, "__traceback__")], tuple)
 
 

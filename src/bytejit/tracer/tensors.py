@@ -9,7 +9,7 @@ import torch
 from ..fake import DataDependent, Fake, NoFake, fake_like
 from ..source import Attr, TensorGrad
 from ..where import Where
-from .containers import NotConstant, is_constant, to_python
+from .containers import NUMPY_SCALARS, NotConstant, is_constant, to_python
 from .guards import TensorCheck
 from .signals import Break
 from .values import (
@@ -190,6 +190,8 @@ class Tensors:
         if isinstance(v, TensorVar):
             return v.node
         if isinstance(v, Known):
+            if type(v.obj) in NUMPY_SCALARS:
+                return v.obj.item()
             if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
                 return v.obj
             raise NotConstant(repr(v))

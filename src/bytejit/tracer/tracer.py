@@ -134,6 +134,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.classes_written: dict = {}
         self.stubs: dict[int, object] = {}
         self.part_of: dict[int, Var] = {}
+        self.handled = sys.exc_info()[1]        # what the compiled frame or a caller of it is handling
         self.visited: set[int] = set()
         self.first_step: dict[int, int] = {}
         self.loop_counts: dict = {}
