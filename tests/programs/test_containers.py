@@ -327,7 +327,7 @@ def test_break_with_containers_alive(x):
 @case(F(4), graphs=1)
 def test_sharing_inside(x):
     """Containers shared and self-referring"""
-    a = [x]
+    a = [x + 1]
     a.append(a)
     b = {"a": a, "b": a}
     return a, b, b["a"] is b["b"], a[1] is a

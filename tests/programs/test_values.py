@@ -26,7 +26,7 @@ def test_str_methods(x, s):
             s.count("a"), "abc".translate({97: "z"}), "{:>4}|{:<4}|{:^4}".format(1, 2, 3), "äß".casefold())
 
 
-@case(F(4), b"ab", graphs=1)
+@case(F(4), b"ab")
 def test_bytes(x, b):
     """bytes and bytearray"""
     a = bytearray(b)
@@ -199,7 +199,7 @@ def test_no_tensor_at_all(a, b):
     return {"sum": a + b, "list": [a] * b}
 
 
-@case(F(4), graphs=1)
+@case(F(4))
 def test_datetime_decimal_fraction(x):
     """fractions, decimal, datetime, json, re"""
     import datetime

@@ -15,7 +15,8 @@ from .values import (NONE, NULL, CellVar, DictVar, FuncVar, GenVar, InstanceVar,
                      SeqVar, SetVar, SliceVar, SuperVar, TensorVar, TracebackVar, Var)
 
 MISSING = object()
-GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__)
+GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__,
+                   types.SimpleNamespace.__getattribute__)
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 

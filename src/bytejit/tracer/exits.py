@@ -228,7 +228,8 @@ class Rebuild:
             self.lines.append(f"{name} = {cls}.__new__({cls})")
             self.fill_base(name, v)
         else:
-            self.lines.append(f"{name} = {self.bind(object.__new__)}({cls})")
+            maker = object.__new__ if v.cls.__flags__ & (1 << 9) else v.cls.__new__       # a C class has its own
+            self.lines.append(f"{name} = {self.bind(maker)}({cls})")
         self.fill_instance(name, v)
         return name
 
