@@ -123,7 +123,16 @@ def test_a_code_without_functions_runs_on() -> None:
 
 
 def test_the_limit_counts_for_each_module_apart() -> None:
-    nets = [Net(n) for n in range(2, 14)]  # one forward, 12 shapes: more than recompile_limit
+    class Times(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.n = n
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = opaque(x * self.n)
+            return y + self.n
+
+    nets, x = [Times(n) for n in range(12)], torch.randn(3)  # one forward, 12 constants: more than recompile_limit
 
     def f(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
         opaque(x)
@@ -132,8 +141,7 @@ def test_the_limit_counts_for_each_module_apart() -> None:
     compiled = bytejit.compile(f, backend="eager")
     with torch.no_grad():
         for _ in range(2):
-            for n, net in enumerate(nets, 2):
-                x = torch.randn(2, n)
+            for net in nets:
                 torch.testing.assert_close(compiled(x, net), net(x))
     assert bytejit.counters.total("fallbacks") == 0
 
@@ -166,3 +174,29 @@ def test_a_plain_function_stops_at_the_limit() -> None:
             assert torch.equal(f(x, float(n)), x * n)
     assert bytejit.counters.total("graphs") == 3
     assert bytejit.counters["fallbacks"]
+
+
+def test_a_module_without_work_does_not_stop_its_siblings() -> None:
+    class Part(nn.Module):
+        def __init__(self, hidden: bool) -> None:
+            super().__init__()
+            self.hidden = hidden
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.hidden:
+                return opaque(x)
+            return opaque(x.sin() * 2)
+
+    def f(x: torch.Tensor, parts: nn.ModuleList) -> torch.Tensor:
+        for part in parts:
+            x = part(x)
+        return x
+
+    parts, x = nn.ModuleList([Part(True), Part(True), Part(False)]), torch.ones(3)
+    compiled = bytejit.compile(f, backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(x, parts), x.sin() * 2)
+    assert bytejit.counters.total("graphs") == 1
+    parts.pop(0)
+    gc.collect()
+    assert torch.equal(compiled(x, parts), x.sin() * 2)

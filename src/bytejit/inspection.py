@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dis
 import linecache
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,7 +48,8 @@ class Region:
     @property
     def externs(self) -> dict[str, int]:
         """Library calls of the compiled graph: "name (reason)" and how many."""
-        return dict(self.graph.meta.get("stats", {}).get("externs", ())) if self.graph is not None else {}
+        stats = self.graph.meta.get("stats") if self.graph is not None else None
+        return dict(Counter(f"{name} ({reason})" for name, reason in stats.externs)) if stats is not None else {}
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Function:
 
     def __init__(self, code: types.CodeType, namespace: dict, settings: Settings):
         self.twins: dict[tuple, Handle] = {}
+        self.shared = False         # made for callees of broken calls: whatever object they are methods of
         self.settings, self.globals = settings, namespace
         self.rewritten = rewrite(code)
         self.sites = Sites(self.rewritten, self.compile)
@@ -120,9 +121,12 @@ class Function:
         where = where_of(self.rewritten.original, state.point.offset)
         if found.cause is not None:
             self.note_break(found, options)
-        if found.ops == 0 and (found.empty or self.only_reads(found, state)):
-            self.dead.add(state.point.id)
+        if found.ops == 0 and (found.empty or not self.leads_on(found, args)):
             self.arm_unvisited(found)
+            modules = modules_among(args)
+            if self.shared and modules:
+                return self.passing(state, args, modules)
+            self.dead.add(state.point.id)
             return None
         entry = self.build(state, found, options, where)
         if found.exit_point is not None:
@@ -131,9 +135,22 @@ class Function:
                                time.perf_counter() - began, options)
         return entry
 
-    def only_reads(self, found: Trace, state: SiteState) -> bool:
-        """A region without operations is left to the original code, unless a function with tensors inside was inlined."""
-        return True
+    def passing(self, state: SiteState, args: tuple, modules: tuple):
+        """The entry of a region that held nothing when called on these modules: others may hold work in the same code."""
+        at = [next(i for i, a in enumerate(args) if content(a) is m) for m in modules]
+        owner, point, flat = weakref.ref(self), state.point.id, state.flat
+
+        def entry(*args):
+            return (args[:flat], point) if all(content(args[i]) is r() for i, r in zip(at, refs)) else MISS
+
+        this = weakref.ref(entry)
+        refs = tuple(weakref.ref(m, lambda _: forget_entry(owner, point, this)) for m in modules)
+        entry.explain_failure = lambda args: "another module"
+        return entry
+
+    def leads_on(self, found: Trace, args: tuple) -> bool:
+        """Whether a region without operations is worth an entry: it ends in a call of Python code that may hold work."""
+        return "twin" in found.env and any(isinstance(content(a), (torch.Tensor, torch.nn.Module)) for a in args)
 
     def arm_unvisited(self, found: Trace) -> None:
         """An empty region: the sites behind it, and those on paths that it did not take, may still hold work."""
@@ -148,7 +165,7 @@ class Function:
 
     def build(self, state: SiteState, found: Trace, options, where: Where):
         """Backend and entry function of a trace."""
-        env = {"MISS": MISS, "own_exit": self.failed(state), **found.env}
+        env = {"MISS": MISS, "own_exit": self.failed(state, found.restore), **found.env}
         if "twin" in env:
             env["twin"] = self.twin
         if found.graph is not None:
@@ -169,12 +186,17 @@ class Function:
         entry_ref = weakref.ref(entry)
         return entry
 
-    def failed(self, state: SiteState):
-        """What an entry answers when its graph raises: the original code runs on from the site, and raises itself."""
+    def failed(self, state: SiteState, restore: tuple):
+        """What an entry answers when its graph raises: the original code runs on from the site, and raises itself.
+
+        `restore`: torch's global state (grad mode, autocast) as it was before the graph changed it.
+        """
         point = state.point.id
 
         def answer(error: BaseException, flat: tuple):
             registry.count("fallbacks", f"a graph raised {type(error).__name__} in {self.where.function}")
+            for function, args in restore:
+                function(*args)
             return own_exit(point, flat)
         return answer
 
@@ -197,7 +219,7 @@ class Function:
                     backend_name(self.settings.backend), f"answered {type(made).__name__}, not a callable", where
                 )
             )
-        return made
+        return undoing(made, found.written) if found.written and not getattr(made, "writes_last", False) else made
 
     # ---- what is said about it ------------------------------------------------------------------------------------------------
     def note_break(self, found: Trace, options) -> None:
@@ -225,12 +247,37 @@ class Function:
 
 
 def modules_among(args: tuple) -> tuple:
-    """The modules that a site's code was called on: nn.Modules among its live values, the first two of them."""
-    return tuple(a for a in args if isinstance(a, torch.nn.Module))[:2]
+    """The modules that a site's code was called on: nn.Modules among its live values and cells, the first two of them."""
+    return tuple(m for m in map(content, args) if isinstance(m, torch.nn.Module))[:2]
+
+
+def content(a: object) -> object:
+    """What a cell holds, None when it is empty; anything else as it is."""
+    if type(a) is types.CellType:
+        try:
+            return a.cell_contents
+        except ValueError:
+            return None
+    return a
 
 
 def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
     return len(refs) == len(objects) and all(r() is o for r, o in zip(refs, objects))
+
+
+def undoing(graph, written: tuple[int, ...]):
+    """A graph that runs op by op and writes inputs: when it raises half-way, they are what they were, so that the
+    original code can run instead. Cost: a copy of each written input a call."""
+    def run(*inputs):
+        before = [inputs[i].detach().clone() for i in written]
+        try:
+            return graph(*inputs)
+        except Exception:
+            with torch.no_grad():
+                for i, saved in zip(written, before):
+                    inputs[i].detach().copy_(saved)
+            raise
+    return run
 
 
 class _UserError(Exception):
@@ -331,6 +378,7 @@ def twin(callee, owner: Function):
                 handle = handle_of(code, callee.__globals__, dataclasses.replace(owner.settings, nopython=False))
             except CannotRewrite as e:
                 return cannot_rewrite(callee, e)
+            handle.function.shared = True
             owner.twins[key] = handle
         return with_sites(callee, handle)
     if not isinstance(callee, type):
