@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -98,51 +97,43 @@ def guarded(gm: torch.fx.GraphModule, call: Callable, aten) -> Callable:
             registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")
             return plain(*inputs)
         return call(*inputs)
+    checked.writes_last = True      # nothing has been written when it raises
     return checked
 
 
 # ---- codegen ----------------------------------------------------------------------------------------------------------------
 @dataclass
 class Compiled:
-    """One graph on its way through codegen; `stages` are the texts of the debug folder, `stats` what `explain` shows."""
+    """One graph on its way through codegen. Left in `gm.meta`: "stages", the texts of the debug folder, and "stats"."""
 
     gm: torch.fx.GraphModule
     aten: object
     options: Options
-    stats: dict = field(default_factory=dict)
 
     def target(self):
-        from .codegen.loops import Target
-        from .kernels.target import cpu
-        machine = cpu()
-        return Target(
-            "cpu",
-            threads=torch.get_num_threads(),
-            vector_bytes=machine.vector_bytes,
-            cache_bytes=machine.l2 or 512 * 1024,
-        )
+        from .compiled import cpu_target
+        return cpu_target(torch.get_num_threads())
 
     def tuner(self):
         from .kernels.disk import json_cache
         from .kernels.tune import Tuner
         return Tuner(json_cache("choices", self.options.cache_path), enabled=True)
 
-    def own_products(self) -> dict[str, Callable]:
-        """Our own matrix product, built on first use; empty where the graph multiplies no matrices."""
+    def own_products(self) -> None:
+        """Build our own matrix product, on first use, where the graph multiplies matrices."""
         from .kernels import gemm
-        if not any("linear" in str(n.target) or "mm" in str(n.target) for n in self.aten.graph.nodes):
-            return {}
-        return gemm.register(self.options)
+        if any("linear" in str(n.target) or "mm" in str(n.target) for n in self.aten.graph.nodes):
+            gemm.register(self.options)
 
     def build(self, aten) -> Callable:
         """Libraries, loops, kernels, call sequence."""
         from .codegen.layout import choose_libraries
         from .kernels import library
         target, tuner = self.target(), self.tuner()
-        overrides = self.own_products()
+        self.own_products()
         chosen = choose_libraries(aten, target, tuner, library)
         tuner.save()
-        return self.emit(chosen, target, overrides)
+        return self.emit(chosen, target)
 
     def frozen(self, inputs: Sequence) -> Callable:
         """The same with weights folded in; notices writes to them by version and address, and folds anew."""
@@ -152,11 +143,11 @@ class Compiled:
 
         def fold(args: Sequence) -> None:
             target, tuner = self.target(), self.tuner()
-            overrides = self.own_products()
+            self.own_products()
             params = {i: t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and self.is_weight(i)}
             made, _, state["check"] = freeze(self.aten, params, target, tuner, library)
             tuner.save()
-            state["call"] = self.emit(made, target, overrides)
+            state["call"] = self.emit(made, target)
 
         def call(*args):
             if not state["check"](args):
@@ -169,35 +160,27 @@ class Compiled:
     def is_weight(self, index: int) -> bool:
         return index in self.gm.meta.get("weights", ())
 
-    def emit(self, aten, target, overrides: dict[str, Callable]) -> Callable:
-        from .codegen.emit_call import emit_call
-        from .codegen.emit_cpp import emit_cpp
+    def emit(self, aten, target) -> Callable:
+        """Loops, groups, plan, C++, a callable."""
         from .codegen.fuse import fuse
         from .codegen.loops_text import text
         from .codegen.lower import lower
         from .codegen.schedule import schedule
-        from .kernels.build_cpp import build
+        from .compiled import compile_plan
         began = time.perf_counter()
         loops = lower(aten)
-        fused = fuse(loops)
-        plan = schedule(fused, target)
-        source = emit_cpp(plan)
+        plan = schedule(fuse(loops), target)
         lowered = time.perf_counter() - began
-        built = build(source.units, self.options)
-        runs = [built.calls[run.unit][run.function] for run in source.runs]
-        calls = emit_call(plan, source, runs, aten.constants, aten.outputs, aten.single, overrides)
-        externs = Counter(f"{name} ({reason})" for name, reason in calls.externs)
-        self.stats.update(kernels=source.kernels, externs=externs, bytes=source.bytes, units=len(source.units),
-                          units_cached=built.cached, lower_seconds=lowered, build_seconds=built.seconds)
-        for name, reason in calls.externs:
-            if reason != "library":
-                registry.count("externs", f"{name} ({reason})")
-        self.gm.meta["stats"] = self.stats
+        made = compile_plan(plan, target, self.options, aten.constants, aten.outputs, aten.single)
+        for name, n in made.stats.unfused.items():
+            registry.count("externs", f"{name} has no row: run by torch", n)
+        self.gm.meta["stats"] = made.stats
+        self.gm.meta["lower_seconds"] = lowered
         if self.options.debug:
-            self.gm.meta["stages"] = [
-                ("aten", aten.text(), ".txt"), ("loops", text(loops), ".txt"), ("schedule", text(plan), ".txt"),
-                *((f"kernel{i or ''}", unit, ".cpp") for i, unit in enumerate(source.units)), ("call", calls.text, ".py")]
-        return calls.make()
+            self.gm.meta["stages"] = [("aten", aten.text(), ".txt"), ("loops", text(loops), ".txt"),
+                                      ("schedule", text(plan), ".txt"), ("kernel", made.source, ".cpp"),
+                                      ("call", made.call_source, ".py")]
+        return made.call
 
 
 def install_checks(options: Options) -> None:

@@ -174,7 +174,55 @@ def infer(func, args: tuple, kwargs: dict):
     plan = _PLAN.get(func)
     if plan is None:
         plan = _PLAN[func] = _plan(func)
+        _WRITES[func] = _written_arguments(func)
+    for place in _WRITES[func]:
+        note_write(args[place] if type(place) is int and place < len(args) else kwargs.get(place), args)
     return plan(func, args, kwargs)
+
+
+# op -> the arguments that it writes: positions, and names for those given by name
+_WRITES: dict[object, tuple] = {}
+
+
+def _written_arguments(func) -> tuple:
+    written = [i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return tuple(x for i in written for x in (i, func._schema.arguments[i].name))
+
+
+def note_write(x: object, args: tuple) -> None:
+    """Mark the storages of the fakes in a written argument. Raises: RuntimeError, as eager does, when another argument
+    covers a part of the memory that is written."""
+    if isinstance(x, Fake):
+        x.m.store.written = True
+        for other in args:
+            if isinstance(other, Fake) and other is not x and other.m.store is x.m.store and _partly_the_same(x, other):
+                raise RuntimeError("unsupported operation: some elements of the input tensor and the written-to tensor "
+                                   "refer to a single memory location. Please clone() the tensor before performing the "
+                                   "operation.")
+    elif isinstance(x, (list, tuple)):
+        for part in x:
+            note_write(part, ())
+
+
+def _partly_the_same(a: Fake, b: Fake) -> bool:
+    """Whether two dense tensors of one storage share some of their memory but not all of it, element by element."""
+    if a.m.offset == b.m.offset and a.m.shape == b.m.shape and a.m.stride == b.m.stride:
+        return False
+    spans = []
+    for m in (a.m, b.m):
+        numel, last = 1, 0
+        for size, step in zip(m.shape, m.stride):
+            numel, last = numel * size, last + (size - 1) * step
+        if not numel or last + 1 != numel:      # empty, or with gaps: eager does not look further either
+            return False
+        width = m.dtype.itemsize
+        spans.append((m.offset * width, (m.offset + numel) * width))
+    return spans[0][0] < spans[1][1] and spans[1][0] < spans[0][1]
+
+
+def was_written(fake: Fake) -> bool:
+    """Whether an op wrote into the storage of this fake since it was made."""
+    return fake.m.store.written
 
 
 def _plan(func) -> Callable:

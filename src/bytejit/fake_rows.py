@@ -26,13 +26,14 @@ class NeedsMeta(Exception):
 
 
 class Store:
-    """The identity of a storage. `nbytes` is its size."""
+    """The identity of a storage. `nbytes` is its size; `written`: an op wrote into it."""
 
-    __slots__ = ("id", "nbytes")
+    __slots__ = ("id", "nbytes", "written")
 
     def __init__(self, nbytes: int) -> None:
         self.id = next(_ids)
         self.nbytes = nbytes
+        self.written = False
 
     def __repr__(self) -> str:
         return f"Store(s{self.id}, {self.nbytes} bytes)"

@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 import torch
 
+from ..fake import was_written
 from ..source import Source
 from ..where import Where
 from .exits import CannotRebuild, Rebuild
@@ -40,6 +41,8 @@ class Trace:
     env: dict = field(default_factory=dict)
     overlapping: bool = False
     needs_grad: bool = False
+    written: tuple[int, ...] = ()     # inputs whose storage the graph writes
+    restore: tuple = ()               # (setter, args): torch's global state as it was at the start
     effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
 
 
@@ -109,10 +112,11 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         torch.is_grad_enabled() and any(v.real.requires_grad for v in t.inputs))
     used = {n for n in t.graph.nodes if n.op == "placeholder" and n.users}
     inputs = [v for v in t.inputs if gm is not None]
+    written = tuple(i for i, v in enumerate(inputs) if was_written(v.fake))
     body = lambda at: Rebuild.write(_with(rebuild), at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
-                 overlapping=bool(t.overlapping), needs_grad=needs_grad,
+                 overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
                  effects=effects_of(t))
 
 

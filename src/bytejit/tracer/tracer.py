@@ -128,6 +128,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
         self.undo: list = []
+        self.restore: tuple = ()
         self.raised_at: dict[int, Where] = {}
         self.inlined: dict[int, types.CodeType] = {}
         self.made_classes: dict = {}
@@ -366,7 +367,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         except Break as e:
             return self.stop_at_break(e)
         finally:
-            for function, args in reversed(self.undo):
+            self.restore = tuple(reversed(self.undo))
+            for function, args in self.restore:
                 function(*args)
             self.undo.clear()
             self.forget_classes()
