@@ -41,11 +41,12 @@ def decode(code: CodeType) -> Decoded:
     known = _decoded.get(id(code))
     if known is not None:
         return known
-    raw = [i for i in dis.get_instructions(code) if i.opname not in ("EXTENDED_ARG", "CACHE")]
-    index_at, starts = {}, []
-    for n, i in enumerate(raw):
-        index_at[i.offset] = n
-        starts.append(i.offset)
+    raw, index_at, starts = [], {}, []
+    for i in dis.get_instructions(code):
+        index_at[i.offset] = len(raw)       # a prefix stands for the instruction that it extends
+        if i.opname not in ("EXTENDED_ARG", "CACHE"):
+            raw.append(i)
+            starts.append(i.offset)
     # a jump may aim at an EXTENDED_ARG prefix: it belongs to the next real instruction
     ends = [len(code.co_code)]
     import bisect
