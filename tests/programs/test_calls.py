@@ -295,8 +295,17 @@ def test_compiled_calls_compiled():
 
 
 @case(F(4), graphs=1)
-def test_torch_compiler_disable_free(x):
+def test_torch_decorators(x):
     """Functions decorated by torch's own decorators"""
+    @torch.no_grad()
+    def g(t):
+        return t * 2
+    return g(x).shape[0] + x
+
+
+@case(F(4))
+def test_inference_mode_decorator(x):
+    """A function decorated by inference_mode, which breaks the graph"""
     @torch.inference_mode()
     def g(t):
         return t * 2

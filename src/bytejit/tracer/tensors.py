@@ -81,6 +81,8 @@ class Tensors:
     def call_tensor_op(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
         args = [self.real(a) for a in args]
+        if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
+            args[1] = self.index_without_masks(args[0], args[1])
         method = self.method_name(fn, args)
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
             raise Break(f"Tensor.{method}() needs a tensor's value")
@@ -99,6 +101,21 @@ class Tensors:
         node = self.add_node(fn, method, node_args, node_kwargs)
         node.meta["val"] = result
         return self.wrap_result(node, result)
+
+    def index_without_masks(self, of: TensorVar, key: Var) -> Var:
+        """A list of bools in an index picks known places: it becomes the list of their numbers."""
+        parts = [self.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
+        dim, out = 0, []
+        for part in parts:
+            bools = [self.real(b) for b in part.items] if isinstance(part, SeqVar) and part.cls is list else []
+            if bools and all(isinstance(b, Known) and type(b.obj) is bool for b in bools) \
+                    and dim < of.fake.dim() and len(bools) == of.fake.shape[dim]:
+                part = SeqVar([Known(i) for i, b in enumerate(bools) if b.obj], list)
+            elif not isinstance(part, (SliceVar, SeqVar)) and not (isinstance(part, Known) and type(part.obj) is int):
+                return key                      # None, an ellipsis, a tensor: dimensions no longer count one by one
+            dim += 1
+            out.append(part)
+        return SeqVar(out, tuple) if isinstance(key, SeqVar) and key.cls is tuple else out[0]
 
     def run_fake(self, fn, args, kwargs):
         try:
