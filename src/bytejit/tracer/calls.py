@@ -389,6 +389,8 @@ def is_pure(obj) -> bool:
         return False
     owner = getattr(obj, "__self__", None)
     if owner is not None and not isinstance(owner, types.ModuleType):
+        if obj.__name__ in ("__enter__", "__exit__"):        # torch.device is a constant, and a manager that sets global state
+            return False
         return is_constant(owner) or owner in (int, float, str, bytes, dict, complex, frozenset)
     if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)):
         return getattr(obj, "__objclass__", None) in (int, float, str, bytes, complex, bool, tuple, frozenset, range, type(None), object)
