@@ -10,7 +10,8 @@ The protocol, all positional:
   flat state; ``MISS`` (entries only): the guards do not hold, nothing has been done. Exceptions propagate.
 - ``own_exit(k, flat)`` is the answer of point k itself that changes nothing: the original instruction there runs.
 - *compile* is called as ``compile(state, args)`` and answers an entry, which then runs with these args, or None:
-  nothing to compile here, the site goes idle and the sites reached next are armed.
+  nothing to compile here, the site goes idle and the sites reached next are armed. ``COVERED``: the same, but what
+  is reached from here holds nothing either, or is armed already.
 
 Exits go only to points whose ``handlers`` equal those of the site. An exit does not arm anything: whoever makes an
 entry that exits to k calls ``state.sites.arm_after(k)``.
@@ -27,7 +28,7 @@ from typing import Any
 from bytejit import registry
 from bytejit.trampoline import UNBOUND, Point, Rewritten, successor_sites
 
-__all__ = ["MISS", "UNBOUND", "SiteState", "Sites", "compiling", "own_exit"]
+__all__ = ["COVERED", "MISS", "UNBOUND", "SiteState", "Sites", "compiling", "own_exit"]
 
 Args = tuple[Any, ...]
 Answer = tuple[Any, int | None]
@@ -56,6 +57,7 @@ class Miss:
 
 
 MISS = Miss()
+COVERED: Any = object()
 
 
 def own_exit(point_id: int, flat: Args) -> Answer:
@@ -151,10 +153,10 @@ class SiteState:
         try:
             self.compiles += 1
             entry = self._compile_with_room(args)
-            if entry is None:
+            if entry is None or entry is COVERED:
                 if not self.entries:
                     self.idle()
-                if self.sites is not None:
+                if entry is None and self.sites is not None:
                     self.sites.arm_after(self.point.id)
                 return self.own(args)
             self.add(entry)

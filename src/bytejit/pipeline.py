@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from . import inspection, logs, registry
-from .dispatch import MISS, UNBOUND, Sites, SiteState, own_exit
+from .dispatch import COVERED, MISS, UNBOUND, Sites, SiteState, own_exit
 from .errors import BackendFailed, CannotRewrite, Unsupported, backend_name, note_place
 from .inspection import with_source
 from .options import Settings
@@ -91,7 +91,7 @@ class Function:
             logs.fault(e, "compiling a region", self.where, options)
             self.dead.add(state.point.id)
             return None
-        if entry is not None:
+        if entry is not None and entry is not COVERED:
             entry.modules = tuple(weakref.ref(m) for m in modules)
         return entry
 
@@ -127,7 +127,7 @@ class Function:
             if self.shared and modules:
                 return self.passing(state, args, modules)
             self.dead.add(state.point.id)
-            return None
+            return None if found.empty or found.exit_point is not None else COVERED
         entry = self.build(state, found, options, where)
         if found.exit_point is not None:
             self.sites.arm_after(found.exit_point)

@@ -437,3 +437,12 @@ def test_type_tests(x):
 def test_lambda_compiled():
     """A lambda as the compiled function"""
     check(lambda x, k=3: x.sin() * k, F(4), graphs=1)
+
+
+@case(F(4), Turn(1, 2), graphs=0)
+def test_loops_without_tensor_work(x, n):
+    """Loops and comprehensions in a function that computes with no tensor: nothing is compiled, nothing breaks"""
+    total = 0
+    for i in [n, 2]:
+        total += i
+    return x, total, [i * j for i in range(3) for j in range(i) if j], {i for i in [n, n]}
