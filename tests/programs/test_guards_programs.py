@@ -221,6 +221,78 @@ def property_source():
 
 
 @read
+def property_replaced_on_class():
+    class C:
+        p = property(lambda self: 2)
+    c = C()
+    return lambda x: x * c.p, (x3(),), lambda: setattr(C, "p", property(lambda self: 3))
+
+
+@read
+def property_of_base_replaced():
+    class B:
+        p = property(lambda self: 2)
+
+    class C(B):
+        pass
+    c = C()
+    return lambda x: x * c.p, (x3(),), lambda: setattr(B, "p", 3)
+
+
+@read
+def property_deleted():
+    class B:
+        p = 5
+
+    class C(B):
+        p = property(lambda self: 2)
+    c = C()
+    return lambda x: x * c.p, (x3(),), lambda: delattr(C, "p")
+
+
+@read
+def property_setter_replaced():
+    class C:
+        p = property(lambda self: self.k, lambda self, v: setattr(self, "k", v + 1))
+    c = C()
+
+    def f(x):
+        c.p = 1
+        return x * c.p
+    return f, (x3(),), lambda: setattr(C, "p", property(lambda self: self.k, lambda self, v: setattr(self, "k", v + 5)))
+
+
+@read
+def classmethod_replaced():
+    class C:
+        go = classmethod(lambda cls, x: x + 1)
+    c = C()
+    return lambda x: c.go(x), (x3(),), lambda: setattr(C, "go", classmethod(lambda cls, x: x - 1))
+
+
+@read
+def classmethod_replaced_read_from_class():
+    class C:
+        go = classmethod(lambda cls, x: x + 1)
+    return lambda x: C.go(x), (x3(),), lambda: setattr(C, "go", classmethod(lambda cls, x: x - 1))
+
+
+@read
+def staticmethod_replaced():
+    class C:
+        go = staticmethod(lambda x: x + 1)
+    c = C()
+    return lambda x: c.go(x), (x3(),), lambda: setattr(C, "go", staticmethod(lambda x: x - 1))
+
+
+@read
+def staticmethod_becomes_function():
+    class C:
+        go = staticmethod(lambda x: x + 1)
+    return lambda x: C.go(x), (x3(),), lambda: setattr(C, "go", lambda x: x - 1)
+
+
+@read
 def instance_class():
     class A:
         def go(self, x):

@@ -149,7 +149,8 @@ class Attributes:
 
     def lift(self, fn, owner: type, name: str) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
-        self.class_value(owner, name, owner.__dict__[name])
+        if owner not in self.made_classes and name not in WRITTEN.get(owner, ()) and not is_library(owner.__module__):
+            self.guard("ID_IS", DictItem(InstanceDict(KnownSource.of(owner)), name), NAMESPACE(owner)[name])
         return self.constant(fn)
 
     def class_value(self, owner: type, name: str, found) -> Var:
