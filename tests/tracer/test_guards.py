@@ -8,6 +8,7 @@ import collections
 import enum
 import gc
 import math
+import sys
 import traceback
 import weakref
 
@@ -31,6 +32,7 @@ from bytejit.source import (
     StackSlot,
     SubModule,
     TensorSize,
+    TupleItem,
     Type,
     params_of,
 )
@@ -96,6 +98,9 @@ def other(x, k=1, *, w=2):
 
 def adder(n):
     return lambda x: x + n
+
+
+scale_by = adder(float("1.25"))
 
 
 X, OBJ, KEY = torch.randn(2, 3), Plain(), Plain()
@@ -570,11 +575,73 @@ def test_without_a_compiler_checks_are_made_from_python() -> None:
     assert registry.counters["fallbacks"]["guards are checked from Python: BytejitError"] == 1
 
 
-def test_prefixes_are_fetched_once() -> None:
+def test_prefixes_are_fetched_once(checker) -> None:
     net = Net()
     fn = net_entry(net)
+    if checker == "compiled":       # one call fetches all
+        assert "['" not in fn.text and fn.text.count("_walk") == 1 and fn.table is not None
+        return
+    assert fn.table is None
     assert fn.text.count("['conv']") == 1 and fn.text.count("['_modules']") == 1
     assert fn.text.count("conv") <= 2
+
+
+def test_no_reference_leaks_or_goes_missing() -> None:
+    net = Net()
+    net.note = note = object()
+    net.eps = 10.0**3
+    sources = [ModuleParam(SubModule(A, "conv"), "weight"), Attr(A, "note"), Item(B, 0), InstanceDict(A),
+               TupleItem(B, 1), Closure(Known.of(scale_by), 0), *(SubModule(A, n) for n in ("norm", "act", "proj"))]
+    found = GuardSet()
+    for kind, source, value in [
+            ("TYPE_IS", A, Net), ("ID_IS", A, net), ("LEN_IS", B, 2), ("EQUALS", Attr(A, "eps"), 1000.0),
+            ("EQUALS", DictItem(InstanceDict(A), "scale"), 2), ("DICT_KEYS", Attr(A, "_buffers"), ()),
+            ("TYPE_IS", DictItem(InstanceDict(A), "_forward_hooks"), collections.OrderedDict),
+            ("BOOL", DictItem(InstanceDict(A), "_forward_hooks"), False),
+            ("DICT_KEYS", Attr(A, "_modules"), ("conv", "norm", "act", "proj")), ("DICT_ABSENT", InstanceDict(A), "x"),
+            ("FUNCTION", Known.of(adder), adder), ("ALIAS", Item(B, 0), (Attr(A, "note"), True)),
+            ("TENSOR", sources[0], TensorCheck.of(net.conv.weight)), ("TYPE_IS", SubModule(A, "act"), nn.ReLU)]:
+        found.add(kind, source, value)
+    env = {"MISS": MISS, "graph": lambda *x: (x,), "own_exit": None}
+    fn = compile_entry(["L_a", "L_b"], found, sources, "return (o0, None)", env, outputs=1)
+    pair, other_pair = (note, float("7")), (None, float("7"))
+    got = fn(net, pair)[0]
+    assert got[0] is net.conv.weight and got[1:5] == (note, note, net.__dict__, 7.0) and got[6] is net.norm
+    del got
+    watched = [net, note, pair, *pair, None, net.__dict__, net._modules, net.conv, net.conv.weight, net.act, net.eps,
+               net._forward_hooks, "note", adder, adder.__code__, Net, nn.ReLU, scale_by.__closure__[0].cell_contents]
+    before = [sys.getrefcount(x) for x in watched]
+    for i in range(200):
+        assert fn(net, pair) is not MISS and fn(net, other_pair) is MISS
+        net.eps = 10.0**3 if i % 2 else watched[11]       # an equal one
+        net.scale = 3
+        assert fn(net, pair) is MISS
+        net.scale = 2
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(net.__dict__, "_forward_hooks", {} if i % 3 else {1: 2})
+            assert fn(net, pair) is MISS
+    net.eps = watched[11]
+    after = [sys.getrefcount(x) for x in watched]
+    assert all(abs(a - b) < 20 for a, b in zip(after, before)), (before, after)
+
+
+def test_a_class_with_its_own_dict_attribute_is_asked() -> None:
+    class Odd:
+        @property
+        def __dict__(self):
+            return {"x": self.y}
+
+    class Strict:
+        def __getattribute__(self, name):
+            return {"x": 1} if name == "__dict__" else object.__getattribute__(self, name)
+    for kind in (Odd, Strict):
+        obj = kind()
+        obj.y = 1
+        x = DictItem(InstanceDict(A), "x")
+        fn = entry(("TYPE_IS", A, kind), ("EQUALS", x, 1), ("TENSOR", B, TensorCheck.of(X)), params=("a", "b"))
+        assert fits(fn, obj, X)
+        obj.y = 2
+        assert fits(fn, obj, X) == (kind is Strict)
 
 
 def test_equality_is_strict_all_the_way_down() -> None:

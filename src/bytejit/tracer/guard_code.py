@@ -3,6 +3,8 @@
     def entry(S_0, L_self, L_x, C_y):
         try:
             if not (guard): return MISS         # what is fetched more than once goes into a local: v0, v1, ...
+            w = walk(table, L_self, L_x)        # where checks can be compiled: most of the guards and fetches
+            if w is None: return MISS
             ...
         except Exception:
             return MISS                         # a source that cannot be fetched any more is a guard that failed
@@ -26,10 +28,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bytejit.source import Cell, Constant, Known, Local, Printer, Ref, Scope, Source, StackSlot, Type
+from bytejit.tensor_check import ALIVE, CHECKER
 from bytejit.tracer import guard_batch
 from bytejit.tracer.guards import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, Guard, GuardSet, TensorCheck
 
 _numbers = itertools.count()
+FEWEST_PASSED_ON = 8       # inputs: fewer are cheaper passed to the graph one by one than as the walk's tuple
 
 
 class EntryPrinter(Printer):
@@ -49,15 +53,20 @@ class EntryPrinter(Printer):
         self.checked: set[str] = set()
         self.refs: dict[Ref, None] = {}
         self.hoist = False
+        self.walk: guard_batch.Walk | None = None
+        self.walk_line = 0                       # where among the lines its call goes
 
     def source(self, source: Source) -> str:
         if source in self.locals:
             return self.locals[source]
         if type(source) is Type and source.base in self.types:
             return self.ref(self.types[source.base])
-        text = source.expr(self)
         if isinstance(source, (Local, StackSlot, Cell, Constant)) or _held(source):
-            return text
+            return source.expr(self)
+        if self.walk is not None and (name := self.walk.local(source)) is not None:
+            self.locals[source] = name
+            return name
+        text = source.expr(self)
         return self.fetch(source, text) if self.hoist or self.uses.get(source, 0) > 1 else text
 
     def fetch(self, source: Source, text: str) -> str:
@@ -145,10 +154,16 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
     env = dict(env)
     rows = ordered(guards)
     at = EntryPrinter(env, _count_uses(rows, inputs), _types(rows))
-    emit_guards(at, rows)
+    star = emit_guards(at, rows, inputs)
     at.hoist = True
-    args = ", ".join(at.source(s) for s in inputs)
+    args = "" if star else ", ".join(at.source(s) for s in inputs)
     tail = body if isinstance(body, str) else body(at)
+    words = None
+    if at.walk is not None:
+        call, words = at.walk.text("w")
+        at.lines[at.walk_line:at.walk_line] = call
+        if star:
+            args = "*w" if len(at.walk.wanted) == len(inputs) else f"*w[:{len(inputs)}]"
     lines = [f"def {name}({', '.join(params)}):"]
     if at.lines:
         lines += ["    try:", *("        " + line for line in at.lines), "    except Exception:", "        return MISS"]
@@ -161,25 +176,39 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
     lines += ["    " + line for line in tail.splitlines()]
     fn = _define(name, "\n".join(lines) + "\n", env)
     fn.guards = guards
+    fn.table = words
     fn.explain_failure = lambda args: explain_failure(params, rows, args)
     _die_with(fn, at.refs, params, on_dead)
     return fn
 
 
-def emit_guards(at: EntryPrinter, rows: list[Guard]) -> None:
-    """Append all checks to the printer's lines. Where checks can be compiled, tensors and the dicts of objects are checked together: tensors among the arguments first, those reached through objects last, after the objects have
-    been checked."""
-    near = [g for g in rows if not g.source.bases()]
-    far = [g for g in rows if g.source.bases()]
-    first, last = guard_batch.tensors(near), guard_batch.tensors(far)
-    dicts, in_dicts = guard_batch.dicts(far)
-    guard_batch.emit_tensors(at, first)
-    for guard in (*near, *far):
-        batched = guard.kind == TENSOR and (guard.source in first or guard.source in last)
-        if not batched and id(guard) not in in_dicts:
-            at.check(KINDS[guard.kind].check(at, at.source(guard.source), guard.value))
-    guard_batch.emit_dicts(at, dicts, [g for g in far if id(g) in in_dicts])
-    guard_batch.emit_tensors(at, last)
+def emit_guards(at: EntryPrinter, rows: list[Guard], inputs: list[Source]) -> bool:
+    """Append all checks to the printer's lines. Whether `inputs` are the first values that the walk hands out.
+
+    Where checks can be compiled and are worth it, a walk makes those that it can, tensors that are reached through
+    objects last; global state is checked before it, and the rest after it.
+    """
+    walk = guard_batch.Walk(at) if CHECKER.usable else None
+    if walk is not None:
+        far = [g.kind == TENSOR and bool(g.source.bases()) for g in rows]
+        first = [g for g, late in zip(rows, far) if not late]
+        kept = [g for g in (*first, *(g for g, late in zip(rows, far) if late)) if not walk.take(g)]
+        rows = kept if walk.pays else rows
+    star = False
+    if walk is not None and walk.pays:
+        star = len(inputs) >= FEWEST_PASSED_ON and walk.want_all(inputs)
+        for guard in rows:
+            if guard.kind == GLOBAL_STATE:
+                _check(at, guard)
+        at.walk, at.walk_line = walk, len(at.lines)
+        rows = [g for g in rows if g.kind != GLOBAL_STATE]
+    for guard in rows:
+        _check(at, guard)
+    return star
+
+
+def _check(at: EntryPrinter, guard: Guard) -> None:
+    at.check(KINDS[guard.kind].check(at, at.source(guard.source), guard.value))
 
 
 def _define(name: str, text: str, env: dict[str, Any]) -> Callable[..., Any]:
@@ -204,6 +233,8 @@ def _die_with(fn: Any, refs: dict[Ref, None], params: list[str], on_dead: Callab
         entry = None if ending() else this()      # at exit the modules that on_dead uses are gone
         if entry is not None and entry.__code__ is not dead_code:
             entry.__code__ = dead_code
+            if entry.table is not None:
+                entry.table[ALIVE] = 0           # a call under way in another thread may be about to read it
             entry.watches = ()
             if on_dead is not None:
                 on_dead()
