@@ -199,3 +199,24 @@ def test_while_with(x):
             out.append(x * n + breaks(x))
         n += 1
     return out
+
+
+@case(F(4), graphs=1)
+def test_comprehension_cells(x):
+    """Each comprehension that a closure captures the name of has a cell of its own"""
+    i = 10
+    g = lambda: i
+    fs = [lambda: i for i in range(2)]
+    nested = [[lambda: i + j for j in range(k)] for k in range(3)]
+    plain = [i + 1 for i in (1, 2)]
+    return x + 1, g(), i, [f() for f in fs], [[f() for f in h] for h in nested], plain
+
+
+@case(Sign(4), breaks=True)
+def test_comprehension_cells_break(x):
+    """The same with breaks before, inside and after"""
+    i = breaks(x)
+    g = lambda: i
+    fs = [(lambda: i + breaks(x * i), breaks(x - i)) for i in range(3)]
+    i = i + 5
+    return x + i, g(), i, [f() + k for f, k in fs], [i for i in (1, breaks(x))], g()

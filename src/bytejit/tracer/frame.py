@@ -31,6 +31,7 @@ class Decoded:
     ins: tuple[Ins, ...]
     index_at: dict[int, int]
     handlers: tuple
+    body: int                   # where the set-up of cells ends: the first RESUME
 
 
 _decoded: dict[int, Decoded] = {}       # owner: decode; size: one a living code, by its id; goes with the code
@@ -62,7 +63,8 @@ def decode(code: CodeType) -> Decoded:
     for entry in dis._parse_exception_table(code):
         for n in range(index_of(entry.start), index_of(entry.end)):
             handlers[n] = (index_of(entry.target), entry.depth, entry.lasti)
-    result = Decoded(tuple(ins), index_at, tuple(handlers))
+    body = next((i.index for i in ins if i.op == "RESUME"), 0)
+    result = Decoded(tuple(ins), index_at, tuple(handlers), body)
     _decoded[id(code)] = result
     weakref.finalize(code, _decoded.pop, id(code), None).atexit = False
     return result

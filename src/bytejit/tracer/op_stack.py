@@ -10,9 +10,16 @@ from .values import NULL, CellVar, Known, Var
 from .versions import NULL_BELOW
 
 
-@handles("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "MAKE_CELL", "COPY_FREE_VARS", "NOT_TAKEN")
+@handles("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "NOT_TAKEN")
 def nothing(t, f, ins):
-    """MAKE_CELL and COPY_FREE_VARS are done when the frame is set up."""
+    """COPY_FREE_VARS is done when the frame is set up."""
+
+
+@handles("MAKE_CELL")
+def make_cell(t, f, ins):
+    """Done when the frame is set up, but for 3.12's inlined comprehensions, each of which makes its own."""
+    if ins.index >= f.decoded.body:
+        f.cells[ins.val] = CellVar(f.locals.pop(ins.val, None))
 
 
 @handles("POP_TOP", "POP_ITER")
@@ -51,17 +58,18 @@ def load_fast(t, f, ins):
 
 
 def load_local(t, f, name):
-    if name in f.cells:                     # 3.13: a cell variable is read with LOAD_FAST when its cell is wanted
-        f.push(f.cells[name])
-    elif name in f.locals:
+    if name in f.locals:                    # also a cell variable of one comprehension that is a plain one of another
         f.push(f.locals[name])
+    elif name in f.cells:                   # 3.13: a cell variable is read with LOAD_FAST when its cell is wanted
+        f.push(f.cells[name])
     else:
         raise unbound_local(f, name)
 
 
 @handles("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(t, f, ins):
-    f.push(f.locals.pop(ins.val, NULL))
+    """What a slot of an inlined comprehension's variable held: a value, the function's own cell, or nothing."""
+    f.push(f.locals.pop(ins.val) if ins.val in f.locals else f.cells.get(ins.val, NULL))
 
 
 @handles("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
@@ -92,6 +100,7 @@ def store_local(f, name, value):
         f.locals.pop(name, None)
     elif isinstance(value, CellVar) and name in f.cells:
         f.cells[name] = value
+        f.locals.pop(name, None)
     else:
         f.locals[name] = value
 

@@ -142,6 +142,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.mutations = self.steps = 0
         self.frame: Frame | None = None
         self.root: Frame | None = None
+        self.own_cells: dict = {}
         self.snapshot: Snapshot | None = None
         self.grad_matters = torch.is_grad_enabled()
         self.reads_grad = self.grad_matters
@@ -335,6 +336,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         point_id = self.job.rewritten.by_offset.get(ins.offset)
         if point_id is None or frame.kwnames:
             return
+        if frame.cells != self.own_cells:      # an inlined comprehension's cells are nobody else's: no way out here
+            return
         point = self.job.rewritten.points[point_id]
         if getattr(point, "handlers", ()) != getattr(self.start, "handlers", ()) or len(frame.handling):
             return
@@ -410,8 +413,9 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
                 frame.locals[name] = Lazy(args[at], Local(name))
             at += 1
         for name in (*code.co_cellvars, *code.co_freevars):
-            frame.cells[name] = self.wrap_cell(args[at], Cell(name))
+            frame.cells[name] = CellVar(None) if args[at] is None else self.wrap_cell(args[at], Cell(name))
             at += 1
+        self.own_cells = dict(frame.cells)
         frame.ip = frame.decoded.index_at[point.offset]
 
     def is_bound(self, value: object, source: Source) -> bool:
