@@ -81,6 +81,23 @@ for _function, _answer in FIXED.items():
         models(_function)(lambda t, args, kwargs, a=_answer: t.constant(a))
 
 
+def _fixed_by_arguments(function):
+    """A question about the build of torch: the same arguments always get the same answer."""
+    @models(function)
+    def run(t, args, kwargs):
+        return t.constant(function(*(t.const(a) for a in args)))
+
+
+_fixed_by_arguments(_C._is_autocast_available)
+_fixed_by_arguments(_C._get_privateuse1_backend_name)
+
+
+@models(_C._is_torch_function_mode_enabled)
+def is_torch_function_mode_enabled(t, args, kwargs):
+    t.guards.add_state("function_modes")
+    return t.constant(_C._is_torch_function_mode_enabled())
+
+
 @models(torch.set_grad_enabled)
 def set_grad_enabled(t, args, kwargs):
     """The class: used as a function or a context manager; its methods are Python and are inlined."""
