@@ -131,7 +131,7 @@ def test_surely_assigned():
         if a:
             x = 1
         else:
-            y = 2
+            y = 2  # noqa: F841
         g()  # noqa: F821
         del a
         return x

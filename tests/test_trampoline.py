@@ -190,7 +190,7 @@ def sees_locals(log, n):
     a = n
     if n > 2:
         b = a * 2
-    for i in range(2):
+    for i in range(2):  # noqa: B007
         log.append(sorted((k, v) for k, v in locals().items() if k != "log"))
     log.append(sorted(k for k in sys._getframe().f_locals if k != "log"))
     return sorted(dir())
@@ -365,7 +365,7 @@ def groups(log, n):
         except* ValueError as error:
             log.append(len(error.exceptions))
             if n > 2:
-                raise OSError("new")
+                raise OSError("new")  # noqa: B904
     except ExceptionGroup as rest:
         return [type(e) for e in rest.exceptions]
 
@@ -399,7 +399,7 @@ def early(log, n):
         finally:
             log.append(n)
             if n == 5:
-                return "finally"
+                return "finally"  # noqa: B012
     return "broke"
 
 

@@ -72,7 +72,7 @@ class Function:
         """The compiled form of what a broken call calls: Python functions, methods and modules; others as they are."""
         return twin(callee, self)
 
-    # ---- a site's miss ---------------------------------------------------------------------------------------------------
+    # ---- a site's miss -----------------------------------------------------------------------------------------------
     def compile(self, state: SiteState, args: tuple):
         """Trace from the site and build an entry; None when there is nothing to compile."""
         options = self.settings.options
@@ -221,7 +221,7 @@ class Function:
             )
         return undoing(made, found.written) if found.written and not getattr(made, "writes_last", False) else made
 
-    # ---- what is said about it ------------------------------------------------------------------------------------------------
+    # ---- what is said about it ---------------------------------------------------------------------------------------
     def note_break(self, found: Trace, options) -> None:
         cause, where = found.cause, with_source(found.cause_where or self.where)
         if self.settings.nopython:
@@ -294,7 +294,7 @@ def forget_entry(owner, point: int, entry_ref) -> None:
         function.sites.state(point).remove(entry)
 
 
-# ---- what is left alone --------------------------------------------------------------------------------------------------------
+# ---- what is left alone ----------------------------------------------------------------------------------------------
 def not_inlined(fn) -> str:
     """Why a Python function is never looked into; "" when it may be."""
     if registry.marked("disable", fn):
@@ -311,7 +311,7 @@ def original_code(code: types.CodeType) -> types.CodeType:
     return _ORIGINALS.get(id(code), code)
 
 
-# ---- public to api.py -------------------------------------------------------------------------------------------------------------
+# ---- public to api.py ------------------------------------------------------------------------------------------------
 def handle_of(code: types.CodeType, namespace: dict, settings: Settings) -> Handle:
     """The sites of a code object as the user wrote it, made on first use. Raises: CannotRewrite."""
     key = (id(code), id(namespace), settings)       # the Function keeps both alive as long as the item is there

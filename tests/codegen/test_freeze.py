@@ -53,7 +53,8 @@ class Record(fx.Interpreter):
 
 
 class Run(fx.Interpreter):
-    """Runs a rewritten graph as the plan would: our kernels write the strides that the spec says, library calls must answer with them."""
+    """Runs a rewritten graph as the plan would: our kernels write the strides that the spec says, and library calls must
+    answer with them."""
 
     def run_node(self, n):
         result = super().run_node(n)
@@ -68,7 +69,8 @@ class Run(fx.Interpreter):
 
 
 def trace(module, *inputs):
-    """The ATen graph of a module with its parameters and buffers as inputs after `inputs`; (aten, flat inputs, {index: tensor})."""
+    """The ATen graph of a module with its parameters and buffers as inputs after `inputs`;
+    (aten, flat inputs, {index: tensor})."""
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     names = list(state)
 

@@ -63,7 +63,7 @@ def operands(row: Op, dtype: str) -> list[torch.Tensor]:
 def plan_of(made: list[tuple[Op, str, list[torch.Tensor]]]) -> Plan:
     """One kernel a row, each on inputs of its own: one unit for all."""
     cons, buffers, inputs, steps, results = Cons(), {}, [], [], []
-    for i, (row, dtype, args) in enumerate(made):
+    for i, (row, dtype, _) in enumerate(made):
         names = [f"x{i}_{k}" for k in range(row.arity)]
         at = (var("i0"),)
         loaded = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd, inf
-from typing import Any, Union
+from typing import Any
 
 
 class Atom:
@@ -143,7 +143,7 @@ class Index:
         return index_text(self)
 
 
-Size = Union[int, Index]
+Size = int | Index
 ZERO = Index((), 0)
 ONE = Index((), 1)
 

@@ -268,7 +268,7 @@ class Lowering:
         many = isinstance(specs, (tuple, list))
         into = row is not None and row.out is not None and not many
         values: list[Value | None] = []
-        for i, spec in enumerate(specs if many else (specs,)):
+        for spec in specs if many else (specs,):
             if spec is None or not isinstance(spec, Spec):
                 values.append(None)
                 continue

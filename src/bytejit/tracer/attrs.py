@@ -8,11 +8,27 @@ import types
 
 import torch
 
-from ..source import Attr, DictItem, InstanceDict, Known as KnownSource, ModuleBuffer, ModuleParam, SubModule
+from ..source import Attr, DictItem, InstanceDict, ModuleBuffer, ModuleParam, SubModule
+from ..source import Known as KnownSource
 from .containers import is_constant
 from .signals import Break, Raised
-from .values import (NONE, NULL, CellVar, DictVar, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, PropertyVar,
-                     SeqVar, SetVar, SliceVar, SuperVar, TensorVar, TracebackVar, Var)
+from .values import (
+    NONE,
+    NULL,
+    CellVar,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    Lazy,
+    MethodVar,
+    SeqVar,
+    SliceVar,
+    SuperVar,
+    TensorVar,
+    TracebackVar,
+    Var,
+)
 
 MISSING = object()
 GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__,
@@ -395,7 +411,8 @@ class Attributes:
 
     def function_getattr(self, v: FuncVar, name: str) -> Var:
         simple = {"__name__": lambda: Known(v.name), "__qualname__": lambda: Known(v.qualname),
-                  "__code__": lambda: Known(v.code), "__defaults__": lambda: SeqVar(list(v.defaults), tuple) if v.defaults else NONE,
+                  "__code__": lambda: Known(v.code),
+                  "__defaults__": lambda: SeqVar(list(v.defaults), tuple) if v.defaults else NONE,
                   "__closure__": lambda: SeqVar(list(v.closure), tuple) if v.closure else NONE,
                   "__class__": lambda: Known(types.FunctionType)}
         if name in v.attrs:
@@ -541,7 +558,7 @@ class Attributes:
 
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_library(module: str) -> bool:
     """Whether a module belongs to Python or to an installed package, whose classes nobody changes after the first call."""
     if module.partition(".")[0] in sys.stdlib_module_names:
@@ -550,7 +567,7 @@ def is_library(module: str) -> bool:
     return f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _structseq_fields(cls: type) -> tuple[str, ...]:
     """Field names of a C struct sequence, in order (torch.return_types.*)."""
     members = [(getattr(cls, n), n) for n in dir(cls) if isinstance(getattr(cls, n), types.MemberDescriptorType)]

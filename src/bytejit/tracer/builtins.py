@@ -4,22 +4,37 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
-import itertools
 import operator
 import types
 
 import torch
 
-from .attrs import MISSING, class_lookup
+from .attrs import class_lookup
 from .calls import HANDLERS, describe, models
-from .containers import NotConstant, is_constant, key_of, to_python
+from .containers import NotConstant, key_of, to_python
 from .operators import COMPARISONS, FUNCTIONS, IN_PLACE, UNARY, class_attribute
 from .signals import Break, Raised
-from .values import (FALSE, NONE, NULL, TRUE, CellVar, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy,
-                     MethodVar, PropertyVar, SeqVar, SetVar, SliceVar, SuperVar, TensorVar, Var)
+from .values import (
+    FALSE,
+    NONE,
+    NULL,
+    TRUE,
+    DictVar,
+    DictView,
+    FuncVar,
+    InstanceVar,
+    IterVar,
+    Known,
+    MethodVar,
+    SeqVar,
+    SetVar,
+    SuperVar,
+    TensorVar,
+    Var,
+)
 
 
-# ---- types and attributes ------------------------------------------------------------------------------------------------
+# ---- types and attributes --------------------------------------------------------------------------------------------
 @models(builtins.isinstance)
 def isinstance_(t, args, kwargs):
     return t.constant(_is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0]))
@@ -201,7 +216,7 @@ def hash_(t, args, kwargs):
         raise Break("hash() of an object") from None
 
 
-# ---- numbers and strings ---------------------------------------------------------------------------------------------------
+# ---- numbers and strings ---------------------------------------------------------------------------------------------
 @models(builtins.len)
 def len_(t, args, kwargs):
     return Known(t.length(args[0]))
@@ -224,7 +239,8 @@ def _number(cls, special):
                     if class_attribute(args[0].cls, name) is not None:
                         return t.call(t.special(args[0], name), [], {})
         try:
-            return t.fold(functools.partial(cls, **{k: to_python(t, v) for k, v in kwargs.items()}), *(to_python(t, a) for a in args))
+            make = functools.partial(cls, **{k: to_python(t, v) for k, v in kwargs.items()})
+            return t.fold(make, *(to_python(t, a) for a in args))
         except NotConstant:
             if isinstance(args[0], (SeqVar, DictVar, SetVar)):
                 return t.fold(cls, [] if not isinstance(args[0], DictVar) else {})
@@ -345,7 +361,7 @@ def str_format(t, args, kwargs):
         raise Break("str.format of an object or a tensor") from None
 
 
-# ---- making containers and iterators -------------------------------------------------------------------------------------------
+# ---- making containers and iterators ---------------------------------------------------------------------------------
 @models(builtins.list)
 def list_(t, args, kwargs):
     return SeqVar(list(t.iterate(args[0])) if args else [], list)
@@ -636,7 +652,7 @@ def reduce_(t, args, kwargs):
     return t.real(total)
 
 
-# ---- list and deque methods ------------------------------------------------------------------------------------------------------
+# ---- list and deque methods ------------------------------------------------------------------------------------------
 def base_of(v: Var) -> Var:
     """The built-in part of a subclass instance; the value itself otherwise."""
     return v.base if isinstance(v, InstanceVar) and v.base is not None else v
@@ -836,7 +852,7 @@ def base_eq(t, v, args, kwargs):
     return t.compare("eq", v, base_of(args[0]))
 
 
-# ---- dict methods -------------------------------------------------------------------------------------------------------------
+# ---- dict methods ----------------------------------------------------------------------------------------------------
 OD = collections.OrderedDict
 
 
@@ -971,7 +987,7 @@ for _m in (types.MappingProxyType.get, types.MappingProxyType.keys, types.Mappin
     HANDLERS[_m] = HANDLERS[getattr(dict, _m.__name__)]
 
 
-# ---- set methods --------------------------------------------------------------------------------------------------------------------
+# ---- set methods -----------------------------------------------------------------------------------------------------
 def on_set(*names, writes=False):
     def register(handler):
         for name in names:
@@ -1090,7 +1106,7 @@ def intersection_update(t, s, args):
     s.items = set_intersection(t, s, args).items
 
 
-# ---- the operator module -----------------------------------------------------------------------------------------------------------
+# ---- the operator module ---------------------------------------------------------------------------------------------
 for _name, _f in FUNCTIONS.items():
     HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.binary(name, *args)
 for _name, _f in IN_PLACE.items():

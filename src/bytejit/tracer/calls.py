@@ -8,14 +8,28 @@ import types
 from ..registry import MARKED
 from ..source import Attr, CallOf, Ref
 from .attrs import class_lookup
-from .containers import NotConstant, VALUE_TYPES, is_constant, to_python
+from .containers import VALUE_TYPES, NotConstant, is_constant, to_python
 from .exceptions import exception_var
 from .frame import Frame, bind
 from .operators import class_attribute
 from .signals import Break, Raised
 from .torch_ops import is_torch_function
-from .values import (NONE, NULL, CellVar, DictVar, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, PropertyVar,
-                     SeqVar, SetVar, SuperVar, TensorVar, Var)
+from .values import (
+    NONE,
+    CellVar,
+    DictVar,
+    FuncVar,
+    GenVar,
+    InstanceVar,
+    Known,
+    Lazy,
+    MethodVar,
+    PropertyVar,
+    SeqVar,
+    SetVar,
+    TensorVar,
+    Var,
+)
 
 HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
 POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
@@ -210,7 +224,8 @@ class Calls:
         if polyfill is not None:
             return self.inline(self.constant(polyfill), args, kwargs)
         owner = getattr(obj, "__self__", None)
-        if isinstance(owner, (tuple, str, bytes, int, float, complex, range, frozenset, type)) or is_constant(owner) and owner is not None:
+        if isinstance(owner, (tuple, str, bytes, int, float, complex, range, frozenset, type)) or (
+                is_constant(owner) and owner is not None):
             unbound = getattr(type(owner), obj.__name__, None) if not isinstance(owner, type) else None
             if unbound in HANDLERS:
                 return HANDLERS[unbound](self, [self.constant(owner), *map(self.real, args)], kwargs)
@@ -335,7 +350,8 @@ class Calls:
         import collections
         made = self.object_new(cls)
         if base is dict:
-            kind = next((k for k in (collections.OrderedDict, collections.defaultdict, collections.Counter) if issubclass(cls, k)), dict)
+            known = (collections.OrderedDict, collections.defaultdict, collections.Counter)
+            kind = next((k for k in known if issubclass(cls, k)), dict)
             made.base = DictVar({}, kind, factory=NONE)
         elif base is list:
             made.base = SeqVar([], list)
@@ -373,15 +389,17 @@ def class_lookup_new(base: type, cls: type):
 
 
 PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "itertools", "time_none", "_stat", "binascii", "unicodedata"}
-PURE_BUILTINS = {abs, all, any, ascii, bin, bool, bytes, callable, chr, complex, dict, divmod, float, format, frozenset, hash, hex,
-                 int, len, list, max, min, oct, ord, pow, range, repr, reversed, round, set, slice, sorted, str, sum, tuple, bytearray}
+PURE_BUILTINS = {abs, all, any, ascii, bin, bool, bytes, callable, chr, complex, dict, divmod, float, format, frozenset, hash,
+                 hex, int, len, list, max, min, oct, ord, pow, range, repr, reversed, round, set, slice, sorted, str, sum,
+                 tuple, bytearray}
 
 
 def is_pure(obj) -> bool:
     """Whether a C callable on constant arguments has no effect and always the same answer."""
     import torch
     if isinstance(obj, type):
-        return obj in PURE_BUILTINS or obj in VALUE_TYPES or obj in (torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
+        return obj in PURE_BUILTINS or obj in VALUE_TYPES or obj in (
+            torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
     try:
         if obj in PURE_BUILTINS:
             return True
@@ -393,7 +411,8 @@ def is_pure(obj) -> bool:
             return False
         return is_constant(owner) or owner in (int, float, str, bytes, dict, complex, frozenset)
     if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)):
-        return getattr(obj, "__objclass__", None) in (int, float, str, bytes, complex, bool, tuple, frozenset, range, type(None), object)
+        return getattr(obj, "__objclass__", None) in (
+            int, float, str, bytes, complex, bool, tuple, frozenset, range, type(None), object)
     return getattr(obj, "__module__", None) in PURE_MODULES
 
 

@@ -95,7 +95,8 @@ def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[st
     t.complete(names)
     items = {t.const(k): v for k, v in names.items.values()}
     real_bases = tuple(t.as_class(b) for b in bases.items)
-    if None in real_bases or not all(b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases):
+    if None in real_bases or not all(
+            b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases):
         raise Break("a class with a base written in C")
     real = real_class(t, meta, t.const(name), real_bases, items)
     cell = t.real(items.pop("__classcell__", NONE))
@@ -332,7 +333,8 @@ class Classes:
         """type.__setattr__."""
         cls, made = v.obj, self.made_classes.get(v.obj)
         on_meta = class_lookup(type(cls), name)[0]
-        if on_meta is not MISSING and is_data_descriptor(on_meta) or made is None and name.startswith("__") or not cls.__flags__ & HEAP_TYPE:
+        own = on_meta is not MISSING and is_data_descriptor(on_meta)
+        if own or made is None and name.startswith("__") or not cls.__flags__ & HEAP_TYPE:
             raise Break(f"setting {cls.__name__}.{name}")
         self.mutations += 1
         if made is not None:

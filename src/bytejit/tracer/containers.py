@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from .signals import Break
-from .values import (DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var)
+from .values import DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
 
 # immutable values whose operations may be carried out at trace time
 NUMPY_SCALARS = frozenset(c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))

@@ -5,13 +5,29 @@ import collections
 import functools
 import types
 
-import torch
-
-from ..source import Cell, Source
-from .containers import ByIdentity, is_constant
-from .signals import Break
-from .values import (NULL, CellVar, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, Lazy, MethodVar, PropertyVar, SeqVar,
-                     SetVar, SliceVar, SuperVar, TensorVar, TracebackVar, Var)
+from ..source import Cell
+from .containers import is_constant
+from .values import (
+    NULL,
+    CellVar,
+    DictVar,
+    DictView,
+    FuncVar,
+    GenVar,
+    InstanceVar,
+    IterVar,
+    Known,
+    Lazy,
+    MethodVar,
+    PropertyVar,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    SuperVar,
+    TensorVar,
+    TracebackVar,
+    Var,
+)
 
 
 class CannotRebuild(Exception):
@@ -40,7 +56,7 @@ class Rebuild:
         self.kept_cells: set[int] = set()
         self.returns = False        # whether the region ends by returning from the function
 
-    # ---- which tensors leave: found by a dry run of the same code ------------------------------------------------------------
+    # ---- which tensors leave: found by a dry run of the same code ----------------------------------------------------
     def write(self, printer, leaving: list[Var], answer) -> str:
         """Statements; `answer(expressions) -> str` makes the last one."""
         self.at, self.lines, self.names, self.count = printer, [], {}, 0
@@ -59,7 +75,7 @@ class Rebuild:
             raise CannotRebuild(f"the class {obj.__name__} made in the region", self.t.made_classes[obj].step)
         return self.at.bind(obj, "k")
 
-    # ---- values ------------------------------------------------------------------------------------------------------------------
+    # ---- values ------------------------------------------------------------------------------------------------------
     def value(self, v: Var) -> str:
         """A Python expression for a Var; statements that it needs go to `lines` first."""
         if type(v) is Lazy:
@@ -188,7 +204,8 @@ class Rebuild:
             self.lines.append(f"{name}.__annotations__ = {self.value(v.annotations)}")
         elif isinstance(v.annotations, SeqVar):
             pairs = zip(v.annotations.items[::2], v.annotations.items[1::2])
-            self.lines.append(f"{name}.__annotations__ = {{" + "".join(f"{self.value(k)}: {self.value(a)}, " for k, a in pairs) + "}")
+            items = "".join(f"{self.value(k)}: {self.value(a)}, " for k, a in pairs)
+            self.lines.append(f"{name}.__annotations__ = {{{items}}}")
         for attr, value in v.attrs.items():
             self.lines.append(f"{name}.{attr} = {self.value(value)}")
         while self.fills:
@@ -221,7 +238,7 @@ class Rebuild:
             base = next(c for c in v.cls.__mro__ if not c.__flags__ & (1 << 9))
             self.lines.append(f"{name} = {cls}.__new__({cls}, *{args})")
             self.lines.append(f"{self.bind(base)}.__init__({name}, *{args})")
-        elif v.base is not None and isinstance(v.base, (Known, SeqVar)) and not (isinstance(v.base, SeqVar) and v.base.cls is list):
+        elif isinstance(v.base, Known) or isinstance(v.base, SeqVar) and v.base.cls is not list:
             kind = type(v.base.obj) if isinstance(v.base, Known) else tuple
             self.lines.append(f"{name} = {self.bind(kind.__new__)}({cls}, {self.value(v.base)})")
         elif v.base is not None:
@@ -310,7 +327,7 @@ class Rebuild:
     def traceback(self, v: TracebackVar) -> str:
         raise CannotRebuild("a traceback of the region", v.step)
 
-    # ---- effects ----------------------------------------------------------------------------------------------------------------------
+    # ---- effects -----------------------------------------------------------------------------------------------------
     def effects(self) -> list[str]:
         """Writes to objects from outside. Values are computed into `lines` before any write."""
         out: list[str] = []
@@ -329,7 +346,7 @@ class Rebuild:
             cells = [v for v in cells if v not in wanted]
             for v in wanted:
                 out += self.write_cell(v)
-        for (function, key), args in self.t.state_set.items():
+        for (function, _), args in self.t.state_set.items():
             out.append(f"{self.bind(function)}{args!r}" if all(type(a) in (bool, str) for a in args)
                        else f"{self.bind(function)}(*{self.bind(args)})")
         return out

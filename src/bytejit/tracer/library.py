@@ -4,9 +4,9 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import functools
 import importlib.metadata
 import importlib.util
-import functools
 import inspect
 import operator
 import os
@@ -138,7 +138,8 @@ def _methodcaller(t, fn, args, kwargs) -> Var:
     return t.call(t.getattr(args[0], name), [t.constant(a) for a in rest], {})
 
 
-for _cls, _handler in ((operator.itemgetter, _itemgetter), (operator.attrgetter, _attrgetter), (operator.methodcaller, _methodcaller)):
+for _cls, _handler in (
+        (operator.itemgetter, _itemgetter), (operator.attrgetter, _attrgetter), (operator.methodcaller, _methodcaller)):
     def _call_of(t, fn, args, kwargs, handler=_handler):
         t.guard("ID_IS", fn.source, fn.real)     # what it looks up is inside
         return handler(t, fn, args, kwargs)

@@ -8,9 +8,20 @@ import torch
 
 from .attrs import MISSING, class_lookup
 from .containers import NotConstant, is_constant, key_of, to_python
-from .signals import Break, Raised
-from .values import (FALSE, NONE, NULL, TRUE, DictVar, DictView, FuncVar, GenVar, InstanceVar, IterVar, Known, MethodVar, SeqVar,
-                     SetVar, SliceVar, TensorVar, Var)
+from .signals import Break
+from .values import (
+    NONE,
+    DictVar,
+    DictView,
+    InstanceVar,
+    Known,
+    MethodVar,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    TensorVar,
+    Var,
+)
 
 FUNCTIONS = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "floordiv": operator.floordiv,
@@ -360,7 +371,8 @@ class Operators:
         try:
             return seq.items[self.index(key)]
         except IndexError:
-            name = {"deque": "deque index out of range"}.get(seq.cls.__name__, f"{'list' if seq.cls is list else 'tuple'} index out of range")
+            kind = "deque" if seq.cls.__name__ == "deque" else "list" if seq.cls is list else "tuple"
+            name = f"{kind} index out of range"
             raise self.raised(IndexError(name)) from None
 
     def dict_item(self, d: DictVar, key: Var) -> Var:

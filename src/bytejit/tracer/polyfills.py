@@ -128,7 +128,7 @@ def accumulate(iterable, func=operator.add, *, initial=None):
     iterator = iter(iterable)
     total = initial
     if initial is None:
-        for total in iterator:
+        for total in iterator:  # noqa: B007
             break
         else:
             return

@@ -27,7 +27,8 @@ EXCLUDED = set(
     clear_autocast_cache set_autocast_cpu_enabled set_autocast_ipu_enabled is_anomaly_enabled set_anomaly_enabled
     is_tensor is_storage typename cond while_loop vmap fork wait import_ir_module parse_ir parse_schema
     unify_type_list merge_type_from_type_comment has_torch_function has_torch_function_unary has_torch_function_variadic
-    handle_torch_function boolean_dispatch init_num_threads sym_int sym_max sym_min sym_float sym_not sym_ite sym_sum sym_fresh_size
+    handle_torch_function boolean_dispatch init_num_threads sym_int sym_max sym_min sym_float sym_not sym_ite sym_sum
+    sym_fresh_size
     is_vulkan_available is_warn_always_enabled lobpcg _dynamo _inductor export
     from_dlpack from_file from_numpy frombuffer get_device_module get_device is_compiled
     _C _assert_async _sync""".split()

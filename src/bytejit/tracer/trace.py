@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import gc
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
@@ -12,11 +13,10 @@ from ..fake import was_written
 from ..source import Source
 from ..where import Where
 from .exits import CannotRebuild, Rebuild
-from .frame import decode
 from .guards import GuardSet, TensorCheck
 from .signals import Break, Restart
-from .tracer import Job, Snapshot, Stop, Tracer
-from .values import NULL, FuncVar, InstanceVar, Known, Lazy, MethodVar, Var
+from .tracer import Job, Stop, Tracer
+from .values import NULL, Known, Var
 
 CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 
@@ -110,7 +110,6 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         gm = None
     needs_grad = any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad for n in outputs) or (
         torch.is_grad_enabled() and any(v.real.requires_grad for v in t.inputs))
-    used = {n for n in t.graph.nodes if n.op == "placeholder" and n.users}
     inputs = [v for v in t.inputs if gm is not None]
     written = tuple(i for i, v in enumerate(inputs) if was_written(v.fake))
     body = lambda at: Rebuild.write(_with(rebuild), at, leaving, answer)  # noqa: E731

@@ -4,7 +4,7 @@ A value read from outside the region stays `Lazy` until something looks at it; o
 """
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from ..source import InstanceDict
 
@@ -187,7 +187,7 @@ class InstanceVar(Var):
         super().__init__(source)
         self.cls, self.real, self.base, self.step = cls, real, base, step
         self.slots: dict[str, Var] = {}
-        self.new_args: Optional[list[Var]] = None
+        self.new_args: list[Var] | None = None
         if real is None:
             self.ns = DictVar({})
         else:
