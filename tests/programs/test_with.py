@@ -64,7 +64,7 @@ def test_set_grad_enabled_call(x):
     return y, x * 2
 
 
-@case(F(4), graphs=1)
+@case(F(4), breaks=True)
 def test_inference_mode(x):
     """`torch.inference_mode`"""
     with torch.inference_mode():
@@ -82,14 +82,14 @@ def test_autocast(x):
     return y, z, x @ x
 
 
-@case(F(4), graphs=1)
+@case(F(4), breaks=True)
 def test_device_manager(x):
     """`torch.device` as a manager"""
     with torch.device("cpu"):
         return x + torch.ones(4)
 
 
-@case(F(4), graphs=1)
+@case(F(4), breaks=True)
 def test_record_function(x):
     """`torch.profiler.record_function`"""
     with torch.profiler.record_function("step"):
