@@ -58,8 +58,8 @@ bench-compile: $(READY)   ## cold and warm compile seconds, in fresh processes
 bench-dispatch: $(READY)  ## microseconds of a call beyond its kernels
 	$(PY) benchmarks/bench_dispatch.py $(ARGS)
 
-fuzz: $(READY)   ## random programs against eager, for as long as ARGS="--seconds 60" says
-	$(PY) -m pytest tests -k fuzz --hypothesis-seed=random $(ARGS)
+fuzz: $(READY)   ## 10,000 random programs against eager; ARGS="--count 500 --seed 7"
+	$(PY) -m tests.fuzz --count 10000 $(ARGS)
 
 clean:           ## delete .venv and what was built
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis bytejit_debug

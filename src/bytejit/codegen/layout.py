@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..spec import Spec
+from ..spec import Spec, contiguous_stride
 from .linears import choose_linears
 from .rewrite import (
     Constants,
@@ -283,7 +283,7 @@ def _turn(graph: fx.Graph, inner: dict[fx.Node, bool], turns: list[tuple[fx.Node
             spec = spec_of(tensor)
             to_inner = not inner[tensor]
             form = torch.channels_last if to_inner else torch.contiguous_format
-            stride = channels_last_stride(spec.shape) if to_inner else spec.stride
+            stride = channels_last_stride(spec.shape) if to_inner else contiguous_stride(spec.shape)
             made[tensor] = call_before(graph, reader, aten.clone.default, (tensor,),
                                        Spec(spec.shape, stride, spec.dtype, spec.device), {"memory_format": form})
         reader.replace_input_with(tensor, made[tensor])
