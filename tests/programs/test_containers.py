@@ -145,8 +145,8 @@ def test_chainmap_mappingproxy(x):
     return c["a"], c["b"] * m["k"], n.u, len(c), c.maps[0], "k" in m, list(m.items())
 
 
-@case(F(4), graphs=1)
-def test_subclasses(x):
+@program(F(4), graphs=1)
+def test_subclasses():
     """User subclasses of list, dict, tuple, str, int"""
     class L(list):
         def second(self):
@@ -169,11 +169,33 @@ def test_subclasses(x):
     class N(int):
         def up(self):
             return N(self + 1)
+
+    def f(x):
+        a = L([x, x + 1])
+        a.append(x)
+        d = D(w=x)
+        d["q"] = 1
+        return a, a.second(), len(a), d["nope"], d.w, T((1, 2)).total(), N(3).up(), isinstance(N(1), int), d
+    return f
+
+
+@case(F(4), breaks=True)
+def test_subclasses_made_inside(x):
+    """Classes made in the program that leave it with their instances"""
+    class L(list):
+        def second(self):
+            return self[1]
+
+        def append(self, v):
+            super().append(v * 2)
+
+    class D(dict):
+        def __missing__(self, k):
+            return k + "!"
     a = L([x, x + 1])
     a.append(x)
     d = D(w=x)
-    d["q"] = 1
-    return a, a.second(), len(a), d["nope"], d.w, T((1, 2)).total(), N(3).up(), isinstance(N(1), int), d
+    return a, a.second(), len(a), d["nope"], d
 
 
 @program(F(4), graphs=1)
