@@ -167,7 +167,7 @@ def test_partial_consumption(x):
     return first, rest, list(it)
 
 
-@program(F(4), graphs=1)
+@program(F(4))
 def test_iterator_given():
     """An iterator from outside, advanced: the caller sees where it stands"""
     it = iter(range(100))

@@ -66,6 +66,7 @@ class Tensors:
         self.overlapping += [(other, source) for other in sharing if other.real.numel() > 0]
         fake = fake_like(obj, self.stores)
         node = self.graph.placeholder(self.placeholder_name(source))
+        node.target = node.name         # unique, unlike what two sources' names may come to
         node.meta["val"] = fake
         var = TensorVar(node, fake, source, obj, type(obj))
         self.inputs.append(var)
@@ -75,7 +76,11 @@ class Tensors:
 
     def placeholder_name(self, source) -> str:
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
-        return f"p_{name}" if name[0].isdigit() else name
+        name = first = f"p_{name}" if name[0].isdigit() else name
+        taken, n = {node.target for node in self.graph.nodes if node.op == "placeholder"}, 1
+        while name in taken:                # two sources may differ in what no identifier can hold
+            name, n = f"{first}_{n}", n + 1
+        return name
 
     # ---- operations ---------------------------------------------------------------------------------------------------
     def call_tensor_op(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var:
