@@ -77,7 +77,7 @@ class Tensors:
     def placeholder_name(self, source) -> str:
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
         name = first = f"p_{name}" if name[0].isdigit() else name
-        taken, n = {node.target for node in self.graph.nodes if node.op == "placeholder"}, 1
+        taken, n = {v.node.target for v in self.inputs}, 1
         while name in taken:                # two sources may differ in what no identifier can hold
             name, n = f"{first}_{n}", n + 1
         return name
