@@ -5,8 +5,8 @@ import pytest
 import torch
 from graphs import same
 
-from bytejit.kernels import gemm
 from bytejit.codegen.optable import Op, OpTable, table
+from bytejit.kernels import gemm
 
 ROWS = table()
 PRIMITIVES = [r for r in ROWS.by_name.values() if r.kind == "pointwise"]
