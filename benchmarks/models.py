@@ -85,6 +85,7 @@ def _timm(name: str, batch: int, **kwargs: object) -> Callable[[str], Built]:
 
 def _language(name: str, batch: int, dtype: torch.dtype = torch.float32) -> Callable[[str], Built]:
     def build(device: str) -> Built:
+        import_torchvision()     # transformers imports it, and fails where its compiled part does not load
         import transformers
 
         model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")())

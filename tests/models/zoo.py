@@ -71,6 +71,7 @@ SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, interme
 def hf(kind, slow=False, **options):
     """A transformers model of class `kind`Model and config `kind`Config."""
     def build():
+        torchvision()            # transformers imports it, and fails where its compiled part does not load
         import transformers as t
         config = getattr(t, kind + "Config")(**options)
         vocab = min(config.vocab_size, 100)
