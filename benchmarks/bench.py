@@ -121,7 +121,7 @@ def in_process(name: str, args: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         # a fault of bytejit fails the case: the original code's time is not bytejit's
         env = {**os.environ, "BYTEJIT_SUPPRESS_ERRORS": "0", "PYTHONPATH": str(ROOT / "src")}
-        env["TORCHINDUCTOR_CACHE_DIR"] = folder
+        env["TORCHINDUCTOR_CACHE_DIR"] = env["BYTEJIT_CACHE_DIR"] = folder
         try:
             out = subprocess.run(
                 [*command, *(["--no-peer"] if args.no_peer else [])],
@@ -200,7 +200,7 @@ def markdown(rows: list[dict], device: str, plot: str) -> str:
         "",
         f"Geometric mean over eager: {', '.join(means)}.",
         "",
-        "First call in a process (the peer with an empty cache), seconds:",
+        "First call in a process (both with an empty cache), seconds:",
         "",
         "| case | torch.compile | bytejit |",
         "|---|---|---|",
