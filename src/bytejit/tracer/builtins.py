@@ -475,7 +475,7 @@ def next_(t, args, kwargs):
     if item is None:
         if len(args) > 1:
             return args[1]
-        raise t.raised(t.stop_iteration)
+        raise t.raised(StopIteration())
     return item
 
 

@@ -59,7 +59,7 @@ class Rebuild:
     # ---- which tensors leave: found by a dry run of the same code ----------------------------------------------------
     def write(self, printer, leaving: list[Var], answer) -> str:
         """Statements; `answer(expressions) -> str` makes the last one."""
-        self.at, self.lines, self.names, self.count = printer, [], {}, 0
+        self.at, self.lines, self.fills, self.names, self.count = printer, [], [], {}, 0
         self.kept_cells = set()
         values = [self.value(v) for v in leaving]
         effects = self.effects()

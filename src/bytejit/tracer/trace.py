@@ -112,7 +112,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         torch.is_grad_enabled() and any(v.real.requires_grad for v in t.inputs))
     inputs = [v for v in t.inputs if gm is not None]
     written = tuple(i for i, v in enumerate(inputs) if was_written(v.fake))
-    body = lambda at: Rebuild.write(_with(rebuild), at, leaving, answer)  # noqa: E731
+    body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
@@ -123,11 +123,6 @@ def effects_of(t: Tracer) -> tuple[str, ...]:
     """Names of what changes outside of the region."""
     names = [v.source.name() for v in t.dirty.values() if v.source is not None]
     return (*names, *(f"the global {name}" for _, changes in t.globals_written.values() for name in changes))
-
-
-def _with(rebuild: Rebuild) -> Rebuild:
-    rebuild.fills = []
-    return rebuild
 
 
 def add_alias_guards(t: Tracer) -> None:

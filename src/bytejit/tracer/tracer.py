@@ -190,10 +190,6 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         item = self.next(v)
         return self.real(item) if item is not None else None
 
-    @property
-    def stop_iteration(self) -> BaseException:
-        return StopIteration()
-
     def fold_error(self, function, *args) -> Raised:
         try:
             function(*args)
