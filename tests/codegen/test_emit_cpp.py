@@ -152,3 +152,18 @@ def test_marked_loops_become_vector_code(name: str, tmp_path: Path) -> None:
     # than the lanes may be left to the scalar code
     scalar = [rows[i].strip() for i in marked if not vector & set(range(i, i + 4)) and "rest" not in rows[i]]
     assert marked and not scalar, scalar
+
+
+@cxx
+@pytest.mark.parametrize("first", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("second", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("out", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shape", [(1, 40, 4, 4), (2, 16, 7, 7)])
+def test_rows_kept_between_passes_in_every_mix_of_layouts(first, second, out, shape) -> None:
+    # channels_last in, contiguous out: the passes walk columns in blocks and a row is kept for each point of a block
+    def fn(x, y, w, b):
+        z = (F.gelu(x) + y).permute(0, 2, 3, 1)
+        return F.gelu(F.layer_norm(z, (w.numel(),), w, b)).permute(0, 3, 1, 2).contiguous(memory_format=out)
+    args = (r(shape).contiguous(memory_format=first), r(shape).contiguous(memory_format=second),
+            r(shape[1]), r(shape[1]))
+    torch.testing.assert_close(compiled(fn, args).call(*args)[0], fn(*args))

@@ -45,11 +45,13 @@ class Placed:
     depth: int
 
 
-def place(p: Pass, nest: Sequence[str], refs: dict[str, frozenset[str]]) -> tuple[Placed, ...]:
+def place(p: Pass, nest: Sequence[str], refs: dict[str, frozenset[str]],
+          held: dict[str, frozenset[str]] | None = None) -> tuple[Placed, ...]:
     """Each expression of a pass, operands first, at the outermost depth where its axes are known.
 
     nest: the pass's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all
-    of them for a scan read in its own pass).
+    of them for a scan read in its own pass). held: axes that an element of a buffer depends on beside those of its
+    coordinates (a thread's row keeps one element for each point of a block).
     """
     depth_of = {name: i + 1 for i, name in enumerate(nest)}
     depths: dict[int, int] = {}
@@ -58,7 +60,7 @@ def place(p: Pass, nest: Sequence[str], refs: dict[str, frozenset[str]]) -> tupl
         depth = max((depths[id(a)] for a in e.needs), default=0)
         names: frozenset[str] = frozenset()
         if e.kind == "load":
-            names = frozenset().union(*(axes_of(c) for c in e.attr)) if e.attr else names
+            names = frozenset().union(*(axes_of(c) for c in e.attr), (held or {}).get(e.name, names))
         elif e.kind == "index":
             names = axes_of(e.attr)
         elif e.kind == "ref":

@@ -201,7 +201,8 @@ class KernelPrinter(Reductions):
         n = Nest(p, sched, names, self.sizes, block=block)
         scans = common.running(p)
         self.refs.update((name, frozenset(sched.order)) for name in scans)
-        n.placed = common.place(p, names, self.refs)
+        held = {b: frozenset((self.sched.block[0],)) for b in self.locals} if self.sched.block else {}
+        n.placed = common.place(p, names, self.refs, held)
         n.trig = tuple(x.expr for x in n.placed if x.expr.kind == "op" and x.expr.name in TRIG)
         inner = self.sizes[names[-1]] if names else 1
         if p.reduces and not block and not scans and sched.vector and names and sched.vector == names[-1]:
