@@ -135,3 +135,8 @@ def _sequence(var: SeqVar, items: list):
     if hasattr(var.cls, "_fields"):
         return var.cls._make(items)
     raise NotConstant(repr(var))
+
+
+def base_of(v: Var) -> Var:
+    """The built-in part of a subclass instance; the value itself otherwise."""
+    return v.base if isinstance(v, InstanceVar) and v.base is not None else v

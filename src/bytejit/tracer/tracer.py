@@ -15,7 +15,12 @@ from ..source import Cell, Local, Source, StackSlot
 from ..source import Known as KnownSource
 from ..where import Where
 from . import (  # noqa: F401 (each registers its rows)
-    builtins,
+    builtin_dicts,
+    builtin_iterators,
+    builtin_numbers,
+    builtin_sequences,
+    builtin_sets,
+    builtin_types,
     classes,
     library,
     op_arith,

@@ -1,0 +1,185 @@
+"""Models of dict, its kinds and their views: making them and their methods."""
+from __future__ import annotations
+
+import collections
+import types
+
+from .calls import HANDLERS, models
+from .containers import base_of, key_of
+from .signals import Break
+from .values import NONE, TRUE, DictVar, DictView, Known, SeqVar
+
+
+def fill_dict(t, d, args, kwargs):
+    if args:
+        pairs = t.mapping_items(args[0])
+        if pairs is None:
+            pairs = []
+            for n, entry in enumerate(t.iterate(args[0])):
+                if not t.has_iter(entry):
+                    raise t.raised(TypeError(f"cannot convert dictionary update sequence element #{n} to a sequence"))
+                pair = t.iterate(entry)
+                if len(pair) != 2:
+                    raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))
+                pairs.append((t.real(pair[0]), pair[1]))
+        for k, v in pairs:
+            t.dict_set(d, k, v)
+    for name, v in kwargs.items():
+        t.dict_set(d, Known(name), v)
+    return d
+
+
+def _dict_of(cls):
+    def make(t, args, kwargs):
+        return fill_dict(t, DictVar({}, cls), args, kwargs)
+    HANDLERS[cls] = make
+
+
+_dict_of(dict)
+_dict_of(collections.OrderedDict)
+
+
+@models(collections.defaultdict)
+def defaultdict_(t, args, kwargs):
+    return fill_dict(t, DictVar({}, collections.defaultdict, factory=args[0] if args else NONE), args[1:], kwargs)
+
+
+@models(types.MappingProxyType)
+def mappingproxy(t, args, kwargs):
+    if not isinstance(args[0], DictVar):
+        raise Break("a mapping proxy of an object")
+    return args[0]
+
+
+OD = collections.OrderedDict
+
+
+def dict_methods(name):
+    """The method of that name of every dict kind (the kinds that override it have their own descriptor)."""
+    return {d for d in (getattr(c, name, None) for c in (dict, OD, collections.defaultdict)) if d is not None
+            and not isinstance(d, types.FunctionType)}
+
+
+def on_dict(*names):
+    def register(handler):
+        for name in names:
+            for m in dict_methods(name):
+                HANDLERS[m] = lambda t, args, kwargs: handler(t, _dict_base(t, args[0]), args[1:], kwargs) or NONE
+        return handler
+    return register
+
+
+def _dict_base(t, v):
+    d = base_of(v)
+    if not isinstance(d, DictVar):
+        raise Break(f"a dict method of a {t.type_of(v).__name__}")
+    return d
+
+
+@on_dict("get")
+def dict_get(t, d, args, kwargs):
+    found = t.lookup(d, key_of(t, args[0]))
+    return t.real(found if found is not None else (args[1] if len(args) > 1 else kwargs.get("default", NONE)))
+
+
+@on_dict("setdefault")
+def setdefault(t, d, args, kwargs):
+    found = t.lookup(d, key_of(t, args[0]))
+    if found is None:
+        found = args[1] if len(args) > 1 else NONE
+        t.dict_set(d, args[0], found)
+    return t.real(found)
+
+
+@on_dict("pop")
+def dict_pop(t, d, args, kwargs):
+    key = key_of(t, args[0])
+    found = t.lookup(d, key)
+    default = args[1] if len(args) > 1 else kwargs.get("default")
+    if found is None:
+        if default is not None:
+            return default
+        return t.dict_item(DictVar({}), args[0])
+    t.dict_del(d, key)
+    return t.real(found)
+
+
+@on_dict("popitem")
+def popitem(t, d, args, kwargs):
+    t.complete(d)
+    if not d.items:
+        raise t.raised(KeyError("popitem(): dictionary is empty" if d.cls is dict else "dictionary is empty"))
+    last = t.truth(args[0]) if args else t.truth(kwargs["last"]) if "last" in kwargs else True
+    key = list(d.items)[-1 if last else 0]
+    k, v = d.items[key]
+    t.dict_del(d, key)
+    return SeqVar([k, v], tuple)
+
+
+@on_dict("update", "__init__", "__ior__")
+def dict_update(t, d, args, kwargs):
+    if d.cls is collections.defaultdict and args and not isinstance(base_of(args[0]), (DictVar, SeqVar)):
+        d.factory, args = args[0], args[1:]
+    fill_dict(t, d, args, kwargs)
+
+
+@on_dict("clear")
+def dict_clear(t, d, args, kwargs):
+    t.complete(d)
+    for key in list(d.items):
+        t.dict_del(d, key)
+
+
+@on_dict("copy", "__copy__")
+def dict_copy(t, d, args, kwargs):
+    t.complete(d)
+    return DictVar(dict(d.items), d.cls if d.cls is not types.MappingProxyType else dict, factory=d.factory)
+
+
+@on_dict("__setitem__")
+def dict_setitem(t, d, args, kwargs):
+    t.dict_set(d, args[0], args[1])
+
+
+@on_dict("__delitem__")
+def dict_delitem(t, d, args, kwargs):
+    t.delitem(d, args[0])
+
+
+@on_dict("__or__")
+def dict_or(t, d, args, kwargs):
+    return t.binary("or", d, base_of(args[0]))
+
+
+@models(OD.move_to_end)
+def move_to_end(t, args, kwargs):
+    d = _dict_base(t, args[0])
+    t.complete(d)
+    key = key_of(t, args[1])
+    if key not in d.items:
+        t.dict_item(DictVar({}), args[1])
+    t.touch(d)
+    entry = d.items.pop(key)
+    last = t.truth(args[2] if len(args) > 2 else kwargs.get("last", TRUE))
+    d.items = {**d.items, key: entry} if last else {key: entry, **d.items}
+    return NONE
+
+
+@models(dict.fromkeys)
+def fromkeys(t, args, kwargs):
+    out = DictVar({})
+    for v in t.iterate(args[0]):
+        t.dict_set(out, t.real(v), args[1] if len(args) > 1 else NONE)
+    return out
+
+
+for _kind in ("keys", "values", "items"):
+    def _view(t, args, kwargs, kind=_kind):
+        d = _dict_base(t, args[0])
+        t.complete(d)
+        return DictView(d, kind)
+    for _m in dict_methods(_kind):
+        HANDLERS[_m] = _view
+del _kind, _m, _view
+for _m in (types.MappingProxyType.get, types.MappingProxyType.keys, types.MappingProxyType.items, types.MappingProxyType.values):
+    HANDLERS[_m] = HANDLERS[getattr(dict, _m.__name__)]
