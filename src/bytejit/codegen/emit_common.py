@@ -103,13 +103,13 @@ def segments(plan: Plan) -> list[list[int]]:
 
 
 def traffic(plan: Plan, call: Call) -> int:
-    """Bytes of the buffers that a kernel reads and writes, each once; symbolic sizes count as 64."""
+    """Bytes of the buffers that a kernel reads and writes, each once; symbolic sizes count as their hints."""
     from bytejit.codegen.loops import itemsize
     total = 0
     for name in (*call.reads, *call.writes):
         b = plan.buffers[name]
         n = itemsize(b.dtype)
         for size in b.shape:
-            n *= size if isinstance(size, int) else 64
+            n *= ix.hint(size)
         total += n
     return total

@@ -43,9 +43,13 @@ class Var(Atom):
 
 
 class Sym(Atom):
-    """A size known only at the call: Sym(name); at least 2."""
-    __slots__ = ()
+    """A size known only at the call: Sym(name). low: its least value; hint: what it was when the graph was made. Equal by name."""
+    __slots__ = ("low", "hint")
     rank = 0
+
+    def __init__(self, name: str, hint: int = 64, low: int = 2):
+        super().__init__(name)
+        self.hint, self.low = hint, low
 
 
 class Div(Atom):
@@ -61,7 +65,7 @@ class Mod(Atom):
 
 
 class Prod(Atom):
-    """Prod(a: Atom, b: Atom): a product that is not affine (a symbolic stride times an axis)."""
+    """Prod(*factors: Atom): a product that is not affine (a symbolic stride times an axis); factors are sorted, none is a Prod."""
     __slots__ = ()
     rank = 4
 
@@ -135,9 +139,30 @@ class Index:
         """The number, when no atom is left; else None."""
         return None if self.terms else self.const
 
-    def coefficient(self, name: str) -> int:
-        """Of the axis `name` as a plain term; 0 when it has none (it may still occur inside another atom)."""
-        return next((c for a, c in self.terms if type(a) is Var and a.parts[0] == name), 0)
+    def coefficient(self, name: str) -> Size:
+        """Of the axis `name`: a number, or an index over symbols; 0 when it has none (it may still occur inside another atom)."""
+        number, rest = 0, []
+        for a, c in self.terms:
+            if type(a) is Var:
+                number += c if a.parts[0] == name else 0
+            elif type(a) is Prod and any(type(p) is Var and p.parts[0] == name for p in a.parts):
+                others = [p for p in a.parts if type(p) is not Var or p.parts[0] != name]
+                if len(others) != len(a.parts) - 1 or not all(still(p) for p in others):
+                    return 0
+                rest.append((product(others), c))
+        return _collect(rest, number) if rest else number
+
+    def within_atoms(self, name: str) -> bool:
+        """Whether the axis occurs elsewhere than as a factor that `coefficient` answers: inside a division, or beside
+        another axis."""
+        for a, _ in self.terms:
+            parts = a.parts if type(a) is Prod else (a,)
+            plain = [p for p in parts if type(p) is Var]
+            if any(p.parts[0] == name for p in plain) and not all(still(p) for p in parts if p is not plain[0]):
+                return True
+            if any(name in variables(index(p)) for p in parts if type(p) is not Var):
+                return True
+        return False
 
     def __repr__(self) -> str:
         return index_text(self)
@@ -205,9 +230,15 @@ def _product(a: Index, b: Index) -> Index:
     for x, cx in (*a.terms, (None, a.const)):
         for y, cy in (*b.terms, (None, b.const)):
             if cx and cy and (x or y):
-                pair = sorted((p for p in (x, y) if p), key=lambda p: (p.rank, str(p.key)))
-                terms.append((Prod(*pair) if len(pair) == 2 else pair[0], cx * cy))
+                terms.append((product([p for p in (x, y) if p]), cx * cy))
     return _collect(terms, a.const * b.const)
+
+
+def product(factors: Iterable[Atom]) -> Atom:
+    """The atom of a product of at least one atom, in one form whatever the order."""
+    flat = [q for p in factors for q in (p.parts if type(p) is Prod else (p,))]
+    flat.sort(key=lambda p: (p.rank, str(p.key)))
+    return Prod(*flat) if len(flat) > 1 else flat[0]
 
 
 def bounds(x: Index, sizes: Mapping[str, Size]) -> tuple[float, float]:
@@ -226,10 +257,14 @@ def _atom_bounds(atom: Atom, sizes: Mapping[str, Size]) -> tuple[float, float]:
         size = sizes.get(atom.parts[0]) if type(atom) is Var else atom.parts[1]
         return (0, max(size - 1, 0)) if type(size) is int else (0, inf)
     if type(atom) is Sym:
-        return 2, inf
+        return atom.low, inf
     if type(atom) is Prod:
-        (a, b), (c, d) = (_atom_bounds(p, sizes) for p in atom.parts)
-        return (a * c if a >= 0 and c >= 0 else -inf), (b * d if b < inf and d < inf and a >= 0 and c >= 0 else inf)
+        low, high = 1, 1
+        for a, b in (_atom_bounds(p, sizes) for p in atom.parts):
+            if a < 0:
+                return -inf, inf
+            low, high = low * a, 0 if 0 in (b, high) else high * b
+        return low, high
     x, d = atom.parts
     if not isinstance(d, int):
         return (0, inf) if type(atom) is Mod or bounds(x, sizes)[0] >= 0 else (-inf, inf)
@@ -243,7 +278,8 @@ def floordiv(x: Size, d: Size, sizes: Mapping[str, Size]) -> Index:
     """x // d, simplified. d > 0."""
     x, d = index(x), size_of(d)
     if not isinstance(d, int):
-        return ONE if x == d else index(Div(x, d)) if x.terms or x.const else ZERO
+        q, rest = divide(x, d)
+        return q if in_range(rest, d, sizes) else q + index(Div(rest, d))
     if d == 1:
         return x
     if not x.terms:
@@ -272,7 +308,8 @@ def mod(x: Size, d: Size, sizes: Mapping[str, Size]) -> Index:
     """x % d, simplified. d > 0."""
     x, d = index(x), size_of(d)
     if not isinstance(d, int):
-        return ZERO if x == d else index(Mod(x, d)) if x.terms or x.const else ZERO
+        _, rest = divide(x, d)
+        return rest if in_range(rest, d, sizes) else index(Mod(rest, d))
     if d == 1:
         return ZERO
     rest = Index(tuple((a, c) for a, c in x.terms if c % d), x.const % d)
@@ -299,6 +336,154 @@ def mod(x: Size, d: Size, sizes: Mapping[str, Size]) -> Index:
     return index(Mod(rest, d))
 
 
+# ---- symbolic sizes -------------------------------------------------------------------------------------------------
+
+def still(atom: Atom) -> bool:
+    """Whether an atom is made of size symbols alone: the same at every point of a kernel."""
+    return type(atom) is Sym or type(atom) not in (Var, Val) and all(
+        isinstance(p, int) or all(still(a) for a, _ in p.terms) if not isinstance(p, Atom) else still(p)
+        for p in atom.parts)
+
+
+def symbols(x: Any) -> dict[str, Sym]:
+    """The size symbols in a size or index, by name, in order of use."""
+    return {a.parts[0]: a for a in atoms(x) if type(a) is Sym} if type(x) is Index else {}
+
+
+def hint(x: Size) -> int:
+    """The size that it had when the graph was made: for choices, never for what must be right. Units: elements."""
+    if isinstance(x, int):
+        return x
+    return x.const + sum(c * _atom_hint(a) for a, c in x.terms)
+
+
+def _atom_hint(atom: Atom) -> int:
+    kind = type(atom)
+    if kind is Sym:
+        return atom.hint
+    if kind is Prod:
+        out = 1
+        for p in atom.parts:
+            out *= _atom_hint(p)
+        return out
+    if kind in (Var, Val):
+        return 0
+    x, d = hint(atom.parts[0]), max(1, hint(atom.parts[1]))
+    return x // d if kind is Div else x % d
+
+
+def evaluate(x: Size, values: Mapping[str, int]) -> int:
+    """The size with numbers for its symbols. Raises: KeyError for a symbol without one."""
+    if isinstance(x, int):
+        return x
+    out = x.const
+    for atom, c in x.terms:
+        out += c * _atom_value(atom, values)
+    return out
+
+
+def _atom_value(atom: Atom, values: Mapping[str, int]) -> int:
+    kind = type(atom)
+    if kind in (Sym, Var):
+        return values[atom.parts[0]]
+    if kind is Prod:
+        out = 1
+        for p in atom.parts:
+            out *= _atom_value(p, values)
+        return out
+    x, d = evaluate(atom.parts[0], values), evaluate(atom.parts[1], values)
+    return x // d if kind is Div else x % d
+
+
+def divide(x: Index, d: Index) -> tuple[Index, Index]:
+    """(q, r) with x = q*d + r: what of x is a multiple of d, term by term. d has symbols; r may still be more than d."""
+    lead, c = max(d.terms, key=lambda t: (len(_factors(t[0])), t[0].rank, str(t[0].key)))
+    wanted = _factors(lead)
+    q = ZERO
+    for _ in range(16):
+        found = None
+        for atom, k in x.terms:
+            left = list(_factors(atom))
+            if k % c == 0 and all(w in left and left.remove(w) is None for w in wanted):
+                found = Index(((product(left), k // c),), 0) if left else Index((), k // c)
+                break
+        if found is None:
+            break
+        q, x = q + found, x - found * d
+    return q, x
+
+
+def _factors(atom: Atom) -> tuple[Atom, ...]:
+    return atom.parts if type(atom) is Prod else (atom,)
+
+
+def in_range(x: Index, size: Size, sizes: Mapping[str, Size]) -> bool:
+    """Whether 0 <= x < size can be shown for every point and every value of the symbols."""
+    return at_least(x, 0, sizes) and at_least(index(size) - 1 - x, 0, sizes)
+
+
+def at_least(x: Size, low: Size, sizes: Mapping[str, Size]) -> bool:
+    """Whether x >= low can be shown for every point and every value of the symbols."""
+    x = index(x) - low
+    if bounds(x, sizes)[0] >= 0:
+        return True
+    if not any(type(a) is Sym for a in atoms(x)) and all(isinstance(sizes.get(v), int) for v in variables(x)):
+        return False
+    least = lowest(x, sizes)
+    return least is not None and _never_negative(least)
+
+
+def lowest(x: Index, sizes: Mapping[str, Size]) -> Index | None:
+    """A size over symbols alone that x never goes below; None when none is found."""
+    out: list[tuple[Atom, int]] = []
+    moving: dict[Atom, list] = {}
+    for atom, c in x.terms:
+        parts = _factors(atom)
+        moves = [p for p in parts if not still(p)]
+        if not moves:
+            out.append((atom, c))
+        elif len(moves) == 1:
+            rest = [p for p in parts if p is not moves[0]]
+            moving.setdefault(moves[0], []).append((product(rest), c) if rest else (None, c))
+        elif c < 0 or any(_range(m, sizes)[0] is None for m in moves):
+            return None
+    least = _collect(out, x.const)
+    for atom, terms in moving.items():
+        k = _collect([t for t in terms if t[0] is not None], sum(c for a, c in terms if a is None))
+        low, high = _range(atom, sizes)
+        end = low if _never_negative(k) else high if _never_negative(-k) else None
+        if end is None:
+            return None
+        least = least + k * end
+    return least
+
+
+def _range(atom: Atom, sizes: Mapping[str, Size]) -> tuple[Index | None, Index | None]:
+    """Least (0, or None) and greatest value of an axis, a value, a remainder or a quotient, over symbols."""
+    if type(atom) in (Var, Val):
+        size = sizes.get(atom.parts[0]) if type(atom) is Var else atom.parts[1]
+        return ZERO, None if size is None else index(size) - 1
+    if type(atom) is Mod:
+        return ZERO, index(atom.parts[1]) - 1
+    x, d = atom.parts
+    top = lowest(-x, sizes)
+    return ZERO if at_least(x, 0, sizes) else None, None if top is None else floordiv(-top, d, {})
+
+
+def _never_negative(x: Index) -> bool:
+    """Whether a size over symbols is at least 0 for every value of them: every symbol written as its least value and more."""
+    out = index(x.const)
+    for atom, c in x.terms:
+        term = index(c)
+        for p in _factors(atom):
+            low = _atom_bounds(p, {})[0]
+            if low == -inf:
+                return False
+            term = term * (index(Var(f"{p!r}")) + int(low))
+        out = out + term
+    return out.const >= 0 and all(c > 0 for _, c in out.terms)
+
+
 def substitute(x: Index, axes: Mapping[str, Index], sizes: Mapping[str, Size],
                value: Callable[[Any], Any] | None = None) -> Index:
     """Axes replaced by indices (and values by `value(expr)`), simplified again under the new `sizes`."""
@@ -322,9 +507,12 @@ def _substitute_atom(atom: Atom, axes: Mapping[str, Index], sizes: Mapping[str, 
         return atom
     if kind is Val:
         return Val(value(atom.parts[0]), atom.parts[1]) if value else atom
-    a, b = atom.parts
     if kind is Prod:
-        return index(_substitute_atom(a, axes, sizes, value)) * index(_substitute_atom(b, axes, sizes, value))
+        out = ONE
+        for p in atom.parts:
+            out = out * index(_substitute_atom(p, axes, sizes, value))
+        return out
+    a, b = atom.parts
     x = substitute(a, axes, sizes, value)
     return floordiv(x, b, sizes) if kind is Div else mod(x, b, sizes)
 
@@ -366,6 +554,28 @@ def values_in(x: Any) -> Iterator[Any]:
             for atom in atoms(part):
                 if type(atom) is Val:
                     yield atom.parts[0]
+
+
+def axis_terms(x: Index) -> list[tuple[str, Size]] | None:
+    """(axis, coefficient) of an index that is linear in its axes (coefficients may be symbolic); None when it is not. What
+    has no axis (the constant, symbols) is left out."""
+    names = variables(x)
+    if any(type(a) is Val for a in atoms(x)) or any(x.within_atoms(n) for n in names):
+        return None
+    return [(n, x.coefficient(n)) for n in sorted(names)]
+
+
+def quotient(a: Size, b: Size) -> Size | None:
+    """a / b where b divides a for every value of the symbols, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if a % b == 0 else None
+    a, b = index(a), index(b)
+    if b.value is not None:
+        k = b.value
+        whole = all(c % k == 0 for _, c in a.terms) and a.const % k == 0
+        return size_of(Index(tuple((t, c // k) for t, c in a.terms), a.const // k)) if whole else None
+    q, rest = divide(a, b)
+    return size_of(q) if rest == ZERO else None
 
 
 def linear(coords: Iterable[Size], stride: Iterable[Size], offset: Size = 0) -> Index:

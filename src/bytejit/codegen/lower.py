@@ -149,13 +149,15 @@ class Lowering:
         """The element that broadcasting puts at `coords`, converted to `dtype` (default: what its dtype is computed
         in)."""
         if not isinstance(v, Value):
-            return self.const(v, dtype or ("b8" if isinstance(v, bool) else "i64" if isinstance(v, int) else "f32"))
+            return self.const(v, dtype or number_dtype(v))
         own = coords[len(coords) - len(v.shape):]
         own = tuple(ix.ZERO if s == 1 else c for s, c in zip(v.shape, own))
         return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
 
-    def const(self, value: bool | int | float, dtype: str) -> Expr:
-        """A number as the dtype holds it."""
+    def const(self, value: bool | int | float | Index, dtype: str) -> Expr:
+        """A number as the dtype holds it; a size that is known at the call only is computed then."""
+        if isinstance(value, Index):
+            return self.cast(self.cons.index(value, self.where), dtype)
         value = (
             float(value) if dtype in ("f32", "f64", "f16", "bf16") else bool(value) if dtype == "b8" else int(value)
         )
@@ -186,7 +188,7 @@ class Lowering:
         """A whole number read from memory as a coordinate of a dim of `size`: checked; negative ones wrapped, or
         refused."""
         e = self.cast(e, "i64")
-        limit = self.cons.index(size) if isinstance(size, Index) else self.const(size, "i64")
+        limit = self.const(size, "i64")
         return ix.index(Val(self.op("bound" if wrap else "inside", e, limit, dtype="i64", attr=label), size))
 
     # ---- kernels ----------------------------------------------------------------------------------------------------
@@ -245,11 +247,12 @@ class Lowering:
         if v.map is None:
             return View(b.name, b.shape, b.stride)
         flat = ix.linear(v.map, b.stride)
-        if all(type(a) in (ix.Var, ix.Sym) for a, _ in flat.terms):
+        if ix.axis_terms(flat) is not None:
             stride = contiguous_stride(v.shape)
             stride = tuple(s if n == 1 else flat.coefficient(f"d{i}") for i, (n, s) in enumerate(zip(v.shape, stride)))
-            if min(stride, default=0) >= 0:
-                return View(b.name, v.shape, stride, flat.const)
+            if all(ix.at_least(ix.index(s), 0, {}) for s in stride):
+                first = ix.substitute(flat, {f"d{i}": ix.ZERO for i in range(len(v.shape))}, {})
+                return View(b.name, v.shape, stride, ix.size_of(first))
         return self.as_view(self.copy(v))
 
     def copy(self, v: Value, stride: tuple | None = None) -> Value:
@@ -295,6 +298,11 @@ def ir_dtype(spec: Spec) -> str:
     return SHORT.get(spec.dtype) or str(spec.dtype)
 
 
+def number_dtype(value: bool | int | float | Index) -> str:
+    """The dtype of a Python number; a size is a whole number."""
+    return "b8" if isinstance(value, bool) else "i64" if isinstance(value, (int, Index)) else "f32"
+
+
 def promote(args: list[Any]) -> str:
     """The dtype in which torch computes a comparison of these values: dims beat 0-dims, those beat numbers, within a
     category."""
@@ -302,9 +310,7 @@ def promote(args: list[Any]) -> str:
     for a in args:
         level = 2 if not isinstance(a, Value) else 1 if not a.shape else 0
         dtype = (
-            a.dtype
-            if isinstance(a, Value)
-            else "b8" if isinstance(a, bool) else "i64" if isinstance(a, int) else "f32"
+            a.dtype if isinstance(a, Value) else number_dtype(a)
         )
         levels[level] = dtype if levels[level] is None else _promote(levels[level], dtype)
     best = None

@@ -54,14 +54,19 @@ def unify(a: tuple, b: tuple, sizes: dict[str, Any], found: Alignment) -> bool:
 
 def _mixed(x: ix.Index, y: ix.Index, sizes: dict[str, Any], found: Alignment) -> bool:
     """Equates 64*h + e with 64*k + f; False when they are not alike."""
-    if len(x.terms) != len(y.terms) or len(x.terms) < 2 or x.const != y.const:
+    if len(x.terms) != len(y.terms) or len(x.terms) < 2:
         return False
-    pairs = list(zip(sorted(x.terms, key=lambda t: t[1]), sorted(y.terms, key=lambda t: t[1])))
+    left, right = ix.axis_terms(x), ix.axis_terms(y)
+    if left is None or right is None or len(left) != len(right):
+        return False
     names = []
-    for (a, c), (b, d) in pairs:
-        if c != d or type(a) is not ix.Var or type(b) is not ix.Var or sizes[a.parts[0]] != sizes[b.parts[0]]:
+    by_stride = [sorted(terms, key=lambda t: ix.hint(t[1])) for terms in (left, right)]
+    for (a, c), (b, d) in zip(*by_stride):
+        if c != d or sizes[a] != sizes[b]:
             return False
-        names.append((a.parts[0], b.parts[0]))
+        names.append((a, b))
+    if ix.substitute(x, {a: ix.var(b) for a, b in names}, sizes) != y:
+        return False
     if any(found.axes.get(a, b) != b for a, b in names):
         return False
     found.axes.update(names)

@@ -6,6 +6,7 @@ threads.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -105,15 +106,10 @@ def pair(axes: tuple[Axis, ...], used: set[ix.Index]) -> tuple[Axis, Axis] | Non
                 x is y
                 or x.kind != y.kind
                 or x.kind == "scan"
-                or not isinstance(y.size, int)
-                or not isinstance(x.size, int)
             ):
                 continue
             if all(i.coefficient(x.name) == i.coefficient(y.name) * y.size for i in used):
-                names = {x.name, y.name}
-                if not any(
-                    ix.variables(ix.index(a)) & names for i in used for a, _ in i.terms if type(a) is not ix.Var
-                ):
+                if not any(i.within_atoms(a.name) for i in used for a in (x, y)):
                     return x, y
     return None
 
@@ -125,13 +121,13 @@ def collapse(k: Kernel, cons: Cons) -> Kernel:
         if found is None:
             break
         x, y = found
-        k = replace(k, axes=tuple(replace(a, size=x.size * y.size) if a is y else a for a in k.axes if a is not x),
+        k = replace(k, axes=tuple(replace(a, size=ix.size_of(x.size * y.size)) if a is y else a for a in k.axes if a is not x),
                     passes=tuple(_without(p, x, cons) for p in k.passes))
     passes = []
     for p in k.passes:
         while (found := pair(p.axes, indices(p))) is not None:
             x, y = found
-            axes = tuple(replace(a, size=x.size * y.size) if a is y else a for a in p.axes if a is not x)
+            axes = tuple(replace(a, size=ix.size_of(x.size * y.size)) if a is y else a for a in p.axes if a is not x)
             p = _without(replace(p, axes=axes), x, cons)
         passes.append(p)
     return replace(k, passes=tuple(passes))
@@ -187,7 +183,7 @@ def best_axis(p: Pass, axes: tuple[Axis, ...]) -> str | None:
 def by_stride(axes: tuple[Axis, ...], p: Pass) -> list[Axis]:
     """Axes with the largest stride first: of the pass's stores, else of its loads."""
     accesses = [s.coords[0] for s in p.stores] or [e.attr[0] for e in loads(p.roots())]
-    return sorted(axes, key=lambda a: -max((abs(c.coefficient(a.name)) for c in accesses), default=0))
+    return sorted(axes, key=lambda a: -max((abs(ix.hint(c.coefficient(a.name))) for c in accesses), default=0))
 
 
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target) -> tuple[Kernel, Schedule]:
@@ -207,12 +203,17 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
         parallel, unit = (
             ((first.name,), max(1, work // max(1, points([first])))) if first.kind == "parallel" else ((), 1)
         )
-    elif rows < target.threads and can_split(k, buffers):
+    elif rows < target.threads and known(k.axes) and can_split(k, buffers):
         parallel, split = (), target.threads
-    if work * rows < 2 * GRAIN:
+    if work * rows < 2 * GRAIN and known(a for p in k.passes for a in (*k.axes, *p.axes)):
         parallel, split = (), 0
     grain = max(1, -(-GRAIN // unit)) * (block[1] if block else 1)
     return k, Schedule(parallel, grain, passes, block, split)
+
+
+def known(axes: Iterable[Axis]) -> bool:
+    """Whether all sizes are numbers: then how many points there are decides what is worth a thread."""
+    return all(isinstance(a.size, int) for a in axes)
 
 
 def order_pointwise(k: Kernel) -> Kernel:
@@ -233,7 +234,7 @@ def transposed(p: Pass, axes: tuple[Axis, ...], inner: str | None) -> str | None
     """An axis along which some load is contiguous that strides along `inner`; both long enough for tiles."""
     sizes = {a.name: points([a]) for a in axes}
     for e in loads(p.roots()):
-        if abs(e.attr[0].coefficient(inner)) > 1:
+        if abs(ix.hint(e.attr[0].coefficient(inner))) > 1:
             for a in axes:
                 if a.name != inner and e.attr[0].coefficient(a.name) == 1 and min(sizes[a.name], sizes[inner]) >= TILE:
                     return a.name
@@ -274,8 +275,8 @@ def column_block(k: Kernel) -> tuple[str, int] | None:
         return None
     if len(k.passes) == 1 and not k.passes[0].reduces:
         return None
-    size = points([k.axes[-1]])
-    return k.axes[-1].name, min(COLUMNS, size)
+    size = k.axes[-1].size
+    return k.axes[-1].name, min(COLUMNS, size) if isinstance(size, int) else COLUMNS
 
 
 def schedule_pass(k: Kernel, p: Pass, block: tuple[str, int] | None, target: Target) -> PassSchedule:

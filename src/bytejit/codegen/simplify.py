@@ -156,10 +156,10 @@ def written(k: Kernel) -> list[str]:
 
 
 def points(axes: Iterable[Axis]) -> int:
-    """Number of points of a loop nest; an unknown size counts as 64."""
+    """Number of points of a loop nest; a symbolic size counts as its hint."""
     n = 1
     for a in axes:
-        n *= a.size if isinstance(a.size, int) else 64
+        n *= ix.hint(a.size)
     return n
 
 

@@ -21,7 +21,7 @@ class Cuts:
 
     def __init__(self) -> None:
         self.parent: dict[Place, Place] = {}
-        self.at: dict[Place, set[int]] = {}
+        self.at: dict[Place, set[ix.Size]] = {}
 
     def find(self, p: Place) -> Place:
         """The class of a place."""
@@ -39,19 +39,25 @@ class Cuts:
             self.parent[b] = a
             self.at[a] = self.at.pop(a, set()) | self.at.pop(b, set())
 
-    def cut(self, p: Place, stride: int) -> None:
+    def cut(self, p: Place, stride: ix.Size) -> None:
         """Some access treats elements below and above `stride` apart."""
-        self.at.setdefault(self.find(p), set()).add(stride)
+        self.at.setdefault(self.find(p), set()).add(ix.size_of(stride))
 
-    def factors(self, p: Place, size: Any) -> list[int] | None:
+    def factors(self, p: Place, size: Any) -> list[ix.Size] | None:
         """Sizes, slowest first, into which an axis of `size` is cut; None: it stays whole."""
-        strides = sorted(s for s in self.at.get(self.find(p), ()) if isinstance(size, int) and 1 < s < size)
+        strides = sorted((s for s in self.at.get(self.find(p), ()) if s != size and _may_cut(s, size)), key=ix.hint)
         if not strides:
             return None
         chain = [1, *strides, size]
-        if any(b % a for a, b in zip(chain, chain[1:])):
-            return None
-        return [b // a for a, b in zip(chain, chain[1:])][::-1]
+        parts = [ix.quotient(b, a) for a, b in zip(chain, chain[1:])]
+        return None if None in parts or 1 in parts else parts[::-1]
+
+
+def _may_cut(stride: ix.Size, size: ix.Size) -> bool:
+    """Whether a stride is one that can lie inside an axis: for numbers 1 < stride < size."""
+    if isinstance(stride, int) and isinstance(size, int):
+        return 1 < stride < size
+    return stride != 1 and ix.hint(stride) <= ix.hint(size)
 
 
 def accesses(k: Kernel) -> Iterator[tuple[str, tuple]]:
@@ -66,16 +72,17 @@ def accesses(k: Kernel) -> Iterator[tuple[str, tuple]]:
                 yield "", (e.attr,)
 
 
-def radix(c: ix.Index, sizes: dict[str, Any]) -> list[int] | None:
+def radix(c: ix.Index, sizes: dict[str, Any]) -> list[ix.Size] | None:
     """Strides of a coordinate that is several axes in mixed radix (64*h + e with e:64); None when it is not."""
-    if c.const or len(c.terms) < 2 or any(type(a) is not ix.Var for a, _ in c.terms):
+    terms = ix.axis_terms(c) if len(c.terms) > 1 else None
+    if not terms or len(terms) < 2 or c.const or any(not ix.variables(ix.index(a)) for a, _ in c.terms):
         return None
-    parts = sorted((coefficient, sizes.get(a.parts[0])) for a, coefficient in c.terms)
-    step = 1
+    parts = sorted(((coefficient, sizes.get(name)) for name, coefficient in terms), key=lambda p: ix.hint(p[0]))
+    step: ix.Size = 1
     for coefficient, size in parts:
-        if coefficient != step or not isinstance(size, int):
+        if coefficient != step or size is None:
             return None
-        step *= size
+        step = ix.size_of(step * size)
     return [s for s, _ in parts[1:]]
 
 
@@ -102,16 +109,16 @@ def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None
         for s in strides:
             cuts.cut((b.name, d), s)
     for a in ix.atoms(c):
-        if type(a) in (ix.Div, ix.Mod) and isinstance(a.parts[1], int):
+        if type(a) in (ix.Div, ix.Mod):
             x = a.parts[0]
             if len(x.terms) == 1 and not x.const and x.terms[0][1] == 1:
                 inner, step = x.terms[0][0], 1
-                if type(inner) is ix.Div and isinstance(inner.parts[1], int) and len(inner.parts[0].terms) == 1:
+                if type(inner) is ix.Div and len(inner.parts[0].terms) == 1:
                     step, x = inner.parts[1], inner.parts[0]
                     inner = x.terms[0][0]
                 if type(inner) is ix.Var and x.terms[0][1] == 1 and not x.const:
                     cuts.cut(inner.parts[0], step * a.parts[1])
-                    if step > 1:
+                    if step != 1:
                         cuts.cut(inner.parts[0], step)
 
 
