@@ -112,3 +112,62 @@ def test_numpy_branch(x):
 def test_numpy_index(i, x):
     """Indexing with numpy arrays and numpy ints"""
     return x[i.numpy()], x[np.int64(2)], [1, 2, 3][np.int64(1)]
+
+
+@case(F(4), 5, graphs=1)
+def test_arrays_of_known_values(x, n):
+    """Arrays of known values: made, computed, written and read while tracing"""
+    a = np.arange(n) * 2
+    b = np.zeros((n, 2), dtype=np.int32)
+    b[1:, 0] = a[1:]
+    b[0] += 3
+    view = b.T
+    view[1] = 7
+    a.sort()
+    total = sum(int(v) for v in a) + len(b) + int((a > 2).sum()) + (4 in a)
+    return x * total + float(np.log(float(n) + 1)), b[0].tolist(), b.shape, str(b.dtype), -a.max(), np.lcm(4, 6), a.mean()
+
+
+@case(F(4), graphs=1)
+def test_array_leaves(x):
+    """An array made inside leaves: a new one for each call"""
+    table = np.linspace(0.0, 1.0, 4)
+    mask = np.stack([table > 0.5, table < 2])
+    return x + 1, table, {"mask": mask}
+
+
+@case(F(4), graphs=1)
+def test_array_becomes_tensor(x):
+    """`torch.tensor`, `torch.from_numpy`, `torch.as_tensor` of an array made inside"""
+    a = np.array([[1.5, 2.0], [3.0, 4.0]])
+    ones = torch.from_numpy(np.ones(4, dtype=np.float32))
+    return torch.tensor(a), ones + x, torch.as_tensor(a.astype(np.int64), dtype=torch.int32)
+
+
+@case(F(4))
+def test_array_shared_with_tensor(x):
+    """An array made inside and a tensor on its memory, both written"""
+    a = np.zeros(4, dtype=np.float32)
+    t = torch.from_numpy(a)
+    t += x
+    a[0] = 9
+    return t, a
+
+
+@case(F(4))
+def test_arrays_that_share_memory_leave(x):
+    """An array made inside leaves with a view of it"""
+    a = np.zeros(4)
+    return x + 1, a, a[1:]
+
+
+@case(F(4), 0)
+def test_numpy_raises_and_warns(x, n):
+    """numpy's exceptions and warnings on known values"""
+    try:
+        a = np.zeros(3) + np.zeros(2 + n)
+    except ValueError as e:
+        a = str(e)
+    with np.errstate(divide="ignore"):
+        low = np.log(np.float64(n))
+    return x * 2, a, low

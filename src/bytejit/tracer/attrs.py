@@ -15,6 +15,7 @@ from .signals import Break, Raised
 from .values import (
     NONE,
     NULL,
+    ArrayVar,
     CellVar,
     DictVar,
     FuncVar,
@@ -117,6 +118,8 @@ class Attributes:
             if v.content is None:
                 raise self.raised(ValueError("Cell is empty"))
             return v.content
+        if isinstance(v, ArrayVar) and (known := self.array_getattr(v, name)) is not None:
+            return known
         found, owner = class_lookup(cls, name)
         if found is MISSING:
             raise self.no_attribute(cls.__name__, name)

@@ -5,6 +5,8 @@ import functools
 import inspect
 import types
 
+import numpy
+
 from ..registry import MARKED
 from ..source import Attr, CallOf, Ref
 from .attrs import class_lookup
@@ -260,6 +262,8 @@ class Calls:
         if type(value) in (set, frozenset):
             return SetVar({v: self.model(v) for v in value}, type(value))
         return self.constant(value)
+        if isinstance(value, numpy.ndarray):
+            return self.array(value)
 
     # ---- classes ----------------------------------------------------------------------------------------------------
     def instantiate(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:

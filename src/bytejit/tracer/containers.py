@@ -9,14 +9,15 @@ import numpy
 import torch
 
 from .signals import Break
-from .values import DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
+from .values import ArrayVar, DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
 
 # immutable values whose operations may be carried out at trace time
 NUMPY_SCALARS = frozenset(c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))
 VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *NUMPY_SCALARS})
 CONSTANT_TYPES = VALUE_TYPES | frozenset({
     int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), range, torch.dtype,
-    torch.device, torch.layout, torch.memory_format, torch.qscheme, types.CodeType, torch.finfo, torch.iinfo})
+    torch.device, torch.layout, torch.memory_format, torch.qscheme, types.CodeType, torch.finfo, torch.iinfo}) | {
+    type(numpy.dtype(c)) for c in NUMPY_SCALARS}
 
 
 def is_constant(obj: object) -> bool:
@@ -93,6 +94,8 @@ def key_of(t, var: Var):
             if var.real is not None or not isinstance(cls_hash, types.FunctionType):
                 raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
             return ByHash(t, var)
+    if isinstance(var, ArrayVar):
+        raise t.raised(TypeError("unhashable type: 'numpy.ndarray'"))
     if isinstance(var, MethodVar):
         raise Break("a bound method as a key")
     if isinstance(var, TensorVar) and var.real is not None:
@@ -120,6 +123,8 @@ def to_python(t, var: Var, *, classes: bool = False) -> object:
             return {to_python(t, k, classes=classes): to_python(t, v, classes=classes) for k, v in var.items.values()}
     if isinstance(var, SetVar):
         return var.cls(to_python(t, v, classes=classes) for v in var.items.values())
+    if isinstance(var, ArrayVar) and not var.shared:
+        return var.array
     if isinstance(var, SliceVar):
         return slice(*(to_python(t, v, classes=classes) for v in var.parts))
     if isinstance(var, InstanceVar) and isinstance(var.base, Known) and var.real is not None:

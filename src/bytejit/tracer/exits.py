@@ -5,10 +5,13 @@ import collections
 import functools
 import types
 
+import numpy
+
 from ..source import Cell
 from .containers import is_constant
 from .values import (
     NULL,
+    ArrayVar,
     CellVar,
     DictVar,
     DictView,
@@ -54,6 +57,7 @@ class Rebuild:
         self.count = 0
         self.at = None
         self.kept_cells: set[int] = set()
+        self.arrays: list[ArrayVar] = []
         self.returns = False        # whether the region ends by returning from the function
 
     # ---- which tensors leave: found by a dry run of the same code ----------------------------------------------------
@@ -61,6 +65,7 @@ class Rebuild:
         """Statements; `answer(expressions) -> str` makes the last one."""
         self.at, self.lines, self.fills, self.names, self.count = printer, [], [], {}, 0
         self.kept_cells = set()
+        self.arrays = []
         values = [self.value(v) for v in leaving]
         effects = self.effects()
         return "\n".join([*self.lines, *effects, answer(values)])
@@ -222,6 +227,18 @@ class Rebuild:
 
     def super(self, v: SuperVar) -> str:
         return f"super({self.bind(v.cls)}, {self.value(v.obj)})"
+
+    def array(self, v: ArrayVar) -> str:
+        """A numpy array of known values: a copy of its own for each call."""
+        for other in self.arrays:
+            if other is not v and numpy.may_share_memory(other.array, v.array):
+                raise CannotRebuild("numpy arrays that share memory", max(v.step, other.step))
+        if v.shared:
+            raise CannotRebuild("a numpy array that shares memory with a tensor", v.step)
+        self.arrays.append(v)
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(v.array)}.copy('K')")
+        return name
 
     def instance(self, v: InstanceVar) -> str:
         name = self.new_name(v)
@@ -402,7 +419,8 @@ class Rebuild:
         return [f"setattr({target}, {n!r}, {self.value(x)})" for n, x in v.attrs.items()]
 
 
-MAKERS = {SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
+MAKERS = {ArrayVar: Rebuild.array,
+          SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
           CellVar: Rebuild.cell, FuncVar: Rebuild.function, MethodVar: Rebuild.method, SuperVar: Rebuild.super,
           InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator,
           PropertyVar: Rebuild.descriptor, TracebackVar: Rebuild.traceback}

@@ -8,7 +8,7 @@ import torch
 from .containers import is_constant
 from .operators import class_attribute
 from .signals import Break, Raised
-from .values import NONE, DictVar, DictView, GenVar, InstanceVar, IterVar, Known, SeqVar, SetVar, TensorVar, Var
+from .values import NONE, ArrayVar, DictVar, DictView, GenVar, InstanceVar, IterVar, Known, SeqVar, SetVar, TensorVar, Var
 
 
 class Iteration:
@@ -42,6 +42,8 @@ class Iteration:
                 raise self.raised(TypeError("iteration over a 0-d tensor"))
             rows = self.call_tensor_op(torch.unbind, [v], {})
             return IterVar("seq", {"seq": rows, "at": 0}, self.steps)
+        if isinstance(v, ArrayVar):
+            return IterVar("seq", {"seq": self.array_call(list, [v]), "at": 0}, self.steps)
         if isinstance(v, InstanceVar):
             return self._instance_iter(v)
         raise self.raised(TypeError(f"'{self.type_of(v).__name__}' object is not iterable"))
@@ -75,7 +77,7 @@ class Iteration:
 
     def has_iter(self, v: Var) -> bool:
         v = self.real(v)
-        if isinstance(v, (SeqVar, SetVar, DictVar, DictView, IterVar, GenVar, TensorVar)):
+        if isinstance(v, (SeqVar, SetVar, DictVar, DictView, IterVar, GenVar, TensorVar, ArrayVar)):
             return True
         cls = self.type_of(v)
         return class_attribute(cls, "__iter__") is not None or class_attribute(cls, "__getitem__") is not None

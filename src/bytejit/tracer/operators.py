@@ -4,6 +4,7 @@ from __future__ import annotations
 import operator
 import types
 
+import numpy
 import torch
 
 from .attrs import MISSING, class_lookup
@@ -11,6 +12,7 @@ from .containers import NotConstant, is_constant, key_of, to_python
 from .signals import Break
 from .values import (
     NONE,
+    ArrayVar,
     DictVar,
     DictView,
     InstanceVar,
@@ -48,11 +50,14 @@ class Operators:
             return self.constant(function(*args))
         except Exception as e:
             raise self.raised(e) from None
+        return self.array(result) if isinstance(result, numpy.ndarray) else self.constant(result)
 
     # ---- arithmetic -------------------------------------------------------------------------------------------------
     def binary(self, name: str, a: Var, b: Var, in_place: bool = False) -> Var:
         if isinstance(a, Known) and isinstance(b, Known) and (is_constant(a.obj) and is_constant(b.obj)):
             return self.fold(FUNCTIONS[name], a.obj, b.obj)
+        if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
+            return self.array_call((IN_PLACE if in_place else FUNCTIONS)[name], [a, b])
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             if not self.overloads(a, name) and not self.overloads(b, name):
                 return self.tensor_binary(name, a, b, in_place)
@@ -161,6 +166,8 @@ class Operators:
         return None if isinstance(result, Known) and result.obj is NotImplemented else result
 
     def unary(self, name: str, v: Var) -> Var:
+        if isinstance(v, ArrayVar):
+            return self.array_call(UNARY[name], [v])
         if isinstance(v, TensorVar):
             return self.call_tensor_op(UNARY[name], [v], {})
         if isinstance(v, Known) and is_constant(v.obj):
@@ -174,6 +181,8 @@ class Operators:
     # ---- comparison ----------------------------------------------------------------------------------------------------
     def compare(self, name: str, a: Var, b: Var) -> Var:
         a, b = self.real(a), self.real(b)
+        if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
+            return self.array_call(COMPARISONS[name], [a, b])
         if isinstance(a, Known) and isinstance(b, Known):
             if is_constant(a.obj) and is_constant(b.obj):
                 return self.fold(COMPARISONS[name], a.obj, b.obj)
@@ -283,6 +292,8 @@ class Operators:
             if any(k not in v.deleted for k in v.items):
                 return True
             return self.length(v) > 0
+        if isinstance(v, ArrayVar):
+            return self.const(self.array_call(bool, [v]))
         if isinstance(v, InstanceVar):
             return self._instance_truth(v)
         return True
@@ -329,6 +340,8 @@ class Operators:
             return self._sequence_item(container, key)
         if isinstance(container, DictVar):
             return self.dict_item(container, key)
+        if isinstance(container, ArrayVar):
+            return self.array_call(operator.getitem, [container, key])
         if isinstance(container, Known):
             return self._known_item(container, key)
         if isinstance(container, InstanceVar):
@@ -409,6 +422,8 @@ class Operators:
         container, key = self.real(container), self.real(key)
         if isinstance(container, TensorVar):
             self.call_tensor_op(operator.setitem, [container, self._plain_index(key), value], {})
+        elif isinstance(container, ArrayVar):
+            self.array_call(operator.setitem, [container, key, value])
         elif isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
             self.touch(container)
             try:
@@ -461,6 +476,8 @@ class Operators:
             return key_of(self, item) in container.items
         if isinstance(container, DictView) and container.kind == "keys":
             return self.contains(container.owner, item)
+        if isinstance(container, ArrayVar):
+            return self.const(self.array_call(operator.contains, [container, item]))
         if isinstance(container, SeqVar):
             return any(self.equal(v, item) for v in list(container.items))
         if isinstance(container, Known) and is_constant(container.obj):
@@ -495,6 +512,8 @@ class Operators:
             return self.length(v.owner)
         if isinstance(v, TensorVar):
             return self.const(self.call_tensor_op(len, [v], {}))
+        if isinstance(v, ArrayVar):
+            return self.const(self.array_call(len, [v]))
         if isinstance(v, Known) and is_constant(v.obj):
             return self.fold(len, v.obj).obj
         if isinstance(v, InstanceVar):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 
 from ..fake import FakeMode
@@ -32,6 +33,7 @@ from . import (  # noqa: F401 (each registers its rows)
     raising,
     torch_state,
 )
+from .arrays import Arrays
 from .attrs import Attributes
 from .calls import Calls
 from .classes import Classes
@@ -48,6 +50,7 @@ from .tensors import Tensors
 from .values import (
     NONE,
     NULL,
+    ArrayVar,
     CellVar,
     DictVar,
     DictView,
@@ -113,7 +116,7 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks):
+class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays):
     """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
 
     def __init__(self, job: Job, stop_at: int | None = None):
@@ -126,6 +129,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.memo: dict = {}
         self.keep: list = []
         self.stores: dict = {}
+        self.arrays: dict[int, ArrayVar] = {}
         self.overlapping: list = []
         self.storages: dict[int, list[TensorVar]] = {}
         self.places: dict[tuple, Where] = {}
@@ -429,7 +433,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         return bound
 
 
-PYTHON_TYPES = {CellVar: types.CellType, FuncVar: types.FunctionType, MethodVar: types.MethodType, SliceVar: slice,
-                GenVar: types.GeneratorType, SuperVar: super, TracebackVar: types.TracebackType}
+PYTHON_TYPES = {
+    ArrayVar: numpy.ndarray, CellVar: types.CellType, FuncVar: types.FunctionType, MethodVar: types.MethodType,
+    SliceVar: slice, GenVar: types.GeneratorType, SuperVar: super, TracebackVar: types.TracebackType}
 ITERATOR_TYPES = {"seq": type(iter([])), "reversed": type(reversed([])), "dict": type(iter({})), "range": type(iter(range(0))),
                   "enumerate": enumerate, "zip": zip, "map": map, "filter": filter}

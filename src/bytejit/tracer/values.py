@@ -171,6 +171,19 @@ class MethodVar(Var):
         return f"MethodVar({self.func}, {self.self})"
 
 
+class ArrayVar(Var):
+    """A numpy array made in the trace (see arrays.py). `shared`: a tensor of the graph has its memory."""
+
+    __slots__ = ("array", "step", "shared")
+
+    def __init__(self, array, step=0):
+        super().__init__(None)
+        self.array, self.step, self.shared = array, step, False
+
+    def __repr__(self) -> str:
+        return f"ArrayVar({self.array.dtype}{list(self.array.shape)})"
+
+
 DELETED = Null()
 
 

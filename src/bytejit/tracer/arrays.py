@@ -1,0 +1,133 @@
+"""numpy arrays made in the trace from known values: numpy itself computes them while tracing.
+
+An array that leaves the region is copied anew at each call. An array that came to share memory with a tensor, or an
+array from outside, is not known here: code that reads it breaks the graph.
+"""
+from __future__ import annotations
+
+import types
+import warnings
+
+import numpy
+import torch
+
+from .calls import HANDLERS, describe
+from .containers import NotConstant, to_python
+from .signals import Break
+from .values import ArrayVar, DictVar, Known, SeqVar, Var
+
+# functions of numpy that read or write files, set numpy's own state, or call back
+NOT_FOLDED = set(
+    """load save savez savez_compressed savetxt loadtxt genfromtxt fromfile fromregex memmap set_printoptions
+    get_printoptions seterr geterr seterrcall geterrcall setbufsize getbufsize info show_config show_runtime test
+    frompyfunc apply_along_axis apply_over_axes piecewise fromfunction fromiter frombuffer from_dlpack
+    get_include""".split())
+FIELDS = {"shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "T", "mT", "real", "imag"}
+NOT_FOLDED_METHODS = {"tofile", "dump", "dumps", "setflags", "__reduce__", "__reduce_ex__", "__setstate__", "__array_wrap__",
+                      "__array_finalize__", "__array_ufunc__", "__array_function__", "__array_interface__", "__dlpack__",
+                      "__new__", "__getattribute__", "__setattr__", "__delattr__", "__init__", "__iter__", "byteswap"}
+# methods that answer a Python number, or nothing, and leave the array as it is
+READERS = {"item", "tolist", "tobytes", "__len__", "__bool__", "__int__", "__float__", "__index__", "__complex__",
+           "__contains__", "__str__", "__repr__", "__format__", "any", "all"}
+LARGEST = 4096        # items of an array that becomes a tensor of the graph
+
+
+class Arrays:
+    """The part of the tracer that deals in numpy arrays."""
+
+    def array(self, real: numpy.ndarray) -> Var:
+        """The Var of an array that belongs to the trace."""
+        if real.dtype.hasobject or type(real) is not numpy.ndarray:
+            raise Break(f"a numpy array of {real.dtype}" if real.dtype.hasobject else f"a {type(real).__name__}")
+        known = self.arrays.get(id(real))
+        if known is None:
+            known = self.arrays[id(real)] = ArrayVar(real, self.steps)
+        return known
+
+    def array_call(self, function, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
+        """function(*args, **kwargs) of numpy, now. Raises: Break where a value is not known, Raised with numpy's exception."""
+        try:
+            real_args = [to_python(self, a) for a in args]
+            real_kwargs = {k: to_python(self, v) for k, v in (kwargs or {}).items()}
+        except NotConstant as e:
+            raise Break(f"a call of {describe(function)} with {e}") from None
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                result = function(*real_args, **real_kwargs)
+            except Exception as e:
+                raise self.raised(e) from None
+        if said:
+            raise Break(f"{describe(function)} warns: {said[0].message}")
+        if getattr(function, "__name__", "") not in READERS:
+            self.mutations += 1             # it may have written an array
+        return self.array_result(result)
+
+    def array_result(self, value) -> Var:
+        if isinstance(value, numpy.ndarray):
+            return self.array(value)
+        if type(value) in (list, tuple) and any(isinstance(v, numpy.ndarray) for v in value):
+            return SeqVar([self.array_result(v) for v in value], type(value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return SeqVar([self.array_result(v) for v in value], type(value))
+        if isinstance(value, dict) and any(isinstance(v, numpy.ndarray) for v in value.values()):
+            return DictVar({k: (Known(k), self.array_result(v)) for k, v in value.items()})
+        return self.model(value)
+
+    def array_getattr(self, v: ArrayVar, name: str) -> Var | None:
+        """An attribute that is known, None for what is looked up on the class."""
+        if name in FIELDS:
+            return self.array_call(lambda a: getattr(a, name), [v])
+        if isinstance(vars(numpy.ndarray).get(name), types.GetSetDescriptorType):
+            raise Break(f"reading the attribute {name} of a numpy array")
+        return None
+
+    def array_to_tensor(self, v: ArrayVar) -> list:
+        """The items as nested lists, for a tensor of the graph. Raises: Break."""
+        if v.array.size > LARGEST or v.array.size == 0:
+            raise Break(f"a numpy array of {v.array.size} items made a tensor")
+        if v.shared:
+            raise Break("a numpy array that shares memory with a tensor")
+        return v.array.tolist()
+
+
+def _tensor_of(function, shares: bool):
+    def make(t, args, kwargs):
+        v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        if not isinstance(v, ArrayVar):
+            if function is torch.from_numpy:
+                raise Break(f"torch.from_numpy of {v!r}")
+            return t.call_tensor_op(function, args, kwargs)
+        try:
+            dtype = torch.from_numpy(v.array).dtype
+        except TypeError as e:
+            raise t.raised(e) from None
+        data = t.model(t.array_to_tensor(v))
+        if shares:
+            for other in t.arrays.values():
+                if numpy.may_share_memory(other.array, v.array):
+                    other.shared = True
+            t.mutations += 1
+        named = {k: a for k, a in kwargs.items() if k not in ("data", "obj")}
+        if "dtype" not in named or isinstance(named["dtype"], Known) and named["dtype"].obj is None:
+            named["dtype"] = Known(dtype)
+        return t.call_tensor_op(torch.tensor, [data, *args[1:]], named)
+    HANDLERS[function] = make
+
+
+for _function, _shares in ((torch.tensor, False), (torch.as_tensor, True), (torch.asarray, True), (torch.from_numpy, True)):
+    _tensor_of(_function, _shares)
+
+
+def _folded(function):
+    HANDLERS[function] = lambda t, args, kwargs: t.array_call(function, args, kwargs)
+
+
+for _space in (numpy, numpy.linalg, numpy.fft):
+    for _name, _value in vars(_space).items():
+        if callable(_value) and not isinstance(_value, type) and not _name.startswith("_") and _name not in NOT_FOLDED:
+            _folded(_value)
+for _name, _value in vars(numpy.ndarray).items():
+    if isinstance(_value, (types.MethodDescriptorType, types.WrapperDescriptorType)) and _name not in NOT_FOLDED_METHODS:
+        _folded(_value)
+
