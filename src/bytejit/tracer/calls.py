@@ -118,6 +118,7 @@ class Calls:
             raise Break(f"the async function {fn.qualname}")
         if self.frame is not None and self.frame.depth > MAX_DEPTH:
             raise Break(f"calls nested more than {MAX_DEPTH} deep")
+        self.call_step()
         frame = Frame(code, fn.globals, self.frame, fn)
         self.set_up(frame, bind(self, fn, args, kwargs), fn.closure)
         if code.co_flags & inspect.CO_GENERATOR:
@@ -261,9 +262,9 @@ class Calls:
             return DictVar({k: (self.model(k), self.model(v)) for k, v in value.items()})
         if type(value) in (set, frozenset):
             return SetVar({v: self.model(v) for v in value}, type(value))
-        return self.constant(value)
         if isinstance(value, numpy.ndarray):
             return self.array(value)
+        return self.constant(value)
 
     # ---- classes ----------------------------------------------------------------------------------------------------
     def instantiate(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:

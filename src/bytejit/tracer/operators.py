@@ -47,7 +47,7 @@ class Operators:
     def fold(self, function, *args):
         """Run a pure function on constants now. Raises: Raised with its exception."""
         try:
-            return self.constant(function(*args))
+            result = function(*args)
         except Exception as e:
             raise self.raised(e) from None
         return self.array(result) if isinstance(result, numpy.ndarray) else self.constant(result)
