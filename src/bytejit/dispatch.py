@@ -120,9 +120,11 @@ class SiteState:
                 self._cell.clear()
 
     def add(self, entry: Entry) -> None:
-        """Try this entry first from now on."""
+        """Try this entry first from now on; a quiet one (see quiet.py) last."""
         with self._lock:
-            self.entries = (entry, *(e for e in self.entries if e is not entry))
+            others = [e for e in self.entries if e is not entry]
+            quiet = [e for e in (entry, *others) if hasattr(e, "quiet")]
+            self.entries = (*(e for e in (entry, *others) if not hasattr(e, "quiet")), *quiet)
             self._last = entry
             self.arm()
 
@@ -179,7 +181,7 @@ class SiteState:
         for entry in self.entries[1:]:
             answer = entry(*args)
             if answer is not MISS:
-                if self._last is entry:
+                if self._last is entry and not hasattr(entry, "quiet"):
                     with self._lock:
                         if entry in self.entries:
                             self.add(entry)
@@ -190,6 +192,8 @@ class SiteState:
     def _dispatcher(self) -> Callable[..., Answer]:
         if not self.entries:
             return self.miss
+        if len(self.entries) == 1 and hasattr(self.entries[0], "quiet"):
+            return self.entries[0].quiet.alone(self.miss)
         count = self.flat + len(self.rewritten.original.co_cellvars) + len(self.rewritten.original.co_freevars)
         return chain_maker(count)(self.entries[0], self.miss if len(self.entries) == 1 else self._others, MISS)
 
@@ -242,6 +246,12 @@ class Sites:
     def arm_start(self) -> None:
         """Arm the function's start."""
         self.state(self.rewritten.start).arm()
+
+    def forget(self, point_id: int) -> None:
+        """A site that gave up without entries may be armed again."""
+        state = self.states.get(point_id)
+        if state is not None and not state.entries and not state.frozen:
+            self.states.pop(point_id)
 
     def arm_after(self, point_id: int) -> None:
         """Arm the sites that can be reached first from a point on; those that are armed or gave up stay as they are."""

@@ -14,11 +14,13 @@ from .dispatch import COVERED, MISS, UNBOUND, Sites, SiteState, own_exit
 from .errors import BackendFailed, CannotRewrite, Unsupported, backend_name, note_place
 from .inspection import with_source
 from .options import Settings
+from .quiet import Quiet
 from .source import ModuleBuffer, ModuleParam, params_of
 from .tracer.guard_code import compile_entry
+from .tracer.signals import TooLong
 from .tracer.trace import Trace, trace
 from .tracer.tracer import Job
-from .trampoline import rewrite
+from .trampoline import in_loop, rewrite
 from .where import Where, where_of
 
 # owner: handle_of; size: one a living compiled (code, globals, settings); an item goes with its last compiled function
@@ -60,6 +62,7 @@ class Function:
         self.rewritten = rewrite(code)
         self.sites = Sites(self.rewritten, self.compile)
         self.dead: set[int] = set()
+        self.quiet: dict[int, Quiet] = {}
         self.given_up: list[tuple[weakref.ref, ...]] = []
         self.failures: dict[int, str] = {}
         self.where = where_of(code)
@@ -79,7 +82,9 @@ class Function:
         modules = modules_among(args)
         if state.point.id in self.dead or any(same_objects(known, modules) for known in self.given_up):
             return None
-        if state.entries and not self.may_recompile(state, args, modules, options):
+        if state.point.id == self.rewritten.start:
+            self.revive(args)
+        if any(not hasattr(e, "quiet") for e in state.entries) and not self.may_recompile(state, args, modules, options):
             return None
         try:
             entry = self.make_entry(state, args, options)
@@ -87,11 +92,15 @@ class Function:
             raise
         except _UserError as e:
             raise e.error from None
+        except TooLong as e:
+            return self.leave_uncompiled(str(e))
         except Exception as e:
+            if self.settings.nopython:
+                raise
             logs.fault(e, "compiling a region", self.where, options)
             self.dead.add(state.point.id)
             return None
-        if entry is not None and entry is not COVERED:
+        if entry is not None and entry is not COVERED and not hasattr(entry, "quiet"):
             entry.modules = tuple(weakref.ref(m) for m in modules)
         return entry
 
@@ -100,18 +109,31 @@ class Function:
 
         A forward that many modules share compiles once for each of them; each may then recompile as often as any function.
         """
-        alike = [e for e in state.entries if same_objects(e.modules, modules)]
+        entries = [e for e in state.entries if not hasattr(e, "quiet")]
+        alike = [e for e in entries if same_objects(e.modules, modules)]
         if alike:
             self.note_recompile(state, alike, args, options)
         limit = options.recompile_limit
-        if len(alike) < limit and len(state.entries) < limit * MODULES_LIMIT:
+        if len(alike) < limit and len(entries) < limit * MODULES_LIMIT:
             return True
-        if modules and len(state.entries) < limit * MODULES_LIMIT:
+        if modules and len(entries) < limit * MODULES_LIMIT:
             self.given_up.append(tuple(weakref.ref(m) for m in modules))
         else:
             state.freeze()
-        self.too_many(state, len(alike) if len(alike) >= limit else len(state.entries))
+        self.too_many(state, len(alike) if len(alike) >= limit else len(entries))
         return False
+
+    def leave_uncompiled(self, reason: str):
+        """Tracing took too long: the function runs as it is from now on. Raises: Unsupported under nopython."""
+        if self.settings.nopython:
+            raise Unsupported(reason, self.where, "the limit is config.trace_time_limit", "raise the limit")
+        registry.count("fallbacks", f"{reason} in {self.where.function}")
+        logs.warn_once(f"slow {self.where.short}", f"{self.where.function} ({self.where.short}) runs uncompiled: {reason}")
+        for point in self.rewritten.points:
+            if point.site:
+                self.dead.add(point.id)
+                self.sites.state(point.id).freeze()
+        return COVERED
 
     def make_entry(self, state: SiteState, args: tuple, options):
         began = time.perf_counter()
@@ -126,14 +148,41 @@ class Function:
             modules = modules_among(args)
             if self.shared and modules:
                 return self.passing(state, args, modules)
-            self.dead.add(state.point.id)
-            return None if found.empty or found.exit_point is not None else COVERED
+            return self.held_nothing(state, args, None if found.empty or found.exit_point is not None else COVERED,
+                                     time.perf_counter() - began)
+        if state.point.id in self.quiet:
+            self.quiet[state.point.id].forget(args)
         entry = self.build(state, found, options, where)
         if found.exit_point is not None:
             self.sites.arm_after(found.exit_point)
         inspection.note_region(found, self.where.function, where, state.point.id, entry, self.rewritten,
                                time.perf_counter() - began, options)
         return entry
+
+    def held_nothing(self, state: SiteState, args: tuple, answer, seconds: float):
+        """What becomes of a site whose region is empty: one that may hold work for other values stays armed, quietly.
+
+        Other values come to a function's start, and past it where tensors or modules are at hand; within loops a site
+        that passes costs too much.
+        """
+        point = state.point.id
+        at_work = any(isinstance(content(a), (torch.Tensor, torch.nn.Module)) for a in args)
+        if point == self.rewritten.start or at_work and not in_loop(self.rewritten, point):
+            quiet = self.quiet.setdefault(point, Quiet(state))
+            if quiet.hold(args, seconds):
+                if answer is None:
+                    self.sites.arm_after(point)
+                return quiet.entry
+        self.dead.add(point)
+        return answer
+
+    def revive(self, args: tuple) -> None:
+        """The function is called with values of new kinds, or for a while in vain: sites that gave up get another trace."""
+        quiet = self.quiet.get(self.rewritten.start)
+        if quiet is not None and (quiet.is_new(args) or quiet.due(args)):
+            for point in self.dead - {self.rewritten.start}:
+                self.sites.forget(point)
+            self.dead &= {self.rewritten.start}
 
     def passing(self, state: SiteState, args: tuple, modules: tuple):
         """The entry of a region that held nothing when called on these modules: others may hold work in the same code."""
@@ -395,5 +444,6 @@ def reset() -> None:
             function = handle.function
             function.sites.reset()
             function.dead.clear()
+            function.quiet.clear()
             function.given_up.clear()
             function.failures.clear()

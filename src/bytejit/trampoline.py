@@ -24,7 +24,7 @@ from bytejit.assembler import Assembler
 from bytejit.blocks import CannotRewrite, Flow, Ins, State, Try
 from bytejit.points import Point, find_points
 
-__all__ = ["UNBOUND", "CannotRewrite", "Point", "Rewritten", "rewrite", "successor_sites"]
+__all__ = ["UNBOUND", "CannotRewrite", "Point", "Rewritten", "in_loop", "rewrite", "successor_sites"]
 
 
 class Unbound:
@@ -101,6 +101,21 @@ def successor_sites(rewritten: Rewritten, point_id: int) -> tuple[int, ...]:
             seen.add(i)
             work.extend(flow.next(i))
     return tuple(sorted(found))
+
+
+def in_loop(rewritten: Rewritten, point_id: int) -> bool:
+    """Whether the code can come back to a point from there, other than by a new call."""
+    flow = rewritten.flow
+    at = next(i for i, ins in enumerate(flow.instrs) if ins.start == rewritten.points[point_id].offset)
+    work, seen = list(flow.next(at)), set()
+    while work:
+        i = work.pop()
+        if i == at:
+            return True
+        if i not in seen:
+            seen.add(i)
+            work.extend(flow.next(i))
+    return False
 
 
 def _op(*names: str) -> int:

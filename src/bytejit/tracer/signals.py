@@ -24,3 +24,7 @@ class Restart(Exception):
     def __init__(self, stop_at: int, cause: Break):
         super().__init__()
         self.stop_at, self.cause = stop_at, cause
+
+
+class TooLong(Exception):
+    """Tracing took longer than the user allows."""

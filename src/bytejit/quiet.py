@@ -1,0 +1,109 @@
+"""Sites that held nothing to compile when they were reached with values of certain types: calls with these pass on.
+
+A function called first with an int may be called with a tensor later, so its start keeps one entry, the quiet one, asked
+last: it lets known types through for 150 ns and misses for others. As what the values refer to may change too, the site
+is traced again after 1, 2, 4, ... calls that passed.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+
+from .dispatch import MISS, Args, SiteState
+
+MOST_KINDS = 64  # combinations of types; with more the site is left alone
+MOST_CALLS = 4096  # the longest wait until a site is traced again, in calls; then never again
+SLOW = 0.05  # seconds: a trace in vain that took longer is not made again for the same kinds
+CONTAINERS = frozenset({list, tuple, dict, types.CellType})
+
+
+def kind(value: object) -> object:
+    """What of a value decides here: its type, of a container or cell also that of what it holds first."""
+    cls = type(value)
+    if cls is types.CellType:
+        try:
+            return cls, kind(value.cell_contents)
+        except ValueError:
+            return cls
+    if cls in CONTAINERS and value:
+        return cls, type(next(iter(value.values() if cls is dict else value)))
+    return cls
+
+
+class Row:
+    """One combination of types: calls that pass until the next trace, plus one; the kinds seen, where types say too little."""
+
+    __slots__ = ("left", "deep", "kinds")
+
+    def __init__(self, deep: bool) -> None:
+        self.left, self.deep, self.kinds = 0, deep, set()
+
+
+class Quiet:
+    """The kinds of values that one site has seen in vain. `entry` is what its dispatcher asks last."""
+
+    def __init__(self, state: SiteState) -> None:
+        code = state.rewritten.original
+        self.flat, self.point = state.flat, state.point.id
+        self.cells = len(code.co_cellvars) + len(code.co_freevars)
+        self.seen: dict[tuple, Row] = {}
+        self.waits: dict[tuple, int] = {}
+        self.entry = _entry(self, self.flat, self.cells, None)
+        self.entry.quiet = self
+
+    def __repr__(self) -> str:
+        return f"quiet for {len(self.seen)} kinds of values"
+
+    def is_new(self, args: Args) -> bool:
+        """Whether values of these kinds never came."""
+        return tuple(map(kind, args)) not in self.waits
+
+    def due(self, args: Args) -> bool:
+        """Whether values of these kinds have passed for as long as they were to."""
+        row = self.seen.get(tuple(map(type, args[: self.flat])))
+        return row is not None and row.left == 1
+
+    def hold(self, args: Args, seconds: float) -> bool:
+        """Let values of these kinds pass for a while, for good where the trace took long. False: too many kinds."""
+        kinds = tuple(map(kind, args))
+        if len(self.waits) >= MOST_KINDS:
+            return False
+        wait = self.waits[kinds] = min(2 * self.waits.get(kinds, 1), 2 * MOST_CALLS) if seconds < SLOW else 2 * MOST_CALLS
+        types_ = tuple(map(type, args[: self.flat]))
+        row = self.seen.setdefault(types_, Row(self.cells > 0 or not CONTAINERS.isdisjoint(types_)))
+        row.left = wait if wait <= MOST_CALLS else -1
+        row.kinds.add(kinds)
+        return True
+
+    def inner(self, row: Row, args: Args) -> bool:
+        """Whether what containers and cells hold was seen with these types as well."""
+        return tuple(map(kind, args)) in row.kinds
+
+    def forget(self, args: Args) -> None:
+        """The site has work for values of these kinds by now."""
+        row = self.seen.get(tuple(map(type, args[: self.flat])))
+        if row is not None:
+            row.kinds.discard(tuple(map(kind, args)))
+            row.deep = True
+
+    def alone(self, otherwise: Callable) -> Callable:
+        """The dispatcher of a site without other entries: one call less."""
+        return _entry(self, self.flat, self.cells, otherwise)
+
+
+def _entry(quiet: Quiet, flat: int, cells: int, otherwise: Callable | None) -> Callable:
+    """What lets known kinds pass, written out for a site's number of parameters; `otherwise` is asked for the rest."""
+    names = [f"a{i}" for i in range(flat)]
+    held, types_ = "".join(n + ", " for n in names), "".join(f"type({n}), " for n in names)
+    every = held + "".join(f"c{i}, " for i in range(cells))
+    text = (
+        f"def entry({every}):\n"
+        f"    row = get(({types_}))\n"
+        f"    if row is None or row.left == 1 or row.deep and not inner(row, ({every})): return {{}}\n"
+        f"    row.left -= 1\n"
+        f"    return ({held}), {quiet.point}\n"
+    ).format("MISS" if otherwise is None else f"otherwise({every})")
+    scope = {"get": quiet.seen.get, "inner": quiet.inner, "MISS": MISS, "otherwise": otherwise}
+    exec(compile(text, f"<bytejit quiet entry of {flat}>", "exec"), scope)
+    return scope["entry"]
