@@ -44,7 +44,7 @@ from .guards import ALWAYS, GuardSet
 from .iterators import Iteration
 from .marks import Marks
 from .operators import Operators
-from .signals import Break, Raised, Restart
+from .signals import Break, Raised, Restart, TooLong
 from .table import HANDLERS, REFUSED, RETURN
 from .tensors import Tensors
 from .values import (
@@ -72,6 +72,7 @@ from .values import (
 )
 from .wrap import Wrapping
 
+LONG_CALLS = 10_000       # calls inlined without a new graph node after which the original code goes on
 LONG_LOOP = 10_000        # jumps back without a new graph node after which a loop is left to the original code
 
 
@@ -156,6 +157,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.grad_matters = torch.is_grad_enabled()
         self.reads_grad = self.grad_matters
         self.fake_mode = FakeMode()
+        self.calls_since = (0, 0)
         self.deadline = time.monotonic() + job.time_limit
         self.break_depth = 0
         self.break_where: Where | None = None
@@ -263,6 +265,20 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
             raise Break(f"an import that loads a module: {full}")
         return self.constant(sys.modules[full if fromlist else full.partition(".")[0]])
 
+    def check_time(self) -> None:
+        """Raises: TooLong."""
+        if time.monotonic() > self.deadline:
+            raise TooLong(f"tracing took longer than {self.job.time_limit:g} s")
+
+    def call_step(self) -> None:
+        """A call is inlined: leave long recursions without tensor work to the original code. Raises: Break, TooLong."""
+        nodes, count = self.calls_since
+        size = len(self.graph.nodes)
+        self.calls_since = size, (count + 1 if nodes == size else 0)
+        if count > LONG_CALLS:
+            raise Break("a long row of calls without tensor work")
+        self.check_time()
+
     def loop_step(self, f: Frame, ins) -> None:
         """A jump back: leave long loops without tensor work to the original code."""
         key = (id(f.code), ins.index)
@@ -270,6 +286,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         size = len(self.graph.nodes)
         count = count + 1 if nodes == size else 0
         self.loop_counts[key] = (size, count)
+        self.check_time()
         if count > LONG_LOOP:
             step = self.first_step.get(ins.jump) if f is self.root else None
             raise Break("a long loop without tensor work", at_step=step)
@@ -351,8 +368,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.snapshot = Snapshot(self.steps, frame.ip, list(frame.stack), dict(frame.locals), self.mutations)
         if self.steps == self.stop_at:
             raise _ExitHere
-        if time.monotonic() > self.deadline:
-            raise Break(f"tracing took longer than {self.job.time_limit:g} s")
+        self.check_time()
 
     @property
     def start(self):
