@@ -1,6 +1,8 @@
 """Global caches of compiled things, each with an owner and a way to empty it.
 
     LIBRARIES  owner: kernels.build_cpp   size: one entry a distinct source text   cleared: reset(); a loaded library stays mapped
+    BINARIES   owner: kernels.build_triton   size: one entry a distinct GPU kernel   cleared: reset()
+    GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel and device   cleared: never: it stays loaded
     COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
     FOLDERS    owner: kernels.disk        size: one temporary folder an unusable cache folder   cleared: at exit
     DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
@@ -11,6 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 
 LIBRARIES: dict[str, object] = {}
+BINARIES: dict[str, object] = {}
+GPU_KERNELS: dict[tuple[str, int], object] = {}
 COMPILERS: dict[str, object] = {}
 FOLDERS: dict[str, Path] = {}
 DISKS: dict[tuple[str, int], object] = {}
@@ -20,6 +24,7 @@ WARNED: set[str] = set()
 def clear() -> None:
     """Forget everything; graphs compiled before keep what they hold."""
     LIBRARIES.clear()
+    BINARIES.clear()
     COMPILERS.clear()
     DISKS.clear()
     WARNED.clear()

@@ -1,0 +1,259 @@
+"""A Triton module and its launches -> functions that run them: compiled side by side in worker processes, each binary in
+the disk cache under the hash of what made it, loaded and launched by a unit of our own. A warm start imports no triton.
+
+A kernel that does not compile, or that the device refuses, is tried in its smaller configurations before it is given up.
+"""
+from __future__ import annotations
+
+import ast
+import base64
+import functools
+import importlib.metadata
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import caches
+from ..options import Options
+from ..registry import count
+from . import cuda_launch
+from .build import PRELUDE, BuildFailed
+from .cuda_launch import Loaded, Param
+from .disk import Disk, digest, disk_of
+from .workers import workers
+
+FORMAT = "1"        # of cache entries: raise it when their content changes
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to compile. text: a module that holds it alone; signature, constants: by parameter; aligned: the
+    parameters known to be multiples of 16; arch: 90 for compute capability 9.0."""
+    text: str
+    kernel: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Any], ...]
+    aligned: tuple[str, ...]
+    warps: int
+    stages: int
+    arch: int
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What decides the binary: comments and the kernel's name apart."""
+        tree = ast.parse(self.text)
+        what = re.sub(rf"\b{self.kernel}\b", "kernel", ast.dump(tree))
+        rest = (self.signature, self.constants, self.aligned, self.warps, self.stages, self.arch)
+        return digest(FORMAT, what, repr(rest), triton_version(), prelude_key())
+
+    def __repr__(self) -> str:
+        return f"job {self.kernel} {dict(self.constants)} warps={self.warps} sm_{self.arch}"
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled kernel. name: its function; shared: bytes of shared memory."""
+    code: bytes
+    name: str
+    shared: int
+    warps: int
+
+    def __repr__(self) -> str:
+        return f"binary {self.name}: {len(self.code)} bytes, {self.shared} shared"
+
+
+@dataclass(frozen=True)
+class BuiltCuda:
+    """runs: for each row of kernels, run(stream, *arguments) -> 0, or 1 when an address is not a multiple of 16, and then
+    `unaligned` of the same row runs it. Units: seconds."""
+    runs: tuple[Callable, ...]
+    unaligned: tuple[Callable, ...]
+    kernels: int
+    cached: int
+    seconds: float
+    files: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"built {self.kernels} kernels, {self.cached} from the cache, {self.seconds:.2f} s"
+
+
+@functools.cache
+def triton_version() -> str:
+    """The installed triton's version; "" when there is none. Imports nothing of it."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        try:
+            return importlib.metadata.version("pytorch-triton")
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+
+@functools.cache
+def prelude_key() -> str:
+    """The hash of our Triton helpers."""
+    return digest(*(p.read_bytes() for p in sorted(PRELUDE.glob("triton*.py"))))
+
+
+def split_module(text: str) -> dict[str, str]:
+    """A module of kernels as one module for each: what is not a function comes first in all of them."""
+    tree = ast.parse(text)
+    lines = text.splitlines()
+    spans = {n.name: (min(d.lineno for d in n.decorator_list) - 1, n.end_lineno) for n in tree.body
+             if isinstance(n, ast.FunctionDef) and n.decorator_list}
+    inside = {i for start, end in spans.values() for i in range(start, end)}
+    head = "\n".join(line for i, line in enumerate(lines) if i not in inside and not line.startswith("#"))
+    return {name: f"{head.strip()}\n\n\n" + "\n".join(lines[start:end]) + "\n" for name, (start, end) in spans.items()}
+
+
+def parameters(text: str, kernel: str) -> list[str]:
+    """Names of a kernel's parameters, in order."""
+    found = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == kernel)
+    return [a.arg for a in found.args.args]
+
+
+# ---- compile ----------------------------------------------------------------------------------------------------------
+class Binaries:
+    """Compiled kernels: in memory, on disk, else by the workers. Knows how many of them needed no compiler."""
+
+    def __init__(self, options: Options) -> None:
+        self.disk: Disk = disk_of(options.cache_path, options.cache_mb)
+        self.fresh = 0
+
+    def of(self, jobs: Sequence[Job]) -> list[Binary | str]:
+        """Each job's binary, or what the compiler said."""
+        found: dict[str, Binary | str | None] = {job.key: self._known(job.key) for job in jobs}
+        missing = list({job.key: job for job in jobs if found[job.key] is None}.values())
+        if missing:
+            self.fresh += len(missing)
+            for job, answer in zip(missing, workers().map([self._asked(job) for job in missing])):
+                found[job.key] = answer["error"] if "error" in answer else self._keep(job.key, answer)
+            self.disk.trim()
+        return [found[job.key] for job in jobs]
+
+    def source(self, job: Job) -> Path:
+        """The kernel's file: what the compiler reads, and what a failure names."""
+        return self.disk.path(job.key + ".py")
+
+    def _known(self, key: str) -> Binary | None:
+        if key not in caches.BINARIES:
+            body = self.disk.read(key + ".cubin")
+            if body is None:
+                return None
+            head, _, code = body.partition(b"\n")
+            caches.BINARIES[key] = Binary(code, **json.loads(head))
+        return caches.BINARIES[key]
+
+    def _asked(self, job: Job) -> dict:
+        path = self.source(job)
+        if not path.exists():
+            self.disk._write(path.name, job.text.encode())
+        return {"path": str(path), "kernel": job.kernel, "signature": dict(job.signature), "constants": dict(job.constants),
+                "aligned": list(job.aligned), "arch": job.arch, "warps": job.warps, "stages": job.stages}
+
+    def _keep(self, key: str, answer: dict) -> Binary:
+        made = Binary(base64.b64decode(answer["binary"]), answer["name"], answer["shared"], answer["warps"])
+        head = json.dumps({"name": made.name, "shared": made.shared, "warps": made.warps})
+        self.disk.write(key + ".cubin", head.encode() + b"\n" + made.code)
+        caches.BINARIES[key] = made
+        return made
+
+
+# ---- load and bind -------------------------------------------------------------------------------------------------------
+class Builder:
+    """Builds the launches of one module for one device (an index; its capability decides the code)."""
+
+    def __init__(self, source: Any, device: int, options: Options) -> None:
+        self.source, self.device, self.options = source, device, options
+        self.texts = split_module(source.text)
+        self.names = {k: parameters(t, k) for k, t in self.texts.items()}
+        major, minor = torch.cuda.get_device_capability(device)
+        self.arch = major * 10 + minor
+        self.calls = cuda_launch.driver(options)
+        self.binaries = Binaries(options)
+        self.chosen: dict[tuple, Any] = {}           # launch's kernel and first configuration -> the one that works
+
+    def job(self, launch: Any, config: Any, aligned: bool) -> Job:
+        """What is to be compiled for a launch. aligned: buffers start at multiples of 16 (scratch always does)."""
+        names = self.names[launch.kernel]
+        signature = tuple((n, a.type) for n, a in zip(names, launch.args))
+        known = tuple(n for n, a in zip(names, launch.args) if a.kind == "scratch" or aligned and a.kind == "buffer")
+        return Job(self.texts[launch.kernel], launch.kernel, signature, tuple(config.constants), known, config.warps,
+                   config.stages, self.arch)
+
+    def load(self, launches: Sequence[Any], aligned: bool) -> list[tuple[Loaded, Any]]:
+        """Each launch's kernel on the device and the configuration that it was built in. Raises: BuildFailed."""
+        configs = [self.chosen.get((la.kernel, la.config), la.config) for la in launches]
+        made = self.binaries.of([self.job(la, c, aligned) for la, c in zip(launches, configs)])
+        with torch.cuda.device(self.device):
+            torch.cuda.current_stream().synchronize()      # the device's context exists from here on
+            return [self._load(la, c, binary, aligned) for la, c, binary in zip(launches, configs, made)]
+
+    def _load(self, launch: Any, config: Any, binary: Binary | str, aligned: bool) -> tuple[Loaded, Any]:
+        smaller = sorted((c for c in launch.alternatives if _size(c) < _size(config)), key=_size, reverse=True)
+        said = ""
+        for now in (config, *smaller):
+            job = self.job(launch, now, aligned)
+            if now is not config:
+                binary = self.binaries.of([job])[0]
+            try:
+                if isinstance(binary, Binary):
+                    return self._loaded(job.key, binary), now
+                said = said or binary
+            except RuntimeError as e:
+                said = said or str(e)
+            count("fallbacks", f"a kernel is built smaller: {said.splitlines()[-1][:80]}")
+            self.chosen[launch.kernel, launch.config] = now
+        place = self.binaries.source(self.job(launch, config, aligned))
+        raise BuildFailed(f"a Triton kernel cannot be built\n  where  {place}\n  why    {said[-1500:]}")
+
+    def _loaded(self, key: str, binary: Binary) -> Loaded:
+        at = (key, self.device)
+        if at not in caches.GPU_KERNELS:
+            caches.GPU_KERNELS[at] = cuda_launch.load_kernel(self.calls, binary.code, binary.name, binary.warps, binary.shared)
+        return caches.GPU_KERNELS[at]
+
+    def run(self, row: Any, aligned: bool) -> Callable:
+        """The function of a row of launches."""
+        index = {arg: i for i, arg in enumerate(row.args[1:])}          # the first one is the stream
+        rows = []
+        for launch, (kernel, config) in zip(row.launches, self.load(row.launches, aligned)):
+            params = [Param(*row.place(a, index), a.kind == "buffer" and aligned) for a in launch.args]
+            grid = [g if isinstance(g, int) else -1 - index["value", g] for g in (*config.grid, 1, 1)[:3]]
+            rows.append((kernel, tuple(grid), params))
+        return cuda_launch.bind(self.calls, cuda_launch.launch_table(rows))
+
+
+def _size(config: Any) -> int:
+    total = config.warps
+    for _, value in config.constants:
+        total *= value if isinstance(value, int) and value > 1 else 1
+    return total
+
+
+def build(source: Any, rows: Sequence[Any], device: int, options: Options) -> BuiltCuda:
+    """Compile, load and bind. rows: `cuda_rows.Row`s of the source. Raises: NoCompiler, NoDriver, BuildFailed."""
+    start = time.perf_counter()
+    builder = Builder(source, device, options)
+    every = [launch for row in rows for launch in row.launches]
+    builder.load(every, aligned=True)           # all at once; what `run` asks for below is then there
+    runs = tuple(builder.run(row, True) for row in rows)
+
+    def later(row: Any) -> Callable:
+        made: list[Callable] = []
+
+        def run(*args: Any) -> int:
+            if not made:
+                made.append(builder.run(row, False))
+            return made[0](*args)
+        return run
+    jobs = {builder.job(la, la.config, True).key for la in every}
+    return BuiltCuda(runs, tuple(later(row) for row in rows), len(jobs), len(jobs) - min(builder.binaries.fresh, len(jobs)),
+                     time.perf_counter() - start, tuple(str(builder.binaries.source(builder.job(la, la.config, True)))
+                                                        for la in every))

@@ -1,0 +1,175 @@
+"""Launch compiled GPU kernels: all kernels between two library calls in one call of a compiled function.
+
+A unit of our own calls the CUDA driver (found in the process: no headers, no toolkit). A row of kernels is a table of
+words made once: functions, grids, threads, and for each parameter which argument of the call it is. What is left per
+call is turning the arguments into integers and the driver's own launch.
+"""
+from __future__ import annotations
+
+import array
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import BytejitError
+from ..options import Options
+from .build_cpp import build
+
+UNIT = r"""
+#include "glue.h"
+extern "C" {
+void* dlopen(const char*, int);
+void* dlsym(void*, const char*);
+PyObject* PyErr_Format(PyObject*, const char*, ...);
+PyObject* PyLong_FromVoidPtr(void*);
+PyObject* PyErr_Occurred(void);
+char* PyBytes_AsString(PyObject*);
+extern PyObject* PyExc_RuntimeError;
+}
+typedef long long Word;
+typedef unsigned U;
+static int (*launch_kernel)(void*, U, U, U, U, U, U, U, void*, void**, void**);
+static int (*module_load)(void**, const void*);
+static int (*module_function)(void**, void*, const char*);
+static int (*module_unload)(void*);
+static int (*function_set)(void*, int, int);
+static int (*function_get)(int*, int, void*);
+static int (*error_string)(int, const char**);
+static PyObject* raise(int code, const char* what) {
+    const char* text = "unknown error";
+    if (error_string) error_string(code, &text);
+    return PyErr_Format(PyExc_RuntimeError, "CUDA driver: %s: %s", what, text);
+}
+// open() -> 0: finds the driver. Raises RuntimeError where there is none.
+static PyObject* open(PyObject*, PyObject* const*, bj_size) {
+    void* cuda = dlopen("libcuda.so.1", 2);
+    if (!cuda) return PyErr_Format(PyExc_RuntimeError, "CUDA driver: libcuda.so.1 cannot be loaded");
+    struct { void** at; const char* name; } wanted[] = {
+        {(void**)&launch_kernel, "cuLaunchKernel"}, {(void**)&module_load, "cuModuleLoadData"},
+        {(void**)&module_function, "cuModuleGetFunction"}, {(void**)&module_unload, "cuModuleUnload"},
+        {(void**)&function_set, "cuFuncSetAttribute"}, {(void**)&function_get, "cuFuncGetAttribute"},
+        {(void**)&error_string, "cuGetErrorString"}};
+    for (auto& w : wanted)
+        if (!(*w.at = dlsym(cuda, w.name)))
+            return PyErr_Format(PyExc_RuntimeError, "CUDA driver: no %s", w.name);
+    return PyLong_FromLong(0);
+}
+// load(binary bytes, name bytes, shared bytes) -> the function's handle, in the current context
+static PyObject* load(PyObject*, PyObject* const* a, bj_size) {
+    void *module = nullptr, *function = nullptr;
+    int code = module_load(&module, PyBytes_AsString(a[0]));
+    if (code) return raise(code, "cuModuleLoadData");
+    code = module_function(&function, module, PyBytes_AsString(a[1]));
+    long long shared = bj::integer(a[2]);
+    if (!code && shared > 48 * 1024) code = function_set(function, 8, (int)shared);
+    if (code) {
+        module_unload(module);
+        return raise(code, "cuModuleGetFunction");
+    }
+    return PyLong_FromVoidPtr(function);
+}
+// attribute(function, number): 0 most threads of a block, 3 bytes of local memory, 4 registers
+static PyObject* attribute(PyObject*, PyObject* const* a, bj_size) {
+    int value = 0, code = function_get(&value, (int)bj::integer(a[1]), bj::pointer<void>(a[0]));
+    return code ? raise(code, "cuFuncGetAttribute") : PyLong_FromLong(value);
+}
+// Table: launches, then each: function, 3 x grid (a size, or -1 - argument), threads, shared bytes, parameters, then
+// each parameter: argument, added, whether it must be a multiple of 16.
+// launch(table, stream, *arguments) -> 0; 1 when an address is not a multiple of 16 as assumed: nothing was launched.
+static PyObject* launch(PyObject*, PyObject* const* a, bj_size n) {
+    const Word* table = bj::pointer<const Word>(a[0]);
+    void* stream = bj::pointer<void>(a[1]);
+    Word value[512], cell[256];
+    void* params[256];
+    for (bj_size i = 2; i < n; ++i) value[i - 2] = (Word)bj::pointer<void>(a[i]);
+    if (PyErr_Occurred()) return nullptr;
+    const Word* w = table + 1;
+    for (Word k = 0; k < table[0]; ++k, w += 7 + 3 * w[6])
+        for (Word p = 0; p < w[6]; ++p)
+            if (w[9 + 3 * p] && ((value[w[7 + 3 * p]] + w[8 + 3 * p]) & 15)) return PyLong_FromLong(1);
+    w = table + 1;
+    int code = 0;
+    void* state = PyEval_SaveThread();
+    for (Word k = 0; k < table[0] && !code; ++k, w += 7 + 3 * w[6]) {
+        U grid[3];
+        for (int d = 0; d < 3; ++d) grid[d] = (U)(w[1 + d] >= 0 ? w[1 + d] : value[-1 - w[1 + d]]);
+        Word count = w[6];
+        for (Word p = 0; p < count; ++p) {
+            cell[p] = value[w[7 + 3 * p]] + w[8 + 3 * p];
+            params[p] = &cell[p];
+        }
+        cell[count] = 0;                               // two null addresses: triton's own scratch, unused
+        params[count] = params[count + 1] = &cell[count];
+        if (grid[0] && grid[1] && grid[2])
+            code = launch_kernel((void*)w[0], grid[0], grid[1], grid[2], (U)w[4], 1, 1, (U)w[5], stream, params, nullptr);
+    }
+    PyEval_RestoreThread(state);
+    return code ? raise(code, "cuLaunchKernel") : PyLong_FromLong(0);
+}
+static bj::Method methods[] = {{"open", open, 0x80, nullptr}, {"load", load, 0x80, nullptr},
+    {"attribute", attribute, 0x80, nullptr}, {"launch", launch, 0x80, "launches a row of kernels as a table says"}};
+BJ_EXPORT(methods, 4)
+"""
+MAX_ARGUMENTS, MAX_PARAMETERS = 512, 254      # of one row of kernels, of one kernel
+
+
+class NoDriver(BytejitError):
+    """No CUDA driver that can be called: graphs on a GPU run through torch."""
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter of a kernel: argument `index` of the row's call, plus `added` bytes. aligned: the kernel was built
+    for multiples of 16."""
+    index: int
+    added: int = 0
+    aligned: bool = False
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A kernel on a device. function: the driver's handle; threads of a block; shared: bytes of shared memory."""
+    function: int
+    threads: int
+    shared: int
+
+
+@functools.cache
+def driver(options: Options) -> dict[str, Callable]:
+    """The unit's functions, with the driver opened. Raises: NoCompiler, BuildFailed, NoDriver."""
+    calls = build((UNIT,), options).calls[0]
+    try:
+        calls["open"]()
+    except RuntimeError as e:
+        raise NoDriver(f"{e}: graphs on a GPU run through torch") from None
+    return calls
+
+
+def load_kernel(calls: dict[str, Callable], binary: bytes, name: str, warps: int, shared: int) -> Loaded:
+    """Load a cubin into the current device's context. It stays loaded. Raises: RuntimeError (the driver's words)."""
+    function = calls["load"](binary, name.encode(), shared)
+    if warps * 32 > calls["attribute"](function, 0):
+        raise RuntimeError(f"CUDA driver: {name} needs {warps * 32} threads a block, more than its registers allow")
+    return Loaded(function, warps * 32, shared)
+
+
+def launch_table(rows: Sequence[tuple[Loaded, tuple, Sequence[Param]]]) -> array.array:
+    """The table of a row of kernels: (kernel, grid, parameters) each; a negative grid size -1-i is argument i.
+
+    Keep it alive as long as its address (`buffer_info()[0]`) is used.
+    """
+    words = [len(rows)]
+    for kernel, grid, params in rows:
+        words += [kernel.function, *grid, kernel.threads, kernel.shared, len(params)]
+        for p in params:
+            words += [p.index, p.added, int(p.aligned)]
+    return array.array("q", words)
+
+
+def bind(calls: dict[str, Callable], table: array.array) -> Callable[..., Any]:
+    """run(stream, *arguments) over a table that it keeps alive. Cost: 0.1 us, 30 ns an argument, and the driver's
+    time for each kernel."""
+    run = functools.partial(calls["launch"], table.buffer_info()[0])
+    run.table = table
+    return run

@@ -1,0 +1,82 @@
+"""A process that compiles Triton kernels: one job a line on stdin, one answer a line on stdout (JSON).
+
+It runs by its path and imports triton alone, neither torch nor the bytejit package, so that it is ready in 0.3 s; the
+modules that it compiles may import `bytejit.kernels.prelude`, whose parents stand here as empty packages.
+"""
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import select
+import sys
+import tempfile
+import types
+from pathlib import Path
+
+IDLE = 120          # seconds without a job after which the process ends
+
+
+def stub_packages() -> None:
+    """`bytejit` and `bytejit.kernels` as packages without code, so that importing a part of them imports no torch."""
+    here = Path(__file__).resolve().parent
+    for name, folder in (("bytejit", here.parent), ("bytejit.kernels", here)):
+        package = types.ModuleType(name)
+        package.__path__ = [str(folder)]
+        sys.modules[name] = package
+
+
+def module_of(path: str):
+    """The module of a kernel's file."""
+    spec = importlib.util.spec_from_file_location("bytejit_kernel_" + Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compile_job(job: dict) -> dict:
+    """One kernel -> its binary and what a launch must know. Raises: what triton raises."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    fn = getattr(module_of(job["path"]), job["kernel"])
+    signature = dict(job["signature"]) | {name: "constexpr" for name in job["constants"]}
+    names = list(signature)
+    attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in job["aligned"]}
+    source = ASTSource(fn, signature, dict(job["constants"]), attrs)
+    made = triton.compile(source, target=GPUTarget("cuda", job["arch"], 32),
+                          options={"num_warps": job["warps"], "num_stages": job["stages"]})
+    meta = made.metadata
+    if getattr(meta, "global_scratch_size", 0):
+        raise RuntimeError("the kernel needs global scratch memory")
+    return {"name": meta.name, "shared": meta.shared, "warps": meta.num_warps,
+            "binary": base64.b64encode(made.asm["cubin"]).decode()}
+
+
+def main() -> None:
+    """Answer jobs until stdin ends or nothing comes for a while."""
+    stub_packages()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)                       # what a compiler prints must not mix with the answers
+    with tempfile.TemporaryDirectory(prefix="bytejit-triton-") as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        os.environ.pop("TRITON_INTERPRET", None)
+        import triton  # noqa: F401  (ready before the first job comes)
+        buffered = b""
+        while select.select([0], [], [], IDLE)[0]:
+            got = os.read(0, 1 << 20)
+            if not got:
+                return
+            *lines, buffered = (buffered + got).split(b"\n")
+            for line in lines:
+                try:
+                    answer = compile_job(json.loads(line))
+                except Exception as e:  # the job's own fault, told to the one who asked
+                    answer = {"error": f"{type(e).__name__}: {e}"[:4000]}
+                answers.write(json.dumps(answer) + "\n")
+                answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Processes that compile Triton kernels side by side (`triton_worker.py`): started early, kept until idle."""
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import BytejitError
+from .target import cpu
+
+MOST = 8            # workers at once
+WARM = """import triton
+import triton.language as tl
+@triton.jit
+def warm(x, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(x + i, tl.load(x + i) + 1)
+"""
+
+
+class WorkerDied(BytejitError):
+    """A compile worker ended without an answer: it was killed, or triton crashed."""
+
+
+class Worker:
+    """One process and its two pipes."""
+
+    def __init__(self) -> None:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("triton_worker.py"))],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=env)
+
+    def ask(self, job: dict) -> dict:
+        """The answer to a job. Raises: WorkerDied, with the end of what the process said."""
+        try:
+            self.process.stdin.write(json.dumps(job).encode() + b"\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except (BrokenPipeError, ValueError):
+            line = b""
+        if not line:
+            self.errors.seek(0)
+            said = self.errors.read().decode(errors="replace").strip()[-1500:]
+            raise WorkerDied(f"the compile worker ended with {self.process.wait()}\n{said}".rstrip())
+        return json.loads(line)
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.errors):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+
+
+class Workers:
+    """Up to `size` workers. A worker that went away (idle, killed) is replaced once a job."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.warmed = False
+        self.free: queue.LifoQueue[Worker | None] = queue.LifoQueue()
+        for _ in range(size):
+            self.free.put(None)
+
+    def ask(self, job: dict) -> dict:
+        """One job on a free worker; waits for one."""
+        worker = self.free.get()
+        try:
+            for attempt in range(2):
+                if worker is None or worker.process.poll() is not None:
+                    worker = Worker()
+                try:
+                    return worker.ask(job)
+                except WorkerDied as e:
+                    worker.stop()
+                    worker = None
+                    if attempt:
+                        return {"error": str(e)}
+        finally:
+            self.free.put(worker)
+        raise AssertionError("unreachable")
+
+    def map(self, jobs: Sequence[dict]) -> list[dict]:
+        """Answers in the order of jobs; each holds "error" or what `triton_worker.compile_job` gives."""
+        if len(jobs) == 1:
+            return [self.ask(jobs[0])]
+        answers: list[dict] = [{}] * len(jobs)
+        waiting = iter(range(len(jobs)))
+        lock = threading.Lock()
+
+        def work() -> None:
+            while True:
+                with lock:
+                    i = next(waiting, None)
+                if i is None:
+                    return
+                answers[i] = self.ask(jobs[i])
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self.size, len(jobs)))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        return answers
+
+    def warm(self, arch: int) -> None:
+        """Start the workers and let each compile a small kernel, without waiting: triton's own start takes a second."""
+        if self.warmed:
+            return
+        self.warmed = True
+        folder = tempfile.TemporaryDirectory(prefix="bytejit-")
+        path = Path(folder.name) / "warm.py"
+        path.write_text(WARM)
+        job = {"path": str(path), "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": ["x"],
+               "arch": arch, "warps": 4, "stages": 1}
+        threading.Thread(target=lambda: (self.map([job] * self.size), folder.cleanup()), daemon=True).start()
+
+    def stop(self) -> None:
+        """End all workers that are free."""
+        for _ in range(self.size):
+            try:
+                worker = self.free.get_nowait()
+            except queue.Empty:
+                return
+            if worker is not None:
+                worker.stop()
+            self.free.put(None)
+
+
+@functools.cache
+def workers() -> Workers:
+    """The process's workers; none is started before the first job."""
+    made = Workers(max(1, min(MOST, cpu().cores)))
+    owner = os.getpid()
+    atexit.register(lambda: os.getpid() == owner and made.stop())
+    return made
