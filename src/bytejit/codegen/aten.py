@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from bytejit.codegen.index import Index
 from bytejit.errors import Bug
 from bytejit.spec import Spec
 
@@ -27,7 +28,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Alias:
-    """A user output: a view of `of`. Units: elements; `offset` counts from `of`'s first element, not from
+    """A user output: a view of `of`. Units: elements; sizes may be symbolic; `offset` counts from `of`'s first element, not from
     its storage's.
     """
 
@@ -44,7 +45,14 @@ class Const:
     value: object
 
 
-Out = Value | Input | Alias | Const
+@dataclass(frozen=True)
+class Number:
+    """A user output: a size that is known at the call only."""
+
+    value: Index
+
+
+Out = Value | Input | Alias | Const | Number
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,9 @@ def check_plan(plan: Plan) -> Plan:
             known |= {o for o in step.extern.outs if o}
         known -= set(step.free)
     _results(plan, known)
+    for name, slot in plan.slots.items():
+        if extent(plan.buffers[name]) not in plan.slot_bytes[slot]:
+            raise Bug(f"{name}, {extent(plan.buffers[name])} bytes, in slot {slot} of {plan.slot_bytes[slot]}")
     for name, at in plan.offsets.items():
         if at % ALIGN or at + extent(plan.buffers[name]) > plan.arena:
             raise Bug(f"{name} at byte {at}, {extent(plan.buffers[name])} bytes: the arena holds {plan.arena}")
@@ -63,9 +66,9 @@ def _window(v: View, buffers: dict[str, Buffer], what: str) -> None:
     b = buffers[v.buffer]
     if b.dtype not in DTYPES or 0 in v.shape:
         return
-    last = v.offset + sum((n - 1) * s for n, s in zip(v.shape, v.stride))
-    room = 1 + sum((n - 1) * s for n, s in zip(b.shape, b.stride))
-    if last >= room or v.offset < 0:
+    last = ix.hint(v.offset + sum((n - 1) * s for n, s in zip(v.shape, v.stride)))
+    room = ix.hint(1 + sum((n - 1) * s for n, s in zip(b.shape, b.stride)))
+    if last >= room or ix.hint(v.offset) < 0:
         raise Bug(f"{what}: {v} reaches element {last}, {b!r} holds {room}")
 
 

@@ -12,6 +12,8 @@ A tensor whose address a kernel was given stays in a local until the function re
 """
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,17 +55,60 @@ def fail(code: int) -> None:
     raise kind(text)
 
 
+class SlotMemory:
+    """The internal memory of one running call of a plan with symbolic sizes: the arena, and a block for each slot. Blocks
+    grow, never shrink; what a call needs of them is kept for the sizes last seen.
+
+    layout(*sizes) -> (bytes of each slot, (slot or None, byte offset, dtype, shape, stride) of each view).
+    """
+    KEPT = 64                # combinations of sizes
+
+    def __init__(self, arena: int, layout: Callable[..., tuple]) -> None:
+        self.layout = layout
+        self.blocks: list[torch.Tensor | None] = []
+        self.known: dict[tuple, tuple] = {}
+        self.arena = aligned_block(arena)
+
+    def at(self, *sizes: int) -> tuple:
+        """(address of the arena, addresses of the slots, the views) for sizes."""
+        found = self.known.get(sizes)
+        return found if found is not None else self._make(sizes)
+
+    def _make(self, sizes: tuple) -> tuple:
+        wanted, views = self.layout(*sizes)
+        if not self.blocks:
+            self.blocks = [None] * len(wanted)
+        for i, n in enumerate(wanted):
+            if self.blocks[i] is None or self.blocks[i].numel() < n:
+                self.blocks[i] = aligned_block(n)
+                self.known.clear()
+        if len(self.known) >= self.KEPT:
+            self.known.clear()
+        made = [view_of(self.arena if slot is None else self.blocks[slot], *rest) for slot, *rest in views]
+        out = self.known[sizes] = (self.arena.data_ptr(), *(b.data_ptr() for b in self.blocks), *made)
+        return out
+
+
+def aligned_block(size: int) -> torch.Tensor:
+    """Memory of `size` bytes that begins at a multiple of 64."""
+    with torch.inference_mode(False), torch.no_grad():
+        memory = torch.empty(size + 64, dtype=torch.uint8)
+        return memory[-memory.data_ptr() % 64:]
+
+
+def view_of(block: torch.Tensor, start: int, dtype: torch.dtype, shape: tuple, stride: tuple) -> torch.Tensor:
+    """A tensor in a block. Units: start in bytes."""
+    with torch.inference_mode(False), torch.no_grad():
+        at = (block.storage_offset() + start) // dtype.itemsize
+        return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), at, shape, stride)
+
+
 def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]]) -> Callable[[], tuple]:
     """A function that makes an arena: (address, *views). Views hold the memory. Units: size, offsets in bytes."""
     def make() -> tuple:
         with torch.inference_mode(False), torch.no_grad():
-            memory = torch.empty(size + 64, dtype=torch.uint8)
-            shift = -memory.data_ptr() % 64
-            base = memory[shift:]
-            storage = memory.untyped_storage()
-            made = [torch.empty(0, dtype=dtype).set_(storage, (shift + start) // dtype.itemsize, shape, stride)
-                    for start, dtype, shape, stride in views]
-            return (base.data_ptr(), base, *made)
+            base = aligned_block(size)
+            return (base.data_ptr(), base, *(view_of(base, *v) for v in views))
     return make
 
 
@@ -74,11 +119,13 @@ class CallPrinter:
                  overrides: dict[str, Callable] | None = None) -> None:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
         self.lines: list[str] = []
+        self.head: list[str] = []                        # runs before `lines`
         self.names: dict[str, Any] = {}
         self.externs: list[tuple[str, str]] = []
         self.text: dict[str, str] = {}                   # buffer -> the local that holds its tensor
         self.views: dict[View, str] = {}                 # view of the arena -> local
-        self.symbols: dict[str, str] = {}
+        self.symbols: dict[str, str] = {s: f"p{i}" for s, i in plan.symbols.items()}
+        self.fetched: dict[str, str] = {}                # symbols that are read off an input's shape, once
         self.given = len(plan.inputs) - len(constants)
         self.runs = {run.steps[0]: (run, fn) for run, fn in zip(source.runs, runs)}
         self.pointers: dict[str, str] = {}
@@ -91,7 +138,8 @@ class CallPrinter:
                 for d, size in enumerate(plan.buffers[buffer].shape):
                     for s in symbols_in(size):
                         if ix.index(size) == ix.index(ix.Sym(s)):
-                            self.symbols.setdefault(s, f"{name}.shape[{d}]")
+                            self.symbols.setdefault(s, "")
+                            self.fetched.setdefault(s, f"{name}.shape[{d}]")
         self.uses = self._count_uses()
 
     def _count_uses(self) -> dict[str, int]:
@@ -111,13 +159,17 @@ class CallPrinter:
         """A size or offset as Python text."""
         if isinstance(x, int):
             return str(x)
+        x = ix.index(x)
         parts = [f"{c} * {self._atom(a)}" if c != 1 else self._atom(a) for a, c in x.terms]
         return "(" + " + ".join([*parts, str(x.const)] if x.const or not parts else parts) + ")"
 
     def _atom(self, a: Any) -> str:
         if type(a) is ix.Sym:
             if a.parts[0] not in self.symbols:
-                raise Bug(f"size {a.parts[0]} is no dimension of an input of {self.plan!r}")
+                raise Bug(f"size {a.parts[0]} is neither an input of {self.plan!r} nor a dimension of one")
+            if not self.symbols[a.parts[0]]:
+                name = self.symbols[a.parts[0]] = f"size_{a.parts[0]}"
+                self.head.append(f"{name} = {self.fetched[a.parts[0]]}")
             return self.symbols[a.parts[0]]
         if type(a) is ix.Prod:
             return "(" + " * ".join(self._atom(p) for p in a.parts) + ")"
@@ -184,7 +236,7 @@ class CallPrinter:
             elif kind == "size":
                 args.append(self._atom(ix.Sym(name)))
             else:
-                args.append("arena" if kind == "arena" else "threads")
+                args.append(f"slot{name}" if kind == "slot" else kind)
         if "threads" in args:
             self.bind("threads", torch.get_num_threads)
             args[args.index("threads")] = "threads()"
@@ -249,8 +301,11 @@ class CallPrinter:
                 self.bind("bump", torch.autograd.graph.increment_version)
                 self.lines.append(f"bump(p{m.input})")
         results = flat if outs is None else [self.out(o, flat) for o in outs]
-        if self.plan.arena:
+        if self.plan.slot_bytes:
+            self._slots()
+        elif self.plan.arena:
             self._arena()
+        self.lines[:0] = self.head
         shown = results[0] if single else "(" + "".join(r + ", " for r in results) + ")"
         return self._function(shown)
 
@@ -274,11 +329,34 @@ class CallPrinter:
         self.lines[:0] = head
         self.lines.append("pool.append(whole)")
 
+    def _slots(self) -> None:
+        """The same for a plan with temps of symbolic size: the memory says where they are for the sizes of this call."""
+        rows, dtypes = [], {}
+        for v in self.views:
+            b = self.plan.buffers[v.buffer]
+            dtypes[b.dtype] = getattr(torch, DTYPES[b.dtype][0])
+            start = v.offset * DTYPES[b.dtype][1] + self.plan.offsets.get(b.name, 0)
+            rows.append(f"({self.plan.slots.get(b.name)}, {self.size(start)}, {b.dtype}, {self.dims(v.shape)}, "
+                        f"{self.dims(v.stride)})")
+        wanted = [f"max({', '.join(map(self.size, sizes))})" if len(sizes) > 1 else self.size(sizes[0])
+                  for sizes in self.plan.slot_bytes]
+        text = f"({''.join(w + ', ' for w in wanted)}), ({''.join(r + ', ' for r in rows)})"
+        used = sorted({n for n in self.symbols.values() if n and re.search(rf"\b{n}\b", text)})
+        layout = eval(f"lambda {', '.join(used)}: ({text})", dtypes)
+        self.bind("pool", [])
+        self.bind("make_memory", functools.partial(SlotMemory, self.plan.arena, layout))
+        self.head += ["try:", "    whole = pool.pop()", "except IndexError:", "    whole = make_memory()"]
+        held = ["arena", *(f"slot{i}" for i in range(len(wanted))), *self.views.values()]
+        self.head.append(f"{', '.join(held)}, = whole.at({', '.join(used)})")
+        self.lines.append("pool.append(whole)")
+
     def out(self, o: out_of.Out, flat: list[str]) -> str:
         """A user output."""
         if isinstance(o, out_of.Const):
             plain = not isinstance(o.value, (tuple, list))
             return self.value(o.value) if plain else self.bind(f"c_{len(self.names)}", o.value)
+        if isinstance(o, out_of.Number):
+            return self.size(o.value)
         if isinstance(o, out_of.Value):
             return flat[o.position]
         if isinstance(o, out_of.Input):

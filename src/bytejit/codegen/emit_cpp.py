@@ -27,8 +27,8 @@ RELEASE_BYTES = 1 << 18    # traffic of a run above which other Python threads m
 
 @dataclass(frozen=True)
 class Run:
-    """A function of a unit. args: what a call passes, in order: ("buffer", name), ("arena", ""), ("size", symbol),
-    ("threads", "").
+    """A function of a unit. args: what a call passes, in order: ("buffer", name), ("arena", ""), ("slot", number),
+    ("size", symbol), ("threads", "").
 
     raises: it answers an error code that is not zero when a check failed.
     """
@@ -116,6 +116,8 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
 def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str]) -> str:
     """A buffer as a kernel's argument: a pointer that was passed, or a place in the arena."""
     b = plan.buffers[name]
+    if name in plan.slots:
+        return f"({b.dtype}*){args.setdefault(('slot', str(plan.slots[name])), f'n{len(args)}')}"
     if name in plan.offsets:
         base = args.setdefault(("arena", ""), f"n{len(args)}")
         return f"({b.dtype}*)({base} + {plan.offsets[name]})"

@@ -167,6 +167,42 @@ class Index:
     def __repr__(self) -> str:
         return index_text(self)
 
+    # A size is ordered where that holds for every value of its symbols; else the question has no answer here.
+    def __le__(self, other: Size) -> bool:
+        return _decided(index(other) - self)
+
+    def __ge__(self, other: Size) -> bool:
+        return _decided(self - other)
+
+    def __lt__(self, other: Size) -> bool:
+        return _decided(index(other) - self - 1)
+
+    def __gt__(self, other: Size) -> bool:
+        return _decided(self - other - 1)
+
+    def __index__(self) -> int:
+        if self.terms:
+            raise Undecided(f"the size {self} is known only at the call")
+        return self.const
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+
+class Undecided(Exception):
+    """A question about a symbolic size whose answer differs from call to call. What asked cannot be compiled for all sizes."""
+
+
+def _decided(x: Index) -> bool:
+    """Whether x >= 0, for all sizes or for none. Raises: Undecided."""
+    if at_least(x, 0, {}):
+        return True
+    if at_least(-x, 1, {}):
+        return False
+    raise Undecided(f"{x} >= 0 holds for some sizes only")
+
 
 Size = int | Index
 ZERO = Index((), 0)

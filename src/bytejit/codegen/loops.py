@@ -345,6 +345,7 @@ class Loops:
     outputs: tuple[Result, ...]
     mutations: tuple[MutationCopy, ...] = ()
     private: frozenset[int] = field(default=frozenset(), compare=False)   # output positions that only mutations use
+    symbols: dict[str, int] = field(default_factory=dict)   # size symbol -> the input (an int) that is its value
     cons: Cons = field(default_factory=Cons, compare=False, repr=False)
 
     def __repr__(self) -> str:
@@ -417,7 +418,9 @@ class Plan:
     """All that a printer reads.
 
     offsets: temp buffer -> byte offset in the arena (a multiple of 64; buffers whose lives do not meet may share
-    bytes; an in-place result has its operand's offset). arena: bytes of the one allocation, 0: none. Output buffers
+    bytes; an in-place result has its operand's offset). arena: bytes of the one allocation, 0: none. Temps of symbolic
+    size have a slot instead: slots: buffer -> slot; slot_bytes: for each slot the extents in bytes of its buffers, of which the
+    largest counts at the call. symbols: size symbol -> the input (an int) that is its value; others are a dim of an input. Output buffers
     (kind `output`) are allocated fresh with their shape and stride. A kernel that can fail (`raises`) sets an error
     flag: the caller raises, and no input has been written.
     """
@@ -429,6 +432,9 @@ class Plan:
     offsets: dict[str, int]
     arena: int
     target: str                   # Target.name: "cpu", "cuda"
+    slots: dict[str, int] = field(default_factory=dict)
+    slot_bytes: tuple[tuple, ...] = ()
+    symbols: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         calls = sum(isinstance(s, Call) for s in self.steps)

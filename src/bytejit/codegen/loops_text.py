@@ -36,7 +36,9 @@ def text(x: Loops | Kernel | Plan) -> str:
     if isinstance(x, Kernel):
         return "\n".join(_kernel(x)) + "\n"
     lines = [f"inputs {' '.join(n or '-' for n in x.inputs)}".rstrip(), *map(repr_buffer, x.buffers.values())]
+    lines += [f"symbol {name} {i}" for name, i in x.symbols.items()]
     if isinstance(x, Plan):
+        lines += [f"slot {n} {i}" for n, i in x.slots.items()]
         lines += [f"offset {n} {at}" for n, at in sorted(x.offsets.items(), key=lambda p: p[1])] + [f"arena {x.arena}"]
     for step in x.steps:
         kernel = getattr(step, "kernel", step)
@@ -117,11 +119,13 @@ def _extern(e: Extern) -> str:
 
 def _value(v: Any) -> str:
     if isinstance(v, View):
-        return f"view({v.buffer!r}, {_value(v.shape)}, {_value(v.stride)}, {v.offset!r})"
+        return f"view({v.buffer!r}, {_value(v.shape)}, {_value(v.stride)}, {_value(v.offset)})"
     if isinstance(v, tuple):
         return f"({''.join(_value(x) + ', ' for x in v)})".replace(", )", ",)")
     if isinstance(v, torch.device):
         return f"device({str(v)!r})"
+    if isinstance(v, ix.Index):
+        return f"size({ix.index_text(v)!r})"
     return repr(v)
 
 
@@ -137,6 +141,7 @@ class Reader:
         self.cons = Cons()
         self.inputs: tuple = ()
         self.buffers: dict[str, Buffer] = {}
+        self.symbols: dict[str, int] = {}
         self.steps: list[Any] = []
         self.outputs: list[Result] = []
         self.mutations: list[MutationCopy] = []
@@ -159,6 +164,7 @@ class Reader:
             "extern": self.read_extern,
             "output": self.read_output,
             "mutation": self.read_mutation,
+            "symbol": self.read_symbol,
             "set": self.read_store,
             "add": self.read_store,
             "": lambda *_: None,
@@ -248,8 +254,12 @@ class Reader:
         if rest.startswith("const "):
             self.outputs.append(Result(None, ast.literal_eval(rest[6:])))
             return
-        m = re.fullmatch(r"(\w+)\[(.*?):(.*?)@(\d+)\]", rest)
-        self.outputs.append(Result(View(m[1], _sizes(m[2]), _sizes(m[3]), int(m[4]))))
+        m = re.fullmatch(r"(\w+)\[(.*?):(.*?)@(.+)\]", rest)
+        self.outputs.append(Result(View(m[1], _sizes(m[2]), _sizes(m[3]), _sizes(m[4])[0])))
+
+    def read_symbol(self, _: str, rest: str) -> None:
+        name, i = rest.split()
+        self.symbols[name] = int(i)
 
     def read_mutation(self, _: str, rest: str) -> None:
         self.end_kernel()
@@ -274,6 +284,8 @@ def _literal(node: ast.AST) -> Any:
     match node:
         case ast.Call(func=ast.Name(id="view"), args=args):
             return View(*map(_literal, args))
+        case ast.Call(func=ast.Name(id="size"), args=[ast.Constant(value=body)]):
+            return ix.parse_index(body)
         case ast.Call(func=ast.Name(id="device"), args=[ast.Constant(value=name)]):
             return torch.device(name)
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
@@ -294,4 +306,4 @@ def parse(source: str) -> Loops:
         reader.line(line)
     reader.end_kernel()
     return Loops(reader.inputs, reader.buffers, tuple(reader.steps), tuple(reader.outputs),
-                 tuple(reader.mutations), cons=reader.cons)
+                 tuple(reader.mutations), symbols=reader.symbols, cons=reader.cons)

@@ -72,6 +72,7 @@ class Lowering:
         self.steps: list[Kernel | Extern] = []
         self.sizes: dict[str, Any] = {}          # of every axis made
         self.inputs: list[str | None] = []
+        self.symbols: dict[str, int] = {}        # size symbol -> the input that is its value
         self.counts: dict[str, int] = {}
         self.where: Any = None
         self.node: Any = None
@@ -373,18 +374,21 @@ def lower(aten: Any) -> Loops:
     exposed = {getattr(getattr(o, "of", o), "position", None) for o in aten.outputs}
     mutations = tuple(MutationCopy(m.input, m.position) for m in aten.mutations)
     private = frozenset(m.position for m in mutations) - exposed
-    return Loops(tuple(ctx.inputs), ctx.buffers, tuple(ctx.steps), results, mutations, private, ctx.cons)
+    return Loops(tuple(ctx.inputs), ctx.buffers, tuple(ctx.steps), results, mutations, private, ctx.symbols, ctx.cons)
 
 
 def _random(target: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
-def _placeholder(ctx: Lowering, node: Any) -> Value | None:
+def _placeholder(ctx: Lowering, node: Any) -> Value | Index | None:
     spec = node.meta.get("spec")
     if not isinstance(spec, Spec):
         ctx.inputs.append(None)
-        return None
+        for name, symbol in ix.symbols(spec).items():
+            if spec == ix.index(symbol):
+                ctx.symbols[name] = len(ctx.inputs) - 1
+        return spec
     b = ctx.buffer(spec.shape, ir_dtype(spec), spec.stride, "input", name=f"p{len(ctx.inputs)}")
     ctx.inputs.append(b.name)
     return Value(b.name, spec.shape, b.dtype)
@@ -404,7 +408,7 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
             if row.lower is not None:
                 return row.lower(ctx, *args, **kwargs)
             return lower_pointwise(ctx, row, *args, **kwargs)
-        except NoRule:
+        except (NoRule, ix.Undecided):
             del ctx.steps[mark[0]:]              # buffers that nothing writes are dropped by fuse
     return ctx.extern(target, args, kwargs, row)
 

@@ -6,7 +6,7 @@ fresh.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.fuse import reads, writes
@@ -20,21 +20,24 @@ ALIGN = 64
 class Memory:
     """offsets: byte offset in the arena of each temp buffer. arena: its size. inplace: result -> operand it
     overwrites.
-    free: step position -> extern buffers that die there. Units: bytes."""
+    free: step position -> extern buffers that die there. slots, slot_bytes: as in `Plan`, for temps of symbolic size.
+    Units: bytes."""
     offsets: dict[str, int]
     arena: int
     inplace: dict[str, str]
     free: dict[int, tuple[str, ...]]
+    slots: dict[str, int] = field(default_factory=dict)
+    slot_bytes: tuple[tuple, ...] = ()
 
     def __repr__(self) -> str:
         return f"memory: {len(self.offsets)} temps in {self.arena} bytes, {len(self.inplace)} in place"
 
 
-def extent(b: Buffer) -> int:
-    """Bytes from the first to the last element. Raises: TypeError for symbolic sizes."""
+def extent(b: Buffer) -> ix.Size:
+    """Bytes from the first to the last element; an index where a size is symbolic."""
     if 0 in b.shape:
         return 0
-    return (1 + sum((n - 1) * s for n, s in zip(b.shape, b.stride))) * itemsize(b.dtype)
+    return ix.size_of((1 + sum((n - 1) * s for n, s in zip(b.shape, b.stride))) * itemsize(b.dtype))
 
 
 def lives(loops: Loops) -> dict[str, tuple[int, int]]:
@@ -69,8 +72,11 @@ def plan_memory(loops: Loops) -> Memory:
         groups.setdefault(root[b.name], []).append(b)
     placed: list[tuple[int, int, int, int]] = []
     offsets: dict[str, int] = {}
-    spans = {g: (max(map(extent, bs)), min(life[b.name][0] for b in bs), max(life[b.name][1] for b in bs))
-             for g, bs in groups.items()}
+    when = {g: (min(life[b.name][0] for b in bs), max(life[b.name][1] for b in bs)) for g, bs in groups.items()}
+    symbolic = {g: bs for g, bs in groups.items() if not all(isinstance(extent(b), int) for b in bs)}
+    slots, slot_bytes = share_slots(symbolic, when)
+    groups = {g: bs for g, bs in groups.items() if g not in symbolic}
+    spans = {g: (max(map(extent, bs)), *when[g]) for g, bs in groups.items()}
     for g in sorted(groups, key=lambda g: (-spans[g][0], spans[g][1], g)):
         size, start, end = spans[g]
         at = 0
@@ -85,7 +91,30 @@ def plan_memory(loops: Loops) -> Memory:
     for name, (_, end) in life.items():
         if loops.buffers[name].kind == "extern" and end < len(loops.steps):
             free[end] = (*free.get(end, ()), name)
-    return Memory(offsets, max((p[1] for p in placed), default=0), inplace, free)
+    return Memory(offsets, max((p[1] for p in placed), default=0), inplace, free, slots, slot_bytes)
+
+
+def share_slots(groups: dict[str, list[Buffer]], when: dict[str, tuple[int, int]],
+                ) -> tuple[dict[str, int], tuple[tuple, ...]]:
+    """A slot for each buffer of symbolic size: one that is free by then, of the same or (by the hints) the nearest size."""
+    slots: dict[str, int] = {}
+    ends: list[int] = []
+    sizes: list[dict] = []
+    for g in sorted(groups, key=lambda g: (when[g][0], -max(ix.hint(extent(b)) for b in groups[g]), g)):
+        start, end = when[g]
+        wanted = dict.fromkeys(map(extent, groups[g]))
+        most = max(map(ix.hint, wanted))
+        free = [i for i, last in enumerate(ends) if last < start]
+        best = min(free, key=lambda i: (not wanted.keys() <= sizes[i].keys(),
+                                        abs(max(map(ix.hint, sizes[i])) - most)), default=None)
+        if best is None:
+            best = len(ends)
+            ends.append(0)
+            sizes.append({})
+        ends[best] = end
+        sizes[best].update(wanted)
+        slots.update((b.name, best) for b in groups[g])
+    return slots, tuple(map(tuple, sizes))
 
 
 def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen import index as ix
 from bytejit.codegen.loops import DTYPES, FLOATS, INTS, Expr, acc_dtype
 from bytejit.codegen.lower import Lowering, NoRule, Value, ir_dtype
 from bytejit.codegen.ops_pointwise import aten
@@ -290,7 +291,7 @@ def _logit(x: F) -> F:
 
 def _glu(ctx: Lowering, x: Value, dim: int = -1) -> Value:
     dim, dtype = dim % len(x.shape), acc_dtype(x.dtype)
-    half = x.shape[dim] // 2
+    half = ix.size_of(ix.floordiv(x.shape[dim], 2, {}))
 
     def at(c: tuple) -> Expr:
         gate = ctx.read(x, tuple(v + half if i == dim else v for i, v in enumerate(c)), dtype)

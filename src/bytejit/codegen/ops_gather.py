@@ -13,7 +13,7 @@ from bytejit.codegen.loops import DTYPES, FLOATS, Expr, acc_dtype
 from bytejit.codegen.lower import Lowering, NoRule, Value
 from bytejit.codegen.ops_composite import F
 from bytejit.codegen.ops_pointwise import aten
-from bytejit.codegen.ops_reduce import count
+from bytejit.codegen.ops_reduce import count, number
 from bytejit.codegen.ops_view import both, within, wrap
 from bytejit.codegen.optable import op
 
@@ -62,13 +62,26 @@ def index_select(ctx: Lowering, x: Value, dim: int, at: Value) -> Value:
     return ctx.map(element)
 
 
+def broadcast(*shapes: tuple) -> tuple:
+    """The shape that shapes broadcast to; symbolic sizes are no 1."""
+    rank = max(map(len, shapes))
+    full = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*full))
+
+
+def numbers(*sizes: Any) -> None:
+    """Raises: NoRule when a size is known only at the call."""
+    if not all(isinstance(s, int) for s in sizes):
+        raise NoRule("a symbolic size")
+
+
 @row("index", "index.Tensor", "_unsafe_index.Tensor")
 def index_tensor(ctx: Lowering, x: Value, indices: Any) -> Value:
     """x[i, None, j]: whole-number index tensors, broadcast; where they are apart, their dims come first."""
     used = [d for d, i in enumerate(indices) if i is not None]
     if any(indices[d].dtype not in WHOLE[:2] for d in used) or any(x.shape[d] == 0 for d in used):
         raise NoRule("indexing by a mask")
-    shape = torch.broadcast_shapes(*(indices[d].shape for d in used))
+    shape = broadcast(*(indices[d].shape for d in used))
     first = used[0] if used == list(range(used[0], used[0] + len(used))) else 0
     k = len(shape)
 
@@ -188,6 +201,7 @@ def avg_pool2d(ctx: Lowering, x: Value, kernel: Any, stride: Any = (), padding: 
 def adaptive_avg_pool2d(ctx: Lowering, x: Value, size: Any) -> Value:
     *lead, height, width = x.shape
     out = ctx.spec().shape[-2:]
+    numbers(height, width, *out)
     if 0 in x.shape or height % out[0] or width % out[1] or x.dtype not in FLOATS:
         raise NoRule("windows of different sizes")
     kh, kw, n = height // out[0], width // out[1], len(lead)
@@ -196,7 +210,7 @@ def adaptive_avg_pool2d(ctx: Lowering, x: Value, size: Any) -> Value:
     )
     dims = (n + 1, n + 3)
     total = ctx.reduce(windows, dims, "sum", None, acc_dtype(x.dtype))
-    return ctx.map(lambda c: (F(ctx, ctx.read(total, c)) / float(count(windows, dims))).e)
+    return ctx.map(lambda c: (F(ctx, ctx.read(total, c)) / number(count(windows, dims))).e)
 
 
 # ---- resizing
@@ -212,6 +226,7 @@ def upsample_nearest2d(ctx: Lowering, x: Value, size: Any, scales: Any = None, l
     out = ctx.spec().shape
     vec = str(ctx.node.target).endswith("vec")
     scale = (scales or (None, None)) if vec else (scales, last)
+    numbers(*x.shape[-2:], *out[-2:])
     for d in (0, 1):
         n, m = x.shape[-2 + d], out[-2 + d]
         f = torch.tensor(_factor(n, m, scale[d]), dtype=torch.float32)
@@ -229,6 +244,7 @@ def upsample_bilinear2d(
     out = ctx.spec().shape
     scale = (scales or (None, None)) if str(ctx.node.target).endswith("vec") else (scales, last)
     acc = acc_dtype(x.dtype)
+    numbers(*x.shape[-2:], *out[-2:])
     if acc not in ("f32", "f64"):
         raise NoRule("of ints")
 

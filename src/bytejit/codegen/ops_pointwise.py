@@ -43,9 +43,9 @@ op(
     cpp={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
     triton={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
 )
-op("div", binary("div") + aten("true_divide.Tensor"), arity=2, dtype="float", cpp="{0} / {1}", triton="{0} / {1}",
+op("div", binary("div") + aten("true_divide.Tensor"), arity=2, dtype="float", cpp="{0} / {1}", triton="bj_div({0}, {1})",
    ref=torch.div, dtypes=ANY)
-op("neg", aten("neg"), cpp="-{0}", triton="-{0}", ref=torch.neg)
+op("neg", aten("neg"), cpp="-{0}", triton="bj_neg({0})", ref=torch.neg)
 op("abs", aten("abs"), ref=torch.abs, cpp={"float": "bj::abs({0})", "int": "bj::abs({0})", "u8": "{0}"},
    triton={"float": "tl.abs({0})", "int": "tl.abs({0})", "u8": "{0}"})
 op("floordiv", aten("floor_divide", "floor_divide.Scalar"), arity=2, ref=torch.floor_divide, cost=8, raises=True,
@@ -155,7 +155,7 @@ for _name, _cost, _lo, _hi in (
     op(_name, aten(_name), dtype="float", ref=getattr(torch, _name), cost=_cost, domain=(_lo, _hi), dtypes=ANY,
        **call(_name))
 op("rsqrt", aten("rsqrt"), dtype="float", ref=torch.rsqrt, cost=6, domain=(0, 50), dtypes=ANY, cpp="1 / bj::sqrt({0})",
-   triton="1 / tl.sqrt_rn({0})")
+   triton="bj_rsqrt({0})")
 op(
     "reciprocal",
     aten("reciprocal"),
@@ -164,7 +164,7 @@ op(
     cost=4,
     dtypes=ANY,
     cpp="1 / {0}",
-    triton="1 / {0}",
+    triton="bj_reciprocal({0})",
 )
 op("atan2", aten("atan2"), arity=2, dtype="float", ref=torch.atan2, cost=20, dtypes=ANY, **call("atan2", 2))
 op("hypot", aten("hypot"), arity=2, ref=torch.hypot, cost=10, dtypes=FLOATS, **call("hypot", 2))
@@ -192,7 +192,7 @@ op(
 )
 op("to", cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{0} != 0"}, dtypes=ANY,
    # float to int: truncates, as static_cast
-   triton={"float": "{0}.to({T})", "int": "{0}.to({T})", "bool": "{0} != 0"})
+   triton={"float": "{0}.to({T})", "int": "{0}.to({T})", "u8": "{0}.to(tl.int64).to({T})", "bool": "{0} != 0"})
 op("narrow", cpp="bj::to<{T}>({0})", triton="{0}.to({T})", dtypes=FLOATS)
 #: (i, size), attr: the error's label: i wrapped into range(size) if negative; out of range sets the error flag and
 #: answers 0

@@ -46,6 +46,11 @@ def count(x: Value, dims: tuple[int, ...]) -> Any:
     return n
 
 
+def number(n: Any) -> Any:
+    """A count as a divisor: a float, or the index of what is known only at the call."""
+    return float(n) if isinstance(n, int) else n
+
+
 def restore(ctx: Lowering, r: Value, dims: tuple[int, ...], keepdim: bool, fn: Callable[[F], F] = lambda f: f,
             i: int | None = None) -> Value:
     """The node's result from the kept-dims buffer r, through fn."""
@@ -79,7 +84,7 @@ def mean(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype
     dims = dims_list(dims, len(x.shape))
     r = ctx.reduce(x, dims, "sum", None, acc_dtype(ir_dtype(ctx.spec())))
     n = count(x, dims)
-    return restore(ctx, r, dims, keepdim, lambda s: s / float(n) if n else s / 0.0)
+    return restore(ctx, r, dims, keepdim, lambda s: s / number(n))
 
 
 def best(ctx: Lowering, x: Value, dim: int, kind: str) -> Value:
@@ -121,7 +126,7 @@ def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[V
     """Mean, and sum of squared distances from it, over dims; kept dims only."""
     n = count(x, dims)
     total = ctx.reduce(x, dims, "sum", None, acc)
-    avg = ctx.pointwise(total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / float(n)).e)
+    avg = ctx.pointwise(total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / number(n)).e)
 
     def squared(c: tuple) -> Expr:
         d = F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, kept(c, dims, True)))
@@ -135,10 +140,10 @@ def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: b
         dims = dims_list(dims, len(x.shape))
         correction = 1 if correction is None else correction
         free = count(x, dims) - correction
-        if free <= 0 or x.dtype not in FLOATS:
+        if ix.hint(free) <= 0 or x.dtype not in FLOATS:
             raise NoRule("variance of too few elements")
         avg, m2 = moments(ctx, x, dims, acc_dtype(x.dtype))
-        var = restore(ctx, m2, dims, keepdim, lambda s: finish(s / float(free)), 0 if with_mean else None)
+        var = restore(ctx, m2, dims, keepdim, lambda s: finish(s / number(free)), 0 if with_mean else None)
         return (var, restore(ctx, avg, dims, keepdim, i=1)) if with_mean else var
 
 
@@ -235,7 +240,7 @@ def layer_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None, bias: 
     dims, acc = tuple(range(n - k, n)), acc_dtype(x.dtype)
     avg, m2 = moments(ctx, x, dims, acc)
     rstd = ctx.pointwise(
-        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / float(count(x, dims)) + eps).do("rsqrt").e
+        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(x, dims)) + eps).do("rsqrt").e
     )
 
     def at(c: tuple) -> Expr:
@@ -255,7 +260,7 @@ def rms_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None = None, e
     eps = torch.finfo(getattr(torch, DTYPES[acc][0])).eps if eps is None else eps
     total = ctx.reduce(x, dims, "sum", lambda c: (lambda v: (v * v).e)(F(ctx, ctx.read(x, c, acc))), acc)
     rstd = ctx.pointwise(
-        total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / float(count(x, dims)) + eps).do("rsqrt").e
+        total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / number(count(x, dims)) + eps).do("rsqrt").e
     )
 
     def at(c: tuple) -> Expr:
@@ -284,7 +289,7 @@ def group_norm(
     dims = tuple(range(2, len(split.shape)))
     avg, m2 = moments(ctx, split, dims, acc)
     rstd = ctx.pointwise(
-        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / float(count(split, dims)) + eps).do("rsqrt").e
+        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(split, dims)) + eps).do("rsqrt").e
     )
 
     def at(c: tuple) -> Expr:

@@ -28,25 +28,37 @@ def reshape_coords(new: tuple, old: tuple, coords: tuple) -> tuple:
     """Coordinates in `old` of a point in `new`, both row-major over the same elements; dims are matched in groups."""
     sizes = {a.parts[0]: s for c, s in zip(coords, new) for a, _ in c.terms if type(a) is ix.Var}
     out: list[Any] = []
-    i = j = 0
     if 0 in new:
         return tuple(ix.ZERO for _ in old)
+    for i0, i, j0, j in matched_dims(new, old):
+        group, target = new[i0:i], old[j0:j]
+        flat = ix.linear(coords[i0:i], contiguous_stride(group)) if group else ix.ZERO
+        out.extend(ix.delinear(flat, target, sizes))
+    return tuple(out)
+
+
+def matched_dims(new: tuple, old: tuple) -> list[tuple[int, int, int, int]]:
+    """Runs new[i0:i], old[j0:j] of equal products. What cannot be shown equal for every size ends up in one last run."""
+    out = []
+    i = j = 0
     while i < len(new) or j < len(old):
         i0, j0 = i, j
         a, b = (new[i] if i < len(new) else 1), (old[j] if j < len(old) else 1)
         i, j = i + 1, j + 1
-        while a != b:
-            if a < b:
+        while a != b and (i < len(new) or j < len(old)):
+            if j >= len(old) or i < len(new) and ix.hint(a) < ix.hint(b):
                 a, i = a * new[i], i + 1
             else:
                 b, j = b * old[j], j + 1
-        group, target = new[i0:i], old[j0:j]
-        stride = [1]
-        for s in reversed(group[1:]):
-            stride.append(stride[-1] * s)
-        flat = ix.linear(coords[i0:i], reversed(stride)) if group else ix.ZERO
-        out.extend(ix.delinear(flat, target, sizes))
-    return tuple(out)
+        out.append((i0, min(i, len(new)), j0, min(j, len(old))))
+    return out
+
+
+def clamped(start: Any, size: Any) -> Any:
+    """A slice's bound counted from the front. Which case a symbolic one is, its hint says: the graph was made for sizes
+    that agree with it."""
+    start = start + size if ix.hint(start) < 0 else start
+    return 0 if ix.hint(start) < 0 else size if ix.hint(start) > ix.hint(size) else start
 
 
 @view(
@@ -83,21 +95,20 @@ def expand(ctx: Lowering, x: Value, *_: Any, implicit: bool = False) -> Value:
 
 @view("slice", "slice.Tensor", "slice_copy.Tensor")
 def slice_(ctx: Lowering, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
-    dim, start = wrap(dim, len(x.shape)), start or 0
-    size = x.shape[dim]
-    start = min(max(start + size if start < 0 else start, 0), size)
+    dim = wrap(dim, len(x.shape))
+    start = clamped(0 if start is None else start, x.shape[dim])
     return ctx.view(x, ctx.spec().shape, lambda c: tuple(v * step + start if i == dim else v for i, v in enumerate(c)))
 
 
 @view("narrow_view", "narrow", "narrow_copy")
-def narrow(ctx: Lowering, x: Value, dim: int, start: int, length: int) -> Value:
+def narrow(ctx: Lowering, x: Value, dim: int, start: Any, length: Any) -> Value:
     return slice_(ctx, x, dim, start, start + length)
 
 
 @view("select_view", "select.int", "select_copy.int")
 def select(ctx: Lowering, x: Value, dim: int, i: int) -> Value:
     dim = wrap(dim, len(x.shape))
-    i = i + x.shape[dim] if i < 0 else i
+    i = i + x.shape[dim] if ix.hint(i) < 0 else i
     return ctx.view(x, ctx.spec().shape, lambda c: (*c[:dim], ix.index(i), *c[dim:]))
 
 
@@ -206,7 +217,7 @@ def to_copy(ctx: Lowering, x: Value, source: Any = None, **kw: Any) -> Value:
 def flip(ctx: Lowering, x: Value, dims: Any) -> Value:
     dims = {wrap(d, len(x.shape)) for d in dims}
     return ctx.map(lambda c: ctx.load(x, tuple(
-        x.shape[i] - 1 - v if i in dims and x.shape[i] > 1 else v for i, v in enumerate(c))))
+        x.shape[i] - 1 - v if i in dims and x.shape[i] != 1 else v for i, v in enumerate(c))))
 
 
 @view("roll", "roll")
@@ -218,8 +229,8 @@ def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
         d = wrap(d, len(x.shape))
         shift[d] = shift.get(d, 0) + s
     return ctx.map(lambda c: ctx.load(x, tuple(
-        ix.mod(v + (-shift[i]) % x.shape[i], x.shape[i], ctx.sizes) if i in shift and x.shape[i] > 1 else v
-        for i, v in enumerate(c))))
+        ix.mod(v + ix.mod(-shift[i], x.shape[i], {}), x.shape[i], ctx.sizes) if i in shift and x.shape[i] not in (0, 1)
+        else v for i, v in enumerate(c))))
 
 
 @view("repeat", "repeat", "tile")
@@ -230,14 +241,14 @@ def repeat(ctx: Lowering, x: Value, repeats: Any) -> Value:
     return ctx.map(back)
 
 
-def within(ctx: Lowering, v: ix.Index, low: int, high: int, size: Any = None) -> Expr | None:
+def within(ctx: Lowering, v: ix.Index, low: Any, high: Any) -> Expr | None:
     """low <= v < high as a b8 expression; None where the range of v already says so."""
-    lo, hi = ix.bounds(v, ctx.sizes)
     tests = []
+    v = ix.index(v)
     at = ctx.cons.index(v, ctx.where)
-    if lo < low:
+    if not ix.at_least(v, low, ctx.sizes):
         tests.append(ctx.op("ge", at, ctx.const(low, "i64")))
-    if hi >= high:
+    if not ix.at_least(high - 1 - v, 0, ctx.sizes):
         tests.append(ctx.op("lt", at, ctx.const(high, "i64")))
     return both(ctx, *tests)
 
@@ -315,10 +326,9 @@ def _scatter(ctx: Lowering, x: Value, src: Value, own: Any, mask: Any) -> Value:
 def slice_scatter(
     ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Value:
-    dim, start = wrap(dim, len(x.shape)), start or 0
-    size = x.shape[dim]
-    start = min(max(start + size if start < 0 else start, 0), size)
-    count = src.shape[dim]
+    dim = wrap(dim, len(x.shape))
+    start = clamped(0 if start is None else start, x.shape[dim])
+    size, count = x.shape[dim], src.shape[dim]
     if count == 0:
         return ctx.map(lambda c: ctx.load(x, c))
 
@@ -343,7 +353,7 @@ def slice_scatter(
 @view("select_scatter", "select_scatter")
 def select_scatter(ctx: Lowering, x: Value, src: Value, dim: int, i: int) -> Value:
     dim = wrap(dim, len(x.shape))
-    i = i + x.shape[dim] if i < 0 else i
+    i = i + x.shape[dim] if ix.hint(i) < 0 else i
     return _scatter(ctx, x, src, lambda c: c[:dim] + c[dim + 1:],
                     lambda c: None if x.shape[dim] == 1 else ctx.op("eq", ctx.cons.index(c[dim]), ctx.const(i, "i64")))
 
@@ -385,7 +395,8 @@ def arange(ctx: Lowering, *args: Any, start: Any = None, step: Any = None, **kw:
         work = "f64"
         return ctx.map(lambda c: ctx.cast(ctx.op("add", ctx.const(begin, work), ctx.op(
             "mul", ctx.cast(ctx.cons.index(c[0]), work), ctx.const(by, work))), dtype))
-    return ctx.map(lambda c: ctx.cast(ctx.cons.index(c[0] * int(by) + int(begin)), dtype))
+    begin, by = (v if isinstance(v, ix.Index) else int(v) for v in (begin, by))
+    return ctx.map(lambda c: ctx.cast(ctx.cons.index(c[0] * by + begin), dtype))
 
 
 @create("eye", "eye", "eye.m")

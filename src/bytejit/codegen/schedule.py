@@ -6,7 +6,7 @@ threads.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -41,15 +41,15 @@ ACCUMULATORS = 4
 LONG = 65536              # elements: a row from here on may be cut over threads
 
 
-def schedule(loops: Loops, target: Target, memory: Memory | None = None) -> Plan:
-    """The plan for a target. Deterministic."""
+def schedule(loops: Loops, target: Target, memory: Memory | None = None, one: Callable | None = None) -> Plan:
+    """The plan for a target. one: how a kernel is scheduled (default: for a CPU). Deterministic."""
     loops = write_inputs(loops) if memory is None else loops
     memory = memory or plan_memory(loops)
     steps: list[Any] = []
     for i, step in enumerate(loops.steps):
         free = memory.free.get(i, ())
         if isinstance(step, Kernel):
-            kernel, sched = schedule_kernel(step, loops.buffers, loops.cons, target)
+            kernel, sched = (one or schedule_kernel)(step, loops.buffers, loops.cons, target)
             out = writes(step)
             memory_only = [b for b in reads(step) if loops.buffers[b].kind != "local" and b not in out]
             steps.append(Call(kernel, sched, tuple(memory_only),
@@ -65,6 +65,9 @@ def schedule(loops: Loops, target: Target, memory: Memory | None = None) -> Plan
         memory.offsets,
         memory.arena,
         target.name,
+        memory.slots,
+        memory.slot_bytes,
+        loops.symbols,
     )
 
 

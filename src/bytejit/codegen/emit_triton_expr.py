@@ -1,0 +1,139 @@
+"""Constants, indices, operations and reductions as Triton text."""
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bytejit.codegen import index as ix
+from bytejit.codegen.loops import FLOATS, NARROW, Expr, Reduce, acc_dtype
+from bytejit.codegen.optable import OpTable
+from bytejit.codegen.triton_source import TYPES
+
+LEAST = {"i64": -(1 << 63), "i32": -(1 << 31), "i16": -(1 << 15), "i8": -128, "u8": 0}
+MOST = {"i64": (1 << 63) - 1, "i32": (1 << 31) - 1, "i16": (1 << 15) - 1, "i8": 127, "u8": 255}
+
+
+def tl_type(dtype: str) -> str:
+    """`tl.float32` of `f32`."""
+    return f"tl.{TYPES[dtype]}"
+
+
+def number(value: Any, dtype: str) -> str:
+    """A Python number as Triton reads it. A f32 is rounded here, once, as torch rounds a Python number."""
+    if dtype == "b8":
+        return "True" if value else "False"
+    if dtype not in FLOATS:
+        return str(int(value))
+    value = float(value)
+    if dtype != "f64" and math.isfinite(value):
+        try:
+            value = struct.unpack("f", struct.pack("f", value))[0]
+        except OverflowError:
+            value = math.copysign(math.inf, value)
+    if math.isfinite(value):
+        return repr(value)
+    return 'float("nan")' if math.isnan(value) else 'float("inf")' if value > 0 else 'float("-inf")'
+
+
+def constant(value: Any, dtype: str, shape: str = "()") -> str:
+    """A constant with its type (a bare number would take the type of what stands beside it)."""
+    work = acc_dtype(dtype)
+    if work in ("f32", "f64") and value == 0 and math.copysign(1, value) < 0:        # tl.full(-0.0) is +0.0
+        bits, whole = (31, "tl.int32") if work == "f32" else (63, "tl.int64")
+        text = f"tl.full({shape}, {-(1 << bits)}, {whole}).to({tl_type(work)}, bitcast=True)"
+    else:
+        text = f"tl.full({shape}, {number(value, work)}, {tl_type(work)})"
+    return f"{text}.to({tl_type(dtype)})" if dtype in NARROW else text
+
+
+class IndexText:
+    """Prints index expressions. sizes: of the axes, for bounds; axis(name) and value(expr) name what they hold."""
+
+    def __init__(self, sizes: Mapping[str, Any], axis: Callable[[str], str], value: Callable[[Expr], str]) -> None:
+        self.sizes, self.axis, self.value = sizes, axis, value
+
+    def __call__(self, index: Any) -> str:
+        """The index as a sum of terms, largest steps first as they stand."""
+        if isinstance(index, int):
+            return str(index)
+        parts = []
+        for atom, c in index.terms:
+            text = self.atom(atom)
+            parts.append(text if c == 1 else f"-{text}" if c == -1 else f"{c} * {text}")
+        if index.const or not parts:
+            parts.append(str(index.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def atom(self, atom: Any) -> str:
+        kind = type(atom)
+        if kind is ix.Var:
+            return self.axis(atom.parts[0])
+        if kind is ix.Sym:
+            return f"s_{atom.parts[0]}"
+        if kind is ix.Val:
+            return self.value(atom.parts[0])
+        if kind is ix.Prod:
+            return "(" + " * ".join(self.atom(p) for p in atom.parts) + ")"
+        x, d = atom.parts
+        low, _ = ix.bounds(x, self.sizes)
+        if low >= 0:                                 # Triton divides towards zero
+            return f"(({self(x)}) {'//' if kind is ix.Div else '%'} {self(d) if isinstance(d, int) else f'({self(d)})'})"
+        name = "bj_floordiv" if kind is ix.Div else "bj_remainder"
+        return f"{name}({self(x)}, {self(d)})"
+
+
+def operation(e: Expr, args: list[str], rows: OpTable, err: str) -> str:
+    """An op's row, filled in."""
+    row = rows.by_name[e.name]
+    by = e.dtype if row.by is None else e.args[row.by].dtype
+    first = e.args[0].dtype if e.args else e.dtype
+    return row.text("triton", by).format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
+
+
+# ---- reductions ---------------------------------------------------------------------------------------------------
+def value_dtype(r: Reduce) -> str:
+    """Dtype of the accumulator: for argmax and argmin that of the compared value."""
+    return r.args[0].dtype if pair(r) else r.dtype
+
+
+def pair(r: Reduce) -> bool:
+    """Whether a reduction carries an index beside its value."""
+    return r.kind in ("argmax", "argmin")
+
+
+def identity(r: Reduce) -> Any:
+    """What a reduction starts from, as a Python number."""
+    dtype = value_dtype(r)
+    if r.kind in ("sum", "any"):
+        return 0
+    if r.kind in ("prod", "all"):
+        return 1
+    least = r.kind in ("amax", "argmax")
+    if dtype == "b8":
+        return not least
+    if dtype in FLOATS:
+        return -math.inf if least else math.inf
+    return (LEAST if least else MOST)[dtype]
+
+
+def combine(r: Reduce, a: str, b: str) -> str:
+    """Two partial results as one; not for argmax, argmin."""
+    b8 = r.dtype == "b8"
+    return {
+        "sum": f"{a} | {b}" if b8 else f"{a} + {b}",
+        "prod": f"{a} & {b}" if b8 else f"{a} * {b}",
+        "amax": f"bj_maximum({a}, {b})",
+        "amin": f"bj_minimum({a}, {b})",
+        "any": f"{a} | {b}",
+        "all": f"{a} & {b}",
+    }[r.kind]
+
+
+def fold(r: Reduce, tile: str, axis: int) -> str:
+    """A tile's partial results as one a row; not for argmax, argmin."""
+    kind = r.kind
+    if r.dtype == "b8":
+        kind = {"sum": "any", "prod": "all", "amax": "any", "amin": "all"}.get(kind, kind)
+    return f"bj_{kind}({tile}, {axis})"

@@ -1,0 +1,290 @@
+"""Loops -> plan for CUDA: which points of a kernel one program takes, and how, as data.
+
+A program is a tile of points. Four ways:
+
+    points   a kernel without reductions: all axes as one flat range, a stretch of it a program
+    tiles    the same where one side walks memory along another axis (a transpose): a square a program
+    rows     passes over inner axes: one or several rows a program. The row lies in registers from its first load to its
+             last store (persistent) as far as it fits; longer rows are walked in a loop a pass (looped)
+    split    few long rows: each pass over inner axes is a launch of its own, its rows cut in parts; the next launch
+             combines the parts
+
+What a pass stores and a later one loads at the same element is taken from the value itself, not from memory: in a
+register when rows are persistent, computed again when they are looped.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from bytejit.codegen import index as ix
+from bytejit.codegen.loops import NARROW, Axis, Buffer, Cons, Expr, Kernel, Loops, Pass, Plan, Store, Target, itemsize, walk
+from bytejit.codegen.memory import plan_memory, write_inputs
+from bytejit.codegen.rows import flexible
+from bytejit.codegen.schedule import collapse, column_axis, flatten, order_pointwise, order_rows, rename, schedule, transposed
+from bytejit.codegen.simplify import Rewriter, kernel_roots, loads, points
+
+PERSISTENT = 16384        # elements of a tile that registers hold, over all values that live from pass to pass
+ROW = 512                 # elements of a row from which a program takes one row only
+TILE = 2048               # elements of a program's tile
+LOOP = 2048               # elements of one turn of a loop
+COLUMNS = 64              # columns of a tile whose rows walk memory: two cache lines of f32
+LONG = 32768              # elements a program may reduce before a split pays for its launches
+MOST_WARPS = 16
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Block sizes by name (powers of two) and warps. Names: X (outer points), Y (second side of a square), R, R1, ...
+    (points of the inner axes)."""
+    blocks: tuple[tuple[str, int], ...]
+    warps: int
+    stages: int = 1
+
+    def __getitem__(self, name: str) -> int:
+        return dict(self.blocks).get(name, 1)
+
+
+@dataclass(frozen=True)
+class CudaSchedule:
+    """How one kernel runs. mode: points, tiles, rows or split. tiles: the choice, then alternatives. single: one row a
+    program, whose tile has one dim. looped: inner axes in a loop. wide: offsets in i64. parts: programs a row (split).
+    spaces: the distinct inner axes of passes, each with a block name R, R1, ..."""
+    mode: str
+    tiles: tuple[Tile, ...]
+    single: bool = False
+    looped: bool = False
+    wide: bool = False
+    parts: int = 1
+    spaces: tuple[tuple[Axis, ...], ...] = ()
+
+
+def schedule_cuda(loops: Loops, target: Target) -> Plan:
+    """The plan for a CUDA device; `Call.schedule` is a `CudaSchedule`. Deterministic."""
+    loops = write_inputs(loops)
+    memory = plan_memory(loops)
+    return schedule(loops, target, memory, partial(schedule_kernel, offsets=memory.offsets))
+
+
+def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target,
+                    offsets: dict[str, int] | None = None) -> tuple[Kernel, CudaSchedule]:
+    """The kernel in its final loops, and how they run."""
+    k = collapse(flatten(k, buffers, cons), cons)
+    wide = needs_wide(k, buffers)
+    if flexible(k):
+        k = rename(order_pointwise(k), cons)
+        p = k.passes[0]
+        names = [a.name for a in p.axes]
+        square = len(names) == 2 and transposed(p, p.axes, names[1]) == names[0]
+        k = rename(replace(k, axes=(), passes=(replace(p, axes=(*k.axes, *p.axes)),)), cons)
+        n = points(k.passes[0].axes)
+        if square:
+            return k, CudaSchedule("tiles", squares(k.passes[0]), wide=wide)
+        return k, CudaSchedule("points", stretches(n, narrowest(k, buffers), target), wide=wide)
+    k = rename(order_rows(k), cons)
+    return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, buffers))
+
+
+# ---- facts of a kernel --------------------------------------------------------------------------------------------
+def needs_wide(k: Kernel, buffers: dict[str, Buffer]) -> bool:
+    """Whether offsets may not fit i32: a buffer or the range of points has 2**31 elements, or an unknown number."""
+    for name in {s.buffer for p in k.passes for s in p.stores} | {e.name for e in loads(kernel_roots(k))}:
+        b = buffers[name]
+        if not all(isinstance(n, int) for n in (*b.shape, *b.stride)):
+            return True
+        if 1 + sum((n - 1) * abs(s) for n, s in zip(b.shape, b.stride) if n) >= 1 << 31:
+            return True
+    for p in k.passes:
+        if not all(isinstance(a.size, int) for a in (*k.axes, *p.axes)):
+            return True
+        if points(p.axes) >= (1 << 31) - (1 << 20) or points(k.axes) >= (1 << 31) - (1 << 20):
+            return True
+    return False
+
+
+def known(axes: tuple[Axis, ...]) -> bool:
+    """Whether all sizes are numbers."""
+    return all(isinstance(a.size, int) for a in axes)
+
+
+def narrowest(k: Kernel, buffers: dict[str, Buffer]) -> int:
+    """Bytes of the widest element that the kernel touches."""
+    return max([itemsize(e.dtype) for e in loads(kernel_roots(k))]
+               + [itemsize(buffers[s.buffer].dtype) for p in k.passes for s in p.stores], default=4)
+
+
+def power(n: int) -> int:
+    """The least power of two that is n or more."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Whether two buffers of a plan may share bytes. offsets: as in `Plan`."""
+    offsets: dict[str, int]
+    buffers: dict[str, Buffer]
+
+    def __call__(self, a: str, b: str) -> bool:
+        if a == b:
+            return True
+        if a not in self.offsets or b not in self.offsets:
+            return False
+        (a, m), (b, n) = ((self.offsets[x], self._bytes(x)) for x in (a, b))
+        return a < b + n and b < a + m
+
+    def _bytes(self, name: str) -> int:
+        b = self.buffers[name]
+        size = itemsize(b.dtype)
+        return size * (1 + sum((n - 1) * s for n, s in zip(b.shape, b.stride) if n))
+
+
+# ---- values instead of memory -------------------------------------------------------------------------------------
+def forward(k: Kernel, buffers: dict[str, Buffer], cons: Cons, again: bool, overlap: Overlap) -> Kernel:
+    """The kernel with loads of what an earlier pass stored at the same element replaced by the stored value.
+
+    again: the value is computed again: not where it depends on a running result, or on memory that the kernel writes.
+    """
+    written = {s.buffer for p in k.passes for s in p.stores if buffers[s.buffer].kind != "local"}
+    made: dict[str, tuple[Store, tuple[Axis, ...]]] = {}
+    sizes = {a.name: a.size for p in k.passes for a in (*k.axes, *p.axes)}
+    passes = []
+    for p in k.passes:
+        def on_load(e: Expr, coords: tuple, mask: Any, axes: tuple = p.axes, known: dict = dict(made)) -> Expr | None:
+            s, own = known.get(e.name, (None, ()))
+            return s.value if s is not None and mask is None and s.coords == coords and own in (axes, ()) else None
+        p = Rewriter(cons, sizes, None, on_load).body(p)
+        passes.append(p)
+        scans = {r.name for r in p.reduces if r.running}
+        for s in p.stores:
+            made.pop(s.buffer, None)
+            below = list(walk((s.value,)))
+            if s.mode != "set" or s.mask is not None or any(e.kind == "ref" and e.name in scans for e in below):
+                continue
+            if again and any(overlap(e.name, w) for e in below if e.kind == "load" for w in written):
+                continue
+            made[s.buffer] = s, p.axes
+    left = {e.name for p in passes for e in loads(p.roots())}
+    passes = [replace(p, stores=tuple(s for s in p.stores if buffers[s.buffer].kind != "local" or s.buffer in left))
+              for p in passes]
+    return replace(k, passes=tuple(p for p in passes if p.stores or p.reduces))
+
+
+def kept(k: Kernel) -> int:
+    """How many values of a whole row live from one pass to a later one."""
+    seen: dict[Any, int] = {}
+    live: set[Any] = set()
+    for i, p in enumerate(k.passes):
+        inner = {a.name for a in p.axes}
+        for e in loads(p.roots()):
+            if any(ix.variables(c) & inner for c in e.attr):
+                if seen.setdefault((e, p.axes), i) < i:
+                    live.add((e, p.axes))
+    return max(1, len(live))
+
+
+# ---- choices ------------------------------------------------------------------------------------------------------
+def stretches(n: int, width: int, target: Target) -> tuple[Tile, ...]:
+    """Tiles of `points`: 16 bytes a thread and load; small ranges in smaller pieces, so that every SM has some."""
+    block = 2048 if width <= 2 else 1024
+    while block > 128 and -(-n // block) < 2 * target.threads:
+        block //= 2
+    block = min(block, power(n))
+    return tuple(Tile((("X", b),), min(8, max(1, b // per))) for b, per in dict.fromkeys(
+        ((block, 256), (min(2 * block, power(n)), 256), (block, 128), (max(1, block // 2), 128))))
+
+
+def squares(p: Pass) -> tuple[Tile, ...]:
+    """Tiles of `tiles`: Y along the slower axis of the stores, X along the faster one."""
+    y, x = (power(points([a])) for a in p.axes[-2:])
+    return tuple(Tile((("Y", min(a, y)), ("X", min(b, x))), w) for a, b, w in ((64, 64, 8), (32, 64, 4), (32, 32, 4)))
+
+
+def spaces_of(k: Kernel) -> tuple[tuple[Axis, ...], ...]:
+    """The distinct inner axes of passes, the largest first."""
+    return tuple(sorted(dict.fromkeys(p.axes for p in k.passes if p.axes), key=lambda s: -points(s)))
+
+
+def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target, wide: bool,
+                  overlap: Overlap) -> tuple[Kernel, CudaSchedule]:
+    """Rows: persistent when a row fits the registers, else looped; split when rows are few and long."""
+    near = forward(k, buffers, cons, False, overlap)
+    spaces = spaces_of(near)
+    rows, longest = points(k.axes), max((points(s) for s in spaces), default=1)
+    sized = all(map(known, spaces))
+    column = bool(k.axes) and column_axis(near) == k.axes[-1].name
+    many = len(near.passes) > 1
+    if sized and power(longest) * kept(near) <= (PERSISTENT if many else LOOP * 2) and not column:
+        tiles = row_tiles(rows, longest, target)
+        return near, CudaSchedule("rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces)
+    if sized and column and power(longest) * 16 * kept(near) <= PERSISTENT // 2 and (many or longest <= 64):
+        tiles = column_tiles(rows, longest, target)
+        return near, CudaSchedule("rows", blocks(tiles, spaces), False, False, wide, 1, spaces)
+    k = forward(k, buffers, cons, True, overlap)
+    spaces = spaces_of(k)
+    x = min(COLUMNS, power(rows)) if column else 1
+    work = longest * x
+    programs = -(-rows // x)
+    if known(k.axes) and sized and work >= LONG and programs < target.threads and can_split(k, buffers):
+        parts = min(-(-4 * target.threads // programs), -(-work // (LONG // 4)), 1024)
+        tiles = looped_tiles(x, -(-longest // parts))
+        return k, CudaSchedule("split", blocks(tiles, spaces, True), x == 1, True, wide, parts, spaces)
+    while column and x > 16 and -(-rows // x) < 2 * target.threads:
+        x //= 2
+    tiles = looped_tiles(x, longest)
+    return k, CudaSchedule("rows", blocks(tiles, spaces, True), x == 1, True, wide, 1, spaces)
+
+
+def row_tiles(rows: int, longest: int, target: Target) -> list[tuple[int, int]]:
+    """(rows a program, warps) of persistent rows, the choice first."""
+    r = power(longest)
+    x = 1
+    if r < ROW:
+        x = max(1, min(TILE // r, power(rows)))
+        while x > 1 and -(-rows // x) < 2 * target.threads:
+            x //= 2
+    warps = max(1, min(MOST_WARPS, x * r // 512))
+    out = [(x, warps), (x, max(1, warps // 2)), (x, min(MOST_WARPS, warps * 2))]
+    return list(dict.fromkeys(out + ([(x * 2, warps)] if x > 1 else [])))
+
+
+def column_tiles(rows: int, longest: int, target: Target) -> list[tuple[int, int]]:
+    """The same for columns that are reduced whole."""
+    r = power(longest)
+    x = max(16, min(COLUMNS, 4 * TILE // r))
+    while x > 16 and -(-rows // x) < 2 * target.threads:
+        x //= 2
+    x = min(x, power(rows))
+    warps = max(1, min(MOST_WARPS, x * r // 512))
+    return list(dict.fromkeys([(x, warps), (max(1, x // 2), max(1, warps // 2)), (x, min(MOST_WARPS, warps * 2))]))
+
+
+def looped_tiles(x: int, longest: int) -> list[tuple[int, int, int]]:
+    """(rows, warps, inner points a turn) of loops."""
+    out = []
+    for size, warps in ((LOOP, 8), (2 * LOOP, 16), (LOOP // 2, 4)):
+        r = max(1, min(power(longest), size // x))
+        out.append((x, max(1, min(warps, x * r // 128)), r))
+    return list(dict.fromkeys(out))
+
+
+def blocks(tiles: list[tuple], spaces: tuple[tuple[Axis, ...], ...], looped: bool = False) -> tuple[Tile, ...]:
+    """Tiles with a block for each space."""
+    out = []
+    for x, warps, *turn in tiles:
+        sizes = [min(turn[0], power(points(s)) if known(s) else turn[0]) if looped else power(points(s)) for s in spaces]
+        names = [("R" + (str(i) if i else ""), r) for i, r in enumerate(sizes)]
+        out.append(Tile((("X", x), *names), warps))
+    return tuple(dict.fromkeys(out))
+
+
+def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
+    """Whether each pass can be a launch: no running results, nothing kept in a row's own memory."""
+    if any(a.kind == "scan" for p in k.passes for a in p.axes) or not any(p.reduces for p in k.passes):
+        return False
+    if any(len(ix.variables(c)) == 0 and p.axes for p in k.passes for s in p.stores for c in s.coords):
+        return False
+    return not any(buffers[e.name].kind == "local" for e in loads(kernel_roots(k)))
+
+
+__all__ = ["CudaSchedule", "Tile", "schedule_cuda", "schedule_kernel", "NARROW"]
