@@ -65,6 +65,13 @@ class Bug(BytejitError):
     __module__ = "bytejit.exc"
 
 
+class DeviceFault(BytejitError, IndexError):
+    """A kernel on a GPU met an index out of range. Raised by a later call, as torch's own device asserts are: the call that
+    met it has answered already."""
+
+    __module__ = "bytejit.exc"
+
+
 def note_place(error: BaseException, doing: str, where: Where | None) -> BaseException:
     """Add "while <doing>, at <user's line>" to an exception once, keeping its type and message; returns it."""
     note = f"while {doing}" + (f", at {where}" if where is not None else "")

@@ -189,7 +189,7 @@ class CallPrinter:
                 raise Bug(f"{b!r} is used before a step makes it")
             name = self.text[buffer] = f"o{sum(t[0] == 'o' for t in self.text.values())}"
             dtype = getattr(torch, DTYPES[b.dtype][0])
-            maker = self.bind(f"new_{b.dtype}", torch.empty(0, dtype=dtype).new_empty_strided)
+            maker = self.bind(f"new_{b.dtype}", self.maker(dtype))
             self.lines.append(f"{name} = {maker}({self.dims(b.shape)}, {self.dims(b.stride)})")
         return self.text[buffer]
 
@@ -225,6 +225,27 @@ class CallPrinter:
         if isinstance(x, (ix.Index, ix.Atom)):
             return self.size(ix.index(x))
         return self.bind(f"c{sum(n[0] == 'c' for n in self.names)}", x)
+
+    # ---- what another device does otherwise -----------------------------------------------------------------------
+    def maker(self, dtype: torch.dtype) -> Callable:
+        """What allocates outputs: called with shape and stride."""
+        return torch.empty(0, dtype=dtype).new_empty_strided
+
+    def stays(self, buffer: str) -> bool:
+        """Whether a dead tensor's local is kept to the end, because kernels were given its address."""
+        return buffer in self.uses
+
+    def needs_memory(self) -> bool:
+        """Whether there is an arena."""
+        return bool(self.plan.arena)
+
+    def opening(self) -> list[str]:
+        """The first lines."""
+        return []
+
+    def closing(self) -> list[str]:
+        """The last lines before the return."""
+        return []
 
     # ---- steps ----------------------------------------------------------------------------------------------------
     def run(self, run: Run, fn: Callable) -> None:
@@ -287,7 +308,7 @@ class CallPrinter:
                 self.extern(step)
             elif i in self.runs:
                 self.run(*self.runs[i])
-            dead = [self.text[b] for b in step.free if b in self.text and b not in self.uses]
+            dead = [self.text[b] for b in step.free if b in self.text and not self.stays(b)]
             if dead:
                 self.lines.append(f"del {', '.join(dead)}")
         flat = [self.value(r.const) if r.view is None else self.view(r.view) for r in self.plan.outputs]
@@ -303,9 +324,10 @@ class CallPrinter:
         results = flat if outs is None else [self.out(o, flat) for o in outs]
         if self.plan.slot_bytes:
             self._slots()
-        elif self.plan.arena:
+        elif self.needs_memory():
             self._arena()
-        self.lines[:0] = self.head
+        self.lines[:0] = [*self.opening(), *self.head]
+        self.lines += self.closing()
         shown = results[0] if single else "(" + "".join(r + ", " for r in results) + ")"
         return self._function(shown)
 
