@@ -23,8 +23,9 @@ import torch
 from bytejit.codegen import aten as out_of
 from bytejit.codegen import index as ix
 from bytejit.codegen.emit_common import symbols_in
+from bytejit.codegen.emit_check import Check, Fits
 from bytejit.codegen.emit_cpp import CppSource, Run
-from bytejit.codegen.loops import DTYPES, ExternCall, Plan, View
+from bytejit.codegen.loops import DTYPES, Buffer, ExternCall, Plan, View
 from bytejit.codegen.ops_extern import resolve
 from bytejit.errors import Bug
 
@@ -120,6 +121,7 @@ class CallPrinter:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
         self.lines: list[str] = []
         self.head: list[str] = []                        # runs before `lines`
+        self.fits = Fits()
         self.names: dict[str, Any] = {}
         self.externs: list[tuple[str, str]] = []
         self.text: dict[str, str] = {}                   # buffer -> the local that holds its tensor
@@ -300,6 +302,15 @@ class CallPrinter:
         many = len(results) > 1 or _returns_many(e.target)
         left = ", ".join(results) + ("," if many and len(results) == 1 else "")
         self.lines.append(f"{left} = {call}" if results else call)
+        for name in e.outs:
+            if name is not None:
+                self._check(self.text[name], self.plan.buffers[name], e.target)
+
+    def _check(self, text: str, b: Buffer, target: str) -> None:
+        """A line of the checking twin: the result has the strides that kernels go by."""
+        if b.dtype in DTYPES:
+            self.bind("fit", self.fits.fit)
+            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {target!r})"))
 
     def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
         """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""
@@ -387,10 +398,30 @@ class CallPrinter:
         return self.window(base, o.size, o.stride, o.offset)
 
     def _function(self, result: str) -> CallSource:
+        checks = any(type(line) is Check for line in self.lines)
+        given = [f"p{i}" for i in range(self.given)]
+        key = f"({''.join(f'{v}, ' for v in dict.fromkeys(v for v in self.symbols.values() if v))})" if checks else ""
+        if checks:
+            self.bind("learn", self.fits.learn)
+            self.lines.append(Check(f"learn({key})"))
         names = {k: v for k, v in self.names.items()}
-        params = [f"p{i}" for i in range(self.given)] + [f"{k}={k}" for k in names]
-        body = "\n".join(f"    {line}" for line in [*self.lines, f"return {result}"])
-        return CallSource(f"def call({', '.join(params)}):\n{body}\n", names, tuple(self.externs))
+        params = [*given, *(f"{k}={k}" for k in names)]
+        text = ""
+        lines = [*self.lines, f"return {result}"]
+        if checks:
+            text = f"def checked({', '.join(params)}):\n{indented(lines)}\n\n\n"
+            names["known"] = self.fits.known
+            params += ["known=known", "checked=checked"]
+            lines = [line for line in lines if type(line) is not Check]
+            fetched = [line for line in self.head if line.startswith("size_")]
+            test = f"if {key} not in known: return checked({', '.join(given)})"
+            lines = [*fetched, test, *(line for line in lines if line not in fetched)]
+        return CallSource(f"{text}def call({', '.join(params)}):\n{indented(lines)}\n", names, tuple(self.externs))
+
+
+def indented(lines: Sequence[str]) -> str:
+    """The lines as the body of a function."""
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _returns_many(target: str) -> bool:
