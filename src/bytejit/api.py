@@ -135,7 +135,8 @@ def compile(
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
     options: fields of `bytejit.Options`, for this model only.
     disable: return the model as it is.
-    Compilation itself happens in the first call. Raises: ValueError (backend, mode, options), TypeError (model).
+    Compilation itself happens in the first call. A compiled function is a function of its own: later changes of the
+    original's `__defaults__` or `__code__` are not its own. Raises: ValueError (backend, mode, options), TypeError (model).
     """
     settings = Settings.make(registry.check_backend(backend), fullgraph, dynamic, mode, options)
 

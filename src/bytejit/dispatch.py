@@ -19,6 +19,7 @@ entry that exits to k calls ``state.sites.arm_after(k)``.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -39,6 +40,15 @@ Compile = Callable[["SiteState", Args], Entry | None]
 # site) runs the original code instead of waiting: waiting could deadlock with a lock that the user's code holds.
 _COMPILING = threading.Lock()
 
+
+def _in_child() -> None:
+    """After a fork: the thread that held the lock is not there."""
+    global _COMPILING
+    _COMPILING = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 # How much deeper than the user's code the compiler may call: what is left of the user's limit is none of its business.
 COMPILER_FRAMES = 3000
@@ -150,7 +160,8 @@ class SiteState:
     def miss(self, *args: Any) -> Answer:
         """No entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
-        if self.frozen or registry.only_runs() or not _COMPILING.acquire(blocking=False):
+        lock = _COMPILING
+        if self.frozen or registry.only_runs() or not lock.acquire(blocking=False):
             return self.own(args)
         try:
             self.compiles += 1
@@ -163,7 +174,7 @@ class SiteState:
                 return self.own(args)
             self.add(entry)
         finally:
-            _COMPILING.release()
+            lock.release()
         answer = entry(*args)
         return self.own(args) if answer is MISS else answer
 

@@ -11,7 +11,7 @@ import torch
 
 from . import inspection, logs, registry
 from .dispatch import COVERED, MISS, UNBOUND, Sites, SiteState, own_exit
-from .errors import BackendFailed, CannotRewrite, Unsupported, backend_name, note_place
+from .errors import BackendFailed, CannotRewrite, DeviceFault, Unsupported, backend_name, note_place
 from .inspection import with_source
 from .options import Settings
 from .quiet import Quiet
@@ -21,6 +21,7 @@ from .tracer.signals import TooLong
 from .tracer.trace import Trace, trace
 from .tracer.tracer import Job
 from .trampoline import in_loop, rewrite
+from .undo import rewinding, undoing
 from .where import Where, where_of
 
 # owner: handle_of; size: one a living compiled (code, globals, settings); an item goes with its last compiled function
@@ -233,6 +234,9 @@ class Function:
             name=f"entry_{code.co_name.strip('<>')}",
         )
         entry_ref = weakref.ref(entry)
+        if found.graph is not None:
+            scope = entry.__globals__       # no reference to the entry: nothing may keep it alive
+            scope["graph"] = rewinding(scope["graph"], lambda made: scope.update(graph=made))
         return entry
 
     def failed(self, state: SiteState, restore: tuple):
@@ -243,6 +247,8 @@ class Function:
         point = state.point.id
 
         def answer(error: BaseException, flat: tuple):
+            if isinstance(error, DeviceFault):      # an earlier call's: running this one again would hide it
+                raise error
             registry.count("fallbacks", f"a graph raised {type(error).__name__} in {self.where.function}")
             for function, args in restore:
                 function(*args)
@@ -312,21 +318,6 @@ def content(a: object) -> object:
 
 def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
     return len(refs) == len(objects) and all(r() is o for r, o in zip(refs, objects))
-
-
-def undoing(graph, written: tuple[int, ...]):
-    """A graph that runs op by op and writes inputs: when it raises half-way, they are what they were, so that the
-    original code can run instead. Cost: a copy of each written input a call."""
-    def run(*inputs):
-        before = [inputs[i].detach().clone() for i in written]
-        try:
-            return graph(*inputs)
-        except Exception:
-            with torch.no_grad():
-                for i, saved in zip(written, before):
-                    inputs[i].detach().copy_(saved)
-            raise
-    return run
 
 
 class _UserError(Exception):

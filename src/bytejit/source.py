@@ -369,16 +369,20 @@ class Attr(Source):
 
 @_source
 class CallOf(Source):
-    """base(*args) with constant arguments: plain values, or objects as Refs. The call must be one that only asks."""
+    """base(*args, **dict(named)) with constant arguments: plain values, or objects as Refs. The call only asks."""
 
     base: Source
     args: tuple
+    named: tuple[tuple[str, Any], ...] = ()
+
+    def _text(self, one: Callable[[Any], str]) -> str:
+        return ", ".join([*map(one, self.args), *(f"{k}={one(v)}" for k, v in self.named)])
 
     def expr(self, at: Printer) -> str:
-        return f"{at.source(self.base)}({', '.join(at.literal(a) for a in self.args)})"
+        return f"{at.source(self.base)}({self._text(at.literal)})"
 
     def name(self) -> str:
-        return f"{self.base.name()}({', '.join(a.label if isinstance(a, Ref) else repr(a) for a in self.args)})"
+        return f"{self.base.name()}({self._text(lambda a: a.label if isinstance(a, Ref) else repr(a))})"
 
 
 @_source

@@ -124,13 +124,31 @@ def cell_function():
 
 
 @read
-def default_changed():
-    def f(x, k=2):
-        return x * k
+def cached_function_cleared():
+    state = [2]
+
+    @functools.lru_cache
+    def factor(name, *, plus=0):
+        return state[0] + len(name) + plus
 
     def change():
-        f.__defaults__ = (7,)
-    return f, (x3(),), change
+        state[0] = 50
+        factor.cache_clear()
+    return lambda x: x * factor("ab", plus=1), (x3(),), change
+
+
+@read
+def cached_tensor_cleared():
+    made = []
+
+    @functools.lru_cache(maxsize=4)
+    def table(n):
+        made.append(n)
+        return torch.arange(3.0) + len(made) * n
+
+    def change():
+        table.cache_clear()
+    return lambda x: x * table(5), (x3(),), change
 
 
 @read
@@ -837,11 +855,7 @@ def equal(f, plain, args) -> None:
     Comparer().same((call(plain, theirs), theirs), (call(f, mine), mine), "result")
 
 
-# the compiled function is another function than the one it was made from, with defaults of its own
-OWN_DEFAULTS = pytest.mark.xfail(reason="new defaults of the compiled function itself are not seen", strict=True)
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=OWN_DEFAULTS) if n == "default_changed" else n for n in READ])
+@pytest.mark.parametrize("name", READ)
 def test_change_read(name):
     """Changed and read: the result follows"""
     program, args, change = READ[name]()
@@ -867,6 +881,26 @@ def test_read_and_unchanged(name):
     for _ in range(3):
         f(*copies(args))
     assert counter.count == before, f"{counter.count - before} recompiles, nothing changed"
+
+
+def test_own_defaults_changed():
+    """New `__defaults__`, `__kwdefaults__` and `__code__` of the compiled function itself"""
+    def program(x, k=2, *, j=1):
+        return x * k + j
+
+    def other(x, k=2, *, j=1):
+        return x - k - j
+    f = targets.compiled(program, targets.Counter())
+    equal(f, program, (x3(),))
+    for fn in (f, program):
+        fn.__defaults__ = (7,)
+    equal(f, program, (x3(),))
+    for fn in (f, program):
+        fn.__kwdefaults__ = {"j": 40}
+    equal(f, program, (x3(),))
+    for fn in (f, program):
+        fn.__code__ = other.__code__
+    equal(f, program, (x3(),))
 
 
 @pytest.mark.parametrize("name", UNREAD)

@@ -19,7 +19,8 @@ import weakref
 
 import torch
 
-from ..source import Attr, Called
+from ..source import Attr, Called, CallOf, Ref
+from .attrs import is_library
 from .calls import CALLED, HANDLERS, describe, models
 from .containers import NotConstant, is_constant, to_python
 from .operators import class_attribute
@@ -82,18 +83,32 @@ for _cls in PURE_C_TYPES:
 
 # ---- C objects that are called ---------------------------------------------------------------------------------------------
 def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """A function under functools.lru_cache: with known arguments it is asked, as the cache will answer from then on."""
+    """A function under functools.lru_cache: with known arguments the cache is asked, now and by the guard of the answer."""
+    inner = fn.real.__wrapped__
     try:
         real_args = [_identified(t, a) for a in args]
         real_kwargs = {k: _identified(t, v) for k, v in kwargs.items()}
         hash((*real_args, *real_kwargs.values()))
+        if fn.real.cache_parameters()["maxsize"] == 0:
+            raise NotConstant("without a cache")
+        result = fn.real(*real_args, **real_kwargs)
     except (NotConstant, TypeError):
-        return t.call(Lazy(fn.real.__wrapped__, Attr(fn.source, "__wrapped__")), args, kwargs)
+        return t.call(Lazy(inner, Attr(fn.source, "__wrapped__")), args, kwargs)
+    except Exception:           # not kept by the cache: the function raises anew in each call
+        return t.call(Lazy(inner, Attr(fn.source, "__wrapped__")), args, kwargs)
     t.guard("ID_IS", fn.source, fn.real)
-    try:
-        return t.constant(fn.real(*real_args, **real_kwargs))
-    except Exception as e:
-        raise t.raised(e) from None
+    if is_constant(result) and is_library(inner.__module__):
+        return t.constant(result)
+    parts = tuple(a if _plain(a) else Ref(a) for a in real_args)
+    named = tuple((k, a if _plain(a) else Ref(a)) for k, a in real_kwargs.items())
+    return Lazy(result, CallOf(fn.source, parts, named))
+
+
+def _plain(value: object) -> bool:
+    """Whether a value may be held by a source: one that refers to nothing of the user's."""
+    if type(value) is tuple:
+        return all(map(_plain, value))
+    return is_constant(value) and not isinstance(value, enum.Enum)
 
 
 def _identified(t, v: Var) -> object:

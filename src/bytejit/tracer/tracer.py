@@ -129,8 +129,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.by_fake: dict[int, TensorVar] = {}
         self.memo: dict = {}
         self.keep: list = []
-        self.stores: dict = {}
         self.arrays: dict[int, ArrayVar] = {}
+        self.stores: dict = {}
         self.overlapping: list = []
         self.storages: dict[int, list[TensorVar]] = {}
         self.places: dict[tuple, Where] = {}
