@@ -9,7 +9,7 @@ from bytejit.options import config
 
 pytestmark = pytest.mark.cxx
 F32 = {"exp": 1.0, "exp2": 1.1, "expm1": 1.5, "log": 1.0, "log1p": 1.5, "log2": 1.0, "log10": 1.0,
-       "sin": 1.5, "cos": 1.5, "tan": 1.0, "tanh": 1.5, "erf": 1.2, "sinh": 1.0, "cosh": 1.0,
+       "sin": 1.5, "cos": 1.5, "tan": 1.0, "tanh": 1.5, "erf": 1.9, "sinh": 1.0, "cosh": 1.0,
        "asinh": 1.0, "acosh": 1.0, "atanh": 1.0,
        "asin": 1.0, "acos": 1.0, "atan": 1.0, "sin_any": 1.0, "cos_any": 1.0, "tan_any": 1.0}
 NEED_POSITIVE = {"log", "log2", "log10", "acosh"}

@@ -76,13 +76,13 @@ def trig(single: bool) -> None:
 def rest_single() -> None:
     t = ratio(lambda z: (mp.tanh(mp.sqrt(z)) - mp.sqrt(z)) / (z * mp.sqrt(z)), mp.mpf(-1) / 3)
     fit("tanh below 0.625", t, lambda z: z + mp.mpf("1e-30"), range(6), 0, 0.626 ** 2)
-    e = ratio(lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, 2 / mp.sqrt(mp.pi) - 1)
-    fit("erf below 0.93: x + x*q(x*x)", e, lambda z: mp.mpf(1), range(7), 0, 0.932 ** 2)
+    def root(a: Any) -> Any:
+        return 8 * (1 - mp.erfc(a) ** (mp.mpf(1) / 8)) / a - 1
 
-    def big(x: Any) -> Any:
-        return mp.log(mp.erfc(x)) / x + 1
+    def felt(a: Any) -> Any:
+        return a * mp.erfc(a) ** (mp.mpf(7) / 8) / mp.erf(a) if a != 0 else mp.sqrt(mp.pi) / 2
 
-    fit("erf above 0.93: 1 - exp(-x + x*q(x))", big, lambda x: x * mp.erfc(x), range(8), 0.925, 4.0)
+    fit("erf: 1 - (1 - (a + a*q(a))/8)^8", ratio(root, 2 / mp.sqrt(mp.pi) - 1), felt, range(8), 0, 4.0)
 
 
 def rest_double() -> None:

@@ -161,25 +161,20 @@ BJ f32 tanh(f32 x) {
 BJ f32 sigmoid(f32 x) { return 1.0f / (1.0f + exp(-x)); }
 BJ f32 silu(f32 x) { return x / (1.0f + exp(-x)); }
 
+// erf(a) = 1 - (1 - u)^8 for u = (a + a*q(a)) / 8: erfc's eighth root is nearly straight, so that one short polynomial serves
+// the whole range without exp, division or choice. The powers are taken of u, not of 1 - u: near 0 nothing is lost.
 BJ f32 erf(f32 x) {
-    f32 a = abs(x), z = x * x;
-    f32 n = fma(8.29082201e-05f, z, -0.000812280225f);
-    n = fma(n, z, 0.00519912643f);
-    n = fma(n, z, -0.0268585291f);
-    n = fma(n, z, 0.112836763f);
-    n = fma(n, z, -0.376126319f);
-    n = fma(n, z, 0.128379166f);
-    f32 near = fma(n, x, x);
-    f32 b = a > 4.0f ? 4.0f : a;
-    f32 q = fma(-4.50175185e-06f, b, 4.03728664e-05f);
-    q = fma(q, b, 7.55664369e-05f);
-    q = fma(q, b, -0.00300039933f);
-    q = fma(q, b, 0.0227853637f);
-    q = fma(q, b, -0.10536591f);
-    q = fma(q, b, -0.635573268f);
-    q = fma(q, b, -0.128562734f);
-    f32 far = 1.0f - exp_near(fma(q, b, -b));
-    return a < 0.93f ? near : copysign(a != a ? a : far, x);
+    f32 a = abs(x), b = a > 4.0f ? 4.0f : a;
+    f32 q = fma(3.82333346e-05f, b, -0.000709703774f);
+    q = fma(q, b, 0.00409904402f);
+    q = fma(q, b, -0.00148692995f);
+    q = fma(q, b, -0.0527176075f);
+    q = fma(q, b, 0.0167134963f);
+    q = fma(q, b, 0.557042778f);
+    q = fma(q, b, 0.128379166f);
+    f32 w = q * b, u = b + w, lost = w - (u - b);  // 8 u, and what its rounding lost
+    f32 v = u + fma(u * u, fma(u, fma(u, -0.00048828125f, 0.015625f), -0.1875f), lost);  // 2 (1 - (1 - u)^4)
+    return copysign(fma(v * -0.25f, v, v), x);
 }
 
 }  // namespace bj
