@@ -1,6 +1,7 @@
 """The built-in backends: a traced graph -> a callable. `inductor` joins the stages of codegen and kernels."""
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,22 +38,27 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     settings: Settings = gm.meta["settings"]
     options = settings.options
     install_checks(options)
-    reason = not_normalised(gm) or not_on_cpu(gm)
+    made_for, reason = compiler_of(gm)
+    reason = not_normalised(gm) or reason
     if reason:
         return through_torch(gm, reason)
     from .codegen.normalise import CannotNormalise, normalise
     from .kernels.build import NoCompiler
+    from .kernels.cuda_launch import NoDriver
     try:
         aten = normalise(gm, fakes_of(gm))
     except CannotNormalise as e:
         return through_torch(gm, str(e))
     try:
-        compiled = Compiled(gm, aten, options)
+        compiled = made_for(gm, aten, options)
         call = compiled.frozen(example_inputs) if options.freeze else compiled.build(aten)
     except NoCompiler as e:
         logs.warn_once("no C++ compiler", str(e))
         return through_torch(gm, "no C++ compiler")
-    return guarded(gm, call, aten)
+    except NoDriver as e:
+        logs.warn_once("no CUDA driver", str(e))
+        return through_torch(gm, "no CUDA driver")
+    return guarded(gm, compiled.replayed(call), aten)
 
 
 # ---- what is left to torch ---------------------------------------------------------------------------------------------
@@ -67,14 +73,36 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
     return ""
 
 
-def not_on_cpu(gm: torch.fx.GraphModule) -> str:
-    """Why a graph has no kernels here: a tensor that it is given, holds or makes is not in the CPU's memory."""
+def compiler_of(gm: torch.fx.GraphModule) -> tuple[type[Compiled], str]:
+    """Which `Compiled` a graph's kernels come from: the CPU's, or that of the one GPU that its tensors are on; and why
+    there are none, "" when there are.
+
+    Tensors on the CPU may stand beside those of a GPU: what is computed with them runs through torch, within the graph.
+    """
+    found: set[torch.device] = set()
     for n in gm.graph.nodes:
         values = n.meta.get("val")
         for t in values if isinstance(values, (tuple, list)) else (values,):
-            if isinstance(t, torch.Tensor) and t.device.type != "cpu":
-                return f"a tensor is on {t.device.type}"
-    return ""
+            if isinstance(t, torch.Tensor):
+                found.add(t.device)
+    others = sorted(str(d) for d in found if d.type != "cpu")
+    if not others:
+        return (_gpu().Interpreted, "") if _interpreted() else (Compiled, "")
+    if len(others) > 1:
+        return Compiled, f"its tensors are on {' and '.join(others)}"
+    if not others[0].startswith("cuda"):
+        return Compiled, f"a tensor is on {others[0].partition(':')[0]}"
+    made_for = _gpu().on_gpu(int(others[0].partition(":")[2] or 0))
+    return made_for, made_for.lacks()
+
+
+def _gpu():
+    from . import gpu
+    return gpu
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
@@ -109,6 +137,7 @@ class Compiled:
     gm: torch.fx.GraphModule
     aten: object
     options: Options
+    suffix = ".cpp"                # of the debug folder's kernel file
 
     def target(self):
         from .compiled import cpu_target
@@ -161,26 +190,39 @@ class Compiled:
         return index in self.gm.meta.get("weights", ())
 
     def emit(self, aten, target) -> Callable:
-        """Loops, groups, plan, C++, a callable."""
-        from .codegen.fuse import fuse
+        """Loops, groups, plan, kernels, a callable."""
         from .codegen.loops_text import text
         from .codegen.lower import lower
-        from .codegen.schedule import schedule
-        from .compiled import compile_plan
         began = time.perf_counter()
         loops = lower(aten)
-        plan = schedule(fuse(loops), target)
+        plan = self.plan(loops, target)
         lowered = time.perf_counter() - began
-        made = compile_plan(plan, target, self.options, aten.constants, aten.outputs, aten.single)
+        made = self.compile(plan, target, aten)
         for name, n in made.stats.unfused.items():
             registry.count("externs", f"{name} has no row: run by torch", n)
         self.gm.meta["stats"] = made.stats
         self.gm.meta["lower_seconds"] = lowered
         if self.options.debug:
             self.gm.meta["stages"] = [("aten", aten.text(), ".txt"), ("loops", text(loops), ".txt"),
-                                      ("schedule", text(plan), ".txt"), ("kernel", made.source, ".cpp"),
+                                      ("schedule", text(plan), ".txt"), ("kernel", made.source, self.suffix),
                                       ("call", made.call_source, ".py")]
         return made.call
+
+    # ---- what each device does its own way ------------------------------------------------------------------------
+    def plan(self, loops, target):
+        """Groups and schedule."""
+        from .codegen.fuse import fuse
+        from .codegen.schedule import schedule
+        return schedule(fuse(loops), target)
+
+    def compile(self, plan, target, aten):
+        """The plan as a `CompiledGraph`."""
+        from .compiled import compile_plan
+        return compile_plan(plan, target, self.options, aten.constants, aten.outputs, aten.single)
+
+    def replayed(self, call: Callable) -> Callable:
+        """The graph's callable, recorded and replayed where a device can do that."""
+        return call
 
 
 def install_checks(options: Options) -> None:

@@ -1,0 +1,93 @@
+"""A plan as a callable on a GPU: Triton text, compiled side by side or found in the cache, and the Python around it."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .codegen import index as ix
+from .codegen.aten import Out
+from .codegen.emit_call_cuda import Row, emit_call_cuda, rows_of
+from .codegen.emit_triton import emit_triton
+from .codegen.fuse import fuse
+from .codegen.loops import Loops, Plan, Target
+from .codegen.memory import extent
+from .codegen.schedule_cuda import schedule_cuda
+from .codegen.triton_source import Arg, TritonSource
+from .compiled import CompiledGraph, Stats
+from .errors import BytejitError
+from .kernels import build_triton, interpret
+from .kernels.workers import workers
+from .options import Options
+
+LEAST = (8, 0)             # compute capability that kernels are built for
+INTERPRETED = Target("cuda", 132, 16, 50 << 20)       # what the interpreter pretends to be
+
+
+class NoGpu(BytejitError):
+    """This machine cannot build or run GPU kernels; graphs on a GPU run through torch. The text says why."""
+
+
+@functools.cache
+def lacks(device: int) -> str:
+    """Why kernels cannot be built for a GPU, in one line; "" when they can."""
+    if not build_triton.triton_version():
+        return "triton is not installed (pip install 'bytejit[gpu]')"
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < LEAST:
+        return f"the GPU is sm_{major}{minor}, kernels need sm_80"
+    return ""
+
+
+@functools.cache
+def cuda_target(device: int) -> Target:
+    """A GPU as `schedule_cuda` wants it."""
+    facts = torch.cuda.get_device_properties(device)
+    return Target("cuda", facts.multi_processor_count, 16, getattr(facts, "L2_cache_size", 0) or 32 << 20)
+
+
+def begin(device: int) -> None:
+    """Start the compile workers, so that they are ready when the kernels' text is."""
+    major, minor = torch.cuda.get_device_capability(device)
+    workers().warm(major * 10 + minor)
+
+
+def plan_cuda(loops: Loops, target: Target) -> Plan:
+    """Groups and plan of a graph for a GPU."""
+    return schedule_cuda(fuse(loops), target)
+
+
+def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, constants: Sequence[Any] = (),
+                      outs: Sequence[Out] | None = None, single: bool = False) -> CompiledGraph:
+    """Build a plan for a GPU, or, on the CPU, for Triton's interpreter. constants, outs, single: as `Aten` holds them.
+
+    `call` must run without gradients. Raises: NoCompiler, NoDriver, BuildFailed.
+    """
+    source = emit_triton(plan)
+    rows = rows_of(plan, source)
+    if device.type == "cpu":
+        runs = interpret.build(source, rows, functools.partial(span, plan, source), options) if rows else ()
+        pairs, seconds, cached, files = [(r, r) for r in runs], 0.0, True, ()
+    elif rows:
+        built = build_triton.build(source, rows, device.index, options)
+        pairs, seconds, files = list(zip(built.runs, built.unaligned)), built.seconds, built.files
+        cached = built.cached == built.kernels
+    else:
+        pairs, seconds, cached, files = [], 0.0, True, ()
+    made = emit_call_cuda(plan, rows, pairs, device, source.scratch, constants, outs, single)
+    stats = Stats(source.kernels, len(rows), made.externs, source.bytes, plan.arena, seconds, cached)
+    return CompiledGraph(made.make(), source.text, made.text, stats, files)
+
+
+def span(plan: Plan, source: TritonSource, arg: Arg, sizes: dict[str, int]) -> int:
+    """Bytes from where an argument of a launch begins to its end."""
+    if arg.kind == "fault":
+        return 4
+    if arg.kind == "scratch":
+        return ix.evaluate(source.scratch, sizes) - ix.evaluate(arg.offset, sizes)
+    return ix.evaluate(extent(plan.buffers[arg.name]), sizes)
+
+
+__all__ = ["LEAST", "NoGpu", "Row", "begin", "compile_plan_cuda", "cuda_target", "lacks", "plan_cuda", "span"]

@@ -1,0 +1,133 @@
+"""Graphs on a GPU: the stages that `backends.Compiled` runs otherwise there, and on the CPU under Triton's interpreter."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+from . import logs, registry
+from .backends import Compiled, compiler_of, fakes_of, guarded, not_normalised
+from .codegen.aten import Aten
+from .codegen.normalise import CannotNormalise, normalise
+from .codegen.run_aten import run_aten
+from .compiled import CompiledGraph
+from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, lacks, plan_cuda
+from .kernels.build import BuildFailed
+from .kernels.cuda_graphs import Policy, replayed
+from .options import Options
+from .spec import Spec
+
+
+class OnGpu(Compiled):
+    """One graph on its way to the kernels of one GPU, whose index the subclass made by `on_gpu` holds."""
+
+    index: int
+    suffix = ".py"
+
+    @classmethod
+    def lacks(cls) -> str:
+        """Why this GPU gets no kernels; "" when it does, and then the compile workers start."""
+        reason = lacks(cls.index)
+        if not reason:
+            begin(cls.index)
+        return reason
+
+    def device(self) -> torch.device:
+        """Where the graph runs."""
+        return torch.device("cuda", self.index)
+
+    def target(self):
+        return cuda_target(self.index)
+
+    def own_products(self) -> None:
+        """None here: matrix products are cuBLAS's."""
+
+    def plan(self, loops, target):
+        return plan_cuda(loops, target)
+
+    def compile(self, plan, target, aten) -> CompiledGraph:
+        return compile_plan_cuda(plan, self.device(), self.options, aten.constants, aten.outputs, aten.single)
+
+    def replayed(self, call: Callable) -> Callable:
+        """The callable behind a CUDA graph, as the mode says."""
+        return record_graph(self.gm, self.aten, call, self.index, how_of(self.options))
+
+    def emit(self, aten, target) -> Callable:
+        try:
+            return super().emit(aten, target)
+        except BuildFailed as e:
+            logs.warn_once("a GPU kernel", str(e))
+            registry.count("fallbacks", "a graph runs through torch: a GPU kernel cannot be built")
+            self.gm.meta["through_torch"] = "a GPU kernel cannot be built"
+            return run_aten(aten)
+
+
+class Interpreted(OnGpu):
+    """A graph on the CPU whose Triton kernels run in Triton's interpreter: for tests without a GPU."""
+
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def target(self):
+        return INTERPRETED
+
+    def replayed(self, call: Callable) -> Callable:
+        return call
+
+
+# ---- CUDA graphs ----------------------------------------------------------------------------------------------------
+def how_of(options: Options) -> str:
+    """The policy of CUDA graphs that a mode stands for; "" for none."""
+    if options.cudagraphs is None and options.mode == "default":
+        return "auto"
+    return "forced" if options.use_cudagraphs else ""
+
+
+def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: int, how: str) -> Callable:
+    """`call` of a graph on one GPU, recorded and replayed as `how` says (see `kernels.cuda_graphs`)."""
+    if not how:
+        return call
+    random = any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in aten.graph.nodes)
+    reason = "it draws random numbers" if random and how == "auto" else ""
+    for n in aten.graph.nodes:
+        spec = n.meta.get("spec")
+        if isinstance(spec, Spec) and spec.device.type == "cpu" and n.op in ("placeholder", "call_function") and n.users:
+            reason = reason or "a tensor is on the CPU"
+    weights = frozenset(gm.meta.get("weights", ()))
+    written = frozenset(m.input for m in aten.mutations)
+    gm.meta["cudagraphs"] = reason or how
+    return replayed(call, Policy(how, index, weights, written, random, reason))
+
+
+def cudagraphs(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
+    """Backend: eager's kernels in a CUDA graph. A graph that is not on one GPU runs as it is."""
+    return _recorded(gm, lambda aten: gm.forward)
+
+
+def aot_cudagraphs(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
+    """Backend: the normalised ATen graph, run by torch, in a CUDA graph. One that is not on one GPU runs without."""
+    return _recorded(gm, run_aten)
+
+
+def _recorded(gm: torch.fx.GraphModule, runner: Callable) -> Callable:
+    made_for, reason = compiler_of(gm)
+    if not hasattr(made_for, "index"):
+        reason = reason or "no tensor is on a GPU"
+    elif reason and not not_normalised(gm):
+        reason = ""                         # without triton eager's kernels are recorded all the same
+    reason = not_normalised(gm) or reason
+    try:
+        aten = None if reason else normalise(gm, fakes_of(gm))
+    except CannotNormalise as e:
+        reason = str(e)
+    if reason:
+        registry.count("cudagraphs", f"not recorded: {reason}")
+        return gm.forward
+    return guarded(gm, record_graph(gm, aten, runner(aten), made_for.index, "safe"), aten)
+
+
+@functools.cache
+def on_gpu(index: int) -> type[OnGpu]:
+    """The `Compiled` of a GPU."""
+    return type(f"OnGpu{index}", (OnGpu,), {"index": index})

@@ -1,0 +1,70 @@
+"""Triton kernels run by Triton's interpreter on the CPU (TRITON_INTERPRET=1): slow, for tests where there is no GPU.
+
+The same rows of launches as on a GPU: addresses come in, each is seen as the memory that begins there.
+"""
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..options import Options
+from .disk import digest, disk_of
+
+DTYPES = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16,
+          "*i64": torch.int64, "*i32": torch.int32, "*i16": torch.int16, "*i8": torch.int8, "*u8": torch.uint8,
+          "*i1": torch.bool}
+
+
+def wanted() -> bool:
+    """Whether the user asked for the interpreter."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def load_module(text: str, options: Options) -> Any:
+    """A module of kernels from its text. It needs a file: Triton reads the kernels' source again."""
+    disk = disk_of(options.cache_path, options.cache_mb)
+    path: Path = disk._write(f"{digest('interpret', text)}.py", text.encode())
+    name = f"bytejit_interpreted_{path.stem}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
+def memory_at(address: int, type: str, bytes: int) -> torch.Tensor:
+    """The memory at an address as a flat tensor of a kernel's parameter type."""
+    dtype = DTYPES[type]
+    count = max(1, bytes // dtype.itemsize)
+    return torch.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype=dtype)
+
+
+def build(source: Any, rows: Sequence[Any], extents: Callable[[Any, dict], int], options: Options) -> tuple[Callable, ...]:
+    """run(stream, *arguments) -> 0 for each row. extents(arg, sizes) -> bytes that an argument of a launch spans."""
+    module = load_module(source.text, options)
+
+    def runner(row: Any) -> Callable:
+        index = {arg: i for i, arg in enumerate(row.args)}
+        places = [[row.place(a, index) for a in launch.args] for launch in row.launches]
+
+        def run(*values: int) -> int:
+            sizes = {name: values[i] for (kind, name), i in index.items() if kind == "size"}
+            for launch, where in zip(row.launches, places):
+                passed = []
+                for a, (at, added) in zip(launch.args, where):
+                    value = values[at] + added
+                    passed.append(value if a.kind == "size" else memory_at(value, a.type, extents(a, sizes)))
+                grid = tuple(g if isinstance(g, int) else values[index["value", g]] for g in launch.grid)
+                getattr(module, launch.kernel)[grid](*passed, **dict(launch.constants), num_warps=launch.warps,
+                                                     num_stages=launch.stages)
+            return 0
+        return run
+    return tuple(runner(row) for row in rows)
