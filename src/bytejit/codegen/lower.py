@@ -34,6 +34,7 @@ from bytejit.codegen.loops import (
     acc_dtype,
 )
 from bytejit.codegen.optable import Op, table
+from bytejit.codegen.sizes import Real
 from bytejit.errors import Bug
 from bytejit.spec import SHORT, Spec, contiguous_stride
 
@@ -76,6 +77,8 @@ class Lowering:
         self.counts: dict[str, int] = {}
         self.where: Any = None
         self.node: Any = None
+        self.home = "cpu"                        # the device that kernels run on; on others torch's ops do
+        self.brought: dict[Value, Value] = {}    # 0-dim tensors of the CPU -> their copies at home
 
     # ---- names, buffers -------------------------------------------------------------------------------------------
     def name(self, kind: str) -> str:
@@ -155,14 +158,21 @@ class Lowering:
         own = tuple(ix.ZERO if s == 1 else c for s, c in zip(v.shape, own))
         return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
 
-    def const(self, value: bool | int | float | Index, dtype: str) -> Expr:
+    def const(self, value: bool | int | float | Index | Real, dtype: str) -> Expr:
         """A number as the dtype holds it; a size that is known at the call only is computed then."""
         if isinstance(value, Index):
             return self.cast(self.cons.index(value, self.where), dtype)
+        if isinstance(value, Real):
+            return self.cast(self.real(value), dtype)
         value = (
             float(value) if dtype in ("f32", "f64", "f16", "bf16") else bool(value) if dtype == "b8" else int(value)
         )
         return self.cons.const(value, dtype)
+
+    def real(self, value: Real) -> Expr:
+        """A symbolic float, computed in f64 as Python does."""
+        args = [self.const(a, "f64") for a in value.args]
+        return args[0] if value.op == "float" else self.op(value.op, *args)
 
     def cast(self, e: Expr, dtype: str) -> Expr:
         """e as dtype: nothing, a constant, or `to`."""
@@ -270,7 +280,7 @@ class Lowering:
             return tuple(arg(x) for x in a) if isinstance(a, (tuple, list)) else a
         specs = self.spec()
         many = isinstance(specs, (tuple, list))
-        into = row is not None and row.out is not None and not many
+        into = row is not None and row.out is not None and not many and self.device() == self.home
         values: list[Value | None] = []
         for spec in specs if many else (specs,):
             if spec is None or not isinstance(spec, Spec):
@@ -299,7 +309,7 @@ def ir_dtype(spec: Spec) -> str:
     return SHORT.get(spec.dtype) or str(spec.dtype)
 
 
-def number_dtype(value: bool | int | float | Index) -> str:
+def number_dtype(value: bool | int | float | Index | Real) -> str:
     """The dtype of a Python number; a size is a whole number."""
     return "b8" if isinstance(value, bool) else "i64" if isinstance(value, (int, Index)) else "f32"
 
@@ -356,6 +366,7 @@ def lower(aten: Any) -> Loops:
     """The loops of a functional ATen graph (an `Aten`; reads `.graph`, `.outputs` and `.mutations`). Raises: Bug on a graph that
     is not one."""
     ctx = Lowering(0)
+    ctx.home = home_of(aten.graph)
     env: dict[Any, Any] = {}
     outputs: tuple[Any, ...] = ()
     for node in aten.graph.nodes:
@@ -402,6 +413,8 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
         return args[0][args[1]]
     target = str(node.target)
     row = table().by_aten.get(target)
+    if ctx.home != "cpu" and ctx.device() == ctx.home and target != TO_COPY:
+        args = _bring(ctx, args)
     if row is not None and row.kind != "extern" and supported(node.meta["spec"]) and _same_device(ctx, args):
         mark = len(ctx.steps), len(ctx.buffers)
         try:
@@ -413,8 +426,36 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
     return ctx.extern(target, args, kwargs, row)
 
 
+TO_COPY = "aten._to_copy.default"
+
+
+def home_of(graph: Any) -> str:
+    """The device that a graph's kernels run on: its GPU, where a tensor is on one."""
+    for node in graph.nodes:
+        specs = node.meta.get("spec")
+        for spec in specs if isinstance(specs, (tuple, list)) else (specs,):
+            if isinstance(spec, Spec) and spec.device.type != "cpu":
+                return str(spec.device)
+    return "cpu"
+
+
+def _bring(ctx: Lowering, args: Any) -> Any:
+    """Operands with 0-dim tensors of the CPU copied to the GPU, each once: torch takes those as numbers."""
+    if isinstance(args, (tuple, list)):
+        return tuple(_bring(ctx, a) for a in args)
+    if not isinstance(args, Value) or args.shape or ctx.buffers[args.buffer].device == ctx.home or args.dtype not in DTYPES:
+        return args
+    if args not in ctx.brought:
+        b = ctx.buffer((), args.dtype, (), "extern", ctx.home)
+        ctx.steps.append(Extern(ctx.name("e"), TO_COPY, (ctx.as_view(args),), (("device", torch.device(ctx.home)),),
+                                (b.name,), False, "library", ctx.where))
+        ctx.brought[args] = Value(b.name, (), args.dtype)
+    return ctx.brought[args]
+
+
 def _same_device(ctx: Lowering, args: Any) -> bool:
-    device, ok = ctx.device(), True
+    device = ctx.device()
+    ok = device == ctx.home
 
     def check(v: Any) -> None:
         nonlocal ok
