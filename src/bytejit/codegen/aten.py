@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from bytejit.codegen.index import Index
 from bytejit.errors import Bug
 from bytejit.spec import Spec
 
@@ -47,9 +46,9 @@ class Const:
 
 @dataclass(frozen=True)
 class Number:
-    """A user output: a size that is known at the call only."""
+    """A user output: a number that is known at the call only: a size (`Index`) or a `sizes.Real`."""
 
-    value: Index
+    value: object
 
 
 Out = Value | Input | Alias | Const | Number

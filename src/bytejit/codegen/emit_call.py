@@ -13,6 +13,7 @@ A tensor whose address a kernel was given stays in a local until the function re
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,12 @@ import torch
 
 from bytejit.codegen import aten as out_of
 from bytejit.codegen import index as ix
-from bytejit.codegen.emit_common import symbols_in
+from bytejit.codegen.emit_common import symbol_atoms, symbols_in
 from bytejit.codegen.emit_check import Check, Fits
 from bytejit.codegen.emit_cpp import CppSource, Run
-from bytejit.codegen.loops import DTYPES, Buffer, ExternCall, Plan, View
+from bytejit.codegen.loops import DTYPES, Buffer, Call, ExternCall, Plan, View
 from bytejit.codegen.ops_extern import resolve
+from bytejit.codegen.sizes import Real, SizeText
 from bytejit.errors import Bug
 
 FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of range in self")}
@@ -122,6 +124,9 @@ class CallPrinter:
         self.lines: list[str] = []
         self.head: list[str] = []                        # runs before `lines`
         self.fits = Fits()
+        self.sizes = SizeText(self.symbol)
+        self.derived = {n: a for step in plan.steps if isinstance(step, Call)
+                        for n, a in symbol_atoms(step.kernel).items() if a.text}
         self.names: dict[str, Any] = {}
         self.externs: list[tuple[str, str]] = []
         self.text: dict[str, str] = {}                   # buffer -> the local that holds its tensor
@@ -158,25 +163,27 @@ class CallPrinter:
         return name
 
     def size(self, x: Any) -> str:
-        """A size or offset as Python text."""
-        if isinstance(x, int):
-            return str(x)
-        x = ix.index(x)
-        parts = [f"{c} * {self._atom(a)}" if c != 1 else self._atom(a) for a, c in x.terms]
-        return "(" + " + ".join([*parts, str(x.const)] if x.const or not parts else parts) + ")"
+        """A size or offset, or a symbolic float, as Python text."""
+        text = self.sizes(x)
+        if "math." in text:
+            self.bind("math", math)
+        return text
 
-    def _atom(self, a: Any) -> str:
-        if type(a) is ix.Sym:
-            if a.parts[0] not in self.symbols:
-                raise Bug(f"size {a.parts[0]} is neither an input of {self.plan!r} nor a dimension of one")
-            if not self.symbols[a.parts[0]]:
-                name = self.symbols[a.parts[0]] = f"size_{a.parts[0]}"
-                self.head.append(f"{name} = {self.fetched[a.parts[0]]}")
-            return self.symbols[a.parts[0]]
-        if type(a) is ix.Prod:
-            return "(" + " * ".join(self._atom(p) for p in a.parts) + ")"
-        x, d = (self.size(p) for p in a.parts)
-        return f"({x} {'//' if type(a) is ix.Div else '%'} {d})"
+    def _atom(self, a: ix.Atom) -> str:
+        return self.sizes.atom(a)
+
+    def symbol(self, name: str, text: str = "") -> str:
+        """The local that holds a size symbol; text: how it is computed."""
+        if not self.symbols.get(name):
+            text = text or getattr(self.derived.get(name), "text", "")
+            if not text and name not in self.fetched:
+                raise Bug(f"size {name} is neither an input of {self.plan!r} nor a dimension of one")
+            value = self.sizes.words(text) if text else self.fetched[name]
+            self.symbols[name] = f"size_{name}"
+            self.head.append(f"size_{name} = {value}")
+            if "math." in value:
+                self.bind("math", math)
+        return self.symbols[name]
 
     def dims(self, sizes: Sequence[Any]) -> str:
         return "(" + "".join(self.size(s) + ", " for s in sizes) + ")"
@@ -224,8 +231,8 @@ class CallPrinter:
             return "[" + "".join(self.value(v) + ", " for v in x) + "]"
         if x is None or type(x) in (bool, int, str) or (type(x) is float and x - x == 0):
             return repr(x)
-        if isinstance(x, (ix.Index, ix.Atom)):
-            return self.size(ix.index(x))
+        if isinstance(x, (ix.Index, Real)):
+            return self.size(x)
         return self.bind(f"c{sum(n[0] == 'c' for n in self.names)}", x)
 
     # ---- what another device does otherwise -----------------------------------------------------------------------
@@ -257,7 +264,7 @@ class CallPrinter:
             if kind == "buffer":
                 args.append(self.pointer(name))
             elif kind == "size":
-                args.append(self._atom(ix.Sym(name)))
+                args.append(self.symbol(name))
             else:
                 args.append(f"slot{name}" if kind == "slot" else kind)
         if "threads" in args:

@@ -23,19 +23,24 @@ def symbols_in(index: Any) -> Iterable[str]:
                 yield atom.parts[0]
 
 
-def kernel_symbols(kernel: Kernel) -> tuple[str, ...]:
-    """Every size symbol that a kernel's sizes and offsets name, sorted."""
-    found: set[str] = set()
+def symbol_atoms(kernel: Kernel) -> dict[str, ix.Sym]:
+    """Every size symbol that a kernel's sizes and offsets name, by name, sorted."""
+    found: dict[str, ix.Sym] = {}
     for p in kernel.passes:
         for axis in (*kernel.axes, *p.axes):
-            found.update(symbols_in(axis.size))
+            found.update(ix.symbols(axis.size))
         for e in walk(p.roots()):
             for index in e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ():
-                found.update(symbols_in(index))
+                found.update(ix.symbols(index))
         for s in p.stores:
             for c in s.coords:
-                found.update(symbols_in(c))
-    return tuple(sorted(found))
+                found.update(ix.symbols(c))
+    return dict(sorted(found.items()))
+
+
+def kernel_symbols(kernel: Kernel) -> tuple[str, ...]:
+    """The names of a kernel's size symbols, sorted."""
+    return tuple(symbol_atoms(kernel))
 
 
 @dataclass(frozen=True)

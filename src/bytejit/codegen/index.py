@@ -43,13 +43,14 @@ class Var(Atom):
 
 
 class Sym(Atom):
-    """A size known only at the call: Sym(name). low: its least value; hint: what it was when the graph was made. Equal by name."""
-    __slots__ = ("low", "hint")
+    """A size known only at the call: Sym(name). low: its least value (-inf: unknown); hint: what it was when the graph was made;
+    text: how it is computed from others, as Python text. Equal by name."""
+    __slots__ = ("low", "hint", "text")
     rank = 0
 
-    def __init__(self, name: str, hint: int = 64, low: int = 2):
+    def __init__(self, name: str, hint: int = 64, low: float = 2, text: str = ""):
         super().__init__(name)
-        self.hint, self.low = hint, low
+        self.hint, self.low, self.text = hint, low, text
 
 
 class Div(Atom):

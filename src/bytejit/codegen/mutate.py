@@ -9,6 +9,8 @@ from functools import cache
 import torch
 from torch._ops import OpOverload
 
+from bytejit import symbols
+from bytejit.codegen.sizes import same
 from bytejit.fake_rows import is_dense
 from bytejit.fake_views import viewed_stride
 from bytejit.spec import Spec, contiguous_stride
@@ -65,7 +67,7 @@ def with_defaults(func: OpOverload, op: OpOverload, args: tuple, kwargs: dict) -
 
 def same_stride(shape: tuple, a: tuple, b: tuple) -> bool:
     """Whether two strides mean the same layout: sizes of 1 do not count, nor does anything in an empty tensor."""
-    return a == b or 0 in shape or all(n == 1 or x == y for n, x, y in zip(shape, a, b))
+    return same(a, b) or any(same(n, 0) for n in shape) or all(same(n, 1) or same(x, y) for n, x, y in zip(shape, a, b))
 
 
 def relayout(rec, node, spec: Spec):
@@ -75,7 +77,7 @@ def relayout(rec, node, spec: Spec):
         return node
     if same_stride(spec.shape, spec.stride, contiguous_stride(spec.shape)):
         return rec.emit(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
-    order = sorted(range(len(spec.shape)), key=lambda d: (-spec.stride[d], spec.shape[d] == 1))
+    order = sorted(range(len(spec.shape)), key=lambda d: (-symbols.hint(spec.stride[d]), same(spec.shape[d], 1)))
     back = [order.index(d) for d in range(len(order))]
     turned = rec.emit(aten.permute.default, (node, order))
     dense = rec.emit(aten.clone.default, (turned,), {"memory_format": torch.contiguous_format})
@@ -88,7 +90,7 @@ def fitted(rec, node, spec: Spec, layout: bool = True):
     if have.dtype != spec.dtype or have.device != spec.device:
         kwargs = {"dtype": spec.dtype} if have.device == spec.device else {"dtype": spec.dtype, "device": spec.device}
         node = rec.emit(aten._to_copy.default, (node,), kwargs)
-    if have.shape != spec.shape:
+    if not same(have.shape, spec.shape):
         node = rec.emit(aten.expand.default, (node, list(spec.shape)))
     return relayout(rec, node, spec) if layout else node
 
@@ -96,7 +98,7 @@ def fitted(rec, node, spec: Spec, layout: bool = True):
 def reshaped(rec, node, shape: tuple):
     """`node` viewed as another shape, copied first where its strides do not allow a view."""
     spec = node.meta["spec"]
-    if spec.shape == shape:
+    if same(spec.shape, shape):
         return node
     if viewed_stride(spec.shape, spec.stride, shape) is None:
         node = rec.emit(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
@@ -125,7 +127,7 @@ def put_back(rec, func: OpOverload, args: tuple, base, new):
         return rec.emit(aten.permute.default, (new, [dims.index(d) for d in range(rank)]))
     if name in ("transpose", "t", "swapaxes", "swapdims", "_conj", "_neg_view"):
         return rec.emit(func, (new, *args))
-    if name in ("alias", "detach", "expand") and new.meta["spec"].shape == spec.shape:
+    if name in ("alias", "detach", "expand") and same(new.meta["spec"].shape, spec.shape):
         return new
     if name == "view_as_real":
         return rec.emit(aten.view_as_complex.default, (new,))

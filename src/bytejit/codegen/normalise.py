@@ -11,10 +11,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from bytejit.codegen.aten import Alias, Aten, Const, Input, Mutation, Out, Value, check
+from bytejit.codegen.aten import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
 from bytejit.codegen.decomps import RULES
+from bytejit.codegen.index import Index
 from bytejit.codegen.mutate import CannotNormalise, same_stride
 from bytejit.codegen.recorder import SEEDED, Bound, Recorder, Root, is_view
+from bytejit.codegen.sizes import Real, Sizes, same, same_spec
 from bytejit.fake import Fake, fake_of_spec, make, spec_of
 
 __all__ = ["CannotNormalise", "normalise"]
@@ -47,6 +49,7 @@ def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     outputs, mutations = _finish(rec, flat)
     _drop_dead(rec.graph)
+    outputs = _sized(rec.graph, outputs)
     return check(Aten(rec.graph, outputs, mutations, tuple(rec.constants), single))
 
 
@@ -248,18 +251,38 @@ def _out(rec: Recorder, found: _Outputs, x: object) -> Out:
     if isinstance(x, torch.Tensor):
         x = rec.fake(x)
     else:
-        return Const(x)
+        return Number(x) if isinstance(x, torch.SymInt) else Const(x)
     bound: Bound = x.bound
     root = bound.root
     base = Input(root.index) if root.index is not None else Value(found.of_root(root))
     m = x.m
-    if m.offset == root.offset and spec_of(x) == root.spec:
+    if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):
         return base
     if m.dtype is not root.spec.dtype:
         raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}")
     if m.offset < root.offset:
         raise CannotNormalise("an output begins before its base")
     return Alias(base, m.shape, m.stride, m.offset - root.offset)
+
+
+def _sized(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ...]:
+    """Symbolic numbers of the tracer become sizes of codegen, in the graph and in what is answered (the outputs)."""
+    sizes = Sizes()
+    for node in graph.nodes:
+        if "spec" in node.meta:
+            node.meta["spec"] = sizes(node.meta["spec"])
+        if node.op == "call_function":
+            node.args, node.kwargs = sizes(node.args), sizes(dict(node.kwargs))
+    return tuple(_sized_output(o, sizes) for o in outputs)
+
+
+def _sized_output(o: Out, sizes: Sizes) -> Out:
+    if isinstance(o, Alias):
+        return Alias(o.of, sizes(o.size), sizes(o.stride), sizes(o.offset))
+    if isinstance(o, (Number, Const)):
+        value = sizes(o.value)
+        return Number(value) if isinstance(value, (Index, Real)) else Const(value)
+    return o
 
 
 def _drop_dead(graph: torch.fx.Graph) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bytejit import symbols
 from bytejit.codegen.mutate import (
     REFUSED,
     RESHAPING,
@@ -26,6 +27,7 @@ from bytejit.codegen.mutate import (
     same_stride,
     with_defaults,
 )
+from bytejit.codegen.sizes import same
 from bytejit.fake import Fake, fake_like, fake_of_spec, infer, spec_of
 from bytejit.spec import Spec
 
@@ -68,6 +70,8 @@ def _frozen(value):
     """A hashable form of an op's argument in which 1, 1.0 and True differ."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_frozen, value))
+    if symbols.is_symbolic(value):
+        return "size", symbols.expr(value)
     return value if isinstance(value, torch.fx.Node) else (type(value), value)
 
 
@@ -95,6 +99,8 @@ class Recorder(TorchDispatchMode):
         """The next input: a fake, which from then on stands for it, or a value that is no tensor."""
         node = self._placeholder(name)
         if not isinstance(fake, Fake):
+            if symbols.is_symbolic(fake):
+                node.meta["spec"] = fake
             self.inputs.append(None)
             return
         root = Root(node, fake, len(self.inputs))
@@ -202,7 +208,8 @@ class Recorder(TorchDispatchMode):
         return key
 
     def _create(self, func, args: tuple, kwargs: dict, key, out) -> torch.fx.Node:
-        node = self.graph.create_node("call_function", func, tuple(args), kwargs)
+        node = self.graph.create_node("call_function", func)
+        node.args, node.kwargs = tuple(args), kwargs       # afterwards: create_node warns of symbolic numbers
         node.meta["spec"] = _specs(out)
         node.meta["where"] = self.where
         if key is not None:
@@ -366,7 +373,7 @@ def _view(rec: Recorder, func, args, kwargs):
         offset = out.m.offset - root.offset
         if offset < 0:
             raise CannotNormalise("as_strided: reaches before the first element of its base")
-        if offset == 0 and out.m.shape == root.spec.shape and same_stride(out.m.shape, out.m.stride, root.spec.stride):
+        if same(offset, 0) and same(out.m.shape, root.spec.shape) and same_stride(out.m.shape, out.m.stride, root.spec.stride):
             out.bound = _root_bound(parent)
             return out
         parent, rest = _root_bound(parent), (list(args[1]), list(args[2]), offset)
@@ -433,7 +440,7 @@ def _out(rec: Recorder, func, args, kwargs):
     news = rec.record(functional_of(func), inner, rest)
     infer(func, args, kwargs)
     for target, new in zip(targets, news if isinstance(news, (list, tuple)) else (news,)):
-        if target.m.shape != target.bound.root.spec.shape and target.bound.parent is None:
+        if not same(target.m.shape, target.bound.root.spec.shape) and target.bound.parent is None:
             if target.bound.root.index is not None:
                 raise CannotNormalise(f"{func}: resizes an input given as out=")
             target.bound = Bound(Root(fitted(rec, rec.value(new.bound), spec_of(target)), target))
@@ -481,7 +488,7 @@ def _same(rec: Recorder, func, args, kwargs):
 
 def _resize(rec: Recorder, func, args, kwargs):
     x, size = args[0], tuple(args[1])
-    if x.m.shape == size:
+    if same(x.m.shape, size):
         return x
     if x.bound.root.index is not None or x.bound.parent is not None or 0 not in x.m.shape:
         raise CannotNormalise("resize_: of a tensor that holds something")

@@ -4,12 +4,16 @@ and the tests' reference.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 
 import torch
 
-from bytejit.codegen.aten import Aten, Const, Input, Out, Value
+from bytejit.codegen import index as ix
+from bytejit.codegen.aten import Aten, Const, Input, Number, Out, Value
+from bytejit.codegen.index import Index
+from bytejit.codegen.sizes import Real, SizeText
 
 
 def run_aten(aten: Aten) -> Callable:
@@ -35,6 +39,8 @@ class _Writer:
         self.names: dict[str, object] = {"as_strided": torch.as_strided}
         self.text: dict[torch.fx.Node, str] = {}
         self.consts: dict[int, str] = {}
+        self.sizes = SizeText(self.symbol)
+        self.symbols: dict[str, str] = {}
 
     def source(self) -> str:
         """The whole function."""
@@ -43,6 +49,9 @@ class _Writer:
         given = len(inputs) - len(self.aten.constants)
         for i, node in enumerate(inputs):
             self.text[node] = f"p{i}" if i < given else self.const(self.aten.constants[i - given])
+            for name, symbol in ix.symbols(node.meta.get("spec")).items():
+                if node.meta["spec"] == ix.index(symbol):
+                    self.symbols[name] = self.text[node]
         lines = [f"def run({', '.join(f'p{i}' for i in range(given))}):"]
         last = {n: node for node in nodes for n in node.all_input_nodes}
         for i, node in enumerate(nodes):
@@ -76,7 +85,19 @@ class _Writer:
             return "[" + ", ".join(map(self.arg, value)) + "]"
         if value is None or type(value) in (bool, int, str) or (type(value) is float and value - value == 0):
             return repr(value)
+        if isinstance(value, (Index, Real)):
+            return self.size(value)
         return self.const(value)
+
+    def size(self, value: object) -> str:
+        """A symbolic number as Python text."""
+        if "math" not in self.names:
+            self.names["math"] = math
+        return self.sizes(value)
+
+    def symbol(self, name: str, text: str = "") -> str:
+        """What stands for a size symbol: the input that is its value, or how it is computed."""
+        return self.sizes.words(text) if text else self.symbols[name]
 
     def call(self, node: torch.fx.Node) -> str:
         if node.target is operator.getitem:
@@ -97,8 +118,11 @@ class _Writer:
             return self.arg(out.value) if not isinstance(out.value, (list, tuple)) else self.const(out.value)
         if isinstance(out, Value):
             return outputs[out.position]
+        if isinstance(out, Number):
+            return self.size(out.value)
         if isinstance(out, Input):
             return self.input(out.index, given)
         base = self.out(out.of, outputs, given)
-        start = f"{base}.storage_offset() + {out.offset}" if isinstance(out.of, Input) else str(out.offset)
-        return f"as_strided({base}, {out.size!r}, {out.stride!r}, {start})"
+        offset, dims = self.sizes(out.offset), self.sizes.dims
+        start = f"{base}.storage_offset() + {offset}" if isinstance(out.of, Input) else offset
+        return f"as_strided({base}, {dims(out.size)}, {dims(out.stride)}, {start})"
