@@ -23,11 +23,12 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     reason = not_normalised(gm)
     if reason:
         return through_torch(gm, reason)
+    from .codegen.index import Undecided
     from .codegen.normalise import CannotNormalise, normalise
     from .codegen.run_aten import run_aten
     try:
         aten = normalise(gm, fakes_of(gm))
-    except CannotNormalise as e:
+    except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
     gm.meta["stages"] = [("aten", aten.text(), ".txt")]
     return guarded(gm, run_aten(aten), aten)
@@ -42,16 +43,19 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     reason = not_normalised(gm) or reason
     if reason:
         return through_torch(gm, reason)
+    from .codegen.index import Undecided
     from .codegen.normalise import CannotNormalise, normalise
     from .kernels.build import NoCompiler
     from .kernels.cuda_launch import NoDriver
     try:
         aten = normalise(gm, fakes_of(gm))
-    except CannotNormalise as e:
+    except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
     try:
         compiled = made_for(gm, aten, options)
         call = compiled.frozen(example_inputs) if options.freeze else compiled.build(aten)
+    except Undecided as e:
+        return through_torch(gm, f"not for symbolic sizes: {e}")
     except NoCompiler as e:
         logs.warn_once("no C++ compiler", str(e))
         return through_torch(gm, "no C++ compiler")
@@ -120,7 +124,7 @@ def guarded(gm: torch.fx.GraphModule, call: Callable, aten) -> Callable:
     plain = gm.forward
 
     def checked(*inputs):
-        storages = [t.untyped_storage()._cdata for t in inputs]
+        storages = [t.untyped_storage()._cdata if isinstance(t, torch.Tensor) else None for t in inputs]
         if any(storages.count(storages[i]) > 1 for i in written):
             registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")
             return plain(*inputs)

@@ -323,6 +323,8 @@ def _plan(func) -> Callable:
     schema = func._schema
     if schema.name in REFUSED:
         return _refuse
+    if not torch._C._dispatch_has_kernel(func.name()):
+        return _asked
     if schema.name in _SPECIAL:
         return _SPECIAL[schema.name]
     if schema.name in RESHAPING:
@@ -334,6 +336,11 @@ def _plan(func) -> Callable:
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return _composite
     return _functional
+
+
+def _asked(rec: Recorder, func, args, kwargs):
+    """What torch's C++ asks of a tensor with symbolic sizes (`aten.size`, `aten.stride`): no op of the graph."""
+    return infer(func, args, kwargs)
 
 
 def _refuse(rec: Recorder, func, args, kwargs):

@@ -7,6 +7,7 @@ axes.
 """
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -224,7 +225,7 @@ def adopt_axes(passes: list[Pass], p: Pass, cons: Cons, sizes: dict[str, Any]) -
     for e in loads(p.roots()):
         own.setdefault(e.name, e)
     for q in passes:
-        if sorted(a.size for a in q.axes) != sorted(a.size for a in p.axes) or names & {a.name for a in q.axes}:
+        if Counter(a.size for a in q.axes) != Counter(a.size for a in p.axes) or names & {a.name for a in q.axes}:
             continue
         for e in loads(q.roots()):
             found = Alignment({}, set())
