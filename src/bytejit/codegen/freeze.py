@@ -19,7 +19,7 @@ from torch import fx
 from ..spec import Spec, contiguous_stride
 from .layout import choose_libraries
 from .linears import least_seconds, match_linear
-from .rewrite import Constants, aten, call_before, copy_graph, drop_dead, replace, sole_user, spec_of
+from .rewrite import Constants, aten, call_before, copy_graph, drop_dead, is_static, replace, sole_user, spec_of
 
 LARGEST = 1 << 24           # elements: a computed constant larger than this stays in the graph
 RANDOM = torch.Tag.nondeterministic_seeded
@@ -235,7 +235,8 @@ def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any,
             groups.setdefault((_origin(found.x), spec_of(found.x).shape, found.b is None), []).append(found)
     order = {node: i for i, node in enumerate(graph.nodes)}
     for group in groups.values():
-        if len(group) < 2 or any(spec_of(g.node).stride != contiguous_stride(spec_of(g.node).shape) for g in group):
+        specs = [spec_of(g.node) for g in group]
+        if len(group) < 2 or not all(is_static(s) and s.stride == contiguous_stride(s.shape) for s in specs):
             continue
         if not _merging_pays(group, tune, library):
             continue

@@ -66,7 +66,7 @@ class Mod(Atom):
 
 
 class Prod(Atom):
-    """Prod(*factors: Atom): a product that is not affine (a symbolic stride times an axis); factors are sorted, none is a Prod."""
+    """Prod(*factors: Atom): a product that is not affine (a symbolic stride times an axis). Factors are sorted, none a Prod."""
     __slots__ = ()
     rank = 4
 

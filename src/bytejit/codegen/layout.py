@@ -20,6 +20,7 @@ from ..spec import Spec, contiguous_stride
 from .linears import choose_linears
 from .rewrite import (
     Constants,
+    at_hints,
     aten,
     call_before,
     channels_last_stride,
@@ -96,7 +97,9 @@ def match_conv(node: fx.Node) -> Conv | None:
         return None
     x, w, b, stride, padding, dilation, transposed, _, groups = node.args
     specs = [spec_of(x), spec_of(w), spec_of(node)]
-    if transposed or not plain_cpu(*specs) or len(specs[0].shape) != 4 or 0 in (*specs[0].shape, *specs[2].shape):
+    if transposed or not plain_cpu(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
+        return None
+    if 0 in (*specs[0].shape, *specs[2].shape):
         return None
     sizes = [tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation)]
     return Conv(node, x, w, b, dict(zip(("stride", "padding", "dilation"), sizes, strict=True), groups=groups))
@@ -104,7 +107,10 @@ def match_conv(node: fx.Node) -> Conv | None:
 
 def turnable(spec: Spec | None) -> bool:
     """A 4-d tensor whose two layouts differ: with one channel or one pixel torch itself cannot tell them apart."""
-    return is_static(spec) and len(spec.shape) == 4 and spec.shape[1] > 1 and spec.shape[2] * spec.shape[3] > 1
+    if spec is None or len(spec.shape) != 4:
+        return False
+    _, channels, height, width = at_hints(spec).shape
+    return channels > 1 and height * width > 1
 
 
 def is_nhwc(spec: Spec | None) -> bool:
@@ -116,7 +122,7 @@ def is_nhwc(spec: Spec | None) -> bool:
 
 def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     geometry = conv.geometry
-    x, w = contiguous(spec_of(conv.x)), spec_of(conv.w)
+    x, w = contiguous(at_hints(spec_of(conv.x))), spec_of(conv.w)
     bias = [] if conv.b is None else [spec_of(conv.b)]
 
     def turned(x, *rest):
@@ -233,7 +239,7 @@ def _cost(graph: fx.Graph, times: dict[fx.Node, Times], nhwc: frozenset[fx.Node]
 
 def _bytes(spec: Spec) -> int:
     total = spec.dtype.itemsize
-    for size in spec.shape:
+    for size in at_hints(spec).shape:
         total *= size
     return total
 
@@ -311,7 +317,7 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> 
     x, w = node.args[0], conv.w
     if row.pack:
         real = constants.of(w)
-        w = constants.add(graph, row.pack(real, **conv.geometry, shape=spec_of(x).shape), "packed", spec=spec_of(w))
+        w = constants.add(graph, row.pack(real, **conv.geometry, shape=at_hints(spec_of(x)).shape), "packed", spec=spec_of(w))
     post, last, other = _conv_post(graph, node, row)
     place = last if other is not None else node
     target, args = row.build(x=x, w=w, b=conv.b, post=post, other=other, **conv.geometry)

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ..spec import Spec
-from .rewrite import VIEWS, Constants, aten, call_before, contiguous, plain_cpu, replace, sole_user, spec_of
+from .rewrite import VIEWS, Constants, at_hints, aten, call_before, contiguous, is_static, plain_cpu, replace, sole_user, spec_of
 
 POSTS = {aten.relu.default: "relu", aten.gelu.default: "gelu"}
 LEAST_WORK = 2_000_000      # multiply-adds below which a call's own cost decides and the choice is not worth timing
@@ -40,11 +40,11 @@ class Linear:
     def work(self) -> int:
         """Multiply-adds."""
         n, k = self.w_spec.shape
-        return math.prod(spec_of(self.x).shape[:-1]) * n * k
+        return math.prod(at_hints(spec_of(self.x)).shape[:-1]) * n * k
 
 
 def match_linear(node: fx.Node) -> Linear | None:
-    """A node as a `Linear`; None when it is none, or of a kind (dtype, device, symbolic size, beta, alpha) that the
+    """A node as a `Linear`; None when it is none, or of a kind (dtype, device, a weight of symbolic size, beta, alpha) that the
     rows do not serve."""
     if node.op != "call_function" or node.kwargs:
         return None
@@ -59,6 +59,8 @@ def match_linear(node: fx.Node) -> Linear | None:
         return None
     bias = spec_of(found.b)
     if not plain_cpu(spec_of(found.x), spec_of(found.w_node), *([bias] if found.b is not None else [])):
+        return None
+    if not is_static(spec_of(found.w_node)):
         return None
     good_bias = found.b is None or bias.shape == (found.w_spec.shape[0],)
     return found if good_bias and 0 not in (*spec_of(found.x).shape, *found.w_spec.shape) else None
@@ -106,7 +108,7 @@ def _candidates(x_spec: Spec, n: int, post: str | None, packs: bool, library: An
     compare."""
     after = {None: None, "relu": torch.relu, "gelu": torch.nn.functional.gelu,
              "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[post]
-    rows = math.prod(x_spec.shape[:-1])
+    rows = math.prod(at_hints(x_spec).shape[:-1])
     made = []
     for row in library.rows("linear", packed=packs):
         prepare = None
@@ -130,6 +132,7 @@ def _candidates(x_spec: Spec, n: int, post: str | None, packs: bool, library: An
 def _operands(x: Spec, w: Spec) -> list[Spec]:
     """Specs that a product is timed on. A bias is always there: it costs nothing beside the product and the timings
     serve both."""
+    x = at_hints(x)
     flat = Spec((math.prod(x.shape[:-1]), x.shape[-1]), (x.shape[-1], 1), x.dtype, x.device)
     return [flat, w, Spec((w.shape[0],), (1,), x.dtype, x.device)]
 
@@ -153,7 +156,7 @@ def _time(found: Linear, post: str | None, packs: bool, tune: Any, library: Any)
 def _apply(graph: fx.Graph, found: Linear, row: Any, post: tuple | None, constants: Constants | None) -> None:
     node, spec = found.node, spec_of(found.node)
     if row.pack:
-        rows = math.prod(spec_of(found.x).shape[:-1])
+        rows = math.prod(at_hints(spec_of(found.x)).shape[:-1])
         real = constants.of(found.w_node)
         weight = (real.t() if found.flipped else real).contiguous()
         w = constants.add(graph, row.pack(weight, rows=rows), "packed", spec=Spec.of(weight))

@@ -418,9 +418,9 @@ class Plan:
     """All that a printer reads.
 
     offsets: temp buffer -> byte offset in the arena (a multiple of 64; buffers whose lives do not meet may share
-    bytes; an in-place result has its operand's offset). arena: bytes of the one allocation, 0: none. Temps of symbolic
-    size have a slot instead: slots: buffer -> slot; slot_bytes: for each slot the extents in bytes of its buffers, of which the
-    largest counts at the call. symbols: size symbol -> the input (an int) that is its value; others are a dim of an input. Output buffers
+    bytes; an in-place result has its operand's offset). arena: bytes of the one allocation, 0: none. slots: temp buffer of
+    symbolic size -> slot; slot_bytes: for each slot the extents in bytes of its buffers, of which the largest counts at the
+    call. symbols: size symbol -> the input (an int) that is its value; others are a dim of an input. Output buffers
     (kind `output`) are allocated fresh with their shape and stride. A kernel that can fail (`raises`) sets an error
     flag: the caller raises, and no input has been written.
     """

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from ..spec import Spec, contiguous_stride
+from . import index as ix
 
 aten = torch.ops.aten
 VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
@@ -36,8 +37,13 @@ def is_static(spec: Spec | None) -> bool:
 
 
 def plain_cpu(*specs: Spec | None) -> bool:
-    """All are static float32 tensors on the CPU: what the library rows are offered."""
-    return all(is_static(s) and s.dtype is torch.float32 and s.device.type == "cpu" for s in specs)
+    """All are float32 tensors on the CPU: what the library rows are offered."""
+    return all(s is not None and s.dtype is torch.float32 and s.device.type == "cpu" for s in specs)
+
+
+def at_hints(spec: Spec) -> Spec:
+    """The spec with the sizes that it had when the graph was made, for those that are known at the call only."""
+    return Spec(tuple(map(ix.hint, spec.shape)), tuple(map(ix.hint, spec.stride)), spec.dtype, spec.device)
 
 
 def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spec: Spec,
