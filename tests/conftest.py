@@ -21,6 +21,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.e
 
 import torch  # noqa: E402
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")      # read once, when triton is first imported
+
 import bytejit  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"

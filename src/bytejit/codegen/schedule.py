@@ -125,18 +125,18 @@ def collapse(k: Kernel, cons: Cons) -> Kernel:
             break
         x, y = found
         k = replace(k, axes=tuple(replace(a, size=ix.size_of(x.size * y.size)) if a is y else a for a in k.axes if a is not x),
-                    passes=tuple(_without(p, x, cons) for p in k.passes))
+                    passes=tuple(without(p, x, cons) for p in k.passes))
     passes = []
     for p in k.passes:
         while (found := pair(p.axes, indices(p))) is not None:
             x, y = found
             axes = tuple(replace(a, size=ix.size_of(x.size * y.size)) if a is y else a for a in p.axes if a is not x)
-            p = _without(replace(p, axes=axes), x, cons)
+            p = without(replace(p, axes=axes), x, cons)
         passes.append(p)
     return replace(k, passes=tuple(passes))
 
 
-def _without(p: Pass, x: Axis, cons: Cons) -> Pass:
+def without(p: Pass, x: Axis, cons: Cons) -> Pass:
     """Index terms in x dropped: the joined axis' own term covers them."""
     return Rewriter(cons, {}, {x.name: ix.ZERO}).body(p)
 

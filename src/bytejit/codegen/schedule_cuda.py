@@ -19,10 +19,22 @@ from functools import partial
 from typing import Any
 
 from bytejit.codegen import index as ix
-from bytejit.codegen.loops import NARROW, Axis, Buffer, Cons, Expr, Kernel, Loops, Pass, Plan, Store, Target, itemsize, walk
+from bytejit.codegen.loops import Axis, Buffer, Cons, Expr, Kernel, Loops, Pass, Plan, Store, Target, itemsize, walk
 from bytejit.codegen.memory import plan_memory, write_inputs
 from bytejit.codegen.rows import flexible
-from bytejit.codegen.schedule import collapse, column_axis, flatten, order_pointwise, order_rows, rename, schedule, transposed
+from bytejit.codegen.schedule import (
+    collapse,
+    column_axis,
+    flatten,
+    indices,
+    order_pointwise,
+    order_rows,
+    pair,
+    rename,
+    schedule,
+    transposed,
+    without,
+)
 from bytejit.codegen.simplify import Rewriter, kernel_roots, loads, points
 
 PERSISTENT = 16384        # elements of a tile that registers hold, over all values that live from pass to pass
@@ -50,7 +62,8 @@ class Tile:
 class CudaSchedule:
     """How one kernel runs. mode: points, tiles, rows or split. tiles: the choice, then alternatives. single: one row a
     program, whose tile has one dim. looped: inner axes in a loop. wide: offsets in i64. parts: programs a row (split).
-    spaces: the distinct inner axes of passes, each with a block name R, R1, ..."""
+    spaces: the distinct inner axes of passes, each with a block name R, R1, ... barriers: passes before which the threads
+    of a program must meet: they read what an earlier pass stored, or store what one read."""
     mode: str
     tiles: tuple[Tile, ...]
     single: bool = False
@@ -58,6 +71,7 @@ class CudaSchedule:
     wide: bool = False
     parts: int = 1
     spaces: tuple[tuple[Axis, ...], ...] = ()
+    barriers: tuple[int, ...] = ()
 
 
 def schedule_cuda(loops: Loops, target: Target) -> Plan:
@@ -70,7 +84,8 @@ def schedule_cuda(loops: Loops, target: Target) -> Plan:
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target,
                     offsets: dict[str, int] | None = None) -> tuple[Kernel, CudaSchedule]:
     """The kernel in its final loops, and how they run."""
-    k = collapse(flatten(k, buffers, cons), cons)
+    k = flatten(k, buffers, cons)
+    k = collapse(k, cons) if flexible(k) else collapse_rows(k, cons)
     wide = needs_wide(k, buffers)
     if flexible(k):
         k = rename(order_pointwise(k), cons)
@@ -82,8 +97,40 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
         if square:
             return k, CudaSchedule("tiles", squares(k.passes[0]), wide=wide)
         return k, CudaSchedule("points", stretches(n, narrowest(k, buffers), target), wide=wide)
-    k = rename(order_rows(k), cons)
+    k = rename(one_order(order_rows(k)), cons)
     return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, buffers))
+
+
+# ---- axes ---------------------------------------------------------------------------------------------------------
+def collapse_rows(k: Kernel, cons: Cons) -> Kernel:
+    """Axes joined where all offsets allow: inner ones over all passes that have them, so that a value of one pass is at
+    the same place of the tile in another. All become parallel: `Reduce` says what is done along them."""
+    joined = collapse(replace(k, passes=tuple(replace(p, axes=()) for p in k.passes)), cons)
+    passes = [replace(q, axes=p.axes) for p, q in zip(k.passes, joined.passes)]
+    for names in dict.fromkeys(frozenset(a.name for a in p.axes) for p in passes if p.axes):
+        group = [i for i, p in enumerate(passes) if frozenset(a.name for a in p.axes) == names]
+        while (found := pair(passes[group[0]].axes, set().union(*(indices(passes[i]) for i in group)))) is not None:
+            x, y = found
+            for i in group:
+                axes = tuple(replace(a, size=x.size * y.size) if a.name == y.name else a
+                             for a in passes[i].axes if a.name != x.name)
+                passes[i] = without(replace(passes[i], axes=axes), x, cons)
+    parallel = tuple(replace(p, axes=tuple(replace(a, kind="parallel") for a in p.axes)) for p in passes)
+    return replace(joined, passes=parallel)
+
+
+def one_order(k: Kernel) -> Kernel:
+    """Passes over the same axes walk them in one order: that of the pass that touches most memory."""
+    best: dict[frozenset[str], tuple[int, tuple[str, ...]]] = {}
+    for p in k.passes:
+        names = tuple(a.name for a in p.axes)
+        key = frozenset(names)
+        score = len(loads(p.roots())) + 2 * len(p.stores)
+        if key not in best or score > best[key][0]:
+            best[key] = score, names
+    return replace(k, passes=tuple(
+        replace(p, axes=tuple(sorted(p.axes, key=lambda a: best[frozenset(b.name for b in p.axes)][1].index(a.name))))
+        for p in k.passes))
 
 
 # ---- facts of a kernel --------------------------------------------------------------------------------------------
@@ -150,7 +197,7 @@ def forward(k: Kernel, buffers: dict[str, Buffer], cons: Cons, again: bool, over
     sizes = {a.name: a.size for p in k.passes for a in (*k.axes, *p.axes)}
     passes = []
     for p in k.passes:
-        def on_load(e: Expr, coords: tuple, mask: Any, axes: tuple = p.axes, known: dict = dict(made)) -> Expr | None:
+        def on_load(e: Expr, coords: tuple, mask: Any, axes: tuple = p.axes, known: Any = made.copy()) -> Expr | None:
             s, own = known.get(e.name, (None, ()))
             return s.value if s is not None and mask is None and s.coords == coords and own in (axes, ()) else None
         p = Rewriter(cons, sizes, None, on_load).body(p)
@@ -216,10 +263,11 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
     many = len(near.passes) > 1
     if sized and power(longest) * kept(near) <= (PERSISTENT if many else LOOP * 2) and not column:
         tiles = row_tiles(rows, longest, target)
-        return near, CudaSchedule("rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces)
+        return near, CudaSchedule("rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces,
+                                  barriers(near, overlap))
     if sized and column and power(longest) * 16 * kept(near) <= PERSISTENT // 2 and (many or longest <= 64):
         tiles = column_tiles(rows, longest, target)
-        return near, CudaSchedule("rows", blocks(tiles, spaces), False, False, wide, 1, spaces)
+        return near, CudaSchedule("rows", blocks(tiles, spaces), False, False, wide, 1, spaces, barriers(near, overlap))
     k = forward(k, buffers, cons, True, overlap)
     spaces = spaces_of(k)
     x = min(COLUMNS, power(rows)) if column else 1
@@ -232,7 +280,7 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
     while column and x > 16 and -(-rows // x) < 2 * target.threads:
         x //= 2
     tiles = looped_tiles(x, longest)
-    return k, CudaSchedule("rows", blocks(tiles, spaces, True), x == 1, True, wide, 1, spaces)
+    return k, CudaSchedule("rows", blocks(tiles, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
 
 
 def row_tiles(rows: int, longest: int, target: Target) -> list[tuple[int, int]]:
@@ -278,13 +326,31 @@ def blocks(tiles: list[tuple], spaces: tuple[tuple[Axis, ...], ...], looped: boo
     return tuple(dict.fromkeys(out))
 
 
+def barriers(k: Kernel, overlap: Overlap) -> tuple[int, ...]:
+    """Passes that must wait for the program's other threads."""
+    out: list[int] = []
+    stored: set[str] = set()
+    read: dict[str, set[Any]] = {}
+    for i, p in enumerate(k.passes):
+        here: dict[str, set[Any]] = {}
+        for e in loads(p.roots()):
+            here.setdefault(e.name, set()).add((e.attr, p.axes))
+        late = any(overlap(s.buffer, n) and at != {(s.coords, p.axes)} for s in p.stores for n, at in read.items())
+        if late or stored & set(here):
+            out.append(i)
+            stored, read = set(), {}
+        stored |= {s.buffer for s in p.stores}
+        for n, at in here.items():
+            read.setdefault(n, set()).update(at)
+    return tuple(out)
+
+
 def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
     """Whether each pass can be a launch: no running results, nothing kept in a row's own memory."""
-    if any(a.kind == "scan" for p in k.passes for a in p.axes) or not any(p.reduces for p in k.passes):
+    if any(r.running for p in k.passes for r in p.reduces) or not any(p.reduces for p in k.passes):
         return False
-    if any(len(ix.variables(c)) == 0 and p.axes for p in k.passes for s in p.stores for c in s.coords):
+    once = {s.buffer for p in k.passes if not p.axes for s in p.stores}
+    if any(e.name in once for e in loads(kernel_roots(k))):
         return False
     return not any(buffers[e.name].kind == "local" for e in loads(kernel_roots(k)))
 
-
-__all__ = ["CudaSchedule", "Tile", "schedule_cuda", "schedule_kernel", "NARROW"]

@@ -1,0 +1,94 @@
+"""The functions of the CUDA device library that `triton_math` uses, in numpy, for kernels under TRITON_INTERPRET=1.
+
+Triton's interpreter holds a tile as a numpy array (`x.handle.data`); functions numpy lacks are torch's.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import TensorHandle
+
+
+def _tile(data: Any, like: Any) -> Any:
+    """An array as a tile with the element type of `like`."""
+    data = np.atleast_1d(np.asarray(data).astype(like.handle.data.dtype))
+    shaped = len(like.type.shape) if like.type.is_block() else 0
+    kind = tl.block_type(like.dtype, list(data.shape)) if shaped else like.dtype
+    return tl.tensor(TensorHandle(data, like.dtype), kind)
+
+
+def _of(fn: Callable) -> Callable:
+    """A function of arrays as one of tiles (and Python numbers)."""
+    def call(*args: Any) -> Any:
+        tiles = [a for a in args if hasattr(a, "handle")]
+        like = max(tiles, key=lambda a: a.handle.data.size)
+        with np.errstate(all="ignore"):
+            return _tile(fn(*(a.handle.data if hasattr(a, "handle") else a for a in args)), like)
+    return call
+
+
+def _torch(fn: Callable) -> Callable:
+    """A function of torch's as one of tiles."""
+    def call(x: Any, *rest: Any) -> Any:
+        return fn(torch.from_numpy(np.ascontiguousarray(x)), *rest).numpy()
+    return _of(call)
+
+
+exp, exp2, expm1 = _of(np.exp), _of(np.exp2), _of(np.expm1)
+log, log2, log10, log1p = _of(np.log), _of(np.log2), _of(np.log10), _of(np.log1p)
+sin, cos, tan, asin, acos, atan = (_of(f) for f in (np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan))
+sinh, cosh, tanh, asinh, acosh, atanh = (
+    _of(f) for f in (np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh))
+erf, erfc, erfinv, lgamma = (_torch(f) for f in (torch.erf, torch.erfc, torch.erfinv, torch.lgamma))
+ceil, trunc, nearbyint = _of(np.ceil), _of(np.trunc), _of(np.rint)
+fmod, pow, atan2, hypot = _of(np.fmod), _of(np.power), _of(np.arctan2), _of(np.hypot)
+copysign, nextafter = _of(np.copysign), _of(np.nextafter)
+
+
+def _reduce(fn: Callable) -> Callable:
+    """A reduction along an axis; the first axis of a row answers a scalar."""
+    def call(x: Any, axis: Any) -> Any:
+        axis = int(getattr(axis, "value", axis))
+        data = np.asarray(fn(x.handle.data, axis=axis, keepdims=axis == 1), dtype=x.handle.data.dtype)
+        kind = tl.block_type(x.dtype, list(data.shape)) if data.ndim else x.dtype
+        return tl.tensor(TensorHandle(np.atleast_1d(data), x.dtype), kind)
+    return call
+
+
+reduce_prod, reduce_amax, reduce_amin = _reduce(np.prod), _reduce(np.amax), _reduce(np.amin)
+
+
+def _arg(greatest: bool) -> Callable:
+    """The best element along an axis and the index that goes with it; nan is best, the least index wins."""
+    def call(x: Any, at: Any, axis: Any) -> Any:
+        axis = int(getattr(axis, "value", axis))
+        data = x.handle.data if greatest or x.handle.data.dtype.kind != "f" else -x.handle.data
+        best = (np.amax if greatest or data.dtype.kind == "f" else np.amin)(data, axis=axis, keepdims=True)
+        hit = (data == best) | ((data != data) & (best != best))
+        index = np.where(hit, at.handle.data, np.iinfo(np.int64).max)
+        value = lambda t, axis, keepdims: np.amax(np.where(hit, t, -np.inf), axis=axis, keepdims=keepdims)  # noqa: E731
+        least = TensorHandle(index, at.dtype)
+        return _reduce(value)(x, axis), _reduce(np.amin)(tl.tensor(least, tl.block_type(at.dtype, list(index.shape))), axis)
+    return call
+
+
+reduce_argmax, reduce_argmin = _arg(True), _arg(False)
+
+
+def _loops_over_sizes() -> None:
+    """numpy 2.4 takes no int() of an array of one element, which is what the interpreter holds a number in: without this a
+    loop up to a size that is an argument fails."""
+    before = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        before(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+    interpreter._patch_lang_tensor = patched
+
+
+_loops_over_sizes()

@@ -1,0 +1,172 @@
+"""Plans as Triton: results against eager (on the GPU, or under Triton's interpreter), and the text of kernels."""
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graphs import aten
+
+from bytejit.codegen.emit_triton import emit_triton
+from bytejit.codegen.emit_triton_expr import constant
+from bytejit.codegen.fuse import fuse
+from bytejit.codegen.loops import Call, Plan, Target
+from bytejit.codegen.lower import lower
+from bytejit.codegen.schedule_cuda import schedule_cuda
+
+pytest.importorskip("triton", reason="the Triton kernels need triton")
+from triton_run import DEVICE, run  # noqa: E402
+
+pytestmark = pytest.mark.triton
+r = torch.randn
+GPU = Target("cuda", 4, 16, 50 << 20)     # few SMs: small ranges take every way of running
+PROGRAMS = {
+    "sin_cos": (lambda x, y: torch.sin(x) + torch.cos(y), (r(10000), r(10000))),
+    "huge_sines": (lambda x, y: torch.sin(x * 1e7) + torch.cos(y * 1e30), (r(3001), r(3001))),
+    "broadcast": (lambda x, y, z: x * y + z, (r(40, 1, 7), r(9, 1), r(7))),
+    "softmax": (lambda x: x.softmax(-1), (r(64, 131),)),
+    "softmax_short": (lambda x: x.softmax(-1), (r(300, 5),)),
+    "softmax_looped": (lambda x: x.softmax(-1), (r(5, 20000),)),
+    "softmax_split": (lambda x: x.softmax(-1), (r(2, 60000),)),
+    "softmax_columns": (lambda x: x.softmax(0), (r(30, 70),)),
+    "softmax_long_columns": (lambda x: x.softmax(0), (r(700, 70),)),
+    "norm_gelu": (lambda x, w, b: F.gelu(F.layer_norm(x + x.sin(), (128,), w, b)), (r(64, 128), r(128), r(128))),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (96,), w), (r(33, 96), r(96))),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 4, w, b).relu(), (r(3, 16, 6, 6), r(16), r(16))),
+    "columns": (lambda x: ((x * x).sum(0), x.amax(0), x.argmin(0)), (r(300, 77),)),
+    "long_columns": (lambda x: ((x * x).sum(0), x.amax(0), x.argmin(0)), (r(2000, 77),)),
+    "var": (lambda x: (x.var(1), x.std(), x.mean(0)), (r(30, 50),)),
+    "matmul": (lambda x, w: (x @ w.t()).relu().sum(1), (r(32, 16), r(8, 16))),
+    "pad_cat": (lambda x: torch.cat([F.pad(x, (1, 1)), x.flip(1)[:, :2]], 1), (r(4, 6),)),
+    "arg": (lambda x: (x.argmax(1), x.argmin(0), x.argmax()), (r(40, 70),)),
+    "arg_split": (lambda x: (x.argmax(), x.argmin(), x.amax()), (r(70000),)),
+    "arg_ties": (lambda x: (x.argmax(1), x.argmin(1)), (torch.randint(0, 3, (50, 40)),)),
+    "scan": (lambda x: x.cumsum(1), (r(5, 33),)),
+    "scan_looped": (lambda x: x.cumsum(1) * 2, (r(3, 9000).double(),)),
+    "scan_columns": (lambda x: (x.cumsum(0), x.sum(0)), (r(40, 20),)),
+    "cumprod": (lambda x: x.cumprod(1), (1 + r(5, 33) / 10,)),
+    "ints": (lambda x, y: (x // y, x % y, (x + y).sum()),
+             (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
+    "bools": (lambda x: ((x > 0).any(1), (x > 0).all(), torch.where(x > 0, x, -x)), (r(20, 30),)),
+    "prod": (lambda x: (x.prod(1), x.amin(1)), (1 + r(20, 30) / 9,)),
+    "transpose": (lambda x, y: x.t() + y, (r(100, 120), r(120, 100))),
+    "transpose_batched": (lambda x, y: x.transpose(1, 2) * y, (r(3, 40, 50), r(3, 50, 40))),
+    "channels_last": (lambda x, y: x.contiguous(memory_format=torch.channels_last) + y, (r(2, 40, 9, 9), r(40, 1, 1))),
+    "long_sum": (lambda x: (x.double().sum(), x.amax(), x.abs().mean()), (r(300, 401),)),
+    "mean_2d": (lambda x: x.mean((2, 3)), (r(4, 8, 14, 14),)),
+    "embedding": (lambda i, w: F.embedding(i, w) * 2, (torch.randint(0, 30, (4, 7)), r(30, 16))),
+    "gather": (lambda x, i: x.gather(1, i) + 1, (r(6, 8), torch.randint(0, 8, (6, 5)))),
+    "embedding_norm": (lambda i, w: F.layer_norm(F.embedding(i, w), (16,)), (torch.randint(0, 30, (4, 7)), r(30, 16))),
+    "pool": (lambda x: F.max_pool2d(x, 3, 2, 1), (r(2, 3, 17, 17),)),
+    "upsample": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), (r(2, 3, 7, 9),)),
+    "conv": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), (r(1, 3, 8, 8), r(4, 3, 3, 3), r(4))),
+    "double": (lambda x: x.exp().log1p().tanh(), (r(1000).double(),)),
+    "scalar": (lambda x: x * 2 + 1, (torch.tensor(3.0),)),
+    "strided": (lambda x: x[::2, 1:] * 2, (r(9, 9),)),
+    "empty_sum": (lambda x: (x.sum(1), x.relu()), (r(4, 0),)),
+    "nan_max": (lambda x: (x.amax(1), x.amin(1), x.argmax(1)), (torch.where(r(9, 20) > 1, float("nan"), r(9, 20)),)),
+    "logsumexp": (lambda x: (torch.logsumexp(x, 1), x.log_softmax(1)), (r(20, 50),)),
+    "flip_rows": (lambda x: (x - x.mean(1, keepdim=True)).flip(1) * 2, (r(9, 20),)),
+}
+
+
+def planned(fn, args) -> Plan:
+    return schedule_cuda(fuse(lower(aten(fn, *args))), GPU)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_against_eager(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    args = tuple(a.to(DEVICE) for a in args)
+    plan = planned(fn, args)
+    got, fault = run(plan, emit_triton(plan), list(args))
+    expected = fn(*args)
+    for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+        assert a.stride() == b.stride() or a.numel() < 2
+    assert fault == 0
+
+
+@pytest.mark.parametrize("name", ["sin_cos", "softmax", "softmax_short", "norm_gelu", "columns", "transpose", "scan"])
+def test_alternatives_answer_the_same(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    args = tuple(a.to(DEVICE) for a in args)
+    plan = planned(fn, args)
+    source = emit_triton(plan)
+    most = max(len(one.alternatives) for one in source.launches)
+    assert most
+    expected = fn(*args)
+    for i in range(most):
+        got, _ = run(plan, source, list(args), configs=lambda one: (one.config, *one.alternatives)[
+            min(i + 1, len(one.alternatives))])
+        for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True)
+
+
+def modes(name: str) -> list[str]:
+    fn, args = PROGRAMS[name]
+    return [("looped " if s.schedule.looped else "") + s.schedule.mode for s in planned(fn, args).steps if isinstance(s, Call)]
+
+
+def test_ways_of_running() -> None:
+    assert modes("sin_cos") == ["points"]
+    assert modes("transpose") == modes("transpose_batched") == ["tiles"]
+    assert modes("softmax") == modes("norm_gelu") == modes("softmax_columns") == ["rows"]
+    assert modes("softmax_looped") == modes("softmax_long_columns") == ["looped rows"]
+    assert modes("softmax_split") == modes("arg_split") == ["looped split"]
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm_gelu", "rms_norm", "logsumexp"])
+def test_rows_are_read_once(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    text = emit_triton(planned(fn, args)).text
+    loads = [line.split("=")[1].split(",")[0] for line in text.splitlines() if "tl.load" in line]
+    assert len(loads) == len(set(loads)) and "barrier" not in text
+
+
+def test_equal_kernels_are_one() -> None:
+    def fn(x, w):
+        for _ in range(6):
+            x = (x @ w).softmax(-1)
+        return x
+    source = emit_triton(planned(fn, (r(8, 8), r(8, 8))))
+    assert source.kernels == 1 and len(source.launches) == 6
+
+
+def test_masks_only_where_sizes_do_not_divide() -> None:
+    text = emit_triton(planned(lambda x: x.sin(), (r(1 << 20),))).text
+    assert "xm" not in text and "xm" in emit_triton(planned(lambda x: x.sin(), (r(1000),))).text
+
+
+def test_text_is_deterministic() -> None:
+    fn, args = PROGRAMS["norm_gelu"]
+    assert len({emit_triton(planned(fn, args)).text for _ in range(2)}) == 1
+
+
+def test_a_bad_index_sets_the_fault() -> None:
+    args = (torch.tensor([0, 3], device=DEVICE), r(3, 4).to(DEVICE))
+    plan = planned(lambda i, w: F.embedding(i, w), (torch.tensor([0, 1]), r(3, 4)))
+    source = emit_triton(plan)
+    assert source.launches[0].raises
+    (got,), fault = run(plan, source, list(args))
+    assert fault == 2 and torch.equal(got, args[1][:1].expand(2, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_floats_are_computed_in_f32(dtype: torch.dtype) -> None:
+    def fn(x, y):
+        return (x * y + x).softmax(-1)
+    args = (r(20, 67).to(DEVICE, dtype), r(20, 67).to(DEVICE, dtype))
+    plan = planned(fn, args)
+    wide = fn(*(a.double() for a in args))
+    got = run(plan, emit_triton(plan), list(args))[0][0].double()
+    # the interpreter cuts where the device rounds: an ulp instead of half of one
+    assert (got - wide).abs().max() <= torch.finfo(dtype).eps * wide.abs().max()
+
+
+@pytest.mark.parametrize("value, dtype, text", [
+    (0.1, "f32", "tl.full((), 0.10000000149011612, tl.float32)"), (True, "b8", "tl.full((), True, tl.int1)"),
+    (float("-inf"), "f64", 'tl.full((), float("-inf"), tl.float64)'), (1e300, "f32", 'tl.full((), float("inf"), tl.float32)'),
+    (-0.0, "f32", "tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)"),
+    (3, "bf16", "tl.full((), 3.0, tl.float32).to(tl.bfloat16)")])
+def test_constants(value, dtype: str, text: str) -> None:
+    assert constant(value, dtype) == text
