@@ -23,8 +23,8 @@ import torch
 
 from bytejit.codegen import aten as out_of
 from bytejit.codegen import index as ix
-from bytejit.codegen.emit_common import symbol_atoms, symbols_in
 from bytejit.codegen.emit_check import Check, Fits
+from bytejit.codegen.emit_common import symbol_atoms, symbols_in
 from bytejit.codegen.emit_cpp import CppSource, Run
 from bytejit.codegen.loops import DTYPES, Buffer, Call, ExternCall, Plan, View
 from bytejit.codegen.ops_extern import resolve
