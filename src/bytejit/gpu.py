@@ -77,6 +77,9 @@ class Interpreted(OnGpu):
 
 
 # ---- CUDA graphs ----------------------------------------------------------------------------------------------------
+WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
 def how_of(options: Options) -> str:
     """The policy of CUDA graphs that a mode stands for; "" for none."""
     if options.cudagraphs is None and options.mode == "default":
@@ -94,6 +97,8 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
         spec = n.meta.get("spec")
         if isinstance(spec, Spec) and spec.device.type == "cpu" and n.op in ("placeholder", "call_function") and n.users:
             reason = reason or "a tensor is on the CPU"
+        if WAITS & set(getattr(n.target, "tags", ())):
+            reason = reason or f"{n.target} waits for the GPU"
     weights = frozenset(gm.meta.get("weights", ()))
     written = frozenset(m.input for m in aten.mutations)
     gm.meta["cudagraphs"] = reason or how

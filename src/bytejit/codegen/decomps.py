@@ -35,7 +35,7 @@ def _as(rec, t: Fake | None, dtype: torch.dtype) -> Fake | None:
     return t if t is None or t.m.dtype is dtype else rec.call(aten._to_copy.default, t, dtype=dtype)
 
 
-@rule(aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten._native_batch_norm_legit.default)
+@rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
     """x * alpha + beta with alpha = weight / sqrt(var + eps), beta = bias - mean * alpha, which is how
     eager's kernel computes.
@@ -78,6 +78,13 @@ def _running(rec, kept: Fake, now: Fake, momentum: float, factor: float) -> None
     rec.call(
         aten.copy_.default, kept, rec.call(aten.add.Tensor, old, rec.call(aten.mul.Tensor, now, momentum * factor))
     )
+
+
+@rule(aten.cudnn_batch_norm.default)
+def batch_norm_cudnn(rec, x, weight, bias, mean, var, training, momentum, eps):
+    """The same with cuDNN's fourth result, memory for its backward pass: none."""
+    made = batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps)
+    return *made, rec.call(aten.new_empty.default, x, [0], dtype=torch.uint8)
 
 
 @rule(aten._native_batch_norm_legit.no_stats)

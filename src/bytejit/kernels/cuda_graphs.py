@@ -12,6 +12,7 @@ third hands out copies. What cannot be recorded runs as it would without, counte
 """
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -277,21 +278,36 @@ class Replayer:
             self.pool = torch.cuda.graph_pool_handle()
         side.wait_stream(current)
         answer, failure = None, None
-        with torch.cuda.device(device), torch.cuda.stream(side):
-            try:
+        collecting = gc.isenabled()
+        gc.disable()                       # a CUDA graph that dies now would spoil this one
+        try:
+            with torch.cuda.device(device), torch.cuda.stream(side):
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
                 try:
                     answer = self.call(*given)
-                finally:
+                except RuntimeError as e:          # a synchronising op, or one that must not be captured
+                    failure = e
+                try:
                     graph.capture_end()
-            except RuntimeError as e:          # a synchronising op, or one that must not be captured
-                failure = e
+                except RuntimeError as e:
+                    failure = failure or e
+                    self.leave_capture()
+        finally:
+            if collecting:
+                gc.enable()
         current.wait_stream(side)
         if failure is not None:
             self.stays_plain(state, f"recording failed: {str(failure).splitlines()[0][:100]}")
             return None
         count("cudagraphs", "recorded")
         return graph, answer
+
+    def leave_capture(self) -> None:
+        """What torch leaves undone when a capture fails: its allocator and random numbers are as before from here on."""
+        device = self.policy.device
+        torch._C._cuda_endAllocateToPool(device, self.pool)
+        generator = torch.cuda.default_generators[device]
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 # ---- outputs ------------------------------------------------------------------------------------------------------------
