@@ -153,7 +153,7 @@ def test_the_limit_stops_one_module_and_not_the_others() -> None:
         seen.append(1)
         return gm.forward
 
-    f = bytejit.compile(call_module, backend=backend, options={"recompile_limit": 3})
+    f = bytejit.compile(call_module, backend=backend, dynamic=False, options={"recompile_limit": 3})
     first, second = nn.Flatten(), nn.Flatten()
     with pytest.warns(
         RuntimeWarning, match="compiled 3 times and left to the original code.*what kept changing: .*dtype|shape|was"

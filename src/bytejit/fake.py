@@ -109,10 +109,12 @@ class _NonLeaf(torch.autograd.Function):
         return grad
 
 
-def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None) -> Fake:
+def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None, shape: tuple | None = None,
+              stride: tuple | None = None) -> Fake:
     """The fake of a real tensor: same shape, strides, offset, dtype, device, requires_grad, is_leaf.
 
     `stores` (data pointer of a storage -> Store) lets several inputs that share one storage share its identity.
+    `shape` and `stride`: with symbols in place of some sizes.
     Raises: NoFake on sparse, nested, quantised and lazily conjugated tensors.
     """
     if type(real) is Fake:
@@ -127,7 +129,9 @@ def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None) -> Fak
     else:
         key = storage._cdata
         store = stores.get(key) or stores.setdefault(key, Store(storage.nbytes()))
-    m = Meta(tuple(real.shape), real.stride(), real.storage_offset(), real.dtype, real.device, store)
+    if shape is not None:
+        store.nbytes = (real.storage_offset() + extent_of(shape, stride)) * real.dtype.itemsize
+    m = Meta(shape or tuple(real.shape), stride or real.stride(), real.storage_offset(), real.dtype, real.device, store)
     requires_grad = real.requires_grad
     fake = make(m, requires_grad)
     if requires_grad and not real.is_leaf:
@@ -138,14 +142,20 @@ def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None) -> Fak
 
 def fake_of_spec(spec: Spec, requires_grad: bool = False) -> Fake:
     """A fake that looks like `spec`, with a storage of its own just large enough."""
-    extent = 1
-    for size, stride in zip(spec.shape, spec.stride):
-        extent = extent + (size - 1) * stride if size != 0 else 0
+    extent = extent_of(spec.shape, spec.stride)
     device = torch.device(spec.device)
     if requires_grad and device.type == "cuda" and not torch.cuda.is_available():
         raise NoFake("fake_of_spec", "autograd of this torch build knows no cuda device")
     store = Store(extent * spec.dtype.itemsize)
     return make(Meta(tuple(spec.shape), tuple(spec.stride), 0, spec.dtype, device, store), requires_grad)
+
+
+def extent_of(shape: tuple, stride: tuple):
+    """How far a tensor's last element lies from its first, and one. Units: elements."""
+    extent = 1
+    for size, step in zip(shape, stride):
+        extent = extent + (size - 1) * step if size != 0 else 0
+    return extent
 
 
 def is_fake(x: object) -> bool:
@@ -368,10 +378,40 @@ def _check_indices(func, args: tuple) -> None:
 def through_meta(func, args: tuple, kwargs: dict):
     """Infer by torch's meta kernel. Cost: 100 to 400 us."""
     keep_plain()
+    if torch.SymInt in map(type, _numbers((args, kwargs))):
+        from .fake_symbolic import Ways, through_reference  # on first use: few programs have symbols
+
+        if func.name() in ("aten::index.Tensor", "aten::repeat_interleave.Tensor"):
+            check_known_count(func, args, kwargs)
+        ways = Ways(Fake, make, FakeMode, through_kernel, (DataDependent, NoFake))
+        return through_reference(func, args, kwargs, ways)
+    return through_kernel(func, args, kwargs)
+
+
+def _numbers(x: object):
+    """All sizes, strides and plain arguments of an op."""
+    if type(x) is Fake:
+        yield from (*x.m.shape, *x.m.stride, x.m.offset)
+    elif isinstance(x, (list, tuple)):
+        for part in x:
+            yield from _numbers(part)
+    elif isinstance(x, dict):
+        yield from _numbers(tuple(x.values()))
+    else:
+        yield x
+
+
+def check_known_count(func, args: tuple, kwargs: dict) -> None:
+    """Raises: DataDependent for the two ops whose result's size may depend on data."""
+    _check_indices(func, args)
+    if func.name() != "aten::index.Tensor" and kwargs.get("output_size") is None:
+        raise DataDependent("repeat_interleave")
+
+
+def through_kernel(func, args: tuple, kwargs: dict):
+    """Infer by running the op on meta tensors of known sizes."""
     if func.name() in ("aten::index.Tensor", "aten::repeat_interleave.Tensor"):
-        _check_indices(func, args)
-        if func.name() != "aten::index.Tensor" and kwargs.get("output_size") is None:
-            raise DataDependent("repeat_interleave")
+        check_known_count(func, args, kwargs)
     twins = _Metas()
     meta_args = twins.to_meta(args)
     meta_kwargs = {k: twins.to_meta(v) for k, v in kwargs.items() if k not in ("generator", "pin_memory")}

@@ -390,9 +390,9 @@ def _empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_me
 
 
 def _value_dtype(value) -> torch.dtype:
-    if isinstance(value, bool):
+    if isinstance(value, (bool, torch.SymBool)):
         return torch.bool
-    return torch.int64 if isinstance(value, int) else torch.get_default_dtype()
+    return torch.int64 if isinstance(value, (int, torch.SymInt)) else torch.get_default_dtype()
 
 
 @row("full")
@@ -422,7 +422,7 @@ def _arange_step(start, end, step=1, *, dtype=None, layout=None, device=None, pi
     values = (start, end, step)
     if step == 0 or (end - start) * step < 0:
         raise NeedsMeta
-    integer = all(isinstance(v, int) for v in values)
+    integer = all(isinstance(v, (int, torch.SymInt)) for v in values)
     if integer:
         count = -((start - end) // step)
     else:

@@ -15,7 +15,8 @@ from .errors import BackendFailed, CannotRewrite, DeviceFault, Unsupported, back
 from .inspection import with_source
 from .options import Settings
 from .quiet import Quiet
-from .source import ModuleBuffer, ModuleParam, params_of
+from .source import ModuleBuffer, ModuleParam, Source, params_of
+from .tracer.dynamic import Dynamic
 from .tracer.guard_code import compile_entry
 from .tracer.signals import TooLong
 from .tracer.trace import Trace, trace
@@ -66,6 +67,7 @@ class Function:
         self.quiet: dict[int, Quiet] = {}
         self.given_up: list[tuple[weakref.ref, ...]] = []
         self.failures: dict[int, str] = {}
+        self.changed: dict[int, set[Source]] = {}       # point id -> sizes and ints seen to change between calls there
         self.where = where_of(code)
         self.sites.arm_start()
 
@@ -114,6 +116,9 @@ class Function:
         alike = [e for e in entries if same_objects(e.modules, modules)]
         if alike:
             self.note_recompile(state, alike, args, options)
+            if self.settings.dynamic is None:
+                known = self.changed.setdefault(state.point.id, set())
+                known.update(*(e.changed(args) for e in alike if hasattr(e, "changed")))
         limit = options.recompile_limit
         if len(alike) < limit and len(entries) < limit * MODULES_LIMIT:
             return True
@@ -139,7 +144,8 @@ class Function:
     def make_entry(self, state: SiteState, args: tuple, options):
         began = time.perf_counter()
         job = Job(self.rewritten, state.point.id, args, self.globals, UNBOUND, options.trace_time_limit,
-                  not_inlined=not_inlined, original=original_code, function=self.where.function)
+                  not_inlined=not_inlined, original=original_code, function=self.where.function,
+                  dynamic=self.dynamic_at(state.point.id))
         found = trace(job, self.twin)
         where = where_of(self.rewritten.original, state.point.offset)
         if found.cause is not None:
@@ -213,6 +219,10 @@ class Function:
     def branch_of(self, point, found: Trace) -> bool:
         return point.id not in self.sites.states
 
+    def dynamic_at(self, point: int) -> Dynamic:
+        """Which sizes the next trace from a point makes symbolic."""
+        return Dynamic(self.settings.dynamic is True, frozenset(self.changed.get(point, ())))
+
     def build(self, state: SiteState, found: Trace, options, where: Where):
         """Backend and entry function of a trace."""
         env = {"MISS": MISS, "own_exit": self.failed(state, found.restore), **found.env}
@@ -220,6 +230,7 @@ class Function:
             env["twin"] = self.twin
         if found.graph is not None:
             env["graph"] = self.run_backend(found, where)
+        found.settle()
         code = self.rewritten.original
         params = params_of(state.point.values, state.point.live, (*code.co_cellvars, *code.co_freevars))
         owner, point = weakref.ref(self), state.point.id
@@ -438,3 +449,4 @@ def reset() -> None:
             function.quiet.clear()
             function.given_up.clear()
             function.failures.clear()
+            function.changed.clear()

@@ -17,6 +17,7 @@ import torch
 from . import symbol_math as sm
 
 INF = math.inf
+LARGEST = 2**48           # no size is larger
 _SIGNS = {"ge0": "<=", "eq0": "==", "ne0": "!="}
 
 
@@ -66,7 +67,8 @@ class Env:
         if s in self.hints:
             raise ValueError(f"there is a symbol {name} already")
         self.hints[s] = hint
-        self.given[s] = self.ranges[s] = (-INF if low is None else low, INF if high is None else high)
+        self.given[s] = self.ranges[s] = (
+            -INF if low is None else low, (LARGEST if low is not None else INF) if high is None else high)
         return torch.SymInt(Node(self, s, int))
 
     # ---- what is known -----------------------------------------------------------------------------------------------
@@ -84,16 +86,12 @@ class Env:
                     found = sympy.expand(new)
                 self._memo[key] = found
             e = found
-        return plain(e)
+        return sm.plain(e)
 
     def public(self, e: Any) -> Any:
         """The same without fractions: what a stage after the tracer is given."""
         e = self.simplified(e)
-        if isinstance(e, sympy.Basic) and (e.is_Add or e.is_Mul):
-            numerator, denominator = e.as_numer_denom()
-            if denominator != 1:
-                return sm.FloorDiv(numerator, denominator, evaluate=False)
-        return e
+        return sm.without_fractions(e) if isinstance(e, sympy.Basic) else e
 
     def value(self, e: Any) -> Any:
         """The value at the hints."""
@@ -242,7 +240,7 @@ class Env:
 
     @property
     def conditions(self) -> list[tuple[Condition, Any]]:
-        """(condition, where it was first needed): all that must hold besides the ranges that the symbols were made with."""
+        """(condition, where it was first needed): all that must hold besides the ranges given to `symbol`."""
         out = []
         for s, (low, high) in self.ranges.items():
             if s in self.replacements:
@@ -277,23 +275,13 @@ class Env:
         key = (name, a, b)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = plain(_INT_OPERATIONS[name](sympy.sympify(a), sympy.sympify(b)))
+            found = self._memo[key] = sm.plain(_INT_OPERATIONS[name](sympy.sympify(a), sympy.sympify(b)))
         return found
 
 
 def _signed(d: Any) -> Any:
     """Of d and -d the one that stands for both."""
     return sympy.expand(-d) if d.could_extract_minus_sign() else d
-
-
-def plain(e: Any) -> Any:
-    """sympy numbers as Python's."""
-    if isinstance(e, sympy.Basic):
-        if e.is_Integer:
-            return int(e)
-        if e.is_Float:
-            return float(e)
-    return e
 
 
 def _atoms(d: Any) -> set:
@@ -327,7 +315,7 @@ def condition(kind: str, d: Any) -> Condition:
     terms = sympy.Add.make_args(d)
     minus = [-t for t in terms if t.could_extract_minus_sign()]
     plus = [t for t in terms if not t.could_extract_minus_sign()]
-    left, right = plain(sympy.Add(*minus)), plain(sympy.Add(*plus))
+    left, right = sm.plain(sympy.Add(*minus)), sm.plain(sympy.Add(*plus))
     if kind != "ge0" and not isinstance(left, sympy.Basic):
         left, right = right, left
     return Condition(_SIGNS[kind], left, right)
@@ -617,6 +605,10 @@ class Node:
             return self
         return self.make(function(e, evaluate=False) if isinstance(e, sympy.Basic) else real(e), int)
 
+    def sqrt(self) -> Node:
+        e = self.value
+        return self.make(sm.FloatSqrt(e, evaluate=False) if isinstance(e, sympy.Basic) else math.sqrt(e), float)
+
     def floor(self) -> Node:
         return self._whole(sm.Floor, math.floor)
 
@@ -639,7 +631,7 @@ class Node:
         if function is None:
             raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
         if name == "sym_sqrt":
-            return lambda: self.sym_float()._binary("pow", self.wrap_float(0.5))
+            return self.sqrt
         return lambda: self.wrap_float(function(self.env.equal_hint(self.value)))
 
     # ---- comparison

@@ -109,6 +109,12 @@ class FloatPow(sympy.Function):
     nargs = 2
 
 
+class FloatSqrt(sympy.Function):
+    """math.sqrt(a): a float."""
+
+    nargs = 1
+
+
 class ToFloat(sympy.Function):
     """float(a) of an integer."""
 
@@ -159,6 +165,37 @@ def _common_factor(a: Any, b: Any) -> Any:
         return sympy.S.One
     common = sympy.gcd(b, a) if b.is_Integer else sympy.gcd_terms(a).as_coeff_mul()[0].gcd(b.as_coeff_Mul()[0])
     return common if common.is_Integer and common > 1 else sympy.S.One
+
+
+FLOATS = (FloatAdd, FloatSub, FloatMul, TrueDiv, FloatPow, FloatSqrt, ToFloat)
+
+
+def is_float(e: Any) -> bool:
+    """Whether an expression is a float's."""
+    return isinstance(e, (float, *FLOATS))
+
+
+def plain(e: Any) -> Any:
+    """sympy numbers as Python's."""
+    if isinstance(e, sympy.Basic):
+        if e.is_Integer:
+            return int(e)
+        if e.is_Float:
+            return float(e)
+    return e
+
+
+def without_fractions(e: Any) -> Any:
+    """The same with FloorDiv for fractions, which are exact wherever they occur."""
+    if not e.args or not any(a.is_Rational and not a.is_Integer or a.is_Pow and a.exp.is_negative
+                             for a in sympy.preorder_traversal(e)):
+        return e
+    if isinstance(e, sympy.Function):
+        return e.func(*map(without_fractions, e.args))
+    numerator, denominator = e.as_numer_denom()
+    if denominator != 1:
+        return FloorDiv(without_fractions(numerator), without_fractions(denominator), evaluate=False)
+    return e.func(*map(without_fractions, e.args))
 
 
 # ---- Python text and values ----------------------------------------------------------------------------------------------
@@ -221,13 +258,14 @@ _TEXTS: dict[type, Callable] = {
     Mod: lambda a, b: (f"{_in(a, _ATOM)}%{_in(b, _ATOM)}", _PRODUCT),
     Most: _call("max"), Least: _call("min"),
     FloatAdd: _infix(" + "), FloatSub: _infix(" - "), FloatMul: _infix("*"), TrueDiv: _infix("/"), FloatPow: _infix("**"),
-    ToFloat: _call("float"), Floor: _call("math.floor"), Ceil: _call("math.ceil"), Trunc: _call("int"),
+    FloatSqrt: _call("math.sqrt"), ToFloat: _call("float"),
+    Floor: _call("math.floor"), Ceil: _call("math.ceil"), Trunc: _call("int"),
 }
 
 _VALUES: dict[type, Callable] = {
     FloorDiv: lambda a, b: a // b, Mod: lambda a, b: a % b, Most: max, Least: min,
     FloatAdd: lambda a, b: a + b, FloatSub: lambda a, b: a - b, FloatMul: lambda a, b: a * b, TrueDiv: lambda a, b: a / b,
-    FloatPow: lambda a, b: a ** b, ToFloat: float, Floor: math.floor, Ceil: math.ceil, Trunc: int,
+    FloatPow: lambda a, b: a ** b, FloatSqrt: math.sqrt, ToFloat: float, Floor: math.floor, Ceil: math.ceil, Trunc: int,
 }
 
 

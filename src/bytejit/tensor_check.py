@@ -53,9 +53,10 @@ OPS = (
     "ITEM_EQUALS",  # slot, key, object: ITEM, then EQUALS
     "ITEM_EMPTY",   # slot, key, type: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
     "TENSOR",      # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
-                   # strides
+                   # strides. A size -1: 2 or more. A stride -1-k: size k times stride k; ANY: not checked
 )
 OP = {name: number for number, name in enumerate(OPS)}
+ANY = -2**62       # word of a stride that is not checked
 ALIVE = 0          # word of a table: 0 makes the walk answer None (an object that the table names is dead)
 
 UNIT = f"""
@@ -111,8 +112,12 @@ static Answer tensor_is(Word fill, PyObject* x, const Word* want) {
         Py_DecRef(grad);
         if ((grad == yes) != want[4]) return NO;
     }
-    for (Word k = 0; k < rank; ++k)
-        if (v.sizes[k] != want[6 + k] || v.strides[k] != want[6 + rank + k]) return NO;
+    const Word* step = want + 6 + rank;
+    for (Word k = 0; k < rank; ++k) {
+        if (want[6 + k] < 0 ? v.sizes[k] < 2 : v.sizes[k] != want[6 + k]) return NO;
+        Word from = -1 - step[k];
+        if (from < 0 ? v.strides[k] != step[k] : from < rank && v.strides[k] != v.sizes[from] * v.strides[from]) return NO;
+    }
     return YES;
 }
 static Answer equals(const Head* head, PyObject* x, PyObject* want) {
@@ -305,23 +310,23 @@ def exchange_fill() -> int | None:
 def row(check: Any, neg_possible: bool = False) -> list[int] | None:
     """The words of a tensor's check (a TensorCheck); None when it must be made from Python.
 
-    From Python: other types and dtypes, unchecked or symbolic sizes, what may be lazily negated (`is_neg`), and sizes
+    From Python: other types and dtypes, what may be lazily negated (`is_neg`), and sizes
     0 and 1
     where this torch's table gives other strides for them than `stride()`.
     """
     c = check
     if c.type not in TYPES or c.dtype not in CODES or c.device is None or c.device.type not in DEVICES:
         return None
-    if c.shape is None or c.stride is None or None in c.shape or None in c.stride or neg_possible:
+    if c.shape is None or c.stride is None or neg_possible:
         return None
-    if any(s < 2 for s in c.shape) and not CHECKER.exact():
+    if any(s is not None and s < 2 for s in c.shape) and not CHECKER.exact():
         return None
     if c.is_leaf is not None or c.storage_offset is not None or c.conj or c.neg:
         return None
     code, bits = CODES[c.dtype]
     flag = -1 if c.requires_grad is None else int(c.requires_grad)
     head = [id(c.type), DEVICES[c.device.type], c.device.index or 0, code | bits << 8 | 1 << 16, flag, len(c.shape)]
-    return [*head, *c.shape, *c.stride]
+    return [*head, *(-1 if s is None else s for s in c.shape), *(ANY if s is None else s for s in c.stride)]
 
 
 def table(steps: list[int], slots: int, same: Any) -> array.array:

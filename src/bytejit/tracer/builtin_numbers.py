@@ -17,6 +17,8 @@ from .values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, TensorVar
 
 @models(builtins.len)
 def len_(t, args, kwargs):
+    if isinstance(args[0], TensorVar) and (n := t.tensor_length(args[0])) is not None:
+        return n
     return Known(t.length(args[0]))
 
 

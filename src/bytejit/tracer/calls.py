@@ -194,6 +194,10 @@ class Calls:
 
     def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
         obj = fn.obj
+        if self.env is not None:
+            found = self.symbolic_call(obj, args, kwargs)
+            if found is not None:
+                return found
         marked = self.call_marked(obj, args, kwargs) if MARKED and not isinstance(obj, types.FunctionType) else None
         if marked is not None:
             return marked

@@ -27,6 +27,7 @@ from .values import (
     SetVar,
     SliceVar,
     SuperVar,
+    SymVar,
     TensorVar,
     TracebackVar,
     Var,
@@ -117,6 +118,8 @@ class Rebuild:
         return name
 
     def known(self, v: Known) -> str:
+        if type(v) is SymVar:
+            return self.at.source(v.source) if v.source is not None else f"({self.t.number_text(v.value, self.at)})"
         obj = v.obj
         if type(obj) in (int, str, bytes, bool) or obj is None or obj is Ellipsis:
             return repr(obj)

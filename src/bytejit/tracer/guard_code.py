@@ -27,10 +27,26 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from bytejit.source import Cell, Constant, Known, Local, Printer, Ref, Scope, Source, StackSlot, Type
+import torch
+
+from bytejit.source import (
+    Cell,
+    Constant,
+    Known,
+    Local,
+    Printer,
+    Ref,
+    Scope,
+    Source,
+    StackSlot,
+    TensorSize,
+    TensorStride,
+    TupleItem,
+    Type,
+)
 from bytejit.tensor_check import ALIVE, CHECKER
 from bytejit.tracer import guard_batch
-from bytejit.tracer.guards import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, Guard, GuardSet, TensorCheck
+from bytejit.tracer.guards import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, Guard, GuardSet, TensorCheck
 
 _numbers = itertools.count()
 FEWEST_PASSED_ON = 8       # inputs: fewer are cheaper passed to the graph one by one than as the walk's tuple
@@ -178,6 +194,7 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
     fn.guards = guards
     fn.table = words
     fn.explain_failure = lambda args: explain_failure(params, rows, args)
+    fn.changed = lambda args: changed_sizes(params, rows, args)
     _die_with(fn, at.refs, params, on_dead)
     return fn
 
@@ -264,6 +281,48 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
     return "no guard fails"
 
 
+def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> set[Source]:
+    """The sizes, strides and ints that differ on these arguments from what the entry's guards have: TensorSize,
+    TensorStride, or an int's own source."""
+    frame = dict(zip(params, args))
+    found: set[Source] = set()
+    for guard in rows:
+        if guard.kind != TENSOR and (guard.kind != EQUALS or not _has_int(guard.value)):
+            continue
+        at = Printer()
+        try:
+            value = eval(guard.source.expr(at), {**at.env, **frame})
+        except Exception:       # not there any more: nothing is known of its size
+            continue
+        if guard.kind == EQUALS:
+            found |= _changed_ints(guard, value)
+        elif isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() == len(guard.value.shape):
+            found |= _changed_dims(guard.source, guard.value, value)
+    return found
+
+
+def _has_int(value: Any) -> bool:
+    return type(value) is int or isinstance(value, tuple) and any(type(v) is int for v in value)
+
+
+def _changed_ints(guard: Guard, value: Any) -> set[Source]:
+    if type(value) is int and type(guard.value) is int:
+        return {guard.source} if value != guard.value else set()
+    if type(value) is type(guard.value) and isinstance(value, tuple) and len(value) == len(guard.value):
+        return {TupleItem(guard.source, i) for i, (a, b) in enumerate(zip(value, guard.value))
+                if type(a) is int and type(b) is int and a != b}
+    return set()
+
+
+def _changed_dims(source: Source, check: TensorCheck, value: torch.Tensor) -> set[Source]:
+    """Sizes that differ; a stride that differs where it cannot be for a size of the same tensor."""
+    sizes: set[Source] = {TensorSize(source, i) for i, (a, b) in enumerate(zip(value.shape, check.shape))
+                          if b is not None and a != b}
+    steps = {TensorStride(source, i) for i, (a, b) in enumerate(zip(value.stride(), check.stride))
+             if b is not None and b >= 0 and a != b}
+    return sizes | steps
+
+
 def _line(guard: Guard) -> str:
     return f" ({guard.where})" if guard.where else ""
 
@@ -281,7 +340,6 @@ def _explain(guard: Guard, value: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    import torch
     if isinstance(value, type):
         return value.__qualname__
     if isinstance(value, torch.Tensor):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,9 +41,10 @@ NO_GRAD_FN = "NO_GRAD_FN"        # value: unused; a tensor without grad_fn
 
 @dataclass(frozen=True, slots=True)
 class TensorCheck:
-    """What must hold of a tensor. None means: not checked. A None inside shape or stride is one unchecked dimension.
+    """What must hold of a tensor. None means: not checked.
 
-    Shapes and strides in elements. `rank` is checked through shape; for a wholly dynamic shape give `(None,) * rank`.
+    Shapes and strides in elements. A None inside the shape is a symbolic size: 2 or more. A None inside the stride is
+    not checked; a stride -1-k is the size of dimension k times its stride.
     """
 
     type: type = torch.Tensor
@@ -58,24 +59,28 @@ class TensorCheck:
     neg: bool = False
 
     @staticmethod
-    def of(tensor: torch.Tensor, requires_grad: bool = True, dynamic: tuple[int, ...] = ()) -> TensorCheck:
-        """The check for a strided tensor; sizes in `dynamic`, and the strides that follow from them, stay unchecked.
+    def of(tensor: torch.Tensor, requires_grad: bool = True, shape: tuple | None = None,
+           stride: tuple | None = None) -> TensorCheck:
+        """The check for a strided tensor; `shape` and `stride` where sizes of it are symbolic.
 
         `requires_grad=False` leaves that flag unchecked: right where the trace ran with gradients off.
         """
-        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-        if dynamic:
-            inner = [any(d in dynamic for d in range(len(shape)) if stride[d] < stride[i]) for i in range(len(shape))]
-            stride = tuple(None if moved else s for moved, s in zip(inner, stride))
-            shape = tuple(None if i in dynamic else s for i, s in enumerate(shape))
+        shape = tuple(tensor.shape) if shape is None else shape
+        stride = tuple(tensor.stride()) if stride is None else stride
         return TensorCheck(type(tensor), tensor.dtype, shape, stride, tensor.device,
                            tensor.requires_grad if requires_grad else None, conj=tensor.is_conj(), neg=tensor.is_neg())
+
+    def with_sizes(self, shape: tuple, stride: tuple) -> TensorCheck:
+        """The same with another shape and stride."""
+        return replace(self, shape=shape, stride=stride)
 
     def __repr__(self) -> str:
         shape = "?" if self.shape is None else ",".join("?" if s is None else str(s) for s in self.shape)
         text = f"{'any' if self.dtype is None else short_dtype(self.dtype)}[{shape}]"
         plain = self.shape is not None and None not in self.shape and self.stride == contiguous_stride(self.shape)
-        if self.stride is not None and not plain:
+        dense = self.shape is not None and None in self.shape and self.stride == tuple(
+            -2 - i for i in range(len(self.shape) - 1)) + (1,)
+        if self.stride is not None and not plain and not dense:
             text += f"({','.join('?' if s is None else str(s) for s in self.stride)})"
         if self.device is not None and self.device.type != "cpu":
             text += f"@{self.device}"
@@ -223,19 +228,24 @@ def _set_items(at: Printer, x: str, items: Any) -> str:
 
 
 def _dims(text: str, values: tuple) -> list[str]:
-    known = [(i, v) for i, v in enumerate(values) if v is not None]
-    checks = [f"len({text}) == {len(values)}"] if len(known) < len(values) else []
-    return checks + [f"{text}[{i}] == {v}" for i, v in known]
+    return [f"len({text}) == {len(values)}"] + [
+        f"{text}[{i}] == {v}" if v is not None else f"{text}[{i}] > 1" for i, v in enumerate(values)]
+
+
+def _steps(x: str, values: tuple) -> list[str]:
+    """Checks of strides of which some follow from sizes, or are not checked."""
+    return [f"{x}.stride({i}) == {v if v >= 0 else f'{x}.shape[{-1 - v}] * {x}.stride({-1 - v})'}"
+            for i, v in enumerate(values) if v is not None]
 
 
 def neg_possible(check: TensorCheck) -> bool:
     """Whether a tensor with these strides can be a lazily negated view: those are x.conj().imag, of even strides."""
     if check.dtype is not None and not (check.dtype.is_floating_point or check.dtype.is_complex):
         return False
-    if check.shape is None or check.stride is None or None in check.shape or None in check.stride:
+    if check.shape is None or check.stride is None:
         return True
-    long = [st for s, st in zip(check.shape, check.stride) if s > 1]
-    return 0 in check.shape or all(st % 2 == 0 for st in long)
+    long = [st for s, st in zip(check.shape, check.stride) if s is None or s > 1]
+    return 0 in check.shape or all(st is None or st < 0 or st % 2 == 0 for st in long)
 
 
 def tensor_checks(at: Printer, x: str, c: TensorCheck) -> list[str]:
@@ -254,8 +264,8 @@ def tensor_checks(at: Printer, x: str, c: TensorCheck) -> list[str]:
         parts.append(f"{x}.is_cpu" if c.device.type == "cpu" else f"{x}.device == {at.bind(c.device)}")
     if c.stride is not None:
         exact = c.shape is not None and None not in c.shape and all(s > 1 for s in c.shape)
-        if None in c.stride:
-            parts += _dims(f"{x}.stride()", c.stride)
+        if any(s is None or s < 0 for s in c.stride):
+            parts += _steps(x, c.stride)
         elif exact and c.stride == contiguous_stride(c.shape):
             parts.append(f"{x}.is_contiguous()")     # says the same where no size is 0 or 1, and is cheaper
         else:
@@ -272,12 +282,16 @@ def tensor_checks(at: Printer, x: str, c: TensorCheck) -> list[str]:
 
 
 def _expr(at: Printer, x: str, value: Expr) -> str:
-    text = value.text
+    return f"({expression_text(at, value)})"
+
+
+def expression_text(at: Printer, value: Expr) -> str:
+    """Its text with each name replaced by that source's."""
     namespace = {name: at.source(source) for name, source in value.names}
-    for name in sorted(namespace, key=len, reverse=True):
-        text = re.sub(rf"\b{re.escape(name)}\b", lambda _: namespace[name], text)
+    names = "|".join(map(re.escape, namespace))
+    text = re.sub(rf"\b(?:{names})\b", lambda found: namespace[found.group()], value.text) if names else value.text
     at.env.setdefault("math", math)
-    return f"({text})"
+    return text
 
 
 def _function(at: Printer, x: str, value: tuple) -> str:
@@ -361,6 +375,12 @@ class GuardSet:
             self._order.remove(mine.pop(key))
         mine[slot] = guard
         self._order.append(guard)
+
+    def replace(self, guard: Guard, value: Any) -> None:
+        """Give a guard another value."""
+        new = Guard(guard.kind, guard.source, value, guard.where)
+        self._order[self._order.index(guard)] = new
+        self._by_source[guard.source][guard.kind, _slot(guard)] = new
 
     def add_state(self, *names: str) -> None:
         """Guard global state as it is now: the rows of STATES named, or ALWAYS (with autocast's details when it is

@@ -21,6 +21,7 @@ from .values import (
     SeqVar,
     SetVar,
     SliceVar,
+    SymVar,
     TensorVar,
     Var,
 )
@@ -54,6 +55,10 @@ class Operators:
 
     # ---- arithmetic -------------------------------------------------------------------------------------------------
     def binary(self, name: str, a: Var, b: Var, in_place: bool = False) -> Var:
+        if type(a) is SymVar or type(b) is SymVar:
+            found = self.on_numbers(FUNCTIONS[name], a, b)
+            if found is not None:
+                return found
         if isinstance(a, Known) and isinstance(b, Known) and (is_constant(a.obj) and is_constant(b.obj)):
             return self.fold(FUNCTIONS[name], a.obj, b.obj)
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
@@ -170,6 +175,8 @@ class Operators:
             return self.array_call(UNARY[name], [v])
         if isinstance(v, TensorVar):
             return self.call_tensor_op(UNARY[name], [v], {})
+        if type(v) is SymVar and name != "invert":
+            return self.on_numbers(UNARY[name], v)
         if isinstance(v, Known) and is_constant(v.obj):
             return self.fold(UNARY[name], v.obj)
         result = self.try_special(v, f"__{name}__", [])
@@ -183,6 +190,10 @@ class Operators:
         a, b = self.real(a), self.real(b)
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.array_call(COMPARISONS[name], [a, b])
+        if type(a) is SymVar or type(b) is SymVar:
+            found = self._compare_symbols(name, a, b)
+            if found is not None:
+                return found
         if isinstance(a, Known) and isinstance(b, Known):
             if is_constant(a.obj) and is_constant(b.obj):
                 return self.fold(COMPARISONS[name], a.obj, b.obj)
@@ -191,7 +202,8 @@ class Operators:
                 return self.fold(COMPARISONS[name], a.obj, b.obj)
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             other = b if isinstance(a, TensorVar) else a
-            if isinstance(other, TensorVar) or (isinstance(other, Known) and isinstance(other.obj, (int, float, bool, complex))):
+            if type(other) in (TensorVar, SymVar) or (
+                    isinstance(other, Known) and isinstance(other.obj, (int, float, bool, complex))):
                 return self.call_tensor_op(COMPARISONS[name], [a, b], {})
             if name in ("eq", "ne") and not isinstance(other, InstanceVar):
                 return self.constant(name == "ne")
@@ -199,6 +211,16 @@ class Operators:
                 raise Break(f"a tensor compared with a {self.type_of(other).__name__}")
         found = self._compare_containers(name, a, b)
         return found if found is not None else self._compare_special(name, a, b)
+
+    def _compare_symbols(self, name: str, a: Var, b: Var) -> Var | None:
+        """A comparison with a symbolic number: what it comes to is a condition. None where the other is no number."""
+        found = self.on_numbers(COMPARISONS[name], a, b)
+        other = b if type(a) is SymVar else a
+        if found is not None or name not in ("eq", "ne"):
+            return found
+        never = isinstance(other, (SeqVar, DictVar, SetVar)) or type(other) is Known and isinstance(
+            other.obj, (types.NoneType, str, type))
+        return self.constant(name == "ne") if never else None
 
     def _compare_containers(self, name: str, a: Var, b: Var) -> Var | None:
         if isinstance(a, SeqVar) and isinstance(b, SeqVar):
@@ -266,6 +288,8 @@ class Operators:
     def is_same(self, a: Var, b: Var) -> bool:
         """a is b."""
         a, b = self.real(a), self.real(b)
+        if type(a) is SymVar or type(b) is SymVar:
+            return a is b
         if isinstance(a, Known) and isinstance(b, Known):
             return a.obj is b.obj or (is_constant(a.obj) and type(a.obj) is type(b.obj) and a.obj == b.obj
                                       and isinstance(a.obj, (int, str)))
@@ -276,6 +300,8 @@ class Operators:
     def truth(self, v: Var) -> bool:
         """bool(v). Raises: Break when a tensor would decide, Raised."""
         v = self.real(v)
+        if type(v) is SymVar:
+            return bool(v.value != 0)
         if isinstance(v, Known):
             if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
                 return bool(v.obj)

@@ -26,5 +26,13 @@ class Restart(Exception):
         self.stop_at, self.cause = stop_at, cause
 
 
+class Specialise(Exception):
+    """Trace again with these sizes (sources) static."""
+
+    def __init__(self, sources: frozenset):
+        super().__init__()
+        self.sources = sources
+
+
 class TooLong(Exception):
     """Tracing took longer than the user allows."""

@@ -10,7 +10,6 @@ from ..fake import DataDependent, Fake, NoFake, fake_like
 from ..source import Attr, TensorGrad
 from ..where import Where
 from .containers import NUMPY_SCALARS, NotConstant, is_constant, to_python
-from .guards import TensorCheck
 from .signals import Break
 from .values import (
     NONE,
@@ -20,6 +19,7 @@ from .values import (
     MethodVar,
     SeqVar,
     SliceVar,
+    SymVar,
     TensorVar,
     Var,
 )
@@ -61,10 +61,11 @@ class Tensors:
             raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
         if torch._C._functorch.is_functorch_wrapped_tensor(obj):
             raise Break("a tensor inside a function transform")
-        self.guard("TENSOR", source, TensorCheck.of(obj, requires_grad=self.grad_matters))
+        sizes = self.input_sizes(obj, source)
+        self.guard("TENSOR", source, self.tensor_check(obj, source, self.grad_matters))
         sharing = self.storages.setdefault(obj.untyped_storage()._cdata, [])
         self.overlapping += [(other, source) for other in sharing if other.real.numel() > 0]
-        fake = fake_like(obj, self.stores)
+        fake = fake_like(obj, self.stores, *(sizes or ()))
         node = self.graph.placeholder(self.placeholder_name(source))
         node.target = node.name         # unique, unlike what two sources' names may come to
         node.meta["val"] = fake
@@ -132,7 +133,10 @@ class Tensors:
             raise Break(f"{self.op_name(fn)}: {e}") from None
         except Break:
             raise
-        except Exception as e:   # eager raises as well: the original code does so, with the user's own traceback
+        except Exception as e:
+            # with known sizes it may pass; else eager raises as well: the original code does so, with the user's traceback
+            if self.env is not None:
+                self.refuse_symbols((args, kwargs))
             raise Break(f"{self.op_name(fn)} raises {type(e).__name__}: {str(e)[:200]}") from None
 
     def op_name(self, fn) -> str:
@@ -211,6 +215,8 @@ class Tensors:
         v = self.real(v)
         if isinstance(v, TensorVar):
             return v.node
+        if type(v) is SymVar:
+            return self.number_node(v.value)
         if isinstance(v, Known):
             if type(v.obj) in NUMPY_SCALARS:
                 return v.obj.item()

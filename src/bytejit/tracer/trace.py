@@ -4,7 +4,7 @@ from __future__ import annotations
 import gc
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,10 +13,10 @@ from ..fake import was_written
 from ..source import Source
 from ..where import Where
 from .exits import CannotRebuild, Rebuild
-from .guards import GuardSet, TensorCheck
-from .signals import Break, Restart
+from .guards import GuardSet
+from .signals import Break, Restart, Specialise
 from .tracer import Job, Stop, Tracer
-from .values import NULL, Known, Var
+from .values import NULL, Known, TensorVar, Var
 
 CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 
@@ -43,6 +43,7 @@ class Trace:
     needs_grad: bool = False
     written: tuple[int, ...] = ()     # inputs whose storage the graph writes
     restore: tuple = ()               # (setter, args): torch's global state as it was at the start
+    settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
     effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
 
 
@@ -59,6 +60,7 @@ def trace(job: Job, twin: Callable | None = None) -> Trace:
 
 def _trace(job: Job, twin: Callable | None) -> Trace:
     stop_at, cause, where, depth = None, None, None, 0
+    job = replace(job)
     for _ in range(50):
         t = Tracer(job, stop_at)
         try:
@@ -66,6 +68,9 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
             if stop.cause is None:
                 stop.cause, stop.where, stop.depth = cause, where, depth
             return finish(t, job, stop, twin)
+        except Specialise as s:
+            job.dynamic = replace(job.dynamic, static=job.dynamic.static | s.sources)
+            continue
         except Restart as r:
             if cause is None:
                 cause, where, depth = r.cause, t.break_where, t.break_depth
@@ -98,10 +103,12 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     from ..source import Printer
     rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
     outputs = list(rebuild.outputs)
+    t.drop_unused_symbols()
+    tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
     ops = sum(n.op.startswith("call_") for n in t.graph.nodes)
     if t.reads_grad and not t.grad_matters:
-        for v in t.inputs:
-            t.guards.add("TENSOR", v.source, TensorCheck.of(v.real, requires_grad=True))
+        for v in tensors:
+            t.guards.add("TENSOR", v.source, t.tensor_check(v.real, v.source, True))
     add_alias_guards(t)
     if ops:
         t.graph.output(tuple(outputs))
@@ -109,14 +116,14 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     else:
         gm = None
     needs_grad = any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad for n in outputs) or (
-        torch.is_grad_enabled() and any(v.real.requires_grad for v in t.inputs))
+        torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors))
     inputs = [v for v in t.inputs if gm is not None]
-    written = tuple(i for i, v in enumerate(inputs) if was_written(v.fake))
+    written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and was_written(v.fake))
     body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
-                 effects=effects_of(t))
+                 effects=effects_of(t), settle=lambda: t.settle(t.guards))
 
 
 def effects_of(t: Tracer) -> tuple[str, ...]:
@@ -134,7 +141,7 @@ def add_alias_guards(t: Tracer) -> None:
             if o is not v and type(o.real) is type(v.real) and not isinstance(v.real, torch.nn.Module):
                 if not isinstance(v.real, types.CellType) and o.source != v.source:
                     t.guards.add("ALIAS", v.source, (o.source, False))
-    near = [v.source for v in t.inputs if _near(v.source)]
+    near = [v.source for v in t.inputs if isinstance(v, TensorVar) and _near(v.source)]
     for i, a in enumerate(near):
         for b in near[i + 1:]:
             t.guards.add("ALIAS", a, (b, False))

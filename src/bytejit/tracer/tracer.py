@@ -38,6 +38,7 @@ from .attrs import Attributes
 from .calls import Calls
 from .classes import Classes
 from .containers import NotConstant, to_python
+from .dynamic import Dynamic, Feed, Symbols
 from .exceptions import exception_var, with_context
 from .frame import Frame
 from .guards import ALWAYS, GuardSet
@@ -66,6 +67,7 @@ from .values import (
     SetVar,
     SliceVar,
     SuperVar,
+    SymVar,
     TensorVar,
     TracebackVar,
     Var,
@@ -89,6 +91,7 @@ class Job:
     not_inlined: Callable[[object], str] = lambda fn: ""
     original: Callable[[types.CodeType], types.CodeType] = lambda code: code    # the code as the user wrote it
     function: str = ""
+    dynamic: Dynamic = Dynamic()
 
 
 @dataclass
@@ -117,14 +120,14 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays):
+class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays, Symbols):
     """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
 
     def __init__(self, job: Job, stop_at: int | None = None):
         self.job, self.stop_at = job, stop_at
         self.graph = torch.fx.Graph()
         self.guards = GuardSet()
-        self.inputs: list[TensorVar] = []
+        self.inputs: list[TensorVar | Feed] = []
         self.by_id: dict[int, Var] = {}
         self.by_fake: dict[int, TensorVar] = {}
         self.memo: dict = {}
@@ -162,6 +165,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.break_depth = 0
         self.break_where: Where | None = None
         self.guards.add_state(*ALWAYS)
+        self.start_symbols(job.dynamic)
 
     # ---- small services --------------------------------------------------------------------------------------------------
     def guard(self, kind: str, source, value=None) -> None:
@@ -216,6 +220,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
 
     def type_of(self, v: Var) -> type:
         v = self.real(v)
+        if type(v) is SymVar:
+            return int if isinstance(v.value, torch.SymInt) else float
         if isinstance(v, Known):
             return type(v.obj)
         if isinstance(v, TensorVar):

@@ -56,6 +56,28 @@ class Known(Var):
         return f"Known({str(self.obj)[:40]})"
 
 
+class SymVar(Known):
+    """An int or float that is symbolic: `value`, a torch.SymInt or SymFloat.
+
+    Whoever reads `obj`, not knowing of symbols, gets the constant that it was; that becomes a condition.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value, source=None):
+        Var.__init__(self, source)
+        self.value = value
+
+    @property
+    def obj(self):
+        """The number when traced, made a constant."""
+        node = self.value.node
+        return node.guard_int() if node.is_int() else node.guard_float()
+
+    def __repr__(self) -> str:
+        return f"SymVar({self.value})"
+
+
 NONE, TRUE, FALSE = Known(None), Known(True), Known(False)
 
 

@@ -23,6 +23,7 @@ from ..source import (
     permanent,
 )
 from ..source import Known as KnownSource
+from ..symbols import is_symbolic
 from .containers import is_constant
 from .operators import class_attribute
 from .values import (
@@ -70,6 +71,10 @@ class Wrapping:
             return NONE
         if obj is True or obj is False:
             return TRUE if obj else FALSE
+        if is_symbolic(obj):
+            return self.number(obj)
+        if type(obj) is torch.Size:
+            return SeqVar([self.number(n) for n in obj], torch.Size)
         if isinstance(obj, tuple) and is_constant(obj):
             return SeqVar([self.constant(o) for o in obj], type(obj))
         if type(obj) is tuple:
@@ -105,6 +110,11 @@ class Wrapping:
             if guard:
                 self.guard("ID_IS", source, obj)
         elif guard:
+            if type(obj) is int and (symbol := self.wrap_int(obj, source)) is not None:
+                return symbol
+            if isinstance(obj, tuple) and any(TupleItem(source, i) in self.dynamic.changed for i in range(len(obj))):
+                self.guard("TYPE_IS", source, type(obj))
+                return self._wrap_container(obj, source)
             self.guard("EQUALS", source, obj)
         if isinstance(obj, tuple):
             return SeqVar([self.constant(o) for o in obj], type(obj), source=source, real=obj)

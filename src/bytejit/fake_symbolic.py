@@ -1,0 +1,87 @@
+"""Inference of ops without a row on fakes whose sizes are symbols.
+
+torch's Python references and decompositions run on the fakes themselves, down to rows. Where an op has none, or one that
+fails, its symbols become constants, and its meta kernel answers.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .fake_rows import Meta
+
+_TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What `fake.py` lends: the class of fakes, how to make one, a mode under which all is inferred, inference by a meta
+    kernel, and the exceptions that say that an op cannot be inferred."""
+
+    kind: type
+    make: Callable[[Meta], Any]
+    mode: Callable[[], Any]
+    kernel: Callable[[Any, tuple, dict], Any]
+    refusals: tuple[type, ...]
+
+
+def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
+    """The result of an op. Raises: the refusals, and what eager raises on bad arguments."""
+    for table in _TABLES:
+        reference = table.get(func)
+        if reference is None:
+            continue
+        try:
+            with ways.mode():
+                result = reference(*args, **kwargs)
+        except ways.refusals:
+            raise
+        except Exception:
+            # a reference that cannot take symbols; what eager refuses raises again below, in eager's words
+            continue
+        if _all_fake(result, ways.kind):
+            return result
+    known = Known(ways)
+    return known.back(ways.kernel(func, known(args), known(kwargs)))
+
+
+def _all_fake(result: object, kind: type) -> bool:
+    if isinstance(result, torch.Tensor):
+        return type(result) is kind
+    return all(_all_fake(r, kind) for r in result) if isinstance(result, (list, tuple)) else True
+
+
+class Known:
+    """Arguments with constants for symbols, each of which becomes a condition; and the way back to the fakes."""
+
+    def __init__(self, ways: Ways) -> None:
+        self.ways = ways
+        self.twins: list[tuple[Any, Any]] = []
+
+    def __call__(self, x: object):
+        if type(x) is self.ways.kind:
+            m = x.m
+            if any(isinstance(n, torch.SymInt) for n in (*m.shape, *m.stride, m.offset)):
+                twin = self.ways.make(Meta(ints(m.shape), ints(m.stride), int(m.offset), m.dtype, m.device, m.store))
+                self.twins.append((x, twin))
+                return twin
+        if isinstance(x, (list, tuple)):
+            return type(x)(map(self, x))
+        if isinstance(x, dict):
+            return {k: self(v) for k, v in x.items()}
+        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}.get(type(x))
+        return kind(x) if kind is not None else x
+
+    def back(self, result: object):
+        """The result with the op's own arguments where it returned their twins."""
+        if isinstance(result, (list, tuple)):
+            return type(result)(map(self.back, result))
+        return next((mine for mine, twin in self.twins if twin is result), result)
+
+
+def ints(sizes: tuple) -> tuple[int, ...]:
+    """Sizes as constants."""
+    return tuple(map(int, sizes))

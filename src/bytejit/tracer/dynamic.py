@@ -1,0 +1,374 @@
+"""Symbolic sizes and ints in a trace: which become symbols, their values as graph nodes and as Python text, their guards.
+
+`Tracer.env` is None until the first symbol is made; sympy is imported then.
+"""
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..registry import DYNAMIC_DIMS, STATIC_DIMS
+from ..source import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
+from ..symbols import env_of, is_symbolic
+from .guards import Expr, GuardSet, TensorCheck
+from .signals import Specialise
+from .values import Known, SeqVar, SymVar, TensorVar, Var
+
+NUMBERS = (int, float, bool)
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Which sizes a trace makes symbolic. Keys are sources: TensorSize, TensorStride, or that of an int.
+
+    `at_once`: all that can be; `changed`: those seen to change between calls; `static`: those that must not be.
+    """
+
+    at_once: bool = False
+    changed: frozenset[Source] = frozenset()
+    static: frozenset[Source] = frozenset()
+
+    def wants(self, key: Source) -> bool:
+        """Whether this size or int becomes a symbol, without a mark of the user."""
+        return (self.at_once or key in self.changed) and key not in self.static
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A symbol as an input of the graph."""
+
+    source: Source
+    value: torch.SymInt
+    node: torch.fx.Node
+
+    @property
+    def real(self) -> int:
+        """What it was when traced."""
+        return self.value.node.hint
+
+
+class Symbols:
+    """The part of the tracer that deals in symbolic numbers."""
+
+    def start_symbols(self, dynamic: Dynamic) -> None:
+        """No symbols yet."""
+        self.dynamic, self.env = dynamic, None
+        self.symbols: dict[Source, Feed] = {}
+        self.sources: dict[Any, Source] = {}                # sympy symbol -> its source
+        self.number_nodes: dict[Any, torch.fx.Node] = {}
+        self.checks: dict[Source, tuple[tuple, tuple]] = {}     # tensor -> symbolic shape and stride, as its guard has them
+        self.fake_sizes: dict[Source, tuple[tuple, tuple]] = {}
+
+    # ---- making symbols ----------------------------------------------------------------------------------------------
+    def symbol(self, source: Source, real: int, low: int | None = 2, high: int | None = None) -> torch.SymInt:
+        """The symbol of a size or int from outside: a placeholder of the graph."""
+        found = self.symbols.get(source)
+        if found is not None:
+            return found.value
+        if self.env is None:
+            from ..symbol_env import Env  # sympy comes with it
+            self.env = Env(lambda: self.where() if self.frame is not None else None)
+        name = f"s{len(self.symbols)}"
+        value = self.env.symbol(name, real, low, high)
+        node = self.graph.placeholder(name)
+        node.target, node.meta["val"] = node.name, value
+        feed = self.symbols[source] = Feed(source, value, node)
+        self.inputs.append(feed)
+        self.sources[value.node.e], self.number_nodes[value.node.e] = source, node
+        return value
+
+    def input_sizes(self, obj: torch.Tensor, source: Source) -> tuple[tuple, tuple] | None:
+        """Shape and stride of a tensor from outside with symbols for sizes that are dynamic; None where none is."""
+        d, shape, stride = self.dynamic, tuple(obj.shape), obj.stride()
+        marks = getattr(obj, DYNAMIC_DIMS, None) or {}
+        if not d.at_once and not d.changed and not marks:
+            return None
+        if isinstance(source, (ModuleParam, ModuleBuffer)) or isinstance(obj, torch.nn.Parameter):
+            marks, d = {}, Dynamic(False, d.changed, d.static)
+        fixed = getattr(obj, STATIC_DIMS, ())
+        sizes: list = list(shape)
+        for i, n in enumerate(shape):
+            key, (low, high) = TensorSize(source, i), marks.get(i, (None, None))
+            if n < 2 or i in fixed or key in d.static or not (i in marks or d.wants(key)):
+                continue
+            if n >= (low or 2) and (high is None or n <= high):
+                sizes[i] = self.bounded(key, n, low, high)
+        check = self.steps_of(shape, stride, sizes)
+        steps: list = []
+        for i, s in enumerate(check):
+            key = TensorStride(source, i)
+            if s >= 0 and shape[i] > 1 and s > 1 and d.wants(key) and not d.at_once:
+                steps.append(self.symbol(key, s))
+            else:
+                steps.append(s)
+        if not any(map(is_symbolic, (*sizes, *steps))):
+            return None
+        guarded = tuple(None if is_symbolic(s) else s for s in steps)
+        for i in sorted(range(len(shape)), key=lambda i: (stride[i], -i)):        # inner dims first
+            if not is_symbolic(steps[i]) and steps[i] < 0:
+                inner = -1 - steps[i]
+                steps[i] = steps[inner] * sizes[inner]
+        self.checks[source] = tuple(None if is_symbolic(s) else s for s in sizes), guarded
+        self.fake_sizes[source] = tuple(sizes), tuple(steps)
+        return tuple(sizes), tuple(steps)
+
+    def bounded(self, key: Source, n: int, low: int | None, high: int | None) -> torch.SymInt:
+        """A size's symbol; a range that the user promised is guarded."""
+        size = self.symbol(key, n)
+        if low is not None and low > 2:
+            operator.truth(size >= low)
+        if high is not None:
+            operator.truth(size <= high)
+        return size
+
+    def steps_of(self, shape: tuple, stride: tuple, sizes: list) -> list[int]:
+        """Strides, where one that follows from a symbolic size is -1-k: shape[k] * stride[k]."""
+        out = list(stride)
+        order = sorted((i for i in range(len(shape))), key=lambda i: (stride[i], shape[i] != 1, -i))
+        moved: set[int] = set()
+        for i in order:
+            for k in order:
+                if k != i and stride[k] * shape[k] == stride[i] and stride[k] <= stride[i] and stride[k] != 0 \
+                        and (is_symbolic(sizes[k]) or k in moved) and self.before(k, i, out):
+                    out[i] = -1 - k
+                    moved.add(i)
+                    break
+        return out
+
+    def before(self, k: int, i: int, steps: list[int]) -> bool:
+        """Whether stride k can be known without stride i."""
+        while steps[k] < 0:
+            k = -1 - steps[k]
+            if k == i:
+                return False
+        return k != i
+
+    def tensor_check(self, obj: torch.Tensor, source: Source, requires_grad: bool) -> TensorCheck:
+        """The guard of an input tensor, its symbolic sizes left open."""
+        sizes = self.checks.get(source)
+        return TensorCheck.of(obj, requires_grad, *(sizes or ()))
+
+    def wrap_int(self, obj: int, source: Source) -> Var | None:
+        """A symbol for an int from outside that changes; None where it stays a constant."""
+        d = self.dynamic
+        if not (d.at_once and isinstance(source, (Local, StackSlot)) or source in d.changed) or source in d.static:
+            return None
+        if 0 <= obj < 2 or obj < -2**31 or obj > 2**31:
+            return None
+        self.guard("TYPE_IS", source, int)
+        known = source in self.symbols
+        value = self.symbol(source, obj) if obj >= 0 else self.symbol(source, obj, None, -1)
+        if not known:
+            name = str(value.node.e)
+            self.guard("EXPR", source, Expr(f"{name} >= 2" if obj >= 0 else f"{name} < 0", ((name, source),)))
+        return SymVar(value, source)
+
+    # ---- values --------------------------------------------------------------------------------------------------------
+    def number(self, value: Any) -> Var:
+        """A number that may be symbolic, as a Var."""
+        if isinstance(value, torch.SymBool):
+            value = bool(value)
+        elif is_symbolic(value):
+            known = value.node.value
+            if not isinstance(known, NUMBERS):
+                return SymVar(value)
+            value = known
+        return self.constant(value)
+
+    def number_of(self, v: Var) -> Any:
+        """The int, float or symbol that a Var is; None for others."""
+        if type(v) is SymVar:
+            return v.value
+        return v.obj if isinstance(v, Known) and type(v.obj) in NUMBERS else None
+
+    def on_numbers(self, function: Callable, *args: Var) -> Var | None:
+        """function(*args) where all args are numbers; None otherwise. Raises: Raised."""
+        real = [self.number_of(a) for a in args]
+        if any(r is None for r in real):
+            return None
+        try:
+            return self.number(function(*real))
+        except (ArithmeticError, ValueError, TypeError) as e:
+            raise self.raised(e) from None
+
+    def symbolic_call(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """A call of a library function that symbols pass through; None where it is none, or no symbol is among the args."""
+        if kwargs or not args:
+            return None
+        try:
+            function = PASSED.get(fn)
+        except TypeError:
+            return None
+        if function is None:
+            return None
+        args = [self.real(a) for a in args]
+        if any(type(a) is SymVar for a in args):
+            return self.on_numbers(function, *args)
+        if fn is math.prod and len(args) == 1 and isinstance(args[0], SeqVar):
+            items = [self.real(i) for i in args[0].items]
+            return self.on_numbers(lambda *xs: math.prod(xs), *items) if any(type(i) is SymVar for i in items) else None
+        return None
+
+    def tensor_length(self, v: TensorVar) -> Var | None:
+        """len(tensor) where it is symbolic."""
+        return self.number(v.fake.shape[0]) if v.fake.dim() and is_symbolic(v.fake.shape[0]) else None
+
+    # ---- graph nodes and text ----------------------------------------------------------------------------------------
+    def number_node(self, value: Any) -> Any:
+        """A graph node (or a plain number) for a symbolic number: placeholders, and arithmetic on them."""
+        if isinstance(value, torch.SymBool):
+            return bool(value)
+        return self.expression_node(value.node.public)
+
+    def expression_node(self, e: Any) -> Any:
+        """The node that computes an expression; one for each."""
+        if isinstance(e, NUMBERS):
+            return e
+        found = self.number_nodes.get(e)
+        if found is None:
+            function, parts = parts_of(e)
+            args = tuple(self.expression_node(p) for p in parts)
+            if not any(isinstance(a, torch.fx.Node) for a in args):
+                return function(*args)
+            found = self.graph.call_function(function, args)
+            found.meta["val"] = self.sym_of(e)
+            found.meta["where"] = self.where()
+            self.number_nodes[e] = found
+        return found
+
+    def sym_of(self, e: Any) -> Any:
+        """An expression as a SymInt or SymFloat."""
+        from ..symbol_env import Node
+        from ..symbol_math import is_float
+        return torch.SymFloat(Node(self.env, e, float)) if is_float(e) else torch.SymInt(Node(self.env, e, int))
+
+    def number_text(self, value: Any, at: Any) -> str:
+        """Python text of a symbolic number over sources."""
+        from .guards import expression_text
+        e = value.node.public
+        if isinstance(e, NUMBERS):
+            return repr(e)
+        return expression_text(at, self.expr_guard(e))
+
+    def expr_guard(self, e: Any, text: str | None = None) -> Expr:
+        """Text over sizes, with the source of each symbol in it. `e`: an expression, or a Condition with its `text`."""
+        from ..symbol_math import text as text_of
+        symbols = e.symbols() if hasattr(e, "symbols") else e.free_symbols
+        return Expr(text or text_of(e), tuple((str(s), self.sources[s]) for s in sorted(symbols, key=str)))
+
+    # ---- specialising and guards -------------------------------------------------------------------------------------
+    def refuse_symbols(self, args: Any) -> None:
+        """Something failed on these arguments: if sizes among them are symbolic, trace again with those static.
+
+        Raises: Specialise.
+        """
+        found: set = set()
+        for x in numbers_in(args):
+            if is_symbolic(x):
+                e = x.node.public
+                found |= getattr(e, "free_symbols", set())
+        if found:
+            raise Specialise(frozenset(self.sources[s] for s in found))
+
+    def settle(self, guards: GuardSet) -> None:
+        """Write what the trace and its backend found out about symbols into guards. Once, after the backend has run."""
+        if self.env is None:
+            return
+        for source, (shape, stride) in self.checks.items():
+            sizes, _ = self.fake_sizes[source]
+            fixed = tuple(s if s is not None else n if isinstance(n := v.node.public, int) else None
+                          for s, v in zip(shape, sizes))
+            if fixed != shape:
+                for g in guards.on(source):
+                    if g.kind == "TENSOR":
+                        guards.replace(g, g.value.with_sizes(fixed, stride))
+        for relation, where in self.env.conditions:
+            symbols = sorted(relation.symbols(), key=str)
+            if relation.op == "==" and len(symbols) == 1 and self.is_fixed(symbols[0]):
+                continue        # the tensor's own guard says so
+            guards.add("EXPR", self.sources[symbols[0]], self.expr_guard(relation, relation.text()), where)
+
+    def is_fixed(self, symbol: Any) -> bool:
+        """Whether a size became a constant that its tensor's guard checks."""
+        source = self.sources[symbol]
+        return isinstance(source, TensorSize) and source.base in self.checks \
+            and isinstance(self.env.simplified(symbol), int)
+
+    def drop_unused_symbols(self) -> None:
+        """Take placeholders out of the graph whose symbol became a constant and that nothing uses."""
+        for feed in list(self.symbols.values()):
+            if not feed.node.users and isinstance(self.env.simplified(feed.value.node.e), int):
+                self.graph.erase_node(feed.node)
+                self.inputs.remove(feed)
+
+
+def numbers_in(x: Any) -> Any:
+    """All sizes, strides and numbers in a nest of arguments."""
+    if isinstance(x, torch.Tensor):
+        yield from x.shape
+        yield from x.stride()
+    elif isinstance(x, (list, tuple)):
+        for part in x:
+            yield from numbers_in(part)
+    elif isinstance(x, dict):
+        yield from numbers_in(list(x.values()))
+    elif isinstance(x, slice):
+        yield from (x.start, x.stop, x.step)
+    else:
+        yield x
+
+
+def parts_of(e: Any) -> tuple[Callable, tuple]:
+    """An expression as one Python function of smaller ones."""
+    from .. import symbol_math as sm
+    if e.is_Add or e.is_Mul:
+        terms = e.as_ordered_terms() if e.is_Add else e.as_ordered_factors()
+        last = terms[-1]
+        rest = e.func(*terms[:-1])
+        if e.is_Add and last.could_extract_minus_sign():
+            return operator.sub, (sm.plain(rest), sm.plain(-last))
+        return operator.add if e.is_Add else operator.mul, (sm.plain(rest), sm.plain(last))
+    if e.is_Pow:
+        return operator.pow, (sm.plain(e.base), sm.plain(e.exp))
+    return FUNCTIONS_OF[type(e).__name__], tuple(map(sm.plain, e.args))
+
+
+FUNCTIONS_OF: dict[str, Callable] = {
+    "FloorDiv": operator.floordiv, "Mod": operator.mod, "Most": max, "Least": min, "FloatAdd": operator.add,
+    "FloatSub": operator.sub, "FloatMul": operator.mul, "TrueDiv": operator.truediv, "FloatPow": operator.pow,
+    "FloatSqrt": math.sqrt, "ToFloat": float, "Floor": math.floor, "Ceil": math.ceil, "Trunc": int}
+
+
+def _int(x: Any) -> Any:
+    return torch.SymInt(x.node.trunc()) if isinstance(x, torch.SymFloat) else x if isinstance(x, torch.SymInt) else int(x)
+
+
+def _float(x: Any) -> Any:
+    return torch.sym_float(x)
+
+
+def _round(kind: str) -> Callable:
+    def function(x: Any) -> Any:
+        if isinstance(x, torch.SymFloat):
+            return torch.SymInt(getattr(x.node, kind)())
+        return x if isinstance(x, torch.SymInt) else getattr(math, kind)(x)
+    return function
+
+
+def _sqrt(x: Any) -> Any:
+    return torch.SymFloat(x.node.sqrt()) if is_symbolic(x) else math.sqrt(x)
+
+
+# library functions that symbols pass through
+PASSED: dict[Any, Callable] = {
+    int: _int, float: _float, abs: abs, math.floor: _round("floor"), math.ceil: _round("ceil"), math.trunc: _round("trunc"),
+    math.prod: math.prod, operator.index: _int, torch.sym_int: _int, torch.sym_float: _float, torch.sym_max: torch.sym_max,
+    torch.sym_min: torch.sym_min, torch.sym_sum: torch.sym_sum, math.sqrt: _sqrt,
+}
+
+__all__ = ["Dynamic", "Feed", "Symbols", "env_of", "numbers_in"]
