@@ -375,7 +375,6 @@ def test_mark_dynamic_and_static() -> None:
         bytejit.mark_static([1])
 
 
-@pytest.mark.xfail(reason="sizes are static for now: each new one compiles anew", strict=False)
 def test_a_dynamic_size_does_not_recompile() -> None:
     f = eager(lambda x: x * x.shape[0])
     a = torch.ones(5, 3)
