@@ -289,7 +289,8 @@ def elementwise(operands: tuple, dtype: torch.dtype) -> Meta:
     if not metas:
         raise NeedsMeta
     first = metas[0].shape
-    shape = first if all(m.shape == first for m in metas) else broadcast([m.shape for m in metas])
+    alike = all(len(m.shape) == len(first) and m.shape == first for m in metas)     # ranks first: == asks about each size
+    shape = first if alike else broadcast([m.shape for m in metas])
     return new(shape, elementwise_stride(shape, metas), dtype, device_of(metas))
 
 
