@@ -159,7 +159,7 @@ def device_of(metas: list[Meta]) -> torch.device:
 
 def elementwise_stride(shape: tuple, metas: list[Meta]) -> tuple | None:
     """The strides that torch's TensorIterator gives a new result of `shape`; None is contiguous."""
-    if all(m.shape == shape for m in metas):
+    if all(len(m.shape) == len(shape) and m.shape == shape for m in metas):
         if all(is_contiguous(m) for m in metas):
             return None
         if all(is_channels_last(m) for m in metas):
