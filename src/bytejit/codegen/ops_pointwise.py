@@ -103,7 +103,7 @@ op("and", binary("bitwise_and"), arity=2, dtypes=WHOLE, ref=torch.bitwise_and, c
 op("or", binary("bitwise_or"), arity=2, dtypes=WHOLE, ref=torch.bitwise_or, cpp="{0} | {1}", triton="{0} | {1}")
 op("xor", binary("bitwise_xor"), arity=2, dtypes=WHOLE, ref=torch.bitwise_xor, cpp="{0} ^ {1}", triton="{0} ^ {1}")
 op("not", aten("bitwise_not"), dtypes=WHOLE, ref=torch.bitwise_not, cpp={"int": "~{0}", "bool": "!{0}"},
-   triton={"int": "~{0}", "bool": "{0} == 0"})
+   triton={"int": "~{0}", "u8": "{0} ^ 255", "bool": "{0} == 0"})
 op(
     "shl",
     aten("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor"),

@@ -19,7 +19,8 @@ from functools import partial
 from typing import Any
 
 from bytejit.codegen import index as ix
-from bytejit.codegen.loops import Axis, Buffer, Cons, Expr, Kernel, Loops, Pass, Plan, Store, Target, itemsize, walk
+from bytejit.codegen.fuse import reads, writes
+from bytejit.codegen.loops import Axis, Buffer, Call, Cons, Expr, Kernel, Loops, Pass, Plan, Store, Target, itemsize, walk
 from bytejit.codegen.memory import plan_memory, write_inputs
 from bytejit.codegen.rows import flexible
 from bytejit.codegen.schedule import (
@@ -78,12 +79,27 @@ def schedule_cuda(loops: Loops, target: Target) -> Plan:
     """The plan for a CUDA device; `Call.schedule` is a `CudaSchedule`. Deterministic."""
     loops = write_inputs(loops)
     memory = plan_memory(loops)
-    return schedule(loops, target, memory, partial(schedule_kernel, offsets=memory.offsets))
+    needed: dict[str, int] = {r.view.buffer: 2 for r in loops.outputs if r.view is not None}
+    for step in loops.steps:                     # by how many steps: more than the one that makes it
+        for name in {*reads(step), *writes(step)}:
+            needed[name] = needed.get(name, 0) + 1
+    own = frozenset(n for n, b in loops.buffers.items() if b.kind == "temp" and needed.get(n, 0) < 2)
+    plan = schedule(loops, target, memory, partial(schedule_kernel, offsets=memory.offsets, own=own))
+    return replace(plan, steps=tuple(_touched(s, plan.buffers) if isinstance(s, Call) else s for s in plan.steps))
+
+
+def _touched(call: Call, buffers: dict[str, Buffer]) -> Call:
+    """The call with the buffers that its kernel still touches."""
+    out = writes(call.kernel)
+    return replace(call, reads=tuple(b for b in reads(call.kernel) if buffers[b].kind != "local" and b not in out),
+                   writes=tuple(b for b in out if buffers[b].kind != "local"))
 
 
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target,
-                    offsets: dict[str, int] | None = None) -> tuple[Kernel, CudaSchedule]:
-    """The kernel in its final loops, and how they run."""
+                    offsets: dict[str, int] | None = None,
+                    own: frozenset[str] = frozenset()) -> tuple[Kernel, CudaSchedule]:
+    """The kernel in its final loops, and how they run. offsets: as in `Plan`; own: temps that no other kernel touches:
+    they need no memory where the kernel has their values."""
     k = flatten(k, buffers, cons)
     k = collapse(k, cons) if flexible(k) else collapse_rows(k, cons)
     wide = needs_wide(k, buffers)
@@ -98,7 +114,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
             return k, CudaSchedule("tiles", squares(k.passes[0]), wide=wide)
         return k, CudaSchedule("points", stretches(n, narrowest(k, buffers), target), wide=wide)
     k = rename(one_order(order_rows(k)), cons)
-    return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, buffers))
+    return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, buffers, own))
 
 
 # ---- axes ---------------------------------------------------------------------------------------------------------
@@ -168,9 +184,10 @@ def power(n: int) -> int:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Whether two buffers of a plan may share bytes. offsets: as in `Plan`."""
+    """Whether two buffers of a plan may share bytes. offsets: as in `Plan`; own: the kernel's own temps."""
     offsets: dict[str, int]
     buffers: dict[str, Buffer]
+    own: frozenset[str] = frozenset()
 
     def __call__(self, a: str, b: str) -> bool:
         if a == b:
@@ -212,8 +229,8 @@ def forward(k: Kernel, buffers: dict[str, Buffer], cons: Cons, again: bool, over
                 continue
             made[s.buffer] = s, p.axes
     left = {e.name for p in passes for e in loads(p.roots())}
-    passes = [replace(p, stores=tuple(s for s in p.stores if buffers[s.buffer].kind != "local" or s.buffer in left))
-              for p in passes]
+    gone = {n for n, b in buffers.items() if (b.kind == "local" or n in overlap.own) and n not in left}
+    passes = [replace(p, stores=tuple(s for s in p.stores if s.buffer not in gone)) for p in passes]
     return replace(k, passes=tuple(p for p in passes if p.stores or p.reduces))
 
 

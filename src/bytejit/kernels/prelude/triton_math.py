@@ -126,8 +126,11 @@ def bj_ipow(a, b):
         out = tl.where((left & 1) != 0, out * base, out)
         base = base * base
         left = tl.where(left > 0, left >> 1, left * 0)
-    odd = tl.where((b & 1) != 0, a, a * a)
-    return tl.where(b < 0, tl.where(a == 1, a, tl.where(a == -1, odd, a * 0)), out).to(a.dtype)
+    if a.dtype.is_int_unsigned():
+        return out
+    else:
+        odd = tl.where((b & 1) != 0, a, a * a)
+        return tl.where(b < 0, tl.where(a == 1, a, tl.where(a == -1, odd, a * 0)), out).to(a.dtype)
 
 
 @triton.jit
