@@ -35,6 +35,12 @@ class Dynamic:
         found = {n: t.shape[d] for t, dims in zip(args, self.dims) for d, n in enumerate(dims) if n}
         return [found[n] for n in self.names]
 
+    def check_conditions(self, args: Sequence[torch.Tensor]) -> None:
+        """Asserts that the graph was made for these sizes too: else it would be compiled again for them."""
+        space = dict(zip(self.names, self.sizes(args)))
+        for condition, _ in self.env.conditions:
+            assert eval(condition.text(), {}, space), f"{condition} does not hold at {space}"
+
     def __call__(self, *args: torch.Tensor) -> Any:
         return self.compiled.call(*self.sizes(args), *args)
 
@@ -87,6 +93,7 @@ def agree(fn: Callable, make_args: Callable, dims: Sequence[Sequence[str | None]
     graph = compiled(fn, make_args(*sizes[0]), dims, choose=choose)
     for size in sizes:
         args = make_args(*size)
+        graph.check_conditions(args)
         expected = flat(fn(*args))
         for _ in range(2):
             got = flat(graph(*args))

@@ -343,7 +343,7 @@ class KernelPrinter(Reductions):
                 t.add(f"for (int k = 0; k < {n.lanes}; ++k) {move}")
             t.close()
             for r in levels:
-                t.add(f"for (int k = 0; k < {n.lanes}; ++k) {r.name}_part[k] = {r.name}_high[k];")
+                t.add(f"for (int k = 0; k < {n.lanes}; ++k) {r.name}_part[k] += {r.name}_high[k];")
         if not exact:
             self.names.clear()
             self.names.update(saved)

@@ -142,18 +142,33 @@ def without(p: Pass, x: Axis, cons: Cons) -> Pass:
 
 
 def rename(k: Kernel, cons: Cons) -> Kernel:
-    """Axes i0, i1, ... outside, j0, j1, ... in passes, reductions m0, m1, ...: equal kernels look equal."""
+    """Axes i0, i1, ... outside, j0, j1, ... in passes, reductions m0, m1, ...: equal kernels look equal.
+
+    A name has one size in the whole kernel: passes share one only where their axes are as long.
+    """
     outer = {a.name: f"i{n}" for n, a in enumerate(k.axes)}
     refs: dict[str, str] = {}
     for p in k.passes:
         for r in p.reduces:
             refs.setdefault(r.name, f"m{len(refs)}")
-    passes = []
+    passes, sizes = [], {}
     for p in k.passes:
-        names = outer | {a.name: f"j{n}" for n, a in enumerate(p.axes)}
+        names = outer | inner_names(p, sizes)
         body = Rewriter(cons, {}, {a: ix.var(n) for a, n in names.items()}, refs=refs).body(p)
         passes.append(replace(body, axes=tuple(replace(a, name=names[a.name]) for a in p.axes)))
     return replace(k, axes=tuple(replace(a, name=outer[a.name]) for a in k.axes), passes=tuple(passes))
+
+
+def inner_names(p: Pass, sizes: dict[str, ix.Size]) -> dict[str, str]:
+    """Names for a pass's own axes: j0, j1, ..., past those that mean another size; `sizes` learns them."""
+    names: dict[str, str] = {}
+    for a in p.axes:
+        n = 0
+        while f"j{n}" in names.values() or sizes.get(f"j{n}", a.size) != a.size:
+            n += 1
+        names[a.name] = f"j{n}"
+        sizes[f"j{n}"] = a.size
+    return names
 
 
 # ---- choices
@@ -235,7 +250,7 @@ def order_pointwise(k: Kernel) -> Kernel:
 
 def transposed(p: Pass, axes: tuple[Axis, ...], inner: str | None) -> str | None:
     """An axis along which some load is contiguous that strides along `inner`; both long enough for tiles."""
-    sizes = {a.name: points([a]) for a in axes}
+    sizes = {a.name: points([a]) if known([a]) else max(TILE, points([a])) for a in axes}
     for e in loads(p.roots()):
         if abs(ix.hint(e.attr[0].coefficient(inner))) > 1:
             for a in axes:
@@ -293,7 +308,7 @@ def schedule_pass(k: Kernel, p: Pass, block: tuple[str, int] | None, target: Tar
     if not order or p.axes[-1].kind == "scan":
         return PassSchedule(order)
     size = points([p.axes[-1]])
-    lanes = lanes if size >= lanes else 1
+    lanes = lanes if size >= lanes or not known(p.axes[-1:]) else 1
     many = ACCUMULATORS if p.reduces and size >= ACCUMULATORS * lanes else 1
     tile: tuple[tuple[str, int], ...] = ()
     if (

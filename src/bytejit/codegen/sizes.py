@@ -43,11 +43,10 @@ class Sizes:
 
     def __call__(self, x: Any) -> Any:
         """`x` (a number, a spec, or these nested in tuples, lists, dicts and slices) with symbolic numbers as sizes and Reals."""
-        kind = type(x)
-        if kind is Spec:
+        if type(x) is Spec:
             return self.spec(x)
-        if kind is tuple or kind is list or kind is torch.Size:
-            return (list if kind is list else tuple)(map(self, x))
+        if isinstance(x, (tuple, list)):
+            return (list if isinstance(x, list) else tuple)(map(self, x))
         if isinstance(x, dict):
             return {k: self(v) for k, v in x.items()}
         if isinstance(x, slice):
