@@ -20,6 +20,7 @@ entry that exits to k calls ``state.sites.arm_after(k)``.
 from __future__ import annotations
 
 import os
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -179,12 +180,19 @@ class SiteState:
         return self.own(args) if answer is MISS else answer
 
     def _compile_with_room(self, args: Args) -> Entry | None:
-        """Compile; the user's recursion limit is not what the compiler has to fit in."""
-        limit = sys.getrecursionlimit()
+        """Compile; the user's recursion limit is not what the compiler has to fit in.
+
+        Without cyclic collections: a compile makes many objects that all stay, and a full collection looks at every
+        object that torch and the model have made: 0.25 s with BERT loaded.
+        """
+        limit, collects = sys.getrecursionlimit(), gc.isenabled()
         sys.setrecursionlimit(limit + COMPILER_FRAMES)
+        gc.disable()
         try:
             return self.compile(self, args)
         finally:
+            if collects:
+                gc.enable()
             sys.setrecursionlimit(limit)
 
     def _others(self, *args: Any) -> Answer:

@@ -7,6 +7,7 @@ frozen, hashable (the hash is kept: chains are long and looked up often), and co
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import types
 import weakref
@@ -110,6 +111,12 @@ class Printer:
         return self.bind(ref.get())
 
 
+@functools.cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Names of a source class's fields: the classes are few, and `dataclasses.fields` is slow."""
+    return tuple(f.name for f in dataclasses.fields(kind))
+
+
 class Source:
     """Base of all sources. Subclasses give `expr(printer)` and `name()`; `bases()` are the sources that it reads."""
 
@@ -119,7 +126,7 @@ class Source:
         try:
             return self._key
         except AttributeError:
-            key = tuple(_typed(getattr(self, f.name)) for f in dataclasses.fields(self))
+            key = tuple(_typed(getattr(self, name)) for name in _names(type(self)))
             object.__setattr__(self, "_key", key)
             return key
 
@@ -151,7 +158,7 @@ class Source:
 
     def bases(self) -> tuple[Source, ...]:
         """Sources that this one is computed from."""
-        return tuple(v for f in dataclasses.fields(self) if isinstance(v := getattr(self, f.name), Source))
+        return tuple(v for name in _names(type(self)) if isinstance(v := getattr(self, name), Source))
 
     def root(self) -> Source:
         """The first source of the chain: a local, a cell, a global, a constant."""
