@@ -42,7 +42,15 @@ PROGRAMS = {
     "double": (lambda x: x.exp().log1p().tanh(), (r(1000).double(),)),
     "scalar": (lambda x: x * 2 + 1, (torch.tensor(3.0),)),
     "strided": (lambda x: x[::2, 1:] * 2, (r(9, 9),)),
+    "scan_read_elsewhere": (lambda i, w: w[i.ne(0).int().cumsum(1)] * 2, (torch.randint(0, 2, (2, 16)), r(50, 64))),
+    "passes_of_other_lengths": (lambda t, i, x: rotated(x, *t[i].split(4, -1)), (r(50, 8), torch.arange(16), r(2, 16, 4, 8))),
 }
+
+
+def rotated(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
+    """Rotary positions by pairs: a row of a table is read by rows of other lengths."""
+    turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+    return x * cos[:, None].repeat_interleave(2, -1) + turned * sin[:, None].repeat_interleave(2, -1)
 
 
 def compiled(fn, args, threads: int = 2) -> CompiledGraph:

@@ -131,7 +131,7 @@ def check_kernel(
                 raise Bug(f"{k.name} store {b.name}: value {s.value!r} in {b!r}")
             _coords(k, "store", b, s.coords, sizes, flat)
             made.add(s.buffer)
-        refs |= {r.name: r.dtype for r in p.reduces}
+        refs |= {r.name: r.dtype for r in p.reduces if not r.running}     # a scan is read where it runs
 
 
 def _expr(k: Kernel, p: Pass, e: Expr, buffers: dict[str, Buffer], made: set[str], refs: dict[str, str],

@@ -301,6 +301,7 @@ def settle(k: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons,
     stores = {s.buffer: (i, s) for i, p in enumerate(k.passes) for s in p.stores}
     left = {e.name for e in loads(kernel_roots(k))}
     outer = {a.name for a in k.axes}
+    scans = {r.name for p in k.passes for r in p.reduces if r.running}
     made: dict[str, Buffer] = {}
     drop: set[str] = set()
     again: dict[str, Store] = {}
@@ -311,7 +312,8 @@ def settle(k: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons,
             drop.add(name)
         elif s.mode == "set" and s.mask is None:
             refs = [e for e in walk((s.value,)) if e.kind in ("ref", "load")]
-            if cost((s.value,)) < HEAVY and len(refs) <= 1 and aligned(k, name, s):
+            passing = any(e.kind == "ref" and e.name in scans for e in refs)    # what a scan has only while it runs
+            if cost((s.value,)) < HEAVY and len(refs) <= 1 and not passing and aligned(k, name, s):
                 again[name] = s
             elif fits(k, s, buffers, outer):
                 made[name] = local_buffer(s, buffers[name], outer, k.passes[i])
