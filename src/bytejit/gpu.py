@@ -40,6 +40,11 @@ class OnGpu(Compiled):
     def target(self):
         return cuda_target(self.index)
 
+    def tuner(self):
+        from .kernels.disk import json_cache
+        from .kernels.tune_gpu import GpuTuner
+        return GpuTuner(json_cache("choices", self.options.cache_path), self.index)
+
     def own_products(self) -> None:
         """None here: matrix products are cuBLAS's."""
 
@@ -72,12 +77,32 @@ class Interpreted(OnGpu):
     def target(self):
         return INTERPRETED
 
+    def tuner(self):
+        return super(OnGpu, self).tuner()
+
     def replayed(self, call: Callable) -> Callable:
         return call
 
 
 # ---- CUDA graphs ----------------------------------------------------------------------------------------------------
-WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+def draws(node: torch.fx.Node) -> bool:
+    """Whether an op draws random numbers: attention without dropout only might."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    for i, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.kwargs.get("dropout_p", argument.default_value)
+            return (node.args[i] if i < len(node.args) else given) != 0
+    return True
+
+
+def waits(node: torch.fx.Node) -> bool:
+    """Whether an op waits for the GPU, because its result's shape depends on data; of indexing only that by masks."""
+    if node.target is torch.ops.aten.index.Tensor:
+        specs = [i.meta["spec"] for i in node.args[1] if isinstance(i, torch.fx.Node)]
+        return any(s.dtype in (torch.bool, torch.uint8) for s in specs)
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return bool(tags & set(getattr(node.target, "tags", ())))
 
 
 def how_of(options: Options) -> str:
@@ -91,13 +116,13 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
     """`call` of a graph on one GPU, recorded and replayed as `how` says (see `kernels.cuda_graphs`)."""
     if not how:
         return call
-    random = any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in aten.graph.nodes)
+    random = any(map(draws, aten.graph.nodes))
     reason = "it draws random numbers" if random and how == "auto" else ""
     for n in aten.graph.nodes:
         spec = n.meta.get("spec")
         if isinstance(spec, Spec) and spec.device.type == "cpu" and n.op in ("placeholder", "call_function") and n.users:
             reason = reason or "a tensor is on the CPU"
-        if WAITS & set(getattr(n.target, "tags", ())):
+        if waits(n):
             reason = reason or f"{n.target} waits for the GPU"
     weights = frozenset(gm.meta.get("weights", ()))
     written = frozenset(m.input for m in aten.mutations)

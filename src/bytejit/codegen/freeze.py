@@ -148,8 +148,9 @@ def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants:
         if weight not in constant or (bias is not None and bias not in constant):
             continue
         channels = spec_of(node).shape[1]
-        scale = torch.ones(channels, dtype=torch.float64)
-        shift = torch.zeros(channels, dtype=torch.float64)
+        device = spec_of(node).device
+        scale = torch.ones(channels, dtype=torch.float64, device=device)
+        shift = torch.zeros(channels, dtype=torch.float64, device=device)
         last = node
         memo: dict = {}
         while (step := _affine_step(last, channels, constant, known, memo)) is not None:
@@ -158,7 +159,7 @@ def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants:
         if last is node:
             continue
         exact = evaluate(weight, known, double=True, memo=memo)
-        before = torch.zeros(channels, dtype=torch.float64)
+        before = torch.zeros(channels, dtype=torch.float64, device=device)
         if bias is not None:
             before = evaluate(bias, known, double=True, memo=memo)
         spec = spec_of(node)
@@ -186,7 +187,7 @@ def _affine_step(node: fx.Node, channels: int, constant: set, known: dict, memo:
     after, before = spec_of(user), spec_of(node)
     if after is None or after.shape != before.shape or after.dtype is not before.dtype:
         return None
-    value = _per_channel(other, channels, len(spec_of(node).shape), constant, known, memo)
+    value = _per_channel(other, channels, spec_of(node), constant, known, memo)
     if value is None or (user.target is aten.div.Tensor and left is not node):
         return None
     one, zero = torch.ones_like(value), torch.zeros_like(value)
@@ -199,10 +200,11 @@ def _affine_step(node: fx.Node, channels: int, constant: set, known: dict, memo:
     return (user, one, -value) if left is node else (user, -one, value)
 
 
-def _per_channel(other: Any, channels: int, rank: int, constant: set, known: dict, memo: dict) -> torch.Tensor | None:
-    """A number, or a constant that broadcasts along everything but dimension 1, as `channels` doubles."""
+def _per_channel(other: Any, channels: int, of: Spec, constant: set, known: dict, memo: dict) -> torch.Tensor | None:
+    """A number, or a constant that broadcasts along everything but dimension 1 of `of`, as `channels` doubles."""
+    rank = len(of.shape)
     if isinstance(other, (int, float)) and not isinstance(other, bool):
-        return torch.full((channels,), float(other), dtype=torch.float64)
+        return torch.full((channels,), float(other), dtype=torch.float64, device=of.device)
     if not isinstance(other, fx.Node) or other not in constant or spec_of(other) is None:
         return None
     shape = (1,) * (rank - len(spec_of(other).shape)) + spec_of(other).shape

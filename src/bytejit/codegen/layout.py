@@ -28,7 +28,7 @@ from .rewrite import (
     copy_graph,
     drop_dead,
     is_static,
-    plain_cpu,
+    plain_floats,
     replace,
     sole_user,
     spec_of,
@@ -44,6 +44,7 @@ FOLLOWS = frozenset({                 # not tagged pointwise, but the result has
 READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})
 TURN_RATE = 8e9                       # bytes a second, read and written, of a tensor being turned
 TURN_START = 4e-6                     # seconds a call on top
+GPU_TURN_RATE = 1.5e12                # the same on a GPU, in a kernel that often does other work along the way
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,16 @@ class Times:
 def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, constants: Constants | None = None) -> Any:
     """The same graph with the fastest library calls and layouts for them.
 
-    aten_graph: `Aten` (a dataclass with `graph`); a new one is returned. target: what schedule gets; other devices
-    than the CPU pass through unchanged. tune: `kernels.tune.Tuner`. library: the module `kernels.library`. Both are
+    aten_graph: `Aten` (a dataclass with `graph`); a new one is returned. target: what schedule gets; on a GPU matrix
+    products stay cuBLAS's, and the bias of a convolution becomes an addition that its readers take in. tune: `kernels.tune.Tuner`. library: the module `kernels.library`. Both are
     arguments because codegen does not import kernels. constants: given by `freeze`: weights found there may be
     prepacked and get added to it.
     """
-    if target.name != "cpu":
-        return aten_graph
     graph = copy_graph(aten_graph.graph)
-    choose_linears(graph, tune, library, constants)
+    if target.name == "cpu":
+        choose_linears(graph, tune, library, constants)
+    else:
+        split_biases(graph)
     choose_convs(graph, tune, library, constants)
     drop_dead(graph)
     if constants is not None:
@@ -97,7 +99,7 @@ def match_conv(node: fx.Node) -> Conv | None:
         return None
     x, w, b, stride, padding, dilation, transposed, _, groups = node.args
     specs = [spec_of(x), spec_of(w), spec_of(node)]
-    if transposed or not plain_cpu(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
+    if transposed or not plain_floats(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
         return None
     if 0 in (*specs[0].shape, *specs[2].shape):
         return None
@@ -116,6 +118,19 @@ def turnable(spec: Spec | None) -> bool:
 def is_nhwc(spec: Spec | None) -> bool:
     """The channels are innermost."""
     return turnable(spec) and spec.stride == channels_last_stride(spec.shape)
+
+
+def split_biases(graph: fx.Graph) -> None:
+    """The bias of each convolution as an addition of its own: cuDNN through torch adds it in a kernel of its own anyway."""
+    for node in list(graph.nodes):
+        conv = match_conv(node)
+        if conv is None or conv.b is None:
+            continue
+        spec, bias = spec_of(node), spec_of(conv.b)
+        bare = call_before(graph, node, node.target, (conv.x, conv.w, None, *node.args[3:]), spec)
+        column = Spec((bias.shape[0], 1, 1), (bias.stride[0], 1, 1), bias.dtype, bias.device)
+        turned = call_before(graph, node, aten.view.default, (conv.b, list(column.shape)), column)
+        replace(node, call_before(graph, node, aten.add.Tensor, (bare, turned), spec))
 
 
 # ---- what each convolution costs -----------------------------------------------------------------------------------
@@ -154,7 +169,7 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
 def _rows(conv: Conv, packs: bool, library: Any) -> list:
     """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own
     is worth a run only where it can take the relu along."""
-    rows = {r.name: r for r in library.rows("conv", packed=packs)}
+    rows = {r.name: r for r in library.rows("conv", packed=packs, device=spec_of(conv.x).device.type)}
     if packs and "conv_onednn_packed" in rows:
         return [rows["conv_nchw"], rows["conv_onednn_packed"]]
     user = sole_user(conv.node)
@@ -165,7 +180,7 @@ def _rows(conv: Conv, packs: bool, library: Any) -> list:
 def _default(conv: Conv, packs: bool, library: Any) -> Times:
     """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is
     slower so."""
-    names = [r.name for r in library.rows("conv", packed=packs) if r.layout == "nhwc"]
+    names = [r.name for r in library.rows("conv", packs, spec_of(conv.x).device.type) if r.layout == "nhwc"]
     return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
 
 
@@ -234,7 +249,8 @@ def _cost(graph: fx.Graph, times: dict[fx.Node, Times], nhwc: frozenset[fx.Node]
     """Seconds of all convolutions and conversions."""
     _, turns = _layouts(graph, nhwc)
     calls = sum(t.nhwc if node in nhwc else t.nchw for node, t in times.items())
-    return calls + sum(TURN_START + 2 * _bytes(spec_of(t)) / TURN_RATE for t in {t for _, t in turns})
+    specs = [spec_of(t) for t in dict.fromkeys(t for _, t in turns)]
+    return calls + sum(TURN_START + 2 * _bytes(s) / (TURN_RATE if s.device.type == "cpu" else GPU_TURN_RATE) for s in specs)
 
 
 def _bytes(spec: Spec) -> int:

@@ -41,6 +41,17 @@ def plain_cpu(*specs: Spec | None) -> bool:
     return all(s is not None and s.dtype is torch.float32 and s.device.type == "cpu" for s in specs)
 
 
+GPU_FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+
+
+def plain_floats(*specs: Spec | None) -> bool:
+    """All are float32 on the CPU, or of one float dtype on a GPU: what the convolution rows are offered."""
+    if plain_cpu(*specs):
+        return True
+    kinds = {(s.dtype, s.device.type) if s is not None else None for s in specs}
+    return len(kinds) == 1 and None not in kinds and all(d in GPU_FLOATS and t == "cuda" for d, t in kinds)
+
+
 def at_hints(spec: Spec) -> Spec:
     """The spec with the sizes that it had when the graph was made, for those that are known at the call only."""
     return Spec(tuple(map(ix.hint, spec.shape)), tuple(map(ix.hint, spec.stride)), spec.dtype, spec.device)

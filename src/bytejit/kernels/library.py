@@ -74,11 +74,11 @@ def _pack_linear(w: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def _linear_own(x, w, b=None, post=None, other=None, n=None) -> tuple:
-    return torch.ops.bytejit.linear.default, (x, w, b, post == "relu")
+    return torch.ops.bytejit.linear.default, (x, w, b, gemm.POSTS[post])
 
 
 def _linear_own_packed(x, w, b=None, post=None, other=None, n=None) -> tuple:
-    return torch.ops.bytejit.linear_packed.default, (x, w, n, b, post == "relu")
+    return torch.ops.bytejit.linear_packed.default, (x, w, n, b, gemm.POSTS[post])
 
 
 def _pack_own(w: torch.Tensor, rows: int) -> torch.Tensor:
@@ -113,22 +113,30 @@ def _pack_conv(w: torch.Tensor, stride, padding, dilation, groups, shape) -> tor
     return torch.ops.mkldnn._reorder_convolution_weight(w.detach(), *geometry, list(shape))
 
 
+def _pack_channels_last(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
+    return w.detach().contiguous(memory_format=torch.channels_last)
+
+
 _UNARY = frozenset({"relu", "gelu", "gelu_tanh"})
 
 ROWS: dict[str, Row] = {row.name: row for row in (
     Row("linear_mkl", "linear", _linear_mkl),
     Row("linear_onednn", "linear", _linear_onednn, _UNARY | {"add"}),
     Row("linear_onednn_packed", "linear", _linear_onednn, _UNARY | {"add"}, _pack_linear),
-    Row("linear_own", "linear", _linear_own, frozenset({"relu"})),
-    Row("linear_own_packed", "linear", _linear_own_packed, frozenset({"relu"}), _pack_own),
+    Row("linear_own", "linear", _linear_own, _UNARY),
+    Row("linear_own_packed", "linear", _linear_own_packed, _UNARY, _pack_own),
     Row("conv_nchw", "conv", _conv_aten, layout="nchw"),
     Row("conv_nhwc", "conv", _conv_aten, layout="nhwc"),
+    Row("conv_nhwc_packed", "conv", _conv_aten, pack=_pack_channels_last, layout="nhwc"),
     Row("conv_onednn_nhwc", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, layout="nhwc"),
     Row("conv_onednn_packed", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, _pack_conv, "nhwc"),
 )}
 
 
-def rows(family: str, packed: bool = False) -> tuple[Row, ...]:
-    """The rows of a family that this build can run, the default first; prepacked ones only when `packed`."""
-    here = available()
+GPU = frozenset({"conv_nchw", "conv_nhwc", "conv_nhwc_packed"})     # cuDNN through torch; on the CPU the others and these
+
+
+def rows(family: str, packed: bool = False, device: str = "cpu") -> tuple[Row, ...]:
+    """The rows of a family that this build can run on a device, the default first; prepacked ones only when `packed`."""
+    here = available() - {"conv_nhwc_packed"} if device == "cpu" else GPU
     return tuple(r for r in ROWS.values() if r.family == family and r.name in here and (packed or r.pack is None))

@@ -1,0 +1,65 @@
+"""Timed choice between libraries on a GPU: as `tune`, with CUDA events and random operands."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from ..spec import Spec
+from .tune import DROP, ROUNDS, Store, Tuner
+
+CALLS = 4            # calls between two events: a launch's own gaps count less
+COLD = 64 << 20      # bytes of operands that are read from memory: more than the L2 cache holds
+
+
+class GpuTuner(Tuner):
+    """A `Tuner` for one GPU. Choices are kept by the GPU's name and the versions of torch and cuDNN."""
+
+    def __init__(self, store: Store | None, device: int, enabled: bool = True) -> None:
+        super().__init__(store, enabled, threads=1)
+        self.device = torch.device("cuda", device)
+        flags = (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32)
+        self.machine = f"{torch.cuda.get_device_name(device)}|torch {torch.__version__}|" \
+                       f"cudnn {torch.backends.cudnn.version()}|{flags}"
+
+    def _rounds(self, ready: Mapping[str, tuple], first: Mapping[str, float]) -> dict[str, float]:
+        """Least seconds a call of each, over a few rounds of calls between events."""
+        seconds = dict.fromkeys(ready, float("inf"))
+        active = list(ready)
+        for turn in range(ROUNDS):
+            for name in active:
+                call, runs = ready[name]
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                for k in range(CALLS):
+                    call(*runs[(turn + k) % len(runs)])
+                end.record()
+                end.synchronize()
+                seconds[name] = min(seconds[name], start.elapsed_time(end) / 1e3 / CALLS)
+            if turn > 0:
+                active = [n for n in active if seconds[n] <= DROP * min(seconds.values())]
+                if len(active) == 1:
+                    break
+        return seconds
+
+    def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
+        size = sum(_bytes(specs[i]) for i in cold)
+        count = max(1, min(CALLS, COLD // max(size, 1))) if cold else 1
+        warm = {i: self._random(s) for i, s in enumerate(specs) if i not in cold}
+        return [tuple(self._random(s) if i in cold else warm[i] for i, s in enumerate(specs)) for _ in range(count)]
+
+    def _random(self, spec: Spec) -> torch.Tensor:
+        generator = torch.Generator(self.device)      # the user's random numbers are not touched
+        flat = torch.empty(_bytes(spec) // spec.dtype.itemsize, dtype=spec.dtype, device=self.device)
+        if spec.dtype.is_floating_point:
+            flat.normal_(generator=generator)
+        else:
+            flat.zero_()
+        return flat.as_strided(spec.shape, spec.stride)
+
+
+def _bytes(spec: Spec) -> int:
+    """Bytes that a tensor of this spec spans."""
+    if 0 in spec.shape:
+        return 0
+    return (1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True))) * spec.dtype.itemsize
