@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .fake_rows import Meta
+from .fake_rows import Meta, numel
 
 _TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
 
@@ -30,10 +30,10 @@ class Ways:
 
 def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
     """The result of an op. Raises: the refusals, and what eager raises on bad arguments."""
-    for table in _TABLES:
-        reference = table.get(func)
-        if reference is None:
-            continue
+    size = _SIZES.get(func.name())
+    if size is not None:
+        return size(args[0].m, *args[1:])
+    for reference in references(func):
         try:
             with ways.mode():
                 result = reference(*args, **kwargs)
@@ -46,6 +46,29 @@ def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
             return result
     known = Known(ways)
     return known.back(ways.kernel(func, known(args), known(kwargs)))
+
+
+def references(func) -> list[Callable]:
+    """Ways to say an op in terms of others, likeliest first."""
+    found = [func.decompose] if _is_composite(func) else []
+    found += [table[func] for table in _TABLES if func in table]
+    meta = getattr(func, "prim_meta_impl", None)
+    return [*found, meta] if meta is not None else found
+
+
+def _is_composite(func) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+# ops that answer numbers
+_SIZES: dict[str, Callable] = {
+    "aten::size": lambda m: list(m.shape), "aten::sym_size": lambda m: list(m.shape), "aten::size.int": lambda m, d: m.shape[d],
+    "aten::sym_size.int": lambda m, d: m.shape[d], "aten::stride": lambda m: list(m.stride),
+    "aten::sym_stride": lambda m: list(m.stride), "aten::stride.int": lambda m, d: m.stride[d],
+    "aten::sym_stride.int": lambda m, d: m.stride[d], "aten::numel": lambda m: numel(m.shape),
+    "aten::sym_numel": lambda m: numel(m.shape), "aten::storage_offset": lambda m: m.offset,
+    "aten::sym_storage_offset": lambda m: m.offset,
+}
 
 
 def _all_fake(result: object, kind: type) -> bool:

@@ -53,7 +53,9 @@ class Env:
         self.given: dict[sympy.Symbol, tuple[float, float]] = {}      # the range that a symbol was made with
         self.ranges: dict[sympy.Symbol, tuple[float, float]] = {}     # and what conditions made of it
         self.replacements: dict[Any, Any] = {}      # a symbol or function -> what it equals
+        self.fixed = 0                              # how many symbols became constants
         self.version = 0                            # counts what was learnt: memories of answers end with it
+        self._latest = 0
         self._facts: dict[tuple[str, Any], tuple[Condition, Any]] = {}
         self._memo: dict[tuple, Any] = {}
         self._answers: dict[tuple, bool | None] = {}
@@ -70,6 +72,17 @@ class Env:
         self.given[s] = self.ranges[s] = (
             -INF if low is None else low, (LARGEST if low is not None else INF) if high is None else high)
         return torch.SymInt(Node(self, s, int))
+
+    def save(self) -> tuple:
+        """What has been learnt up to now, for `restore`."""
+        return dict(self.ranges), dict(self.replacements), dict(self._facts), self.fixed
+
+    def restore(self, saved: tuple) -> None:
+        """Go back to what was known at a `save`."""
+        ranges, replacements, facts, self.fixed = saved
+        self.ranges, self.replacements, self._facts = dict(ranges), dict(replacements), dict(facts)
+        self._latest += 1
+        self.version = self._latest
 
     # ---- what is known -----------------------------------------------------------------------------------------------
     def simplified(self, e: Any) -> Any:
@@ -184,7 +197,8 @@ class Env:
         if (kind, d) in self._facts:
             return
         self._facts[kind, d] = (condition(kind, d), self.where())
-        self.version += 1
+        self._latest += 1
+        self.version = self._latest
         if kind == "ge0":
             self._narrow(d)
         elif kind == "eq0":
@@ -208,6 +222,7 @@ class Env:
         self.ranges[s] = (low, min(high, bound)) if c < 0 else (max(low, bound), high)
         if self.ranges[s][0] == self.ranges[s][1]:
             self.replacements[s] = sympy.Integer(int(self.ranges[s][0]))
+            self.fixed += 1
 
     def _replace(self, d: Any) -> None:
         """d == 0: one of its parts equals the rest, and stands for it no more."""
@@ -217,6 +232,7 @@ class Env:
         part, rest = found
         self.replacements = {k: v.xreplace({part: rest}) for k, v in self.replacements.items()}
         self.replacements[part] = rest
+        self.fixed += part.is_Symbol and rest.is_Integer
         if part.is_Symbol:
             low, high = sm.bounds(rest, self.ranges.__getitem__) if not rest.is_Integer else (int(rest), int(rest))
             self.ranges[part] = (max(low, self.ranges[part][0]), min(high, self.ranges[part][1]))

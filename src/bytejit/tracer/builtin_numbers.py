@@ -12,7 +12,7 @@ from .calls import HANDLERS, models
 from .containers import NotConstant, to_python
 from .operators import COMPARISONS, FUNCTIONS, IN_PLACE, UNARY, class_attribute
 from .signals import Break
-from .values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, TensorVar, Var
+from .values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 
 
 @models(builtins.len)
@@ -30,6 +30,8 @@ def bool_(t, args, kwargs):
 def _number(cls, special):
     def make(t, args, kwargs):
         if args and isinstance(args[0], TensorVar):
+            if len(args) == 1 and (known := t.python_value(args[0], cls)) is not None:
+                return known
             raise Break(f"{cls.__name__}() of a tensor needs its value")
         if args and isinstance(args[0], InstanceVar):
             if isinstance(args[0].base, Known):
@@ -74,7 +76,7 @@ def round_(t, args, kwargs):
 @models(builtins.divmod)
 def divmod_(t, args, kwargs):
     a, b = args
-    if isinstance(a, Known) and isinstance(b, Known):
+    if isinstance(a, Known) and isinstance(b, Known) and SymVar not in (type(a), type(b)):
         return t.fold(divmod, a.obj, b.obj)
     return SeqVar([t.binary("floordiv", a, b), t.binary("mod", a, b)], tuple)
 

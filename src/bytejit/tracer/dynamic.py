@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 
+from ..fake import DataDependent, Fake, NoFake
 from ..registry import DYNAMIC_DIMS, STATIC_DIMS
 from ..source import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
 from ..symbols import env_of, is_symbolic
@@ -275,6 +277,36 @@ class Symbols:
         if found:
             raise Specialise(frozenset(self.sources[s] for s in found))
 
+    def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
+        """fn(*args, **kwargs) on fakes with symbolic sizes. Where torch's C++ made a size constant, or refused, the call
+        is made again with torch's Python decompositions of composite ops, which keep more sizes symbolic."""
+        env = self.env
+        before, fixed, error, result = env.save(), env.fixed, None, None
+        try:
+            with self.fake_mode:
+                result = fn(*args, **kwargs)
+            if env.fixed == fixed:
+                return result
+        except (DataDependent, NoFake):
+            raise
+        except Exception as e:
+            # judged below, when the other way has been tried
+            error = e
+        after, made = env.save(), env.fixed
+        env.restore(before)
+        try:
+            with enable_python_dispatcher(), self.fake_mode:
+                again = fn(*args, **kwargs)
+            if error is not None or env.fixed < made:
+                return again
+        except Exception as e:
+            if error is not None and isinstance(e, (DataDependent, NoFake)):
+                raise
+        env.restore(after)
+        if error is not None:
+            raise error
+        return result
+
     def settle(self, guards: GuardSet) -> None:
         """Write what the trace and its backend found out about symbols into guards. Once, after the backend has run."""
         if self.env is None:
@@ -309,7 +341,9 @@ class Symbols:
 
 def numbers_in(x: Any) -> Any:
     """All sizes, strides and numbers in a nest of arguments."""
-    if isinstance(x, torch.Tensor):
+    if type(x) is Fake:
+        yield from (*x.m.shape, *x.m.stride, x.m.offset)
+    elif isinstance(x, torch.Tensor):
         yield from x.shape
         yield from x.stride()
     elif isinstance(x, (list, tuple)):

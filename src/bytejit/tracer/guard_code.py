@@ -46,7 +46,7 @@ from bytejit.source import (
 )
 from bytejit.tensor_check import ALIVE, CHECKER
 from bytejit.tracer import guard_batch
-from bytejit.tracer.guards import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, Guard, GuardSet, TensorCheck
+from bytejit.tracer.guards import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE, Guard, GuardSet, TensorCheck
 
 _numbers = itertools.count()
 FEWEST_PASSED_ON = 8       # inputs: fewer are cheaper passed to the graph one by one than as the walk's tuple
@@ -137,6 +137,8 @@ def _types(guards: list[Guard]) -> dict[Source, Ref]:
 def _more_sources(guard: Guard) -> list[Source]:
     if guard.kind == "EXPR":
         return [source for _, source in guard.value.names]
+    if guard.kind == VALUE:
+        return list(guard.value.sources[1:])
     return [guard.value[0]] if guard.kind == "ALIAS" else []
 
 
@@ -147,6 +149,8 @@ def ordered(guards: GuardSet) -> list[Guard]:
     trace read them: a guard on an object must come before guards on what is fetched through it.
     """
     def phase(guard: Guard) -> int:
+        if guard.kind == VALUE:         # dear, and right only for tensors that have been checked
+            return 3
         if guard.kind == GLOBAL_STATE:
             return 1
         near = not guard.source.bases() and not any(s.bases() for s in _more_sources(guard))
@@ -283,10 +287,12 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
 
 def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> set[Source]:
     """The sizes, strides and ints that differ on these arguments from what the entry's guards have: TensorSize,
-    TensorStride, or an int's own source."""
+    TensorStride, or an int's own source. And those that were symbolic, where a condition on them does not hold."""
     frame = dict(zip(params, args))
     found: set[Source] = set()
     for guard in rows:
+        if guard.kind == "EXPR" and not _holds(guard, frame):
+            found.update(source for _, source in guard.value.names)
         if guard.kind != TENSOR and (guard.kind != EQUALS or not _has_int(guard.value)):
             continue
         at = Printer()
@@ -299,6 +305,15 @@ def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> set[Sour
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() == len(guard.value.shape):
             found |= _changed_dims(guard.source, guard.value, value)
     return found
+
+
+def _holds(guard: Guard, frame: dict[str, Any]) -> bool:
+    at = Printer()
+    text = KINDS[guard.kind].check(at, "", guard.value)
+    try:
+        return bool(eval(text, {**at.env, **frame}))
+    except Exception:           # a tensor that has no such dimension: another guard fails too
+        return True
 
 
 def _has_int(value: Any) -> bool:
