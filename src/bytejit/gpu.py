@@ -7,12 +7,11 @@ from collections.abc import Callable
 import torch
 
 from . import logs, registry
-from .backends import Compiled, compiler_of, fakes_of, guarded, not_normalised
 from .codegen.aten import Aten
-from .codegen.normalise import CannotNormalise, normalise
 from .codegen.run_aten import run_aten
 from .compiled import CompiledGraph
 from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, lacks, plan_cuda
+from .compiling import Compiled
 from .kernels.build import BuildFailed
 from .kernels.cuda_graphs import Policy, replayed
 from .options import Options
@@ -128,33 +127,6 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
     written = frozenset(m.input for m in aten.mutations)
     gm.meta["cudagraphs"] = reason or how
     return replayed(call, Policy(how, index, weights, written, random, reason))
-
-
-def cudagraphs(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
-    """Backend: eager's kernels in a CUDA graph. A graph that is not on one GPU runs as it is."""
-    return _recorded(gm, lambda aten: gm.forward)
-
-
-def aot_cudagraphs(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
-    """Backend: the normalised ATen graph, run by torch, in a CUDA graph. One that is not on one GPU runs without."""
-    return _recorded(gm, run_aten)
-
-
-def _recorded(gm: torch.fx.GraphModule, runner: Callable) -> Callable:
-    made_for, reason = compiler_of(gm)
-    if not hasattr(made_for, "index"):
-        reason = reason or "no tensor is on a GPU"
-    elif reason and not not_normalised(gm):
-        reason = ""                         # without triton eager's kernels are recorded all the same
-    reason = not_normalised(gm) or reason
-    try:
-        aten = None if reason else normalise(gm, fakes_of(gm))
-    except CannotNormalise as e:
-        reason = str(e)
-    if reason:
-        registry.count("cudagraphs", f"not recorded: {reason}")
-        return gm.forward
-    return guarded(gm, record_graph(gm, aten, runner(aten), made_for.index, "safe"), aten)
 
 
 @functools.cache

@@ -22,8 +22,8 @@ BACKENDS: dict[str, str | Callable] = {
     "eager": "bytejit.backends:eager",
     "aot_eager": "bytejit.backends:aot_eager",
     "inductor": "bytejit.backends:inductor",
-    "cudagraphs": "bytejit.gpu:cudagraphs",
-    "aot_cudagraphs": "bytejit.gpu:aot_cudagraphs",
+    "cudagraphs": "bytejit.backends:cudagraphs",
+    "aot_cudagraphs": "bytejit.backends:aot_cudagraphs",
 }
 
 

@@ -1,0 +1,143 @@
+"""One graph on its way from FX to a callable: what the backends share, and `Compiled`, the CPU's way through codegen."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from . import registry
+from .options import Options
+
+
+# ---- what is left to torch ---------------------------------------------------------------------------------------------
+def fakes_of(gm: torch.fx.GraphModule) -> list:
+    return [n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def not_normalised(gm: torch.fx.GraphModule) -> str:
+    """Why a graph cannot be made functional here; "" when it can."""
+    if gm.meta.get("needs_grad"):
+        return "its outputs need gradients"
+    return ""
+
+
+def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
+    """Run the FX graph as it is: right, unfused, counted."""
+    registry.count("fallbacks", f"a graph runs through torch: {reason}")
+    gm.meta["through_torch"] = reason
+    return gm.forward
+
+
+def guarded(gm: torch.fx.GraphModule, call: Callable, aten) -> Callable:
+    """`call`, except where an input that it writes shares memory with another input: there the graph runs as it is."""
+    if not aten.mutations:
+        return call
+    written = sorted({m.input for m in aten.mutations})
+    plain = gm.forward
+
+    def checked(*inputs):
+        storages = [t.untyped_storage()._cdata if isinstance(t, torch.Tensor) else None for t in inputs]
+        if any(storages.count(storages[i]) > 1 for i in written):
+            registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")
+            return plain(*inputs)
+        return call(*inputs)
+    checked.writes_last = True      # nothing has been written when it raises
+    return checked
+
+
+# ---- codegen ----------------------------------------------------------------------------------------------------------------
+@dataclass
+class Compiled:
+    """One graph on its way through codegen. Left in `gm.meta`: "stages", the texts of the debug folder, and "stats"."""
+
+    gm: torch.fx.GraphModule
+    aten: object
+    options: Options
+    suffix = ".cpp"                # of the debug folder's kernel file
+
+    def target(self):
+        from .compiled import cpu_target
+        return cpu_target(torch.get_num_threads())
+
+    def tuner(self):
+        from .kernels.disk import json_cache
+        from .kernels.tune import Tuner
+        return Tuner(json_cache("choices", self.options.cache_path), enabled=True)
+
+    def own_products(self) -> None:
+        """Build our own matrix product, on first use, where the graph multiplies matrices."""
+        from .kernels import gemm
+        if any("linear" in str(n.target) or "mm" in str(n.target) for n in self.aten.graph.nodes):
+            gemm.register(self.options)
+
+    def build(self, aten) -> Callable:
+        """Libraries, loops, kernels, call sequence."""
+        from .codegen.layout import choose_libraries
+        from .kernels import library
+        target, tuner = self.target(), self.tuner()
+        self.own_products()
+        chosen = choose_libraries(aten, target, tuner, library)
+        tuner.save()
+        return self.replayed(self.emit(chosen, target))
+
+    def frozen(self, inputs: Sequence) -> Callable:
+        """The same with weights folded in; notices writes to them by version and address, and folds anew."""
+        from .codegen.freeze import freeze
+        from .kernels import library
+        state: dict = {}
+
+        def fold(args: Sequence) -> None:
+            target, tuner = self.target(), self.tuner()
+            self.own_products()
+            params = {i: t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and self.is_weight(i)}
+            made, _, state["check"] = freeze(self.aten, params, target, tuner, library)
+            tuner.save()
+            state["call"] = self.replayed(self.emit(made, target))
+
+        def call(*args):
+            if not state["check"](args):
+                registry.count("recompiles", "a frozen weight was written")
+                fold(args)
+            return state["call"](*args)
+        fold(inputs)
+        return call
+
+    def is_weight(self, index: int) -> bool:
+        return index in self.gm.meta.get("weights", ())
+
+    def emit(self, aten, target) -> Callable:
+        """Loops, groups, plan, kernels, a callable."""
+        from .codegen.loops_text import text
+        from .codegen.lower import lower
+        began = time.perf_counter()
+        loops = lower(aten)
+        plan = self.plan(loops, target)
+        lowered = time.perf_counter() - began
+        made = self.compile(plan, target, aten)
+        for name, n in made.stats.unfused.items():
+            registry.count("externs", f"{name} has no row: run by torch", n)
+        self.gm.meta["stats"] = made.stats
+        self.gm.meta["lower_seconds"] = lowered
+        if self.options.debug:
+            self.gm.meta["stages"] = [("aten", aten.text(), ".txt"), ("loops", text(loops), ".txt"),
+                                      ("schedule", text(plan), ".txt"), ("kernel", made.source, self.suffix),
+                                      ("call", made.call_source, ".py")]
+        return made.call
+
+    # ---- what each device does its own way ------------------------------------------------------------------------
+    def plan(self, loops, target):
+        """Groups and schedule."""
+        from .codegen.fuse import fuse
+        from .codegen.schedule import schedule
+        return schedule(fuse(loops), target)
+
+    def compile(self, plan, target, aten):
+        """The plan as a `CompiledGraph`."""
+        from .compiled import compile_plan
+        return compile_plan(plan, target, self.options, aten.constants, aten.outputs, aten.single)
+
+    def replayed(self, call: Callable) -> Callable:
+        """The graph's callable, recorded and replayed where a device can do that."""
+        return call
