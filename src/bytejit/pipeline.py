@@ -32,6 +32,7 @@ _ORIGINALS: dict[int, types.CodeType] = {}
 _lock = threading.RLock()
 _HANDLE = "__bytejit_handle__"       # attribute of a compiled function: its Handle
 MAX_TWINS = 256                      # callees of broken calls whose compiled form a Function keeps
+VALUES_LIMIT = 2                     # entries of a site that hold for some values of tensors only (a mask with and without holes)
 MODULES_LIMIT = 8                    # recompile_limit counts for each module apart; a site holds this many times as many
 
 
@@ -145,7 +146,7 @@ class Function:
         began = time.perf_counter()
         job = Job(self.rewritten, state.point.id, args, self.globals, UNBOUND, options.trace_time_limit,
                   not_inlined=not_inlined, original=original_code, function=self.where.function,
-                  dynamic=self.dynamic_at(state.point.id))
+                  dynamic=self.dynamic_at(state.point.id), by_value=self.may_take_values(state))
         found = trace(job, self.twin)
         where = where_of(self.rewritten.original, state.point.offset)
         if found.cause is not None:
@@ -219,6 +220,10 @@ class Function:
     def branch_of(self, point, found: Trace) -> bool:
         return point.id not in self.sites.states
 
+    def may_take_values(self, state: SiteState) -> bool:
+        """Whether another entry may hold for some values of its arguments only: a few do, then such values break."""
+        return self.settings.nopython or sum(getattr(e, "by_value", False) for e in state.entries) < VALUES_LIMIT
+
     def dynamic_at(self, point: int) -> Dynamic:
         """Which sizes the next trace from a point makes symbolic."""
         return Dynamic(self.settings.dynamic is True, frozenset(self.changed.get(point, ())))
@@ -245,6 +250,7 @@ class Function:
             name=f"entry_{code.co_name.strip('<>')}",
         )
         entry_ref = weakref.ref(entry)
+        entry.by_value = found.by_value
         if found.graph is not None:
             scope = entry.__globals__       # no reference to the entry: nothing may keep it alive
             scope["graph"] = rewinding(scope["graph"], lambda made: scope.update(graph=made))

@@ -38,7 +38,7 @@ from bytejit.source import (
 )
 from bytejit.tensor_check import CHECKER
 from bytejit.tracer.guard_code import compile_entry
-from bytejit.tracer.guards import KINDS, Expr, Guard, GuardSet, TensorCheck, same
+from bytejit.tracer.guards import KINDS, Computed, Expr, Guard, GuardSet, TensorCheck, same
 
 MISS = object()
 A, B = Local("a"), Local("b")
@@ -148,6 +148,7 @@ BOTH_WAYS = [   # kind, value at trace time, value of the guard, values that fit
     ("FUNCTION", adder(1), adder(1), [adder(2)], [lambda x: x]),
     ("NOT_NONE", 1, None, [0, ""], [None]),
     ("NO_GRAD_FN", X, None, [X, X.clone().requires_grad_()], [X.clone().requires_grad_() + 1]),
+    ("VALUE", torch.tensor([1, 2]), Computed(torch.sum, (A,), 3), [torch.tensor([0, 3])], [torch.tensor([1, 3])]),
     ("EXPR", 3, Expr("s0 * 2 < 8 and s0 > 1", (("s0", A),)), [2, 3], [4, 1]),
 ]
 

@@ -117,6 +117,8 @@ class _Run:
         if node.op == "call_module":
             with _Wholes(self):
                 return self.gm.get_submodule(node.target)(*args, **kwargs)
+        if node.target is torch.manual_seed:
+            raise CannotNormalise("the seed of random numbers is set within the graph")
         whole = WHOLE.get(node.target)
         if whole is not None:
             return self.whole(node.target, whole, args, kwargs)

@@ -36,6 +36,7 @@ ALIAS = "ALIAS"                  # value: (other source, whether they are the sa
 GLOBAL_STATE = "GLOBAL_STATE"    # source: State(name); value: what it was
 FUNCTION = "FUNCTION"            # value: the function (its code, number of defaults, names of keyword defaults)
 NOT_NONE = "NOT_NONE"            # value: unused
+VALUE = "VALUE"                  # value: Computed, whose first source is the guard's own
 NO_GRAD_FN = "NO_GRAD_FN"        # value: unused; a tensor without grad_fn
 
 
@@ -98,6 +99,18 @@ class Expr:
 
     def __repr__(self) -> str:
         return self.text + " where " + ", ".join(f"{n} = {s.name()}" for n, s in self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A value that a pure function of some tensors gave: `run(*sources)` is a tensor, `want` its items."""
+
+    run: Callable[..., Any]
+    sources: tuple[Source, ...]
+    want: Any
+
+    def __repr__(self) -> str:
+        return f"{str(self.want)[:60]} from {', '.join(s.name() for s in self.sources)}"
 
 
 # ---- global state ------------------------------------------------------------------------------------------------
@@ -308,6 +321,11 @@ def _state(at: Printer, x: str, value: Any) -> str:
     return f"{x} == {at.literal(value)}" if type(value) in (int, tuple) else f"{x} is {_is(at, value)}"
 
 
+def _computed(at: Printer, x: str, value: Computed) -> str:
+    tensors = [x, *(at.source(s) for s in value.sources[1:])]
+    return f"{at.bind(value.run, 'value')}({', '.join(tensors)}).tolist() == {at.bind(value.want)}"
+
+
 def _truth(at: Printer, x: str, value: bool) -> str:
     return f"{x}" if value else f"not {x}"
 
@@ -334,6 +352,7 @@ KINDS: dict[str, Row] = {
     GLOBAL_STATE: Row(_state, "{x}", "{name} was {want}, is {got}", cost=30),
     FUNCTION: Row(_function, "{x}", "{name} has another code or other defaults", once=False, cost=60),
     NOT_NONE: Row(lambda at, x, v: f"{x} is not None", "", "{name} is None", cost=10),
+    VALUE: Row(_computed, "{x}", "what was computed from {name} was {want}, is another", cost=8000),
     NO_GRAD_FN: Row(lambda at, x, v: f"{x}.grad_fn is None", "{x}.grad_fn", "{name} has got a grad_fn", cost=40),
 }
 
@@ -449,7 +468,7 @@ def _plain(value: Any) -> bool:
 
 def _slot(guard: Guard) -> Any:
     """What tells two guards of one kind on one source apart (a key, a name); None where one kind says it all."""
-    if guard.kind in (DICT_ABSENT, DICT_PRESENT, ATTR_ABSENT, EXPR, ALIAS):
+    if guard.kind in (DICT_ABSENT, DICT_PRESENT, ATTR_ABSENT, EXPR, ALIAS, VALUE):
         return (type(guard.value), guard.value)
     return None
 

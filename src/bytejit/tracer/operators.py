@@ -350,6 +350,8 @@ class Operators:
         if isinstance(v, Known) and isinstance(v.obj, int):
             return int(v.obj)
         if isinstance(v, TensorVar):
+            if (known := self.python_value(v, operator.index)) is not None:
+                return known.obj
             raise Break("a tensor's value used as an index")
         if isinstance(v, InstanceVar):
             return self.index(v.base if isinstance(v.base, Known) else self.call(self.special(v, "__index__"), [], {}))

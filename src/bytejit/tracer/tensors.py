@@ -8,8 +8,10 @@ import torch
 
 from ..fake import DataDependent, Fake, NoFake, fake_like
 from ..source import Attr, TensorGrad
+from ..symbols import is_symbolic
 from ..where import Where
 from .containers import NUMPY_SCALARS, NotConstant, is_constant, to_python
+from .dynamic import numbers_in
 from .signals import Break
 from .values import (
     NONE,
@@ -28,6 +30,8 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 NEEDS_DATA = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "data_ptr",
               "__contains__", "__dlpack__", "storage", "untyped_storage", "backward", "register_hook", "__reduce_ex__",
               "__deepcopy__", "retain_grad", "register_post_accumulate_grad_hook", "__repr__", "__str__", "__format__"}
+# of these, what only tells the value
+READS_DATA = {"item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__"}
 # methods that compute nothing when they answer their own tensor
 MAY_RETURN_SELF = {
     "contiguous",
@@ -44,6 +48,10 @@ MAY_RETURN_SELF = {
     "type",
     "type_as",
 }
+
+
+class NeedsValue(Break):
+    """An operation on a tensor whose value decides what comes out."""
 
 
 class Tensors:
@@ -91,6 +99,9 @@ class Tensors:
             args[1] = self.index_without_masks(args[0], args[1])
         method = self.method_name(fn, args)
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
+            known = self.python_value(args[0], getattr(torch.Tensor, method)) if method in READS_DATA and len(args) == 1 else None
+            if known is not None:
+                return known
             raise Break(f"Tensor.{method}() needs a tensor's value")
         try:
             node_args = tuple(self.to_node_arg(a) for a in args)
@@ -98,7 +109,14 @@ class Tensors:
         except NotConstant as e:
             raise Break(f"{self.op_name(fn)} of {e}") from None
         fake_args, fake_kwargs = torch.fx.node.map_arg((node_args, node_kwargs), lambda n: n.meta["val"])
-        result = self.run_fake(fn, fake_args, fake_kwargs)
+        try:
+            result = self.run_fake(fn, fake_args, fake_kwargs)
+        except NeedsValue:
+            again = [a if method and a is args[0] else self.sizes_by_value(a) for a in args]
+            named = {k: self.sizes_by_value(v) for k, v in kwargs.items()}
+            if all(map(operator.is_, (*again, *named.values()), (*args, *map(self.real, kwargs.values())))):
+                raise
+            return self.call_tensor_op(fn, again, named)
         if not self.makes_tensors(result):
             return self.model(result) if result is not None else self.effect_only(fn, method, node_args, node_kwargs)
         known = self.by_fake.get(id(result))
@@ -117,7 +135,7 @@ class Tensors:
             if bools and all(isinstance(b, Known) and type(b.obj) is bool for b in bools) \
                     and dim < of.fake.dim() and len(bools) == of.fake.shape[dim]:
                 part = SeqVar([Known(i) for i, b in enumerate(bools) if b.obj], list)
-            elif not isinstance(part, (SliceVar, SeqVar)) and not (isinstance(part, Known) and type(part.obj) is int):
+            elif not isinstance(part, (SliceVar, SeqVar, SymVar)) and not (isinstance(part, Known) and type(part.obj) is int):
                 return key                      # None, an ellipsis, a tensor: dimensions no longer count one by one
             dim += 1
             out.append(part)
@@ -125,10 +143,12 @@ class Tensors:
 
     def run_fake(self, fn, args, kwargs):
         try:
+            if self.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
+                return self.run_symbolic(fn, args, kwargs)
             with self.fake_mode:
                 return fn(*args, **kwargs)
         except DataDependent as e:
-            raise Break(f"{self.op_name(fn)} needs a tensor's value ({e})") from None
+            raise NeedsValue(f"{self.op_name(fn)} needs a tensor's value ({e})") from None
         except NoFake as e:
             raise Break(f"{self.op_name(fn)}: {e}") from None
         except Break:
@@ -238,6 +258,9 @@ class Tensors:
         return to_python(self, v)
 
     def tensor_truth(self, v: TensorVar) -> bool:
+        known = self.python_value(v, bool)
+        if known is not None:
+            return known.obj
         raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")
 
     # ---- attributes -----------------------------------------------------------------------------------------------------

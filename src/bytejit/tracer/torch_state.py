@@ -4,6 +4,7 @@ from __future__ import annotations
 import torch
 
 from .. import registry
+from ..source import Known as KnownSource
 from .calls import models
 from .containers import to_python
 from .signals import Break
@@ -122,6 +123,18 @@ def _nesting(function, opposite):
 _nesting(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
 _nesting(torch.autocast_decrement_nesting, torch.autocast_increment_nesting)
 _nesting(torch.clear_autocast_cache, None)
+
+
+@models(torch.manual_seed)
+def manual_seed(t, args, kwargs):
+    """Sets the seed when the graph runs, between the operations that draw."""
+    seed = t.const([*args, *kwargs.values()][0])
+    if type(seed) is not int:
+        raise Break("a seed that is no plain int")
+    node = t.graph.call_function(torch.manual_seed, (seed,))
+    node.meta["val"], node.meta["where"] = None, t.where()
+    t.mutations += 1
+    return t.wrap(torch.default_generator, KnownSource.of(torch.default_generator), guard=False)
 
 
 @models(torch.is_tensor)

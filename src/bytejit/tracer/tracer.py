@@ -47,6 +47,7 @@ from .marks import Marks
 from .operators import Operators
 from .signals import Break, Raised, Restart, TooLong
 from .table import HANDLERS, REFUSED, RETURN
+from .tensor_values import TensorValues
 from .tensors import Tensors
 from .values import (
     NONE,
@@ -89,6 +90,7 @@ class Job:
     unbound: object
     time_limit: float = 60.0
     not_inlined: Callable[[object], str] = lambda fn: ""
+    by_value: bool = True       # whether values of small tensors among the arguments may be taken as constants
     original: Callable[[types.CodeType], types.CodeType] = lambda code: code    # the code as the user wrote it
     function: str = ""
     dynamic: Dynamic = Dynamic()
@@ -120,7 +122,7 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays, Symbols):
+class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays, TensorValues, Symbols):
     """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
 
     def __init__(self, job: Job, stop_at: int | None = None):
@@ -141,6 +143,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
         self.undo: list = []
+        self.by_value = False
         self.restore: tuple = ()
         self.raised_at: dict[int, Where] = {}
         self.inlined: dict[int, types.CodeType] = {}

@@ -1,0 +1,137 @@
+"""Small integer tensors whose values the program asks for (`if mask.any():`, `lengths.max().item()`).
+
+Where such a value follows from integers and bools on the CPU by a few operations, the trace computes it from the real
+tensors, goes on with it as a constant, and guards that it is the same: the guard runs those operations again before the
+graph does. Values of floats, of large tensors and of tensors that the region writes stay unknown: they break the graph.
+"""
+from __future__ import annotations
+
+import torch
+
+from ..fake import was_written
+from ..source import ModuleBuffer, ModuleParam
+from .guards import Computed
+from .signals import Break
+from .values import SeqVar, SliceVar, TensorVar, Var
+
+LARGEST = 16_384          # elements of a tensor on the way
+LONGEST = 64              # operations on the way
+# what may be on the way: operations without effects that answer the same for the same arguments
+PURE = frozenset(
+    """abs add all alias amax amin any arange argmax argmin as_tensor bitwise_and bitwise_not bitwise_or bitwise_xor bool
+    bucketize cat ceil chunk clamp clone concat concatenate contiguous count_nonzero cpu cumsum detach diag diagonal diff
+    div divide double eq equal expand expand_as eye flatten flip float floor floor_divide floordiv fmod full full_like ge
+    getattr getitem greater greater_equal gt int is_nonzero isin item le len less less_equal lerp logical_and
+    logical_not logical_or logical_xor long lt max maximum min minimum mod movedim mul multiply narrow ne neg negative not_
+    new_full new_ones new_tensor new_zeros ones ones_like outer permute pow prod ravel remainder repeat reshape reshape_as
+    roll round rsub scalar_tensor select sign size sort split squeeze stack sub subtract sum swapaxes t take_along_dim
+    tensor tile to transpose tril triu truediv trunc type type_as unbind unflatten unsqueeze view view_as where zeros
+    zeros_like and_ or_ xor invert matmul inv lshift rshift searchsorted gather index_select masked_fill __and__ __or__
+    __xor__ __invert__ __rsub__ __radd__ __rmul__""".split())
+
+
+class TensorValues:
+    """The part of the tracer that finds values of tensors while tracing."""
+
+    def tensor_value(self, v: TensorVar) -> torch.Tensor | None:
+        """The tensor's value, guarded; None where it cannot be known."""
+        key = ("value", v.node)
+        if key not in self.memo:
+            self.memo[key] = self._find_value(v)
+            self.keep.append(v)
+        return self.memo[key]
+
+    def python_value(self, v: TensorVar, function) -> Var | None:
+        """function(tensor) for one of item, tolist, bool, int..., from the tensor's value; None where it is unknown."""
+        value = self.tensor_value(v)
+        if value is None:
+            return None
+        try:
+            return self.model(function(value))
+        except Exception as e:
+            raise self.raised(e) from None
+
+    def sizes_by_value(self, v: Var) -> Var:
+        """An argument with Python ints in place of integer tensors of no dimension whose value is known, where an
+        operation takes sizes, places or slices."""
+        v = self.real(v)
+        if isinstance(v, TensorVar) and v.fake.dim() == 0 and v.fake.dtype is torch.int64:
+            known = self.python_value(v, torch.Tensor.item)
+            return v if known is None else known
+        if isinstance(v, SeqVar) and v.cls in (tuple, list, torch.Size):
+            parts = [self.sizes_by_value(p) for p in v.items]
+            return v if all(a is b for a, b in zip(parts, v.items)) else SeqVar(parts, v.cls)
+        if isinstance(v, SliceVar):
+            return SliceVar([self.sizes_by_value(p) for p in v.parts])
+        return v
+
+    def _find_value(self, v: TensorVar) -> torch.Tensor | None:
+        if v.real is not None and v.source is not None:
+            if not self._is_leaf(v.node):
+                return None
+            nodes = [v.node]
+        else:
+            nodes = self._chain(v.node)
+        if nodes is None:
+            return None
+        by_node = {x.node: x for x in self.inputs}
+        leaves = [by_node[n] for n in nodes if n.op == "placeholder"]
+        lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)
+        if not lasting and not self.job.by_value:
+            return None
+        run = _function(nodes, v.node)
+        try:
+            with torch.no_grad():
+                value = run(*(x.real for x in leaves))
+        except Exception as e:
+            raise Break(f"{v.node} raises {type(e).__name__}: {str(e)[:200]}") from None
+        if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or value.isnan().any():
+            return None
+        if leaves:
+            self.by_value = self.by_value or not lasting
+            self.guard("VALUE", leaves[0].source, Computed(run, tuple(x.source for x in leaves), value.tolist()))
+        return value
+
+    def _chain(self, last) -> list | None:
+        """The nodes that a node's value takes, in order; None where it takes something that is not known."""
+        found, todo = {}, [last]
+        while todo:
+            node = todo.pop()
+            if node in found:
+                continue
+            found[node] = None
+            if len(found) > LONGEST:
+                return None
+            if node.op == "placeholder":
+                if not self._is_leaf(node):
+                    return None
+                continue
+            name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+            if node.op not in ("call_function", "call_method") or name not in PURE or not _small(node.meta.get("val")):
+                return None
+            todo.extend(node.all_input_nodes)
+        return [n for n in self.graph.nodes if n in found]
+
+    def _is_leaf(self, node) -> bool:
+        fake = node.meta.get("val")
+        return _small(fake) and isinstance(fake, torch.Tensor) and not fake.is_floating_point() and not fake.is_complex() \
+            and fake.device.type == "cpu"
+
+
+def _small(value) -> bool:
+    """Whether a fake, or a tuple of them, is small and as it was made."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_small, value))
+    return isinstance(value, torch.Tensor) and not was_written(value) and all(type(n) is int for n in value.shape) \
+        and value.numel() <= LARGEST
+
+
+def _function(nodes: list, last):
+    """The nodes as a function of the placeholders among them."""
+    graph, made = torch.fx.Graph(), {}
+    for node in nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+    graph.output(made[last])
+    return torch.fx.GraphModule(torch.nn.Module(), graph).forward
+
+

@@ -1,0 +1,95 @@
+"""values of small integer tensors"""
+import pytest
+import torch
+from torch import nn
+
+import bytejit
+
+from . import targets
+from .harness import F, Spec, case, program
+
+
+def Ints(*values, change=()):
+    """The same integers in each call, or `change` in the second."""
+    return Spec(lambda r: torch.tensor(change if r.call == 1 and change else values))
+
+
+@case(F(2, 4), Ints(1, 1, 1, 0, change=(1, 1, 1, 1)), graphs=1)
+def test_branch_on_a_mask(x, mask):
+    """A branch on `mask.any()` of a small mask: guarded by what was computed"""
+    if (mask == 0).any():
+        return x.masked_fill(mask[None] == 0, -1.0)
+    return x * 2
+
+
+@case(F(6), Ints(3, 1, 2, change=(2, 2, 1)), graphs=1)
+def test_item_of_lengths(x, lengths):
+    """`lengths.max().item()` and int() of small integers, as sizes and bounds"""
+    n = lengths.max().item()
+    total = sum(x[i] for i in range(int(lengths[1])))
+    return x[:n] * n + total, x[: lengths[0]], nn.functional.pad(x, (lengths[0], n)), lengths.tolist()
+
+
+@case(F(4), graphs=1)
+def test_values_made_inside(x):
+    """Values of tensors made inside from constants"""
+    ids = torch.arange(6).view(2, 3)
+    if ids.max().item() > 4 and bool((ids >= 0).all()):
+        return x * ids.sum().item(), [int(i) for i in ids[1]]
+    return x
+
+
+@program(F(4), graphs=1)
+def test_values_of_buffers():
+    """Sizes kept as buffers of a module, changed between calls"""
+    class Pad(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.tensor(2))
+
+        def forward(self, x):
+            left = self.n // 2
+            return nn.functional.pad(x, (left, self.n - left)) + max(left, self.n)
+    m = Pad()
+    return m, lambda: m.n.add_(1)
+
+
+@case(F(4), Ints(1, 0, 2))
+def test_values_that_the_region_writes(x, mask):
+    """Integers that were written in the region stay unknown"""
+    mask[0] = 0
+    if mask.any():
+        mask.zero_()
+        return x + 1, mask
+    return x - 1, mask
+
+
+@case(F(4))
+def test_values_of_floats(x):
+    """Values of floats stay unknown"""
+    if (x > -9).all():
+        return x + 1
+    return x - 1
+
+
+@pytest.mark.skipif(targets.TARGET != "bytejit", reason="counts our entries")
+def test_values_that_keep_changing_break() -> None:
+    """After two entries for some values, the value breaks the graph, and nothing is compiled any more."""
+    def f(x, n):
+        return (x * 2)[: n.item()] + 1
+    bytejit.reset()
+    seen = []
+    fn = bytejit.optimize(lambda gm, ex: seen.append(gm) or gm)(f)
+    for n in (1, 2, 3, 4, 5, 3):
+        x = torch.randn(6)
+        assert torch.equal(fn(x, torch.tensor(n)), f(x, torch.tensor(n)))
+        if n == 4:
+            many = len(seen)
+    assert len(seen) <= many + 1
+
+
+@case(F(4), graphs=1)
+def test_seed_in_the_graph(x):
+    """torch.manual_seed with a constant"""
+    torch.manual_seed(7)
+    return x + torch.rand(4)
