@@ -124,7 +124,9 @@ def gpu():
 
 
 def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    """Whether graphs on the CPU go through Triton's interpreter, as a test may ask; TRITON_INTERPRET alone does not say so:
+    the tests of the printer set it for the whole process, and graphs are C++ beside them."""
+    return os.environ.get("BYTEJIT_INTERPRET_TRITON") == "1"
 
 
 def install_checks(options: Options) -> None:
