@@ -18,6 +18,7 @@ from torch import fx
 
 from ..spec import Spec, contiguous_stride
 from .linears import choose_linears
+from .linears_gpu import choose_gpu_linears
 from .rewrite import (
     Constants,
     at_hints,
@@ -75,8 +76,8 @@ class Times:
 def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, constants: Constants | None = None) -> Any:
     """The same graph with the fastest library calls and layouts for them.
 
-    aten_graph: `Aten` (a dataclass with `graph`); a new one is returned. target: what schedule gets; on a GPU matrix
-    products stay cuBLAS's, and the bias of a convolution becomes an addition that its readers take in. tune: `kernels.tune.Tuner`. library: the module `kernels.library`. Both are
+    aten_graph: `Aten` (a dataclass with `graph`); a new one is returned. target: what schedule gets; on a GPU the
+    libraries are torch's, and a bias becomes an addition that its readers take in. tune: `kernels.tune.Tuner`. library: the module `kernels.library`. Both are
     arguments because codegen does not import kernels. constants: given by `freeze`: weights found there may be
     prepacked and get added to it.
     """
@@ -84,6 +85,7 @@ def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, cons
     if target.name == "cpu":
         choose_linears(graph, tune, library, constants)
     else:
+        choose_gpu_linears(graph, tune)
         split_biases(graph)
     choose_convs(graph, tune, library, constants)
     drop_dead(graph)

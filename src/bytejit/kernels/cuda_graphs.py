@@ -285,7 +285,7 @@ class Replayer:
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
                 try:
                     answer = self.call(*given)
-                except RuntimeError as e:          # a synchronising op, or one that must not be captured
+                except Exception as e:      # a synchronising op, or one that must not be captured: the capture must end
                     failure = e
                 try:
                     graph.capture_end()
@@ -297,7 +297,7 @@ class Replayer:
                 gc.enable()
         current.wait_stream(side)
         if failure is not None:
-            self.stays_plain(state, f"recording failed: {str(failure).splitlines()[0][:100]}")
+            self.stays_plain(state, f"recording failed: {type(failure).__name__}: {str(failure)[:100]}")
             return None
         count("cudagraphs", "recorded")
         return graph, answer
