@@ -378,3 +378,26 @@ def test_pytree(x):
     return pytree.tree_map(lambda v: v * 2 if isinstance(v, torch.Tensor) else v,
                            tree), len(leaves), pytree.tree_unflatten(
         leaves, spec)
+
+
+@program(F(3), graphs=1)
+def test_moved_keys_of_an_ordered_dict():
+    """An OrderedDict from outside whose keys were moved: its own order"""
+    table = collections.OrderedDict(a=1, b=2, c=3)
+    table.move_to_end("a")
+    return lambda x: (x * 2, list(table), list(table.values()), [k for k in table], dict(table))
+
+
+@case(F(3))
+def test_keywords_that_compare_in_their_own_way(x):
+    """`f(**d)` with keys of a subclass of str whose __eq__ has effects"""
+    class Name(str):
+        def __eq__(self, other):
+            table.pop(self, None)
+            return str.__eq__(self, other)
+        __hash__ = str.__hash__
+    table = {Name("a"): 1, Name("b"): 2}
+
+    def f(a, b):
+        return a, b
+    return x * 2, f(**table)

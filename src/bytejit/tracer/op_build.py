@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from .containers import key_of
 from .exceptions import exception_var
-from .signals import Raised
+from .signals import Break, Raised
 from .table import handles
 from .values import NONE, NULL, DictVar, Known, SeqVar, SetVar
 
@@ -93,6 +93,8 @@ def dict_merge(t, f, ins):
         raise Raised(exception_var(TypeError(
             f"Value after ** must be a mapping, not {t.type_of(other).__name__}")))
     for key, value in pairs:
+        if t.type_of(key) is not str and issubclass(t.type_of(key), str):
+            raise Break(f"a keyword that is a {t.type_of(key).__name__}, which compares in its own way")
         if key_of(t, key) in target.items:
             callee = f.stack[-ins.arg - 2] if len(f.stack) >= ins.arg + 2 else None
             name = getattr(t.real(callee), "qualname", "function") if callee is not None else "function"

@@ -235,15 +235,15 @@ class Wrapping:
         """Guard all keys of an outside dict, in order, so that it can be iterated or measured."""
         if d.complete:
             return
-        keys = list(dict.keys(d.real)) if isinstance(d.real, dict) else list(d.real)
+        pairs = real_items(d.real)
+        keys = [key for key, _ in pairs]
         self.guard("DICT_KEYS", d.source, tuple(keys))
         gone, read, d.complete = d.deleted, d.items, True
         d.items = {}
-        for key in keys:
+        for key, value in pairs:
             if key in read:
                 d.items[key] = read.pop(key)
             elif key not in gone:
-                value = dict.__getitem__(d.real, key) if isinstance(d.real, dict) else d.real[key]
                 d.items[key] = (self.constant(key), Lazy(value, dict_item(d.source, key, _own_getitem(d.real))))
         d.items.update(read)        # keys added in the trace come last
 
@@ -295,6 +295,13 @@ class Wrapping:
 
     def namespace_set(self, names, name: str, value: Var) -> None:
         names.items[name] = (Known(name), value)
+
+
+def real_items(d) -> list[tuple]:
+    """The pairs of a real mapping in its own order, past what a subclass overrides: no key is compared with another."""
+    if isinstance(d, collections.OrderedDict):          # dict.items would tell the order before move_to_end
+        return list(collections.OrderedDict.items(d))
+    return list(dict.items(d) if isinstance(d, dict) else d.items())
 
 
 def _own_getitem(obj: object) -> bool:
