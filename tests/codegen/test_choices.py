@@ -1,0 +1,162 @@
+"""Every library call and layout that timing may choose on some machine, forced in turn: each gives what eager gives."""
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bytejit
+from bytejit import compiling, registry
+from bytejit.codegen import linears
+from bytejit.kernels import library
+from bytejit.kernels.tune import Choice, Tuner
+
+pytestmark = pytest.mark.cxx
+
+
+class Forced(Tuner):
+    """A tuner that times nothing: `prefer` ranks the candidates of each operation, its `asked`-th."""
+
+    def __init__(self, prefer) -> None:
+        super().__init__()
+        self.prefer, self.asked = prefer, 0
+
+    def choose(self, op, specs, candidates, cold=(), attrs=""):
+        names = [c.name for c in candidates]
+        order = sorted(names, key=lambda n: self.prefer(self.asked, n))
+        self.asked += 1
+        seconds = {n: 1e-3 * (1 + 9 * i) for i, n in enumerate(order)}      # conversions cost less than a wrong call
+        return Choice(order[0], (), seconds, {})
+
+
+class Pixels(nn.Module):
+    """Convolutions of all kinds, norms, pooling, resizing, concatenation, what follows a layout and what does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.one, self.norm = nn.Conv2d(8, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8)
+        self.deep, self.group = nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.GroupNorm(2, 8)
+        self.narrow = nn.Conv2d(16, 4, 1)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.stem(x).relu()
+        y = (x + self.norm(self.one(x))).relu()
+        z = F.gelu(self.group(self.deep(y)))
+        y = F.interpolate(F.max_pool2d(y, 2), scale_factor=2.0)
+        out = self.narrow(torch.cat([y, z], 1)) * 2
+        return out, out.permute(0, 2, 3, 1).softmax(-1), self.head(out.mean((2, 3)))
+
+
+class Next(nn.Module):
+    """A ConvNeXt block: depthwise, layer norm over channels, two linears, a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(8, 8, 7, 1, 3, groups=8), nn.LayerNorm(8)
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+        self.last = nn.Conv2d(8, 6, 2, 2)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x).permute(0, 2, 3, 1))
+        y = x + self.down(F.gelu(self.up(y))).permute(0, 3, 1, 2)
+        return self.last(y), y
+
+
+class Tokens(nn.Module):
+    """Attention and a perceptron, with each activation that a library may take along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.up, self.down, self.norm = nn.Linear(16, 64), nn.Linear(64, 16, bias=False), nn.LayerNorm(16)
+        self.gate = nn.Linear(16, 16)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        y = self.down(F.gelu(self.up(x), approximate="tanh")) + self.gate(x).relu()
+        return x + y, torch.addmm(x[0, 0], x[:, 0], y[0, :16].t() if y.shape[1] >= 16 else self.gate.weight)
+
+
+MODELS = {"pixels": (Pixels, (2, 3, 16, 16)), "next": (Next, (2, 8, 8, 8)), "tokens": (Tokens, (3, 5, 16))}
+
+
+def first(*names: str):
+    """Prefers candidates whose name begins with the earliest of `names`."""
+    return lambda i, n: next((k for k, p in enumerate(names) if n.startswith(p)), len(names))
+
+
+CONVS = {
+    "nchw": first("conv_nchw"),
+    "nhwc": first("conv_nhwc"),
+    "onednn": first("conv_onednn"),
+    "mixed": lambda i, n: (n == "conv_nchw") == bool(i % 2),
+    "mixed_other": lambda i, n: (n == "conv_nchw") != bool(i % 2),
+}
+LINEARS = {name: first(name) for name in ("linear_mkl", "linear_onednn", "linear_own")} | {
+    "fused": lambda i, n: "+" not in n, "last": lambda i, n: -len(n)}
+
+
+def agrees(monkeypatch: pytest.MonkeyPatch, name: str, prefer, freeze: bool, dynamic: bool = False) -> None:
+    """Compiles a model with forced choices and compares it with eager, strides included."""
+    made: list[Forced] = []
+    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: made.append(Forced(prefer)) or made[-1])
+    monkeypatch.setattr(linears, "LEAST_WORK", 0)
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    model = make().eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.rand_like(p) * 0.1)
+        f = bytejit.compile(model, options={"freeze": freeze}, dynamic=dynamic)
+        shapes = [shape, *(((shape[0] + 2, *shape[1:]),) if dynamic else ())]
+        for x in [torch.randn(s) for s in (*shapes, shape)]:
+            for a, b in zip(f(x), model(x), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+                assert a.stride() == b.stride()
+    assert made and made[0].asked
+    assert not [w for w in registry.counters["externs"] if "other strides" in w]
+    assert not registry.counters["fallbacks"]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    bytejit.reset()
+    yield
+    bytejit.reset()
+
+
+@pytest.mark.parametrize("choice", CONVS)
+def test_each_convolution_and_layout(monkeypatch, choice) -> None:
+    agrees(monkeypatch, "pixels", CONVS[choice], False)
+
+
+@pytest.mark.parametrize("choice", ["onednn", "mixed"])
+def test_prepacked_convolutions(monkeypatch, choice) -> None:
+    agrees(monkeypatch, "pixels", CONVS[choice], True)
+
+
+@pytest.mark.parametrize("choice", ["nchw", "onednn", "mixed"])
+def test_layouts_around_a_norm_over_channels(monkeypatch, choice) -> None:
+    agrees(monkeypatch, "next", CONVS[choice], False)
+
+
+@pytest.mark.parametrize("freeze", [False, True], ids=["plain", "frozen"])
+@pytest.mark.parametrize("choice", LINEARS)
+def test_each_product(monkeypatch, choice, freeze) -> None:
+    agrees(monkeypatch, "tokens", LINEARS[choice], freeze)
+
+
+@pytest.mark.parametrize("name,choice", [("pixels", "mixed"), ("tokens", "linear_own"),
+                                         ("tokens", "last")])
+def test_choices_with_symbolic_sizes(monkeypatch, name, choice) -> None:
+    agrees(monkeypatch, name, (CONVS | LINEARS)[choice], False, dynamic=True)
+
+
+def test_the_table_has_no_row_that_is_never_forced() -> None:
+    named = {n for n in library.ROWS if n.startswith(("conv_nchw", "conv_nhwc", "conv_onednn", "linear_mkl",
+                                                      "linear_onednn", "linear_own"))}
+    assert named == set(library.ROWS)
