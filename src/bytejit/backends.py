@@ -1,7 +1,6 @@
 """The built-in backends: a traced graph -> a callable. `inductor` joins the stages of codegen and kernels."""
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -108,7 +107,7 @@ def compiler_of(gm: torch.fx.GraphModule) -> tuple[type[Compiled], str]:
                 found.add(t.device)
     others = sorted(str(d) for d in found if d.type != "cpu")
     if not others:
-        return (gpu().Interpreted, "") if _interpreted() else (Compiled, "")
+        return (gpu().Interpreted, "") if gm.meta["settings"].options.interpret else (Compiled, "")
     if len(others) > 1:
         return Compiled, f"its tensors are on {' and '.join(others)}"
     if not others[0].startswith("cuda"):
@@ -121,12 +120,6 @@ def gpu():
     """What graphs on a GPU need, imported with the first of them."""
     from . import gpu
     return gpu
-
-
-def _interpreted() -> bool:
-    """Whether graphs on the CPU go through Triton's interpreter, as a test may ask; TRITON_INTERPRET alone does not say so:
-    the tests of the printer set it for the whole process, and graphs are C++ beside them."""
-    return os.environ.get("BYTEJIT_INTERPRET_TRITON") == "1"
 
 
 def install_checks(options: Options) -> None:

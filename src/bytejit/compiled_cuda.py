@@ -56,7 +56,7 @@ def begin(device: int) -> None:
 
 def plan_cuda(loops: Loops, target: Target) -> Plan:
     """Groups and plan of a graph for a GPU."""
-    return schedule_cuda(fuse(loops), target)
+    return schedule_cuda(fuse(loops, launches=True), target)
 
 
 def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, constants: Sequence[Any] = (),

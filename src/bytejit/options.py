@@ -36,7 +36,8 @@ class Options:
     suppress_errors: bool = True  # an internal fault falls back to the original code; tests turn it off
     dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
     mode: str = "default"  # one of MODES
-    cudagraphs: bool | None = None  # None: as the mode says
+    cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time
+    interpret: bool = False  # graphs on the CPU become Triton kernels, run by Triton's interpreter: for tests without a GPU
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -29,13 +29,15 @@ from bytejit.codegen.simplify import (
 )
 from bytejit.codegen.split import split_axes
 
+AGAIN = 24                # additions: work that hides behind the loads of a point
 SMALL = 4096              # points: a kernel on parameters that may run before all others
 
 
-def fuse(loops: Loops) -> Loops:
-    """The same program in fewer kernels. Deterministic."""
+def fuse(loops: Loops, launches: bool = False) -> Loops:
+    """The same program in fewer kernels. Deterministic. launches: a kernel costs a launch (on a GPU), so that computing a
+    parameter's few elements again at every point costs less than a kernel of their own."""
     loops = drop_dead(loops)
-    loops = inline(loops)
+    loops = inline(loops, launches)
     loops = split_axes(loops)
     loops = Merger(loops).run()
     return drop_dead(loops)
@@ -97,7 +99,7 @@ def pointwise_store(k: Any) -> Store | None:
     return None
 
 
-def inline(loops: Loops) -> Loops:
+def inline(loops: Loops, launches: bool = False) -> Loops:
     """Each pointwise kernel that is cheap to compute at its readers' loads goes there."""
     readers: dict[str, list[Kernel]] = {}
     pinned = {r.view.buffer for r in loops.outputs if r.view is not None}
@@ -117,7 +119,8 @@ def inline(loops: Loops) -> Loops:
         new = inline_into(step, inlined, loops.cons, sizes)
         store = pointwise_store(new)
         if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
-            if worth_inlining(new, store, readers.get(store.buffer, []), loops.buffers):
+            if (launches and free_again(new, store)
+                    or worth_inlining(new, store, readers.get(store.buffer, []), loops.buffers)):
                 inlined[store.buffer] = new, store
                 continue
         steps.append(new)
@@ -148,6 +151,12 @@ def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons,
         return k
     rewrite = Rewriter(cons, sizes, None, on_load)
     return replace(k, passes=tuple(rewrite.body(p) for p in k.passes), ops=(*ops, *k.ops))
+
+
+def free_again(k: Kernel, store: Store) -> bool:
+    """Whether a small kernel's elements cost next to nothing at any number of points that wait for memory."""
+    return (points(k.axes) <= SMALL and cost((store.value,)) <= AGAIN and not may_raise((store.value,))
+            and len(loads((store.value,))) <= 5)
 
 
 def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:

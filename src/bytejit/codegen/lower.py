@@ -423,7 +423,34 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
             return lower_pointwise(ctx, row, *args, **kwargs)
         except (NoRule, ix.Undecided):
             del ctx.steps[mark[0]:]              # buffers that nothing writes are dropped by fuse
+    if target == ATTENTION and ctx.home != "cpu":
+        args, kwargs = _with_dense_mask(ctx, args, kwargs)
     return ctx.extern(target, args, kwargs, row)
+
+
+ATTENTION = "aten.scaled_dot_product_attention.default"
+
+
+def _with_dense_mask(ctx: Lowering, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The mask of an attention as the GPU's fused kernels take it: numbers, not bools, side by side in the last dim. Made
+    once for all layers; torch would turn a mask of bools into numbers in each, and with strides it leaves those kernels."""
+    mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
+    if not isinstance(mask, Value) or mask.dtype not in DTYPES:
+        return args, kwargs
+    if mask.dtype != "b8" and mask.shape and ctx.as_view(mask).stride[-1] == 1:
+        return args, kwargs
+    key = replace(mask, shape=(*mask.shape, args[0].dtype))
+    if key not in ctx.brought:
+        dtype = args[0].dtype
+        if mask.dtype == "b8":
+            low, zero = (ctx.const(x, acc_dtype(dtype)) for x in (float("-inf"), 0.0))
+            made = ctx.pointwise(mask.shape, dtype, lambda c: ctx.op("select", ctx.read(mask, c, "b8"), zero, low,
+                                                                     dtype=acc_dtype(dtype)))
+        else:
+            made = ctx.copy(mask)
+        ctx.brought[key] = made
+    mask = ctx.brought[key]
+    return ((*args[:3], mask, *args[4:]), kwargs) if len(args) > 3 else (args, {**kwargs, "attn_mask": mask})
 
 
 TO_COPY = "aten._to_copy.default"

@@ -119,7 +119,8 @@ class Replayer:
         self.call, self.policy = call, policy
         self.sized: dict[tuple, Sized] = {}
         self.lock = threading.Lock()
-        self.pool = None
+        self.pool: Any = None           # a memory pool of the recordings; it outlives each of them
+        self.side: Any = None           # the stream that recordings are made on
         self.stream_of = torch._C._cuda_getCurrentRawStream
         self.stream: int | None = None
 
@@ -273,16 +274,16 @@ class Replayer:
         """(CUDA graph, what the call answered), from a stream of our own."""
         device = self.policy.device
         graph = torch.cuda.CUDAGraph()
-        current, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
         if self.pool is None:
-            self.pool = torch.cuda.graph_pool_handle()
+            self.pool, self.side = torch.cuda.MemPool(), torch.cuda.Stream(device)
+        current, side = torch.cuda.current_stream(device), self.side
         side.wait_stream(current)
         answer, failure = None, None
         collecting = gc.isenabled()
         gc.disable()                       # a CUDA graph that dies now would spoil this one
         try:
             with torch.cuda.device(device), torch.cuda.stream(side):
-                graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool=self.pool.id, capture_error_mode="thread_local")
                 try:
                     answer = self.call(*given)
                 except Exception as e:      # a synchronising op, or one that must not be captured: the capture must end
@@ -305,7 +306,7 @@ class Replayer:
     def leave_capture(self) -> None:
         """What torch leaves undone when a capture fails: its allocator and random numbers are as before from here on."""
         device = self.policy.device
-        torch._C._cuda_endAllocateToPool(device, self.pool)
+        torch._C._cuda_endAllocateToPool(device, self.pool.id)
         generator = torch.cuda.default_generators[device]
         generator.graphsafe_set_state(generator.clone_state())
 

@@ -22,13 +22,11 @@ DTYPES = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16
           "*i1": torch.bool}
 
 
-def wanted() -> bool:
-    """Whether the user asked for the interpreter."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
-
-
 def load_module(text: str, options: Options) -> Any:
-    """A module of kernels from its text. It needs a file: Triton reads the kernels' source again."""
+    """A module of kernels from its text. It needs a file: Triton reads the kernels' source again. Raises: RuntimeError where
+    triton was imported without its interpreter."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise RuntimeError("option interpret: set TRITON_INTERPRET=1 before triton is imported")
     disk = disk_of(options.cache_path, options.cache_mb)
     path: Path = disk._write(f"{digest('interpret', text)}.py", text.encode())
     name = f"bytejit_interpreted_{path.stem}"
