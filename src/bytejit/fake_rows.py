@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 
 from .spec import contiguous_stride
+from .symbols import hint
 
 ROWS: dict[str, Callable] = {}
 _ids = itertools.count(1)
@@ -79,13 +80,39 @@ def new(shape: tuple, stride: tuple | None, dtype: torch.dtype, device: torch.de
     return Meta(shape, stride, 0, dtype, device, Store(numel(shape) * dtype.itemsize))
 
 
+def differ(x, y) -> bool:
+    """Whether two strides differ, symbolic ones at the sizes at hand and without a condition: where these differ, other
+    sizes make them equal only by a dimension of size 1, whose stride says nothing."""
+    if isinstance(x, int) and isinstance(y, int):
+        return x != y
+    return hint(x) != hint(y) or x != y
+
+
+def is_one(size) -> bool:
+    """Whether a size is 1 for sure."""
+    return isinstance(size, int) and size == 1
+
+
+def looks_contiguous(m: Meta) -> bool:
+    """`is_contiguous` for a choice of strides, which may be another where a symbolic size is 1: asks nothing of symbols."""
+    step = 1
+    for size, stride in zip(reversed(m.shape), reversed(m.stride)):
+        if type(size) is int and size == 1:
+            continue
+        if stride != step if type(stride) is type(step) is int else differ(stride, step):
+            return 0 in m.shape
+        step = step * size
+    return True
+
+
 def is_contiguous(m: Meta) -> bool:
     step = 1
     for size, stride in zip(reversed(m.shape), reversed(m.stride)):
-        if size != 1:
-            if stride != step:
-                return 0 in m.shape
-            step = step * size
+        if is_one(size):
+            continue
+        if stride != step and size != 1:        # in this order: whether a symbol is 1 is asked only where it matters
+            return 0 in m.shape
+        step = step * size
     return True
 
 
@@ -102,17 +129,21 @@ def channels_last_stride(shape: tuple) -> tuple:
 def is_channels_last(m: Meta) -> bool:
     if len(m.shape) not in (4, 5):
         return False
-    return all(size == 1 or a == b for size, a, b in zip(m.shape, m.stride, channels_last_stride(m.shape)))
+    return all(is_one(size) or not differ(a, b) for size, a, b in zip(m.shape, m.stride, channels_last_stride(m.shape)))
 
 
 def is_dense(m: Meta) -> bool:
-    """Non-overlapping and dense: some order of the dims makes it contiguous."""
+    """Non-overlapping and dense: some order of the dims makes it contiguous. For a choice of strides."""
     step = 1
-    for stride, size in sorted((s, n) for s, n in zip(m.stride, m.shape) if n != 1):
-        if stride != step:
+    for stride, size in sorted(((s, n) for s, n in zip(m.stride, m.shape) if not is_one(n)), key=_hints):
+        if differ(stride, step):
             return False
         step = step * size
     return True
+
+
+def _hints(pair: tuple) -> tuple:
+    return hint(pair[0]), hint(pair[1])
 
 
 def wrap_dim(dim: int, rank: int) -> int:
@@ -133,7 +164,9 @@ def broadcast(shapes: list[tuple]) -> tuple:
         pad = rank - len(shape)
         for i, size in enumerate(shape):
             have = out[pad + i]
-            if size != have and size != 1:
+            if is_one(have):
+                out[pad + i] = size
+            elif size != have and size != 1:
                 if have != 1:
                     raise RuntimeError(
                         f"The size of tensor a ({have}) must match the size of tensor b ({size}) "
@@ -160,12 +193,12 @@ def device_of(metas: list[Meta]) -> torch.device:
 def elementwise_stride(shape: tuple, metas: list[Meta]) -> tuple | None:
     """The strides that torch's TensorIterator gives a new result of `shape`; None is contiguous."""
     if all(len(m.shape) == len(shape) and m.shape == shape for m in metas):
-        if all(is_contiguous(m) for m in metas):
+        if all(looks_contiguous(m) for m in metas):
             return None
         if all(is_channels_last(m) for m in metas):
             return channels_last_stride(shape)
         stride = metas[0].stride
-        if is_dense(metas[0]) and all(m.stride == stride for m in metas):
+        if is_dense(metas[0]) and not any(differ(a, b) for m in metas for a, b in zip(m.stride, stride)):
             return stride
     return permuted_stride(shape, sorted_dims(shape, metas))
 
@@ -179,7 +212,7 @@ def sorted_dims(shape: tuple, metas: list[Meta]) -> list[int]:
         operands.append(
             (0,) * pad
             + tuple(
-                0 if size == 1 and shape[pad + i] != 1 else stride
+                0 if is_one(size) and not is_one(shape[pad + i]) else stride
                 for i, (size, stride) in enumerate(zip(m.shape, m.stride))
             )
         )
@@ -201,9 +234,9 @@ def _compare(a: int, b: int, operands: list[tuple], shape: tuple) -> int:
         x, y = stride[a], stride[b]
         if x == 0 or y == 0:
             continue
-        if x != y:
-            return -1 if x < y else 1
-        if shape[a] > shape[b]:
+        if differ(x, y):
+            return -1 if hint(x) < hint(y) else 1
+        if hint(shape[a]) > hint(shape[b]):
             return 1
     return 0
 
@@ -282,7 +315,7 @@ def elementwise(operands: tuple, dtype: torch.dtype) -> Meta:
     metas = [x.m for x in operands if isinstance(x, _Tensor)]
     if len(metas) == 1:
         m = metas[0]
-        if is_contiguous(m):
+        if looks_contiguous(m):
             return new(m.shape, None, dtype, m.device)
         shape = m.shape
         return new(shape, elementwise_stride(shape, metas), dtype, m.device)

@@ -53,6 +53,7 @@ class Env:
         self.given: dict[sympy.Symbol, tuple[float, float]] = {}      # the range that a symbol was made with
         self.ranges: dict[sympy.Symbol, tuple[float, float]] = {}     # and what conditions made of it
         self.replacements: dict[Any, Any] = {}      # a symbol or function -> what it equals
+        self.relaxed = False                        # see `Manner`
         self.fixed = 0                              # how many symbols became constants
         self.version = 0                            # counts what was learnt: memories of answers end with it
         self._latest = 0
@@ -182,6 +183,8 @@ class Env:
         d = self.simplified(d)
         at_hint = self.value(d)
         truth = {"ge0": at_hint >= 0, "eq0": at_hint == 0, "ne0": at_hint != 0}[kind]
+        if self.relaxed and at_hint != 0 and self.asks_for_one(kind, d):
+            return truth
         if truth:
             self.record(kind, d)
         elif kind == "ge0":
@@ -190,10 +193,17 @@ class Env:
             self.record("ne0" if kind == "eq0" else "eq0", d)
         return truth
 
+    def asks_for_one(self, kind: str, d: Any) -> bool:
+        """Whether a relation asks if a symbol is 1: as itself, or as a factor."""
+        constant, s = _signed(d.as_content_primitive()[1]).as_coeff_Add()
+        return kind != "ge0" and s.is_Symbol and constant == -1
+
     def record(self, kind: str, d: Any) -> None:
         """Rely on a relation that holds at the hints from here on."""
         if kind != "ge0":
             d = _signed(d)
+        if kind == "ne0":
+            kind, d = self._not_at_end(d)
         if (kind, d) in self._facts:
             return
         self._facts[kind, d] = (condition(kind, d), self.where())
@@ -203,6 +213,17 @@ class Env:
             self._narrow(d)
         elif kind == "eq0":
             self._replace(d)
+
+    def _not_at_end(self, d: Any) -> tuple[str, Any]:
+        """s != n as an order, where n is the least or the greatest value of s."""
+        constant, s = d.as_coeff_Add()
+        if s.is_Symbol:
+            low, high = self.ranges[s]
+            if low == -constant:
+                return "ge0", d - 1
+            if high == -constant:
+                return "ge0", -d - 1
+        return "ne0", d
 
     def record_as_is(self, relation: Condition) -> None:
         """Rely on a relation between floats, which is neither simplified nor used to decide others."""
@@ -501,7 +522,21 @@ class Node:
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
         return self.bool_()
 
-    expect_true = guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
+    expect_true = guard_bool
+
+    def guard_or_false(self, file: str = "", line: int = 0) -> bool:
+        """Asked where the way taken on False is right for all values: no condition where it is the hint's way too."""
+        known = self.known()
+        return known if known is not None else self.hint and self.truth()
+
+    def guard_or_true(self, file: str = "", line: int = 0) -> bool:
+        """The same for True."""
+        known = self.known()
+        return known if known is not None else self.hint or self.truth()
+
+    def guard_size_oblivious(self, file: str = "", line: int = 0) -> bool:
+        """Asked of sizes, whether one is 0 or 1: as `guard_or_false`."""
+        return self.guard_or_false()
 
     def statically_known_true(self, file: str = "", line: int = 0) -> bool:
         return self.known() is True
@@ -685,12 +720,20 @@ class Node:
     def ge(self, other: Node) -> Node:
         return self._compare("ge", other)
 
-    # ---- logic: decided at once; a later branch would decide it anyway
+    # ---- logic: decided at once, since a later branch would decide it anyway, and by one side where that suffices
     def sym_and(self, other: Node) -> Node:
-        return self.wrap_bool(self.bool_() and other.bool_())
+        return self.wrap_bool(not self._one_is(other, False))
 
     def sym_or(self, other: Node) -> Node:
-        return self.wrap_bool(self.bool_() or other.bool_())
+        return self.wrap_bool(self._one_is(other, True))
+
+    def _one_is(self, other: Node, truth: bool) -> bool:
+        """Whether one of two relations has this truth."""
+        sides = (self, other)
+        if any(n.known() is truth for n in sides):
+            return True
+        enough = [n for n in sides if n.known() is None and bool(n.hint) is truth]
+        return any(n.truth() is truth for n in (enough[-1:] or sides))
 
     def sym_not(self) -> Node:
         return self.wrap_bool(not self.bool_())
@@ -737,9 +780,10 @@ def _in_order(one: Node, sizes: list, strides: list, order: Any) -> bool:
     """Whether memory is dense with the dims in this order, fastest first. Sizes 1 do not count."""
     step = one.wrap_int(1)
     for d in order:
-        if _is(sizes[d], 1):
+        if sizes[d].value == 1:
             continue
-        if not strides[d].eq(step).truth():
+        # in this order: whether a symbol is 1 is asked only where it matters
+        if not strides[d].eq(step).truth() and not _is(sizes[d], 1):
             return any(_is(s, 0) for s in sizes)
         step = step.mul(sizes[d])
     return True

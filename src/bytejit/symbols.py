@@ -6,9 +6,13 @@ symbols s0, s1, ... and the functions of `symbol_math.py`; `Env.conditions` are 
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -51,6 +55,35 @@ def text(expression: Any) -> str:
         return repr(expression)
     from . import symbol_math
     return symbol_math.text(expression)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How torch's C++ is to run a call on symbolic sizes, so that it does the same whenever the call is inferred again.
+
+    `decompose`: composite ops by torch's Python decompositions. `relaxed`: a symbol that is not 1 now is taken for one that
+    never is, without a condition: right where the answer decides nothing but how a new result is computed.
+    """
+
+    env: Any
+    decompose: bool = False
+    relaxed: bool = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Inside, calls run in this manner."""
+        was, self.env.relaxed = self.env.relaxed, self.relaxed
+        try:
+            with enable_python_dispatcher() if self.decompose else nullcontext():
+                yield
+        finally:
+            self.env.relaxed = was
+
+
+def manner_of(node: Any) -> Any:
+    """A context manager: as the call of this graph node was traced."""
+    manner = node.meta.get("manner")
+    return nullcontext() if manner is None else manner()
 
 
 def known(x: Any) -> int:

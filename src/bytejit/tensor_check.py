@@ -53,7 +53,7 @@ OPS = (
     "ITEM_EQUALS",  # slot, key, object: ITEM, then EQUALS
     "ITEM_EMPTY",   # slot, key, type: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
     "TENSOR",      # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
-                   # strides. A size -1: 2 or more. A stride -1-k: size k times stride k; ANY: not checked
+                   # strides. A size -n: n or more. A stride -1-k: size k times stride k; ANY: not checked
 )
 OP = {name: number for number, name in enumerate(OPS)}
 ANY = -2**62       # word of a stride that is not checked
@@ -114,7 +114,7 @@ static Answer tensor_is(Word fill, PyObject* x, const Word* want) {
     }
     const Word* step = want + 6 + rank;
     for (Word k = 0; k < rank; ++k) {
-        if (want[6 + k] < 0 ? v.sizes[k] < 2 : v.sizes[k] != want[6 + k]) return NO;
+        if (want[6 + k] < 0 ? v.sizes[k] < -want[6 + k] : v.sizes[k] != want[6 + k]) return NO;
         Word from = -1 - step[k];
         if (from < 0 ? v.strides[k] != step[k] : from < rank && v.strides[k] != v.sizes[from] * v.strides[from]) return NO;
     }
@@ -319,14 +319,14 @@ def row(check: Any, neg_possible: bool = False) -> list[int] | None:
         return None
     if c.shape is None or c.stride is None or neg_possible:
         return None
-    if any(s is not None and s < 2 for s in c.shape) and not CHECKER.exact():
+    if any(-2 < s < 2 for s in c.shape) and not CHECKER.exact():
         return None
     if c.is_leaf is not None or c.storage_offset is not None or c.conj or c.neg:
         return None
     code, bits = CODES[c.dtype]
     flag = -1 if c.requires_grad is None else int(c.requires_grad)
     head = [id(c.type), DEVICES[c.device.type], c.device.index or 0, code | bits << 8 | 1 << 16, flag, len(c.shape)]
-    return [*head, *(-1 if s is None else s for s in c.shape), *(ANY if s is None else s for s in c.stride)]
+    return [*head, *c.shape, *(ANY if s is None else s for s in c.stride)]
 
 
 def table(steps: list[int], slots: int, same: Any) -> array.array:

@@ -215,12 +215,12 @@ def test_tensor_both_ways(name, seen, good, bad) -> None:
 def test_unchecked_requires_grad_and_dynamic_sizes() -> None:
     fn = entry(("TENSOR", A, TensorCheck.of(X, requires_grad=False)))
     assert fits(fn, X) and fits(fn, X.clone().requires_grad_()) and not fits(fn, X.double())
-    fn = entry(("TENSOR", A, TensorCheck.of(X, shape=(None, 3), stride=(3, 1))))
+    fn = entry(("TENSOR", A, TensorCheck.of(X, shape=(-2, 3), stride=(3, 1))))
     assert fits(fn, torch.ones(9, 3)) and not fits(fn, torch.ones(9, 4)) and not fits(fn, torch.ones(3, 9).t())
-    fn = entry(("TENSOR", A, TensorCheck.of(X, shape=(2, None), stride=(-2, 1))),
+    fn = entry(("TENSOR", A, TensorCheck.of(X, shape=(2, -2), stride=(-2, 1))),
                ("EXPR", A, Expr("s0 > 2", (("s0", TensorSize(A, 1)),))))
     assert fits(fn, torch.ones(2, 5)) and not fits(fn, torch.ones(2, 2)) and not fits(fn, torch.ones(3, 5))
-    fn = entry(("TENSOR", A, TensorCheck.of(torch.ones(2, 3, 4), shape=(2, None, 4), stride=(-2, 4, 1))))
+    fn = entry(("TENSOR", A, TensorCheck.of(torch.ones(2, 3, 4), shape=(2, -2, 4), stride=(-2, 4, 1))))
     assert fits(fn, torch.ones(2, 7, 4)) and not fits(fn, torch.ones(2, 4, 7).transpose(1, 2))
 
 

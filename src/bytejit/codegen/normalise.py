@@ -17,7 +17,8 @@ from bytejit.codegen.index import Index
 from bytejit.codegen.mutate import CannotNormalise, same_stride
 from bytejit.codegen.recorder import SEEDED, Bound, Recorder, Root, is_view
 from bytejit.codegen.sizes import Real, Sizes, same, same_spec
-from bytejit.fake import Fake, fake_of_spec, make, spec_of
+from bytejit.fake import Fake, FakeMode, fake_of_spec, make, spec_of
+from bytejit.symbols import manner_of
 
 __all__ = ["CannotNormalise", "normalise"]
 aten = torch.ops.aten
@@ -95,7 +96,8 @@ class _Run:
                 if node.op == "output":
                     return torch.fx.node.map_arg(node.args[0], env.__getitem__)
                 if node.op != "placeholder":
-                    env[node] = self._step(node)
+                    with manner_of(node):
+                        env[node] = self._step(node)
         return None
 
     def _input(self, node: torch.fx.Node, fake: object) -> object:
@@ -145,7 +147,7 @@ class _Run:
             dtype = torch.get_autocast_dtype(device)
             given = tuple(_cast(x, dtype) for x in given)
             named = {k: _cast(v, dtype) for k, v in named.items()}
-        with torch.utils._python_dispatch._disable_current_modes():
+        with torch.utils._python_dispatch._disable_current_modes(), FakeMode():
             plain = [fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x for x in given]
             with torch.autocast(device, enabled=False):
                 out = function(

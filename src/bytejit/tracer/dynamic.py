@@ -7,16 +7,15 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
 
 from ..fake import DataDependent, Fake, NoFake
 from ..registry import DYNAMIC_DIMS, STATIC_DIMS
 from ..source import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
-from ..symbols import env_of, is_symbolic
+from ..symbols import Manner, is_symbolic
 from .guards import Expr, GuardSet, TensorCheck
 from .signals import Specialise
 from .values import Known, SeqVar, SymVar, TensorVar, Var
@@ -60,6 +59,7 @@ class Symbols:
     def start_symbols(self, dynamic: Dynamic) -> None:
         """No symbols yet."""
         self.dynamic, self.env = dynamic, None
+        self.manner: Manner | None = None           # of the operation inferred last
         self.symbols: dict[Source, Feed] = {}
         self.sources: dict[Any, Source] = {}                # sympy symbol -> its source
         self.number_nodes: dict[Any, torch.fx.Node] = {}
@@ -98,7 +98,7 @@ class Symbols:
             key, (low, high) = TensorSize(source, i), marks.get(i, (None, None))
             if n < 2 or i in fixed or key in d.static or not (i in marks or d.wants(key)):
                 continue
-            if n >= (low or 2) and (high is None or n <= high):
+            if n >= (low or 1) and (high is None or n <= high):
                 sizes[i] = self.bounded(key, n, low, high)
         check = self.steps_of(shape, stride, sizes)
         steps: list = []
@@ -115,14 +115,14 @@ class Symbols:
             if not is_symbolic(steps[i]) and steps[i] < 0:
                 inner = -1 - steps[i]
                 steps[i] = steps[inner] * sizes[inner]
-        self.checks[source] = tuple(None if is_symbolic(s) else s for s in sizes), guarded
+        self.checks[source] = tuple(-1 if is_symbolic(s) else s for s in sizes), guarded
         self.fake_sizes[source] = tuple(sizes), tuple(steps)
         return tuple(sizes), tuple(steps)
 
     def bounded(self, key: Source, n: int, low: int | None, high: int | None) -> torch.SymInt:
         """A size's symbol; a range that the user promised is guarded."""
-        size = self.symbol(key, n)
-        if low is not None and low > 2:
+        size = self.symbol(key, n, 1)
+        if low is not None and low > 1:
             operator.truth(size >= low)
         if high is not None:
             operator.truth(size <= high)
@@ -282,8 +282,10 @@ class Symbols:
         is made again with torch's Python decompositions of composite ops, which keep more sizes symbolic."""
         env = self.env
         before, fixed, error, result = env.save(), env.fixed, None, None
+        plain = Manner(env, relaxed=fn in NEW_RESULTS)
+        self.manner = plain if plain.relaxed else None
         try:
-            with self.fake_mode:
+            with plain(), self.fake_mode:
                 result = fn(*args, **kwargs)
             if env.fixed == fixed:
                 return result
@@ -292,12 +294,13 @@ class Symbols:
         except Exception as e:
             # judged below, when the other way has been tried
             error = e
-        after, made = env.save(), env.fixed
+        after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
         env.restore(before)
         try:
-            with enable_python_dispatcher(), self.fake_mode:
+            with decomposed(), self.fake_mode:
                 again = fn(*args, **kwargs)
             if error is not None or env.fixed < made:
+                self.manner = decomposed
                 return again
         except Exception as e:
             if error is not None and isinstance(e, (DataDependent, NoFake)):
@@ -313,23 +316,29 @@ class Symbols:
             return
         for source, (shape, stride) in self.checks.items():
             sizes, _ = self.fake_sizes[source]
-            fixed = tuple(s if s is not None else n if isinstance(n := v.node.public, int) else None
-                          for s, v in zip(shape, sizes))
+            fixed = tuple(s if s >= 0 else self.size_check(v) for s, v in zip(shape, sizes))
             if fixed != shape:
                 for g in guards.on(source):
                     if g.kind == "TENSOR":
                         guards.replace(g, g.value.with_sizes(fixed, stride))
         for relation, where in self.env.conditions:
             symbols = sorted(relation.symbols(), key=str)
-            if relation.op == "==" and len(symbols) == 1 and self.is_fixed(symbols[0]):
-                continue        # the tensor's own guard says so
+            if len(symbols) == 1 and self.is_said(relation, symbols[0]):
+                continue
             guards.add("EXPR", self.sources[symbols[0]], self.expr_guard(relation, relation.text()), where)
 
-    def is_fixed(self, symbol: Any) -> bool:
-        """Whether a size became a constant that its tensor's guard checks."""
+    def size_check(self, size: torch.SymInt) -> int:
+        """A symbolic size as its tensor's guard has it: the constant that it became, or 1 or 2 as its least value, negative."""
+        e = size.node.public
+        return e if isinstance(e, int) else -min(max(int(self.env.range(size.node.e)[0]), 1), 2)
+
+    def is_said(self, relation: Any, symbol: Any) -> bool:
+        """Whether the guard of the tensor whose size this is says it already: what constant it is, or that it is not 1."""
+        from ..symbol_env import Condition
         source = self.sources[symbol]
-        return isinstance(source, TensorSize) and source.base in self.checks \
-            and isinstance(self.env.simplified(symbol), int)
+        if not isinstance(source, TensorSize) or source.base not in self.checks:
+            return False
+        return isinstance(self.env.simplified(symbol), int) or relation == Condition("<=", 2, symbol)
 
     def drop_unused_symbols(self) -> None:
         """Take placeholders out of the graph whose symbol became a constant and that nothing uses."""
@@ -405,4 +414,11 @@ PASSED: dict[Any, Callable] = {
     torch.sym_min: torch.sym_min, torch.sym_sum: torch.sym_sum, math.sqrt: _sqrt,
 }
 
-__all__ = ["Dynamic", "Feed", "Symbols", "env_of", "numbers_in"]
+_F = torch.nn.functional
+# functions whose result is no view of an argument: whether memory is contiguous decides nothing that a program can see
+NEW_RESULTS = frozenset({
+    operator.matmul, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm, torch.mm,
+    torch.Tensor.mm, torch.addmm, torch.baddbmm, _F.linear, _F.scaled_dot_product_attention, _F.layer_norm, _F.rms_norm,
+    _F.group_norm, _F.softmax, _F.log_softmax, torch.softmax, torch.Tensor.softmax, _F.embedding, _F.cross_entropy,
+    _F.conv1d, _F.conv2d, _F.conv3d, torch.cat, torch.stack, torch.cumsum, torch.Tensor.cumsum,
+})

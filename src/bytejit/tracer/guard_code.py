@@ -332,7 +332,7 @@ def _changed_ints(guard: Guard, value: Any) -> set[Source]:
 def _changed_dims(source: Source, check: TensorCheck, value: torch.Tensor) -> set[Source]:
     """Sizes that differ; a stride that differs where it cannot be for a size of the same tensor."""
     sizes: set[Source] = {TensorSize(source, i) for i, (a, b) in enumerate(zip(value.shape, check.shape))
-                          if b is not None and a != b}
+                          if b >= 0 and a != b}
     steps = {TensorStride(source, i) for i, (a, b) in enumerate(zip(value.stride(), check.stride))
              if b is not None and b >= 0 and a != b}
     return sizes | steps

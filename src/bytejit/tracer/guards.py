@@ -44,8 +44,8 @@ NO_GRAD_FN = "NO_GRAD_FN"        # value: unused; a tensor without grad_fn
 class TensorCheck:
     """What must hold of a tensor. None means: not checked.
 
-    Shapes and strides in elements. A None inside the shape is a symbolic size: 2 or more. A None inside the stride is
-    not checked; a stride -1-k is the size of dimension k times its stride.
+    Shapes and strides in elements. A size -n is symbolic: n or more. A None inside the stride is not checked; a stride
+    -1-k is the size of dimension k times its stride.
     """
 
     type: type = torch.Tensor
@@ -76,10 +76,10 @@ class TensorCheck:
         return replace(self, shape=shape, stride=stride)
 
     def __repr__(self) -> str:
-        shape = "?" if self.shape is None else ",".join("?" if s is None else str(s) for s in self.shape)
+        shape = "?" if self.shape is None else ",".join(str(s) if s >= 0 else f"{-s}+" for s in self.shape)
         text = f"{'any' if self.dtype is None else short_dtype(self.dtype)}[{shape}]"
-        plain = self.shape is not None and None not in self.shape and self.stride == contiguous_stride(self.shape)
-        dense = self.shape is not None and None in self.shape and self.stride == tuple(
+        plain = self.shape is not None and self.stride == contiguous_stride(self.shape)
+        dense = self.shape is not None and self.stride == tuple(
             -2 - i for i in range(len(self.shape) - 1)) + (1,)
         if self.stride is not None and not plain and not dense:
             text += f"({','.join('?' if s is None else str(s) for s in self.stride)})"
@@ -242,7 +242,7 @@ def _set_items(at: Printer, x: str, items: Any) -> str:
 
 def _dims(text: str, values: tuple) -> list[str]:
     return [f"len({text}) == {len(values)}"] + [
-        f"{text}[{i}] == {v}" if v is not None else f"{text}[{i}] > 1" for i, v in enumerate(values)]
+        f"{text}[{i}] == {v}" if v >= 0 else f"{text}[{i}] >= {-v}" for i, v in enumerate(values)]
 
 
 def _steps(x: str, values: tuple) -> list[str]:
@@ -257,7 +257,7 @@ def neg_possible(check: TensorCheck) -> bool:
         return False
     if check.shape is None or check.stride is None:
         return True
-    long = [st for s, st in zip(check.shape, check.stride) if s is None or s > 1]
+    long = [st for s, st in zip(check.shape, check.stride) if s > 1 or s < 0]
     return 0 in check.shape or all(st is None or st < 0 or st % 2 == 0 for st in long)
 
 
@@ -265,7 +265,7 @@ def tensor_checks(at: Printer, x: str, c: TensorCheck) -> list[str]:
     """The parts of a tensor's check, cheapest and likeliest to fail first. `x` must be a name."""
     parts = [f"type({x}) is {_is(at, Ref(c.type))}"]
     if c.shape is not None:
-        dynamic = None in c.shape
+        dynamic = any(s < 0 for s in c.shape)
         parts += _dims(f"{x}.shape", c.shape) if dynamic else [f"{x}.shape == {at.bind(c.shape)}"]
     if c.dtype is not None:
         parts.append(f"{x}.dtype is {at.bind(c.dtype)}")
@@ -276,7 +276,7 @@ def tensor_checks(at: Printer, x: str, c: TensorCheck) -> list[str]:
     if c.device is not None:
         parts.append(f"{x}.is_cpu" if c.device.type == "cpu" else f"{x}.device == {at.bind(c.device)}")
     if c.stride is not None:
-        exact = c.shape is not None and None not in c.shape and all(s > 1 for s in c.shape)
+        exact = c.shape is not None and all(s > 1 for s in c.shape)
         if any(s is None or s < 0 for s in c.stride):
             parts += _steps(x, c.stride)
         elif exact and c.stride == contiguous_stride(c.shape):

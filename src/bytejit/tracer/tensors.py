@@ -179,6 +179,8 @@ class Tensors:
         else:
             node = self.graph.call_function(fn, args, kwargs)
         node.meta["where"] = self.where()
+        if self.manner is not None:
+            node.meta["manner"], self.manner = self.manner, None
         return node
 
     def where(self) -> Where:
