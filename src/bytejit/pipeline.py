@@ -174,7 +174,7 @@ class Function:
         that passes costs too much.
         """
         point = state.point.id
-        at_work = any(isinstance(content(a), (torch.Tensor, torch.nn.Module)) for a in args)
+        at_work = any(issubclass(type(content(a)), (torch.Tensor, torch.nn.Module)) for a in args)
         if point == self.rewritten.start or at_work and not in_loop(self.rewritten, point):
             quiet = self.quiet.setdefault(point, Quiet(state))
             if quiet.hold(args, seconds):
@@ -207,7 +207,7 @@ class Function:
 
     def leads_on(self, found: Trace, args: tuple) -> bool:
         """Whether a region without operations is worth an entry: it ends in a call of Python code that may hold work."""
-        return "twin" in found.env and any(isinstance(content(a), (torch.Tensor, torch.nn.Module)) for a in args)
+        return "twin" in found.env and any(issubclass(type(content(a)), (torch.Tensor, torch.nn.Module)) for a in args)
 
     def arm_unvisited(self, found: Trace) -> None:
         """An empty region: the sites behind it, and those on paths that it did not take, may still hold work."""
@@ -320,7 +320,7 @@ class Function:
 
 def modules_among(args: tuple) -> tuple:
     """The modules that a site's code was called on: nn.Modules among its live values and cells, the first two of them."""
-    return tuple(m for m in map(content, args) if isinstance(m, torch.nn.Module))[:2]
+    return tuple(m for m in map(content, args) if issubclass(type(m), torch.nn.Module))[:2]      # a weak proxy may be dead
 
 
 def content(a: object) -> object:

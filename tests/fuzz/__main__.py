@@ -25,7 +25,7 @@ def main(argv=None) -> int:
 
     @with_seed(args.seed)
     @settings(max_examples=args.count, deadline=None, database=None, suppress_health_check=list(HealthCheck),
-              phases=[Phase.generate, Phase.shrink], print_blob=False)
+              phases=[Phase.generate, Phase.shrink], print_blob=False, report_multiple_bugs=False)
     @given(programs())
     def fuzz(source):
         done[0] += 1

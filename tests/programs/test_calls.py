@@ -318,3 +318,16 @@ def test_global_torch_functions(i, x):
     from torch import cos, nn
     sel = getattr(torch, "index_select")
     return cos(x), sel(x, 0, i % 5), nn.functional.relu(x), torch.nn.functional.silu(x), torch.Tensor.add(x, 1)
+
+
+@case(F(2, 7, 4), graphs=1, tol=(1e-6, 1e-6))
+def test_associative_scan(x):
+    """torch's associative_scan: element by element, and with a function called for each row"""
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def combine(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+    gates, states = associative_scan(combine, (x.sigmoid(), x), dim=1, combine_mode="generic")
+    m = torch.eye(4) + x[0, :4] * 0.1
+    products = associative_scan(lambda a, b: a @ b, torch.stack([m, m * 0.5, m + 1]), 0, True, combine_mode="generic")
+    return gates, states, products

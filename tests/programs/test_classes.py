@@ -615,3 +615,49 @@ def test_weakref_and_id():
     def f(x):
         return x * d[k], k, k is list(d)[0]
     return f
+
+
+@program(F(4))
+def test_finalizers_run_when_the_last_name_goes():
+    """Objects with `__del__`: run when the last name goes, seen by what follows"""
+    class Held:
+        count = 0
+
+        def __init__(self):
+            Held.count += 1
+
+        def __del__(self):
+            Held.count -= 1
+
+    def f(x):
+        one = Held()
+        seen = [Held.count]
+        del one
+        seen.append(Held.count)
+        many = [Held(), Held(), Held()]
+        try:
+            a, b = iter(many)
+        except ValueError:
+            seen.append(Held.count)
+        del many
+        seen.append(Held.count)
+        return x + 1, seen
+    return f
+
+
+@program(F(4))
+def test_hash_with_effects():
+    """Keys whose `__hash__` counts its calls"""
+    class Counted(int):
+        hashed = 0
+
+        def __hash__(self):
+            Counted.hashed += 1
+            return int.__hash__(self)
+
+    def f(x):
+        d = dict.fromkeys(map(Counted, range(3)))
+        s = set(d)
+        s.discard(1)
+        return x + 1, len(s), sorted(map(int, d))
+    return f, lambda: Counted.hashed

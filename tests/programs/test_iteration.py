@@ -322,3 +322,18 @@ def test_unpack_generator(x):
     a, b = (x + i for i in range(2))
     return a - b, max(*(i for i in (3, 4))), dict((k, v) for k, v in [("a", x)]), set(i % 2 for i in range(4)), [
         *(i for i in range(2))]
+
+
+@case(F(4), 4)
+def test_next_with_default_of_an_exhausted_generator(x, n):
+    """`next(generator, default)` at its end, within try"""
+    def steps(t, k):
+        for i in range(k % 4):
+            yield t + i
+    try:
+        t = next(steps(x, n), x * 2)
+        if n % 3 == 1:
+            raise ValueError(n)
+    except Exception as e:
+        return t, type(e).__name__
+    return t, ""

@@ -1,5 +1,6 @@
 """nn.Module"""
 import copy
+import threading
 
 import torch
 from torch import nn
@@ -489,3 +490,72 @@ def test_deleted_and_replaced_attributes():
             w = getattr(self, "extra", None)
             return self.body(x) if w is None else self.body(x) + w
     return seeded(M)
+
+
+LOCK = threading.Lock()
+
+
+@program(F(4), graphs=1)
+def test_lock_held_while_state_is_set():
+    """A lock from outside around what a first forward sets"""
+    class Once(nn.Module):
+        def forward(self, x):
+            if not getattr(self, "ready", False):
+                with LOCK:
+                    if not getattr(self, "ready", False):
+                        self.ready = True
+            return x + 1
+    m = Once()
+    return m, lambda: (m.ready, LOCK.locked())
+
+
+@program(F(4))
+def test_lock_over_a_break():
+    """A break inside a lock: held by the original code"""
+    seen = []
+
+    def f(x):
+        with LOCK:
+            y = x + 1
+            seen.append(LOCK.locked())
+            print(LOCK.locked())
+        return y * 2
+    return f, lambda: (seen, LOCK.locked())
+
+
+@program(F(4, 3), graphs=1)
+def test_module_cast_to_what_it_is():
+    """`module.to(dtype)` in forward, with nothing to cast"""
+    lin = seeded(lambda: nn.Linear(3, 2))
+
+    def f(x):
+        m = lin.to(x.dtype).to("cpu")
+        return m(x), m is lin
+    return f
+
+
+@program(F(4, 3))
+def test_module_cast_in_forward():
+    """`module.to(dtype)` in forward that casts"""
+    lin = seeded(lambda: nn.Linear(3, 2))
+    return lambda x: lin.to(torch.float64)(x.double()), lambda: lin.weight.dtype
+
+
+@case(F(4), graphs=1)
+def test_classes_as_dtypes(x):
+    """int, float, bool as dtypes"""
+    return x.to(float), torch.tensor([1], dtype=int), torch.zeros(2, dtype=bool)
+
+
+@program(F(4), graphs=1)
+def test_hook_installed_in_forward():
+    """A forward hook registered in a first forward, with its handle"""
+    class Watched(nn.Module):
+        def forward(self, x):
+            if not hasattr(self, "handle"):
+                self.seen = []
+                self.handle = self.inner.register_forward_hook(lambda m, args, out: self.seen.append(out.shape))
+            return self.inner(x) + 1
+    m = Watched()
+    m.inner = nn.ReLU()
+    return m, lambda: (len(m.seen), len(m.inner._forward_hooks), m.handle.hooks_dict_ref() is m.inner._forward_hooks)

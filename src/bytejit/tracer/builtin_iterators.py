@@ -21,7 +21,12 @@ def iter_(t, args, kwargs):
 
 @models(builtins.next)
 def next_(t, args, kwargs):
-    item = t.next_value(args[0])
+    try:
+        item = t.next_value(args[0])
+    except Raised as e:
+        if len(args) > 1 and issubclass(e.exc.cls, StopIteration):
+            return args[1]
+        raise
     if item is None:
         if len(args) > 1:
             return args[1]

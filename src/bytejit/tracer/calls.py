@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import weakref
 
 import numpy
 
@@ -56,6 +57,18 @@ def replaces(*callables):
     return register
 
 
+BY_NAME: dict[tuple[str, str], object] = {}      # (module, name) of Python functions that may not be imported here
+
+
+def replaces_named(module: str, name: str):
+    """Register a Python function to be inlined in place of one of a module that only the program imports."""
+    def register(function):
+        BY_NAME[module, name] = function
+        return function
+    return register
+
+
+CONTAINERS = (set, frozenset, dict, list, tuple)        # those from outside that hold what the tracer cannot key stay opaque
 MAX_DEPTH = 180
 SINGLE_DISPATCH = functools.singledispatch(lambda x: x).__code__     # all of its functions share this code
 
@@ -104,6 +117,8 @@ class Calls:
                 raise Break(reason)
             if fn.real in POLYFILLS:
                 fn = self.constant(POLYFILLS[fn.real])
+            elif fn.qualname == fn.name and (polyfill := BY_NAME.get((fn.real.__module__, fn.name))) is not None:
+                fn = self.constant(polyfill)
             elif fn.code is SINGLE_DISPATCH and args:
                 # the registry is behind weak references: the function's own dispatch() is asked, again by the guard
                 cls = self.type_of(args[0])
@@ -181,6 +196,8 @@ class Calls:
         if fn.cls is functools.partial:
             return self.call(fn.slots["func"], [*fn.slots["args"].items, *args],
                              {**{self.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs})
+        if fn.cls is weakref.ReferenceType and fn.real is None:
+            return fn.slots["of"]
         found, owner = class_lookup(fn.cls, "__call__")
         if isinstance(found, types.FunctionType):
             return self.call(self.class_value(owner, "__call__", found), [fn, *args], kwargs)
@@ -206,7 +223,11 @@ class Calls:
         except TypeError:
             handler = None
         if handler is not None:
-            return handler(self, [self.real(a) for a in args], {k: self.real(v) for k, v in kwargs.items()})
+            args = [self.real(a) for a in args]
+            of = getattr(obj, "__objclass__", None)
+            if of in CONTAINERS and args and isinstance(args[0], InstanceVar) and args[0].base is None:
+                raise Break(f"{of.__name__}.{obj.__name__} of a {args[0].cls.__name__} that is not modelled")
+            return handler(self, args, {k: self.real(v) for k, v in kwargs.items()})
         if isinstance(obj, types.FunctionType):
             return self.call_function(self.constant(obj), args, kwargs)
         if is_torch_function(obj):
@@ -348,6 +369,8 @@ class Calls:
                 object.__new__(cls)
             except TypeError as e:
                 raise self.raised(e) from None
+        if hasattr(cls, "__del__"):
+            raise Break(f"making a {describe(cls)}, which has a finalizer")
         self.mutations += 1
         made = InstanceVar(cls, step=self.steps)
         if not any("__dict__" in c.__dict__ for c in cls.__mro__):

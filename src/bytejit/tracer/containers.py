@@ -52,7 +52,10 @@ class ByHash:
 
     def __init__(self, t, var: InstanceVar):
         self.t, self.var = t, var
+        before = t.mutations
         self.hash = hash(t.const(t.call(t.special(var, "__hash__"), [], {})))
+        if t.mutations != before:           # a container that leaves is made anew, and hashes its keys once more
+            raise Break(f"a __hash__ that has effects ({var.cls.__name__})")
 
     def __hash__(self) -> int:
         return self.hash
@@ -83,7 +86,7 @@ def key_of(t, var: Var):
     if isinstance(var, FuncVar) and var.real is not None:
         return var.real
     if isinstance(var, InstanceVar):
-        if var.base is not None and isinstance(var.base, Known):
+        if isinstance(var.base, Known) and not isinstance(getattr(var.cls, "__hash__", None), types.FunctionType):
             return key_of(t, var.base)
         if var.real is not None and getattr(var.cls, "__hash__", None) is object.__hash__:
             return var.real

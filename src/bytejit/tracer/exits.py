@@ -4,6 +4,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import weakref
 
 import numpy
 
@@ -69,6 +70,9 @@ class Rebuild:
         self.arrays = []
         values = [self.value(v) for v in leaving]
         effects = self.effects()
+        if effects and self.t.locked:
+            locks = dict.fromkeys(self.at.source(v.source) for v in self.t.locked)
+            effects = [f"with {', '.join(locks)}:", *("    " + e for e in effects)]
         return "\n".join([*self.lines, *effects, answer(values)])
 
     def new_name(self, v: Var) -> str:
@@ -250,6 +254,9 @@ class Rebuild:
             slots = v.slots
             self.lines.append(f"{name} = {cls}({self.value(slots['func'])}, *{self.value(slots['args'])}, "
                               f"**{self.value(slots['keywords'])})")
+            return name
+        if v.cls is weakref.ReferenceType:
+            self.lines.append(f"{name} = {cls}({self.value(v.slots['of'])})")
             return name
         if issubclass(v.cls, BaseException):
             if id(v) in self.t.raised_at:

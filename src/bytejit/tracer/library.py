@@ -1,6 +1,7 @@
 """Library functions that are called or modelled, not traced: those that only ask about their arguments, and copies."""
 from __future__ import annotations
 
+import _thread
 import collections
 import copy
 import enum
@@ -23,9 +24,10 @@ from ..source import Attr, Called, CallOf, Ref
 from .attrs import is_library
 from .calls import CALLED, HANDLERS, describe, models
 from .containers import NotConstant, is_constant, to_python
+from .guards import Expr
 from .operators import class_attribute
 from .signals import Break
-from .values import DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
+from .values import NONE, TRUE, DictVar, FuncVar, InstanceVar, Known, Lazy, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
 
 # Python functions without effects that answer the same as long as their arguments are the same objects
 PURE_FUNCTIONS = [
@@ -75,6 +77,7 @@ def _folded(function):
 
 for _function in PURE_FUNCTIONS:
     _folded(_function)
+_folded(torch._C._nn._parse_to)
 for _cls in PURE_C_TYPES:
     for _method in vars(_cls).values():
         if isinstance(_method, types.MethodDescriptorType):
@@ -130,6 +133,18 @@ def _weak_call(t, fn: InstanceVar, args, kwargs) -> Var:
 CALLED[weakref.ReferenceType] = _weak_call
 
 
+@models(weakref.ref)
+def weak_ref(t, args, kwargs):
+    """A weak reference made in the region: what it refers to is in its slot `of`."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], (InstanceVar, DictVar)) or not hasattr(
+            t.type_of(args[0]), "__weakref__") and t.type_of(args[0]) is not collections.OrderedDict:
+        raise Break("a weak reference with a callback, or to a value that takes none")
+    made = InstanceVar(weakref.ReferenceType, step=t.steps)
+    made.ns, made.slots["of"] = None, args[0]
+    t.mutations += 1
+    return made
+
+
 def _parts(fn: InstanceVar) -> list:
     """The arguments that an itemgetter, attrgetter or methodcaller was made with."""
     made = fn.real.__reduce__()
@@ -174,6 +189,36 @@ def simple_namespace(t, args, kwargs):
     for name, value in kwargs.items():
         t.dict_set(made.ns, Known(name), value)
     return made
+
+
+# ---- locks -------------------------------------------------------------------------------------------------------------
+LOCK = type(_thread.allocate_lock())
+
+
+def _lock_taken(t, args, kwargs):
+    """A free lock from outside: its writes are made under it when the region ends. A held one is waited for by Python."""
+    lock = args[0]
+    if not isinstance(lock, InstanceVar) or lock.source is None or len(args) > 1 or kwargs or lock.real.locked() \
+            or lock in t.holding:
+        raise Break("a lock that is held, or made in the region")
+    t.guard("EXPR", lock.source, Expr("not lock.locked()", (("lock", lock.source),)))
+    t.mutations += 1
+    t.holding.append(lock)
+    t.locked.append(lock)
+    return TRUE
+
+
+def _lock_given_back(t, args, kwargs):
+    if args[0] not in t.holding:
+        raise Break("a lock given back that was taken before the region")
+    t.holding.remove(args[0])
+    t.mutations += 1
+    return NONE
+
+
+for _name, _handler in (("acquire", _lock_taken), ("__enter__", _lock_taken), ("release", _lock_given_back),
+                        ("__exit__", _lock_given_back)):
+    HANDLERS[getattr(LOCK, _name)] = _handler
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import builtins
+from collections import deque
 
 from .exceptions import exception_var
 from .signals import Break, Raised
 from .table import RETURN, handles
-from .values import NULL, CellVar, Known, Var
+from .values import NULL, CellVar, DictVar, InstanceVar, Known, Lazy, SeqVar, Var
 from .versions import NULL_BELOW
 
 
@@ -95,6 +96,28 @@ def store_fast(t, f, ins):
     store_local(f, ins.val, f.pop_raw())
 
 
+def let_go(t, f, value: Var) -> None:
+    """A local loses its value. The frame keeps what came from outside until the region ends: what would run code when it
+    goes is let go by the original code. Raises: Break."""
+    value = value if type(value) is Lazy and value.var is None else t.real(value)
+    inside = value.items if isinstance(value, SeqVar) else ()
+    if isinstance(value, DictVar):
+        inside = [v for _, v in value.items.values()]
+    for v in (value, *inside[:64]):
+        obj = v.obj if type(v) is Lazy else getattr(v, "real", None) if isinstance(v, (InstanceVar, SeqVar, DictVar)) else None
+        if f is t.root and obj is not None and ends_by_code(obj):
+            raise Break("an object with a finalizer let go")
+
+
+def ends_by_code(obj: object, deep: bool = True) -> bool:
+    """Whether an object, or one of a small container's items, has a finalizer."""
+    if type(obj) in (list, tuple, set, deque):
+        return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj)
+    if type(obj) is dict:
+        return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj.values())
+    return hasattr(type(obj), "__del__")
+
+
 def store_local(f, name, value):
     if value is NULL:
         f.locals.pop(name, None)
@@ -109,6 +132,7 @@ def store_local(f, name, value):
 def delete_fast(t, f, ins):
     if ins.val not in f.locals:
         raise unbound_local(f, ins.val)
+    let_go(t, f, f.locals[ins.val])
     del f.locals[ins.val]
 
 

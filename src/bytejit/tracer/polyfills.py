@@ -10,6 +10,7 @@ import operator
 
 import torch
 
+from ..registry import graph_break
 from .calls import replaces
 
 
@@ -332,3 +333,13 @@ def apply(cls, *args, **kwargs):
     outputs = cls.forward(*args, **kwargs)
     cls.setup_context(Context(), args, outputs)
     return outputs
+
+
+@replaces(torch.nn.Module.to)
+def module_to(self, *args, **kwargs):
+    device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
+    for t in [*self.parameters(), *self.buffers()]:
+        wanted = dtype if dtype is not None and (t.is_floating_point() or t.is_complex()) else t.dtype
+        if layout is not None or t.dtype != wanted or device is not None and t.device != device:
+            graph_break("a module moved or cast")
+    return self

@@ -76,7 +76,10 @@ class TensorValues:
             return None
         by_node = {x.node: x for x in self.inputs}
         leaves = [by_node[n] for n in nodes if n.op == "placeholder"]
-        lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)
+        tensors = [x for x in leaves if isinstance(x, TensorVar)]
+        if any(x.real.numel() > LARGEST for x in tensors):
+            return None
+        lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in tensors)
         if not lasting and not self.job.by_value:
             return None
         run = _function(nodes, v.node)
@@ -87,7 +90,10 @@ class TensorValues:
             raise Break(f"{v.node} raises {type(e).__name__}: {str(e)[:200]}") from None
         if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or value.isnan().any():
             return None
-        if leaves:
+        if tensors:
+            leaves.sort(key=lambda x: not isinstance(x, TensorVar))
+            order = [x.node for x in leaves]
+            run = _function(sorted(nodes, key=lambda n: order.index(n) if n in order else len(order)), v.node)
             self.by_value = self.by_value or not lasting
             self.guard("VALUE", leaves[0].source, Computed(run, tuple(x.source for x in leaves), value.tolist()))
         return value
@@ -112,8 +118,21 @@ class TensorValues:
             todo.extend(node.all_input_nodes)
         return [n for n in self.graph.nodes if n in found]
 
+    def index_by_value(self, key: Var) -> Var:
+        """The numbers of the places that a mask of known value picks; the key itself where it is none."""
+        key = self.real(key)
+        if not isinstance(key, TensorVar) or key.fake.dtype is not torch.bool or key.fake.dim() == 0:
+            return key
+        value = self.tensor_value(key)
+        if value is None:
+            return key
+        places = [self.model(p.tolist()) for p in value.nonzero(as_tuple=True)]
+        return places[0] if len(places) == 1 else SeqVar(places, tuple)
+
     def _is_leaf(self, node) -> bool:
         fake = node.meta.get("val")
+        if isinstance(fake, torch.SymInt):
+            return True
         return _small(fake) and isinstance(fake, torch.Tensor) and not fake.is_floating_point() and not fake.is_complex() \
             and fake.device.type == "cpu"
 
@@ -122,8 +141,11 @@ def _small(value) -> bool:
     """Whether a fake, or a tuple of them, is small and as it was made."""
     if isinstance(value, (tuple, list)):
         return all(map(_small, value))
-    return isinstance(value, torch.Tensor) and not was_written(value) and all(type(n) is int for n in value.shape) \
-        and value.numel() <= LARGEST
+    if isinstance(value, (torch.SymInt, torch.SymBool)):
+        return True
+    if not isinstance(value, torch.Tensor) or was_written(value):
+        return False
+    return not all(type(n) is int for n in value.shape) or value.numel() <= LARGEST
 
 
 def _function(nodes: list, last):

@@ -50,6 +50,9 @@ MAY_RETURN_SELF = {
 }
 
 
+PYTHON_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
+
+
 class NeedsValue(Break):
     """An operation on a tensor whose value decides what comes out."""
 
@@ -113,6 +116,8 @@ class Tensors:
             result = self.run_fake(fn, fake_args, fake_kwargs)
         except NeedsValue:
             again = [a if method and a is args[0] else self.sizes_by_value(a) for a in args]
+            if fn is operator.getitem:
+                again[1] = self.index_by_value(again[1])
             named = {k: self.sizes_by_value(v) for k, v in kwargs.items()}
             if all(map(operator.is_, (*again, *named.values()), (*args, *map(self.real, kwargs.values())))):
                 raise
@@ -242,6 +247,8 @@ class Tensors:
         if isinstance(v, Known):
             if type(v.obj) in NUMPY_SCALARS:
                 return v.obj.item()
+            if isinstance(v.obj, type) and v.obj in PYTHON_DTYPES:
+                return PYTHON_DTYPES[v.obj]         # a graph's text cannot spell a class
             if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
                 return v.obj
             raise NotConstant(repr(v))

@@ -31,6 +31,7 @@ from . import (  # noqa: F401 (each registers its rows)
     op_stack,
     polyfills,
     raising,
+    scans,
     torch_state,
 )
 from .arrays import Arrays
@@ -143,6 +144,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
         self.undo: list = []
+        self.locked: list[InstanceVar] = []       # locks that the region took, and those that it holds
+        self.holding: list[InstanceVar] = []
         self.by_value = False
         self.restore: tuple = ()
         self.raised_at: dict[int, Where] = {}
@@ -367,6 +370,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         point_id = self.job.rewritten.by_offset.get(ins.offset)
         if point_id is None or frame.kwnames:
             return
+        if self.holding:                       # the original code would hold the lock
+            return
         if frame.cells != self.own_cells:      # an inlined comprehension's cells are nobody else's: no way out here
             return
         point = self.job.rewritten.points[point_id]
@@ -416,6 +421,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         return f": {args[0]}" if args else ""
 
     def stop_at_break(self, cause: Break) -> Stop:
+        cause.__traceback__ = cause.__context__ = cause.__cause__ = None     # its frames hold the user's objects
         last = self.snapshot
         step = cause.at_step if cause.at_step is not None else (last.step if last else 0)
         stop = Stop(snapshot=last, cause=cause, where=self.break_where, depth=self.break_depth)

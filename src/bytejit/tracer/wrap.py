@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import collections
+import dis
 import enum
 import types
+import weakref
 
 import numpy
 import torch
@@ -26,6 +28,7 @@ from ..source import Known as KnownSource
 from ..symbols import is_symbolic
 from .containers import is_constant
 from .operators import class_attribute
+from .signals import Break
 from .values import (
     FALSE,
     NONE,
@@ -85,6 +88,8 @@ class Wrapping:
 
     def wrap(self, obj: object, source: Source, guard: bool = True) -> Var:
         """Look at a value from outside: guard what it is, and model it."""
+        if type(obj) in weakref.ProxyTypes:         # each look at it looks at what it stands for, which may be gone
+            raise Break("a weak proxy")
         seen = self.by_id.get(id(obj))
         if seen is not None:
             if guard and seen.source is not None and seen.source != source:
@@ -237,6 +242,9 @@ class Wrapping:
             return
         pairs = real_items(d.real)
         keys = [key for key, _ in pairs]
+        for key in keys:
+            if type(key) is not str and hash_has_effects(type(key)):
+                raise Break(f"keys whose __hash__ has effects ({type(key).__name__})")
         self.guard("DICT_KEYS", d.source, tuple(keys))
         gone, read, d.complete = d.deleted, d.items, True
         d.items = {}
@@ -259,7 +267,10 @@ class Wrapping:
             return self.memo_lazy(("g", id(f.globals), name), f.globals[name], lambda: Global.of(f.globals, name))
         builtins_ = f.globals.get("__builtins__", __builtins__)
         table = builtins_ if isinstance(builtins_, dict) else vars(builtins_)
-        if name not in table:
+        changed = self.globals_written.get(id(table))
+        if changed is not None and name in changed[1] and changed[1][name] is not None:
+            return changed[1][name]
+        if name not in table or changed is not None and name in changed[1]:
             raise self.raised(NameError(f"name '{name}' is not defined"))
         return self.builtin(f, name, table)
 
@@ -295,6 +306,13 @@ class Wrapping:
 
     def namespace_set(self, names, name: str, value: Var) -> None:
         names.items[name] = (Known(name), value)
+
+
+def hash_has_effects(cls: type) -> bool:
+    """Whether hashing an instance writes anything, by the code of its __hash__: the tracer keys its own dicts with it."""
+    function = class_attribute(cls, "__hash__")
+    return isinstance(function, types.FunctionType) and any(
+        i.opname.startswith("STORE_") and "FAST" not in i.opname for i in dis.get_instructions(function.__code__))
 
 
 def real_items(d) -> list[tuple]:
