@@ -126,7 +126,10 @@ struct Noting {
         if (*w == OP_CONST) return true;
         if (marked(k, MOVES)) return false;
         Word found = (Word)at[k];
-        if (*w == OP_ARG) return fetched_through[k] && note(ARG_IS, MOVES, k, w[1], 0, found);
+        if (*w == OP_ARG) {      // a call's own tuple of arguments: the next one may lie at its address
+            if (type_of(at[k]) == (Word)&PyTuple_Type) return false;
+            return fetched_through[k] && note(ARG_IS, MOVES, k, w[1], 0, found);
+        }
         Word slot = w[1];
         PyObject* x = at[slot];
         if (live[slot]) return false;

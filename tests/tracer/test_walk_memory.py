@@ -314,3 +314,13 @@ def test_this_python_has_what_is_looked_for():
         change()
         assert walk_memory._word(id(d) + walk_memory.VERSION) != before
         list(d.items()), d.get("a"), "a" in d
+
+
+def test_a_new_argument_each_call_in_a_tuple_at_the_same_address():
+    model = tree()
+    f = bytejit.compile(model, backend="eager")
+    with torch.no_grad():
+        for _ in range(8):
+            x = torch.randn(2, 4)           # the one before is freed, and so is the tuple that `*args` made of it
+            torch.testing.assert_close(f(x), model(x))
+    assert len(bytejit.counters["recompiles"]) == 0
