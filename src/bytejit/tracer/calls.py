@@ -114,6 +114,9 @@ class Calls:
                 return self.call_tensor_op(fn.real, args, kwargs)
             reason = self.not_inlined(fn.real)
             if reason:
+                inner = getattr(fn.real, "_torchdynamo_orig_callable", None)    # torch wraps some of its own, once asked
+                if isinstance(inner, types.FunctionType) and inner in HANDLERS:
+                    return self.call_function(self.constant(inner), args, kwargs)
                 raise Break(reason)
             if fn.real in POLYFILLS:
                 fn = self.constant(POLYFILLS[fn.real])
