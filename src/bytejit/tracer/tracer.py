@@ -44,6 +44,7 @@ from .exceptions import exception_var, with_context
 from .frame import Frame
 from .guards import ALWAYS, GuardSet
 from .iterators import Iteration
+from .late import Late
 from .marks import Marks
 from .operators import Operators
 from .signals import Break, Raised, Restart, TooLong
@@ -62,6 +63,7 @@ from .values import (
     InstanceVar,
     IterVar,
     Known,
+    LateVar,
     Lazy,
     MethodVar,
     PropertyVar,
@@ -77,7 +79,8 @@ from .values import (
 from .wrap import Wrapping
 
 LONG_CALLS = 10_000       # calls inlined without a new graph node after which the original code goes on
-LONG_LOOP = 10_000        # jumps back without a new graph node after which a loop is left to the original code
+LONG_LOOP = 4_000         # jumps back without a new graph node after which a loop is left to the original code
+LONG_SYMBOLIC = 100       # the same for jumps back that each decide something anew about a symbolic size
 
 
 @dataclass
@@ -123,7 +126,7 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays, TensorValues, Symbols):
+class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays, TensorValues, Symbols):
     """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
 
     def __init__(self, job: Job, stop_at: int | None = None):
@@ -144,6 +147,7 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
         self.undo: list = []
+        self.late: list[LateVar] = []
         self.locked: list[InstanceVar] = []       # locks that the region took, and those that it holds
         self.holding: list[InstanceVar] = []
         self.by_value = False
@@ -236,6 +240,8 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
             return v.cls
         if isinstance(v, IterVar):
             return ITERATOR_TYPES.get(v.kind, types.GeneratorType)
+        if isinstance(v, LateVar):
+            return v.kind
         if isinstance(v, DictView):
             return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[v.kind]
         return PYTHON_TYPES[type(v)]
@@ -294,12 +300,13 @@ class Tracer(Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors
     def loop_step(self, f: Frame, ins) -> None:
         """A jump back: leave long loops without tensor work to the original code."""
         key = (id(f.code), ins.index)
-        nodes, count = self.loop_counts.get(key, (0, 0))
-        size = len(self.graph.nodes)
+        nodes, count, learnt, decisions = self.loop_counts.get(key, (0, 0, 0, 0))
+        size, version = len(self.graph.nodes), 0 if self.env is None else self.env.version
         count = count + 1 if nodes == size else 0
-        self.loop_counts[key] = (size, count)
+        decisions = decisions + (version != learnt) if nodes == size else 0
+        self.loop_counts[key] = (size, count, version, decisions)
         self.check_time()
-        if count > LONG_LOOP:
+        if count > LONG_LOOP or decisions > LONG_SYMBOLIC:
             step = self.first_step.get(ins.jump) if f is self.root else None
             raise Break("a long loop without tensor work", at_step=step)
 
