@@ -8,6 +8,7 @@ import random
 import time
 import warnings
 
+import numpy as np
 import torch
 
 from .harness import F, Sign, Turn, case, program
@@ -256,3 +257,24 @@ def test_print_around_break(x):
         print("positive")
     print("b")
     return y * 2
+
+
+@case(F(4), graphs=1)
+def test_random_draws_that_leave(x):
+    """Draws of `random` and numpy.random that nothing in the region looks at: the same streams, in order"""
+    a = random.random()
+    b = np.random.uniform(0, 2)
+    c = random.uniform(1.0, 3.0)
+    skip = False and a < 0.5
+    return x * 2, [a, {"b": b}], c, np.random.rand(), isinstance(a, float), skip, a is None
+
+
+@case(F(4))
+def test_random_draws_that_decide(x):
+    """Draws that decide a branch, enter an operation, are keys and indices"""
+    a = random.random()
+    y = x + 1
+    if np.random.uniform(0, 1) < 0.5:
+        y = y * a
+    table = {random.random(): 1}
+    return y * 2, table, int(random.random() * 3), f"{random.random():.3f}", -random.random(), min(random.random(), 2)

@@ -21,6 +21,7 @@ from .values import (
     FuncVar,
     InstanceVar,
     Known,
+    LateVar,
     Lazy,
     MethodVar,
     SeqVar,
@@ -79,6 +80,8 @@ class Attributes:
             return self.instance_getattr(v, name)
         if isinstance(v, TensorVar):
             return self.tensor_getattr(v, name)
+        if isinstance(v, LateVar):
+            raise Break("a random number used in the region")
         if isinstance(v, Known):
             return self.known_getattr(v, name)
         if isinstance(v, FuncVar):

@@ -148,7 +148,8 @@ def dict_delitem(t, d, args, kwargs):
 
 @on_dict("__or__")
 def dict_or(t, d, args, kwargs):
-    return t.binary("or", d, base_of(args[0]))
+    other = base_of(args[0])
+    return t.binary("or", d, other) if isinstance(other, DictVar) else Known(NotImplemented)
 
 
 @models(OD.move_to_end)

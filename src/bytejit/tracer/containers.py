@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from .signals import Break
-from .values import ArrayVar, DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
+from .values import ArrayVar, DictVar, FuncVar, InstanceVar, Known, LateVar, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
 
 # immutable values whose operations may be carried out at trace time
 NUMPY_SCALARS = frozenset(c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))
@@ -97,6 +97,8 @@ def key_of(t, var: Var):
             if var.real is not None or not isinstance(cls_hash, types.FunctionType):
                 raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
             return ByHash(t, var)
+    if isinstance(var, LateVar):
+        raise Break("a random number used as a key")
     if isinstance(var, ArrayVar):
         raise t.raised(TypeError("unhashable type: 'numpy.ndarray'"))
     if isinstance(var, MethodVar):

@@ -21,6 +21,7 @@ from .values import (
     InstanceVar,
     IterVar,
     Known,
+    LateVar,
     Lazy,
     MethodVar,
     PropertyVar,
@@ -68,6 +69,9 @@ class Rebuild:
         self.at, self.lines, self.fills, self.names, self.count = printer, [], [], {}, 0
         self.kept_cells = set()
         self.arrays = []
+        for v in self.t.late:
+            inside = self.many(v.args)
+            self.lines.append(f"{self.new_name(v)} = {self.bind(v.function)}({inside})")
         values = [self.value(v) for v in leaving]
         effects = self.effects()
         if effects and self.t.locked:
@@ -234,6 +238,9 @@ class Rebuild:
 
     def super(self, v: SuperVar) -> str:
         return f"super({self.bind(v.cls)}, {self.value(v.obj)})"
+
+    def late(self, v: LateVar) -> str:
+        raise AssertionError(f"{v} was not called")
 
     def array(self, v: ArrayVar) -> str:
         """A numpy array of known values: a copy of its own for each call."""
@@ -429,7 +436,7 @@ class Rebuild:
         return [f"setattr({target}, {n!r}, {self.value(x)})" for n, x in v.attrs.items()]
 
 
-MAKERS = {ArrayVar: Rebuild.array,
+MAKERS = {ArrayVar: Rebuild.array, LateVar: Rebuild.late,
           SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
           CellVar: Rebuild.cell, FuncVar: Rebuild.function, MethodVar: Rebuild.method, SuperVar: Rebuild.super,
           InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator,

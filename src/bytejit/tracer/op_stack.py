@@ -2,7 +2,11 @@
 from __future__ import annotations
 
 import builtins
+import weakref
 from collections import deque
+from types import FunctionType, ModuleType
+
+import torch
 
 from .exceptions import exception_var
 from .signals import Break, Raised
@@ -110,12 +114,15 @@ def let_go(t, f, value: Var) -> None:
 
 
 def ends_by_code(obj: object, deep: bool = True) -> bool:
-    """Whether an object, or one of a small container's items, has a finalizer."""
+    """Whether an object, or one of a small container's items, has a finalizer, or weak references that tell its end."""
     if type(obj) in (list, tuple, set, deque):
         return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj)
     if type(obj) is dict:
         return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj.values())
-    return hasattr(type(obj), "__del__")
+    if hasattr(type(obj), "__del__"):
+        return True
+    known = isinstance(obj, (torch.Tensor, torch.nn.Module, type, FunctionType, ModuleType))
+    return not known and weakref.getweakrefcount(obj) > 0
 
 
 def store_local(f, name, value):

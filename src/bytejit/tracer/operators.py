@@ -17,6 +17,7 @@ from .values import (
     DictView,
     InstanceVar,
     Known,
+    LateVar,
     MethodVar,
     SeqVar,
     SetVar,
@@ -61,6 +62,8 @@ class Operators:
                 return found
         if isinstance(a, Known) and isinstance(b, Known) and (is_constant(a.obj) and is_constant(b.obj)):
             return self.fold(FUNCTIONS[name], a.obj, b.obj)
+        if isinstance(a, LateVar) or isinstance(b, LateVar):
+            return self.late_binary(name, FUNCTIONS[name], a, b)
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.array_call((IN_PLACE if in_place else FUNCTIONS)[name], [a, b])
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
@@ -173,6 +176,8 @@ class Operators:
     def unary(self, name: str, v: Var) -> Var:
         if isinstance(v, ArrayVar):
             return self.array_call(UNARY[name], [v])
+        if isinstance(v, LateVar):
+            raise Break("a random number used in the region")
         if isinstance(v, TensorVar):
             return self.call_tensor_op(UNARY[name], [v], {})
         if type(v) is SymVar and name != "invert":
@@ -188,6 +193,8 @@ class Operators:
     # ---- comparison ----------------------------------------------------------------------------------------------------
     def compare(self, name: str, a: Var, b: Var) -> Var:
         a, b = self.real(a), self.real(b)
+        if isinstance(a, LateVar) or isinstance(b, LateVar):
+            raise Break("a random number compared")
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.array_call(COMPARISONS[name], [a, b])
         if type(a) is SymVar or type(b) is SymVar:
@@ -318,6 +325,8 @@ class Operators:
             if any(k not in v.deleted for k in v.items):
                 return True
             return self.length(v) > 0
+        if isinstance(v, LateVar):
+            raise Break("a random number decides a branch")
         if isinstance(v, ArrayVar):
             return self.const(self.array_call(bool, [v]))
         if isinstance(v, InstanceVar):

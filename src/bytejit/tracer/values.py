@@ -206,6 +206,19 @@ class ArrayVar(Var):
         return f"ArrayVar({self.array.dtype}{list(self.array.shape)})"
 
 
+class LateVar(Var):
+    """A Python number that a call with effects gives when the region ends: a draw of `random` (see late.py)."""
+
+    __slots__ = ("kind", "function", "args")
+
+    def __init__(self, kind, function, args):
+        super().__init__(None)
+        self.kind, self.function, self.args = kind, function, args
+
+    def __repr__(self) -> str:
+        return f"LateVar({getattr(self.function, '__name__', self.function)})"
+
+
 DELETED = Null()
 
 

@@ -48,7 +48,8 @@ from .values import (
 BY_REFERENCE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
                 types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, property,
                 types.MethodWrapperType, staticmethod, classmethod, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
-                types.GenericAlias, numpy.ufunc, type(numpy.sum), type(collections.abc.Callable[[int], int]), types.UnionType)
+                types.GenericAlias, numpy.ufunc, type(numpy.sum), type(numpy.random.uniform.__func__),
+                type(collections.abc.Callable[[int], int]), types.UnionType)
 # singletons compared by identity: a guard `is` is cheaper than `==` and as strict
 SINGLETONS = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
 
