@@ -93,3 +93,11 @@ def test_seed_in_the_graph(x):
     """torch.manual_seed with a constant"""
     torch.manual_seed(7)
     return x + torch.rand(4)
+
+
+@case(F(4), Ints(1, 0, 2), graphs=1)
+def test_values_in_text_and_masks(x, ids):
+    """Known values in an f-string, in torch._check_tensor_all, and as a mask that picks rows"""
+    many = (ids > 0).sum()
+    torch._check_tensor_all(ids >= 0, lambda: "negative")
+    return x * 2, f"{many} of {ids.numel()}", f"{many:03d}", x[:3][ids > 0], x[:3][ids > 9]

@@ -140,6 +140,9 @@ def format_(t, args, kwargs):
         elif t.const(spec) == "":
             return t.call_python(str, [v])
     if isinstance(v, TensorVar):
+        text = t.const(spec)
+        if v.fake.dim() == 0 and (known := t.python_value(v, lambda real: format(real, text))) is not None:
+            return known
         raise Break("formatting a tensor needs its value")
     try:
         return t.fold(format, to_python(t, v, classes=True), t.const(spec))

@@ -19,15 +19,16 @@ LONGEST = 64              # operations on the way
 # what may be on the way: operations without effects that answer the same for the same arguments
 PURE = frozenset(
     """abs add all alias amax amin any arange argmax argmin as_tensor bitwise_and bitwise_not bitwise_or bitwise_xor bool
-    bucketize cat ceil chunk clamp clone concat concatenate contiguous count_nonzero cpu cumsum detach diag diagonal diff
-    div divide double eq equal expand expand_as eye flatten flip float floor floor_divide floordiv fmod full full_like ge
-    getattr getitem greater greater_equal gt int is_nonzero isin item le len less less_equal lerp logical_and
-    logical_not logical_or logical_xor long lt max maximum min minimum mod movedim mul multiply narrow ne neg negative not_
-    new_full new_ones new_tensor new_zeros ones ones_like outer permute pow prod ravel remainder repeat reshape reshape_as
-    roll round rsub scalar_tensor select sign size sort split squeeze stack sub subtract sum swapaxes t take_along_dim
-    tensor tile to transpose tril triu truediv trunc type type_as unbind unflatten unsqueeze view view_as where zeros
-    zeros_like and_ or_ xor invert matmul inv lshift rshift searchsorted gather index_select masked_fill __and__ __or__
-    __xor__ __invert__ __rsub__ __radd__ __rmul__""".split())
+    bucketize cat ceil chunk clamp clone concat concatenate contiguous count_nonzero cpu cumsum detach diag diagonal
+    diff div divide double eq equal expand expand_as eye flatten flip float floor floor_divide floordiv fmod full
+    full_like ge getattr getitem greater greater_equal gt int interpolate pad one_hot _is_all_true _is_any_true
+    is_nonzero isin item le len less less_equal lerp logical_and logical_not logical_or logical_xor long lt max
+    maximum min minimum mod movedim mul multiply narrow ne neg negative not_ new_full new_ones new_tensor new_zeros
+    ones ones_like outer permute pow prod ravel remainder repeat reshape reshape_as roll round rsub scalar_tensor
+    select sign size sort split squeeze stack sub subtract sum swapaxes t take_along_dim tensor tile to transpose tril
+    triu truediv trunc type type_as unbind unflatten unsqueeze view view_as where zeros zeros_like and_ or_ xor invert
+    matmul inv lshift rshift searchsorted gather index_select masked_fill __and__ __or__ __xor__ __invert__ __rsub__
+    __radd__ __rmul__""".split())
 
 
 class TensorValues:
