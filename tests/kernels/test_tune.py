@@ -150,7 +150,7 @@ def test_our_own_product(own, m, k, n, threads):
             assert ((own["bytejit.linear.default"](x, weight, b) - want).abs() <= scale * 10).all()
             if k and m:
                 panels = own["pack"](weight)
-                assert ((own["bytejit.linear_packed.default"](x, panels, n, b, True) - want.relu()).abs() <= scale * 10).all()
+                assert ((own["bytejit.linear_packed.default"](x, panels, n, b, 1) - want.relu()).abs() <= scale * 10).all()
         assert ((own["bytejit.linear.default"](x, w) + b - want).abs() <= scale * 10).all()
     finally:
         torch.set_num_threads(before)
@@ -161,4 +161,16 @@ def test_our_own_product_keeps_nan_and_infinity(own):
         pytest.skip("no C++ compiler")
     x, w = torch.ones(8, 4), torch.ones(20, 4)
     x[1, 2], x[3, 0], x[4, 1] = float("nan"), float("inf"), float("-inf")
-    torch.testing.assert_close(own["bytejit.linear.default"](x, w, None, True), (x @ w.t()).relu(), equal_nan=True)
+    torch.testing.assert_close(own["bytejit.linear.default"](x, w, None, 1), (x @ w.t()).relu(), equal_nan=True)
+
+
+def test_products_of_one_operand_in_one_call(own):
+    if own is None:
+        pytest.skip("no C++ compiler")
+    x = torch.randn(2, 70, 100)
+    ws = [torch.randn(40, 100), torch.randn(100, 17).t(), torch.randn(300, 100), torch.randn(1, 100)]
+    bs = [torch.randn(40), None, torch.randn(300), torch.randn(1)]
+    got = torch.ops.bytejit.linears(x, ws, bs)
+    assert [t.shape for t in got] == [(2, 70, 40), (2, 70, 17), (2, 70, 300), (2, 70, 1)]
+    for y, w, b in zip(got, ws, bs):
+        torch.testing.assert_close(y, F.linear(x, w, b), rtol=1e-5, atol=1e-4)

@@ -8,6 +8,7 @@ stands for it in graphs.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import torch
@@ -20,14 +21,19 @@ UNIT = r"""
 #pragma GCC optimize("O2")
 #include "gemm.h"
 using namespace bj;
-// x, w, b (0: none), y, m, k, n, row distance of x, of w, form, relu, threads
-static PyObject* linear(PyObject*, PyObject* const* a, bj_size) {
-    bj_gemm::Problem p{pointer<f32>(a[0]), pointer<f32>(a[1]), pointer<f32>(a[2]), pointer<f32>(a[3]),
-                       integer(a[4]), integer(a[5]), integer(a[6]), integer(a[7]), integer(a[8]), integer(a[9]),
-                       integer(a[10])};
-    i64 threads = integer(a[11]);
+enum { MOST = 8 };  // products in one call
+// x, m, k, threads, then for each product: w, b (0: none), y, n, row distance of w, form, post
+static PyObject* linear(PyObject*, PyObject* const* a, bj_size given) {
+    bj_gemm::Problem all[MOST];
+    i64 count = (given - 4) / 7;
+    for (i64 i = 0; i < count; ++i) {
+        PyObject* const* c = a + 4 + 7 * i;
+        all[i] = {pointer<f32>(a[0]), pointer<f32>(c[0]), pointer<f32>(c[1]), pointer<f32>(c[2]), integer(a[1]), integer(a[2]),
+                  integer(c[3]), integer(a[2]), integer(c[4]), integer(c[5]), integer(c[6])};
+    }
+    i64 threads = integer(a[3]);
     void* state = PyEval_SaveThread();
-    bj_gemm::multiply(p, threads);
+    bj_gemm::multiply(all, count, threads);
     PyEval_RestoreThread(state);
     return PyLong_FromLong(0);
 }
@@ -50,6 +56,8 @@ BJ_EXPORT(table, 3)
 """
 BUILT: dict[str, Callable] = {}      # what `register` made: filled once a process, empty where there is no compiler
 PLAIN, FLIPPED, PACKED = 0, 1, 2
+POSTS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
+MOST = 8                             # products of one x in a call
 
 
 def functions(options: Options) -> dict[str, Callable]:
@@ -61,74 +69,104 @@ def functions(options: Options) -> dict[str, Callable]:
 def _namespace() -> torch.library.Library:
     """The operators' definitions; torch forgets them when this object goes."""
     made = torch.library.Library("bytejit", "DEF")
-    made.define("linear(Tensor x, Tensor w, Tensor? b, bool relu) -> Tensor")
-    made.define("linear_packed(Tensor x, Tensor panels, int n, Tensor? b, bool relu) -> Tensor")
+    made.define("linear(Tensor x, Tensor w, Tensor? b, int post=0) -> Tensor")
+    made.define("linears(Tensor x, Tensor[] w, Tensor?[] b) -> Tensor[]")
+    made.define("linear_packed(Tensor x, Tensor panels, int n, Tensor? b, int post=0) -> Tensor")
     return made
 
 
 @functools.cache
 def register(options: Options) -> dict[str, Callable]:
-    """Build the unit and make `bytejit::linear`, `bytejit::linear_packed` run it. Returns the Python functions
+    """Build the unit and make `bytejit::linear`, `linears`, `linear_packed` run it. Returns the Python functions
     behind the operators by operator name, and "pack": an emitter may call these directly and save the dispatcher.
     Raises: NoCompiler, BuildFailed."""
     calls = functions(options)
     pack, packed = make_packed(calls)
-    made = {"bytejit.linear.default": make_linear(calls), "bytejit.linear_packed.default": packed, "pack": pack}
+    made = {"bytejit.linear.default": make_linear(calls), "bytejit.linears.default": make_linears(calls),
+            "bytejit.linear_packed.default": packed}
     if not BUILT:
-        _namespace().impl("linear", made["bytejit.linear.default"], "CPU")
-        _namespace().impl("linear_packed", packed, "CPU")
+        for name, fn in made.items():
+            _namespace().impl(name.split(".")[1], fn, "CPU")
+    made["pack"] = pack
     BUILT.update(made)
     return made
 
 
+def _weight(w: torch.Tensor) -> tuple[torch.Tensor, int, int]:
+    """A weight [N, K] as the unit reads it, its row distance and form: copied only when dense along no dimension."""
+    if 1 not in w.stride():
+        w = w.contiguous()
+    row, step = w.stride()
+    return (w, row, PLAIN) if step == 1 else (w, step, FLIPPED)
+
+
 def make_linear(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """linear(x, w, b=None, relu=False) -> y, contiguous. x [..., K]; w [N, K] of any strides: read in place when
-    dense along a dimension, else copied first. All float32 on the CPU."""
+    """linear(x, w, b=None, post=0) -> y, contiguous. x [..., K]; w [N, K] of any strides: read in place when
+    dense along a dimension, else copied first. All float32 on the CPU. post: a value of POSTS."""
     run = calls["linear"]
     threads = torch.get_num_threads
 
-    def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, relu: bool = False) -> torch.Tensor:
+    def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, post: int = 0) -> torch.Tensor:
         n, k = w.shape
-        if 1 not in w.stride():
-            w = w.contiguous()
-        row, step = w.stride()
-        form, distance = (PLAIN, row) if step == 1 else (FLIPPED, step)
+        w, distance, form = _weight(w)
         if not x.is_contiguous():
             x = x.contiguous()
         y = torch.empty((*x.shape[:-1], n))
         m = y.numel() // n if n else 0
         if m:
-            run(x.data_ptr(), w.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), m, k, n, k, distance, form,
-                1 if relu else 0, threads())
+            run(x.data_ptr(), m, k, threads(), w.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), n, distance,
+                form, post)
         return y
 
     return linear
 
 
+def make_linears(calls: dict[str, Callable]) -> Callable[..., list[torch.Tensor]]:
+    """linears(x, [w, ...], [b or None, ...]) -> [y, ...]: up to MOST products of one x, on threads that start once."""
+    run = calls["linear"]
+    threads = torch.get_num_threads
+
+    def linears(x: torch.Tensor, ws: list[torch.Tensor], bs: list[torch.Tensor | None]) -> list[torch.Tensor]:
+        if not x.is_contiguous():
+            x = x.contiguous()
+        k = x.shape[-1]
+        m = math.prod(x.shape[:-1])
+        made, held, args = [], [], [x.data_ptr(), m, k, threads()]
+        for w, b in zip(ws, bs, strict=True):
+            w, distance, form = _weight(w)
+            y = torch.empty((*x.shape[:-1], w.shape[0]))
+            made.append(y)
+            held.append(w)
+            args += (w.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), w.shape[0], distance, form, 0)
+        if m:
+            run(*args)
+        return made
+
+    return linears
+
+
 def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """(pack, linear): pack(w [N, K]) -> panels [P, K, width]; linear(x, panels, n, b=None, relu=False) -> y."""
+    """(pack, linear): pack(w [N, K]) -> panels [P, K, width]; linear(x, panels, n, b=None, post=0) -> y."""
     run, pack_into, width = calls["linear"], calls["pack"], calls["width"]()
     threads = torch.get_num_threads
 
     def pack(w: torch.Tensor) -> torch.Tensor:
         n, k = w.shape
-        if 1 not in w.stride():
-            w = w.contiguous()
-        row, step = w.stride()
+        w, distance, form = _weight(w)
         panels = torch.empty((-(-n // width), k, width))
-        pack_into(w.data_ptr(), panels.data_ptr(), n, k, *((row, PLAIN) if step == 1 else (step, FLIPPED)))
+        pack_into(w.data_ptr(), panels.data_ptr(), n, k, distance, form)
         return panels
 
     def linear(x: torch.Tensor, panels: torch.Tensor, n: int, b: torch.Tensor | None = None,
-               relu: bool = False) -> torch.Tensor:
+               post: int = 0) -> torch.Tensor:
         if not x.is_contiguous():
             x = x.contiguous()
         k = panels.shape[1]
         y = torch.empty((*x.shape[:-1], n))
         m = y.numel() // n if n else 0
         if m:
-            run(x.data_ptr(), panels.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), m, k, n, k, k, PACKED,
-                1 if relu else 0, threads())
+            run(x.data_ptr(), m, k, threads(), panels.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), n, k,
+                PACKED, post)
         return y
 
     return pack, linear

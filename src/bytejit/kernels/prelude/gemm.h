@@ -52,7 +52,7 @@ struct Problem {
     f32* y;                // m rows of n
     i64 m, k, n, lx, lw;
     i64 form;              // 0 w [n, k], 1 flipped w [k, n], 2 packed by `pack`
-    i64 relu;
+    i64 post;              // 0 none, 1 relu, 2 gelu, 3 gelu's tanh form: applied to the result while it is near
 };
 
 typedef f32 Q __attribute__((vector_size(32)));
@@ -164,13 +164,35 @@ template <int R> static void rest(i64 rows, const f32* x, i64 lx, const f32* w, 
         if (rows < R) rest<R - 1>(rows, x, lx, w, kc, y, ly, b, cols, first, relu);
 }
 
+// gelu of a corner of y, written as eager writes it.
+static void gelu(f32* y, i64 ly, i64 rows, i64 cols, b8 by_tanh) {
+    for (i64 i = 0; i < rows; ++i) {
+        f32* row = y + i * ly;
+        if (by_tanh) {
+#pragma omp simd
+            for (i64 j = 0; j < cols; ++j) {
+                f32 v = row[j];
+                row[j] = 0.5f * v * (1.0f + bj::tanh(0.797884583f * (v + 0.0447149985f * v * v * v)));
+            }
+        } else {
+#pragma omp simd
+            for (i64 j = 0; j < cols; ++j) row[j] = row[j] * 0.5f * (1.0f + bj::erf(row[j] * 0.707106769f));
+        }
+    }
+}
+
+// Asks for lines [from, to) of the panel at w (NR rows lw apart) ahead of its use: the weight comes from memory.
+BJ void ask(const f32* w, i64 lw, i64 from, i64 to) {
+    for (i64 i = from; i < to; ++i) __builtin_prefetch(w + i % NR * lw + i / NR * 16, 0, 2);
+}
+
 // Rows [row0, row0 + rows) by `count` panels from column `col` on. own: room for GROUP panels of KC + 8 rows.
 static void block(const Problem& p, i64 row0, i64 rows, i64 col, i64 count, f32* own) {
     i64 parts = p.k > KC ? (p.k + KC - 1) / KC : 1, step = ((p.k + parts - 1) / parts + 7) / 8 * 8;
     step = step < 8 ? 8 : step;
     for (i64 k0 = 0; k0 == 0 || k0 < p.k; k0 += step) {  // k = 0: the bias alone
         i64 kc = p.k - k0 < step ? p.k - k0 : step;
-        b8 first = k0 == 0, relu = p.relu && k0 + kc >= p.k;
+        b8 first = k0 == 0, end = k0 + kc >= p.k, relu = p.post == 1 && end;
         const f32* x = p.x + row0 * p.lx + k0;
         // a flipped weight is read across the whole group row by row: its rows lie in different pages
         if (p.form == 1) flipped(p, col, count, k0, kc, own);
@@ -181,27 +203,46 @@ static void block(const Problem& p, i64 row0, i64 rows, i64 col, i64 count, f32*
             if (p.form == 2) w = p.w + c * p.k + k0 * NR;
             if (p.form == 0) panel(p, c, k0, kc, own);
             f32* y = p.y + row0 * p.n + c;
-            i64 i = 0;
-            for (; i + MR <= rows; i += MR) tile<MR>(x + i * p.lx, p.lx, w, kc, y + i * p.n, p.n, b, cols, first, relu);
+            // the next panel is the next one of the group, after the last the first one's next part of k
+            b8 over = n + 1 == count;
+            i64 next = over ? col : c + NR, k1 = over ? k0 + step : k0;
+            i64 lines = p.form == 0 && next + NR <= p.n && k1 + kc <= p.k ? NR * (kc / 16) : 0, share = lines / (rows / MR + 1) + 1;
+            i64 i = 0, asked = 0;
+            for (; i + MR <= rows; i += MR) {
+                i64 stop = asked + share < lines ? asked + share : lines;
+                ask(p.w + next * p.lw + k1, p.lw, asked, stop);
+                asked = stop;
+                tile<MR>(x + i * p.lx, p.lx, w, kc, y + i * p.n, p.n, b, cols, first, relu);
+            }
             if (i < rows) rest<MR - 1>(rows - i, x + i * p.lx, p.lx, w, kc, y + i * p.n, p.n, b, cols, first, relu);
+            if (end && p.post > 1) gelu(y, p.n, rows, cols, p.post == 3);
         }
     }
 }
 
-static void multiply(const Problem& p, i64 threads) {
-    i64 worth = 1 + p.m * p.n * p.k / 250000;  // waking a thread takes as long as this many products
+// Several products of one x, on threads that start and end once.
+static void multiply(const Problem* all, i64 count, i64 threads) {
+    i64 m = all[0].m, blocks = (m + MC - 1) / MC, rows = ((m + blocks - 1) / blocks + MR - 1) / MR * MR, total = 0, work = 0, next = 0;
+    for (i64 i = 0; i < count; ++i) {
+        total += (all[i].n + NR - 1) / NR * blocks;
+        work += m * all[i].n * all[i].k;
+    }
+    i64 worth = 1 + work / 250000;  // waking a thread takes as long as this many products
     threads = threads < worth ? threads : worth;
-    i64 panels = (p.n + NR - 1) / NR, blocks = (p.m + MC - 1) / MC;
-    i64 rows = ((p.m + blocks - 1) / blocks + MR - 1) / MR * MR, chunk = panels * blocks / (threads * 6);
-    chunk = chunk < 1 ? 1 : chunk > GROUP ? GROUP : chunk;
-    i64 groups = (panels + chunk - 1) / chunk, total = groups * blocks, next = 0;
     parallel(threads, 1, threads, [&](i64, i64) {
         alignas(64) f32 own[GROUP * (KC + 8) * NR];
-        for (;;) {
-            i64 t = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
-            if (t >= total) return;
-            i64 row0 = t / groups * rows, left = p.m - row0, at = t % groups * chunk;
-            if (left > 0) block(p, row0, left < rows ? left : rows, at * NR, panels - at < chunk ? panels - at : chunk, own);
+        for (;;) {  // panels in groups that get smaller towards the end: the last ones are what threads wait for
+            i64 t = __atomic_load_n(&next, __ATOMIC_RELAXED), take, at, panels;
+            const Problem* p;
+            do {
+                if (t >= total) return;
+                for (p = all, at = t; at >= (panels = (p->n + NR - 1) / NR) * blocks; ++p) at -= panels * blocks;
+                i64 here = panels - at % panels, fair = (total - t) / (threads * 3);
+                take = fair < 1 ? 1 : fair > GROUP ? GROUP : fair;
+                take = take < here ? take : here;
+            } while (!__atomic_compare_exchange_n(&next, &t, t + take, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+            i64 row0 = at / panels * rows, left = p->m - row0;
+            if (left > 0) block(*p, row0, left < rows ? left : rows, at % panels * NR, take, own);
         }
     });
 }
