@@ -1,11 +1,13 @@
 """Sites at run time: order of entries, misses, arming, threads, cost."""
 
 import pickle
+import sys
 import threading
 import timeit
 import types
 
 import pytest
+import torch
 
 from bytejit.dispatch import MISS, Sites, SiteState, chain_maker, compiling, own_exit
 from bytejit.trampoline import rewrite
@@ -231,3 +233,46 @@ def test_cost_of_the_chain():
     chain = chain_maker(2)(entry, None, MISS)
     direct, through = (min(timeit.repeat(lambda: g(1, 2), number=2000, repeat=15)) / 2000 for g in (entry, chain))
     assert through - direct < 400e-9  # 45 ns on a quiet machine
+
+
+def test_nothing_is_compiled_while_a_debugger_follows() -> None:
+    import bytejit
+    files, seen = set(), []
+
+    def follow(frame, event, arg):
+        files.add(frame.f_code.co_filename)
+        return follow
+
+    def f(x):
+        y = x + 1
+        return y * 2
+    fn = bytejit.optimize(lambda gm, ex: seen.append(gm) or gm)(f)
+    x = torch.ones(2)
+    before = sys.gettrace()
+    sys.settrace(follow)
+    try:
+        result = fn(x)
+    finally:
+        sys.settrace(before)
+    assert torch.equal(result, f(x)) and not seen
+    assert not any("/bytejit/tracer/" in name for name in files)
+    assert torch.equal(fn(x), result) and len(seen) == 1
+
+
+def test_nothing_is_compiled_while_builtins_are_replaced() -> None:
+    import builtins
+
+    import bytejit
+    real, seen = builtins.len, []
+
+    def f(x, items):
+        builtins.len = lambda v: real(v) + 10
+        try:
+            n = len(items)
+        finally:
+            builtins.len = real
+        return x * n, len(items)
+    fn = bytejit.optimize(lambda gm, ex: seen.append(gm) or gm)(f)
+    for _ in range(2):
+        got, n = fn(torch.ones(2), [1, 2])
+        assert got.tolist() == [12.0, 12.0] and n == 2 and builtins.len is real

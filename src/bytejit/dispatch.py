@@ -89,6 +89,13 @@ _NEEDED = {name: getattr(builtins, name) for name in (
     "exec object property staticmethod classmethod __import__ __build_class__").split()}
 
 
+def debugged() -> bool:
+    """Whether a debugger follows this thread line by line: it would be shown the compiler's lines. Coverage tools count
+    them, which does no harm."""
+    follows = sys.gettrace()
+    return follows is not None and type(follows).__module__.partition(".")[0] != "coverage"
+
+
 def builtins_replaced(now: dict = vars(builtins), needed: dict = _NEEDED) -> bool:
     """Whether a builtin that the compiler uses is another one now."""
     for name in needed:
@@ -96,6 +103,18 @@ def builtins_replaced(now: dict = vars(builtins), needed: dict = _NEEDED) -> boo
             return True
     return False
 
+
+
+class Around:
+    """In the cell of a loop's head when no site in the loop is armed: goes on in the loop's copy, which has none."""
+
+    __slots__ = ("flat", "copied")
+
+    def __init__(self, flat: int, copied: int) -> None:
+        self.flat, self.copied = flat, copied
+
+    def __call__(self, *args: Any) -> Answer:
+        return args[: self.flat], self.copied
 
 
 class SiteState:
@@ -127,11 +146,13 @@ class SiteState:
 
     @property
     def armed(self) -> bool:
-        """Does reaching the site call anything?"""
-        return bool(self._cell)
+        """Does reaching the site look for an entry?"""
+        return bool(self._cell) and not isinstance(self._cell[0], Around)
 
     def arm(self) -> None:
         """The next call that reaches the site looks for an entry, and compiles one when none fits."""
+        if self.sites is not None:
+            self.sites.wake(self.point.id)
         with self._lock:
             self._cell[:] = [self._dispatcher()]
 
@@ -139,6 +160,20 @@ class SiteState:
         """The site costs nothing from now on. Entries are kept: `arm` brings them back."""
         with self._lock:
             self._cell.clear()
+        if self.sites is not None:
+            self.sites.rest(self.point.id)
+
+    def go_around(self, copied: int) -> None:
+        """Reaching the site goes on in the copy of its loop that has no sites."""
+        with self._lock:
+            if not self._cell and not self.entries:
+                self._cell[:] = [Around(self.flat, copied)]
+
+    def come_back(self) -> None:
+        """Undo `go_around`."""
+        with self._lock:
+            if self._cell and not self.armed:
+                self._cell.clear()
 
     def freeze(self) -> None:
         """No further entries: what fits none of those there runs the original code, without compiling."""
@@ -179,7 +214,7 @@ class SiteState:
         """No entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
         lock = _COMPILING
-        if self.frozen or registry.only_runs() or builtins_replaced() or not lock.acquire(blocking=False):
+        if self.frozen or registry.only_runs() or builtins_replaced() or debugged() or not lock.acquire(blocking=False):
             return self.own(args)
         try:
             self.compiles += 1
@@ -256,10 +291,11 @@ def chain_maker(count: int) -> Callable[[Entry, Callable[..., Answer], Miss], Ca
 class Sites:
     """All sites of one rewritten function, made when first armed."""
 
-    __slots__ = ("rewritten", "compile", "states", "_lock", "_after")
+    __slots__ = ("rewritten", "compile", "states", "_lock", "_after", "_loops")
 
     def __init__(self, rewritten: Rewritten, compile: Compile) -> None:
         self.rewritten, self.compile = rewritten, compile
+        self._loops = {k: loop for loop in rewritten.loops for k in loop.sites}
         self.states: dict[int, SiteState] = {}
         self._lock = threading.Lock()
         self._after: dict[int, tuple[int, ...]] = {}
@@ -287,7 +323,24 @@ class Sites:
         """A site that gave up without entries may be armed again."""
         state = self.states.get(point_id)
         if state is not None and not state.entries and not state.frozen:
+            self.wake(point_id)
             self.states.pop(point_id)
+
+    def rest(self, point_id: int) -> None:
+        """A site went idle: where none is armed in the loop around it, the loop runs as its copy without sites."""
+        loop = self._loops.get(point_id)
+        if loop is None or any(k in self.states and self.states[k].armed for k in loop.sites):
+            return
+        for _, k, copied in loop.heads:
+            if k in self.states:      # one that was never armed may be yet
+                self.states[k].go_around(copied)
+
+    def wake(self, point_id: int) -> None:
+        """A site is about to be armed: the loop around it runs with sites again."""
+        loop = self._loops.get(point_id)
+        for _, k, _ in () if loop is None else loop.heads:
+            if k in self.states:
+                self.states[k].come_back()
 
     def arm_after(self, point_id: int) -> None:
         """Arm the sites that can be reached first from a point on; those that are armed or gave up stay as they are."""
