@@ -132,3 +132,87 @@ def legal(flow: Flow, i: int) -> bool:
     if OPNAME[ins.op] == "RESUME" or (ins.op in CALL_INSIDE and before.op in CALL_PREFIX):
         return False
     return all(slot < 0 or state.must >> slot & 1 for slot in flow.cells)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The parts of a stretch of code from which a jump back is reached, which are written a second time without sites.
+
+    ``inside``: indices of those instructions, in order. ``heads``: (index of a target of a jump back, id of its point, id
+    that an exit uses to go on at that place of the copy). ``sites``: ids of the points with sites among them.
+    """
+
+    inside: tuple[int, ...]
+    heads: tuple[tuple[int, int, int], ...]
+    sites: frozenset[int]
+
+
+MOST_COPIED = 400      # instructions of a loop that is written twice
+
+
+def find_loops(flow: Flow, places: list[tuple[int, Point]]) -> tuple[Loop, ...]:
+    """The outermost loops that can run as a copy without sites: what enters and leaves them finds the same stack."""
+    spans: list[list[int]] = []
+    back = sorted((ins.target, ins.index) for ins in flow.instrs if 0 <= ins.target <= ins.index)
+    for first, last in back:
+        if spans and first <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], last)
+        else:
+            spans.append([first, last])
+    found, number = [], len(places)
+    points = dict(places)
+    for first, last in spans:
+        while last + 1 < len(flow.instrs) and _ends_loop(flow, last + 1):
+            last += 1
+        targets = {target for target, _ in back if first <= target <= last}
+        inside = _circling(flow, first, last, targets)
+        heads = [(i, points[i].id) for i in sorted(targets & inside) if i in points and points[i].site]
+        if not heads or len(inside) > MOST_COPIED or not _can_be_copied(flow, inside):
+            continue
+        numbered = tuple((i, k, number + n) for n, (i, k) in enumerate(heads))
+        number += len(numbered)
+        sites = frozenset(p.id for i, p in places if i in inside and p.site)
+        found.append(Loop(tuple(sorted(inside)), numbered, sites))
+    return tuple(found)
+
+
+def _ends_loop(flow: Flow, i: int) -> bool:
+    """Whether an instruction belongs to the end of the `for` before it."""
+    ins, before = flow.instrs[i], flow.instrs[i - 1]
+    return ins.op in AFTER_LOOP or (before.op in AFTER_LOOP and OPNAME[ins.op] in ("POP_TOP", "POP_ITER"))
+
+
+def _circling(flow: Flow, first: int, last: int, targets: set[int]) -> set[int]:
+    """The instructions of a stretch that lead back to a target, and the ends of its `for`s. No handlers of exceptions:
+    they are entered, and left, among the sites."""
+    before: dict[int, list[int]] = {}
+    for i in range(first, last + 1):
+        for j in flow.next(i):
+            before.setdefault(j, []).append(i)
+    found, work = set(), list(targets)
+    while work:
+        i = work.pop()
+        if i not in found:
+            found.add(i)
+            work.extend(before.get(i, ()))
+    found.update(i for i in range(first, last + 1) if _ends_loop(flow, i))
+    return {i for i in found if flow.states[i] is not None and not flow.states[i].handlers
+            and flow.instrs[i].op != PUSH_EXC_INFO}
+
+
+def _can_be_copied(flow: Flow, inside: set[int]) -> bool:
+    """Whether no generator stops inside, and no method and its object are on the stack when the loop is left: they lie
+    otherwise in the copy than around the sites."""
+    instrs = [flow.instrs[i] for i in inside]
+    if any(ins.op in SENDS or OPNAME[ins.op] in ("RESUME", "YIELD_VALUE", "RETURN_GENERATOR") for ins in instrs):
+        return False
+    head = flow.states[min(inside)].stack
+    left = {ins.target for ins in instrs if ins.target >= 0}
+    left |= {ins.index + 1 for ins in instrs if ins.op not in FINAL}
+    for i in left - inside:
+        there = flow.states[i] if i < len(flow.instrs) else None
+        if there is None or there.handlers or flow.instrs[i].op in AFTER_LOOP:
+            return False
+        if there.stack[:len(head)] != head[:len(there.stack)] or NULL in there.stack[len(head):]:
+            return False
+    return True

@@ -22,7 +22,7 @@ from bytecode.instr import InstrLocation
 from bytejit import blocks
 from bytejit.assembler import Assembler
 from bytejit.blocks import CannotRewrite, Flow, Ins, State, Try
-from bytejit.points import Point, find_points
+from bytejit.points import Loop, Point, find_loops, find_points
 
 __all__ = ["UNBOUND", "CannotRewrite", "Point", "Rewritten", "in_loop", "rewrite", "successor_sites"]
 
@@ -52,6 +52,7 @@ class Rewritten:
     cells: tuple[list, ...]
     by_offset: dict[int, int]
     flow: Flow
+    loops: tuple[Loop, ...] = ()
 
     @property
     def sites(self) -> tuple[Point, ...]:
@@ -79,8 +80,9 @@ def rewrite(code: CodeType, every_point: bool = False) -> Rewritten:
     by_offset = {}
     for index, point in places:
         by_offset[flow.instrs[index].start] = by_offset[flow.instrs[index].offset] = point.id
-    new = Writer(flow, places, cells).write()
-    return Rewritten(new, code, points, cells, by_offset, flow)
+    loops = find_loops(flow, places)
+    new = Writer(flow, places, cells, loops).write()
+    return Rewritten(new, code, points, cells, by_offset, flow, loops)
 
 
 def successor_sites(rewritten: Rewritten, point_id: int) -> tuple[int, ...]:
@@ -142,8 +144,10 @@ SUBSCR, SUBSCR_ARG = (_op("BINARY_SUBSCR"), 0) if _op("BINARY_SUBSCR") >= 0 else
 class Writer:
     """Emits the new code: a list of (opcode, argument or label, location, exception range), then bytes."""
 
-    def __init__(self, flow: Flow, places: list[tuple[int, Point]], cells: tuple[list, ...]) -> None:
+    def __init__(self, flow: Flow, places: list[tuple[int, Point]], cells: tuple[list, ...],
+                 loops: tuple[Loop, ...] = ()) -> None:
         code = flow.code
+        self.loops = loops
         self.flow, self.places, self.cells = flow, places, cells
         self.consts: list = list(code.co_consts)
         self.hidden: list[str] = []
@@ -230,6 +234,8 @@ class Writer:
                 self.bodies[point.id] = self.label()
                 self.place(self.bodies[point.id])
             self._original(ins, heads)
+        for loop in self.loops:
+            self._copy(loop, heads)
         self._late_parts()
         self._tail()
         ranges = {id(t): (t, heads[t.target]) for t in flow.tries}
@@ -252,6 +258,31 @@ class Writer:
             self.emit(op, arg + self.shift)
         else:
             self.emit(op, arg)
+
+    def _copy(self, loop: Loop, heads: list[int]) -> None:
+        """The loop once more as it was, without sites. What leaves it goes on among the sites."""
+        labels = {i: self.label() for i in loop.inside}
+        leaving: dict[int, int] = {}
+        for i in loop.inside:
+            ins = self.flow.instrs[i]
+            self.place(labels[i])
+            self.here, self.guarded = self.where[i], self.flow.caught[i]
+            if ins.target >= 0:
+                there = labels.get(ins.target)
+                self.emit(ins.op, 0, leaving.setdefault(ins.target, self.label()) if there is None else there)
+            elif ins.op in SLOT_USERS and ins.arg >= self.flow.code.co_nlocals:
+                self.emit(ins.op, ins.arg + self.shift)
+            else:
+                self.emit(ins.op, ins.arg)
+            if ins.op not in blocks.FINAL and i + 1 not in labels:
+                self.guarded = None
+                self.emit(BACK, 0, heads[i + 1])
+        self.guarded = None
+        for target, label in leaving.items():
+            self.here = self.where[target]
+            self.place(label)
+            self.emit(BACK, 0, heads[target])
+        self.bodies.update((copied, labels[i]) for i, _, copied in loop.heads)
 
     def _site(self, i: int, point: Point, state: State) -> None:
         """The check, and the call of the dispatcher. The stack is empty while that runs."""
@@ -392,13 +423,15 @@ class Writer:
         self.emit(RETURN)
         self.place(self.dispatch)
         groups: dict[tuple, list[int]] = {}
+        copies = {k: (copied,) for loop in self.loops for _, k, copied in loop.heads}
         for index, point in self.places:
             unsure = tuple(n for n in point.live if n not in point.bound)
-            groups.setdefault((self.flow.states[index].stack, point.live, unsure), []).append(point.id)
+            groups.setdefault((self.flow.states[index].stack, point.live, unsure), []).extend(
+                (point.id, *copies.get(point.id, ())))
         if not groups:
             return
         outer = (len(groups) - 1).bit_length()
-        table: list = [None] * len(self.places)
+        table: list = [None] * (len(self.places) + len(copies))
         for g, members in enumerate(groups.values()):
             inner = (len(members) - 1).bit_length()
             for m, k in enumerate(members):
