@@ -162,8 +162,6 @@ def find_loops(flow: Flow, places: list[tuple[int, Point]]) -> tuple[Loop, ...]:
     found, number = [], len(places)
     points = dict(places)
     for first, last in spans:
-        while last + 1 < len(flow.instrs) and _ends_loop(flow, last + 1):
-            last += 1
         targets = {target for target, _ in back if first <= target <= last}
         inside = _circling(flow, first, last, targets)
         heads = [(i, points[i].id) for i in sorted(targets & inside) if i in points and points[i].site]
@@ -195,7 +193,10 @@ def _circling(flow: Flow, first: int, last: int, targets: set[int]) -> set[int]:
         if i not in found:
             found.add(i)
             work.extend(before.get(i, ()))
-    found.update(i for i in range(first, last + 1) if _ends_loop(flow, i))
+    for target in [flow.instrs[i].target for i in found]:
+        while 0 <= target < len(flow.instrs) and _ends_loop(flow, target):
+            found.add(target)
+            target += 1
     return {i for i in found if flow.states[i] is not None and not flow.states[i].handlers
             and flow.instrs[i].op != PUSH_EXC_INFO}
 

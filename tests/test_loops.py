@@ -1,0 +1,131 @@
+"""Loops without tensor work run as their copies without sites; work that comes later is found all the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bytejit
+from bytejit import dispatch, pipeline
+from bytejit.tracer import tracer as limits
+
+
+@pytest.fixture(autouse=True)
+def short_loops(monkeypatch):
+    monkeypatch.setattr(limits, "LONG_LOOP", 20)
+    bytejit.reset()
+
+
+def states(f):
+    return f.__dict__[pipeline._HANDLE].function.sites.states.values()
+
+
+def going_around(f) -> int:
+    return sum(bool(s._cell) and isinstance(s._cell[0], dispatch.Around) for s in states(f))
+
+
+def total(x, n):
+    x = x + 1
+    s = 0
+    for i in range(n):
+        s += i & 3
+    return x * s
+
+
+def nested(x, n):
+    out = []
+    for i in range(n):
+        j = 0
+        while j < 3:
+            if i % 7 == 6:
+                break
+            j += 1
+        else:
+            out.append(i)
+    return x + len(out)
+
+
+def guarded(x, n):
+    bad = 0
+    for i in range(n):
+        try:
+            if i % 3 == 0:
+                raise ValueError(i)
+        except ValueError:
+            bad += 1
+        finally:
+            bad += 2
+    return x - bad
+
+
+def leaves(x, n):
+    for i in range(10 ** 6):
+        if i * i > n:
+            return x * i
+    return x
+
+
+@pytest.mark.parametrize("fn", [total, nested, guarded, leaves])
+def test_results_and_copies(fn):
+    f, x = bytejit.compile(fn, backend="eager"), torch.arange(3.0)
+    for n in (500, 500, 500, 400, 501, 3, 0):
+        assert torch.equal(f(x, n), fn(x, n))
+    assert going_around(f)
+
+
+def mixed(xs):
+    total = 0
+    for x in xs:
+        total = total + x * 2
+    return total
+
+
+def test_tensors_that_come_after_numbers_are_compiled():
+    f = bytejit.compile(mixed, backend="eager")
+    for _ in range(3):
+        assert f([1] * 100) == 200
+    before = bytejit.counters.total("graphs")
+    xs = [torch.ones(2)] * 5
+    for _ in range(6):
+        assert torch.equal(f(xs), mixed(xs))
+    assert bytejit.counters.total("graphs") > before
+    assert f([1] * 100) == 200
+
+
+def test_work_in_a_loop_keeps_its_sites():
+    def f(x, n):
+        for _ in range(n):
+            x = torch.sin(x)
+            if x.sum() > 100:
+                break
+        return x
+    g, x = bytejit.compile(f, backend="eager"), torch.ones(3)
+    for _ in range(3):
+        assert torch.equal(g(x, 30), f(x, 30))
+    assert not going_around(g)
+
+
+def test_reset_brings_the_sites_back():
+    f, x = bytejit.compile(total, backend="eager"), torch.ones(2)
+    for _ in range(2):
+        f(x, 500)
+    assert going_around(f)
+    bytejit.reset()
+    assert not going_around(f)
+    assert torch.equal(f(x, 500), total(x, 500))
+
+
+def test_conditions_on_a_size_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(limits, "LONG_LOOP", 10 ** 6)
+
+    def f(x, n):
+        i = s = 0
+        while i < n:
+            s += i % 3
+            i += 1
+        return x + s
+    g, x = bytejit.compile(f, backend="eager", dynamic=True), torch.ones(2)
+    for n in (3000, 3001, 2000):
+        assert torch.equal(g(x, n), f(x, n))
+
+
