@@ -174,3 +174,59 @@ def test_products_of_one_operand_in_one_call(own):
     assert [t.shape for t in got] == [(2, 70, 40), (2, 70, 17), (2, 70, 300), (2, 70, 1)]
     for y, w, b in zip(got, ws, bs):
         torch.testing.assert_close(y, F.linear(x, w, b), rtol=1e-5, atol=1e-4)
+
+
+class Clock:
+    """Seconds that only `spend` moves."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def spend(self, times):
+        """A candidate's call that takes these seconds in turn, the last ones over and over."""
+        left = list(times)
+
+        def call(x):
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+            return x
+        return call
+
+
+def test_one_lucky_run_does_not_replace_the_default():
+    clock = Clock()
+    lucky = [0.002] * 4 + [0.0001] + [0.002] * 99
+    choice = Tuner(clock=clock).choose("op", [X], [Candidate("default", clock.spend([0.001])),
+                                                   Candidate("lucky", clock.spend(lucky))])
+    assert choice.name == "default"
+    # clearly faster, and steadily: it wins in few rounds
+    before = clock.now
+    choice = Tuner(clock=clock).choose("op", [X], [Candidate("default", clock.spend([0.001])),
+                                                   Candidate("fast", clock.spend([0.0008]))])
+    assert choice.name == "fast" and choice.sure and clock.now - before < 0.015
+
+
+def test_a_disturbed_choice_is_not_sure_and_is_timed_again(tmp_path):
+    clock, noise = Clock(), [0.001 * 1.3 ** i for i in range(40)]
+    names = [Candidate("default", clock.spend(noise)), Candidate("other", clock.spend([2 * t for t in noise]))]
+    store = json_cache("choices", tmp_path)
+    tuner = Tuner(store, clock=clock)
+    first = tuner.choose("op", [X], names)
+    assert first.name == "default" and not first.sure and tuner.spent < 0.6
+    tuner.save()
+    quiet = [Candidate("default", clock.spend([0.001])), Candidate("other", clock.spend([0.0007]))]
+    assert Tuner(store, enabled=False, clock=clock).choose("op", [X], quiet) == first
+    again = Tuner(store, clock=clock)
+    second = again.choose("op", [X], quiet)
+    assert second.name == "other" and second.sure and second.tries == 2
+    again.save()
+    assert Tuner(store, clock=clock).choose("op", [X], names) == second
+
+
+def test_a_candidate_within_the_margin_loses():
+    clock = Clock()
+    choice = Tuner(clock=clock).choose("op", [X], [Candidate("default", clock.spend([0.00100])),
+                                                   Candidate("other", clock.spend([0.00097]))])
+    assert choice.name == "default" and choice.sure

@@ -1,9 +1,11 @@
 """Timed choice between libraries: which of several equal calls is fastest for these shapes, on this machine.
 
-A choice is made once per operation, operand specs, thread count and machine; it is kept in memory and, through a store,
-on disk. What decides is the least time of a few alternating runs: other processes only ever make a run slower.
-Two processes that tune at once still find a right order most of the time, and the record says how far apart the
-candidates were; a candidate must beat the default by `MARGIN` to replace it, so that noise alone changes nothing.
+A choice is made once per operation, operand specs, thread count and machine; it is kept in memory and, through a
+store, on disk. Other processes only ever make a run slower, so the least time of interleaved runs is compared; but one
+lucky run proves nothing on a busy machine. So a candidate replaces the default only when its least time is less by
+`MARGIN` and it was the faster one in `WINS` of the rounds; rounds go on while the least times have not been met twice,
+as long as the budget lasts. A choice whose times were never met twice is not sure: it is kept, and timed again by
+later compilations, `TRIES` times at most.
 """
 
 from __future__ import annotations
@@ -19,9 +21,15 @@ import torch
 from ..spec import Spec
 
 MARGIN = 0.95            # a candidate replaces the default when it needs less than this part of its time
-ROUNDS = 5               # timed runs a candidate, at most
-BUDGET = 0.030           # seconds a choice, after which no further round starts
-DROP = 1.4               # a candidate this much slower than the best after a round is not run again
+WINS = 0.65              # and was faster than it in this part of the rounds
+ROUNDS = 5               # timed runs a candidate, when they agree
+NEAR = 1.10              # the second least time within this of the least: the least was no accident
+BUDGET = 0.030           # seconds a choice, after which no further round starts when the runs agree
+PATIENCE = 0.150         # the same when they do not
+TOTAL = 1.0              # seconds of one compilation; from then on no choice gets more than BUDGET
+AGAIN = 0.3              # seconds of one compilation that may go into timing again what an earlier one was not sure of
+TRIES = 4                # measurements of one choice, at most
+DROP = 1.4               # a candidate this much slower than the best after two rounds is not run again
 LONG = 0.003             # seconds of a call from which on warming up is a small part of it
 ARENA = 48 << 20         # bytes that cold operands are cut from: more than the last-level cache gives one process
 
@@ -29,16 +37,19 @@ ARENA = 48 << 20         # bytes that cold operands are cut from: more than the 
 @dataclass(frozen=True)
 class Choice:
     """The outcome: name of the fastest candidate, strides of its result, seconds of each candidate (absent: it
-    raised)."""
+    raised). sure: the times that decided were met twice; tries: measurements that went into it."""
 
     name: str
     stride: tuple[int, ...]
     seconds: dict[str, float]
     errors: dict[str, str]
+    sure: bool = True
+    tries: int = 1
 
     def __repr__(self) -> str:
         times = " ".join(f"{n}={s * 1e6:.0f}us" for n, s in sorted(self.seconds.items(), key=lambda kv: kv[1]))
-        return f"choice {self.name}: {times}" + (f" failed: {' '.join(sorted(self.errors))}" if self.errors else "")
+        unsure = "" if self.sure else f" (not sure after {self.tries})"
+        return f"choice {self.name}{unsure}: {times}" + (f" failed: {' '.join(sorted(self.errors))}" if self.errors else "")
 
 
 @dataclass(frozen=True)
@@ -74,17 +85,20 @@ class Tuner:
     takes the default.
 
     `threads` is part of the key: torch's own thread count while tuning must equal it. Time spent is in `spent`
-    (seconds).
+    (seconds of `clock`).
     """
 
-    def __init__(self, store: Store | None = None, enabled: bool = True, threads: int | None = None) -> None:
+    def __init__(self, store: Store | None = None, enabled: bool = True, threads: int | None = None,
+                 clock: Callable[[], float] = time.perf_counter) -> None:
         self.store = store
         self.enabled = enabled
         self.threads = threads or torch.get_num_threads()
         self.machine = machine()
         self.known: dict[str, object] | None = None
         self.fresh: dict[str, object] = {}
+        self.clock = clock
         self.spent = 0.0
+        self.again = 0.0
         self._arena: torch.Tensor | None = None
         self._offset = 0
 
@@ -105,16 +119,26 @@ class Tuner:
         key = f"{self.machine}|{self.threads} threads|{op} {attrs}|{list(specs)}|{','.join(c.name for c in candidates)}"
         if self.known is None:
             self.known = dict(self.store.load()) if self.store is not None else {}
-        found = self.known.get(key)
-        if isinstance(found, dict) and found.get("name") in {c.name for c in candidates}:
-            return Choice(found["name"], tuple(found["stride"]), found["seconds"], found["errors"])
+        found = self._recall(key, candidates)
+        if found is not None and (found.sure or found.tries >= TRIES or not self.enabled or self.again > AGAIN):
+            return found
         if not self.enabled:
             return None
-        start = time.perf_counter()
-        choice = self._time(specs, candidates, frozenset(cold))
-        self.spent += time.perf_counter() - start
+        start = self.clock()
+        choice = self._time(specs, candidates, frozenset(cold), found)
+        took = self.clock() - start
+        self.spent += took
+        self.again += took if found is not None else 0.0
         self.known[key] = self.fresh[key] = asdict(choice)
         return choice
+
+    def _recall(self, key: str, candidates: Sequence[Candidate]) -> Choice | None:
+        """What is known of a choice; one without a word on how sure it is comes from an older version: it is not."""
+        found = self.known.get(key)
+        if not isinstance(found, dict) or found.get("name") not in {c.name for c in candidates}:
+            return None
+        return Choice(found["name"], tuple(found["stride"]), found["seconds"], found["errors"],
+                      found.get("sure", False), found.get("tries", 1))
 
     def save(self) -> None:
         """Write the choices made since the last save, and give the timing buffer back."""
@@ -123,16 +147,17 @@ class Tuner:
             self.store.merge(self.fresh)
         self.fresh = {}
 
-    def _time(self, specs: Sequence[Spec], candidates: Sequence[Candidate], cold: frozenset[int]) -> Choice:
+    def _time(self, specs: Sequence[Spec], candidates: Sequence[Candidate], cold: frozenset[int],
+              earlier: Choice | None = None) -> Choice:
         sets = self._operands(specs, cold)
         ready, strides, errors, first = {}, {}, {}, {}
         with torch.no_grad():
             for candidate in candidates:
                 try:
                     runs = [candidate.prepare(*s) for s in sets] if candidate.prepare else sets
-                    start = time.perf_counter()
+                    start = self.clock()
                     strides[candidate.name] = tuple(candidate.call(*runs[-1]).stride())
-                    first[candidate.name] = time.perf_counter() - start
+                    first[candidate.name] = self.clock() - start
                 except (RuntimeError, NotImplementedError) as error:
                     if candidate is candidates[0]:
                         raise
@@ -140,38 +165,33 @@ class Tuner:
                     errors[candidate.name] = str(error).split("\n")[0][:200]
                     continue
                 ready[candidate.name] = (candidate.call, runs)
-            seconds = self._rounds(ready, first)
-        default = candidates[0].name
-        best = min(seconds, key=seconds.__getitem__)
-        name = best if seconds[best] < MARGIN * seconds[default] else default
-        return Choice(name, strides[name], seconds, errors)
+            samples = self._rounds(ready, first, candidates[0].name)
+        return _decide(samples, candidates[0].name, strides, errors, earlier)
 
-    @staticmethod
-    def _rounds(ready: Mapping[str, tuple], first: Mapping[str, float]) -> dict[str, float]:
-        """Least seconds of each. A run longer than LONG needs no warming: its first time counts, and those far
-        behind are out."""
-        seconds = dict.fromkeys(ready, float("inf"))
-        stop = time.perf_counter() + BUDGET
-        active = list(ready)
-        if min(first.values()) > LONG:
-            seconds = dict(first)
-            active = [n for n in active if first[n] <= DROP * min(first.values())]
-            if len(active) == 1:
-                return seconds
-        for turn in range(ROUNDS):
-            for name in active:
+    def _rounds(self, ready: Mapping[str, tuple], first: Mapping[str, float], default: str) -> dict[str, list[float]]:
+        """Seconds of each run, a number a round. A run longer than LONG needs no warming: its first time counts."""
+        samples: dict[str, list[float]] = {n: [first[n]] if min(first.values()) > LONG else [] for n in ready}
+        begin = self.clock()
+        patient = begin + (PATIENCE if self.spent < TOTAL else BUDGET)
+        active, turn = list(ready), 0
+        while len(active) > 1:
+            for name in active if turn % 2 == 0 else active[::-1]:
                 call, runs = ready[name]
                 operands = runs[turn % len(runs)]
-                start = time.perf_counter()
+                start = self.clock()
                 call(*operands)
-                seconds[name] = min(seconds[name], time.perf_counter() - start)
-            # of short runs two rounds at least: the first pays for pages and code that the later ones find warm
-            if turn > 0 or min(seconds.values()) > LONG:
-                least = min(seconds.values())
-                active = [n for n in active if seconds[n] <= DROP * least]
-                if len(active) == 1 or time.perf_counter() > stop:
-                    break
-        return seconds
+                samples[name].append(self.clock() - start)
+            turn += 1
+            done = min(map(len, (samples[n] for n in active)))
+            if done < 2:
+                continue
+            least = min(min(samples[n]) for n in active)
+            active = [n for n in active if n == default or min(samples[n]) <= DROP * least]
+            best = min(active, key=lambda n: min(samples[n]))
+            now = self.clock()
+            if now > patient or (_met(samples[best]) and _met(samples[default]) and (done >= ROUNDS or now > begin + BUDGET)):
+                break
+        return samples
 
     def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
         size = sum(_bytes(specs[i]) for i in cold)
@@ -192,6 +212,27 @@ class Tuner:
         piece = self._arena[self._offset:self._offset + need].view(spec.dtype)
         self._offset += need
         return piece.as_strided(spec.shape, spec.stride)
+
+
+def _met(samples: Sequence[float]) -> bool:
+    """Whether the least time was met a second time."""
+    low = sorted(samples)[:2]
+    return len(low) == 2 and low[1] <= NEAR * low[0]
+
+
+def _decide(samples: Mapping[str, list[float]], default: str, strides: Mapping[str, tuple[int, ...]], errors: dict[str, str],
+            earlier: Choice | None) -> Choice:
+    """The choice from the runs of all rounds, the least times of an earlier, unsure measurement taken into account."""
+    seconds = {n: min(t) for n, t in samples.items() if t} or {default: 0.0}
+    sure = len(samples) == 1 or all(_met(t) for n, t in samples.items() if n in (default, min(seconds, key=seconds.__getitem__)))
+    if earlier is not None and not sure:
+        seconds = {n: min(s, earlier.seconds.get(n, s)) for n, s in seconds.items()}
+    best = min(seconds, key=seconds.__getitem__)
+    pairs = list(zip(samples[best], samples[default], strict=False))
+    wins = sum(a < b for a, b in pairs)
+    better = seconds[best] < MARGIN * seconds[default] and wins >= WINS * len(pairs)
+    return Choice(best if better else default, strides[best if better else default], seconds, errors, sure,
+                  1 if earlier is None else earlier.tries + 1)
 
 
 def _bytes(spec: Spec) -> int:
