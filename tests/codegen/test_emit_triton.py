@@ -26,7 +26,7 @@ PROGRAMS = {
     "broadcast": (lambda x, y, z: x * y + z, (r(40, 1, 7), r(9, 1), r(7))),
     "softmax": (lambda x: x.softmax(-1), (r(64, 131),)),
     "softmax_short": (lambda x: x.softmax(-1), (r(300, 5),)),
-    "softmax_looped": (lambda x: x.softmax(-1), (r(16, 20000),)),
+    "softmax_looped": (lambda x: x.softmax(-1), (r(16, 40000),)),
     "softmax_split": (lambda x: x.softmax(-1), (r(16, 33000),)),
     "softmax_columns": (lambda x: x.softmax(0), (r(30, 70),)),
     "softmax_long_columns": (lambda x: x.softmax(0), (r(700, 70),)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -13,7 +14,8 @@ import interp
 import torch
 
 from bytejit.codegen import index as ix
-from bytejit.codegen.loops import DTYPES, ExternCall, Plan, View
+from bytejit.codegen.emit_common import symbol_atoms
+from bytejit.codegen.loops import DTYPES, Call, ExternCall, Plan, View
 from bytejit.codegen.triton_source import POINTERS, Launch, TritonSource
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,9 +44,9 @@ def number(x: Any, symbols: dict[str, int]) -> int:
     for atom, c in x.terms:
         kind = type(atom)
         if kind is ix.Sym:
-            value = symbols[atom.parts[0]]
+            value = symbols[atom.parts[0]] if atom.parts[0] in symbols else eval(atom.text, {"math": math}, symbols)
         elif kind is ix.Prod:
-            value = number(ix.index(atom.parts[0]), symbols) * number(ix.index(atom.parts[1]), symbols)
+            value = math.prod(number(ix.index(p), symbols) for p in atom.parts)
         else:
             a, b = (number(ix.index(p), symbols) for p in atom.parts)
             value = a // b if kind is ix.Div else a % b
@@ -93,7 +95,10 @@ def launch(made: Any, one: Launch, memory: dict[str, torch.Tensor], scratch: tor
 def run(plan: Plan, source: TritonSource, inputs: list[torch.Tensor], symbols: dict[str, int] | None = None,
         configs: Any = None) -> tuple[list[Any], int]:
     """The flat outputs and the fault. inputs lie on DEVICE. configs(launch): another configuration than the first."""
-    symbols = symbols or {}
+    symbols = dict(symbols or {})
+    for step in plan.steps:                        # symbols that are computed from others
+        for name, atom in (symbol_atoms(step.kernel) if isinstance(step, Call) else {}).items():
+            symbols.setdefault(name, number(ix.index(atom), symbols))
     made = module(source.text)
     memory = memory_of(plan, inputs, symbols)
     size = -(-(number(source.scratch, symbols) + SCRATCH_SLACK) // 64) * 64

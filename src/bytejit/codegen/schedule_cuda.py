@@ -38,13 +38,14 @@ from bytejit.codegen.schedule import (
 )
 from bytejit.codegen.simplify import Rewriter, kernel_roots, loads, points
 
-PERSISTENT = 16384        # elements of a tile that registers hold, over all values that live from pass to pass
+PERSISTENT = 32768        # elements of a tile that registers hold, over all values that live from pass to pass
 ROW = 512                 # elements of a row from which a program takes one row only
 TILE = 2048               # elements of a program's tile
 LOOP = 2048               # elements of one turn of a loop
 COLUMNS = 64              # columns of a tile whose rows walk memory: two cache lines of f32
 LONG = 32768              # elements a program may reduce before a split pays for its launches
-MOST_WARPS = 16
+MOST_WARPS = 32
+WIDE_LOOP = 8192, 32      # elements of a turn, warps, where passes read a long row again: few rows at a time stay in L2
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def schedule_cuda(loops: Loops, target: Target) -> Plan:
         for name in {*reads(step), *writes(step)}:
             needed[name] = needed.get(name, 0) + 1
     own = frozenset(n for n, b in loops.buffers.items() if b.kind == "temp" and needed.get(n, 0) < 2)
-    plan = schedule(loops, target, memory, partial(schedule_kernel, offsets=memory.offsets, own=own))
+    plan = schedule(loops, target, memory, partial(schedule_kernel, offsets=memory.offsets, slots=memory.slots, own=own))
     return replace(plan, steps=tuple(_touched(s, plan.buffers) if isinstance(s, Call) else s for s in plan.steps))
 
 
@@ -96,9 +97,9 @@ def _touched(call: Call, buffers: dict[str, Buffer]) -> Call:
 
 
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target,
-                    offsets: dict[str, int] | None = None,
+                    offsets: dict[str, int] | None = None, slots: dict[str, int] | None = None,
                     own: frozenset[str] = frozenset()) -> tuple[Kernel, CudaSchedule]:
-    """The kernel in its final loops, and how they run. offsets: as in `Plan`; own: temps that no other kernel touches:
+    """The kernel in its final loops, and how they run. offsets, slots: as in `Plan`; own: temps that no other kernel touches:
     they need no memory where the kernel has their values."""
     k = flatten(k, buffers, cons)
     k = collapse(k, cons) if flexible(k) else collapse_rows(k, cons)
@@ -114,7 +115,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
             return k, CudaSchedule("tiles", squares(k.passes[0]), wide=wide)
         return k, CudaSchedule("points", stretches(n, narrowest(k, buffers), target), wide=wide)
     k = rename(one_order(order_rows(k)), cons)
-    return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, buffers, own))
+    return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, slots or {}, buffers, own))
 
 
 # ---- axes ---------------------------------------------------------------------------------------------------------
@@ -184,13 +185,14 @@ def power(n: int) -> int:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Whether two buffers of a plan may share bytes. offsets: as in `Plan`; own: the kernel's own temps."""
+    """Whether two buffers of a plan may share bytes. offsets, slots: as in `Plan`; own: the kernel's own temps."""
     offsets: dict[str, int]
+    slots: dict[str, int]
     buffers: dict[str, Buffer]
     own: frozenset[str] = frozenset()
 
     def __call__(self, a: str, b: str) -> bool:
-        if a == b:
+        if a == b or a in self.slots and self.slots[a] == self.slots.get(b):
             return True
         if a not in self.offsets or b not in self.offsets:
             return False
@@ -282,7 +284,7 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
         tiles = row_tiles(rows, longest, target)
         return near, CudaSchedule("rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces,
                                   barriers(near, overlap))
-    if sized and column and power(longest) * 16 * kept(near) <= PERSISTENT // 2 and (many or longest <= 64):
+    if sized and column and power(longest) * 16 * kept(near) <= PERSISTENT // 4 and (many or longest <= 64):
         tiles = column_tiles(rows, longest, target)
         return near, CudaSchedule("rows", blocks(tiles, spaces), False, False, wide, 1, spaces, barriers(near, overlap))
     k = forward(k, buffers, cons, True, overlap)
@@ -292,11 +294,11 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
     programs = -(-rows // x)
     if known(k.axes) and sized and work >= LONG and programs < target.threads and can_split(k, buffers):
         parts = min(-(-4 * target.threads // programs), -(-work // (LONG // 4)), 1024)
-        tiles = looped_tiles(x, -(-longest // parts))
+        tiles = looped_tiles(x, -(-longest // parts), False)
         return k, CudaSchedule("split", blocks(tiles, spaces, True), x == 1, True, wide, parts, spaces)
     while column and x > 16 and -(-rows // x) < 2 * target.threads:
         x //= 2
-    tiles = looped_tiles(x, longest)
+    tiles = looped_tiles(x, longest, x == 1 and sum(bool(p.axes) for p in k.passes) > 1)
     return k, CudaSchedule("rows", blocks(tiles, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
 
 
@@ -308,7 +310,7 @@ def row_tiles(rows: int, longest: int, target: Target) -> list[tuple[int, int]]:
         x = max(1, min(TILE // r, power(rows)))
         while x > 1 and -(-rows // x) < 2 * target.threads:
             x //= 2
-    warps = max(1, min(MOST_WARPS, x * r // 512))
+    warps = max(1, min(MOST_WARPS, x * r // (256 if x > 1 or r <= 1024 else 512)))
     out = [(x, warps), (x, max(1, warps // 2)), (x, min(MOST_WARPS, warps * 2))]
     return list(dict.fromkeys(out + ([(x * 2, warps)] if x > 1 else [])))
 
@@ -320,14 +322,14 @@ def column_tiles(rows: int, longest: int, target: Target) -> list[tuple[int, int
     while x > 16 and -(-rows // x) < 2 * target.threads:
         x //= 2
     x = min(x, power(rows))
-    warps = max(1, min(MOST_WARPS, x * r // 512))
+    warps = max(1, min(MOST_WARPS, x * r // 1024))
     return list(dict.fromkeys([(x, warps), (max(1, x // 2), max(1, warps // 2)), (x, min(MOST_WARPS, warps * 2))]))
 
 
-def looped_tiles(x: int, longest: int) -> list[tuple[int, int, int]]:
-    """(rows, warps, inner points a turn) of loops."""
+def looped_tiles(x: int, longest: int, again: bool) -> list[tuple[int, int, int]]:
+    """(rows, warps, inner points a turn) of loops. again: later passes read the row again."""
     out = []
-    for size, warps in ((LOOP, 8), (2 * LOOP, 16), (LOOP // 2, 4)):
+    for size, warps in ((WIDE_LOOP,) if again else ()) + ((LOOP, 8), (2 * LOOP, 16), (LOOP // 2, 4)):
         r = max(1, min(power(longest), size // x))
         out.append((x, max(1, min(warps, x * r // 128)), r))
     return list(dict.fromkeys(out))
