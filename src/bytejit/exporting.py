@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from .errors import Unsupported
 from .inspection import Region, recording
+from .source import TensorSize, TensorStride
 from .where import where_of_function
 
 
@@ -49,6 +50,9 @@ def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, aten
     if changed:
         raise Unsupported(f"the function changes {changed[0]}", place, "a graph holds tensor operations only",
                           "return the new value, and store it outside of the exported function")
+    if any(region.trace.sizes_leave for region in record.regions):
+        raise Unsupported("the function returns a size that is symbolic", place, "a graph returns tensors and constants",
+                          "return tensors only, or export with dynamic=False")
     builder = Builder(args, kwargs, names_of(compiled, args, kwargs))
     region = next((r for r in record.regions if r.graph is not None), None)
     outputs: dict[int, torch.fx.Node] = {}
@@ -78,12 +82,13 @@ class Builder:
         self.leaves, self.in_spec = pytree.tree_flatten((args, kwargs))
         self.names, self.out_spec = names, None
         self.graph, self.root = torch.fx.Graph(), torch.nn.Module()
+        self.labels: dict[str, torch.fx.Node] = {}
         self.nodes: dict[int, torch.fx.Node] = {}       # id of a tensor -> the node that stands for it
         self.kept: list[object] = []                    # so that the ids stay their own
         per_argument = [len(pytree.tree_leaves(a)) for a in (*args, *kwargs.values())]
         labels = [name if n == 1 else f"{name}_{i}" for name, n in zip(names, per_argument) for i in range(n)]
         for leaf, label in zip(self.leaves, labels):
-            node = self.graph.placeholder(label)
+            node = self.labels[label] = self.graph.placeholder(label)
             if isinstance(leaf, torch.Tensor):
                 self.nodes.setdefault(id(leaf), node)
 
@@ -107,10 +112,27 @@ class Builder:
 
     def graph_of(self, region: Region, capture: Capture, aten_graph: bool) -> dict[int, torch.fx.Node]:
         """Copy the traced graph. Returns the nodes of its outputs by the ids of the tensors that the call returned."""
-        inputs = [self.attribute(t, s.name()) for t, s in zip(capture.inputs, region.trace.inputs)]
+        inputs = self.inputs_of(region, capture)
         made = self.aten(region, inputs) if aten_graph else self.copy(region.graph.graph, inputs)
         self.kept.append(capture.outputs)
         return {id(t): node for t, node in zip(capture.outputs, made)}
+
+    def inputs_of(self, region: Region, capture: Capture) -> list[torch.fx.Node]:
+        """The nodes that stand for the traced graph's inputs. A symbol is a tensor's size, or an argument."""
+        given = dict(zip(region.trace.inputs, capture.inputs))
+        made = []
+        for source, value in given.items():
+            if isinstance(value, torch.Tensor):
+                made.append(self.attribute(value, source.name()))
+            elif isinstance(source, (TensorSize, TensorStride)):
+                base = self.attribute(given[source.base], source.base.name())
+                made.append(self.graph.call_method("size" if type(source) is TensorSize else "stride", (base, source.dim)))
+            elif source.name() in self.labels:
+                made.append(self.labels[source.name()])
+            else:
+                raise Unsupported(f"{source.name()} is symbolic and no argument", region.where,
+                                  "a graph takes its arguments only", "export with dynamic=False")
+        return made
 
     def copy(self, graph: torch.fx.Graph, inputs: Sequence[torch.fx.Node]) -> Sequence[torch.fx.Node]:
         """Append the calls of a graph. Returns the nodes that it outputs."""

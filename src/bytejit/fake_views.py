@@ -10,8 +10,10 @@ from .fake_rows import (
     Meta,
     NeedsMeta,
     channels_last_stride,
+    differ,
     is_contiguous,
     is_dense,
+    is_one,
     new,
     numel,
     permuted_stride,
@@ -21,6 +23,7 @@ from .fake_rows import (
     wrap_dim,
 )
 from .spec import contiguous_stride
+from .symbols import hint
 
 _Tensor = torch.Tensor
 
@@ -75,8 +78,9 @@ def viewed_stride(old_shape: tuple, old_stride: tuple, shape: tuple) -> tuple | 
     elements = viewed = 1
     for dim in range(len(old_shape) - 1, -1, -1):
         elements = elements * old_shape[dim]
-        if dim == 0 or (old_shape[dim - 1] != 1 and old_stride[dim - 1] != elements * chunk):
-            while at >= 0 and (viewed < elements or shape[at] == 1):
+        # how dims are grouped is the hints' choice; that a group's sizes match is asked
+        if dim == 0 or (differ(old_stride[dim - 1], elements * chunk) and old_shape[dim - 1] != 1):
+            while at >= 0 and (hint(viewed) < hint(elements) or is_one(shape[at])):
                 stride[at] = viewed * chunk
                 viewed = viewed * shape[at]
                 at -= 1

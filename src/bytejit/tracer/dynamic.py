@@ -59,6 +59,7 @@ class Symbols:
     def start_symbols(self, dynamic: Dynamic) -> None:
         """No symbols yet."""
         self.dynamic, self.env = dynamic, None
+        self.sizes_leave = False                    # whether a symbolic number leaves the region
         self.manner: Manner | None = None           # of the operation inferred last
         self.symbols: dict[Source, Feed] = {}
         self.sources: dict[Any, Source] = {}                # sympy symbol -> its source

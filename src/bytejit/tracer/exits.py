@@ -127,6 +127,7 @@ class Rebuild:
 
     def known(self, v: Known) -> str:
         if type(v) is SymVar:
+            self.t.sizes_leave = True
             return self.at.source(v.source) if v.source is not None else f"({self.t.number_text(v.value, self.at)})"
         obj = v.obj
         if type(obj) in (int, str, bytes, bool) or obj is None or obj is Ellipsis:

@@ -43,6 +43,7 @@ class Trace:
     needs_grad: bool = False
     written: tuple[int, ...] = ()     # inputs whose storage the graph writes
     restore: tuple = ()               # (setter, args): torch's global state as it was at the start
+    sizes_leave: bool = False         # whether a symbolic number is returned, or left where someone else sees it
     settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
     by_value: bool = False              # values of tensors among the arguments were taken as constants
     effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
@@ -124,7 +125,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
-                 by_value=t.by_value, effects=effects_of(t), settle=lambda: t.settle(t.guards))
+                 by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave, settle=lambda: t.settle(t.guards))
 
 
 def effects_of(t: Tracer) -> tuple[str, ...]:
