@@ -13,7 +13,7 @@ endif
 ARGS  ?=
 export PYTHONPATH := src
 
-.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch fuzz clean
+.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs fuzz clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ bench-compile: $(READY)   ## cold and warm compile seconds, in fresh processes
 
 bench-dispatch: $(READY)  ## microseconds of a call beyond its kernels
 	$(PY) benchmarks/bench_dispatch.py $(ARGS)
+
+bench-costs: $(READY)     ## capture beside torch.compile's, breaks at every line, plain loops, the import
+	$(PY) benchmarks/bench_costs.py $(ARGS)
 
 fuzz: $(READY)   ## 10,000 random programs against eager; ARGS="--count 500 --seed 7"
 	$(PY) -m tests.fuzz --count 10000 $(ARGS)

@@ -46,7 +46,8 @@ def measure(case: str, compiler: str, device: str) -> dict[str, float]:
 def fresh(case: str, compiler: str, device: str, cache: str) -> dict[str, float]:
     """`measure` in a fresh process with one cache folder. Raises: RuntimeError with its output when it fails."""
     env = {
-        **os.environ,
+        # modules are compiled once, as in an installation
+        **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
         "PYTHONPATH": str(ROOT / "src"),
         "BYTEJIT_SUPPRESS_ERRORS": "0",  # a fault would time the original code
         "BYTEJIT_CACHE_DIR": f"{cache}/b",
