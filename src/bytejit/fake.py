@@ -383,6 +383,10 @@ def through_meta(func, args: tuple, kwargs: dict):
 
         if func.name() in ("aten::index.Tensor", "aten::repeat_interleave.Tensor"):
             check_known_count(func, args, kwargs)
+        if func is torch.ops.aten.as_strided_.default:
+            x, size, stride, *offset = (*args, *kwargs.values())
+            reshape_in_place(x, tuple(size), tuple(stride), x.m.offset if not offset or offset[0] is None else offset[0])
+            return x
         ways = Ways(Fake, make, FakeMode, through_kernel, (DataDependent, NoFake))
         return through_reference(func, args, kwargs, ways)
     return through_kernel(func, args, kwargs)

@@ -61,6 +61,8 @@ ROWS = {
     "batch_norm_train": (lambda x: F.batch_norm(x, None, None, training=True), lambda a, b: (r(a, 4, b, b),), (IMAGE,)),
     "pool": (lambda x: F.max_pool2d(x, 2, 1), lambda a, b: (r(a, 2, b, b),), (IMAGE,)),
     "pool_all": (lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), lambda a, b: (r(a, 3, b, b),), (IMAGE,)),
+    "pool_all_inner": (lambda x: F.adaptive_avg_pool2d((x + 1).to(memory_format=torch.channels_last), 1).flatten(1),
+                       lambda a, b: (r(a, 3, b, b),), (IMAGE,)),
     "arg": (lambda x: (x.argmax(1), x.argmin(0), x.max(1).values), lambda a, b: (r(a, b),), (AB,)),
     "embedding": (lambda i, w: F.embedding(i, w) * 2, lambda a, b: (torch.randint(0, 30, (a, b)), r(30, 16)), (AB, ())),
     "gather": (lambda x, i: x.gather(1, i), lambda a, b: (r(a, b), torch.randint(0, b, (a, 5))), (AB, ("s0",))),
