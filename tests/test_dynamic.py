@@ -548,3 +548,19 @@ def test_the_plain_values_of_a_static_function_import_no_sympy(tmp_path) -> None
             "assert not any(m == 'torch._dynamo' or m.startswith('torch._dynamo.') for m in sys.modules)\n"
             "assert not any(m.startswith('torch._inductor') for m in sys.modules)\n")
     subprocess.run([sys.executable, "-c", text], check=True, cwd=tmp_path)
+
+
+def test_shapes_changed_in_place() -> None:
+    """`unsqueeze_`, `transpose_` and `squeeze_` of tensors of symbolic size change that very tensor."""
+    def f(x):
+        y = torch.einsum("bq,bk->bqk", x, x)
+        y.unsqueeze_(1)
+        y.transpose_(2, 3)
+        z = (x + 1).unsqueeze_(0)
+        z.squeeze_(0)
+        return y * 2, y.shape, z
+    fn = bytejit.optimize("eager", nopython=True)(f)
+    for b in (2, 3, 5):
+        x = torch.randn(b, 4)
+        got, want = fn(x), f(x)
+        assert got[1] == want[1] and torch.allclose(got[0], want[0]) and torch.equal(got[2], want[2])

@@ -53,6 +53,12 @@ class Feed:
         return self.value.node.hint
 
 
+def changes_its_tensor(fn: Callable) -> bool:
+    """Whether a call gives a tensor another shape in place: it is made once, and answers that very tensor."""
+    return getattr(fn, "__name__", "") in ("unsqueeze_", "squeeze_", "transpose_", "swapaxes_", "swapdims_", "t_", "resize_",
+                                           "as_strided_", "resize_as_", "set_")
+
+
 class Symbols:
     """The part of the tracer that deals in symbolic numbers."""
 
@@ -288,12 +294,14 @@ class Symbols:
         try:
             with plain(), self.fake_mode:
                 result = fn(*args, **kwargs)
-            if env.fixed == fixed:
+            if env.fixed == fixed or changes_its_tensor(fn):
                 return result
         except (DataDependent, NoFake):
             raise
         except Exception as e:
             # judged below, when the other way has been tried
+            if changes_its_tensor(fn):
+                raise
             error = e
         after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
         env.restore(before)
