@@ -15,6 +15,7 @@ from .codegen.fuse import fuse
 from .codegen.loops import Loops, Plan, Target
 from .codegen.memory import extent
 from .codegen.schedule_cuda import schedule_cuda
+from .codegen.triton_main import runnable
 from .codegen.triton_source import Arg, TritonSource
 from .compiled import CompiledGraph, Stats
 from .errors import BytejitError
@@ -78,7 +79,8 @@ def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, consta
         pairs, seconds, cached, files = [], 0.0, True, ()
     made = emit_call_cuda(plan, rows, pairs, device, source.scratch, constants, outs, single)
     stats = Stats(source.kernels, len(rows), made.externs, source.bytes, plan.arena, seconds, cached)
-    return CompiledGraph(made.make(), source.text, made.text, stats, files)
+    text = runnable(plan, source) if options.debug else source.text
+    return CompiledGraph(made.make(), text, made.text, stats, files)
 
 
 def span(plan: Plan, source: TritonSource, arg: Arg, sizes: dict[str, int]) -> int:

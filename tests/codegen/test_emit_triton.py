@@ -1,6 +1,9 @@
 """Plans as Triton: results against eager (on the GPU, or under Triton's interpreter), and the text of kernels."""
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +15,7 @@ from bytejit.codegen.fuse import fuse
 from bytejit.codegen.loops import Call, Plan, Target
 from bytejit.codegen.lower import lower
 from bytejit.codegen.schedule_cuda import schedule_cuda
+from bytejit.codegen.triton_main import runnable
 
 pytest.importorskip("triton", reason="the Triton kernels need triton")
 from triton_run import DEVICE, run  # noqa: E402
@@ -172,3 +176,14 @@ def test_narrow_floats_are_computed_in_f32(dtype: torch.dtype) -> None:
     (3, "bf16", "tl.full((), 3.0, tl.float32).to(tl.bfloat16)")])
 def test_constants(value, dtype: str, text: str) -> None:
     assert constant(value, dtype) == text
+
+
+def test_a_module_runs_by_itself(tmp_path) -> None:
+    def fn(i, w, x):
+        return F.layer_norm(F.embedding(i, w), (16,)), x.sum(), x.amax()
+    plan = planned(fn, (torch.randint(0, 30, (4, 7)), r(30, 16), r(70000)))
+    path = tmp_path / "kernel.py"
+    path.write_text(runnable(plan, emit_triton(plan)))
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("GB/s") >= 2 and "k0" in done.stdout and "input" in path.read_text()
