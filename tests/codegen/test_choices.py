@@ -160,3 +160,37 @@ def test_the_table_has_no_row_that_is_never_forced() -> None:
     named = {n for n in library.ROWS if n.startswith(("conv_nchw", "conv_nhwc", "conv_onednn", "linear_mkl",
                                                       "linear_onednn", "linear_own"))}
     assert named == set(library.ROWS)
+
+
+class Heads(nn.Module):
+    """Products of one operand: seen through a view, without a bias, with a post, one that has to wait for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(96, 192), nn.Linear(96, 192, bias=False), nn.Linear(96, 64)
+        self.o = nn.Linear(192, 192)
+
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x.reshape(-1, 96)).reshape(4, 64, 192), self.v(x)
+        late = F.linear(x, self.v.weight * q.mean())
+        return self.o(F.gelu(q) * k.relu()), v, self.o(q), late
+
+
+def test_products_of_one_operand_are_one_call(monkeypatch) -> None:
+    if "linear_own" not in library.available():
+        pytest.skip("no C++ compiler")
+    found = []
+    real = linears.join_products
+
+    def look(graph, most):
+        real(graph, most)
+        found.append([len(n.args[1]) for n in graph.nodes if str(n.target) == "bytejit.linears.default"])
+
+    monkeypatch.setattr(linears, "join_products", look)
+    monkeypatch.setattr(linears, "LEAST_WORK", 0)
+    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: Forced(lambda i, n: n != "linear_own"))
+    model, x = Heads().eval(), torch.randn(4, 64, 96)
+    with torch.no_grad():
+        for got, want in zip(bytejit.compile(model)(x), model(x)):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert found in ([[2]], [[3]]), "query, key and value share an operand"

@@ -4,6 +4,7 @@ fused where that wins."""
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +102,36 @@ def choose_linears(graph: fx.Graph, tune: Any, library: Any, constants: Constant
         if row is library.rows("linear")[0]:
             continue
         _apply(graph, found, row, post if "+" in name else None, constants)
+    if "linear_own" in library.available():
+        join_products(graph, library.gemm.MOST)
+
+
+def join_products(graph: fx.Graph, most: int) -> None:
+    """Our own products of one operand (query, key and value) become one call: threads start and end once, and share the
+    work of all, `most` a call. Those join whose weights and biases are there when the first one runs. Changes `graph`."""
+    one, several = torch.ops.bytejit.linear.default, torch.ops.bytejit.linears.default
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    groups: dict[fx.Node, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is one and (len(node.args) < 4 or not node.args[3]):
+            groups.setdefault(_seen_through(node.args[0]), []).append(node)
+    for group in groups.values():
+        first = group[0]
+        alike = [n for n in group if spec_of(n.args[0]).shape == spec_of(first.args[0]).shape
+                 and all(order[a] < order[first] for a in n.args[1:3] if isinstance(a, fx.Node))]
+        for start in range(0, len(alike) - 1, most):
+            part = alike[start:start + most]
+            made = call_before(graph, part[0], several, (first.args[0], [n.args[1] for n in part], [n.args[2] for n in part]),
+                               tuple(spec_of(n) for n in part))
+            for i, node in enumerate(part):
+                replace(node, call_before(graph, node, operator.getitem, (made, i), spec_of(node)))
+
+
+def _seen_through(node: fx.Node) -> fx.Node:
+    """The tensor behind views: linears are often fed through a view each."""
+    while node.op == "call_function" and node.target in VIEWS and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
 
 
 def _candidates(x_spec: Spec, n: int, post: str | None, packs: bool, library: Any) -> list:

@@ -9,7 +9,8 @@ from ..spec import Spec
 from .tune import DROP, ROUNDS, Store, Tuner
 
 CALLS = 4            # calls between two events: a launch's own gaps count less
-COLD = 64 << 20      # bytes of operands that are read from memory: more than the L2 cache holds
+COLD = 128 << 20     # bytes of operands that are read from memory: more than the L2 cache holds
+COPIES = 32          # of such an operand, at most
 
 
 class GpuTuner(Tuner):
@@ -22,9 +23,9 @@ class GpuTuner(Tuner):
         self.machine = f"{torch.cuda.get_device_name(device)}|torch {torch.__version__}|" \
                        f"cudnn {torch.backends.cudnn.version()}|{flags}"
 
-    def _rounds(self, ready: Mapping[str, tuple], first: Mapping[str, float]) -> dict[str, float]:
-        """Least seconds a call of each, over a few rounds of calls between events."""
-        seconds = dict.fromkeys(ready, float("inf"))
+    def _rounds(self, ready: Mapping[str, tuple], first: Mapping[str, float], default: str) -> dict[str, list[float]]:
+        """Seconds a call of each, a number a round of calls between events."""
+        samples: dict[str, list[float]] = {n: [] for n in ready}
         active = list(ready)
         for turn in range(ROUNDS):
             for name in active:
@@ -32,19 +33,20 @@ class GpuTuner(Tuner):
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 start.record()
                 for k in range(CALLS):
-                    call(*runs[(turn + k) % len(runs)])
+                    call(*runs[(turn * CALLS + k) % len(runs)])
                 end.record()
                 end.synchronize()
-                seconds[name] = min(seconds[name], start.elapsed_time(end) / 1e3 / CALLS)
+                samples[name].append(start.elapsed_time(end) / 1e3 / CALLS)
             if turn > 0:
-                active = [n for n in active if seconds[n] <= DROP * min(seconds.values())]
+                least = min(min(t) for t in samples.values())
+                active = [n for n in active if n == default or min(samples[n]) <= DROP * least]
                 if len(active) == 1:
                     break
-        return seconds
+        return samples
 
     def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
         size = sum(_bytes(specs[i]) for i in cold)
-        count = max(1, min(CALLS, COLD // max(size, 1))) if cold else 1
+        count = max(1, min(COPIES, COLD // max(size, 1))) if cold else 1
         warm = {i: self._random(s) for i, s in enumerate(specs) if i not in cold}
         return [tuple(self._random(s) if i in cold else warm[i] for i, s in enumerate(specs)) for _ in range(count)]
 
