@@ -3,6 +3,7 @@
     LIBRARIES  owner: kernels.build_cpp   size: one entry a distinct source text   cleared: reset(); a loaded library stays mapped
     BINARIES   owner: kernels.build_triton   size: one entry a distinct GPU kernel   cleared: reset()
     GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel and device   cleared: never: it stays loaded
+    GRAPH_POOLS  owner: kernels.cuda_graphs   size: one entry a device and stream with CUDA graphs   cleared: never
     COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
     FOLDERS    owner: kernels.disk        size: one temporary folder an unusable cache folder   cleared: at exit
     DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
@@ -15,6 +16,7 @@ from pathlib import Path
 LIBRARIES: dict[str, object] = {}
 BINARIES: dict[str, object] = {}
 GPU_KERNELS: dict[tuple[str, int], object] = {}
+GRAPH_POOLS: dict[tuple[int, int], tuple] = {}
 COMPILERS: dict[str, object] = {}
 FOLDERS: dict[str, Path] = {}
 DISKS: dict[tuple[str, int], object] = {}

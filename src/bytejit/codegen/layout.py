@@ -77,9 +77,9 @@ def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, cons
     """The same graph with the fastest library calls and layouts for them.
 
     aten_graph: `Aten` (a dataclass with `graph`); a new one is returned. target: what schedule gets; on a GPU the
-    libraries are torch's, and a bias becomes an addition that its readers take in. tune: `kernels.tune.Tuner`. library: the module `kernels.library`. Both are
-    arguments because codegen does not import kernels. constants: given by `freeze`: weights found there may be
-    prepacked and get added to it.
+    libraries are torch's, and a bias becomes an addition that its readers take in. tune: `kernels.tune.Tuner`. library:
+    the module `kernels.library`. Both are arguments because codegen does not import kernels. constants: given by
+    `freeze`: weights found there may be prepacked and get added to it.
     """
     graph = copy_graph(aten_graph.graph)
     if target.name == "cpu":
@@ -336,6 +336,10 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> 
     if row.pack:
         real = constants.of(w)
         w = constants.add(graph, row.pack(real, **conv.geometry, shape=at_hints(spec_of(x)).shape), "packed", spec=spec_of(w))
+    elif spec.device.type != "cpu" and turnable(spec_of(w)) and not is_nhwc(spec_of(w)):
+        # cuDNN through torch would turn the weight by a general copy, slower than a kernel of our own
+        turned = Spec(spec_of(w).shape, channels_last_stride(spec_of(w).shape), spec_of(w).dtype, spec_of(w).device)
+        w = call_before(graph, node, aten.clone.default, (w,), turned, {"memory_format": torch.channels_last})
     post, last, other = _conv_post(graph, node, row)
     place = last if other is not None else node
     target, args = row.build(x=x, w=w, b=conv.b, post=post, other=other, **conv.geometry)

@@ -4,6 +4,7 @@ take in. Timing decides: the libraries behind the two choose their kernels apart
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,47 +18,69 @@ LEAST_WORK = 1_000_000           # multiply-adds below which the choice is not w
 START, RATE = 2.5e-6, 2e12       # seconds of a kernel that only adds the bias, bytes a second that it moves
 
 
+@dataclass(frozen=True)
+class Linear:
+    """x [..., K] times m [K, N], plus b [N]. m: the weight's node; turned: it holds [N, K]."""
+
+    node: fx.Node
+    x: fx.Node
+    m: fx.Node
+    b: fx.Node
+    turned: bool
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, K, N."""
+        x, m = spec_of(self.x).shape, spec_of(self.m).shape
+        return math.prod(x[:-1]), x[-1], m[0] if self.turned else m[1]
+
+
 def choose_gpu_linears(graph: fx.Graph, tune: Any) -> None:
     """Replace each linear whose bias costs less elsewhere. Changes `graph`."""
     for node in list(graph.nodes):
         found = match(node)
-        if found is None:
-            continue
-        x, w, b = found
-        name = _time(node, *map(spec_of, found), tune)
-        if name != "linear":
-            _apply(graph, node, x, w, b, name)
+        if found is not None and (name := _time(found, tune)) != "plain":
+            _apply(graph, found, name)
 
 
-def match(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
-    """(x, weight, bias) of a linear with a bias, of one float dtype on a GPU; else None."""
-    if node.op != "call_function" or node.target is not aten.linear.default or len(node.args) < 3 or node.args[2] is None:
+def match(node: fx.Node) -> Linear | None:
+    """A linear with a bias, of one float dtype on a GPU and worth timing; else None."""
+    if node.op != "call_function" or node.kwargs or len(node.args) != 3 or not all(isinstance(a, fx.Node) for a in node.args):
         return None
-    specs = [spec_of(n) for n in (*node.args, node)]
-    x, w = specs[:2]
+    if node.target is aten.linear.default:
+        found = Linear(node, node.args[0], node.args[1], node.args[2], True)
+    elif node.target is aten.addmm.default:
+        found = Linear(node, node.args[1], node.args[2], node.args[0], False)
+    else:
+        return None
+    specs = [spec_of(n) for n in (found.x, found.m, found.b, node)]
+    x, m, b = specs[:3]
     if not all(map(is_static, specs)) or {(s.dtype, s.device) for s in specs} != {(x.dtype, x.device)}:
         return None
-    if x.device.type != "cuda" or x.dtype not in GPU_FLOATS or 0 in (*x.shape, *w.shape) or len(specs[2].shape) != 1:
+    if x.device.type != "cuda" or x.dtype not in GPU_FLOATS or 0 in (*x.shape, *m.shape) or len(b.shape) != 1:
         return None
-    if x.stride != contiguous_stride(x.shape) or math.prod(x.shape) * w.shape[0] < LEAST_WORK:
-        return None
-    return node.args
+    return found if x.stride == contiguous_stride(x.shape) and math.prod(found.shape) >= LEAST_WORK else None
 
 
-def _time(node: fx.Node, x: Spec, w: Spec, b: Spec, tune: Any) -> str:
-    rows = math.prod(x.shape[:-1])
-    flat = Spec((rows, x.shape[-1]), (x.shape[-1], 1), x.dtype, x.device)
-    made = [tune.candidate("linear", lambda x, w, b: aten.linear.default(x, w, b)),
-            tune.candidate("bare", lambda x, w, b: torch.mm(x, w.t())),
-            tune.candidate("added", lambda x, w, b: torch.addmm(b.expand(x.shape[0], w.shape[0]), x, w.t()))]
-    choice = tune.choose("linear", [flat, w, b], made, cold=[1])
+def _time(found: Linear, tune: Any) -> str:
+    """The fastest way: "plain", "bare" or "added"."""
+    rows, k, n = found.shape
+    x, m, b = (spec_of(node) for node in (found.x, found.m, found.b))
+    flat = Spec((rows, k), (k, 1), x.dtype, x.device)
+
+    def right(m: torch.Tensor) -> torch.Tensor:
+        return m.t() if found.turned else m
+    made = [tune.candidate("plain", lambda x, m, b: torch.addmm(b, x, right(m))),
+            tune.candidate("bare", lambda x, m, b: torch.mm(x, right(m))),
+            tune.candidate("added", lambda x, m, b: torch.addmm(b.expand(rows, n), x, right(m)))]
+    choice = tune.choose("gpu linear", [flat, m, b], made, cold=[1], attrs="turned" if found.turned else "")
     if choice is None:
-        return "linear"
+        return "plain"
     seconds = dict(choice.seconds)
-    if not _fuses(node) and "bare" in seconds:
-        seconds["bare"] += START + 2 * rows * w.shape[0] * x.dtype.itemsize / RATE
+    if not _fuses(found.node) and "bare" in seconds:
+        seconds["bare"] += START + 2 * rows * n * x.dtype.itemsize / RATE
     best = min(seconds, key=seconds.__getitem__)
-    return best if seconds[best] < 0.97 * seconds["linear"] else "linear"
+    return best if seconds[best] < 0.97 * seconds["plain"] else "plain"
 
 
 def _fuses(node: fx.Node) -> bool:
@@ -74,22 +97,23 @@ def _fuses(node: fx.Node) -> bool:
     return True
 
 
-def _apply(graph: fx.Graph, node: fx.Node, x: fx.Node, w: fx.Node, b: fx.Node, name: str) -> None:
-    spec, ws, xs = spec_of(node), spec_of(w), spec_of(x)
-    rows, n = math.prod(xs.shape[:-1]), ws.shape[0]
+def _apply(graph: fx.Graph, found: Linear, name: str) -> None:
+    node, x, b = found.node, found.x, found.b
+    spec, ms, xs = spec_of(node), spec_of(found.m), spec_of(x)
+    rows, k, n = found.shape
 
     def made(target: Any, args: tuple, shape: tuple, stride: tuple) -> fx.Node:
         return call_before(graph, node, target, args, Spec(shape, stride, spec.dtype, spec.device))
-    flat = x if len(xs.shape) == 2 else made(aten.view.default, (x, [rows, xs.shape[-1]]), (rows, xs.shape[-1]),
-                                             (xs.shape[-1], 1))
-    turned = made(aten.t.default, (w,), ws.shape[::-1], ws.stride[::-1])
+    flat = x if len(xs.shape) == 2 else made(aten.view.default, (x, [rows, k]), (rows, k), (k, 1))
+    right = made(aten.t.default, (found.m,), ms.shape[::-1], ms.stride[::-1]) if found.turned else found.m
     if name == "bare":
-        product = made(aten.mm.default, (flat, turned), (rows, n), (n, 1))
+        product = made(aten.mm.default, (flat, right), (rows, n), (n, 1))
     else:
         wide = made(aten.expand.default, (b, [rows, n]), (rows, n), (0, *spec_of(b).stride))
-        product = made(aten.addmm.default, (wide, flat, turned), (rows, n), (n, 1))
-    result = product if len(spec.shape) == 2 else made(aten.view.default, (product, list(spec.shape)), spec.shape,
-                                                       contiguous_stride(spec.shape))
+        product = made(aten.addmm.default, (wide, flat, right), (rows, n), (n, 1))
+    result = product
+    if len(spec.shape) != 2:
+        result = made(aten.view.default, (product, list(spec.shape)), spec.shape, contiguous_stride(spec.shape))
     if name == "bare":
         result = made(aten.add.Tensor, (result, b), spec.shape, contiguous_stride(spec.shape))
     replace(node, result)

@@ -6,22 +6,30 @@ Policies, by `Policy.how`:
     auto      the default: only where enqueuing takes most of a call's time; outputs stay valid; kept if timed faster
 
 Inputs are read where they are when their addresses repeat (weights, what the allocator hands back); others are copied
-into memory of the recording. Inputs that the graph writes are always used where they are. Outputs stay valid because a
-recording whose outputs somebody still holds is not replayed: a second one takes turns with it, sharing its memory, and a
-third hands out copies. What cannot be recorded runs as it would without, counted under "cudagraphs" with the reason.
+into memory of the recording. Inputs that the graph writes are always used where they are. All recordings of a device and
+stream share one memory pool for what lives only within them: any replay may overwrite it. So outputs lie outside the pool,
+in memory of their recording, and stay valid because a recording whose outputs somebody still holds is not replayed: a
+second one takes turns with it, and a third hands out copies.
+What cannot be recorded runs as it would without, counted under "cudagraphs" with the reason.
 """
 from __future__ import annotations
 
 import gc
 import threading
 import time
+import types
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from .. import caches
+from ..options import config
 from ..registry import count
+from ..tensor_check import exchange_fill
+from .cuda_launch import address_check, driver
 
 WARM = 2                   # plain calls before anything is timed or recorded
 TIMED = 3                  # calls of each kind that are timed
@@ -54,6 +62,7 @@ class Recording:
     outputs: tuple
     give: tuple[Callable[[Any, Sequence], Any], ...]
     single: bool
+    moved: Callable[..., int]              # (*inputs) -> the first that is not where it was, or -1
     copies: bool = False
     storages: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
@@ -61,13 +70,6 @@ class Recording:
     def __repr__(self) -> str:
         direct = sum(a is not None for a in self.addresses)
         return f"recording: {direct} inputs in place, {len(self.statics)} copied, {len(self.outputs)} outputs"
-
-    def fits(self, inputs: Sequence) -> int:
-        """-1 when every input read in place is where it was; else the first that is not."""
-        for i, (t, address) in enumerate(zip(inputs, self.addresses)):
-            if address is not None and t.data_ptr() != address:
-                return i
-        return -1
 
     def held(self) -> bool:
         """Whether somebody still has an output."""
@@ -119,8 +121,6 @@ class Replayer:
         self.call, self.policy = call, policy
         self.sized: dict[tuple, Sized] = {}
         self.lock = threading.Lock()
-        self.pool: Any = None           # a memory pool of the recordings; it outlives each of them
-        self.side: Any = None           # the stream that recordings are made on
         self.stream_of = torch._C._cuda_getCurrentRawStream
         self.stream: int | None = None
 
@@ -186,12 +186,25 @@ class Replayer:
         state.verdict, state.recordings = why, []
         count("cudagraphs", f"not recorded: {why}")
 
+    def check(self, addresses: Sequence[int | None]) -> Callable[..., int]:
+        """What finds an input that is not where a recording reads it."""
+        fill = exchange_fill()
+        if fill is not None:
+            return address_check(driver(config.current), fill, addresses)
+
+        def moved(*inputs: Any) -> int:
+            for i, (t, address) in enumerate(zip(inputs, addresses)):
+                if address is not None and t.data_ptr() != address:
+                    return i
+            return -1
+        return moved
+
     # ---- recordings -----------------------------------------------------------------------------------------------
     def by_recording(self, state: Sized, inputs: Sequence) -> Any:
         """A replay of a recording that may be overwritten; made now if need be."""
         recording = next((r for r in state.recordings if r.copies or not self.keeps or not r.held()), None)
         if recording is not None:
-            off = recording.fits(inputs)
+            off = recording.moved(*inputs)
             if off >= 0:
                 self.address_changed(state, inputs, off)
                 recording = None
@@ -257,7 +270,7 @@ class Replayer:
         single = not isinstance(answer, (tuple, list))
         outputs = (answer,) if single else tuple(answer)
         give = tuple(giver(o, given, copies) for o in outputs)
-        recording = Recording(graph, tuple(addresses), statics, outputs, give, single, copies)
+        recording = Recording(graph, tuple(addresses), statics, outputs, give, single, self.check(addresses), copies)
         del answer, outputs, made
         if not copies:
             owned = [o for o, g in zip(recording.outputs, give) if g is alias]
@@ -274,25 +287,26 @@ class Replayer:
         """(CUDA graph, what the call answered), from a stream of our own."""
         device = self.policy.device
         graph = torch.cuda.CUDAGraph()
-        if self.pool is None:
-            self.pool, self.side = torch.cuda.MemPool(), torch.cuda.Stream(device)
-        current, side = torch.cuda.current_stream(device), self.side
+        current = torch.cuda.current_stream(device)
+        pool, side = pool_of(device, self.stream)
+        outside = Outside(current)
+        call = outside.through(self.call)
         side.wait_stream(current)
         answer, failure = None, None
         collecting = gc.isenabled()
         gc.disable()                       # a CUDA graph that dies now would spoil this one
         try:
             with torch.cuda.device(device), torch.cuda.stream(side):
-                graph.capture_begin(pool=self.pool.id, capture_error_mode="thread_local")
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
-                    answer = self.call(*given)
+                    answer = outside.settled(call(*given), given)
                 except Exception as e:      # a synchronising op, or one that must not be captured: the capture must end
                     failure = e
                 try:
                     graph.capture_end()
                 except RuntimeError as e:
                     failure = failure or e
-                    self.leave_capture()
+                    self.leave_capture(pool)
         finally:
             if collecting:
                 gc.enable()
@@ -301,14 +315,74 @@ class Replayer:
             self.stays_plain(state, f"recording failed: {type(failure).__name__}: {str(failure)[:100]}")
             return None
         count("cudagraphs", "recorded")
+        if outside.kept:
+            outside.kept.clear()            # plain calls are rare from here on
         return graph, answer
 
-    def leave_capture(self) -> None:
+    def leave_capture(self, pool: Any) -> None:
         """What torch leaves undone when a capture fails: its allocator and random numbers are as before from here on."""
         device = self.policy.device
-        torch._C._cuda_endAllocateToPool(device, self.pool.id)
+        torch._C._cuda_endAllocateToPool(device, pool)
         generator = torch.cuda.default_generators[device]
         generator.graphsafe_set_state(generator.clone_state())
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------------
+def pool_of(device: int, stream: int) -> tuple[Any, Any]:
+    """(memory pool, stream to record on) of all recordings that are replayed on a stream of a device."""
+    key = (device, stream)
+    if key not in caches.GRAPH_POOLS:
+        pool, side, keeper = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device), torch.cuda.CUDAGraph()
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.device(device), torch.cuda.stream(side):
+            keeper.capture_begin(pool=pool, capture_error_mode="thread_local")
+            torch.empty(1, device=f"cuda:{device}").zero_()
+            keeper.capture_end()
+        caches.GRAPH_POOLS[key] = pool, side, keeper      # torch forgets a pool when its last recording goes
+    return caches.GRAPH_POOLS[key][:2]
+
+
+class Outside:
+    """While a call is recorded: its outputs in memory of the allocator's own, not of the pool."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.made: set[int] = set()
+        self.kept: dict | None = None           # the call's own memory, kept between plain calls
+
+    def through(self, call: Callable) -> Callable:
+        """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`)."""
+        if getattr(call, "__defaults__", None) is None:
+            return call
+        code = call.__code__
+        names = code.co_varnames[code.co_argcount - len(call.__defaults__):code.co_argcount]
+        values = dict(zip(names, call.__defaults__))
+        self.kept = values.get("pool")
+        defaults = tuple(self.maker(v) if n.startswith("new_") else defaultdict(list) if n == "pool" else v
+                         for n, v in values.items())
+        return types.FunctionType(code, call.__globals__, code.co_name, defaults, call.__closure__)
+
+    def maker(self, plain: Callable) -> Callable:
+        """An allocator like `plain`, outside the pool."""
+        def make(shape: tuple, stride: tuple) -> torch.Tensor:
+            with torch.cuda.stream(self.stream):
+                t = plain(shape, stride)
+            self.made.add(t.untyped_storage()._cdata)
+            return t
+        return make
+
+    def settled(self, answer: Any, given: Sequence) -> Any:
+        """The answer with every tensor that lies in the pool copied out of it."""
+        inputs = {t.untyped_storage()._cdata for t in given if isinstance(t, torch.Tensor)}
+
+        def out(t: Any) -> Any:
+            if not isinstance(t, torch.Tensor) or t.untyped_storage()._cdata in inputs | self.made:
+                return t
+            with torch.cuda.stream(self.stream):
+                room = torch.empty(span_of(t), dtype=t.dtype, device=t.device)
+            room.copy_(t.as_strided((span_of(t),), (1,)))
+            return room.as_strided(t.shape, t.stride(), 0)
+        return tuple(map(out, answer)) if isinstance(answer, (tuple, list)) else out(answer)
 
 
 # ---- outputs ------------------------------------------------------------------------------------------------------------
