@@ -12,7 +12,6 @@ from .registry import count
 from .text import indent
 from .where import Where
 
-ISSUES = "https://github.com/bytejit/bytejit/issues"
 _said: set[str] = set()  # owner: fault; size: one entry a distinct fault; cleared by forget()
 
 
@@ -56,7 +55,7 @@ def fault(error: BaseException, doing: str, where: Where | None = None, options:
         f"[bytejit fault] {what}: {str(error).splitlines()[0] if str(error) else ''}\n"
         f"  where  {where if where is not None else 'not known'}\n"
         f"  why    a fault of bytejit, not of your code; the original code runs instead\n"
-        f"  do     report it at {ISSUES} with the output of BYTEJIT_SUPPRESS_ERRORS=0",
+        "  do     report it with the traceback that BYTEJIT_SUPPRESS_ERRORS=0 shows",
         file=sys.stderr,
         flush=True,
     )

@@ -82,14 +82,35 @@ def test_autocast(x):
     return y, z, x @ x
 
 
-@case(F(4), breaks=True)
+@case(F(4), graphs=1)
 def test_device_manager(x):
-    """`torch.device` as a manager"""
+    """`torch.device("cpu")` as a manager"""
     with torch.device("cpu"):
         return x + torch.ones(4)
 
 
 @case(F(4), breaks=True)
+def test_break_in_device_manager(x):
+    """Break inside `torch.device("cpu")`: the manager holds after it and ends with the block"""
+    before = torch._C._len_torch_function_stack()
+    with torch.device("cpu"):
+        y = x + torch.ones(4)
+        if y.sum() > 1e6:
+            y = y - 1
+        inside = torch._C._len_torch_function_stack()
+        y = y + torch.zeros(4)
+    return y, before, inside, torch._C._len_torch_function_stack()
+
+
+@case(F(4), breaks=True)
+def test_other_device_manager(x):
+    """`torch.device` as a manager of another device than the CPU"""
+    with torch.device("meta"):
+        y = torch.ones(4)
+    return y.device, x + 1
+
+
+@case(F(4), graphs=1)
 def test_record_function(x):
     """`torch.profiler.record_function`"""
     with torch.profiler.record_function("step"):

@@ -381,6 +381,7 @@ class Rebuild:
             cells = [v for v in cells if v not in wanted]
             for v in wanted:
                 out += self.write_cell(v)
+        out += [f"{self.bind(device)}.__enter__()" for device in self.t.devices]
         for (function, _), args in self.t.state_set.items():
             out.append(f"{self.bind(function)}{args!r}" if all(type(a) in (bool, str) for a in args)
                        else f"{self.bind(function)}(*{self.bind(args)})")

@@ -343,3 +343,21 @@ def module_to(self, *args, **kwargs):
         if layout is not None or t.dtype != wanted or device is not None and t.device != device:
             graph_break("a module moved or cast")
     return self
+
+
+class Unrecorded:
+    """torch.profiler.record_function in a graph: what a profiler sees there are the graph's own operations."""
+
+    def __init__(self, name, args=None):
+        self.name, self.args = name, args
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
+
+@replaces(torch.profiler.record_function)
+def record_function(name, args=None):
+    return Unrecorded(name, args)

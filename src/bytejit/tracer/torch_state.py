@@ -35,7 +35,7 @@ FIXED = {
     torch.has_torch_function if hasattr(torch, "has_torch_function") else _C._has_torch_function: False,
     _C._has_torch_function: False, _C._has_torch_function_unary: False, _C._has_torch_function_variadic: False,
     torch.compiler.is_compiling: True, torch.compiler.is_dynamo_compiling: True, torch.compiler.is_exporting: False,
-    torch._C._functorch.peek_interpreter_stack: None, torch._C._len_torch_function_stack: 0,
+    torch._C._functorch.peek_interpreter_stack: None,
     torch._C._len_torch_dispatch_stack: 0,
     torch._C._is_torch_function_enabled: True, torch.cuda.is_available: None, torch.backends.mps.is_available: None,
     torch.is_autocast_cpu_enabled: None, torch._C._are_functorch_transforms_active: False,
@@ -97,6 +97,33 @@ _fixed_by_arguments(_C._get_privateuse1_backend_name)
 def is_torch_function_mode_enabled(t, args, kwargs):
     t.guards.add_state("function_modes")
     return t.constant(_C._is_torch_function_mode_enabled())
+
+
+@models(_C._len_torch_function_stack)
+def len_torch_function_stack(t, args, kwargs):
+    t.guards.add_state("function_modes")
+    return t.constant(_C._len_torch_function_stack() + len(t.devices))
+
+
+@models(torch.device.__enter__)
+def device_enter(t, args, kwargs):
+    """`with torch.device("cpu")` where tensors are made on the CPU anyway: nothing changes for the operations inside."""
+    t.guards.add_state("function_modes")
+    device = t.const(args[0])
+    if device.type != "cpu" or _C._len_torch_function_stack() or not _C._is_torch_function_enabled():
+        raise Break(f"the manager {device!r}, which changes where tensors are made", "pass device= to what makes tensors")
+    t.mutations += 1
+    t.devices.append(device)
+    return args[0]
+
+
+@models(torch.device.__exit__)
+def device_exit(t, args, kwargs):
+    if not t.devices:
+        raise Break("the end of a device manager that was entered before the region")
+    t.mutations += 1
+    t.devices.pop()
+    return NONE
 
 
 @models(torch.set_grad_enabled)

@@ -146,6 +146,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.globals_written: dict[int, tuple[dict, dict]] = {}
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
+        self.devices: list[torch.device] = []       # device managers entered in the region
         self.undo: list = []
         self.late: list[LateVar] = []
         self.locked: list[InstanceVar] = []       # locks that the region took, and those that it holds
