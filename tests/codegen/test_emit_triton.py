@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from graphs import aten
 
+from bytejit.codegen.check import check_plan
 from bytejit.codegen.emit_triton import emit_triton
 from bytejit.codegen.emit_triton_expr import constant
 from bytejit.codegen.fuse import fuse
@@ -75,7 +76,7 @@ PROGRAMS = {
 
 
 def planned(fn, args, sms: int = 4) -> Plan:
-    return schedule_cuda(fuse(lower(aten(fn, *args))), Target("cuda", sms, 16, 50 << 20))
+    return check_plan(schedule_cuda(fuse(lower(aten(fn, *args))), Target("cuda", sms, 16, 50 << 20)))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

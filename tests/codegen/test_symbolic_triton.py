@@ -9,6 +9,7 @@ from dynamic import traced  # noqa: E402
 from test_symbolic import ROWS  # noqa: E402
 from triton_run import DEVICE, run  # noqa: E402
 
+from bytejit.codegen.check import check_plan
 from bytejit.codegen.emit_triton import emit_triton  # noqa: E402
 from bytejit.codegen.fuse import fuse  # noqa: E402
 from bytejit.codegen.loops import ExternCall, Plan, Target  # noqa: E402
@@ -26,7 +27,7 @@ def planned(name: str) -> tuple[Plan, tuple[str, ...]]:
     """The plan of a row, made at one size, and the symbols of its int inputs in order."""
     fn, make, dims = ROWS[name]
     gm, fakes, _ = traced(fn, make(6, 9), dims)
-    plan = schedule_cuda(fuse(lower(normalise(gm, fakes))), Target("cuda", 4, 16, 50 << 20))
+    plan = check_plan(schedule_cuda(fuse(lower(normalise(gm, fakes))), Target("cuda", 4, 16, 50 << 20)))
     return plan, tuple(dict.fromkeys(n for names in dims for n in names if n))
 
 

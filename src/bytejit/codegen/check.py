@@ -10,7 +10,7 @@ from typing import Any
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.fuse import views_in
-from bytejit.codegen.loops import DTYPES, NARROW, Buffer, Call, Expr, Kernel, Loops, Pass, Plan, View, walk
+from bytejit.codegen.loops import DTYPES, NARROW, Buffer, Call, Expr, Kernel, Loops, Pass, Plan, Schedule, View, walk
 from bytejit.codegen.memory import ALIGN, extent
 from bytejit.codegen.optable import table
 from bytejit.errors import Bug
@@ -91,6 +91,9 @@ def _call(step: Call, buffers: dict[str, Buffer]) -> None:
     touched = {b for b in touched if buffers[b].kind != "local"}
     if touched != listed:
         raise Bug(f"{k.name} touches {sorted(touched)}, its call lists {sorted(listed)}")
+    if not isinstance(s, Schedule):
+        s.check(k)
+        return
     outer = [a.name for a in k.axes]
     if list(s.parallel) != outer[:len(s.parallel)] and not (not k.axes and len(k.passes) == 1):
         raise Bug(f"{k.name}: parallel axes {s.parallel} are not the first of {outer}")

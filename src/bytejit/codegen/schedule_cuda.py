@@ -37,6 +37,7 @@ from bytejit.codegen.schedule import (
     without,
 )
 from bytejit.codegen.simplify import Rewriter, kernel_roots, loads, points
+from bytejit.errors import Bug
 
 PERSISTENT = 32768        # elements of a tile that registers hold, over all values that live from pass to pass
 ROW = 512                 # elements of a row from which a program takes one row only
@@ -74,6 +75,23 @@ class CudaSchedule:
     parts: int = 1
     spaces: tuple[tuple[Axis, ...], ...] = ()
     barriers: tuple[int, ...] = ()
+
+    def check(self, k: Kernel) -> None:
+        """Whether the kernel can run so. Raises: Bug."""
+        inner = [p.axes for p in k.passes if p.axes]
+        if self.mode in ("points", "tiles"):
+            if k.axes or len(k.passes) != 1 or k.passes[0].reduces:
+                raise Bug(f"{k.name}: {self.mode} is for one pass without reductions, not {k!r}")
+        elif set(inner) != set(self.spaces):
+            raise Bug(f"{k.name}: passes over {inner}, blocks for {self.spaces}")
+        if self.barriers and not 0 < min(self.barriers) <= max(self.barriers) < len(k.passes):
+            raise Bug(f"{k.name}: barriers before {self.barriers} of {len(k.passes)} passes")
+        for tile in self.tiles:
+            if any(n < 1 or n & n - 1 for _, n in tile.blocks) or self.single and tile["X"] != 1:
+                raise Bug(f"{k.name}: {tile}, single={self.single}")
+            for i, space in enumerate(self.spaces):
+                if not self.looped and tile[f"R{i or ''}"] < points(space):
+                    raise Bug(f"{k.name}: {tile} holds less than the {points(space)} points of {space}")
 
 
 def schedule_cuda(loops: Loops, target: Target) -> Plan:
@@ -113,7 +131,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
         n = points(k.passes[0].axes)
         if square:
             return k, CudaSchedule("tiles", squares(k.passes[0]), wide=wide)
-        return k, CudaSchedule("points", stretches(n, narrowest(k, buffers), target), wide=wide)
+        return k, CudaSchedule("points", stretches(n, widest(k, buffers), target), wide=wide)
     k = rename(one_order(order_rows(k)), cons)
     return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, slots or {}, buffers, own))
 
@@ -172,7 +190,7 @@ def known(axes: tuple[Axis, ...]) -> bool:
     return all(isinstance(a.size, int) for a in axes)
 
 
-def narrowest(k: Kernel, buffers: dict[str, Buffer]) -> int:
+def widest(k: Kernel, buffers: dict[str, Buffer]) -> int:
     """Bytes of the widest element that the kernel touches."""
     return max([itemsize(e.dtype) for e in loads(kernel_roots(k))]
                + [itemsize(buffers[s.buffer].dtype) for p in k.passes for s in p.stores], default=4)
@@ -280,11 +298,12 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
     sized = all(map(known, spaces))
     column = bool(k.axes) and column_axis(near) == k.axes[-1].name
     many = len(near.passes) > 1
-    if sized and power(longest) * kept(near) <= (PERSISTENT if many else LOOP * 2) and not column:
+    room = PERSISTENT // max(1, widest(near, buffers) // 4)
+    if sized and power(longest) * kept(near) <= (room if many else LOOP * 2) and not column:
         tiles = row_tiles(rows, longest, target)
         return near, CudaSchedule("rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces,
                                   barriers(near, overlap))
-    if sized and column and power(longest) * 16 * kept(near) <= PERSISTENT // 4 and (many or longest <= 64):
+    if sized and column and power(longest) * 16 * kept(near) <= room // 4 and (many or longest <= 64):
         tiles = column_tiles(rows, longest, target)
         return near, CudaSchedule("rows", blocks(tiles, spaces), False, False, wide, 1, spaces, barriers(near, overlap))
     k = forward(k, buffers, cons, True, overlap)
