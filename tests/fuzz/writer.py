@@ -10,12 +10,12 @@ UNARY = ("torch.sin({})", "{}.cos()", "{}.tanh()", "torch.relu({})", "(-{})", "a
          "{}.flip(0)",
          "{}.clone()", "{}.detach()", "{}.roll(1)", "{}.exp().clamp(max=9)", "torch.nn.functional.softmax({}, 0)",
          "{}[[2, 0, 1]]",
-         "{}.view(3, 1).squeeze(1)", "{}.cumsum(0)", "{}.double().float()", "{}.sort()[0]")
+         "{}.view(3, 1).squeeze(1)", "{}.cumsum(0)", "{}[:]", "{}.view(3)", "{}.flip(0)[::1]", "({} > 0).int()", "{}.double().float()", "{}.sort()[0]")
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.where({} > 0, {}, 1.0)",
-          "{}.add({}, alpha=2)",
+          "{}.add({}, alpha=2)", "{} // (abs({}) + 1)", "torch.arange(3) * {} + {}",
           "torch.stack([{}, {}]).sum(0)", "torch.cat([{}, {}])[1:4]")
 INPLACE = ("{0}.add_(1)", "{0}.mul_({1})", "{0}[{2}] = {1}[0]", "{0} += {1}", "{0}[1:] = {1}[:2]", "{0}.copy_({1})",
-           "{0}[{0} > 1] = 0.5", "{0}.zero_()", "{0}.data.add_(1)")
+           "{0}[{0} > 1] = 0.5", "{0}.zero_()", "{0}[:].mul_(2)", "{0}[{2}:].add_({1}[{2}:])", "{0}.view(3)[{2}] = 4.0", "{0}.data.add_(1)")
 INT_BINARY = ("({} + {}) % 11", "({} * {}) % 13", "{} - {}", "({} // (abs({}) + 1))", "max({}, {})", "({} ^ {}) % 8",
               "divmod({}, {} % 5 + 6)[1]")
 ERRORS = ("Oops", "ValueError", "KeyError", "(KeyError, ZeroDivisionError)", "Exception")
@@ -81,7 +81,10 @@ class Writer:
                           "TOTAL",
                           f"int({self.cond()})", f"fact({self.int(0)} % 5)",
                           f"sorted([{self.int(0)}, 2], key=lambda v: -v)[0]",
-                          f"{o}.rate", "len(LOG)"))
+                          f"{o}.rate", "len(LOG)", f"torch.arange({self.int(0)} % 5).sum().item()", f"len({c}[1:])",
+                          f"next(iter(()), {self.int(0)})", f"next(steps(x, 0), {self.int(0)})",
+                          f"sum(k * {self.int(0)} for k, v in enumerate({c}))",
+                          f"len([*{self.pick(self.dicts)}])"))
 
     def cond(self) -> str:
         return self.pick((f"{self.int(1)} > {self.int(0)}", f"{self.int(1)} % 2 == 0",
@@ -156,7 +159,8 @@ class Writer:
                 f"{c}.append({t})", f"{c}.append({i})", f"{c}[:1] = [{i}, {t}]", f"{c}.extend([{i}, {i}])",
                 f"{c}.insert(0, {t})",
                 f"{c}.pop()", f"{c}.reverse()", f"{c}[0] = {i}", f"{m}['a'] = {i}", f"{m}.update(t={t}, z={i})",
-                f"{m}.pop('a', None)",
+                f"{m}.pop('a', None)", f"{m}[('k', {i})] = {t}", f"{c}[1:1] = {c}", f"{c}.append({c}[:])",
+                f"{m}['a'] = {m}.pop('a', 1)", f"{c}[::2] = {c}[::2]", f"{m}.update({{k: 1 for k in 'ba'}})",
                 f"{m}.setdefault('s', []).append({i})", f"del {c}[-1:]", f"{c} += [{t}]", f"{m}['a'] += {i}",
                 f"{c} = list(zip({c}, range({i})))" if c != "items" else f"items = items + [{t}]", f"LOG.append({i})")))
 
