@@ -82,6 +82,8 @@ ROWS = {
     "aliases": (lambda x: (x.t(), x.view(-1)), lambda a, b: (r(a, b),), (AB,)),
     "choice": (lambda x: torch.where(x > 0, x, -x).amax(1), lambda a, b: (r(a, b),), (AB,)),
     "halfs": (lambda x: (x * 2).softmax(-1), lambda a, b: (r(a, b).bfloat16(),), (AB,)),
+    "scan_columns": (lambda x: torch.where(x.cumsum(1) > 0, x, x * 2), lambda a, b: (torch.randint(-9, 9, (a, b, 8)),), (AB,)),
+    "scans": (lambda x: (x.cumsum(1) * 2).cumsum(1).tril(), lambda a, b: (torch.randint(-9, 9, (a, b)),), (AB,)),
     "scan": (lambda x: x.cumsum(1), lambda a, b: (torch.randint(-9, 9, (a, b)),), (AB,)),
 }
 

@@ -200,7 +200,7 @@ class KernelPrinter(Reductions):
             block = (self.sched.block[0], "width")
         n = Nest(p, sched, names, self.sizes, block=block)
         scans = common.running(p)
-        self.refs.update((name, frozenset(sched.order)) for name in scans)
+        self.refs.update((name, frozenset(names)) for name in scans)      # at each point: of the block too
         held = {b: frozenset((self.sched.block[0],)) for b in self.locals} if self.sched.block else {}
         n.placed = common.place(p, names, self.refs, held)
         n.trig = tuple(x.expr for x in n.placed if x.expr.kind == "op" and x.expr.name in TRIG)

@@ -171,6 +171,9 @@ def drop_unused(k: Kernel, used: Callable[[Store], bool]) -> Kernel | None:
         stores = tuple(s for s in p.stores if used(s))
         left = Pass(p.axes, stores, ())
         refs |= {e.name for e in walk(left.roots()) if e.kind == "ref"}
+        for r in reversed(p.reduces):            # a scan may read one before it in the same pass
+            if r.name in refs:
+                refs |= {e.name for e in walk(r.args) if e.kind == "ref"}
         reduces = tuple(r for r in p.reduces if r.name in refs)
         left = replace(left, reduces=reduces)
         refs |= {e.name for e in walk(left.roots()) if e.kind == "ref"}
