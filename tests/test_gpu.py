@@ -149,10 +149,10 @@ def test_cuda_graph_backends(backend: str) -> None:
 
 
 def test_stays_plain_with_a_reason() -> None:
-    compiled = bytejit.compile(lambda x: (x.nonzero() + 1).contiguous(), mode="reduce-overhead")
+    compiled = bytejit.compile(lambda x: x.nonzero() + 1, mode="reduce-overhead")
     x = rand(20)
     for _ in range(6):
-        near(compiled(x), (x.nonzero() + 1).contiguous())
+        torch.testing.assert_close(compiled(x), x.nonzero() + 1)
     assert any("not recorded" in reason for reason in bytejit.counters["cudagraphs"])
 
 

@@ -33,7 +33,7 @@ from .cuda_launch import address_check, driver
 
 WARM = 2                   # plain calls before anything is timed or recorded
 TIMED = 3                  # calls of each kind that are timed
-BUSY = 0.6                 # part of a call's time that enqueuing must take for `auto` to record
+BUSY = 0.25                # part of a call's time that enqueuing must take for `auto` to record and compare
 GAIN = 0.95                # a replay must take less than this part of a plain call
 HANDING = 2                # recordings whose outputs are handed out
 RERECORDS = 6              # recordings made anew because addresses changed, after which it stays plain
