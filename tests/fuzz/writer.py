@@ -10,12 +10,14 @@ UNARY = ("torch.sin({})", "{}.cos()", "{}.tanh()", "torch.relu({})", "(-{})", "a
          "{}.flip(0)",
          "{}.clone()", "{}.detach()", "{}.roll(1)", "{}.exp().clamp(max=9)", "torch.nn.functional.softmax({}, 0)",
          "{}[[2, 0, 1]]",
-         "{}.view(3, 1).squeeze(1)", "{}.cumsum(0)", "{}[:]", "{}.view(3)", "{}.flip(0)[::1]", "({} > 0).int()", "{}.double().float()", "{}.sort()[0]")
+         "{}.view(3, 1).squeeze(1)", "{}.cumsum(0)", "{}[:]", "{}.view(3)", "{}.flip(0)[::1]",
+          "({} > 0).int()", "{}.double().float()", "{}.sort()[0]")
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.where({} > 0, {}, 1.0)",
           "{}.add({}, alpha=2)", "{} // (abs({}) + 1)", "torch.arange(3) * {} + {}",
           "torch.stack([{}, {}]).sum(0)", "torch.cat([{}, {}])[1:4]")
 INPLACE = ("{0}.add_(1)", "{0}.mul_({1})", "{0}[{2}] = {1}[0]", "{0} += {1}", "{0}[1:] = {1}[:2]", "{0}.copy_({1})",
-           "{0}[{0} > 1] = 0.5", "{0}.zero_()", "{0}[:].mul_(2)", "{0}[{2}:].add_({1}[{2}:])", "{0}.view(3)[{2}] = 4.0", "{0}.data.add_(1)")
+           "{0}[{0} > 1] = 0.5", "{0}.zero_()", "{0}[:].mul_(2)", "{0}[{2}:].add_({1}[{2}:])",
+           "{0}.view(3)[{2}] = 4.0", "{0}.data.add_(1)")
 INT_BINARY = ("({} + {}) % 11", "({} * {}) % 13", "{} - {}", "({} // (abs({}) + 1))", "max({}, {})", "({} ^ {}) % 8",
               "divmod({}, {} % 5 + 6)[1]")
 ERRORS = ("Oops", "ValueError", "KeyError", "(KeyError, ZeroDivisionError)", "Exception")
