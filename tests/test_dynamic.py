@@ -262,7 +262,7 @@ def test_export_takes_other_sizes() -> None:
         torch.testing.assert_close(gm(x, n), f(x, n))
     assert any("EXPR" in g and "<=" in g and "= n" in g and "= x.shape[0]" in g for g in guards)
     with pytest.raises(bytejit.exc.Unsupported, match="returns a size"):
-        bytejit.export(lambda x: (x, x.shape[0] + 1), torch.ones(5), dynamic=True)
+        bytejit.export(lambda x: (x * 2, x.shape[0] + 1), torch.ones(5), dynamic=True)
 
 
 def test_one_entry_for_all_sizes() -> None:
@@ -564,3 +564,64 @@ def test_shapes_changed_in_place() -> None:
         x = torch.randn(b, 4)
         got, want = fn(x), f(x)
         assert got[1] == want[1] and torch.allclose(got[0], want[0]) and torch.equal(got[2], want[2])
+
+
+# ---- programs that write into views, and sizes of 1 among others -------------------------------------------------------
+
+
+def write_contiguous(x):
+    y = x.t().contiguous()
+    y += 1
+    return y, x
+
+
+def write_reshaped(x):
+    y = x.t().reshape(-1)
+    y.mul_(2)
+    return y, x
+
+
+def write_viewed(x):
+    x.view(-1)[0] = 5
+    return x.sum()
+
+
+def powers(x):
+    k = 8
+    while k < x.shape[0]:
+        k *= 2
+    return F.pad(x, (0, 0, 0, k - x.shape[0]))
+
+
+def expanded(x):
+    return x.unsqueeze(1).expand(x.shape[0], x.shape[0], x.shape[1]).reshape(-1, x.shape[1])
+
+
+def ends(x):
+    return x[-x.shape[0] // 2:], x[:-2], x[::2], torch.arange(x.shape[0] - 1, -1, -1)
+
+
+@pytest.mark.parametrize("f", [write_contiguous, write_reshaped, write_viewed, powers, expanded, ends])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_writes_and_aliases_at_sizes_of_one(f: Callable, backend: str) -> None:
+    compiled = bytejit.compile(f, backend=backend)
+    for size in ((3, 4), (5, 6), (1, 6), (6, 1), (17, 2), (1, 1), (2, 2)):
+        x = torch.randn(size)
+        mine, plain = x.clone(), x.clone()
+        torch.testing.assert_close(compiled(mine), f(plain))
+        torch.testing.assert_close(mine, plain)
+    assert entries(compiled) <= 5
+
+
+def test_a_cache_that_grows() -> None:
+    def f(cache, k, at):
+        cache[at: at + k.shape[0]] = k
+        return cache[: at + k.shape[0]].sum(0)
+    compiled = bytejit.compile(f, backend="eager")
+    mine, plain, at = torch.zeros(40, 4), torch.zeros(40, 4), 0
+    for n in (5, 1, 1, 1, 1, 3, 4, 1, 1, 2):
+        k = torch.randn(n, 4)
+        torch.testing.assert_close(compiled(mine, k, at), f(plain, k, at))
+        torch.testing.assert_close(mine, plain)
+        at += n
+    assert entries(compiled) <= 4
