@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -193,3 +194,28 @@ def test_fork(fresh, backend):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert done and os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_disable_recursive_or_not(fresh, recursive):
+    """Below a function that is disabled with all it calls, compiled functions compile nothing new."""
+    x, inner = torch.ones(2), bytejit.compile(poly, backend="eager")
+    f = bytejit.disable(lambda x: inner(x) + 1, recursive=recursive)
+    assert torch.equal(f(x), poly(x) + 1)
+    assert bytejit.counters.total("graphs") == (0 if recursive else 1)
+    inner(x)
+    assert bytejit.counters.total("graphs") == 1
+
+
+def test_sources_of_graphs_go_with_them(fresh):
+    """torch.fx keeps the text of every graph; those of graphs that are gone are forgotten."""
+    from torch.fx import graph_module
+
+    def compile_some():
+        for n in range(5):
+            bytejit.reset()
+            bytejit.compile(lambda x: x + n, backend="eager")(torch.ones(2))  # noqa: B023
+        bytejit.reset()
+        gc.collect()
+        return len(graph_module._loader.eval_cache)
+    assert compile_some() == compile_some()

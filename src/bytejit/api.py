@@ -241,19 +241,20 @@ def run(fn: Callable) -> Callable:
     return runs
 
 
-def disable(fn: object = None, *, reason: str | None = None) -> object:
+def disable(fn: object = None, recursive: bool = True, *, reason: str | None = None) -> object:
     """A function (or module) that is never compiled or looked into: in compiled code its call is a graph break.
 
-    Also a decorator, bare or with a reason, which `explain` shows. The given function itself is not changed.
+    Also a decorator, bare or with a reason, which `explain` shows. The given function itself is not changed. recursive:
+    compiled functions that it calls compile nothing new either; False: they compile as ever.
     """
     if fn is None:
-        return functools.partial(disable, reason=reason)
+        return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, torch.nn.Module):
-        return module.disabled(fn, reason)
+        return module.disabled(fn, reason, recursive)
     target = _plain(fn)
     if not callable(target):
         raise TypeError(f"disable takes a callable, not {type(fn).__name__}")
-    return module.disabled_function(target, reason)
+    return module.disabled_function(target, reason, recursive)
 
 
 def _marks(kind: str, fn: object) -> object:

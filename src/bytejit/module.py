@@ -127,24 +127,24 @@ def compile_module(m: torch.nn.Module, settings: Settings, compile_function: Cal
     return _view(m, _subclass(cls, _Trait(cls, settings, None, make), members))
 
 
-def disabled_function(fn: Callable, reason: str | None) -> Callable:
-    """A function that calls `fn` and is marked "disable"."""
+def disabled_function(fn: Callable, reason: str | None, recursive: bool = True) -> Callable:
+    """A function that calls `fn` and is marked "disable". recursive: nothing is compiled anew below it either."""
 
     @functools.wraps(fn)
     def disabled_call(*args: object, **kwargs: object) -> object:
-        return fn(*args, **kwargs)
+        return registry.while_running_only(fn, args, kwargs) if recursive else fn(*args, **kwargs)
 
     disabled_call.__bytejit_reason__ = reason
     registry.mark("disable", disabled_call)
     return disabled_call
 
 
-def disabled(m: torch.nn.Module, reason: str | None) -> torch.nn.Module:
+def disabled(m: torch.nn.Module, reason: str | None, recursive: bool = True) -> torch.nn.Module:
     """A view on a module whose calls are never compiled."""
     m = plain(m)
     cls = type(m)
-    members: dict[str, object] = {"__call__": disabled_function(cls.__call__, reason)}
+    members: dict[str, object] = {"__call__": disabled_function(cls.__call__, reason, recursive)}
     if isinstance(cls.forward, types.FunctionType):
-        members["forward"] = disabled_function(cls.forward, reason)
-    make = functools.partial(disabled, reason=reason)
+        members["forward"] = disabled_function(cls.forward, reason, recursive)
+    make = functools.partial(disabled, reason=reason, recursive=recursive)
     return _view(m, _subclass(cls, _Trait(cls, None, reason, make), members))

@@ -175,6 +175,15 @@ def run_only() -> Iterator[None]:
         _state.run_only -= 1
 
 
+def while_running_only(fn: Callable, args: tuple, kwargs: dict) -> object:
+    """fn(*args, **kwargs) inside `run_only`, without the cost of a manager."""
+    _state.run_only += 1
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _state.run_only -= 1
+
+
 def only_runs() -> bool:
     """Whether this thread is inside `run_only`."""
     return _state.run_only > 0

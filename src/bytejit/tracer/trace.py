@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.fx import graph_module
 
 from ..fake import was_written
 from ..source import Source
@@ -115,6 +118,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     if ops:
         t.graph.output(tuple(outputs))
         gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
+        forget_source_with(gm)
     else:
         gm = None
     needs_grad = any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad for n in outputs) or (
@@ -126,6 +130,14 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
                  by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave, settle=lambda: t.settle(t.guards))
+
+
+def forget_source_with(gm: torch.fx.GraphModule) -> None:
+    """torch.fx keeps the text of each graph's code for tracebacks, for ever: it goes with the graph's own function."""
+    forward = type(gm).forward
+    file = forward.__code__.co_filename
+    for cache in (graph_module._loader.eval_cache, linecache.cache):
+        weakref.finalize(forward, cache.pop, file, None).atexit = False
 
 
 def effects_of(t: Tracer) -> tuple[str, ...]:
