@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import functools
 import typing
+import weakref
 from collections import namedtuple
 
 import torch
@@ -661,3 +662,23 @@ def test_hash_with_effects():
         s.discard(1)
         return x + 1, len(s), sorted(map(int, d))
     return f, lambda: Counted.hashed
+
+
+class _Held:
+    pass
+
+
+def _with_box(f, x):
+    held = _Held()
+    box = [held, weakref.ref(held)]
+    del held
+    return f(x, box), box[0]
+
+
+@case(F(4), drive=_with_box, breaks=True)
+def test_weak_reference_after_the_last_holder(x, box):
+    """A weak reference read after what held its object let go of it"""
+    ref = box[1]
+    y = x + 1
+    box[0] = None
+    return y, ref() is None

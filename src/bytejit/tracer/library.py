@@ -127,6 +127,8 @@ CALLED[functools._lru_cache_wrapper] = cached_call
 
 
 def _weak_call(t, fn: InstanceVar, args, kwargs) -> Var:
+    if fn.real() is not None and (t.dirty or t.globals_written):
+        raise Break("a weak reference read after the region let go of something")      # which may have been the last to hold it
     return Lazy(fn.real(), Called(fn.source))
 
 
