@@ -165,9 +165,8 @@ def test_narrow_floats_are_computed_in_f32(dtype: torch.dtype) -> None:
     args = (r(20, 67).to(DEVICE, dtype), r(20, 67).to(DEVICE, dtype))
     plan = planned(fn, args)
     wide = fn(*(a.double() for a in args))
-    got = run(plan, emit_triton(plan), list(args))[0][0].double()
-    # the interpreter cuts where the device rounds: an ulp instead of half of one
-    assert (got - wide).abs().max() <= torch.finfo(dtype).eps * wide.abs().max()
+    ours = (run(plan, emit_triton(plan), list(args))[0][0].double() - wide).abs().max()
+    assert ours <= 1.01 * (fn(*args).double() - wide).abs().max()
 
 
 @pytest.mark.parametrize("value, dtype, text", [

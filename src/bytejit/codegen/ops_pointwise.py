@@ -192,7 +192,9 @@ op(
 )
 op("to", cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{0} != 0"}, dtypes=ANY,
    # float to int: truncates, as static_cast
-   triton={"float": "{0}.to({T})", "int": "{0}.to({T})", "u8": "{0}.to(tl.int64).to({T})", "bool": "{0} != 0"})
+   # to 16 bits by way of f32, as torch; to u8 by way of i64
+   triton={"float": "{0}.to({T})", "bf16": "{0}.to(tl.float32).to({T})", "f16": "{0}.to(tl.float32).to({T})",
+           "int": "{0}.to({T})", "u8": "{0}.to(tl.int64).to({T})", "bool": "{0} != 0"})
 op("narrow", cpp="bj::to<{T}>({0})", triton="{0}.to({T})", dtypes=FLOATS)
 #: (i, size), attr: the error's label: i wrapped into range(size) if negative; out of range sets the error flag and
 #: answers 0
