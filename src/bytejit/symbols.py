@@ -1,7 +1,7 @@
 """Sizes that are not known while compiling: what every stage asks about them. No sympy here: it is imported when the
 first symbol is made (`symbol_env.py`: `Env`; `symbol_math.py`: the functions that expressions are made of).
 
-A symbolic size is a `torch.SymInt` whose node is a `symbol_env.Node`. Its expression is a sympy expression over integer
+A symbolic size is a `torch.SymInt` whose node is a `symbol_node.Node`. Its expression is a sympy expression over integer
 symbols s0, s1, ... and the functions of `symbol_math.py`; `Env.conditions` are the guards that hold of them.
 """
 from __future__ import annotations
