@@ -71,6 +71,7 @@ ROWS = {
     "cat_both": (lambda x, y: torch.cat([x, y], 0).softmax(0), lambda a, b: (r(a, 4), r(b, 4)), (("s0",), ("s1",))),
     "stack": (lambda x: torch.stack([x, x + 1], 1).sum(2), lambda a, b: (r(a, b),), (AB,)),
     "pad": (lambda x: F.pad(x, (1, 2)), lambda a, b: (r(a, b),), (AB,)),
+    "pad_computed": (lambda x: F.pad(x.softmax(0).exp(), (1, 0, 0, 2)), lambda a, b: (r(a, b),), (AB,)),
     "shifted": (lambda x: x[:, 1:] + x[:, :-1], lambda a, b: (r(a, b + 1),), (AB,)),
     "half": (lambda x: x[:, :x.shape[1] // 2] * 2, lambda a, b: (r(a, 2 * b),), (AB,)),
     "repeat": (lambda x: x.repeat(2, 1), lambda a, b: (r(a, b),), (AB,)),

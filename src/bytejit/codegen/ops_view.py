@@ -273,7 +273,7 @@ def constant_pad(ctx: Lowering, x: Value, pad: Any, value: float = 0) -> Value:
         own = tuple(v - low[i] for i, v in enumerate(c))
         mask = both(ctx, *(within(ctx, v, 0, s) for v, s in zip(own, x.shape)))
         e = ctx.read(x, own, work, mask)
-        return e if mask is None or value == 0 else ctx.op("select", mask, e, ctx.const(value, work), dtype=work)
+        return e if mask is None else ctx.op("select", mask, e, ctx.const(value, work), dtype=work)
     return ctx.map(at)
 
 
