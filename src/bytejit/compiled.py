@@ -27,6 +27,7 @@ class Stats:
     arena: int
     seconds: float
     cached: bool
+    launches: int = 0              # on a GPU: launches of kernels and library calls in one call
 
     @property
     def unfused(self) -> dict[str, int]:

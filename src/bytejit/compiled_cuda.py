@@ -9,7 +9,7 @@ import torch
 
 from .codegen import index as ix
 from .codegen.aten import Out
-from .codegen.emit_call_cuda import Row, emit_call_cuda, rows_of
+from .codegen.emit_call_cuda import emit_call_cuda, rows_of
 from .codegen.emit_triton import emit_triton
 from .codegen.fuse import fuse
 from .codegen.loops import Loops, Plan, Target
@@ -18,17 +18,12 @@ from .codegen.schedule_cuda import schedule_cuda
 from .codegen.triton_main import runnable
 from .codegen.triton_source import Arg, TritonSource
 from .compiled import CompiledGraph, Stats
-from .errors import BytejitError
 from .kernels import build_triton, interpret
 from .kernels.workers import workers
 from .options import Options
 
 LEAST = (8, 0)             # compute capability that kernels are built for
 INTERPRETED = Target("cuda", 132, 16, 50 << 20)       # what the interpreter pretends to be
-
-
-class NoGpu(BytejitError):
-    """This machine cannot build or run GPU kernels; graphs on a GPU run through torch. The text says why."""
 
 
 @functools.cache
@@ -78,7 +73,8 @@ def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, consta
     else:
         pairs, seconds, cached, files = [], 0.0, True, ()
     made = emit_call_cuda(plan, rows, pairs, device, source.scratch, constants, outs, single)
-    stats = Stats(source.kernels, len(rows), made.externs, source.bytes, plan.arena, seconds, cached)
+    stats = Stats(source.kernels, len(rows), made.externs, source.bytes, plan.arena, seconds, cached,
+                  len(source.launches) + len(made.externs))
     text = runnable(plan, source) if options.debug else source.text
     return CompiledGraph(made.make(), text, made.text, stats, files)
 
@@ -90,6 +86,3 @@ def span(plan: Plan, source: TritonSource, arg: Arg, sizes: dict[str, int]) -> i
     if arg.kind == "scratch":
         return ix.evaluate(source.scratch, sizes) - ix.evaluate(arg.offset, sizes)
     return ix.evaluate(extent(plan.buffers[arg.name]), sizes)
-
-
-__all__ = ["LEAST", "NoGpu", "Row", "begin", "compile_plan_cuda", "cuda_target", "lacks", "plan_cuda", "span"]

@@ -17,6 +17,8 @@ from .kernels.cuda_graphs import Policy, replayed
 from .options import Options
 from .spec import Spec
 
+FEW = 4                    # launches below which a replay saves nothing
+
 
 class OnGpu(Compiled):
     """One graph on its way to the kernels of one GPU, whose index the subclass made by `on_gpu` holds."""
@@ -55,7 +57,12 @@ class OnGpu(Compiled):
 
     def replayed(self, call: Callable) -> Callable:
         """The callable behind a CUDA graph, as the mode says."""
-        return record_graph(self.gm, self.aten, call, self.index, how_of(self.options))
+        how, stats = how_of(self.options), self.gm.meta.get("stats")
+        launches = stats.launches if stats is not None else FEW      # none: the graph runs through torch
+        if how == "auto" and launches < FEW:
+            registry.count("cudagraphs", f"not recorded: {launches} launches, fewer than {FEW}")
+            return call
+        return record_graph(self.gm, self.aten, call, self.index, how)
 
     def emit(self, aten, target) -> Callable:
         try:

@@ -1,0 +1,99 @@
+"""What of the GPU's way runs without one: kernels compiled to binaries, the tables of launches, the interpreter end to end."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bytejit
+from bytejit.kernels import cuda_launch as cl
+from bytejit.kernels.build_cpp import build
+from bytejit.kernels.build_triton import Binaries, Job, parameters, split_module, triton_version
+from bytejit.kernels.workers import WARM, Workers
+from bytejit.options import config
+from bytejit.tensor_check import exchange_fill
+
+needs_triton = pytest.mark.skipif(not triton_version(), reason="needs triton")
+TEXT = WARM + "\n\n# of another op\n@triton.jit\ndef other(a, b, N: tl.constexpr):\n    tl.store(b, tl.load(a))\n"
+
+
+def test_a_module_is_split_into_one_for_each_kernel() -> None:
+    parts = split_module(TEXT)
+    assert list(parts) == ["warm", "other"]
+    assert "def other" not in parts["warm"] and "import triton" in parts["other"]
+    assert parameters(parts["other"], "other") == ["a", "b", "N"]
+
+
+def job(text: str = WARM, kernel: str = "warm", n: int = 128) -> Job:
+    return Job(text, kernel, (("x", "*fp32"),), (("N", n),), ("x",), 4, 1, 80)
+
+
+def test_comments_and_names_do_not_tell_kernels_apart() -> None:
+    assert job().key == job(WARM.replace("def warm", "def k7").replace("tl.store", "# here\n    tl.store"), "k7").key
+    assert job().key != job(n=256).key
+
+
+@needs_triton
+def test_binaries_are_made_side_by_side_kept_and_found(tmp_path) -> None:
+    with config.patch(cache_dir=str(tmp_path)):
+        first = Binaries(config.current)
+        made = first.of([job(), job(n=256), job(n=3), job()])
+        assert [type(m).__name__ for m in made] == ["Binary", "Binary", "str", "Binary"] and made[0] is made[3]
+        assert "power of 2" in made[2] and made[0].code[:4] == b"\x7fELF" and first.fresh == 3
+        bytejit.reset()
+        again = Binaries(config.current)
+        assert again.of([job()])[0].code == made[0].code and again.fresh == 0
+
+
+@needs_triton
+def test_a_worker_that_dies_is_replaced(tmp_path) -> None:
+    path = tmp_path / "k.py"
+    path.write_text("import os\nos._exit(3)\n" + WARM)
+    pool = Workers(1)
+    request = {"path": str(path), "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": [],
+               "arch": 80, "warps": 4, "stages": 1}
+    assert "ended with 3" in pool.ask(request)["error"]
+    path.write_text(WARM)
+    assert "binary" in pool.ask(request)
+    pool.stop()
+
+
+@pytest.mark.cxx
+def test_addresses_are_compared_in_one_call() -> None:
+    if exchange_fill() is None:
+        pytest.skip("this torch has no exchange table")
+    calls = build((cl.UNIT,), config.current).calls[0]
+    x, y = torch.randn(4), torch.randn(10)[2:]
+    moved = cl.address_check(calls, exchange_fill(), [x.data_ptr(), None, y.data_ptr()])
+    assert moved(x, 5, y) == -1 and moved(x, 5, x) == 2 and moved(y, 5, y) == 0
+
+
+def test_a_table_holds_what_the_launcher_reads() -> None:
+    kernel = cl.Loaded(77, 128, 1024)
+    table = cl.launch_table([(kernel, (4, 1, -2), (cl.Param(0, 64, True), cl.Param(1)))])
+    assert list(table) == [1, 77, 4, 1, -2, 128, 1024, 2, 0, 64, 1, 1, 0, 0]
+
+
+@needs_triton
+@pytest.mark.parametrize("name", ["pointwise", "softmax", "module", "mutation"])
+def test_graphs_run_in_the_interpreter(name: str) -> None:
+    def mutate(x):
+        x.mul_(2)
+        return x.sum(-1)
+    torch.manual_seed(1)
+    fn = {"pointwise": lambda x: torch.sin(x) * 2 + x[:, :1], "softmax": lambda x: torch.softmax(x, -1), "mutation": mutate,
+          "module": torch.nn.Sequential(torch.nn.LayerNorm(16), torch.nn.Linear(16, 8), torch.nn.GELU()).eval()}[name]
+    x = torch.randn(5, 16)
+    mine, theirs = x.clone(), x.clone()
+    compiled = bytejit.compile(fn, fullgraph=True, options={"interpret": True})
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(mine), fn(theirs))
+            torch.testing.assert_close(mine, theirs)
+    assert not bytejit.counters["fallbacks"]
+
+
+@pytest.mark.parametrize("backend", ["cudagraphs", "aot_cudagraphs"])
+def test_graph_backends_run_plain_without_a_gpu(backend: str) -> None:
+    x = torch.randn(4)
+    assert torch.equal(bytejit.compile(lambda x: x + 1, backend=backend)(x), x + 1)
+    assert any("no tensor is on a GPU" in reason for reason in bytejit.counters["cudagraphs"])
