@@ -39,7 +39,7 @@ def test_the_faster_one_wins_and_its_strides_are_told():
     choice = Tuner().choose("add1", [X], [Candidate("slow", slow), Candidate("fast", fast)])
     assert choice.name == "fast" and choice.stride == (1, 4)
     assert choice.seconds["slow"] >= 0.003 > choice.seconds["fast"]
-    assert repr(choice).startswith("choice fast: fast=")
+    assert repr(choice).startswith("choice fast") and " fast=" in repr(choice)      # "(not sure ...)" on a busy machine
 
 
 def test_a_tie_keeps_the_default():
