@@ -40,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Names of tests hold no address: they are the same in every process that collects them."""
+    text = str(val) if isinstance(val, (type, Callable)) else ""
+    return getattr(val, "__name__", argname) if " at 0x" in text else None
+
+
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Nothing compiled or counted before a test, one random seed, default options; options set in it end with it."""

@@ -18,6 +18,7 @@ from bytejit.fake_rows import Meta, Store
 from bytejit.options import config
 from bytejit.spec import contiguous_stride
 from bytejit.symbol_env import Env
+from bytejit.symbols import Manner
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,14 @@ def compiled(fn: Callable, args: Sequence[torch.Tensor], dims: Sequence[Sequence
              choose: Callable | None = None) -> Dynamic:
     """fn compiled for every size of the named dims."""
     gm, fakes, env = traced(fn, args, dims)
-    aten = normalise(gm, fakes)
+    try:
+        aten = normalise(gm, fakes)
+    except RuntimeError as e:           # torch 2.11's matmul takes no symbols: the tracer marks such a call as this does
+        if "symbolic sizes" not in str(e):
+            raise
+        for node in gm.graph.nodes:
+            node.meta["manner"] = Manner(env, decompose=True)
+        aten = normalise(gm, fakes)
     if choose is not None:
         aten = choose(aten)
     target = cpu_target(threads)
