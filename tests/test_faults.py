@@ -218,4 +218,5 @@ def test_sources_of_graphs_go_with_them(fresh):
         bytejit.reset()
         gc.collect()
         return len(graph_module._loader.eval_cache)
-    assert compile_some() == compile_some()
+    before = compile_some()             # graphs of earlier tests may go meanwhile: fewer is as good
+    assert compile_some() <= before

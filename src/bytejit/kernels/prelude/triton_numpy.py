@@ -91,6 +91,17 @@ def _loops_over_sizes() -> None:
     interpreter._patch_lang_tensor = patched
 
 
+def _masks_of_bools() -> None:
+    """`a & b` of masks, one of which is a number's comparison, holds integers, which loads of triton 3.9 refuse."""
+    builder = interpreter.InterpreterBuilder
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def bools(mask: Any) -> Any:
+        return mask if mask.data.dtype == np.bool_ else TensorHandle(mask.data.astype(np.bool_), tl.int1)
+    builder.create_masked_load = lambda self, at, mask, *rest: load(self, at, bools(mask), *rest)
+    builder.create_masked_store = lambda self, at, value, mask, *rest: store(self, at, value, bools(mask), *rest)
+
+
 def _rounded_bf16() -> None:
     """The interpreter cuts a f32 to a bf16; the device rounds, and so does this."""
     before = interpreter.InterpreterBuilder.cast_impl
@@ -105,3 +116,4 @@ def _rounded_bf16() -> None:
 
 _loops_over_sizes()
 _rounded_bf16()
+_masks_of_bools()
