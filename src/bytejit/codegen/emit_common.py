@@ -1,13 +1,19 @@
-"""What every printer needs of a plan: which loop a value belongs in, what is computed once outside it, the user's
-line."""
+"""What every printer needs of a plan: which loop a value belongs in, what is computed once outside it, what a reduction
+starts from, the user's line."""
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen import index as ix
-from bytejit.codegen.loops import Call, Expr, Kernel, Pass, Plan, Reduce, walk
+from bytejit.codegen.loops import FLOATS, Call, Expr, Kernel, Pass, Plan, Reduce, walk
+from bytejit.codegen.optable import OpTable
+
+LEAST = {"i64": -(1 << 63), "i32": -(1 << 31), "i16": -(1 << 15), "i8": -128, "u8": 0}
+MOST = {"i64": (1 << 63) - 1, "i32": (1 << 31) - 1, "i16": (1 << 15) - 1, "i8": 127, "u8": 255}
 
 
 def axes_of(index: Any) -> frozenset[str]:
@@ -118,3 +124,43 @@ def traffic(plan: Plan, call: Call) -> int:
             n *= ix.hint(size)
         total += n
     return total
+
+
+def row_text(e: Expr, rows: OpTable, language: str) -> str:
+    """The text of an op's row for the dtype that decides it."""
+    row = rows.by_name[e.name]
+    return row.text(language, e.dtype if row.by is None else e.args[row.by].dtype)
+
+
+def rounded(value: float) -> float:
+    """A number as a f32 holds it."""
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+# ---- reductions ---------------------------------------------------------------------------------------------------
+def pair(r: Reduce) -> bool:
+    """Whether a reduction carries an index beside its value."""
+    return r.kind in ("argmax", "argmin")
+
+
+def value_dtype(r: Reduce) -> str:
+    """Dtype of the accumulator: for argmax and argmin that of the compared value."""
+    return r.args[0].dtype if pair(r) else r.dtype
+
+
+def identity(r: Reduce) -> Any:
+    """What a reduction starts from, as a Python number."""
+    dtype = value_dtype(r)
+    if r.kind in ("sum", "any"):
+        return 0
+    if r.kind in ("prod", "all"):
+        return 1
+    least = r.kind in ("amax", "argmax")
+    if dtype == "b8":
+        return not least
+    if dtype in FLOATS:
+        return -math.inf if least else math.inf
+    return (LEAST if least else MOST)[dtype]

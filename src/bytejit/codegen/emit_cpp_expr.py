@@ -2,17 +2,17 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping
 from typing import Any
 
+from bytejit.codegen import emit_common as common
 from bytejit.codegen import index as ix
 from bytejit.codegen.loops import FLOATS, Expr, Reduce
 from bytejit.codegen.optable import OpTable
 
 TRIG = frozenset({"sin", "cos", "tan"})      # right for arguments up to BJ_TRIG only; `<name>_any` for the rest
-LEAST = {"i64": "(-9223372036854775807LL - 1)", "i32": "(-2147483647 - 1)", "i16": "-32768", "i8": "-128", "u8": "0"}
-MOST = {"i64": "9223372036854775807LL", "i32": "2147483647", "i16": "32767", "i8": "127", "u8": "255"}
+# numbers that C++ has no plain literal for
+LITERALS = {-(1 << 63): "(-9223372036854775807LL - 1)", (1 << 63) - 1: "9223372036854775807LL", -(1 << 31): "(-2147483647 - 1)"}
 
 
 def constant(value: Any, dtype: str) -> str:
@@ -22,7 +22,7 @@ def constant(value: Any, dtype: str) -> str:
     if dtype in FLOATS:
         value = float(value)
         if dtype != "f64" and math.isfinite(value):
-            value = _f32(value)
+            value = common.rounded(value)
         cast = {"f64": "(f64)", "f32": ""}.get(dtype, f"bj::to<{dtype}>")
         if math.isnan(value):
             text = "BJ_NAN"
@@ -35,15 +35,8 @@ def constant(value: Any, dtype: str) -> str:
         return f"{cast}({text})" if cast or text[0] == "-" else text
     value = int(value)
     if dtype == "i64":
-        return LEAST["i64"] if value == -(1 << 63) else f"({value}LL)" if value < 0 else f"{value}LL"
-    return LEAST["i32"] if value == -(1 << 31) else f"({value})" if value < 0 else str(value)
-
-
-def _f32(value: float) -> float:
-    try:
-        return struct.unpack("f", struct.pack("f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
+        return LITERALS[value] if value == -(1 << 63) else f"({value}LL)" if value < 0 else f"{value}LL"
+    return LITERALS[value] if value == -(1 << 31) else f"({value})" if value < 0 else str(value)
 
 
 class IndexText:
@@ -111,33 +104,21 @@ class ExprText:
                 zero = f"bj::to<{e.dtype}>(0.0f)" if e.dtype in ("bf16", "f16") else f"({e.dtype})0"
                 return f"{self.names[id(e.mask)]} ? {text} : {zero}"
             return text
-        row = self.table.by_name[e.name]
         args = [self.names[id(a)] for a in e.args]
         if far and e.name in TRIG:
             return f"bj::{e.name}_any({args[0]})"
-        by = e.dtype if row.by is None else e.args[row.by].dtype
         first = e.args[0].dtype if e.args else e.dtype
-        return row.text("cpp", by).format(*args, T=e.dtype, A=first, attr=e.attr, err=err)
+        return common.row_text(e, self.table, "cpp").format(*args, T=e.dtype, A=first, attr=e.attr, err=err)
 
 
 def identity(r: Reduce) -> str:
     """What a reduction starts from."""
-    dtype = value_dtype(r)
-    if r.kind in ("sum", "any"):
-        return "false" if dtype == "b8" else f"({dtype})0"
-    if r.kind in ("prod", "all"):
-        return "true" if dtype == "b8" else f"({dtype})1"
-    least = r.kind in ("amax", "argmax")
+    value, dtype = common.identity(r), common.value_dtype(r)
     if dtype == "b8":
-        return "false" if least else "true"
-    if dtype in FLOATS:
-        return f"({dtype}){'-' if least else ''}BJ_INF"
-    return f"({dtype}){(LEAST if least else MOST)[dtype]}"
-
-
-def value_dtype(r: Reduce) -> str:
-    """Dtype of the accumulator: for argmax and argmin that of the compared value."""
-    return r.args[0].dtype if r.kind in ("argmax", "argmin") else r.dtype
+        return "true" if value else "false"
+    if dtype in FLOATS and math.isinf(value):
+        return f"({dtype}){'-' if value < 0 else ''}BJ_INF"
+    return f"({dtype}){LITERALS.get(value, value)}"
 
 
 def combine(r: Reduce, into: str, value: str) -> str:

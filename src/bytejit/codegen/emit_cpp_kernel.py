@@ -33,7 +33,7 @@ class KernelPrinter(Reductions):
         self.locals = sorted({b for p in self.kernel.passes for b in self._names(p)} - set(self.pointers))
         self.pointers.update((b, f"l{i}") for i, b in enumerate(self.locals))
         self.symbols = common.kernel_symbols(self.kernel)
-        self.raises = any(e.kind == "op" and table.by_name[e.name].raises and "{err}" in str(self._row_text(e))
+        self.raises = any(e.kind == "op" and table.by_name[e.name].raises and "{err}" in common.row_text(e, table, "cpp")
                           for p in self.kernel.passes for e in common.walk(p.roots()))
         self.names: dict[int, str] = {}
         self.refs: dict[str, frozenset[str]] = {}
@@ -49,10 +49,6 @@ class KernelPrinter(Reductions):
         if self.sched.block and buffer in self.locals:
             text = f"({text}) * {self.sched.block[1]} + {self.sched.block[0]}_at"
         return f"{self.pointers[buffer]}[{text}]"
-
-    def _row_text(self, e: Expr) -> str:
-        row = self.table.by_name[e.name]
-        return row.text("cpp", e.dtype if row.by is None else e.args[row.by].dtype)
 
     @staticmethod
     def _names(p: Pass) -> set[str]:

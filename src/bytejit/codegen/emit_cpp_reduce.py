@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bytejit.codegen import emit_common as common
-from bytejit.codegen.emit_cpp_expr import IndexText, combine, identity, value_dtype
+from bytejit.codegen.emit_cpp_expr import IndexText, combine, identity
 from bytejit.codegen.loops import Expr, Kernel, Pass, PassSchedule, Reduce, Schedule
 
 
@@ -64,27 +64,24 @@ class Reductions:
     index: IndexText
     counter: int
 
-    def pair(self, r: Reduce) -> bool:
-        return r.kind in ("argmax", "argmin")
-
     def start(self, r: Reduce, n: Nest) -> None:
         """Declare the accumulators of a reduction, set to its identity."""
-        t, dtype = self.text, value_dtype(r)
+        t, dtype = self.text, common.value_dtype(r)
         if n.block:
             length = self.sched.block[1]
         elif n.lanes > 1:
             length = n.lanes
         else:
-            t.add(f"{dtype} {r.name}{'_best' if self.pair(r) else ''} = {identity(r)};")
-            if self.pair(r):
+            t.add(f"{dtype} {r.name}{'_best' if common.pair(r) else ''} = {identity(r)};")
+            if common.pair(r):
                 t.add(f"i64 {r.name} = 9223372036854775807LL;")
             self.ref_text[r.name], self.refs[r.name] = r.name, self.refs.get(r.name, frozenset())
             return
-        suffix = "_best" if self.pair(r) else ""
+        suffix = "_best" if common.pair(r) else ""
         tail = "" if n.block else "_part"
         t.add(f"alignas(64) {dtype} {r.name}{suffix}{tail}[{length}];")
         t.add(f"for (int k = 0; k < {length}; ++k) {r.name}{suffix}{tail}[k] = {identity(r)};")
-        if self.pair(r):
+        if common.pair(r):
             t.add(f"alignas(64) i64 {r.name}{tail}[{length}];")
             t.add(f"for (int k = 0; k < {length}; ++k) {r.name}{tail}[k] = 9223372036854775807LL;")
         if n.block:
@@ -95,14 +92,14 @@ class Reductions:
         """(accumulator, its index for argmax) of one element."""
         at = f"[{n.block[0]}_at]" if n.block else f"_part[{lane}]" if n.lanes > 1 else ""
         if n.block or n.lanes == 1:
-            return (f"{r.name}_best{at}", f"{r.name}{at}") if self.pair(r) else (f"{r.name}{at}", "")
-        return (f"{r.name}_best{at}", f"{r.name}{at}") if self.pair(r) else (f"{r.name}{at}", "")
+            return (f"{r.name}_best{at}", f"{r.name}{at}") if common.pair(r) else (f"{r.name}{at}", "")
+        return (f"{r.name}_best{at}", f"{r.name}{at}") if common.pair(r) else (f"{r.name}{at}", "")
 
     def step(self, r: Reduce, n: Nest, lane: str) -> None:
         into, where = self.cell(r, n, lane)
         values = [self.names[id(a)] for a in r.args]
         note = common.comment(r.where)
-        if self.pair(r):
+        if common.pair(r):
             self.better(r, into, where, values[0], values[1], note)
         else:
             value = values[0] if r.args[0].dtype == r.dtype else f"bj::to<{r.dtype}>({values[0]})"
@@ -111,7 +108,7 @@ class Reductions:
     def better(self, r: Reduce, into: str, where: str, value: str, at: str, note: str = "") -> None:
         name = f"w{self.counter}"
         self.counter += 1
-        t, call = self.text, f"bj::arg_{r.kind[3:]}<{value_dtype(r)}>"
+        t, call = self.text, f"bj::arg_{r.kind[3:]}<{common.value_dtype(r)}>"
         t.add(f"const b8 {name} = {call}({value}, {at}, {into}, {where});", note)
         t.add(f"{into} = {name} ? {value} : {into};")
         t.add(f"{where} = {name} ? {at} : {where};")
@@ -122,7 +119,7 @@ class Reductions:
             return
         t = self.text
         t.open(f"for (int half = {n.lanes // 2}; half; half /= 2) for (int k = 0; k < half; ++k)")
-        if self.pair(r):
+        if common.pair(r):
             best, at = f"{r.name}_best_part", f"{r.name}_part"
             self.better(r, f"{best}[k]", f"{at}[k]", f"{best}[k + half]", f"{at}[k + half]")
         else:
@@ -138,8 +135,8 @@ class Reductions:
         t, p, parts = self.text, self.kernel.passes[0], self.sched.split
         axis = self.sched.passes[0].order[0]
         for r in p.reduces:
-            t.add(f"{value_dtype(r)} {r.name}_of[{parts}];")
-            if self.pair(r):
+            t.add(f"{common.value_dtype(r)} {r.name}_of[{parts}];")
+            if common.pair(r):
                 t.add(f"i64 {r.name}_at_of[{parts}];")
         t.open(f"bj::parallel({parts}, 1, threads, [&](i64 first, i64 last)")
         t.open("for (i64 part = first; part < last; ++part)")
@@ -147,7 +144,7 @@ class Reductions:
         t.add(f"const i64 end = {self.index(self.sizes[axis])} * (part + 1) / {parts};")
         self.pass_(0, cut=axis)
         for r in p.reduces:
-            if self.pair(r):
+            if common.pair(r):
                 best = f"{r.name}_best" if self.lanes_of(0) == 1 else f"{r.name}_best_part[0]"
                 t.add(f"{r.name}_of[part] = {best}, {r.name}_at_of[part] = {r.name};")
             else:
@@ -156,12 +153,12 @@ class Reductions:
         t.close("});")
         for r in p.reduces:
             t.open(f"for (int k = 1; k < {parts}; ++k)")
-            if self.pair(r):
+            if common.pair(r):
                 self.better(r, f"{r.name}_of[0]", f"{r.name}_at_of[0]", f"{r.name}_of[k]", f"{r.name}_at_of[k]")
             else:
                 t.add(f"{r.name}_of[0] = {combine(r, f'{r.name}_of[0]', f'{r.name}_of[k]')};")
             t.close()
-            t.add(f"const {r.dtype} {r.name} = {r.name}{'_at' if self.pair(r) else ''}_of[0];")
+            t.add(f"const {r.dtype} {r.name} = {r.name}{'_at' if common.pair(r) else ''}_of[0];")
             self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 
     def lanes_of(self, i: int) -> int:

@@ -2,17 +2,14 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bytejit.codegen import emit_common as common
 from bytejit.codegen import index as ix
 from bytejit.codegen.loops import FLOATS, NARROW, Expr, Reduce, acc_dtype
 from bytejit.codegen.optable import OpTable
 from bytejit.codegen.triton_source import TYPES
-
-LEAST = {"i64": -(1 << 63), "i32": -(1 << 31), "i16": -(1 << 15), "i8": -128, "u8": 0}
-MOST = {"i64": (1 << 63) - 1, "i32": (1 << 31) - 1, "i16": (1 << 15) - 1, "i8": 127, "u8": 255}
 
 
 def tl_type(dtype: str) -> str:
@@ -28,10 +25,7 @@ def number(value: Any, dtype: str) -> str:
         return str(int(value))
     value = float(value)
     if dtype != "f64" and math.isfinite(value):
-        try:
-            value = struct.unpack("f", struct.pack("f", value))[0]
-        except OverflowError:
-            value = math.copysign(math.inf, value)
+        value = common.rounded(value)
     if math.isfinite(value):
         return repr(value)
     return 'float("nan")' if math.isnan(value) else 'float("inf")' if value > 0 else 'float("-inf")'
@@ -86,38 +80,11 @@ class IndexText:
 
 def operation(e: Expr, args: list[str], rows: OpTable, err: str) -> str:
     """An op's row, filled in."""
-    row = rows.by_name[e.name]
-    by = e.dtype if row.by is None else e.args[row.by].dtype
     first = e.args[0].dtype if e.args else e.dtype
-    return row.text("triton", by).format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
+    return common.row_text(e, rows, "triton").format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
 
 
 # ---- reductions ---------------------------------------------------------------------------------------------------
-def value_dtype(r: Reduce) -> str:
-    """Dtype of the accumulator: for argmax and argmin that of the compared value."""
-    return r.args[0].dtype if pair(r) else r.dtype
-
-
-def pair(r: Reduce) -> bool:
-    """Whether a reduction carries an index beside its value."""
-    return r.kind in ("argmax", "argmin")
-
-
-def identity(r: Reduce) -> Any:
-    """What a reduction starts from, as a Python number."""
-    dtype = value_dtype(r)
-    if r.kind in ("sum", "any"):
-        return 0
-    if r.kind in ("prod", "all"):
-        return 1
-    least = r.kind in ("amax", "argmax")
-    if dtype == "b8":
-        return not least
-    if dtype in FLOATS:
-        return -math.inf if least else math.inf
-    return (LEAST if least else MOST)[dtype]
-
-
 def combine(r: Reduce, a: str, b: str) -> str:
     """Two partial results as one; not for argmax, argmin."""
     b8 = r.dtype == "b8"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from bytejit.codegen import emit_common as common
-from bytejit.codegen.emit_triton_expr import combine, constant, fold, identity, pair, tl_type, value_dtype
+from bytejit.codegen.emit_triton_expr import combine, constant, fold, tl_type
 from bytejit.codegen.emit_triton_kernel import Function, Printer, ceil_div, product, size_text
 from bytejit.codegen.loops import Axis, Expr, Pass, Reduce
 from bytejit.codegen.schedule_cuda import power
 
-MOST_I64 = (1 << 63) - 1
+MOST_I64 = common.MOST["i64"]
 
 
 class KernelPrinter(Printer):
@@ -184,14 +184,14 @@ class KernelPrinter(Printer):
     def reduce(self, r: Reduce) -> None:
         """A reduction or scan of a whole row."""
         t, note, name = self.f.text, common.comment(r.where), self.fresh("m")
-        dtype = value_dtype(r)
-        value = self.masked(r, r.args[0], identity(r), dtype)
+        dtype = common.value_dtype(r)
+        value = self.masked(r, r.args[0], common.identity(r), dtype)
         if r.running:
             t.add(f"{name} = bj_cum{r.kind}({value}, {self.axis_number})", note)
             self.f.refs[r.name, self.space] = name
             self.dims_memo.clear()
             return
-        if pair(r):
+        if common.pair(r):
             at = self.masked(r, r.args[1], MOST_I64, "i64")
             t.add(f"_, {name} = bj_{r.kind}({value}, {at}, {self.axis_number})", note)
         else:
@@ -240,8 +240,8 @@ class KernelPrinter(Printer):
             shape = self.tile_shape()
             if r.running:
                 shape = "()" if self.sched.single else "[X, 1]"
-            self.f.text.add(f"{name} = {constant(identity(r), value_dtype(r), shape)}")
-            if pair(r):
+            self.f.text.add(f"{name} = {constant(common.identity(r), common.value_dtype(r), shape)}")
+            if common.pair(r):
                 accs[r.name, "at"] = self.fresh("a")
                 self.f.text.add(f"{accs[r.name, 'at']} = {constant(MOST_I64, 'i64', shape)}")
         return accs
@@ -249,15 +249,15 @@ class KernelPrinter(Printer):
     def step(self, r: Reduce, accs: dict) -> None:
         """Feed a turn's tile to a reduction."""
         t, note, name = self.f.text, common.comment(r.where), accs[r.name]
-        dtype = value_dtype(r)
-        value = self.masked(r, r.args[0], identity(r), dtype)
+        dtype = common.value_dtype(r)
+        value = self.masked(r, r.args[0], common.identity(r), dtype)
         if r.running:
             scanned, tile = self.fresh("m"), self.fresh()
             t.add(f"{tile} = {value}")
             t.add(f"{scanned} = {combine(r, name, f'bj_cum{r.kind}({tile}, {self.axis_number})')}", note)
             t.add(f"{name} = {combine(r, name, fold(r, tile, self.axis_number))}")
             self.f.refs[r.name, self.space] = scanned
-        elif pair(r):
+        elif common.pair(r):
             at = self.masked(r, r.args[1], MOST_I64, "i64")
             best = "more" if r.kind == "argmax" else "less"
             t.add(f"{name}, {accs[r.name, 'at']} = bj_{best}_of({name}, {accs[r.name, 'at']}, {value}, {at})", note)
@@ -271,7 +271,7 @@ class KernelPrinter(Printer):
             if r.running:
                 continue
             name = out[r.name] = self.fresh("m")
-            if pair(r):
+            if common.pair(r):
                 best = out[r.name, "best"] = self.fresh("m")
                 self.f.text.add(f"{best}, {name} = bj_{r.kind}({accs[r.name]}, {accs[r.name, 'at']}, {self.axis_number})")
             else:
@@ -293,7 +293,7 @@ class KernelPrinter(Printer):
         t.add(f"high = low + {each}" if exact else f"high = tl.minimum(low + {each}, {size})")
         made = self.turn(p, "low", "high", exact)
         for r in p.reduces:
-            for key, dtype in ((r.name, r.dtype),) + ((((r.name, "best"), value_dtype(r)),) if pair(r) else ()):
+            for key, dtype in ((r.name, r.dtype),) + ((((r.name, "best"), common.value_dtype(r)),) if common.pair(r) else ()):
                 at = self.reserve(product((Axis("", self.total), Axis("", parts))), dtype)
                 self.partial[key] = (at, dtype, r)
                 q = self.scratch_pointer(at, dtype)
@@ -318,10 +318,10 @@ class KernelPrinter(Printer):
             mask = " & ".join(masks)
             return f"tl.where({mask}, tl.load({place}, {mask}, other=0), {constant(other, kind)})"
         out = self.fresh("m")
-        if pair(r):
-            best = tile((name, "best"), value_dtype(r), identity(r))
+        if common.pair(r):
+            best = tile((name, "best"), common.value_dtype(r), common.identity(r))
             t.add(f"_, {out} = bj_{r.kind}({best}, {tile(name, 'i64', MOST_I64)}, {self.axis_number})")
         else:
-            t.add(f"{out} = {fold(r, tile(name, dtype, identity(r)), self.axis_number)}", common.comment(r.where))
+            t.add(f"{out} = {fold(r, tile(name, dtype, common.identity(r)), self.axis_number)}", common.comment(r.where))
         self.f.refs[name, None] = out
 

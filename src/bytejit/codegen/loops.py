@@ -50,7 +50,7 @@ FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 NARROW = frozenset({"f16", "bf16"})
 INTS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
-#: reduction -> (identity for floats, identity for ints); None: the type's own least or greatest value.
+#: kinds of reduction; `emit_common.identity` says what each starts from
 REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
 
 

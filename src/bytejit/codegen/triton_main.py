@@ -9,7 +9,7 @@ from typing import Any
 
 from bytejit.codegen import emit_common as common
 from bytejit.codegen import index as ix
-from bytejit.codegen.loops import DTYPES, Plan, itemsize
+from bytejit.codegen.loops import DTYPES, Plan
 from bytejit.codegen.triton_source import TritonSource
 
 MAIN = '''
@@ -32,7 +32,7 @@ def runnable(plan: Plan, source: TritonSource) -> str:
               "STEPS = ["]
     for at in dict.fromkeys(one.step for one in source.launches):
         call = plan.steps[at]
-        lines.append(f"    ({at}, {traffic(plan, (*call.reads, *call.writes))}, [")
+        lines.append(f"    ({at}, {common.traffic(plan, call)}, [")
         for one in source.launches:
             if one.step == at:
                 args = [(a.kind, a.name if a.kind == "buffer" else ix.hint(a.offset) if a.kind == "scratch"
@@ -48,15 +48,3 @@ def hint_of(call: Any, symbol: str) -> int:
     """A size symbol of a kernel as a number."""
     found = common.symbol_atoms(call.kernel).get(symbol)
     return ix.hint(ix.index(found)) if found is not None else 0
-
-
-def traffic(plan: Plan, names: tuple[str, ...]) -> int:
-    """Bytes of some buffers, each once."""
-    total = 0
-    for name in names:
-        b = plan.buffers[name]
-        n = itemsize(b.dtype)
-        for size in b.shape:
-            n *= ix.hint(size)
-        total += n
-    return total
