@@ -72,6 +72,7 @@ class Explanation:
             ("Breaks", [f"{b}" + (f"\n  do: {b.do}" if b.do else "") for b in self.break_reasons]),
             ("Graphs that run through torch",
              [f"graph {i}: {r.through_torch}" for i, r in enumerate(self.with_graph) if r.through_torch]),
+            ("CUDA graphs", [f"graph {i}: {line}" for i, r in enumerate(self.with_graph) for line in r.cudagraphs]),
             ("Calls of libraries and of torch, by reason", self.extern_lines()),
             ("Left to the original code", [f"{n} x {what}" for what, n in self.fallbacks.items()]),
         )

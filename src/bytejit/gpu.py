@@ -13,7 +13,7 @@ from .compiled import CompiledGraph
 from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, lacks, plan_cuda
 from .compiling import Compiled
 from .kernels.build import BuildFailed
-from .kernels.cuda_graphs import Policy, replayed
+from .kernels.cuda_graphs import TIMED, WARM, Policy, replayed
 from .options import Options
 from .spec import Spec
 
@@ -60,7 +60,9 @@ class OnGpu(Compiled):
         how, stats = how_of(self.options), self.gm.meta.get("stats")
         launches = stats.launches if stats is not None else FEW      # none: the graph runs through torch
         if how == "auto" and launches < FEW:
-            registry.count("cudagraphs", f"not recorded: {launches} launches, fewer than {FEW}")
+            reason = f"not recorded: {launches} launches, fewer than {FEW}"
+            registry.count("cudagraphs", reason)
+            Told(self.gm, self.options)(reason)
             return call
         return record_graph(self.gm, self.aten, call, self.index, how)
 
@@ -91,6 +93,28 @@ class Interpreted(OnGpu):
 
 
 # ---- CUDA graphs ----------------------------------------------------------------------------------------------------
+WAITING = {
+    "forced": f"recorded after {WARM} calls; outputs are valid until the next call",
+    "safe": f"recorded after {WARM} calls; outputs stay valid",
+    "auto": f"recorded after {WARM + TIMED} calls where launching takes much of a call and a replay is faster",
+}
+
+
+class Told:
+    """What became of the recordings of a graph, each thing once: in `gm.meta["cudagraphs"]`, which `explain` prints, and in
+    the log of that kind."""
+
+    def __init__(self, gm: torch.fx.GraphModule, options: Options) -> None:
+        self.lines: list[str] = gm.meta.setdefault("cudagraphs", [])
+        self.where = next((n.meta["where"] for n in gm.graph.nodes if n.meta.get("where") is not None), None)
+        self.options = options
+
+    def __call__(self, what: str) -> None:
+        if what not in self.lines:
+            self.lines.append(what)
+            logs.log("cudagraphs", what, self.where, self.options)
+
+
 def draws(node: torch.fx.Node) -> bool:
     """Whether an op draws random numbers: attention without dropout only might."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
@@ -132,8 +156,10 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
             reason = reason or f"{n.target} waits for the GPU"
     weights = frozenset(gm.meta.get("weights", ()))
     written = frozenset(m.input for m in aten.mutations)
-    gm.meta["cudagraphs"] = reason or how
-    return replayed(call, Policy(how, index, weights, written, random, reason))
+    tell = Told(gm, gm.meta["settings"].options)
+    if not reason:
+        tell(WAITING[how])
+    return replayed(call, Policy(how, index, weights, written, random, reason, tell))
 
 
 @functools.cache

@@ -46,6 +46,11 @@ class Region:
         return self.graph.meta.get("through_torch", "") if self.graph is not None else ""
 
     @property
+    def cudagraphs(self) -> tuple[str, ...]:
+        """What became of the graph as a CUDA graph until now; () on the CPU, and where none is asked for."""
+        return tuple(self.graph.meta.get("cudagraphs", ())) if self.graph is not None else ()
+
+    @property
     def externs(self) -> dict[str, int]:
         """Library calls of the compiled graph: "name (reason)" and how many."""
         stats = self.graph.meta.get("stats") if self.graph is not None else None

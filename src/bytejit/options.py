@@ -17,7 +17,7 @@ from pathlib import Path
 from .text import unknown
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code")
+LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code", "cudagraphs")
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,21 @@ SHAPES = 8                 # combinations of sizes that get recordings of their 
 @dataclass(frozen=True)
 class Policy:
     """What is known of a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
-    writes; random: it draws random numbers; reason: why it cannot be recorded, "" when it may."""
+    writes; random: it draws random numbers; reason: why it cannot be recorded, "" when it may; tell: is told what becomes
+    of it, the same words as the counters."""
     how: str
     device: int
     weights: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
     random: bool = False
     reason: str = ""
+    tell: Callable[[str], None] | None = field(default=None, compare=False)
+
+    def say(self, what: str) -> None:
+        """Count what became of the graph's recording, and tell it."""
+        count("cudagraphs", what)
+        if self.tell is not None:
+            self.tell(what)
 
 
 @dataclass
@@ -89,7 +97,7 @@ class Recording:
 def replayed(call: Callable, policy: Policy) -> Callable:
     """`call`, replayed from a CUDA graph where that is possible and pays."""
     if policy.reason:
-        count("cudagraphs", f"not recorded: {policy.reason}")
+        policy.say(f"not recorded: {policy.reason}")
         return call
     made = Replayer(call, policy)
 
@@ -132,7 +140,7 @@ class Replayer:
         if self.stream is None:
             self.stream = stream
         if stream != self.stream or torch._C._cuda_isCurrentStreamCapturing():
-            count("cudagraphs", "a call ran plain: on another stream")
+            self.policy.say("a call ran plain: on another stream")
             return self.call(*inputs)
         if not self.lock.acquire(False):
             return self.call(*inputs)
@@ -147,7 +155,7 @@ class Replayer:
         state = self.sized.get(key)
         if state is None:
             if len(self.sized) >= SHAPES:
-                count("cudagraphs", f"a call ran plain: more than {SHAPES} combinations of sizes")
+                self.policy.say(f"a call ran plain: more than {SHAPES} combinations of sizes")
                 return self.call(*inputs)
             state = self.sized[key] = Sized()
         if state.verdict:
@@ -184,7 +192,7 @@ class Replayer:
     def stays_plain(self, state: Sized, why: str) -> None:
         """Give the recordings up."""
         state.verdict, state.recordings = why, []
-        count("cudagraphs", f"not recorded: {why}")
+        self.policy.say(f"not recorded: {why}")
 
     def check(self, addresses: Sequence[int | None]) -> Callable[..., int]:
         """What finds an input that is not where a recording reads it."""
@@ -243,7 +251,7 @@ class Replayer:
         state.moved |= moved or {first}
         state.recordings = []
         state.rerecords += 1
-        count("cudagraphs", "recorded again: an input's address changed")
+        self.policy.say("recorded again: an input's address changed")
         stuck = moved & self.policy.written
         if state.rerecords > RERECORDS or stuck and state.rerecords > 1:
             self.stays_plain(state, "the address of an input that is written keeps changing" if stuck
@@ -314,7 +322,7 @@ class Replayer:
         if failure is not None:
             self.stays_plain(state, f"recording failed: {type(failure).__name__}: {str(failure)[:100]}")
             return None
-        count("cudagraphs", "recorded")
+        self.policy.say("recorded")
         if outside.kept:
             outside.kept.clear()            # plain calls are rare from here on
         return graph, answer
