@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,8 +26,10 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")      # read once, when triton is first imported
 
 import bytejit  # noqa: E402
+from bytejit.kernels.tune import Choice, Tuner  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"
+CHOICES = os.environ.get("BYTEJIT_TEST_CHOICES", "0")       # another number: other libraries and layouts are chosen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,6 +56,33 @@ def fresh() -> Iterator[None]:
     torch.manual_seed(0)
     with bytejit.config.patch():
         yield
+
+
+def by_lot(self, op, specs, candidates, cold=(), attrs=""):
+    """`Tuner.choose` without a clock: each candidate runs once, and the operation's text says which is taken."""
+    if not self.enabled:
+        return None
+    operands = self._operands(specs, frozenset())[0]
+    strides, errors = {}, {}
+    with torch.no_grad():
+        for candidate in candidates:
+            try:
+                given = candidate.prepare(*operands) if candidate.prepare else operands
+                strides[candidate.name] = tuple(candidate.call(*given).stride())
+            except (RuntimeError, NotImplementedError) as error:
+                if candidate is candidates[0]:
+                    raise
+                errors[candidate.name] = str(error)
+    drawn = zlib.crc32(f"{CHOICES} {op} {attrs} {list(specs)}".encode()) % len(strides)
+    name = list(strides)[drawn]
+    return Choice(name, strides[name], dict.fromkeys(strides, 1e-3) | {name: 5e-4}, errors)
+
+
+@pytest.fixture(autouse=True)
+def choices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries are chosen by lot, the same way on every machine, unless the test is about timing."""
+    if "timed" not in request.keywords:
+        monkeypatch.setattr(Tuner, "choose", by_lot)
 
 
 @pytest.fixture

@@ -138,13 +138,11 @@ HEAVY = ["sympy", "triton", "cffi", "bytecode", "rich", "networkx", "torch._dyna
 
 def test_import_loads_no_compiler() -> None:
     got = loaded_after(
-        "import sys, json, time, torch; before = set(sys.modules); t = time.perf_counter(); import bytejit\n"
-        "seconds = time.perf_counter() - t\n"
-        "print(json.dumps(dict(new=sorted(set(sys.modules) - before), seconds=seconds)))"
+        "import sys, json, torch; before = set(sys.modules); import bytejit\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    heavy = [m for m in got["new"] if any(m == h or m.startswith(h + ".") for h in HEAVY)]
-    assert not heavy, heavy
-    assert got["seconds"] < 0.5, got  # 0.1 on an idle machine; `make bench-compile` reports it
+    heavy = [m for m in got if any(m == h or m.startswith(h + ".") for h in HEAVY)]
+    assert got and not heavy, heavy         # `make bench-costs` times it
 
 
 @pytest.mark.cxx
