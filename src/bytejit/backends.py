@@ -108,7 +108,8 @@ def compiler_of(gm: torch.fx.GraphModule) -> tuple[type[Compiled], str]:
                 found.add(t.device)
     others = sorted(str(d) for d in found if d.type != "cpu")
     if not others:
-        return (gpu().Interpreted, "") if gm.meta["settings"].options.interpret else (Compiled, "")
+        made_for = gpu().Interpreted if gm.meta["settings"].options.interpret else Compiled
+        return made_for, made_for.lacks() if made_for is not Compiled else ""
     if len(others) > 1:
         return Compiled, f"its tensors are on {' and '.join(others)}"
     if not others[0].startswith("cuda"):

@@ -14,7 +14,7 @@ from .codegen.emit_triton import emit_triton
 from .codegen.fuse import fuse
 from .codegen.loops import Loops, Plan, Target
 from .codegen.memory import extent
-from .codegen.schedule_cuda import schedule_cuda
+from .codegen.schedule_cuda import PERSISTENT, schedule_cuda
 from .codegen.triton_main import runnable
 from .codegen.triton_source import Arg, TritonSource
 from .compiled import CompiledGraph, Stats
@@ -29,12 +29,18 @@ INTERPRETED = Target("cuda", 132, 16, 50 << 20)       # what the interpreter pre
 @functools.cache
 def lacks(device: int) -> str:
     """Why kernels cannot be built for a GPU, in one line; "" when they can."""
-    if not build_triton.triton_version():
-        return "triton is not installed (pip install 'bytejit[gpu]')"
+    reason = lacks_triton()
+    if reason:
+        return reason
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) < LEAST:
         return f"the GPU is sm_{major}{minor}, kernels need sm_80"
     return ""
+
+
+def lacks_triton() -> str:
+    """What to say where triton is missing; "" where it is there."""
+    return "" if build_triton.triton_version() else "triton is not installed (pip install 'bytejit[gpu]')"
 
 
 @functools.cache
@@ -50,9 +56,9 @@ def begin(device: int) -> None:
     workers().warm(major * 10 + minor)
 
 
-def plan_cuda(loops: Loops, target: Target) -> Plan:
-    """Groups and plan of a graph for a GPU."""
-    return schedule_cuda(fuse(loops, launches=True), target)
+def plan_cuda(loops: Loops, target: Target, room: int = PERSISTENT) -> Plan:
+    """Groups and plan of a graph for a GPU. room: as in `schedule_cuda`."""
+    return schedule_cuda(fuse(loops, launches=True), target, room)
 
 
 def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, constants: Sequence[Any] = (),

@@ -9,8 +9,9 @@ import torch
 from . import logs, registry
 from .codegen.aten import Aten
 from .codegen.run_aten import run_aten
+from .codegen.schedule_cuda import PERSISTENT, SMALL
 from .compiled import CompiledGraph
-from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, lacks, plan_cuda
+from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, lacks, lacks_triton, plan_cuda
 from .compiling import Compiled
 from .kernels.build import BuildFailed
 from .kernels.cuda_graphs import TIMED, WARM, Policy, replayed
@@ -25,6 +26,7 @@ class OnGpu(Compiled):
 
     index: int
     suffix = ".py"
+    room = PERSISTENT              # elements of a row that a program of the plan may hold
 
     @classmethod
     def lacks(cls) -> str:
@@ -50,7 +52,7 @@ class OnGpu(Compiled):
         """None here: matrix products are cuBLAS's."""
 
     def plan(self, loops, target):
-        return plan_cuda(loops, target)
+        return plan_cuda(loops, target, self.room)
 
     def compile(self, plan, target, aten) -> CompiledGraph:
         return compile_plan_cuda(plan, self.device(), self.options, aten.constants, aten.outputs, aten.single)
@@ -67,17 +69,27 @@ class OnGpu(Compiled):
         return record_graph(self.gm, self.aten, call, self.index, how)
 
     def emit(self, aten, target) -> Callable:
-        try:
-            return super().emit(aten, target)
-        except BuildFailed as e:
-            logs.warn_once("a GPU kernel", str(e))
-            registry.count("fallbacks", "a graph runs through torch: a GPU kernel cannot be built")
-            self.gm.meta["through_torch"] = "a GPU kernel cannot be built"
-            return run_aten(aten)
+        """The graph's callable. Where a kernel cannot be built in any of its configurations, all are planned anew with
+        smaller tiles; where that fails too, the graph runs through torch."""
+        for room in (PERSISTENT, SMALL):
+            self.room = room
+            try:
+                return super().emit(aten, target)
+            except BuildFailed as e:
+                logs.warn_once(f"a GPU kernel, {room}", str(e))
+                if room != SMALL:
+                    registry.count("fallbacks", "a graph is planned with smaller tiles: a GPU kernel cannot be built")
+        registry.count("fallbacks", "a graph runs through torch: a GPU kernel cannot be built")
+        self.gm.meta["through_torch"] = "a GPU kernel cannot be built"
+        return run_aten(aten)
 
 
 class Interpreted(OnGpu):
     """A graph on the CPU whose Triton kernels run in Triton's interpreter: for tests without a GPU."""
+
+    @classmethod
+    def lacks(cls) -> str:
+        return lacks_triton()
 
     def device(self) -> torch.device:
         return torch.device("cpu")

@@ -40,6 +40,7 @@ from bytejit.codegen.simplify import Rewriter, kernel_roots, loads, points
 from bytejit.errors import Bug
 
 PERSISTENT = 32768        # elements of a tile that registers hold, over all values that live from pass to pass
+SMALL = 2048              # the same where a kernel could not be built: longer rows are looped
 ROW = 512                 # elements of a row from which a program takes one row only
 TILE = 2048               # elements of a program's tile
 LOOP = 2048               # elements of one turn of a loop
@@ -94,8 +95,9 @@ class CudaSchedule:
                     raise Bug(f"{k.name}: {tile} holds less than the {points(space)} points of {space}")
 
 
-def schedule_cuda(loops: Loops, target: Target) -> Plan:
-    """The plan for a CUDA device; `Call.schedule` is a `CudaSchedule`. Deterministic."""
+def schedule_cuda(loops: Loops, target: Target, room: int = PERSISTENT) -> Plan:
+    """The plan for a CUDA device; `Call.schedule` is a `CudaSchedule`. Deterministic. room: elements of a row, f32, that
+    one program may hold."""
     loops = write_inputs(loops)
     memory = plan_memory(loops)
     needed: dict[str, int] = {r.view.buffer: 2 for r in loops.outputs if r.view is not None}
@@ -103,7 +105,8 @@ def schedule_cuda(loops: Loops, target: Target) -> Plan:
         for name in {*reads(step), *writes(step)}:
             needed[name] = needed.get(name, 0) + 1
     own = frozenset(n for n, b in loops.buffers.items() if b.kind == "temp" and needed.get(n, 0) < 2)
-    plan = schedule(loops, target, memory, partial(schedule_kernel, offsets=memory.offsets, slots=memory.slots, own=own))
+    plan = schedule(loops, target, memory, partial(schedule_kernel, offsets=memory.offsets, slots=memory.slots, own=own,
+                                                   room=room))
     return replace(plan, steps=tuple(_touched(s, plan.buffers) if isinstance(s, Call) else s for s in plan.steps))
 
 
@@ -116,9 +119,9 @@ def _touched(call: Call, buffers: dict[str, Buffer]) -> Call:
 
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target,
                     offsets: dict[str, int] | None = None, slots: dict[str, int] | None = None,
-                    own: frozenset[str] = frozenset()) -> tuple[Kernel, CudaSchedule]:
+                    own: frozenset[str] = frozenset(), room: int = PERSISTENT) -> tuple[Kernel, CudaSchedule]:
     """The kernel in its final loops, and how they run. offsets, slots: as in `Plan`; own: temps that no other kernel touches:
-    they need no memory where the kernel has their values."""
+    they need no memory where the kernel has their values; room: as in `schedule_cuda`."""
     k = flatten(k, buffers, cons)
     k = collapse(k, cons) if flexible(k) else collapse_rows(k, cons)
     wide = needs_wide(k, buffers)
@@ -133,7 +136,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
             return k, CudaSchedule("tiles", squares(k.passes[0]), wide=wide)
         return k, CudaSchedule("points", stretches(n, widest(k, buffers), target), wide=wide)
     k = rename(one_order(order_rows(k)), cons)
-    return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, slots or {}, buffers, own))
+    return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, slots or {}, buffers, own), room)
 
 
 # ---- axes ---------------------------------------------------------------------------------------------------------
@@ -290,7 +293,7 @@ def spaces_of(k: Kernel) -> tuple[tuple[Axis, ...], ...]:
 
 
 def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target, wide: bool,
-                  overlap: Overlap) -> tuple[Kernel, CudaSchedule]:
+                  overlap: Overlap, room: int) -> tuple[Kernel, CudaSchedule]:
     """Rows: persistent when a row fits the registers, else looped; split when rows are few and long."""
     near = forward(k, buffers, cons, False, overlap)
     spaces = spaces_of(near)
@@ -298,8 +301,8 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
     sized = all(map(known, spaces))
     column = bool(k.axes) and column_axis(near) == k.axes[-1].name
     many = len(near.passes) > 1
-    room = PERSISTENT // max(1, widest(near, buffers) // 4)
-    if sized and power(longest) * kept(near) <= (room if many else LOOP * 2) and not column:
+    room //= max(1, widest(near, buffers) // 4)
+    if sized and power(longest) * kept(near) <= (room if many else min(room, LOOP * 2)) and not column:
         tiles = row_tiles(rows, longest, target)
         return near, CudaSchedule("rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces,
                                   barriers(near, overlap))

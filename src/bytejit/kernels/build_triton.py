@@ -197,20 +197,24 @@ class Builder:
 
     def _load(self, launch: Any, config: Any, binary: Binary | str, aligned: bool) -> tuple[Loaded, Any]:
         smaller = sorted((c for c in launch.alternatives if _size(c) < _size(config)), key=_size, reverse=True)
-        said = ""
+        said, first = "", self.job(launch, config, aligned)
+        place = self.binaries.source(first)
         for now in (config, *smaller):
-            job = self.job(launch, now, aligned)
+            job = first if now is config else self.job(launch, now, aligned)
             if now is not config:
                 binary = self.binaries.of([job])[0]
             try:
                 if isinstance(binary, Binary):
-                    return self._loaded(job.key, binary), now
+                    loaded = self._loaded(job.key, binary)
+                    if now is not config:
+                        count("fallbacks", f"a kernel is built smaller: {said.splitlines()[-1][:80]}")
+                        caches.warn_once(f"smaller {place}", f"bytejit: a Triton kernel is built smaller, {now}\n"
+                                                             f"  where  {place}\n  why    {said[-1500:]}")
+                    self.chosen[launch.kernel, launch.config] = now
+                    return loaded, now
                 said = said or binary
             except RuntimeError as e:
                 said = said or str(e)
-            count("fallbacks", f"a kernel is built smaller: {said.splitlines()[-1][:80]}")
-            self.chosen[launch.kernel, launch.config] = now
-        place = self.binaries.source(self.job(launch, config, aligned))
         raise BuildFailed(f"a Triton kernel cannot be built\n  where  {place}\n  why    {said[-1500:]}")
 
     def _loaded(self, key: str, binary: Binary) -> Loaded:
