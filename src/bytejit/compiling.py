@@ -20,6 +20,8 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
     """Why a graph cannot be made functional here; "" when it can."""
     if gm.meta.get("needs_grad"):
         return "its outputs need gradients"
+    if gm.meta.get("inference") == "mixed":
+        return "only some of its outputs are inference tensors"
     return ""
 
 
@@ -30,8 +32,26 @@ def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
     return gm.forward
 
 
+def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
+    """`call` in the mode that the graph itself sets: in or out of inference mode, or without gradients."""
+    inference, manager = gm.meta.get("inference"), torch._C._InferenceMode
+    if inference is not None:
+        def in_inference_mode(*inputs):
+            with manager(inference):
+                return call(*inputs)
+        return in_inference_mode
+    if not gm.meta.get("grads_off"):
+        return call
+
+    def without_grad(*inputs):
+        with torch.no_grad():
+            return call(*inputs)
+    return without_grad
+
+
 def guarded(gm: torch.fx.GraphModule, call: Callable, aten) -> Callable:
     """`call`, except where an input that it writes shares memory with another input: there the graph runs as it is."""
+    call = in_mode(gm, call)
     if not aten.mutations:
         return call
     written = sorted({m.input for m in aten.mutations})

@@ -129,6 +129,7 @@ def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None, shape:
     else:
         key = storage._cdata
         store = stores.get(key) or stores.setdefault(key, Store(storage.nbytes()))
+        store.inference = real.is_inference()
     if shape is not None:
         store.nbytes = (real.storage_offset() + extent_of(shape, stride)) * real.dtype.itemsize
     m = Meta(shape or tuple(real.shape), stride or real.stride(), real.storage_offset(), real.dtype, real.device, store)

@@ -20,6 +20,7 @@ _ids = itertools.count(1)
 _Tensor = torch.Tensor
 _BOOL = torch.bool
 _promote = torch.promote_types
+is_inference_mode_enabled = torch.is_inference_mode_enabled
 
 
 class NeedsMeta(Exception):
@@ -27,14 +28,17 @@ class NeedsMeta(Exception):
 
 
 class Store:
-    """The identity of a storage. `nbytes` is its size; `written`: an op wrote into it."""
+    """The identity of a storage. `nbytes` is its size; `written`: an op wrote into it; `inference`: its tensors are
+    inference tensors.
+    """
 
-    __slots__ = ("id", "nbytes", "written")
+    __slots__ = ("id", "nbytes", "written", "inference")
 
     def __init__(self, nbytes: int) -> None:
         self.id = next(_ids)
         self.nbytes = nbytes
         self.written = False
+        self.inference = is_inference_mode_enabled()
 
     def __repr__(self) -> str:
         return f"Store(s{self.id}, {self.nbytes} bytes)"

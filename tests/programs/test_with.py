@@ -64,12 +64,105 @@ def test_set_grad_enabled_call(x):
     return y, x * 2
 
 
-@case(F(4), breaks=True)
+@case(F(4), graphs=1)
 def test_inference_mode(x):
-    """`torch.inference_mode`"""
+    """`torch.inference_mode`: which tensors are inference tensors, also of views and of what is made in place"""
     with torch.inference_mode():
         y = x * 2
-    return y.is_inference()
+        view, same = x[1:], x.add_(1)
+        inside = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    z = x * 3
+    return (y, view, same, z, y.is_inference(), view.is_inference(), same.is_inference(), z.is_inference(), inside,
+            torch.is_inference_mode_enabled(), torch.is_grad_enabled())
+
+
+@torch.inference_mode()
+def evaluated(x, w):
+    return (x @ w).relu()
+
+
+@case(F(4, 4), F(4, 4, grad=True), graphs=1)
+def test_inference_mode_decorator(x, w):
+    """`torch.inference_mode()` as a decorator, called, and made inside"""
+    @torch.inference_mode()
+    def inner(y):
+        return y * w
+    return evaluated(x, w), inner(x), x * 2
+
+
+@case(F(4, 4), F(4, 4, grad=True), graphs=1)
+def test_inference_mode_nested(x, w):
+    """`torch.inference_mode` nested, switched off inside, with the grad mode set inside"""
+    with torch.inference_mode():
+        a = x @ w
+        with torch.inference_mode(False):
+            b = x @ w
+            with torch.no_grad():
+                c = x * w
+        with torch.enable_grad():
+            d = x @ w
+    return a, b, c, d, x @ w, torch.is_grad_enabled()
+
+
+@case(F(4, grad=True), breaks=True)
+def test_break_in_inference_mode(x):
+    """Break inside `torch.inference_mode`: the mode holds after it and ends with the block"""
+    x = x * 1
+    with torch.inference_mode():
+        y = x * 2
+        with torch.no_grad():
+            if y.sum() > 1e6:
+                y = y - 1
+            inside = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+            y = y + 1
+        z = y * 2
+    return y, z, x * 2, inside, torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+
+@case(F(4))
+def test_exception_in_inference_mode(x):
+    """An exception that leaves `torch.inference_mode`, from Python and from an operation"""
+    try:
+        with torch.inference_mode():
+            y = x * 2
+            raise ValueError("out")
+    except ValueError:
+        y = y + torch.is_inference_mode_enabled()
+    with torch.inference_mode():
+        return y @ torch.ones(5)
+
+
+@case(F(4), breaks=True)
+def test_inference_tensor_outside(x):
+    """An inference tensor changed in place outside of the mode"""
+    with torch.inference_mode():
+        y = x * 2
+    y += 1
+    return y
+
+
+@case(F(4, 4), F(4, 4, grad=True), graphs=1, backend="inductor", tol=(1e-5, 1e-5))
+def test_inference_mode_kernels(x, w):
+    """`torch.inference_mode` around everything, compiled to kernels"""
+    with torch.inference_mode():
+        y = (x @ w).relu() * 2
+        return y, y[1:], y.is_inference()
+
+
+@case(F(4, 4), F(4, 4, grad=True), graphs=1, backend="inductor", tol=(1e-5, 1e-5))
+def test_inference_mode_for_a_part(x, w):
+    """`torch.inference_mode` around a part, compiled: outputs of both kinds"""
+    with torch.inference_mode():
+        y = (x @ w).relu()
+    return y, x.sin() + 1
+
+
+@case(F(4, 4), F(4, 4, grad=True), graphs=1, backend="inductor", tol=(1e-5, 1e-5))
+def test_no_grad_kernels(x, w):
+    """`torch.no_grad` around the use of what requires gradients, compiled to kernels"""
+    with torch.no_grad():
+        y = (x @ w).relu()
+        return y, w.t(), (x + w).detach()
 
 
 @case(F(4, 4), graphs=1)

@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from bytejit import inference
 from bytejit.codegen.aten import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
 from bytejit.codegen.decomps import RULES
 from bytejit.codegen.index import Index
@@ -119,6 +120,8 @@ class _Run:
         if node.op == "call_module":
             with _Wholes(self):
                 return self.gm.get_submodule(node.target)(*args, **kwargs)
+        if node.target in (inference.enter, inference.leave):       # what came of it is known: gm.meta["inference"]
+            return None
         if node.target is torch.manual_seed:
             raise CannotNormalise("the seed of random numbers is set within the graph")
         whole = WHOLE.get(node.target)

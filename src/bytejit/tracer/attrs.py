@@ -35,6 +35,7 @@ from .values import (
 MISSING = object()
 GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__,
                    types.SimpleNamespace.__getattribute__)
+InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
@@ -138,6 +139,8 @@ class Attributes:
             return MethodVar(Known(found), v)
         if isinstance(found, classmethod):
             return MethodVar(self.lift(found.__func__, owner, name), self.constant(cls))
+        if type(found) is InstanceMethod:               # a method of a class that pybind11 made
+            return MethodVar(Known(found.__func__), v)
         if isinstance(found, types.ClassMethodDescriptorType):
             return Known(getattr(cls, name))
         if isinstance(found, staticmethod):

@@ -9,6 +9,7 @@ import weakref
 import numpy
 
 from ..source import Cell
+from . import inference_mode
 from .containers import is_constant
 from .values import (
     NULL,
@@ -263,6 +264,9 @@ class Rebuild:
             self.lines.append(f"{name} = {cls}({self.value(slots['func'])}, *{self.value(slots['args'])}, "
                               f"**{self.value(slots['keywords'])})")
             return name
+        if v.cls is inference_mode.MANAGER:
+            self.lines.append(f"{name} = {cls}({self.value(v.slots['mode'])})")
+            return name
         if v.cls is weakref.ReferenceType:
             self.lines.append(f"{name} = {cls}({self.value(v.slots['of'])})")
             return name
@@ -382,6 +386,7 @@ class Rebuild:
             for v in wanted:
                 out += self.write_cell(v)
         out += [f"{self.bind(device)}.__enter__()" for device in self.t.devices]
+        out += [f"{self.value(manager)}.__enter__()" for manager, _ in self.t.inference]
         for (function, _), args in self.t.state_set.items():
             out.append(f"{self.bind(function)}{args!r}" if all(type(a) in (bool, str) for a in args)
                        else f"{self.bind(function)}(*{self.bind(args)})")

@@ -15,6 +15,7 @@ from torch.fx import graph_module
 from ..fake import was_written
 from ..source import Source
 from ..where import Where
+from . import inference_mode
 from .exits import CannotRebuild, Rebuild
 from .guards import GuardSet
 from .signals import Break, Restart, Specialise
@@ -116,13 +117,18 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
             t.guards.add("TENSOR", v.source, t.tensor_check(v.real, v.source, True))
     add_alias_guards(t)
     if ops:
+        inference_mode.close(t)
         t.graph.output(tuple(outputs))
         gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
         forget_source_with(gm)
+        gm.meta["inference"] = inference_mode.kind_of_outputs(t, outputs)
     else:
         gm = None
-    needs_grad = any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad for n in outputs) or (
-        torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors))
+    written_grads = any(v.fake.requires_grad and was_written(v.fake) for v in tensors)
+    needs_grad = written_grads or any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad
+                                      for n in outputs)
+    if gm is not None:
+        gm.meta["grads_off"] = torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors)
     inputs = [v for v in t.inputs if gm is not None]
     written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and was_written(v.fake))
     body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731

@@ -23,6 +23,7 @@ from . import (  # noqa: F401 (each registers its rows)
     builtin_sets,
     builtin_types,
     classes,
+    inference_mode,
     library,
     op_arith,
     op_build,
@@ -147,6 +148,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
         self.devices: list[torch.device] = []       # device managers entered in the region
+        self.inference: list[tuple] = []            # inference modes entered in it: (manager, grad mode set before)
+        self.region = 0                             # a number for the region, where it enters inference mode
         self.undo: list = []
         self.late: list[LateVar] = []
         self.locked: list[InstanceVar] = []       # locks that the region took, and those that it holds
@@ -168,7 +171,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.root: Frame | None = None
         self.own_cells: dict = {}
         self.snapshot: Snapshot | None = None
-        self.grad_matters = torch.is_grad_enabled()
+        self.grad_matters = self.grad_at_start = torch.is_grad_enabled()
         self.reads_grad = self.grad_matters
         self.fake_mode = FakeMode()
         self.calls_since = (0, 0)

@@ -1,0 +1,34 @@
+"""Inference mode within a graph: nodes enter and leave it, and a graph that raises in between leaves it too."""
+from __future__ import annotations
+
+import threading
+
+import torch
+
+
+class _Entered(threading.local):
+    """What the thread's graphs have entered, innermost last: (the region's number, the manager)."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[int, torch._C._InferenceMode]] = []
+
+
+_entered = _Entered()
+
+
+def enter(mode: bool, region: int) -> None:
+    """`torch.inference_mode(mode).__enter__()`, for the graph of a region."""
+    manager = torch._C._InferenceMode(mode)
+    manager.__enter__()
+    _entered.stack.append((region, manager))
+
+
+def leave() -> None:
+    """Leave what was entered last."""
+    _entered.stack.pop()[1].__exit__(None, None, None)
+
+
+def leave_all(region: int) -> None:
+    """Leave all that a region has entered and not left: its graph raised."""
+    while any(r == region for r, _ in _entered.stack):
+        leave()
