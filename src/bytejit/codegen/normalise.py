@@ -122,6 +122,8 @@ class _Run:
                 return self.gm.get_submodule(node.target)(*args, **kwargs)
         if node.target in (inference.enter, inference.leave):       # what came of it is known: gm.meta["inference"]
             return None
+        if getattr(node.target, "opaque", ""):
+            raise CannotNormalise(node.target.opaque)
         if node.target is torch.manual_seed:
             raise CannotNormalise("the seed of random numbers is set within the graph")
         whole = WHOLE.get(node.target)

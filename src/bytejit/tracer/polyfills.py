@@ -305,36 +305,6 @@ def insort_left(a, x, lo=0, hi=None, *, key=None):
     a.insert(bisect.bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
 
 
-class Context:
-    """The ctx of an autograd function whose backward will not be asked for."""
-
-    def save_for_backward(self, *tensors):
-        self.saved_tensors = tensors
-
-    def save_for_forward(self, *tensors):
-        pass
-
-    def mark_dirty(self, *tensors):
-        pass
-
-    def mark_non_differentiable(self, *tensors):
-        pass
-
-    def set_materialize_grads(self, value):
-        pass
-
-
-@replaces(torch.autograd.Function.apply.__func__)
-def apply(cls, *args, **kwargs):
-    if torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
-        return super(torch.autograd.Function, cls).apply(*args, **kwargs)
-    if cls.setup_context is torch.autograd.Function.setup_context:
-        return cls.forward(Context(), *args, **kwargs)
-    outputs = cls.forward(*args, **kwargs)
-    cls.setup_context(Context(), args, outputs)
-    return outputs
-
-
 @replaces(torch.nn.Module.to)
 def module_to(self, *args, **kwargs):
     device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)

@@ -16,6 +16,7 @@ from ..source import Cell, Local, Source, StackSlot
 from ..source import Known as KnownSource
 from ..where import Where
 from . import (  # noqa: F401 (each registers its rows)
+    autograd_functions,
     builtin_dicts,
     builtin_iterators,
     builtin_numbers,

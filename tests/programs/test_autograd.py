@@ -1,0 +1,171 @@
+"""Gradients: functions with a backward of their own, checkpoints, hooks"""
+import torch
+
+from .harness import F, case, program
+
+
+def backward_after(f, *args):
+    """Call, then go backward through the result, as a training step does after the compiled part."""
+    out = f(*args)
+    first = out[0] if isinstance(out, tuple) else out
+    first.sum().backward()
+    return out
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale=1.0):
+        ctx.save_for_backward(x)
+        ctx.scale = scale
+        return x * x * scale
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        return 3 * x * grad * ctx.scale, None
+
+
+class Split(torch.autograd.Function):
+    """Two results of which one has no gradient; the new style with setup_context."""
+
+    @staticmethod
+    def forward(x, y):
+        return x * y, (x > y).long()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        x, y = ctx.saved_tensors
+        return grad * y * 10 if ctx.needs_input_grad[0] else None, grad * x if ctx.needs_input_grad[1] else None
+
+
+class Reverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, by):
+        ctx.by = by
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return -ctx.by * grad, None
+
+
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 7
+
+
+@case(F(4, grad=True), graphs=1, drive=backward_after)
+def test_autograd_function(x):
+    """`torch.autograd.Function` with gradients: its own backward is used"""
+    y = Square.apply(x)
+    return (Square.apply(y + 1, 2.0) * 3).sum(), y.requires_grad, y.is_leaf
+
+
+@case(F(4, grad=True), F(4), graphs=1, drive=backward_after)
+def test_autograd_function_two_results(x, y):
+    """`setup_context`, several results, `mark_non_differentiable`, `needs_input_grad`"""
+    a, b = Split.apply(x, y)
+    return a, b, b.requires_grad, a.requires_grad
+
+
+@case(F(4, grad=True), graphs=1, drive=backward_after)
+def test_autograd_function_of_views(x):
+    """A function that answers its argument, or a view of it: gradient reversal"""
+    return Reverse.apply(x, 0.5) + Same.apply(x * 2), Reverse.apply(x, 2.0)
+
+
+@case(F(4, grad=True), graphs=1)
+def test_autograd_function_without_gradients(x):
+    """`torch.autograd.Function` under `no_grad`, and of what needs none"""
+    with torch.no_grad():
+        y = Square.apply(x)
+    return y, Square.apply(x.detach(), 3.0)
+
+
+@program(F(2, 4), graphs=1, drive=backward_after)
+def test_autograd_function_in_module():
+    """A quantising layer: rounding with a straight-through gradient"""
+    class Round(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, levels):
+            return (x * levels).round() / levels
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, None
+
+    class Quantised(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear, self.levels = torch.nn.Linear(4, 4), 8
+
+        def forward(self, x):
+            w = Round.apply(self.linear.weight, self.levels)
+            return torch.nn.functional.linear(x, w, self.linear.bias).relu()
+    m = Quantised()
+    return m, lambda: [p.grad for p in m.parameters()]
+
+
+SEEN = []
+
+
+class Noting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        SEEN.append(len(SEEN))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        SEEN.append("back")
+        return grad
+
+
+class Adding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.add_(1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 5
+
+
+@case(F(4, grad=True), breaks=True, drive=backward_after, watch=("SEEN",))
+def test_autograd_function_with_effects(x):
+    """A forward that changes a list, or its argument (`mark_dirty`)"""
+    y = Noting.apply(x * 1) + 1
+    return Adding.apply(y) * 2, len(SEEN)
+
+
+def twice(f, x):
+    first, = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+    second, = torch.autograd.grad(first.sum(), x)
+    return first.detach(), second
+
+
+@case(F(4, grad=True), graphs=1, drive=twice)
+def test_autograd_function_twice_differentiated(x):
+    """The graph of a function with its own backward differentiated twice"""
+    return Square.apply(x) * x
+
+
+@case(F(4, grad=True), breaks=True)
+def test_backward_inside(x):
+    """`backward()` and `torch.autograd.grad` inside"""
+    y = Square.apply(x).sum()
+    y.backward(retain_graph=True)
+    g, = torch.autograd.grad(y, x)
+    return x.grad + 1, g
