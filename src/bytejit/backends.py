@@ -49,6 +49,9 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
         aten = normalise(gm, fakes_of(gm))
     except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
+    if options.fused_rng:
+        from .codegen.random_numbers import fuse_draws
+        aten = fuse_draws(aten)
     try:
         compiled = made_for(gm, aten, options)
         call = compiled.frozen(example_inputs) if options.freeze else compiled.build(aten)

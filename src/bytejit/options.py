@@ -37,6 +37,7 @@ class Options:
     dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
     mode: str = "default"  # one of MODES
     cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time
+    fused_rng: bool = False  # random numbers of torch are made within kernels: another stream than eager's
     interpret: bool = False  # graphs on the CPU become Triton kernels, run by Triton's interpreter: for tests without a GPU
 
     def __post_init__(self) -> None:

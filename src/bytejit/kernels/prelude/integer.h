@@ -33,6 +33,17 @@ template <class T> BJ T fmod(T a, T b, i32* err) {
     bool skip = b == 0 || ((T)-1 < (T)0 && b == (T)-1);
     return (T)(a % (skip ? (T)1 : b));
 }
+// Words 0 and 1 of Philox 4x32-10, as word 0 << 32 | word 1 (codegen/ops_random.py).
+BJ i64 philox(i64 key, i64 index, i64 draw) {
+    u64 k0 = (u64)key & 0xffffffffu, k1 = (u64)key >> 32;
+    u64 c0 = (u64)index & 0xffffffffu, c1 = (u64)index >> 32, c2 = (u64)draw & 0xffffffffu, c3 = (u64)draw >> 32;
+    for (int i = 0; i < 10; ++i) {
+        u64 a = c0 * 0xd2511f53u, b = c2 * 0xcd9e8d57u;
+        c0 = (b >> 32) ^ c1 ^ k0, c1 = b & 0xffffffffu, c2 = (a >> 32) ^ c3 ^ k1, c3 = a & 0xffffffffu;
+        k0 = (k0 + 0x9e3779b9u) & 0xffffffffu, k1 = (k1 + 0xbb67ae85u) & 0xffffffffu;
+    }
+    return (i64)(c0 << 32 | c1);
+}
 template <class T> BJ T floor_mod(T a, T b) {  // index arithmetic: b > 0
     T r = a % b;
     return r < 0 ? r + b : r;

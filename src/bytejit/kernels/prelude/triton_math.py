@@ -155,6 +155,13 @@ def bj_signbit(x):
         return x.to(tl.int32, bitcast=True) < 0
 
 
+@triton.jit
+def bj_philox(key, index, draw):
+    """Words 0 and 1 of Philox 4x32-10, as word 0 << 32 | word 1 (codegen/ops_random.py)."""
+    a, b, _, _ = tl.philox(key, index.to(tl.int32), (index >> 32).to(tl.int32), draw.to(tl.int32), (draw >> 32).to(tl.int32))
+    return (a.to(tl.int64) << 32) | b.to(tl.int64)
+
+
 # ---- functions of one float ---------------------------------------------------------------------------------------
 @triton.jit
 def bj_exp(x):
