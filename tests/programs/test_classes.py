@@ -682,3 +682,27 @@ def test_weak_reference_after_the_last_holder(x, box):
     y = x + 1
     box[0] = None
     return y, ref() is None
+
+
+class _Watcher:
+    def __init__(self, held):
+        self.held, self.ref = held, weakref.ref(held)
+
+    def same(self):
+        return any(self.ref() is h for h in (self.held,))
+
+
+def _watched(f, x):
+    return f(x, _Watcher(_Held()))
+
+
+@case(F(4), drive=_watched)
+def test_weak_reference_after_cells_of_the_region(x, watcher):
+    """A weak reference read after cells of functions called within were written: they held nothing from outside"""
+    k = 2
+
+    def scaled(v):
+        nonlocal k
+        k += 1
+        return v * k
+    return scaled(x), k, watcher.same()

@@ -127,7 +127,7 @@ CALLED[functools._lru_cache_wrapper] = cached_call
 
 
 def _weak_call(t, fn: InstanceVar, args, kwargs) -> Var:
-    if fn.real() is not None and (t.dirty or t.globals_written):
+    if fn.real() is not None and (t.globals_written or any(v.source is not None for v in t.dirty.values())):
         raise Break("a weak reference read after the region let go of something")      # which may have been the last to hold it
     return Lazy(fn.real(), Called(fn.source))
 
