@@ -1,5 +1,6 @@
 """Gradients: functions with a backward of their own, checkpoints, hooks"""
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from .harness import F, case, program
 
@@ -169,3 +170,67 @@ def test_backward_inside(x):
     y.backward(retain_graph=True)
     g, = torch.autograd.grad(y, x)
     return x.grad + 1, g
+
+
+def part(x, w, k=2.0):
+    return torch.nn.functional.dropout((x @ w).sin() * k, 0.5)
+
+
+@case(F(4, 4), F(4, 4, grad=True), graphs=1, drive=backward_after)
+def test_checkpoint(x, w):
+    """`torch.utils.checkpoint`: with random numbers, arguments by name, a closure, nested, two in a row"""
+    y = checkpoint(part, x, w, k=3.0, use_reentrant=False)
+    z = checkpoint(lambda a: checkpoint(torch.tanh, a @ w, use_reentrant=False) + part(a, w), y, use_reentrant=False,
+                   preserve_rng_state=False)
+    a, b = checkpoint(lambda a: (a + w, a * 2), z, use_reentrant=False)
+    return a * b + y, b
+
+
+def count_kept(f, x, w):
+    """What autograd keeps for the backward pass, in elements."""
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        out = f(x, w)
+    out.sum().backward()
+    return out, sum(kept)
+
+
+@case(F(4, 4), F(4, 4, grad=True), graphs=1, drive=count_kept)
+def test_checkpoint_keeps_nothing(x, w):
+    """What is computed under a checkpoint is not kept for the backward pass"""
+    return checkpoint(lambda a: (a @ w).sin().exp().tanh().cos(), x, use_reentrant=False) * 2
+
+
+@case(F(4, 4), F(4, 4, grad=True), graphs=1)
+def test_checkpoint_without_gradients(x, w):
+    """`torch.utils.checkpoint` where no gradients are needed"""
+    with torch.no_grad():
+        y = checkpoint(part, x, w, use_reentrant=False)
+    return y, checkpoint(torch.sin, x, use_reentrant=False)
+
+
+@case(F(4, 4), F(4, 4, grad=True), breaks=True, drive=backward_after, watch=("SEEN",))
+def test_checkpoint_with_effects(x, w):
+    """`torch.utils.checkpoint` of a function that is seen to run twice; the reentrant kind"""
+    def noting(a):
+        SEEN.append(a.shape[0])
+        return (a @ w).sin()
+    y = checkpoint(noting, x, use_reentrant=False)
+    return checkpoint(part, y, w, use_reentrant=True), len(SEEN)
+
+
+@program(F(2, 4), graphs=1, drive=backward_after)
+def test_checkpoint_of_modules():
+    """Blocks of a model under checkpoints, in a loop"""
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.blocks = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()) for _ in range(3))
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False) if self.training else block(x)
+            return x
+    m = Model()
+    return m, lambda: [p.grad for p in m.parameters()]

@@ -15,7 +15,7 @@ from torch.fx import graph_module
 from ..fake import was_written
 from ..source import Source
 from ..where import Where
-from . import inference_mode
+from . import checkpoints, inference_mode
 from .exits import CannotRebuild, Rebuild
 from .guards import GuardSet
 from .signals import Break, Restart, Specialise
@@ -57,11 +57,21 @@ def trace(job: Job, twin: Callable | None = None) -> Trace:
     """Trace a region. Shapes: as the live values have them. Raises: what the compiler's own faults raise, never Break."""
     collecting = gc.isenabled()
     gc.disable()            # thousands of values that all live to the end: collections find nothing and take a third of the time
+    hooks = torch._C._autograd
+    hooked = hooks._top_saved_tensors_default_hooks(False) is not None
+    if hooked:              # the user's hooks are not for fakes
+        hooks._push_saved_tensors_default_hooks(_as_it_is, _as_it_is)
     try:
         return _trace(job, twin)
     finally:
+        if hooked:
+            hooks._pop_saved_tensors_default_hooks()
         if collecting:
             gc.enable()
+
+
+def _as_it_is(x):
+    return x
 
 
 def _trace(job: Job, twin: Callable | None) -> Trace:
@@ -108,7 +118,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         else exit_plan(t, job, stop, twin, env))
     from ..source import Printer
     rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
-    outputs = list(rebuild.outputs)
+    outputs = checkpoints.group(t, list(rebuild.outputs))
     t.drop_unused_symbols()
     tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
     ops = sum(n.op.startswith("call_") for n in t.graph.nodes)
@@ -120,7 +130,8 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         inference_mode.close(t)
         t.graph.output(tuple(outputs))
         gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
-        forget_source_with(gm)
+        for part in (gm, *(n.target.part for n in t.graph.nodes if hasattr(n.target, "part"))):
+            forget_source_with(part)
         gm.meta["inference"] = inference_mode.kind_of_outputs(t, outputs)
     else:
         gm = None

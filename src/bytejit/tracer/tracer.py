@@ -23,6 +23,7 @@ from . import (  # noqa: F401 (each registers its rows)
     builtin_sequences,
     builtin_sets,
     builtin_types,
+    checkpoints,
     classes,
     inference_mode,
     library,
@@ -150,6 +151,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.state_set: dict = {}
         self.devices: list[torch.device] = []       # device managers entered in the region
         self.inference: list[tuple] = []            # inference modes entered in it: (manager, grad mode set before)
+        self.checkpoints = False                    # whether a part of the graph is a checkpoint's
         self.region = 0                             # a number for the region, where it enters inference mode
         self.undo: list = []
         self.late: list[LateVar] = []
