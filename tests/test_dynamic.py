@@ -629,3 +629,22 @@ def test_a_cache_that_grows() -> None:
         torch.testing.assert_close(mine, plain)
         at += n
     assert entries(compiled) <= 4
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("f", [
+    lambda x: x + torch.arange(x.shape[1])[None] * 2,
+    lambda x: x * torch.ones(1, 1).expand(x.shape[0], 1) + torch.zeros(1, x.shape[1]).expand(x.shape[0], -1),
+    lambda x: x.repeat(1, 4).view(-1, 4, x.shape[1]).transpose(1, 2).reshape(x.shape[0], -1, 4) + 1,
+    lambda x: torch.stack([x, x], 1).transpose(1, 2).reshape(x.shape[0], -1, 2).contiguous(),
+    lambda x: torch.where(torch.ones(1, x.shape[1], dtype=torch.bool), x, 0.0).cumsum(1),
+    lambda x: (x + 0).add_(torch.ones(1, x.shape[1])),
+], ids=["broadcast", "expand", "reshape", "same shape", "where", "in place"])
+def test_a_batch_of_one_fits_where_nothing_depends_on_it(f: Callable, backend: str) -> None:
+    """A size meets a 1: the result has the size in any case, so nothing asks whether it is 1 too."""
+    compiled = bytejit.compile(f, backend=backend)
+    for (x,) in rand((3, 5), (4, 6), (1, 6), (1, 9), (7, 2)):
+        want, got = f(x), compiled(x)
+        torch.testing.assert_close(got, want)
+        assert got.is_contiguous() == want.is_contiguous()
+    assert entries(compiled) == 2

@@ -97,6 +97,16 @@ def is_one(size) -> bool:
     return isinstance(size, int) and size == 1
 
 
+def alike(a: tuple, b: tuple) -> bool:
+    """Whether two shapes are equal. A 1 and a symbol are not, and are not asked: they broadcast to the symbol in any case."""
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        if x is not y and (is_one(x) or is_one(y) or x != y):
+            return False
+    return True
+
+
 def looks_contiguous(m: Meta) -> bool:
     """`is_contiguous` for a choice of strides, which may be another where a symbolic size is 1: asks nothing of symbols."""
     step = 1
@@ -170,7 +180,7 @@ def broadcast(shapes: list[tuple]) -> tuple:
             have = out[pad + i]
             if is_one(have):
                 out[pad + i] = size
-            elif size != have and size != 1:
+            elif not is_one(size) and size != have and size != 1:
                 if have != 1:
                     raise RuntimeError(
                         f"The size of tensor a ({have}) must match the size of tensor b ({size}) "
@@ -196,7 +206,7 @@ def device_of(metas: list[Meta]) -> torch.device:
 
 def elementwise_stride(shape: tuple, metas: list[Meta]) -> tuple | None:
     """The strides that torch's TensorIterator gives a new result of `shape`; None is contiguous."""
-    if all(len(m.shape) == len(shape) and m.shape == shape for m in metas):
+    if all(alike(m.shape, shape) for m in metas):
         if all(looks_contiguous(m) for m in metas):
             return None
         if all(is_channels_last(m) for m in metas):
@@ -326,8 +336,7 @@ def elementwise(operands: tuple, dtype: torch.dtype) -> Meta:
     if not metas:
         raise NeedsMeta
     first = metas[0].shape
-    alike = all(len(m.shape) == len(first) and m.shape == first for m in metas)     # ranks first: == asks about each size
-    shape = first if alike else broadcast([m.shape for m in metas])
+    shape = first if all(alike(m.shape, first) for m in metas) else broadcast([m.shape for m in metas])
     return new(shape, elementwise_stride(shape, metas), dtype, device_of(metas))
 
 
@@ -398,7 +407,7 @@ def _in_place(x, *operands, **options) -> Meta:
     for y in operands:
         if isinstance(y, _Tensor):
             other = y.m
-            if other.shape != m.shape and broadcast([m.shape, other.shape]) != m.shape:
+            if not alike(other.shape, m.shape) and broadcast([m.shape, other.shape]) != m.shape:
                 raise NeedsMeta
             if other.dtype != m.dtype:
                 raise NeedsMeta

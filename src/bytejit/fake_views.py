@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -14,6 +15,7 @@ from .fake_rows import (
     is_contiguous,
     is_dense,
     is_one,
+    looks_contiguous,
     new,
     numel,
     permuted_stride,
@@ -23,7 +25,7 @@ from .fake_rows import (
     wrap_dim,
 )
 from .spec import contiguous_stride
-from .symbols import hint
+from .symbols import any_symbolic, hint, is_symbolic, same
 
 _Tensor = torch.Tensor
 
@@ -72,6 +74,18 @@ def viewed_stride(old_shape: tuple, old_stride: tuple, shape: tuple) -> tuple | 
     """Strides of a view with another shape over the same elements, or None when a copy is needed."""
     if 0 in old_shape:
         return old_stride if old_shape == shape else contiguous_stride(shape)
+    if any_symbolic((*old_shape, *old_stride)):
+        if same(old_shape, shape):
+            return old_stride
+        found = _grouped_stride(old_shape, old_stride, shape, lambda size: False)
+        if found is not None:       # right too where a dimension that parts two groups is 1: nothing was asked of it
+            return found
+    return _grouped_stride(old_shape, old_stride, shape, lambda size: size == 1)
+
+
+def _grouped_stride(old_shape: tuple, old_stride: tuple, shape: tuple, skips: Callable) -> tuple | None:
+    """The strides where each group of old dims that lie densely becomes a group of new ones. `skips`: whether a dim of this
+    size is in any group."""
     stride = [0] * len(shape)
     at = len(shape) - 1
     chunk = old_stride[-1] if old_stride else 1
@@ -79,7 +93,8 @@ def viewed_stride(old_shape: tuple, old_stride: tuple, shape: tuple) -> tuple | 
     for dim in range(len(old_shape) - 1, -1, -1):
         elements = elements * old_shape[dim]
         # how dims are grouped is the hints' choice; that a group's sizes match is asked
-        if dim == 0 or (differ(old_stride[dim - 1], elements * chunk) and old_shape[dim - 1] != 1):
+        if dim == 0 or (differ(old_stride[dim - 1], elements * chunk)
+                        and not (is_one(old_shape[dim - 1]) or skips(old_shape[dim - 1]))):
             while at >= 0 and (hint(viewed) < hint(elements) or is_one(shape[at])):
                 stride[at] = viewed * chunk
                 viewed = viewed * shape[at]
@@ -98,9 +113,10 @@ def viewed_stride(old_shape: tuple, old_stride: tuple, shape: tuple) -> tuple | 
 def _view(x, size) -> Meta:
     m = x.m
     shape = infer_size(size, numel(m.shape))
-    stride = (
-        contiguous_stride(shape) if is_contiguous(m) and 0 not in m.shape else viewed_stride(m.shape, m.stride, shape)
-    )
+    if looks_contiguous(m) and not any_symbolic(m.shape) and 0 not in m.shape:
+        stride = contiguous_stride(shape)
+    else:
+        stride = viewed_stride(m.shape, m.stride, shape)
     if stride is None:
         raise RuntimeError(
             "view size is not compatible with input tensor's size and stride (at least one dimension spans "
@@ -129,9 +145,9 @@ def _expand(x, size, *, implicit=False) -> Meta:
             if i < pad:
                 raise NeedsMeta
             shape[i] = have
-        if have == shape[i]:
+        if not (is_one(have) and is_symbolic(shape[i])) and have == shape[i]:
             stride[i] = m.stride[i - pad] if i >= pad else (shape[i + 1] * stride[i + 1] if i + 1 < len(size) else 1)
-        elif have != 1:
+        elif not is_one(have) and have != 1:
             raise NeedsMeta
     return view(m, tuple(shape), tuple(stride))
 

@@ -48,6 +48,13 @@ def expr(x: Any) -> Any:
     return x.node.public if isinstance(x, _SYMBOLIC) else x
 
 
+def same(a: Any, b: Any) -> bool:
+    """Whether two sizes, or tuples of them, are the same as far as is known. Adds no condition."""
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a is b or expr(a) == expr(b)
+
+
 def text(expression: Any) -> str:
     """Python text of an expression, with operators only: `s0*(s1//2) + 3`. Of a SymInt: of its expression."""
     expression = expr(expression)

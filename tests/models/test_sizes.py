@@ -41,5 +41,5 @@ def test_batches_and_lengths(make) -> None:
             for got, want in zip(f(tokens).to_tuple(), model(tokens).to_tuple(), strict=True):
                 if isinstance(want, torch.Tensor):
                     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    assert registry.counters["graphs"]["inductor"] <= 5
+    assert registry.counters["graphs"]["inductor"] <= 4
     assert not registry.counters["fallbacks"] and not registry.counters["faults"]

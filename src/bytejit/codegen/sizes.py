@@ -16,6 +16,7 @@ from bytejit import symbols
 from bytejit.codegen import index as ix
 from bytejit.codegen.index import Index, Size, Sym
 from bytejit.spec import Spec
+from bytejit.symbols import same
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,6 @@ def _whole(e: Any) -> bool:
 def _low(env: Any, e: Any) -> float:
     low = env.range(e)[0]
     return int(low) if low > -ix.inf else low
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two sizes, or tuples of them, are the same as far as is known. Adds no condition."""
-    if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(map(same, a, b))
-    return a is b or symbols.expr(a) == symbols.expr(b)
 
 
 def same_spec(a: Spec, b: Spec) -> bool:
