@@ -43,10 +43,7 @@ static PyObject* pack(PyObject*, PyObject* const* a, bj_size) {
     p.w = pointer<f32>(a[0]);
     f32* out = pointer<f32>(a[1]);
     p.n = integer(a[2]), p.k = integer(a[3]), p.lw = integer(a[4]), p.form = integer(a[5]);
-    for (i64 col = 0; col < p.n; col += bj_gemm::NR) {
-        if (p.form == 1) bj_gemm::flipped(p, col, 1, 0, p.k, out + col * p.k);
-        else bj_gemm::panel(p, col, 0, p.k, out + col * p.k);
-    }
+    for (i64 col = 0; col < p.n; col += bj_gemm::NR) bj_gemm::fill(p, col, 0, 0, p.k, out + col * p.k);
     return PyLong_FromLong(0);
 }
 static PyObject* width(PyObject*, PyObject* const*, bj_size) { return PyLong_FromLong(bj_gemm::NR); }

@@ -1,7 +1,8 @@
-// Single precision matrix product y = x w^T + b for the shapes of inference: few rows (tens to hundreds), large weights read once.
-// The weight is turned into panels of NR columns on the way (a transposition in registers, a few percent of the work), a panel of
-// KC rows stays in the first-level cache while all rows of x pass by it; x is read where it lies. Threads take panels
-// as they get free, so that a core that other processes slow down does less.
+// Single precision matrix product y = x w^T + b for the shapes of inference: few rows (tens to hundreds), large weights read
+// once. The weight is turned into panels of NR columns on the way (a transposition in registers, a few percent of the work), a
+// panel of KC rows stays in the first-level cache while all rows of x pass by it; x is read where it lies. The next panel's
+// lines are asked for one at a time within the products: in bursts they would hold up the rows of x. Threads take panels as
+// they get free, so that a core that other processes slow down does less.
 #pragma once
 #include "glue.h"
 
@@ -22,7 +23,7 @@ enum { LANES = 8, MR = 6 };
 #else
 enum { LANES = 4, MR = 6 };
 #endif
-enum { NR = 2 * LANES, KC = 384, MC = 32 * MR, GROUP = 4 };
+enum { NR = 2 * LANES, KC = 384, MC = 264, GROUP = 8, EVERY = 16 };
 typedef f32 V __attribute__((vector_size(4 * LANES)));
 typedef f32 U __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -48,7 +49,7 @@ BJ V load(const f32* p) { return *(const U*)p; }
 BJ void store(f32* p, V v) { *(U*)p = v; }
 
 struct Problem {
-    const f32 *x, *w, *b;  // x: m rows lx apart; w: n rows of k, lw apart (flipped: k rows of n); packed: whole panels; b: n or null
+    const f32 *x, *w, *b;  // x: m rows lx apart; w: n rows of k, lw apart (flipped: k rows of n); packed: panels; b: n or null
     f32* y;                // m rows of n
     i64 m, k, n, lx, lw;
     i64 form;              // 0 w [n, k], 1 flipped w [k, n], 2 packed by `pack`
@@ -87,50 +88,72 @@ BJ void turn8(const f32* w, i64 lw, f32* out) {
     }
 }
 
-// Weight columns [col, col + count * NR), rows [k0, k0 + kc) of a flipped weight -> out[count][kc][NR].
-static void flipped(const Problem& p, i64 col, i64 count, i64 k0, i64 kc, f32* out) {
-    for (i64 k = 0; k < kc; ++k) {
-        const f32* row = p.w + (k0 + k) * p.lw + col;
-        for (i64 n = 0; n < count; ++n) {
-            f32* to = out + (n * kc + k) * NR;
-            i64 cols = p.n - col - n * NR;
-            if (cols >= NR) {
-                store(to, load(row + n * NR));
-                store(to + LANES, load(row + n * NR + LANES));
-            } else {
-                for (i64 j = 0; j < NR; ++j) to[j] = j < cols ? row[n * NR + j] : 0.0f;
+// Steps [from, to) of k of a panel: columns [col, col + NR) of the weight, what lies past n is zero. from: a multiple of 16.
+static void fill(const Problem& p, i64 col, i64 k0, i64 from, i64 to, f32* out) {
+    i64 cols = p.n - col < NR ? p.n - col : NR, k = from;
+    if (p.form == 1) {
+        const f32* w = p.w + k0 * p.lw + col;
+        if (cols == NR) {
+            for (; k < to; ++k) {
+                V w0 = load(w + k * p.lw), w1 = load(w + k * p.lw + LANES);
+                store(out + k * NR, w0);
+                store(out + k * NR + LANES, w1);
             }
         }
+        for (; k < to; ++k)
+            for (i64 j = 0; j < NR; ++j) out[k * NR + j] = j < cols ? w[k * p.lw + j] : 0.0f;
+        return;
     }
-}
-
-// Rows [col, col + NR) of a plain weight, columns [k0, k0 + kc) -> out[kc][NR]; what lies past n is zero.
-static void panel(const Problem& p, i64 col, i64 k0, i64 kc, f32* out) {
-    i64 cols = p.n - col < NR ? p.n - col : NR;
     const f32* w = p.w + col * p.lw + k0;
-    i64 k = 0;
     if (cols == NR) {
-        for (; k + 8 <= kc; k += 8)
+        for (; k + 16 <= to; k += 16)  // both halves of a line at once: where rows lie 4 KB apart it is soon lost again
+            for (i64 j = 0; j < NR; j += 8) {
+                turn8(w + j * p.lw + k, p.lw, out + k * NR + j);
+                turn8(w + j * p.lw + k + 8, p.lw, out + (k + 8) * NR + j);
+            }
+        for (; k + 8 <= to; k += 8)
             for (i64 j = 0; j < NR; j += 8) turn8(w + j * p.lw + k, p.lw, out + k * NR + j);
     }
-    for (; k < kc; ++k)
+    for (; k < to; ++k)
         for (i64 j = 0; j < NR; ++j) out[k * NR + j] = j < cols ? w[j * p.lw + k] : 0.0f;
 }
 
+// Lines of a weight that are asked for ahead of their use, a few at a time: the weight comes from memory.
+struct Ahead {
+    const f32* at;
+    i64 step, jump;   // floats from one line to the next, and on top from one run to the next
+    i64 run, runs;    // lines a run, runs left
+    i64 share, done;  // lines at a time; lines of this run so far
+};
+BJ void ask(Ahead& a) {
+    for (i64 left = a.share; left > 0 && a.runs > 0; --left) {
+        __builtin_prefetch(a.at, 0, 2);
+        a.at += a.step;
+        if (++a.done == a.run) a.done = 0, a.at += a.jump, --a.runs;
+    }
+}
+
 // R rows by NR columns: y (+)= x panel; the first part of k starts from b, the last applies what follows.
-template <int R> BJ void tile(const f32* x, i64 lx, const f32* panel, i64 kc, f32* y, i64 ly, const f32* b, i64 cols, b8 first, b8 relu) {
+// Not inlined: within a larger function registers run short and it loses a tenth of its speed.
+template <int R> __attribute__((noinline))
+static void tile(const f32* x, i64 lx, const f32* panel, i64 kc, f32* y, i64 ly, const f32* b, i64 cols, b8 first,
+                 b8 relu, Ahead& next) {
     V s0[R], s1[R];
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) s0[i] = s1[i] = V{};
-    for (i64 k = 0; k < kc; ++k) {
-        V w0 = load(panel + k * NR), w1 = load(panel + k * NR + LANES);
-        BJ_KEEP(w0);
-        BJ_KEEP(w1);
+    for (i64 k = 0; k < kc;) {
+        i64 stop = k + EVERY < kc ? k + EVERY : kc;
+        ask(next);
+        for (; k < stop; ++k) {
+            V w0 = load(panel + k * NR), w1 = load(panel + k * NR + LANES);
+            BJ_KEEP(w0);
+            BJ_KEEP(w1);
 #pragma GCC unroll 16
-        for (int i = 0; i < R; ++i) {
-            V v = all(x[i * lx + k]);
-            s0[i] = mul_add(v, w0, s0[i]);
-            s1[i] = mul_add(v, w1, s1[i]);
+            for (int i = 0; i < R; ++i) {
+                V v = all(x[i * lx + k]);
+                s0[i] = mul_add(v, w0, s0[i]);
+                s1[i] = mul_add(v, w1, s1[i]);
+            }
         }
     }
     f32 edge[NR];
@@ -158,10 +181,12 @@ template <int R> BJ void tile(const f32* x, i64 lx, const f32* panel, i64 kc, f3
     }
 }
 
-template <int R> static void rest(i64 rows, const f32* x, i64 lx, const f32* w, i64 kc, f32* y, i64 ly, const f32* b, i64 cols, b8 first, b8 relu) {
-    if (rows == R) tile<R>(x, lx, w, kc, y, ly, b, cols, first, relu);
+template <int R>
+static void rest(i64 rows, const f32* x, i64 lx, const f32* w, i64 kc, f32* y, i64 ly, const f32* b, i64 cols, b8 first,
+                 b8 relu, Ahead& next) {
+    if (rows == R) tile<R>(x, lx, w, kc, y, ly, b, cols, first, relu, next);
     if constexpr (R > 1)
-        if (rows < R) rest<R - 1>(rows, x, lx, w, kc, y, ly, b, cols, first, relu);
+        if (rows < R) rest<R - 1>(rows, x, lx, w, kc, y, ly, b, cols, first, relu, next);
 }
 
 // gelu of a corner of y, written as eager writes it.
@@ -181,68 +206,124 @@ static void gelu(f32* y, i64 ly, i64 rows, i64 cols, b8 by_tanh) {
     }
 }
 
-// Asks for lines [from, to) of the panel at w (NR rows lw apart) ahead of its use: the weight comes from memory.
-BJ void ask(const f32* w, i64 lw, i64 from, i64 to) {
-    for (i64 i = from; i < to; ++i) __builtin_prefetch(w + i % NR * lw + i / NR * 16, 0, 2);
+// What a thread takes at once: rows [row0, row0 + rows) by `count` panels from column `col` on.
+struct Part {
+    const Problem* p;
+    i64 row0, rows, col, count;
+};
+
+// A panel on its way: `n`-th of its part, steps [k0, k0 + kc) of k.
+struct Panel {
+    Part part;
+    i64 n, k0, kc;
+    i64 col() const { return part.col + n * NR; }
+};
+
+// Length of the parts that k is cut into.
+BJ i64 part_of(i64 k) {
+    i64 parts = k > KC ? (k + KC - 1) / KC : 1, step = ((k + parts - 1) / parts + 15) / 16 * 16;
+    return step < 16 ? 16 : step;
 }
 
-// Rows [row0, row0 + rows) by `count` panels from column `col` on. own: room for GROUP panels of KC + 8 rows.
-static void block(const Problem& p, i64 row0, i64 rows, i64 col, i64 count, f32* own) {
-    i64 parts = p.k > KC ? (p.k + KC - 1) / KC : 1, step = ((p.k + parts - 1) / parts + 7) / 8 * 8;
-    step = step < 8 ? 8 : step;
-    for (i64 k0 = 0; k0 == 0 || k0 < p.k; k0 += step) {  // k = 0: the bias alone
-        i64 kc = p.k - k0 < step ? p.k - k0 : step;
-        b8 first = k0 == 0, end = k0 + kc >= p.k, relu = p.post == 1 && end;
-        const f32* x = p.x + row0 * p.lx + k0;
-        // a flipped weight is read across the whole group row by row: its rows lie in different pages
-        if (p.form == 1) flipped(p, col, count, k0, kc, own);
-        for (i64 n = 0; n < count; ++n) {
-            i64 c = col + n * NR, cols = p.n - c < NR ? p.n - c : NR;
-            const f32* b = p.b ? p.b + c : nullptr;
-            const f32* w = own + (p.form == 1 ? n * kc * NR : 0);
-            if (p.form == 2) w = p.w + c * p.k + k0 * NR;
-            if (p.form == 0) panel(p, c, k0, kc, own);
-            f32* y = p.y + row0 * p.n + c;
-            // the next panel is the next one of the group, after the last the first one's next part of k
-            b8 over = n + 1 == count;
-            i64 next = over ? col : c + NR, k1 = over ? k0 + step : k0;
-            i64 lines = p.form == 0 && next + NR <= p.n && k1 + kc <= p.k ? NR * (kc / 16) : 0, share = lines / (rows / MR + 1) + 1;
-            i64 i = 0, asked = 0;
-            for (; i + MR <= rows; i += MR) {
-                i64 stop = asked + share < lines ? asked + share : lines;
-                ask(p.w + next * p.lw + k1, p.lw, asked, stop);
-                asked = stop;
-                tile<MR>(x + i * p.lx, p.lx, w, kc, y + i * p.n, p.n, b, cols, first, relu);
-            }
-            if (i < rows) rest<MR - 1>(rows - i, x + i * p.lx, p.lx, w, kc, y + i * p.n, p.n, b, cols, first, relu);
-            if (end && p.post > 1) gelu(y, p.n, rows, cols, p.post == 3);
+// The panel's lines in the order in which `fill` reads them, to be asked for in `times` goes during `tiles` tiles. None
+// where there are few: the machine's own guesses do better than asking for all at once.
+static Ahead ahead(const Panel& a, i64 tiles, i64 times) {
+    const Problem& p = *a.part.p;
+    i64 cols = p.n - a.col() < NR ? p.n - a.col() : NR;
+    Ahead made{};
+    if (a.part.count == 0 || tiles < (p.form == 0 ? 3 : 1)) return made;
+    if (p.form == 0) made = {p.w + a.col() * p.lw + a.k0, 16, p.lw - (a.kc + 15) / 16 * 16, (a.kc + 15) / 16, cols, 0, 0};
+    if (p.form == 1) made = {p.w + a.k0 * p.lw + a.col(), 16, p.lw - NR, NR / 16 < 1 ? 1 : NR / 16, a.kc, 0, 0};
+    if (p.form == 2) made = {p.w + a.col() * p.k + a.k0 * NR, 16, 0, a.kc * NR / 16, 1, 0, 0};
+    made.share = made.run * made.runs / (times < 1 ? 1 : times) + 1;
+    return made;
+}
+
+// One panel by all rows; meanwhile the next panel is asked for and filled into `out`.
+static void sweep(const Panel& a, const f32* w, const Panel& b, f32* out) {
+    const Problem& p = *a.part.p;
+    i64 rows = a.part.rows, c = a.col(), cols = p.n - c < NR ? p.n - c : NR, tiles = rows / MR, left = rows % MR;
+    b8 first = a.k0 == 0, end = a.k0 + a.kc >= p.k, relu = p.post == 1 && end;
+    if (left > 0 && left < 4 && tiles > 0) --tiles, left += MR;  // few rows alone would wait for their own sums
+    Ahead next = ahead(b, tiles, tiles * ((a.kc + EVERY - 1) / EVERY));
+    i64 ready = 0, blocks = b.part.count > 0 && b.part.p->form == 1 ? (b.kc + 15) / 16 : 0;
+    const f32* x = p.x + a.part.row0 * p.lx + a.k0;
+    const f32* bias = p.b ? p.b + c : nullptr;
+    f32* y = p.y + a.part.row0 * p.n + c;
+    for (i64 t = 0; t < tiles; ++t) {
+        tile<MR>(x, p.lx, w, a.kc, y, p.n, bias, cols, first, relu, next);
+        x += MR * p.lx;
+        y += MR * p.n;
+        i64 stop = blocks * t / tiles;  // what the tile before this one has asked for
+        if (stop > ready) {
+            fill(*b.part.p, b.col(), b.k0, ready * 16, stop * 16, out);
+            ready = stop;
         }
     }
+    while (left > 0) {
+        i64 now = left >= MR ? (left + 1) / 2 : left;
+        rest<MR - 1>(now, x, p.lx, w, a.kc, y, p.n, bias, cols, first, relu, next);
+        x += now * p.lx;
+        y += now * p.n;
+        left -= now;
+    }
+    if (blocks > ready) fill(*b.part.p, b.col(), b.k0, ready * 16, b.kc, out);
+    if (end && p.post > 1) gelu(p.y + a.part.row0 * p.n + c, p.n, rows, cols, p.post == 3);
+}
+
+// The panel after `a`, for all panels of a group before the next part of k: a part of x stays in the second-level cache.
+template <class F> static Panel follow(Panel a, const F& take) {
+    i64 k = a.part.p->k, step = part_of(k);
+    if (++a.n == a.part.count) {
+        a.n = 0;
+        a.k0 += step;
+        if (a.k0 >= k) {
+            a.part = take();
+            a.k0 = 0;
+            k = a.part.p->k;
+            step = part_of(k);
+        }
+    }
+    a.kc = k - a.k0 < step ? k - a.k0 : step;
+    return a;
 }
 
 // Several products of one x, on threads that start and end once.
 static void multiply(const Problem* all, i64 count, i64 threads) {
-    i64 m = all[0].m, blocks = (m + MC - 1) / MC, rows = ((m + blocks - 1) / blocks + MR - 1) / MR * MR, total = 0, work = 0, next = 0;
+    i64 m = all[0].m, blocks = (m + MC - 1) / MC, rows = ((m + blocks - 1) / blocks + MR - 1) / MR * MR;
+    i64 total = 0, work = 0, next = 0;
     for (i64 i = 0; i < count; ++i) {
         total += (all[i].n + NR - 1) / NR * blocks;
         work += m * all[i].n * all[i].k;
     }
     i64 worth = 1 + work / 250000;  // waking a thread takes as long as this many products
     threads = threads < worth ? threads : worth;
+    auto take = [&]() {  // panels in groups that get smaller towards the end: the last ones are what threads wait for
+        i64 t = __atomic_load_n(&next, __ATOMIC_RELAXED), count, at, panels;
+        const Problem* p;
+        do {
+            if (t >= total) return Part{all, 0, 0, 0, 0};
+            for (p = all, at = t; at >= (panels = (p->n + NR - 1) / NR) * blocks; ++p) at -= panels * blocks;
+            i64 here = panels - at % panels, fair = (total - t) / (threads * 2);
+            count = fair < 1 ? 1 : fair > GROUP ? GROUP : fair;
+            count = count < here ? count : here;
+        } while (!__atomic_compare_exchange_n(&next, &t, t + count, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+        i64 row0 = at / panels * rows, left = p->m - row0;
+        return Part{p, row0, left < rows ? left : rows, at % panels * NR, count};
+    };
     parallel(threads, 1, threads, [&](i64, i64) {
-        alignas(64) f32 own[GROUP * (KC + 8) * NR];
-        for (;;) {  // panels in groups that get smaller towards the end: the last ones are what threads wait for
-            i64 t = __atomic_load_n(&next, __ATOMIC_RELAXED), take, at, panels;
-            const Problem* p;
-            do {
-                if (t >= total) return;
-                for (p = all, at = t; at >= (panels = (p->n + NR - 1) / NR) * blocks; ++p) at -= panels * blocks;
-                i64 here = panels - at % panels, fair = (total - t) / (threads * 3);
-                take = fair < 1 ? 1 : fair > GROUP ? GROUP : fair;
-                take = take < here ? take : here;
-            } while (!__atomic_compare_exchange_n(&next, &t, t + take, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-            i64 row0 = at / panels * rows, left = p->m - row0;
-            if (left > 0) block(*p, row0, left < rows ? left : rows, at % panels * NR, take, own);
+        alignas(64) f32 own[2][KC * NR];
+        Panel now{take(), -1, 0, 0};
+        if (now.part.count == 0) return;
+        now = follow(now, take);
+        if (now.part.p->form == 1) fill(*now.part.p, now.col(), 0, 0, now.kc, own[0]);
+        for (i64 i = 0; now.part.count > 0;) {
+            Panel next = follow(now, take);
+            const Problem& p = *now.part.p;
+            if (p.form == 0) fill(p, now.col(), now.k0, 0, now.kc, own[i]);
+            sweep(now, p.form == 2 ? p.w + now.col() * p.k + now.k0 * NR : own[i], next, own[i ^ 1]);
+            now = next;
+            if (now.part.p->form == 1) i ^= 1;
         }
     });
 }
