@@ -337,3 +337,106 @@ def test_next_with_default_of_an_exhausted_generator(x, n):
     except Exception as e:
         return t, type(e).__name__
     return t, ""
+
+
+def outside(r):
+    """Iterators of Python's own containers, some of them used up in part."""
+    x, items = r.f(4), [r.f(4) for _ in range(3)]
+    begun = iter([1, 2, 3, 4])
+    next(begun)
+    return (x, begun, iter((5, 6)), iter(range(3, 9, 2)), iter("ab"), iter({"k": items[0]}.items()), reversed(items),
+            reversed((7, 8)), enumerate(items, 4), zip(items, range(2)), zip(enumerate("xy"), iter(b"pq")), iter({3}))
+
+
+@case(args=outside, graphs=1)
+def test_iterators_given(x, *iterators):
+    """Iterators of Python's own containers given from outside: read to their ends"""
+    seen = []
+    for it in iterators:
+        for item in it:
+            seen.append(item)
+            if isinstance(item, tuple) and isinstance(item[-1], torch.Tensor):
+                x = x + item[-1]
+            x = x * 2
+    return x, seen
+
+
+@case(args=outside, graphs=1)
+def test_iterators_given_read_in_part(x, *iterators):
+    """Iterators given from outside, of which some items are taken: they stand behind these afterwards"""
+    taken = [next(it) for it in iterators[:9]]
+    first, *_ = iterators[9]
+    return x + taken[0], taken, first, list(iterators[0]), next(iterators[0], "none")
+
+
+@case(args=lambda r: (r.f(4), map(lambda a: a + 1, [1, 2, 3]), filter(None, iter([0, 1, 2])),
+                      map(lambda a, b: a * b, [1, 2], [3])),
+      graphs=1)
+def test_maps_given(x, mapped, filtered, two):
+    """`map` and `filter` given from outside: their functions are called inside"""
+    y = x * next(mapped)
+    for k in filtered:
+        y = y + k
+    return y, list(two), mapped
+
+
+@program(F(4), graphs=1)
+def test_iterator_over_what_changes():
+    """A list read through an iterator from outside, then changed; appended to after the iterator's end"""
+    items = [1, 2]
+    it, other = iter(items), iter(items)
+
+    def f(x):
+        for i in it:
+            x = x * i
+        items.append(len(items))
+        return x
+    return f, lambda: (items, list(it), next(other, None))
+
+
+@case(args=lambda r: (r.f(4), (i * 2 for i in range(3)), itertools.islice(itertools.count(r.call), 5), [iter("abcd")] * 2),
+      breaks=True)
+def test_iterators_not_looked_into(x, generator, count, twice):
+    """A generator and an itertools object from outside; one iterator zipped with itself"""
+    for i in generator:
+        x = x + i
+    for a, b in zip(*twice):
+        x = x * len(a + b)
+    return x, next(count), next(count)
+
+
+@program(F(2, 4), total=2, breaks=True)
+def test_break_in_loop_over_modules():
+    """Break inside a loop over a ModuleList: what follows goes on into the next round"""
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(4))
+
+        def forward(self, x):
+            for i, layer in enumerate(self.layers):
+                x = layer(x)
+                if i == 1 and x.sum() > 1e6:
+                    x = x * 2
+                x = x + i
+            return x
+    return Model()
+
+
+@case(F(4), breaks=True)
+def test_break_in_loops_over_dict_and_zip(x):
+    """Break inside loops over a dict's items, zip, enumerate of zip, a map: the rest goes on with the same iterators"""
+    scales = {"a": 2.0, "b": 3.0, "c": 4.0}
+    for k, s in scales.items():
+        x = x * s
+        if x.sum() > 1e6:
+            x = x - len(k)
+    for i, (a, b) in enumerate(zip(scales.values(), [x, x + 1])):
+        x = x + a * b
+        print(i, float(x.sum()) > 1e6)
+    for s in map(lambda v: v + 1, scales.values()):
+        x = x / s
+        if x.sum() > 1e6:
+            break
+    return x

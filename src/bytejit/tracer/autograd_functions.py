@@ -13,7 +13,7 @@ from ..source import Cell, Ref
 from .calls import models, replaces
 from .containers import NotConstant, is_constant
 from .signals import Break
-from .values import Known, SeqVar, TensorVar, Var
+from .values import IterVar, Known, SeqVar, TensorVar, Var
 
 
 @models(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
@@ -96,7 +96,8 @@ def record(t, args, kwargs) -> Var:
 def changed_outside(t) -> bool:
     """Whether the region has changed what code outside of it can see, other than tensors' data."""
     own = t.root.code.co_cellvars
-    changed = any(v.source is not None and not (isinstance(v.source, Cell) and v.source.var in own) for v in t.dirty.values())
+    changed = any(v.source is not None and not (isinstance(v.source, Cell) and v.source.var in own or isinstance(v, IterVar))
+                  for v in t.dirty.values())
     return bool(changed or t.globals_written or t.classes_written)
 
 

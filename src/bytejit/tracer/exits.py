@@ -9,7 +9,7 @@ import weakref
 import numpy
 
 from ..source import Cell
-from . import inference_mode
+from . import inference_mode, outside_iterators
 from .containers import is_constant
 from .values import (
     NULL,
@@ -376,9 +376,12 @@ class Rebuild:
                 out.append(f"{g}[{name!r}] = {self.value(value)}" if value is not None else f"{g}.pop({name!r}, None)")
         for cls, names in self.t.classes_written.items():
             out += [f"setattr({self.bind(cls)}, {name!r}, {self.value(value)})" for name, value in names.items()]
+        for v in self.t.dirty.values():         # first: over what is written next
+            if isinstance(v, IterVar):
+                out += outside_iterators.advance(self.at.source(v.source), v)
         cells = [v for v in self.t.dirty.values() if isinstance(v, CellVar)]
         for v in list(self.t.dirty.values()):
-            if not isinstance(v, CellVar):
+            if not isinstance(v, (CellVar, IterVar)):
                 out += WRITERS[type(v)](self, v)
         # cells last: a cell that dies with the frame is written only when something that leaves holds it
         while wanted := [v for v in cells if id(v) in self.kept_cells or not self.dies_here(v)]:

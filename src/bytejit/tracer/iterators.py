@@ -252,8 +252,12 @@ def _strict_zip(t, s, n):
 
 
 def _map(t, s):
-    args = [t.next(it) for it in s["of"]]
-    return None if any(a is None for a in args) else t.call(s["function"], args, {})
+    args = []
+    for it in s["of"]:
+        args.append(t.next(it))
+        if args[-1] is None:
+            return None
+    return t.call(s["function"], args, {})
 
 
 def _filter(t, s):

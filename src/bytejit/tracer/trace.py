@@ -15,7 +15,7 @@ from torch.fx import graph_module
 from ..fake import was_written
 from ..source import Source
 from ..where import Where
-from . import checkpoints, inference_mode
+from . import checkpoints, inference_mode, outside_iterators
 from .exits import CannotRebuild, Rebuild
 from .guards import GuardSet
 from .signals import Break, Restart, Specialise
@@ -126,6 +126,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         for v in tensors:
             t.guards.add("TENSOR", v.source, t.tensor_check(v.real, v.source, True))
     add_alias_guards(t)
+    outside_iterators.add_guards(t)
     if ops:
         inference_mode.close(t)
         t.graph.output(tuple(outputs))

@@ -151,6 +151,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.state_set: dict = {}
         self.devices: list[torch.device] = []       # device managers entered in the region
         self.inference: list[tuple] = []            # inference modes entered in it: (manager, grad mode set before)
+        self.looked_into: list[IterVar] = []        # iterators from outside, see outside_iterators.py
+        self.claimed: dict[int, object] = {}        # iterator -> the enumerate or zip that draws from it
         self.checkpoints = False                    # whether a part of the graph is a checkpoint's
         self.region = 0                             # a number for the region, where it enters inference mode
         self.undo: list = []
@@ -246,6 +248,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         if isinstance(v, (SeqVar, DictVar, SetVar, InstanceVar, PropertyVar)):
             return v.cls
         if isinstance(v, IterVar):
+            if v.kind == "outside":
+                return type(v.state["real"])
             return ITERATOR_TYPES.get(v.kind, types.GeneratorType)
         if isinstance(v, LateVar):
             return v.kind

@@ -29,6 +29,7 @@ from ..symbols import is_symbolic
 from .containers import is_constant
 from .operators import class_attribute
 from .signals import Break
+from .outside_iterators import SEEN, outside_iterator
 from .values import (
     FALSE,
     NONE,
@@ -145,6 +146,8 @@ class Wrapping:
 
     def wrap_cell(self, cell: types.CellType, source: Source | None) -> CellVar:
         """A closure cell; two functions that share a cell share the CellVar."""
+        if type(obj) in SEEN and guard and (iterator := outside_iterator(self, obj, source)) is not None:
+            return iterator
         seen = self.by_id.get(id(cell))
         if seen is not None:
             return seen

@@ -1,0 +1,97 @@
+"""What an iterator of Python's own will give, seen without taking it: a region looks ahead, its exit then advances it."""
+from __future__ import annotations
+
+from typing import Any
+
+from .source import Printer, Source, _source
+
+INDEXED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")), type(iter("\u0100")), type(iter(b"")),
+           type(iter(bytearray())), type(reversed([])), reversed)
+COPIED = (*(type(iter(v)) for v in ({}, {}.values(), {}.items())), type(reversed({})), type(iter(set())))
+JOINED = (enumerate, zip)
+MOST_COPIED = 256           # items of a dict or set: looking into its iterator copies them
+
+
+class NotSeen(Exception):
+    """An iterator that cannot be looked into."""
+
+
+class Rest:
+    """The items that an iterator has left: `at(i)`, and how many (`left`). The iterator stays where it is."""
+
+    __slots__ = ("items", "first", "step", "left")
+
+    def __init__(self, iterator: Any):
+        made = iterator.__reduce__()
+        self.items, self.step = made[1][0], 1
+        self.first = made[2] if len(made) > 2 and made[2] is not None else 0
+        if made[0] is reversed and len(made) > 2:
+            self.step, self.left = -1, min(self.first, len(self.items) - 1) + 1
+        else:
+            self.left = max(len(self.items) - self.first, 0)
+
+    def at(self, i: int) -> Any:
+        """The item that the (i+1)-th next() will give. Raises: IndexError."""
+        if i >= self.left:
+            raise IndexError(i)
+        return self.items[self.first + self.step * i]
+
+
+class Joined:
+    """`Rest` of an enumerate or zip of iterators that can be looked into."""
+
+    __slots__ = ("parts", "count", "left")
+
+    def __init__(self, iterator: Any):
+        args = iterator.__reduce__()[1]
+        self.count = args[1] if type(iterator) is enumerate else None
+        self.parts = [rest(part) for part in (args[:1] if type(iterator) is enumerate else args)]
+        self.left = min((part.left for part in self.parts), default=0)
+
+    def at(self, i: int) -> tuple:
+        """The item that the (i+1)-th next() will give. Raises: IndexError."""
+        if i >= self.left:
+            raise IndexError(i)
+        items = tuple(part.at(i) for part in self.parts)
+        return items if self.count is None else (self.count + i, *items)
+
+
+def rest(iterator: Any) -> Rest | Joined:
+    """What is left of an iterator. Raises: NotSeen for one whose items are not all there yet, or cannot be told."""
+    kind = type(iterator)
+    if kind in JOINED:
+        within = leaves(iterator)
+        if len({id(leaf) for leaf in within}) < len(within):
+            raise NotSeen("one iterator in two places")
+        return Joined(iterator)
+    if kind in COPIED and iterator.__length_hint__() > MOST_COPIED or kind not in INDEXED and kind not in COPIED:
+        raise NotSeen(kind.__name__)
+    found = Rest(iterator)
+    if type(found.items) not in (list, tuple, range, str, bytes, bytearray):
+        raise NotSeen(f"{kind.__name__} over a {type(found.items).__name__}")
+    return found
+
+
+def leaves(iterator: Any) -> list:
+    """The iterators that an enumerate or zip draws from, at any depth. Raises: NotSeen."""
+    if type(iterator) not in JOINED:
+        return [iterator]
+    args = iterator.__reduce__()[1]
+    if type(iterator) is zip:
+        if len(iterator.__reduce__()) > 2:
+            raise NotSeen("a strict zip")
+        return [leaf for part in args for leaf in leaves(part)]
+    return leaves(args[0])
+
+
+@_source
+class RestOf(Source):
+    """rest(base): what an iterator has left."""
+
+    base: Source
+
+    def expr(self, at: Printer) -> str:
+        return f"{at.bind(rest, 'rest')}({at.source(self.base)})"
+
+    def name(self) -> str:
+        return f"rest({self.base.name()})"
