@@ -13,13 +13,15 @@ def undoing(graph: Callable, written: tuple[int, ...]) -> Callable:
     Cost: a copy of each written input a call.
     """
     def run(*inputs):
-        before = [inputs[i].detach().clone() for i in written]
+        before = [(inputs[i].detach(), inputs[i].detach().clone()) for i in written]
         try:
             return graph(*inputs)
         except Exception:
             with torch.no_grad():
-                for i, saved in zip(written, before):
-                    inputs[i].detach().copy_(saved)
+                for i, (own, saved) in zip(written, before):
+                    if inputs[i].untyped_storage()._cdata != own.untyped_storage()._cdata:      # its .data was set
+                        inputs[i].data = own
+                    own.copy_(saved)
             raise
     return run
 

@@ -458,3 +458,40 @@ def test_functional_calls(x):
             torch.linalg.norm(x), nnf.scaled_dot_product_attention(x[None], x[None], x[None]), nnf.normalize(x),
             torch.bmm(
                 x[None], x[None]), torch.linalg.vector_norm(x, dim=1), nnf.avg_pool1d(x[None], 2))
+
+
+@program(F(4), graphs=1)
+def test_set_data():
+    """`x.data = y` on arguments, parameters, results and views; `grad` and `requires_grad` set"""
+    w = torch.nn.Parameter(torch.ones(4))
+    w.grad = torch.ones(4)
+
+    def f(x):
+        view = x[1:]
+        x.data = x * 2
+        view.add_(10)
+        w.data = w.data - 0.1 * w.grad
+        w.grad = None
+        y = x + w
+        shorter = y.detach()
+        shorter.data = y.data[:2].clone()
+        z = x.detach().clone()
+        z.requires_grad = True
+        gone = w.grad is None
+        w.grad = w.detach() * 2
+        return x, view, y, shorter, z * w, gone, w.grad
+    return f, lambda: (w, w.grad)
+
+
+@case(F(4), F(5))
+def test_set_data_then_raise(x, y):
+    """`x.data` set before an operation that raises"""
+    x.data = x * 2
+    x.add_(1)
+    return x @ y
+
+
+@case(F(4), F(4), graphs=1)
+def test_is_inference_asked(x, y):
+    """`is_inference()` of arguments"""
+    return x + 1 if x.is_inference() else y - 1

@@ -7,6 +7,7 @@ import types
 import torch
 
 from ..fake import DataDependent, Fake, NoFake, fake_like
+from ..fake_rows import Meta
 from ..source import Attr, TensorGrad
 from ..symbols import is_symbolic
 from ..where import Where
@@ -323,7 +324,39 @@ class Tensors:
         raise self.no_attribute(self.type_of(v).__name__, name)
 
     def tensor_setattr(self, v: TensorVar, name: str, value: Var) -> None:
-        if name in ("data", "grad", "requires_grad", "_backward_hooks") or hasattr(torch.Tensor, name):
+        value = self.real(value)
+        if name == "data" and isinstance(value, TensorVar):
+            self.set_data(v, value)
+            return
+        if name == "requires_grad" and isinstance(value, Known):
+            self.call_tensor_op(torch.Tensor.requires_grad_, [v, value], {})
+            return
+        if name == "grad" and v.fake.requires_grad and v.fake.is_leaf and fits_as_grad(v, value):
+            pass
+        elif hasattr(torch.Tensor, name):
             raise Break(f"setting a tensor's {name}")
         v.attrs[name] = value
         self.touch(v)
+
+    def set_data(self, v: TensorVar, value: TensorVar) -> None:
+        """v.data = value: a node; from then on v has the memory of `value`."""
+        if self.env is not None or v.fake.m.device != value.fake.m.device or v.fake.m.dtype != value.fake.m.dtype:
+            raise Break("setting a tensor's data")
+        m = value.fake.m
+        v.fake.data = value.fake
+        v.fake.m = Meta(m.shape, m.stride, m.offset, m.dtype, m.device, m.store)
+        self.effect_only(set_data, None, (v.node, value.node), {})
+        self.data_set.append(v)
+
+
+def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
+    """`x.data = value`, for a graph."""
+    x.data = value
+
+
+def fits_as_grad(v: TensorVar, value: Var) -> bool:
+    """Whether torch takes `value` as the gradient of a tensor."""
+    if not isinstance(value, TensorVar):
+        return isinstance(value, Known) and value.obj is None
+    a, b = v.fake.m, value.fake.m
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device

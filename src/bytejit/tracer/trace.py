@@ -140,9 +140,11 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     needs_grad = written_grads or any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad
                                       for n in outputs)
     if gm is not None:
+        gm.meta["sets_data"] = bool(t.data_set)
         gm.meta["grads_off"] = torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors)
     inputs = [v for v in t.inputs if gm is not None]
-    written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and was_written(v.fake))
+    written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and (
+        was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.data_set))
     body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,

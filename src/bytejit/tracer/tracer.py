@@ -153,6 +153,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.inference: list[tuple] = []            # inference modes entered in it: (manager, grad mode set before)
         self.looked_into: list[IterVar] = []        # iterators from outside, see outside_iterators.py
         self.claimed: dict[int, object] = {}        # iterator -> the enumerate or zip that draws from it
+        self.data_set: list[TensorVar] = []         # tensors whose .data was set
         self.checkpoints = False                    # whether a part of the graph is a checkpoint's
         self.region = 0                             # a number for the region, where it enters inference mode
         self.undo: list = []
