@@ -559,3 +559,40 @@ def test_hook_installed_in_forward():
     m = Watched()
     m.inner = nn.ReLU()
     return m, lambda: (len(m.seen), len(m.inner._forward_hooks), m.handle.hooks_dict_ref() is m.inner._forward_hooks)
+
+
+@case(F(2, 4), graphs=1)
+def test_module_with_parameters_made_inside(x):
+    """Modules with parameters made inside, initialised at random, used, returned"""
+    with torch.no_grad():
+        quiet = nn.Linear(4, 3)(x)
+    m = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    w = nn.Parameter(x * 2, requires_grad=False)
+    nn.init.constant_(m[0].bias, 0.5)
+    return m, m(x), quiet, w, isinstance(w, nn.Parameter), m[0].weight.is_leaf, sum(p.numel() for p in m.parameters())
+
+
+@program(F(2, 4), graphs=1)
+def test_deepcopy_of_modules():
+    """`copy.deepcopy` of modules and parameters, shared ones kept shared; the copy changed, the original not"""
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b, self.note = nn.Linear(4, 4), nn.Linear(4, 4), ["n"]
+            self.b.weight = self.a.weight
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen += 1
+            return self.b(self.a(x))
+    net = Tied()
+
+    def f(x):
+        twin = copy.deepcopy(net)
+        twin.note.append("t")
+        with torch.no_grad():
+            for p, q in zip(twin.parameters(), net.parameters()):
+                p.mul_(0.5).add_(q, alpha=0.1)
+        return twin, twin(x), net(x), twin.a.weight is twin.b.weight, copy.deepcopy(net.a.weight)
+    return f, lambda: net

@@ -67,6 +67,8 @@ def _tensor_instance(t, subject, of, cls) -> bool:
     real = getattr(subject, "real", None)
     return isinstance(real, of) if real is not None else issubclass(cls, of)
 
+        if of is torch.nn.Parameter and subject.cls is of:
+            return True
 
 @models(builtins.callable)
 def callable_(t, args, kwargs):

@@ -21,6 +21,7 @@ import weakref
 import torch
 
 from ..source import Attr, Called, CallOf, Ref
+from . import parameters
 from .attrs import is_library
 from .calls import CALLED, HANDLERS, describe, models
 from .containers import NotConstant, is_constant, to_python
@@ -254,8 +255,8 @@ def _deep(t, v: Var, seen: dict) -> Var:
 def _copied(t, v: Var, part, hook: str, args: list[Var], seen: dict | None = None) -> Var:
     """A copy whose parts went through `part`. Raises: Break for objects that copy themselves in C."""
     if isinstance(v, TensorVar):
-        if seen is not None and v.fake.requires_grad:
-            raise Break("copy.deepcopy of a tensor that requires grad")
+        if seen is not None and (v.fake.requires_grad or t.type_of(v) is torch.nn.Parameter):
+            return parameters.copied(t, v)
         return t.call_tensor_op(torch.Tensor.clone, [v], {}) if seen is not None else _no_copy(v)
     if isinstance(v, (Known, FuncVar)):
         real = getattr(v, "obj", None) if isinstance(v, Known) else v.real
@@ -288,6 +289,10 @@ def _copied(t, v: Var, part, hook: str, args: list[Var], seen: dict | None = Non
 def _copied_instance(t, v: InstanceVar, part, hook: str, args: list[Var], seen: dict | None) -> Var:
     if isinstance(class_attribute(v.cls, hook), types.FunctionType):
         return t.real(t.call(t.special(v, hook), args, {}))
+    get, put = (class_attribute(v.cls, n) for n in ("__getstate__", "__setstate__"))
+    if seen is not None and v.base is None and (isinstance(get, types.FunctionType) or isinstance(put, types.FunctionType)) \
+            and class_attribute(v.cls, "__reduce_ex__") is object.__reduce_ex__ and not _slot_names(v) and v.ns is not None:
+        return _copied_by_state(t, v, part, seen, get, put)
     own = [n for n in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
            if class_attribute(v.cls, n) not in (None, getattr(object, n, None))]
     if own and not (issubclass(v.cls, (dict, list, set, collections.OrderedDict)) and own == ["__reduce__"]):
@@ -307,6 +312,25 @@ def _copied_instance(t, v: InstanceVar, part, hook: str, args: list[Var], seen: 
     for name in _slot_names(v):
         if (value := t.getattr(v, name, None) if v.real is not None else v.slots.get(name)) is not None:
             made.slots[name] = part(value)
+    return made
+
+
+def _copied_by_state(t, v: InstanceVar, part, seen: dict, get, put) -> Var:
+    """A deep copy of an instance whose class says what its state is, or takes it."""
+    if any(class_attribute(v.cls, n) not in (None, getattr(object, n, None))
+           for n in ("__reduce__", "__getnewargs__", "__getnewargs_ex__")):
+        raise Break(f"a copy of a {v.cls.__name__}, which has its own __reduce__")
+    made = t.object_new(v.cls)
+    seen[id(v)] = made, v
+    state = t.real(t.call(t.special(v, "__getstate__"), [], {})) if isinstance(get, types.FunctionType) else v.ns
+    state = t.real(part(state))
+    if isinstance(put, types.FunctionType):
+        t.call(t.special(made, "__setstate__"), [state], {})
+    elif isinstance(state, DictVar):
+        for key, item in state.items.values():
+            t.dict_set(made.ns, key, item)
+    else:
+        raise Break(f"a copy of a {v.cls.__name__}, whose state is no dict")
     return made
 
 

@@ -32,6 +32,7 @@ from . import (  # noqa: F401 (each registers its rows)
     op_call,
     op_iter,
     op_stack,
+    parameters,
     polyfills,
     raising,
     scans,
