@@ -15,7 +15,7 @@ from bytejit.codegen.emit_triton_expr import constant
 from bytejit.codegen.fuse import fuse
 from bytejit.codegen.loops import Call, Plan, Target
 from bytejit.codegen.lower import lower
-from bytejit.codegen.schedule_cuda import schedule_cuda
+from bytejit.codegen.schedule_cuda import PERSISTENT, SMALL, schedule_cuda
 from bytejit.codegen.triton_main import runnable
 
 pytest.importorskip("triton", reason="the Triton kernels need triton")
@@ -75,8 +75,9 @@ PROGRAMS = {
 }
 
 
-def planned(fn, args, sms: int = 4) -> Plan:
-    return check_plan(schedule_cuda(fuse(lower(aten(fn, *args))), Target("cuda", sms, 16, 50 << 20)))
+def planned(fn, args, sms: int = 4, room: int = PERSISTENT) -> Plan:
+    loops = fuse(lower(aten(fn, *args)), launches=room != PERSISTENT)
+    return check_plan(schedule_cuda(loops, Target("cuda", sms, 16, 50 << 20), room))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -128,6 +129,59 @@ def test_rows_are_read_once(name: str) -> None:
     text = emit_triton(planned(fn, args)).text
     loads = [line.split("=")[1].split(",")[0] for line in text.splitlines() if "tl.load" in line]
     assert len(loads) == len(set(loads)) and "barrier" not in text
+
+
+def odd_rows(n: int) -> torch.Tensor:
+    """Rows whose greatest element or mean is not finite, or moves."""
+    inf = float("inf")
+    x = r(9, n)
+    x[0], x[1, 5], x[2, 7], x[3], x[4, :-1], x[5, ::2] = -inf, inf, float("nan"), inf, -inf, -inf
+    x[6], x[7, -1], x[8] = x[6] * 1e30, 100.0, x[8] + 1000
+    return x
+
+
+CARRIED = {
+    "softmax": (lambda x: x.softmax(-1), "expsum"), "log_softmax": (lambda x: x.log_softmax(-1), "expsum"),
+    "logsumexp": (lambda x: torch.logsumexp(x, -1), "expsum0"), "var": (lambda x: (x.var(-1), x.mean(-1)), "moments"),
+    "softmax_more": (lambda x: (x.softmax(-1), x.amax(-1), x.sum(-1)), "expsum"),
+    "softmax_columns": (lambda x: x.t().contiguous().softmax(0), "expsum"),
+}
+
+
+@pytest.mark.parametrize("name, n, sms", [
+    *(pytest.param(name, 9001, 1, id=f"{name}-looped") for name in CARRIED),
+    *(pytest.param(name, 33001, 24, id=f"{name}-split") for name in ("softmax", "logsumexp", "var"))])
+def test_long_rows_are_read_once_less(name: str, n: int, sms: int) -> None:
+    fn, kind = CARRIED[name]
+    x = odd_rows(n).to(DEVICE)
+    plan = planned(fn, (x,), sms, SMALL)
+    call = max((s for s in plan.steps if isinstance(s, Call)), key=lambda s: len(s.kernel.passes))
+    assert call.schedule.looped and kind in [r.kind for p in call.kernel.passes for r in p.reduces]
+    got, _ = run(plan, emit_triton(plan), [x])
+    expected = fn(x)
+    for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("fn, shape, mode", [
+    (lambda x: x.softmax(-1), (1, 50257), "split"), (lambda x: x.softmax(-1), (3, 9001), "rows"),
+    (lambda x: x / x.norm(), (300, 1000), "split"), (lambda x: x - x.mean(0), (3000, 33), "split")])
+def test_few_long_rows_are_one_kernel_on_a_gpu(fn, shape: tuple, mode: str) -> None:
+    plan = planned(fn, (r(*shape),), 132, PERSISTENT - 1)
+    call, = plan.steps
+    assert call.schedule.mode == mode and len(emit_triton(plan).launches) == (2 if mode == "split" else 1)
+
+
+def test_what_leans_on_something_else_stays_where_it_is() -> None:
+    def fn(x):
+        top = x.amax(-1, keepdim=True)
+        return (x * 2 - top).exp().sum(-1), (x - x.sum(-1, keepdim=True) / 7).square().sum(-1), (x + 1 - top).exp().sum(-1)
+    args = (r(3, 9001).to(DEVICE),)
+    plan = planned(fn, args, 1, SMALL)
+    kinds = {r.kind for s in plan.steps if isinstance(s, Call) for p in s.kernel.passes for r in p.reduces}
+    assert kinds == {"amax", "sum"}
+    for a, b in zip(run(plan, emit_triton(plan), list(args))[0], fn(*args), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_equal_kernels_are_one() -> None:

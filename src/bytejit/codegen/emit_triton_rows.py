@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from bytejit.codegen import emit_common as common
+from bytejit.codegen.carried import KINDS, leader
 from bytejit.codegen.emit_triton_expr import combine, constant, fold, tl_type
 from bytejit.codegen.emit_triton_kernel import Function, Printer, ceil_div, product, size_text
 from bytejit.codegen.loops import Axis, Expr, Pass, Reduce
@@ -26,6 +27,7 @@ class KernelPrinter(Printer):
         if any(a.size == 0 for a in self.kernel.axes):
             return []
         self.total = product(self.kernel.axes)
+        self.states: dict[str, list[str]] = {}
         self.make_locals()
         (self.split if self.sched.mode == "split" else self.whole)()
         return self.functions
@@ -110,7 +112,8 @@ class KernelPrinter(Printer):
         """Results of earlier launches that the pass reads (split)."""
         if self.sched.mode == "split":
             for e in common.walk(p.roots()):
-                if e.kind == "ref" and (e.name, None) not in self.f.refs and e.name in self.partial:
+                if e.kind == "ref" and (e.name, None) not in self.f.refs and (
+                        e.name in self.partial or (e.name, 0) in self.partial):
                     self.gather(e.name)
 
     def inner(self, p: Pass, base: str, mask: str | None) -> None:
@@ -221,7 +224,10 @@ class KernelPrinter(Printer):
         before = dict(self.f.names)
         self.inner(p, f"{base} + ", None if exact else end)
         for r in p.reduces:
-            self.step(r, accs)
+            if r.kind in KINDS:
+                self.carry(r, accs, f"({base} - {low}) // {block} + 1" if low != "0" else f"{base} // {block} + 1")
+            elif not leader(r, p):
+                self.step(r, accs)
         self.stores(p)
         t.close()
         self.f.names = {k: v for k, v in before.items() if k[1] is None}
@@ -236,6 +242,13 @@ class KernelPrinter(Printer):
         """A tile of partial results for each reduction; a row's running value for each scan."""
         accs: dict[str, str] = {}
         for r in p.reduces:
+            if leader(r, p):
+                continue
+            if r.kind in KINDS:
+                for i, start in enumerate(KINDS[r.kind].start):
+                    name = accs[r.name, i] = self.fresh("a")
+                    self.f.text.add(f"{name} = {constant(start, r.dtype, self.tile_shape())}")
+                continue
             name = accs[r.name] = self.fresh("a")
             shape = self.tile_shape()
             if r.running:
@@ -264,11 +277,36 @@ class KernelPrinter(Printer):
         else:
             t.add(f"{name} = {combine(r, name, value)}", note)
 
+    def carry(self, r: Reduce, accs: dict, turn: str) -> None:
+        """Feed a turn's tile to a reduction that carries a state. turn: which of the loop, from 1 on."""
+        kind = KINDS[r.kind]
+        value = self.masked(r, r.args[0], kind.other, r.dtype)
+        state = ", ".join(accs[r.name, i] for i in range(len(kind.start)))
+        ok = self.masks.get("r") or constant(True, "b8")
+        self.f.text.add(f"{state} = {kind.step}({state}, {value}, {ok}, {turn})", common.comment(r.where))
+
+    def ended(self, r: Reduce, state: list[str]) -> str:
+        """The result of a reduction from the tiles of its state; its own name stands for it from here on."""
+        kind = KINDS[r.kind]
+        names = [self.fresh("m") for _ in state]
+        self.f.text.add(f"{', '.join(names)} = {kind.fold}({', '.join(state)}, {self.axis_number})", common.comment(r.where))
+        name = self.f.refs[r.name, None] = self.fresh("m")
+        self.f.text.add(f"{name} = {kind.end}({', '.join(names)})")
+        self.states[r.name] = names
+        return name
+
     def folded(self, p: Pass, accs: dict) -> dict:
-        """The tiles of partial results as one a row."""
+        """The tiles of partial results as one a row. A reduction that carries a state: its parts by number too."""
         out: dict = {}
         for r in p.reduces:
-            if r.running:
+            if r.kind in KINDS:
+                out[r.name] = self.ended(r, [accs[r.name, i] for i in range(len(KINDS[r.kind].start))])
+                out |= {(r.name, i): name for i, name in enumerate(self.states[r.name])}
+        for r in p.reduces:
+            if r.running or r.kind in KINDS:
+                continue
+            if leader(r, p):
+                out[r.name] = self.f.refs[r.name, None] = self.states[leader(r, p).name][0]
                 continue
             name = out[r.name] = self.fresh("m")
             if common.pair(r):
@@ -293,7 +331,7 @@ class KernelPrinter(Printer):
         t.add(f"high = low + {each}" if exact else f"high = tl.minimum(low + {each}, {size})")
         made = self.turn(p, "low", "high", exact)
         for r in p.reduces:
-            for key, dtype in ((r.name, r.dtype),) + ((((r.name, "best"), common.value_dtype(r)),) if common.pair(r) else ()):
+            for key, dtype in kept(r):
                 at = self.reserve(product((Axis("", self.total), Axis("", parts))), dtype)
                 self.partial[key] = (at, dtype, r)
                 q = self.scratch_pointer(at, dtype)
@@ -305,7 +343,7 @@ class KernelPrinter(Printer):
     def gather(self, name: str) -> None:
         """Combine the parts of a reduction that an earlier launch made."""
         t, parts = self.f.text, self.sched.parts
-        at, dtype, r = self.partial[name]
+        _, dtype, r = self.partial[(name, 0) if (name, 0) in self.partial else name]
         lanes = f"tl.arange(0, {power(parts)})" + ("" if self.sched.single else "[None, :]")
         var = self.fresh("q_")
         t.add(f"{var} = {lanes}")
@@ -317,6 +355,9 @@ class KernelPrinter(Printer):
                 return f"tl.load({place})"
             mask = " & ".join(masks)
             return f"tl.where({mask}, tl.load({place}, {mask}, other=0), {constant(other, kind)})"
+        if r.kind in KINDS:
+            self.ended(r, [tile((name, i), r.dtype, start) for i, start in enumerate(KINDS[r.kind].start)])
+            return
         out = self.fresh("m")
         if common.pair(r):
             best = tile((name, "best"), common.value_dtype(r), common.identity(r))
@@ -325,3 +366,10 @@ class KernelPrinter(Printer):
             t.add(f"{out} = {fold(r, tile(name, dtype, common.identity(r)), self.axis_number)}", common.comment(r.where))
         self.f.refs[name, None] = out
 
+
+
+def kept(r: Reduce) -> list[tuple[Any, str]]:
+    """What a part of a split row hands to the next launch: (key, dtype) each."""
+    if r.kind in KINDS:
+        return [((r.name, i), r.dtype) for i in range(len(KINDS[r.kind].start))]
+    return [(r.name, r.dtype), *([((r.name, "best"), common.value_dtype(r))] if common.pair(r) else [])]

@@ -30,6 +30,7 @@ from bytejit.codegen.simplify import (
 from bytejit.codegen.split import split_axes
 
 AGAIN = 24                # additions: work that hides behind the loads of a point
+FEW = 1 << 22             # points up to which few long rows are one kernel on a GPU: launches cost more than they gain
 SMALL = 4096              # points: a kernel on parameters that may run before all others
 
 
@@ -39,7 +40,7 @@ def fuse(loops: Loops, launches: bool = False) -> Loops:
     loops = drop_dead(loops)
     loops = inline(loops, launches)
     loops = split_axes(loops)
-    loops = Merger(loops).run()
+    loops = Merger(loops, FEW if launches else 0).run()
     return drop_dead(loops)
 
 
@@ -198,8 +199,8 @@ class Node:
 class Merger:
     """Merges kernels pairwise, the pair that saves most bytes at each reader first, until no pair can."""
 
-    def __init__(self, loops: Loops):
-        self.loops = loops
+    def __init__(self, loops: Loops, few: int = 0):
+        self.loops, self.few = loops, few        # few: as in `rows.merge`
         self.buffers = dict(loops.buffers)
         self.nodes: dict[int, Node] = {}
         self.outputs = {r.view.buffer for r in loops.outputs if r.view is not None}
@@ -318,7 +319,7 @@ class Merger:
         """One kernel of both, in the second's place; False when their rows do not meet."""
         both = {first.id, second.id}
         outside = {b for b in first.writes | second.writes if b in self.outputs or self.readers.get(b, both) - both}
-        merged = rows.merge(first.step, second.step, self.buffers, outside, self.loops.cons)
+        merged = rows.merge(first.step, second.step, self.buffers, outside, self.loops.cons, self.few)
         if merged is None:
             return False
         self.forget(first)

@@ -52,6 +52,7 @@ INTS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
 #: kinds of reduction; `emit_common.identity` says what each starts from
 REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+CARRIED = ("expsum", "expsum0", "moments")           # of plans for a GPU: `carried.py`
 
 
 def itemsize(dtype: str) -> int:

@@ -121,10 +121,11 @@ def meeting_rows(first: Kernel, second: Kernel, al: Alignment) -> tuple[str, ...
 
 
 def merge(first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons,
-          ) -> tuple[Kernel, dict[str, Buffer]] | None:
+          few: int = 0) -> tuple[Kernel, dict[str, Buffer]] | None:
     """One kernel that does both, in order, and the local buffers it needs; None when they do not fit.
 
-    outside: buffers that others read: they are still stored.
+    outside: buffers that others read: they are still stored. few: points up to which rows may be few (on a GPU, where several
+    programs share a row that is long, unless it has scans).
     """
     sizes = {a.name: a.size for k in (first, second) for a in (*k.axes, *(a for p in k.passes for a in p.axes))}
     al = align(first, second, sizes)
@@ -132,7 +133,10 @@ def merge(first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: se
         return None
     outer = meeting_rows(first, second, al)
     vertical = any(s.buffer in {e.name for e in loads(kernel_roots(second))} for p in first.passes for s in p.stores)
-    if outer is None or not worthwhile(first, second, outer, al, buffers, vertical):
+    if outer is None:
+        return None
+    enough = worthwhile(first, second, outer, al, buffers, vertical)
+    if not enough and not (few and worthwhile(first, second, outer, al, buffers, vertical, few)):
         return None
     for p in first.passes:                       # two axes of one loop nest must not become one
         names = [al.axes.get(a.name, a.name) for a in (*first.axes, *p.axes)]
@@ -152,12 +156,14 @@ def merge(first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: se
     passes = compress(passes, cons, sizes)
     ops = (*first.ops, *(o for o in second.ops if o not in first.ops))
     kernel = Kernel(second.name, axes, tuple(passes), ops, second.where)
+    if not enough and any(r.running for p in passes for r in p.reduces):
+        return None
     return settle(kernel, buffers, outside, cons, sizes)
 
 
 def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignment, buffers: dict[str, Buffer],
-               vertical: bool) -> bool:
-    """Whether enough rows are left for the threads, and memory is still walked along its innermost axis."""
+               vertical: bool, few: int = 0) -> bool:
+    """Whether enough rows are left for the threads, and memory is still walked along its innermost axis. few: as in `merge`."""
     if flexible(first) and flexible(second) and len(outer) == len(first.axes) == len(second.axes):
         return True
     if not flexible(first) and not flexible(second):
@@ -170,7 +176,7 @@ def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignm
     row_count = points([Axis(n, sizes[n]) for n in outer])
     total = max(points((*k.axes, *p.axes)) for k in (first, second) for p in k.passes)
     if not outer:
-        return total <= SMALL // 16
+        return total <= max(SMALL // 16, few)
     columns = False
     for k, names in (
         (first, {al.axes.get(a.name, a.name): a.name for a in first.axes}),
@@ -182,7 +188,7 @@ def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignm
                 columns = True
                 if flexible(k) and flexible(first) and flexible(second):
                     return False
-    return total <= SMALL or row_count >= FEW_ROWS * (COLUMN_BLOCK if columns else 1)
+    return total <= max(SMALL, few) or row_count >= FEW_ROWS * (COLUMN_BLOCK if columns else 1)
 
 
 # ---- passes of one kernel

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from bytejit.codegen import index as ix
+from bytejit.codegen.carried import joined
 from bytejit.codegen.fuse import reads, writes
 from bytejit.codegen.loops import Axis, Buffer, Call, Cons, Expr, Kernel, Loops, Pass, Plan, Store, Target, itemsize, walk
 from bytejit.codegen.memory import plan_memory, write_inputs
@@ -309,7 +310,7 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
     if sized and column and power(longest) * 16 * kept(near) <= room // 4 and (many or longest <= 64):
         tiles = column_tiles(rows, longest, target)
         return near, CudaSchedule("rows", blocks(tiles, spaces), False, False, wide, 1, spaces, barriers(near, overlap))
-    k = forward(k, buffers, cons, True, overlap)
+    k = joined(forward(k, buffers, cons, True, overlap), overlap)
     spaces = spaces_of(k)
     x = min(COLUMNS, power(rows)) if column else 1
     work = longest * x

@@ -435,6 +435,61 @@ else:
         return tl.reduce((x, i), AXIS, bj_less_of, keep_dims=AXIS == 1)
 
 
+# ---- reductions that carry a state (codegen/carried.py) --------------------------------------------------------------
+@triton.jit
+def bj_decay(a, top):
+    """exp(a - top), 1 where they are equal, infinities too."""
+    return bj_exp(tl.where(a == top, 0.0, a - top))
+
+
+@triton.jit
+def bj_expsum_step(top, total, x, ok, turn):
+    """One more element in each lane. One of exp(top - now), exp(x - now) is 1."""
+    less = bj_exp(tl.where(x == top, 0.0, -tl.abs(x - top)))
+    return bj_maximum(top, x), tl.where(x > top, total * less + 1.0, total + less)
+
+
+@triton.jit
+def bj_expsum_fold(top, total, AXIS: tl.constexpr):
+    now = bj_amax(top, AXIS)
+    return now, bj_sum(total * bj_decay(top, now), AXIS)
+
+
+@triton.jit
+def bj_expsum_end(top, total):
+    """As eager: of a row whose greatest element is infinite, nan."""
+    return tl.where(tl.abs(top) == float("inf"), float("nan"), total)
+
+
+@triton.jit
+def bj_expsum0_end(top, total):
+    """The sum of exp(x - 0) where the greatest element is infinite."""
+    return tl.where(top == float("inf"), top, tl.where(top == float("-inf"), 0.0, total))
+
+
+@triton.jit
+def bj_moments_step(count, mean, squares, x, ok, turn):
+    """One more element, number `turn`, in each lane where ok: Welford."""
+    now = tl.full((), 1.0, x.dtype) * turn                   # the interpreter's turn is a Python number
+    off = x - mean
+    moved = tl.where(ok, mean + off * bj_reciprocal(now), mean)
+    return tl.where(ok, now, count), moved, tl.where(ok, squares + off * (x - moved), squares)
+
+
+@triton.jit
+def bj_moments_fold(count, mean, squares, AXIS: tl.constexpr):
+    """All lanes as one: Chan."""
+    every = bj_sum(count, AXIS)
+    middle = bj_div(bj_sum(count * mean, AXIS), tl.where(every == 0, every + 1.0, every))
+    off = mean - middle
+    return every, middle, bj_sum(squares + count * off * off, AXIS)
+
+
+@triton.jit
+def bj_moments_end(count, mean, squares):
+    return squares
+
+
 # ---- scans of a tile ----------------------------------------------------------------------------------------------
 @triton.jit
 def bj_cumsum(x, AXIS: tl.constexpr):
