@@ -234,3 +234,42 @@ def test_checkpoint_of_modules():
             return x
     m = Model()
     return m, lambda: [p.grad for p in m.parameters()]
+
+
+def back_and_grads(f, x, w):
+    """Backward, then what the hooks saw and left."""
+    out = f(x, w)
+    out[0].sum().backward()
+    return out, [t.grad for t in out if isinstance(t, torch.Tensor) and (t.is_leaf or t.retains_grad)]
+
+
+@program(F(4, grad=True), F(4, grad=True), graphs=1, drive=back_and_grads)
+def test_tensor_hooks():
+    """`register_hook` on results and leaves, in order, with a closure; `retain_grad`; the post-accumulate hook"""
+    log, handles = [], []
+
+    def f(x, w):
+        y = x * w
+        scale = y.detach().mean()
+        first = y.register_hook(lambda g: g * scale)
+        y.register_hook(lambda g: log.append(("y", g.clone())))
+        y.retain_grad()
+        w.register_hook(lambda g: log.append(("w", g.clone())))
+        x.register_post_accumulate_grad_hook(lambda p: log.append(("x", p.grad.clone())))
+        handles.append(first)
+        return (y * 2).sin(), y
+    return f, lambda: (log, [type(h) for h in handles])
+
+
+@case(F(4, grad=True), F(4, grad=True), drive=back_and_grads)
+def test_tensor_hooks_and_changes(x, w):
+    """A hook on a tensor that is changed in place afterwards; a handle removed; a hook on what has no gradient"""
+    y = x * w
+    y.register_hook(lambda g: g * 10)
+    y.mul_(3)
+    gone = y.register_hook(lambda g: g * 100)
+    gone.remove()
+    try:
+        x.detach().register_hook(print)
+    except RuntimeError as e:
+        return y * 2, str(e)

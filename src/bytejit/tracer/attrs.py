@@ -82,7 +82,7 @@ class Attributes:
         if isinstance(v, TensorVar):
             return self.tensor_getattr(v, name)
         if isinstance(v, LateVar):
-            raise Break("a random number used in the region")
+            raise Break("a random number used in the region" if v.kind is float else "a hook's handle used in the region")
         if isinstance(v, Known):
             return self.known_getattr(v, name)
         if isinstance(v, FuncVar):

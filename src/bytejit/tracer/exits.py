@@ -71,6 +71,8 @@ class Rebuild:
         self.kept_cells = set()
         self.arrays = []
         for v in self.t.late:
+            if v.watched is not None and v.watched[0]._version != v.watched[1]:
+                raise CannotRebuild("a tensor with a hook, changed afterwards,", v.step)
             inside = self.many(v.args)
             self.lines.append(f"{self.new_name(v)} = {self.bind(v.function)}({inside})")
         values = [self.value(v) for v in leaving]

@@ -1,4 +1,4 @@
-"""Draws of Python's and numpy's random numbers: calls that are made when the region ends, in their order.
+"""Draws of Python's and numpy's random numbers, hooks put on: calls that are made when the region ends, in their order.
 
 Nothing in the region may depend on what they give, but for arithmetic that is done late as well: a number that decides a
 branch or enters an operation breaks the graph before it.
@@ -21,8 +21,8 @@ class Late:
     """The part of the tracer that deals in numbers that come late."""
 
     def late_call(self, kind: type, function, args: list[Var]) -> LateVar:
-        """A number of type `kind` that function(*args) will give."""
-        made = LateVar(kind, function, args)
+        """A value of type `kind` that function(*args) will give."""
+        made = LateVar(kind, function, args, self.steps)
         self.late.append(made)
         self.mutations += 1
         return made

@@ -25,6 +25,7 @@ from . import (  # noqa: F401 (each registers its rows)
     builtin_types,
     checkpoints,
     classes,
+    hooks,
     inference_mode,
     library,
     op_arith,

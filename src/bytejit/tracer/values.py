@@ -207,13 +207,16 @@ class ArrayVar(Var):
 
 
 class LateVar(Var):
-    """A Python number that a call with effects gives when the region ends: a draw of `random` (see late.py)."""
+    """What a call with effects gives when the region ends: a draw of `random`, a hook's handle (see late.py).
 
-    __slots__ = ("kind", "function", "args")
+    `watched`: a fake and its version when the call was traced; the call is right only while it stays that.
+    """
+
+    __slots__ = ("kind", "function", "args", "watched", "step")
 
     def __init__(self, kind, function, args):
         super().__init__(None)
-        self.kind, self.function, self.args = kind, function, args
+        self.kind, self.function, self.args, self.watched, self.step = kind, function, args, None, step
 
     def __repr__(self) -> str:
         return f"LateVar({getattr(self.function, '__name__', self.function)})"
