@@ -104,6 +104,15 @@ def _any_dim(x, dim=None, keepdim=False) -> Meta:
     return new(reduced_shape(m.shape, dim, keepdim), None, torch.uint8 if m.dtype is torch.uint8 else _BOOL, m.device)
 
 
+@row("log_sigmoid_forward")
+def _log_sigmoid(x) -> tuple:
+    """The CPU's kernel reads a contiguous copy, and is followed in that."""
+    m = x.m
+    if m.device.type != "cpu" or not m.dtype.is_floating_point:
+        raise NeedsMeta
+    return new(m.shape, None, m.dtype, m.device), new(m.shape, None, m.dtype, m.device)
+
+
 @row("var.correction", "std.correction")
 def _var(x, dim=None, *, correction=None, keepdim=False) -> Meta:
     m = x.m

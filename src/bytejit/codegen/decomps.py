@@ -27,6 +27,23 @@ def rule(*ops):
     return register
 
 
+def _copied(view) -> Callable:
+    def copied(rec, *args, **kwargs):
+        return rec.call(aten.clone.default, rec.call(view, *args, **kwargs), memory_format=torch.contiguous_format)
+
+    return copied
+
+
+for _view in (
+    "permute", "expand", "slice.Tensor", "select.int", "unsqueeze", "transpose.int", "t", "squeeze", "squeeze.dim",
+    "squeeze.dims", "diagonal", "alias", "detach", "unfold", "view", "view.dtype", "narrow", "as_strided",
+):  # a view's value in memory of its own, contiguous
+    _name, _, _overload = _view.partition(".")
+    _of = getattr(aten, _name)
+    _made = getattr(getattr(aten, f"{_name}_copy"), _overload or "default")
+    RULES[_made] = _copied(getattr(_of, _overload or "default"))
+
+
 def _per_channel(rec, t: Fake, rank: int) -> Fake:
     return rec.call(aten.view.default, t, [1, t.m.shape[0]] + [1] * (rank - 2))
 
@@ -143,7 +160,9 @@ def addcdiv(rec, x, a, b, *, value=1):
 
 @rule(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(rec, x, other, alpha=1):
-    """other - alpha * x."""
+    """other - alpha * x; of ints nothing is negated before it has the result's dtype."""
+    if not x.m.dtype.is_floating_point:
+        return NotImplemented
     if alpha != 1:
         x = rec.call(aten.mul.Tensor, x, alpha)
     if isinstance(other, Fake):

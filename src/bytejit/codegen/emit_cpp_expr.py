@@ -36,6 +36,8 @@ def constant(value: Any, dtype: str) -> str:
     value = int(value)
     if dtype == "i64":
         return LITERALS[value] if value == -(1 << 63) else f"({value}LL)" if value < 0 else f"{value}LL"
+    if dtype in ("i8", "i16", "u8"):    # C++ deduces a function's type from its operands
+        return f"({dtype}){value}" if value >= 0 else f"({dtype})({value})"
     return LITERALS[value] if value == -(1 << 31) else f"({value})" if value < 0 else str(value)
 
 

@@ -391,6 +391,10 @@ class KernelPrinter(Reductions):
         if scans:
             self.scan_body(n, depth, far)
             return
+        if n.sched.vector is None and not n.block and any(x.expr.kind == "load" and x.expr.mask is not None for x in n.placed):
+            # GCC (12) unrolls a short loop into the one around it, runs that in lanes, and gives neighbouring loads under
+            # one mask the first lanes' masks: such a loop stays scalar
+            self.text.add('__asm__ volatile("");')
         self.statements(n, depth, far=far)
         for r in n.p.reduces:
             self.step(r, n, lane)

@@ -61,7 +61,7 @@ def match_linear(node: fx.Node) -> Linear | None:
     bias = spec_of(found.b)
     if not plain_cpu(spec_of(found.x), spec_of(found.w_node), *([bias] if found.b is not None else [])):
         return None
-    if not is_static(spec_of(found.w_node)):
+    if not is_static(spec_of(found.w_node)) or len(spec_of(found.w_node).shape) != 2:
         return None
     good_bias = found.b is None or bias.shape == (found.w_spec.shape[0],)
     return found if good_bias and 0 not in (*spec_of(found.x).shape, *found.w_spec.shape) else None

@@ -70,6 +70,17 @@ def same_stride(shape: tuple, a: tuple, b: tuple) -> bool:
     return same(a, b) or any(same(n, 0) for n in shape) or all(same(n, 1) or same(x, y) for n, x, y in zip(shape, a, b))
 
 
+def overlaps(spec: Spec) -> bool:
+    """Whether two elements of a tensor may lie in the same place: an expanded one, windows."""
+    reach = 0
+    for stride, size in sorted((symbols.hint(s), symbols.hint(n)) for s, n in zip(spec.stride, spec.shape)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
+
+
 def relayout(rec, node, spec: Spec):
     """`node` (of spec's shape) copied into spec's dense strides; itself when it has them."""
     have = node.meta["spec"]

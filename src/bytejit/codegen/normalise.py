@@ -196,6 +196,7 @@ class _Outputs:
         self.nodes: list[torch.fx.Node] = []
         self.owner: dict[torch.fx.Node, Root] = {}
         self.position: dict[Root, int] = {}
+        self.whole: dict[Root, Fake] = {}   # which of a fresh storage's tensors is the one that is made
 
     def add(self, node: torch.fx.Node) -> int:
         self.nodes.append(node)
@@ -266,7 +267,10 @@ def _out(rec: Recorder, found: _Outputs, x: object) -> Out:
     base = Input(root.index) if root.index is not None else Value(found.of_root(root))
     m = x.m
     if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):
-        return base
+        # a view of all of it is another object: what is done to it later (resize_, requires_grad_) is not done to this one
+        if x is (root.fake if root.index is not None else found.whole.setdefault(root, x)):
+            return base
+        return Alias(base, m.shape, m.stride, 0)
     if m.dtype is not root.spec.dtype:
         raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}")
     if m.offset < root.offset:

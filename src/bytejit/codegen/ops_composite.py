@@ -207,10 +207,10 @@ def _nan_to_num(x: F, nan: float | None, posinf: float | None, neginf: float | N
 
 # ---- least and greatest: nan stays, as in torch ---------------------------------------------------------------------
 def limits(x: F, low: Any = None, high: Any = None) -> F:
-    """x.clamp(low, high) of numbers or F; nan stays."""
+    """x.clamp(low, high) of numbers or F; nan stays, and of two zeros x's own."""
     if low is not None:
-        x = x.do("maximum", low)
-    return x if high is None else x.do("minimum", high)
+        x = F(x.ctx, x._other(low)).do("maximum", x)
+    return x if high is None else F(x.ctx, x._other(high)).do("minimum", x)
 
 
 def _clamp(ctx: Lowering, x: Value, low: Any = None, high: Any = None, **kw: Any) -> Value:
@@ -225,7 +225,7 @@ op("clamp_max", aten("clamp_max", "clamp_max.Tensor"), "composite", arity=2, cos
    lower=lambda ctx, x, high: _clamp(ctx, x, None, high))
 
 # ---- activations ----------------------------------------------------------------------------------------------------
-formula("relu", "relu", ref=torch.relu, cost=1, dtypes=NUMBERS)(lambda x: x.do("maximum", 0))
+formula("relu", "relu", ref=torch.relu, cost=1, dtypes=NUMBERS)(lambda x: limits(x, 0))
 formula("relu6", "relu6", ref=torch.nn.functional.relu6, cost=2)(lambda x: limits(x, 0, 6))
 formula("hardtanh", "hardtanh", ref=torch.nn.functional.hardtanh, cost=2)(lambda x, a=-1, b=1: limits(x, a, b))
 formula("silu", "silu", ref=torch.nn.functional.silu, cost=11)(lambda x: x / (1 + (-x).do("exp")))

@@ -284,6 +284,8 @@ def group_norm(
     eps: float,
 ) -> tuple:
     acc, each = acc_dtype(x.dtype), C // groups
+    if each == 0:
+        raise NoRule("group_norm of no channels")
     rest = x.shape[2:]
     split = ctx.view(x, (N, groups, each, *rest), lambda c: (c[0], c[1] * each + c[2], *c[3:]))
     dims = tuple(range(2, len(split.shape)))

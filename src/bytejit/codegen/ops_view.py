@@ -62,14 +62,14 @@ def clamped(start: Any, size: Any) -> Any:
 
 
 @view(
-    "reshape", "view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints", "unflatten.int", "view_copy"
+    "reshape", "view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints", "unflatten.int"
 )
 def reshape(ctx: Lowering, x: Value, *_: Any) -> Value:
     shape = ctx.spec().shape
     return ctx.view(x, shape, lambda c: reshape_coords(shape, x.shape, c))
 
 
-@view("permute", "permute", "permute_copy")
+@view("permute", "permute")
 def permute(ctx: Lowering, x: Value, dims: Any) -> Value:
     dims = [wrap(d, len(x.shape)) for d in dims]
     return ctx.view(x, ctx.spec().shape, lambda c: tuple(c[dims.index(i)] for i in range(len(dims))))
@@ -86,26 +86,26 @@ def transpose(ctx: Lowering, x: Value, a: int = -2, b: int = -1) -> Value:
     return ctx.view(x, ctx.spec().shape, lambda c: tuple(c[i] for i in order))
 
 
-@view("expand", "expand", "broadcast_to", "expand_copy")
+@view("expand", "expand", "broadcast_to")
 def expand(ctx: Lowering, x: Value, *_: Any, implicit: bool = False) -> Value:
     shape = ctx.spec().shape
     lead = len(shape) - len(x.shape)
     return ctx.view(x, shape, lambda c: tuple(ix.ZERO if s == 1 else v for s, v in zip(x.shape, c[lead:])))
 
 
-@view("slice", "slice.Tensor", "slice_copy.Tensor")
+@view("slice", "slice.Tensor")
 def slice_(ctx: Lowering, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
     dim = wrap(dim, len(x.shape))
     start = clamped(0 if start is None else start, x.shape[dim])
     return ctx.view(x, ctx.spec().shape, lambda c: tuple(v * step + start if i == dim else v for i, v in enumerate(c)))
 
 
-@view("narrow_view", "narrow", "narrow_copy")
+@view("narrow_view", "narrow")
 def narrow(ctx: Lowering, x: Value, dim: int, start: Any, length: Any) -> Value:
     return slice_(ctx, x, dim, start, start + length)
 
 
-@view("select_view", "select.int", "select_copy.int")
+@view("select_view", "select.int")
 def select(ctx: Lowering, x: Value, dim: int, i: int) -> Value:
     dim = wrap(dim, len(x.shape))
     i = i + x.shape[dim] if ix.hint(i) < 0 else i

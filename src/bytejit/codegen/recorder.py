@@ -22,6 +22,7 @@ from bytejit.codegen.mutate import (
     CannotNormalise,
     fitted,
     functional_of,
+    overlaps,
     put_back,
     reshaped,
     same_stride,
@@ -37,13 +38,13 @@ SEEDED = torch.Tag.nondeterministic_seeded
 
 class Root:
     """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage,
-    in elements.
+    in elements. `fake`: the tensor that came with it; others that are bound to it are views.
     """
 
-    __slots__ = ("node", "spec", "offset", "version", "index", "store")
+    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake")
 
     def __init__(self, node, fake: Fake, index: int | None = None) -> None:
-        self.node, self.spec, self.offset = node, spec_of(fake), fake.m.offset
+        self.node, self.spec, self.offset, self.fake = node, spec_of(fake), fake.m.offset, fake
         self.version, self.index, self.store = 0, index, fake.m.store
 
 
@@ -278,6 +279,8 @@ class Recorder(TorchDispatchMode):
             r is not None and r is not root and r.store is root.store for r in self.inputs
         ):
             raise CannotNormalise("a write into an input that shares its storage with another input")
+        if root.index is not None and overlaps(root.spec):
+            raise CannotNormalise("a write into an input whose elements share memory with one another")
         at = bound
         first = new = fitted(self, new, root.spec if at.parent is None else at.spec, layout=False)
         while at.parent is not None:

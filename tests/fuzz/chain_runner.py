@@ -1,0 +1,144 @@
+"""Run a chain in eager and compiled, and compare values by what eager itself makes of a rounding error."""
+import hashlib
+import linecache
+import warnings
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..programs import targets
+
+EPS = {torch.float32: 2.0 ** -23, torch.float64: 2.0 ** -52, torch.bfloat16: 2.0 ** -8, torch.float16: 2.0 ** -11}
+ROUNDS = 6      # noisy runs that say how well-conditioned a program is
+
+
+class Differs(AssertionError):
+    """Compiled and plain run of a chain differ."""
+
+
+def build(text: str) -> dict:
+    """The names that a program's text defines; tracebacks find its lines."""
+    name = f"<chain {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    space = {"__name__": "chained"}
+    exec(compile(text, name, "exec"), space)
+    return space
+
+
+def execute(fn, args: tuple) -> object:
+    """The results, or the exception's type and message."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return fn(*args)
+    except (RuntimeError, IndexError, ValueError, TypeError, ZeroDivisionError, NotImplementedError) as e:
+        return e
+
+
+class Noise(TorchDispatchMode):
+    """What every operator reads and makes of floats is off by a rounding or two."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        self.g = torch.Generator().manual_seed(seed)
+
+    def off(self, t: torch.Tensor, eps: float) -> torch.Tensor:
+        off_by = torch.randint(-1, 2, t.shape, generator=self.g).double() * (2 * eps)
+        return (t.double() * (1 + off_by)).to(t.dtype)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        schema, kwargs = func._schema, kwargs or {}
+        dtypes = [x.dtype for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+        eps = max((EPS[d] for d in (*dtypes, kwargs.get("dtype")) if d in EPS), default=EPS[torch.float32])
+        if all(r.alias_info is None for r in schema.returns) and not schema.is_mutable:
+            args = [self.off(a, eps) if isinstance(a, torch.Tensor) and a.dtype in EPS else a for a in args]
+        out = func(*args, **kwargs)
+        for t, ret in zip(out if isinstance(out, (tuple, list)) else (out,), schema.returns):
+            fresh = ret.alias_info is None or ret.alias_info.is_write
+            if fresh and isinstance(t, torch.Tensor) and t.dtype in EPS and t.numel() and 0 not in t.stride():
+                t.copy_(self.off(t, max(eps, EPS[t.dtype])))
+        return out
+
+
+def noisy(space: dict, round_: int) -> list:
+    """Values of arguments and results in a run with noise."""
+    args = space["inputs"]()
+    with warnings.catch_warnings(), Noise(1000 + round_):
+        warnings.simplefilter("ignore")
+        return [*args, *space["program"](*args)]
+
+
+def check_chain(text: str, backend="inductor", dynamic=None, calls: int = 1) -> None:
+    """Raises: Differs (compiled and plain run differ), or what bytejit raises by itself."""
+    space = build(text)
+    targets.reset()
+    ours = targets.compiled(space["program"], backend, dynamic=dynamic)
+    for _ in range(calls):
+        plain_args, our_args = space["inputs"](), space["inputs"]()
+        plain, got = execute(space["program"], plain_args), execute(ours, our_args)
+        if isinstance(plain, Exception) or isinstance(got, Exception):
+            if type(plain) is not type(got) or str(plain) != str(got):
+                raise Differs(f"raises {got!r}, plain {plain!r}") from (got if isinstance(got, Exception) else None)
+            continue
+        compare(space, [*plain_args, *plain], [*our_args, *got])
+
+
+def compare(space: dict, plain: list, got: list) -> None:
+    """Types, layouts, sharing and values. Raises: Differs."""
+    if len(plain) != len(got):
+        raise Differs(f"{len(got)} results, plain {len(plain)}")
+    for i, (p, q) in enumerate(zip(plain, got)):
+        for what in ("dtype", "shape", "requires_grad"):
+            if getattr(p, what) != getattr(q, what):
+                raise Differs(f"value {i}: {what} {getattr(q, what)}, plain {getattr(p, what)}")
+        if p.numel() > 1 and significant(p) != significant(q):
+            raise Differs(f"value {i}: strides {q.stride()}, plain {p.stride()} of shape {tuple(p.shape)}")
+    if sharing(plain) != sharing(got):
+        raise Differs(f"sharing {sharing(got)}, plain {sharing(plain)}")
+    bounds = None
+    for i, (p, q) in enumerate(zip(plain, got)):
+        wrong = off(p, q)
+        if not wrong.any():
+            continue
+        if bounds is None:
+            bounds = [noisy(space, k) for k in range(ROUNDS)]
+        spread = torch.stack([distance(p, b[i]) if b[i].shape == p.shape else torch.full(p.shape, torch.inf) for b in bounds])
+        real = wrong & (distance(p, q) > 8 * spread.amax(0))
+        if real.any():
+            at = tuple(real.nonzero()[0].tolist())
+            raise Differs(f"value {i} {p.dtype} at {at} of {tuple(p.shape)}: {q[at].item()!r}, plain {p[at].item()!r}"
+                          f" (noise {spread.amax(0)[at].item():.3g}; {int(real.sum())} wrong)")
+
+
+def significant(t: torch.Tensor) -> tuple:
+    return tuple(s for n, s in zip(t.shape, t.stride()) if n > 1)
+
+
+def sharing(values: list) -> list:
+    """For every value the first one that it shares a storage with, whether it is that object, and where it begins in it."""
+    first, out = {}, []
+    for i, t in enumerate(values):
+        if not t.numel():
+            out.append(None)
+            continue
+        at = first.setdefault(t.untyped_storage().data_ptr(), i)
+        begin = (t.data_ptr() - values[at].data_ptr()) if at != i else 0
+        out.append((at, values[at] is t, begin))
+    return out
+
+
+def distance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """How far apart, 0 where equal or both nan, inf where one is no number."""
+    a, b = p.double(), q.double()
+    d = (a - b).abs()
+    d = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, d)
+    return torch.where(d.isnan(), torch.inf, d)
+
+
+def off(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Where q is not p: ints exactly, floats by their precision, zeros by their sign."""
+    if not p.is_floating_point():
+        return p != q
+    eps = EPS[p.dtype] * 16
+    finite = p.double().abs()
+    return ~(distance(p, q) <= eps * (torch.where(finite.isfinite(), finite, 0.0) + 1 / 16))
