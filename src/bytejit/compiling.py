@@ -89,10 +89,18 @@ class Compiled:
         return Tuner(json_cache("choices", self.options.cache_path), enabled=True)
 
     def own_products(self) -> None:
-        """Build our own matrix product, on first use, where the graph multiplies matrices."""
-        from .kernels import gemm
-        if any("linear" in str(n.target) or "mm" in str(n.target) for n in self.aten.graph.nodes):
+        """Build our own matrix product and convolution, on first use, where the graph has such calls."""
+        from .kernels import conv, gemm
+        from .kernels.build_cpp import build
+        targets = {str(n.target) for n in self.aten.graph.nodes}
+        convolves = "aten.convolution.default" in targets
+        multiplies = any("linear" in t or "mm" in t for t in targets)
+        if convolves and multiplies:
+            build((conv.UNIT, gemm.UNIT), self.options)     # side by side
+        if multiplies:
             gemm.register(self.options)
+        if convolves:
+            conv.register(self.options)
 
     def build(self, aten) -> Callable:
         """Libraries, loops, kernels, call sequence."""

@@ -8,7 +8,7 @@ from torch import nn
 
 import bytejit
 from bytejit import compiling, registry
-from bytejit.codegen import linears
+from bytejit.codegen import layout, linears
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
 
@@ -93,6 +93,8 @@ CONVS = {
     "nchw": first("conv_nchw"),
     "nhwc": first("conv_nhwc"),
     "onednn": first("conv_onednn"),
+    "own": first("conv_own"),
+    "own_mixed": lambda i, n: (n.startswith("conv_own")) == bool(i % 2),
     "mixed": lambda i, n: (n == "conv_nchw") == bool(i % 2),
     "mixed_other": lambda i, n: (n == "conv_nchw") != bool(i % 2),
 }
@@ -134,12 +136,12 @@ def test_each_convolution_and_layout(monkeypatch, choice) -> None:
     agrees(monkeypatch, "pixels", CONVS[choice], False)
 
 
-@pytest.mark.parametrize("choice", ["onednn", "mixed"])
+@pytest.mark.parametrize("choice", ["onednn", "own", "own_mixed", "mixed"])
 def test_prepacked_convolutions(monkeypatch, choice) -> None:
     agrees(monkeypatch, "pixels", CONVS[choice], True)
 
 
-@pytest.mark.parametrize("choice", ["nchw", "onednn", "mixed"])
+@pytest.mark.parametrize("choice", ["nchw", "onednn", "own", "mixed"])
 def test_layouts_around_a_norm_over_channels(monkeypatch, choice) -> None:
     agrees(monkeypatch, "next", CONVS[choice], False)
 
@@ -150,14 +152,14 @@ def test_each_product(monkeypatch, choice, freeze) -> None:
     agrees(monkeypatch, "tokens", LINEARS[choice], freeze)
 
 
-@pytest.mark.parametrize("name,choice", [("pixels", "mixed"), ("tokens", "linear_own"),
+@pytest.mark.parametrize("name,choice", [("pixels", "mixed"), ("pixels", "own"), ("tokens", "linear_own"),
                                          ("tokens", "last")])
 def test_choices_with_symbolic_sizes(monkeypatch, name, choice) -> None:
     agrees(monkeypatch, name, (CONVS | LINEARS)[choice], False, dynamic=True)
 
 
 def test_the_table_has_no_row_that_is_never_forced() -> None:
-    named = {n for n in library.ROWS if n.startswith(("conv_nchw", "conv_nhwc", "conv_onednn", "linear_mkl",
+    named = {n for n in library.ROWS if n.startswith(("conv_nchw", "conv_nhwc", "conv_onednn", "conv_own", "linear_mkl",
                                                       "linear_onednn", "linear_own"))}
     assert named == set(library.ROWS)
 
@@ -194,3 +196,47 @@ def test_products_of_one_operand_are_one_call(monkeypatch) -> None:
         for got, want in zip(bytejit.compile(model)(x), model(x)):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     assert found in ([[2]], [[3]]), "query, key and value share an operand"
+
+
+class Residual(nn.Module):
+    """What follows a convolution in a network, all that our own takes along, and what it must not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Conv2d(8, 8, 3, 1, 1, bias=i > 1) for i in range(4))
+        self.na, self.nb, self.nc, self.nd = (nn.BatchNorm2d(8, affine=i != 2) for i in range(4))
+
+    def forward(self, x):
+        y = self.na(self.a(x)).relu()
+        y = (self.nb(self.b(y)) + x).relu()
+        z = self.nc(self.c(y))
+        twice = z + z
+        kept = self.d(z)
+        return (self.nd(kept) + twice).relu(), kept, twice * z
+
+
+def test_what_follows_a_convolution_is_fused(monkeypatch) -> None:
+    found = []
+    real = layout.choose_convs
+
+    def look(graph, *rest):
+        real(graph, *rest)
+        layout.drop_dead(graph)
+        found.append([str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function"])
+
+    monkeypatch.setattr(layout, "choose_convs", look)
+    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: Forced(CONVS["own"]))
+    torch.manual_seed(0)
+    model, x = Residual().eval(), torch.randn(2, 8, 9, 7)
+    with torch.no_grad():
+        for norm in (model.na, model.nb, model.nc, model.nd):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+        for got, want in zip(bytejit.compile(model)(x), model(x), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+            assert got.stride() == want.stride()
+    names = found[0]
+    assert names.count("conv") == 4
+    assert names.count("relu") == 1, "the one behind a value that is read elsewhere"
+    # four of the norms' epsilons, z + z, and the shift and the sum behind what is read elsewhere
+    assert names.count("add") == 4 + 1 + 2

@@ -6,7 +6,7 @@ import torch
 from graphs import same
 
 from bytejit.codegen.optable import Op, OpTable, table
-from bytejit.kernels import gemm
+from bytejit.kernels import conv, gemm
 
 ROWS = table()
 PRIMITIVES = [r for r in ROWS.by_name.values() if r.kind == "pointwise"]
@@ -34,6 +34,7 @@ def test_every_primitive_has_both_texts_for_its_dtypes(row: Op) -> None:
 
 def test_overloads_exist_in_torch() -> None:
     gemm._namespace()                     # defines our own operators
+    conv.define()
     known = [*ROWS.by_aten]
     for name in known:
         namespace, op, overload = name.split(".")

@@ -29,6 +29,7 @@ from .rewrite import (
     copy_graph,
     drop_dead,
     is_static,
+    plain_cpu,
     plain_floats,
     replace,
     sole_user,
@@ -44,7 +45,10 @@ FOLLOWS = frozenset({                 # not tagged pointwise, but the result has
 # the result is as recorded, whatever the operand has
 READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})
 TURN_RATE = 8e9                       # bytes a second, read and written, of a tensor being turned
+PASS_RATE = 2e10                      # bytes a second, read and written, of what follows a convolution in a kernel of its own
 TURN_START = 4e-6                     # seconds a call on top
+EVERY_POST = frozenset({"affine", "relu", "add", "add_relu"})
+OWN_LEAST = 8                         # results a group below which our own convolution is not tried
 GPU_TURN_RATE = 1.5e12                # the same on a GPU, in a kernel that often does other work along the way
 
 
@@ -66,11 +70,25 @@ class Conv:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a convolution per layout, and the name of the best row with the channels innermost."""
+    """Seconds of a convolution per layout, and the name of the best row with the channels innermost; turns: that row
+    reads its input in either layout."""
 
     nchw: float
     nhwc: float
     nhwc_call: str
+    turns: bool = False
+
+
+@dataclass(frozen=True)
+class After:
+    """What is fused behind a convolution: a scale and a shift of each channel (a batch norm in evaluation), then `post`,
+    with the other addend. last: the last node that it covers."""
+
+    last: fx.Node
+    scale: fx.Node | None = None
+    shift: fx.Node | None = None
+    post: str | None = None
+    other: fx.Node | None = None
 
 
 def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, constants: Constants | None = None) -> Any:
@@ -145,7 +163,7 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     def turned(x, *rest):
         return (x.contiguous(memory_format=torch.channels_last), *rest)
 
-    made = []
+    made, outputs = [], w.shape[0]
     for row in _rows(conv, packs, library):
         if row.pack:
             def prepare(x, w, *b, _row=row):
@@ -153,42 +171,55 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
         else:
             prepare = turned if row.layout == "nhwc" else None
 
-        def call(x, w, b=None, _row=row):
-            return _row(x=x, w=w, b=b, **geometry)
+        def call(x, w, b=None, _row=row, _outputs=outputs):
+            return _row(x=x, w=w, b=b, n=_outputs, **geometry)
 
         made.append(tune.candidate(row.name, call, prepare))
     choice = tune.choose("conv", [x, w, *bias], made, cold=[1], attrs=conv.attrs)
     if choice is None:
         return None
-    other = {n: s for n, s in choice.seconds.items() if n != "conv_nchw"}
+    seconds = {n: s + _left_over(conv, library.ROWS[n]) for n, s in choice.seconds.items()}
+    other = {n: s for n, s in seconds.items() if n != "conv_nchw"}
     best = min(other, key=other.__getitem__) if other else "conv_nhwc"
     # with such a weight torch's own call answers with the channels innermost whatever the input has
     inner = w.stride == channels_last_stride(w.shape) != contiguous(w).stride
-    plain = float("inf") if inner else choice.seconds.get("conv_nchw", float("inf"))
-    return Times(plain, other.get(best, float("inf")), best)
+    plain = float("inf") if inner else seconds.get("conv_nchw", float("inf"))
+    return Times(plain, other.get(best, float("inf")), best, library.ROWS[best].turns)
+
+
+def _left_over(conv: Conv, row: Any) -> float:
+    """Seconds of a pass over the result, when more follows than the row takes along."""
+    if _after(conv.node, row.posts).last is _after(conv.node, EVERY_POST).last:
+        return 0.0
+    return TURN_START + 2 * _bytes(spec_of(conv.node)) / PASS_RATE
 
 
 def _rows(conv: Conv, packs: bool, library: Any) -> list:
     """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own
     is worth a run only where it can take the relu along."""
     rows = {r.name: r for r in library.rows("conv", packed=packs, device=spec_of(conv.x).device.type)}
+    groups = conv.geometry["groups"]
+    narrow = groups > 1 and spec_of(conv.w).shape[0] // groups < OWN_LEAST
     if packs and "conv_onednn_packed" in rows:
-        return [rows["conv_nchw"], rows["conv_onednn_packed"]]
+        own = [r for r in rows.values() if r.name == "conv_own_packed" and not narrow]
+        return [rows["conv_nchw"], rows["conv_onednn_packed"], *own]
     user = sole_user(conv.node)
     fuses = user is not None and user.target in (aten.relu.default, aten.add.Tensor)
-    return [r for r in rows.values() if fuses or r.name != "conv_onednn_nhwc"]
+    left = {"conv_own"} if narrow else set()
+    return [r for r in rows.values() if r.name not in left and (fuses or r.name != "conv_onednn_nhwc")]
 
 
 def _default(conv: Conv, packs: bool, library: Any) -> Times:
     """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is
     slower so."""
-    names = [r.name for r in library.rows("conv", packs, spec_of(conv.x).device.type) if r.layout == "nhwc"]
+    names = [r.name for r in library.rows("conv", packs, spec_of(conv.x).device.type) if r.layout == "nhwc" and not r.turns]
     return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
 
 
 # ---- which layout each tensor gets ---------------------------------------------------------------------------------
 
-def _layouts(graph: fx.Graph, nhwc: frozenset[fx.Node]) -> tuple[dict[fx.Node, bool], list[tuple[fx.Node, fx.Node]]]:
+def _layouts(graph: fx.Graph, nhwc: frozenset[fx.Node], times: dict[fx.Node, Times],
+             ) -> tuple[dict[fx.Node, bool], list[tuple[fx.Node, fx.Node]]]:
     """Whether each node's result has its channels innermost, when the convolutions in `nhwc` run so; and (reader,
     tensor) pairs where the tensor has to be turned on the way."""
     inner: dict[fx.Node, bool] = {}
@@ -202,7 +233,7 @@ def _layouts(graph: fx.Graph, nhwc: frozenset[fx.Node]) -> tuple[dict[fx.Node, b
         kind = _kind(node)
         if kind == "conv":
             inner[node] = node in nhwc
-            if inner[node.args[0]] != inner[node]:
+            if inner[node.args[0]] != inner[node] and not (node in nhwc and times[node].turns):
                 turns.append((node, node.args[0]))
         elif kind == "follows":
             inner[node] = _follows(node, spec, inner)
@@ -249,7 +280,7 @@ def _follows(node: fx.Node, spec: Spec | None, inner: dict[fx.Node, bool]) -> bo
 
 def _cost(graph: fx.Graph, times: dict[fx.Node, Times], nhwc: frozenset[fx.Node]) -> float:
     """Seconds of all convolutions and conversions."""
-    _, turns = _layouts(graph, nhwc)
+    _, turns = _layouts(graph, nhwc, times)
     calls = sum(t.nhwc if node in nhwc else t.nchw for node, t in times.items())
     specs = [spec_of(t) for t in dict.fromkeys(t for _, t in turns)]
     return calls + sum(TURN_START + 2 * _bytes(s) / (TURN_RATE if s.device.type == "cpu" else GPU_TURN_RATE) for s in specs)
@@ -290,7 +321,7 @@ def choose_convs(graph: fx.Graph, tune: Any, library: Any, constants: Constants 
         packs = constants is not None and constants.of(conv.w) is not None
         times[conv.node] = _time(conv, tune, library, packs) or _default(conv, packs, library)
     nhwc = _assign(graph, times)
-    inner, turns = _layouts(graph, nhwc)
+    inner, turns = _layouts(graph, nhwc, times)
     _turn(graph, inner, turns)
     for node, is_inner in inner.items():
         _restride(node, is_inner)
@@ -340,26 +371,41 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> 
         # cuDNN through torch would turn the weight by a general copy, slower than a kernel of our own
         turned = Spec(spec_of(w).shape, channels_last_stride(spec_of(w).shape), spec_of(w).dtype, spec_of(w).device)
         w = call_before(graph, node, aten.clone.default, (w,), turned, {"memory_format": torch.channels_last})
-    post, last, other = _conv_post(graph, node, row)
-    place = last if other is not None else node
-    target, args = row.build(x=x, w=w, b=conv.b, post=post, other=other, **conv.geometry)
-    replace(last, call_before(graph, place, target, args, spec))
-    if last is not node:
+    after = _after(node, row.posts)
+    place = after.last if (after.other or after.scale or after.shift) is not None else node
+    target, args = row.build(x=x, w=w, b=conv.b, n=spec_of(conv.w).shape[0], scale=after.scale, shift=after.shift,
+                             post=after.post, other=after.other, **conv.geometry)
+    replace(after.last, call_before(graph, place, target, args, spec))
+    if after.last is not node:
         drop_dead(graph)
 
 
-def _conv_post(graph: fx.Graph, node: fx.Node, row: Any) -> tuple[str | None, fx.Node, fx.Node | None]:
-    """What can be fused behind a convolution: its name, the last node that it covers, the other addend."""
-    user = sole_user(node)
-    if user is None or not row.posts:
-        return None, node, None
-    if user.target is aten.relu.default and "relu" in row.posts:
-        return "relu", user, None
-    if user.target is aten.add.Tensor and "add" in row.posts and not user.kwargs and len(user.args) == 2:
-        other = user.args[1] if user.args[0] is node else user.args[0]
+def _after(node: fx.Node, posts: frozenset[str]) -> After:
+    """What of that which follows a convolution can be fused into a row with such posts."""
+    scale, shift, last = None, None, node
+    if "affine" in posts:
+        scale, last = _by_channel(last, aten.mul.Tensor)
+        shift, last = _by_channel(last, aten.add.Tensor)
+    user = sole_user(last)
+    if user is not None and user.target is aten.relu.default and "relu" in posts:
+        return After(user, scale, shift, "relu")
+    if user is not None and user.target is aten.add.Tensor and "add" in posts and not user.kwargs and len(user.args) == 2:
+        other = user.args[1] if user.args[0] is last else user.args[0]
         if spec_of(other) == spec_of(node):
             after = sole_user(user)
-            if after is not None and after.target is aten.relu.default and "add_relu" in row.posts:
-                return "add_relu", after, other
-            return "add", user, other
-    return None, node, None
+            if after is not None and after.target is aten.relu.default and "add_relu" in posts:
+                return After(after, scale, shift, "add_relu", other)
+            return After(user, scale, shift, "add", other)
+    return After(last, scale, shift)
+
+
+def _by_channel(node: fx.Node, op: Any) -> tuple[fx.Node | None, fx.Node]:
+    """(a number for each channel, the node) of the call of `op` that alone reads `node`; (None, node) when there is none."""
+    user, spec = sole_user(node), spec_of(node)
+    if user is not None and user.target is op and not user.kwargs and len(user.args) == 2:
+        other = user.args[1] if user.args[0] is node else user.args[0]
+        numbers = spec_of(other)
+        if plain_cpu(numbers) and len(numbers.shape) > 2 and numbers.shape[-3:] == (spec.shape[1], 1, 1) and (
+                numbers.shape[:-3] in ((), (1,)) and numbers.stride[-3] == 1) and spec_of(user).shape == spec.shape:
+            return other, user
+    return None, node

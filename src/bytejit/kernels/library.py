@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import gemm
+from . import conv, gemm
 
 aten = torch.ops.aten
 
@@ -28,7 +28,7 @@ class Row:
 
     build(**family arguments) -> (operator, args): the sections below say which. pack: None, or (weight, **arguments)
     -> the weight in the library's own layout, good for this row only. layout: of input and result, "any", "nchw" or
-    "nhwc".
+    "nhwc". turns: it reads its input in any layout all the same.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Row:
     posts: frozenset[str] = frozenset()
     pack: Callable[..., torch.Tensor] | None = None
     layout: str = "any"
+    turns: bool = False
 
     def __repr__(self) -> str:
         return f"row {self.name} ({self.family}, {self.layout}{', packed' if self.pack else ''})"
@@ -52,6 +53,7 @@ def available() -> frozenset[str]:
     onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     missing = () if onednn else ("linear_onednn", "conv_onednn")
     missing += () if gemm.BUILT else ("linear_own",)
+    missing += () if conv.BUILT else ("conv_own",)
     return frozenset(n for n in ROWS if not n.startswith(missing))
 
 
@@ -89,16 +91,18 @@ def _post(post: str | None) -> tuple[str, str]:
     return {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}[post]
 
 
-# ---- conv: x [B, C, *], w [O, C/groups, *], b [O] or None, stride, padding, dilation, groups, post, other ----------
+# ---- conv: x [B, C, *], w [O, C/groups, *], b [O] or None, stride, padding, dilation, groups, post, other, n = O -----
+# "affine" among the posts: scale, shift (O elements each, or None) are applied before the others.
 # The result has the layout of the row: channels innermost for "nhwc", row-major for "nchw".
 
-def _conv_aten(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None) -> tuple:
+def _conv_aten(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
+               scale=None, shift=None) -> tuple:
     zeros = [0] * len(padding)
     return aten.convolution.default, (x, w, b, list(stride), list(padding), list(dilation), False, zeros, groups)
 
 
-def _conv_onednn(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None,
-                 other=None) -> tuple:
+def _conv_onednn(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
+                 scale=None, shift=None) -> tuple:
     ops = torch.ops.mkldnn
     geometry = (list(padding), list(stride), list(dilation), groups)
     if post in ("add", "add_relu"):
@@ -117,7 +121,24 @@ def _pack_channels_last(w: torch.Tensor, stride, padding, dilation, groups, shap
     return w.detach().contiguous(memory_format=torch.channels_last)
 
 
+def _conv_own(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
+              scale=None, shift=None) -> tuple:
+    geometry = (list(stride), list(padding), list(dilation), groups)
+    return torch.ops.bytejit.conv.default, (x, w, b, *geometry, scale, shift, other, post in ("relu", "add_relu"))
+
+
+def _conv_own_packed(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
+                     scale=None, shift=None) -> tuple:
+    _, (_, _, *rest) = _conv_own(x, w, b, stride, padding, dilation, groups, post, other, n, scale, shift)
+    return torch.ops.bytejit.conv_packed.default, (x, w, n, *rest)
+
+
+def _pack_conv_own(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
+    return conv.BUILT["conv_pack"](w.detach(), groups)
+
+
 _UNARY = frozenset({"relu", "gelu", "gelu_tanh"})
+_AFTER = frozenset({"affine", "relu", "add", "add_relu"})
 
 ROWS: dict[str, Row] = {row.name: row for row in (
     Row("linear_mkl", "linear", _linear_mkl),
@@ -130,6 +151,8 @@ ROWS: dict[str, Row] = {row.name: row for row in (
     Row("conv_nhwc_packed", "conv", _conv_aten, pack=_pack_channels_last, layout="nhwc"),
     Row("conv_onednn_nhwc", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, layout="nhwc"),
     Row("conv_onednn_packed", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, _pack_conv, "nhwc"),
+    Row("conv_own", "conv", _conv_own, _AFTER, layout="nhwc", turns=True),
+    Row("conv_own_packed", "conv", _conv_own_packed, _AFTER, _pack_conv_own, "nhwc", True),
 )}
 
 

@@ -1,0 +1,153 @@
+"""Our own single precision convolution (prelude/conv.h): any layout in, channels innermost out, what follows done on the way.
+
+It reads the weight as it is, or packed once, and competes with the libraries by timing like any other row
+(`library.rows("conv")`): nothing here decides when it runs. The torch operators `bytejit::conv`, `conv_packed` stand
+for it in graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..options import Options
+from .build_cpp import build
+from .gemm import _namespace
+
+UNIT = r"""
+#pragma GCC optimize("O2")
+#include "conv.h"
+using namespace bj;
+// x, w, bias, other, y, scale, shift (0: none); the sizes as in bj_conv::Conv; threads
+static PyObject* conv(PyObject*, PyObject* const* a, bj_size) {
+    bj_conv::Conv p;
+    p.x = pointer<f32>(a[0]), p.w = pointer<f32>(a[1]), p.other = pointer<f32>(a[3]), p.y = pointer<f32>(a[4]);
+    p.scale = pointer<f32>(a[5]), p.shift = pointer<f32>(a[6]);
+    const f32* bias = pointer<f32>(a[2]);
+    i64 sizes[26];
+    for (i64 i = 0; i < 26; ++i) sizes[i] = integer(a[7 + i]);
+    __builtin_memcpy((char*)&p + __builtin_offsetof(bj_conv::Conv, xb), sizes, sizeof sizes);
+    i64 threads = integer(a[33]);
+    void* state = PyEval_SaveThread();
+    Scratch own(p.o * 4);
+    if (bias) {
+        f32* sum = own.as<f32>();
+        for (i64 i = 0; i < p.o; ++i) sum[i] = (p.scale ? bias[i] * p.scale[i] : bias[i]) + (p.shift ? p.shift[i] : 0.0f);
+        p.shift = sum;
+    }
+    bj_conv::run(p, threads);
+    PyEval_RestoreThread(state);
+    return PyLong_FromLong(0);
+}
+// w, out, its four distances, o, c, kh, kw, groups
+static PyObject* pack(PyObject*, PyObject* const* a, bj_size) {
+    bj_conv::Conv p{};
+    p.w = pointer<f32>(a[0]);
+    p.wo = integer(a[2]), p.wc = integer(a[3]), p.wh = integer(a[4]), p.ww = integer(a[5]);
+    p.o = integer(a[6]), p.c = integer(a[7]), p.kh = integer(a[8]), p.kw = integer(a[9]), p.groups = integer(a[10]);
+    p.batch = p.oh = p.ow = p.h = p.wide = p.sh = p.sw = p.dh = p.dw = 1;
+    bj_conv::pack(p, pointer<f32>(a[1]));
+    return PyLong_FromLong(0);
+}
+static PyObject* width(PyObject*, PyObject* const*, bj_size) { return PyLong_FromLong(bj_gemm::NR); }
+static bj::Method table[] = {{"conv", conv, 0x80, nullptr}, {"pack", pack, 0x80, nullptr}, {"width", width, 0x80, nullptr}};
+BJ_EXPORT(table, 3)
+"""
+BUILT: dict[str, Callable] = {}      # what `register` made: filled once a process, empty where there is no compiler
+AFTER = ("Tensor? b, int[] stride, int[] padding, int[] dilation, int groups, Tensor? scale, Tensor? shift, Tensor? other, "
+         "bool relu")
+
+
+def functions(options: Options) -> dict[str, Callable]:
+    """The compiled unit's functions, from the cache when it was built before. Raises: NoCompiler, BuildFailed."""
+    return build((UNIT,), options).calls[0]
+
+
+@functools.cache
+def define() -> None:
+    """Make the operators known to torch; they run once `register` has been called."""
+    _namespace().define(f"conv(Tensor x, Tensor w, {AFTER}) -> Tensor")
+    _namespace().define(f"conv_packed(Tensor x, Tensor panels, int n, {AFTER}) -> Tensor")
+
+
+@functools.cache
+def register(options: Options) -> dict[str, Callable]:
+    """Build the unit and make `bytejit::conv`, `conv_packed` run it. Returns the Python functions behind the operators
+    by operator name, and "pack": an emitter may call these directly, with `out=`. Raises: NoCompiler, BuildFailed."""
+    calls = functions(options)
+    define()
+    made = {"bytejit.conv.default": make_conv(calls), "bytejit.conv_packed.default": make_packed(calls)}
+    if not BUILT:
+        for name, fn in made.items():
+            _namespace().impl(name.split(".")[1], fn, "CPU")
+    made["conv_pack"] = make_pack(calls)
+    BUILT.update(made)
+    return made
+
+
+def _sizes(shape: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+           dilation: Sequence[int]) -> tuple[int, int]:
+    """Height and width of a result."""
+    return tuple((shape[2 + d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
+
+
+def _run(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
+    """run(x, w, strides of w, (o, kh, kw), packed, what `AFTER` says, out) -> y."""
+    call, threads = calls["conv"], torch.get_num_threads
+
+    def run(x, w, distances, kernel, packed, b, stride, padding, dilation, groups, scale, shift, other, relu, out):
+        o, kh, kw = kernel
+        oh, ow = _sizes(x.shape, (kh, kw), stride, padding, dilation)
+        shape = (x.shape[0], o, oh, ow)
+        y = torch.empty(shape, memory_format=torch.channels_last) if out is None else out
+        if y.numel() == 0:
+            return y
+        if other is not None and other.stride() != y.stride():
+            other = other.contiguous(memory_format=torch.channels_last)
+        call(x.data_ptr(), w.data_ptr(), 0 if b is None else b.data_ptr(), 0 if other is None else other.data_ptr(), y.data_ptr(),
+             0 if scale is None else scale.data_ptr(), 0 if shift is None else shift.data_ptr(), *x.stride(), *distances,
+             *x.shape, o, oh, ow, kh, kw, *stride, *padding, *dilation, groups, packed, relu, threads())
+        return y
+
+    return run
+
+
+def make_conv(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
+    """conv(x, w, b, stride, padding, dilation, groups, norm, eps, other, relu) -> y [B, O, H, W], channels innermost.
+
+    x [B, C, H, W], w [O, C/groups, kh, kw] of any strides, b [O] or None. scale, shift (O elements, as a
+    batch norm in evaluation has them) are applied, then other (of y's shape) is added, then relu. All float32 on the CPU,
+    vectors dense."""
+    run = _run(calls)
+
+    def conv(x, w, b, stride, padding, dilation, groups, scale=None, shift=None, other=None, relu=False, out=None):
+        o, _, kh, kw = w.shape
+        return run(x, w, w.stride(), (o, kh, kw), 0, b, stride, padding, dilation, groups, scale, shift, other, relu, out)
+
+    return conv
+
+
+def make_packed(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
+    """conv(x, panels, o, ...) -> y: the same with a weight that `pack` made, of `o` channels."""
+    run = _run(calls)
+
+    def conv(x, panels, n, b, stride, padding, dilation, groups, scale=None, shift=None, other=None, relu=False, out=None):
+        kernel = (n, *panels.shape[2:4])
+        return run(x, panels, (0, 0, 0, 0), kernel, 1, b, stride, padding, dilation, groups, scale, shift, other, relu, out)
+
+    return conv
+
+
+def make_pack(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
+    """pack(w [O, C/groups, kh, kw], groups) -> panels [groups * P, C/groups, kh, kw, width]."""
+    fill, width = calls["pack"], calls["width"]()
+
+    def pack(w: torch.Tensor, groups: int = 1) -> torch.Tensor:
+        o, c, kh, kw = w.shape
+        panels = torch.empty((-(-(o // groups) // width) * groups, c, kh, kw, width))
+        fill(w.data_ptr(), panels.data_ptr(), *w.stride(), o, c * groups, kh, kw, groups)
+        return panels
+
+    return pack
