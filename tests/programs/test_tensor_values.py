@@ -101,3 +101,42 @@ def test_values_in_text_and_masks(x, ids):
     many = (ids > 0).sum()
     torch._check_tensor_all(ids >= 0, lambda: "negative")
     return x * 2, f"{many} of {ids.numel()}", f"{many:03d}", x[:3][ids > 0], x[:3][ids > 9]
+
+
+@case(F(4, 2), graphs=1)
+def test_values_written_in_the_region(x):
+    """Small integers made inside and written there, whole or through a view, before and after they are read"""
+    shapes = torch.empty((3, 2), dtype=torch.long)
+    for i, (h, w) in enumerate([(2, 1), (1, 1), (1, 1)]):
+        shapes[i, 0], shapes[i, 1] = h, w
+    if (shapes[:, 0] * shapes[:, 1]).sum() != x.shape[0]:
+        raise ValueError(shapes)
+    view = shapes[1:]
+    before = view.tolist()
+    shapes[1] = 5
+    view += 2
+    between = int(view[0, 1])
+    shapes.fill_(3)
+    return x * between, before, shapes.tolist(), view.sum(), [p.sum() for p in x.split([int(n) for n in shapes[:1, 0]] + [1])]
+
+
+@case(F(4))
+def test_values_never_written(x):
+    """Memory without a value stays unknown"""
+    n = torch.empty(2, dtype=torch.long)
+    n[0] = 3
+    return x[: n[0]], x[: int(n[0])] * int(torch.zeros_like(n).sum()), int((n[1] > 0) & (n[1] < 0))
+
+
+@case(F(4, 4), Ints(1, 0, 2, 3, change=(0, 0, 1, 1)), graphs=1)
+def test_as_many_as_values_say(x, ids):
+    """nonzero, unique, where of one argument, bincount, argwhere, repeat_interleave of known values: constants of the graph"""
+    rows = torch.stack((ids, ids.flip(0)))
+    places = rows.nonzero()
+    a, b = rows.nonzero(as_tuple=True)
+    kinds, counts = ids.unique(return_counts=True)
+    picked = places[places[:, 0] == 1]
+    return (x[places[:, 0], places[:, 1]], x[a, b], [x[i].sum() for i in kinds], counts, torch.where(rows > 0),
+            torch.bincount(ids), torch.argwhere(rows), picked, picked.size(0), (ids > 9).nonzero(), places.stride(),
+            x.repeat_interleave(ids, dim=0),
+            torch.repeat_interleave(ids))

@@ -2,13 +2,15 @@
 
 Where such a value follows from integers and bools on the CPU by a few operations, the trace computes it from the real
 tensors, goes on with it as a constant, and guards that it is the same: the guard runs those operations again before the
-graph does. Values of floats, of large tensors and of tensors that the region writes stay unknown: they break the graph.
+graph does. So do operations whose result has as many elements as the values say (`nonzero`, `unique`): the result is a
+constant of the graph. Values of floats from outside, of large tensors and of tensors from outside that the region writes
+stay unknown: they break the graph.
 """
 from __future__ import annotations
 
 import torch
 
-from ..fake import was_written
+from ..fake import Fake, was_written
 from ..source import ModuleBuffer, ModuleParam
 from .guards import Computed
 from .signals import Break
@@ -28,7 +30,17 @@ PURE = frozenset(
     select sign size sort split squeeze stack sub subtract sum swapaxes t take_along_dim tensor tile to transpose tril
     triu truediv trunc type type_as unbind unflatten unsqueeze view view_as where zeros zeros_like and_ or_ xor invert
     matmul inv lshift rshift searchsorted gather index_select masked_fill __and__ __or__ __xor__ __invert__ __rsub__
-    __radd__ __rmul__""".split())
+    __radd__ __rmul__ nonzero argwhere unique _unique2 unique_dim unique_consecutive masked_select bincount
+    repeat_interleave meshgrid broadcast_to
+    numel dim index_fill square movedim swapdims roll expm1 mT hstack vstack""".split())
+# what writes into its first argument, and has no other effect
+WRITES = frozenset(
+    """setitem fill_ zero_ copy_ add_ sub_ mul_ div_ floor_divide_ remainder_ clamp_ masked_fill_ index_fill_ scatter_ index_add_
+    index_copy_ iadd isub imul ifloordiv iand ior ixor __setitem__ __iadd__ __isub__ __imul__ __iand__ __ior__""".split())
+# what makes memory without a value: the value that is found must not depend on it
+UNSET = {"empty": ("zeros", "ones"), "empty_like": ("zeros_like", "ones_like"), "new_empty": ("new_zeros", "new_ones")}
+COUNTED = frozenset("""nonzero argwhere where unique _unique2 unique_dim unique_consecutive masked_select bincount
+    repeat_interleave""".split())
 
 
 class TensorValues:
@@ -36,7 +48,7 @@ class TensorValues:
 
     def tensor_value(self, v: TensorVar) -> torch.Tensor | None:
         """The tensor's value, guarded; None where it cannot be known."""
-        key = ("value", v.node)
+        key = ("value", v.node, len(self.graph.nodes) if was_written(v.fake) else 0)
         if key not in self.memo:
             self.memo[key] = self._find_value(v)
             self.keep.append(v)
@@ -87,6 +99,9 @@ class TensorValues:
         try:
             with torch.no_grad():
                 value = run(*(x.real for x in leaves))
+                if any(_called(n) in UNSET for n in nodes) and not torch.equal(
+                        value, _function(nodes, v.node, 1)(*(x.real for x in leaves))):
+                    return None
         except Exception as e:
             raise Break(f"{v.node} raises {type(e).__name__}: {str(e)[:200]}") from None
         if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or value.isnan().any():
@@ -113,11 +128,77 @@ class TensorValues:
                 if not self._is_leaf(node):
                     return None
                 continue
-            name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-            if node.op not in ("call_function", "call_method") or name not in PURE or not _small(node.meta.get("val")):
+            name, value = _called(node), node.meta.get("val")
+            nothing = isinstance(value, Fake) and value.numel() == 0 and name == "empty_strided"
+            if node.op not in ("call_function", "call_method") or not (nothing or any(name in s for s in (PURE, WRITES, UNSET))):
+                return None
+            if name not in WRITES and not _small(value, True):
                 return None
             todo.extend(node.all_input_nodes)
+            for made in _fakes(value):
+                if was_written(made):
+                    writers = self._writers(made)
+                    if writers is None:
+                        return None
+                    todo.extend(writers)
         return [n for n in self.graph.nodes if n in found]
+
+    def _writers(self, made: Fake) -> list | None:
+        """The nodes that write into the storage of a tensor made in the region; None where that is not known of a node."""
+        writers = []
+        for node in self.graph.nodes:
+            if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in _fakes(n.meta.get("val"))):
+                continue
+            if _called(node) in WRITES:
+                writers.append(node)
+            elif _called(node) not in PURE or "out" in node.kwargs:
+                return None
+        return writers
+
+    def counted(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """The result of an operation that makes as many elements as its arguments' values say, as constants of the graph;
+        None where the values are not known."""
+        if getattr(fn, "__name__", "") not in COUNTED or "out" in kwargs:
+            return None
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(self.real(a), TensorVar)]
+        known = {id(self.real(a)): self.tensor_value(self.real(a)) for a in tensors}
+        if any(v is None for v in known.values()):
+            return self._repeated(fn, args, kwargs, known)
+        real = [known.get(id(self.real(a)), a) for a in args]
+        named = {k: known.get(id(self.real(a)), a) for k, a in kwargs.items()}
+        if fn.__name__ == "where":
+            fn, named = torch.nonzero, {"as_tuple": self.constant(True)}
+        as_tuple = self.const(named.pop("as_tuple")) if "as_tuple" in named else False
+        result = fn(*(a if isinstance(a, torch.Tensor) else self.const(a) for a in real),
+                    **{k: a if isinstance(a, torch.Tensor) else self.const(a) for k, a in named.items()})
+        parts = result if isinstance(result, tuple) else (result,)
+        if any(p.numel() > LARGEST or not _in_rows(p) and not (p.dim() == 2 and _in_rows(p.t())) for p in parts):
+            return None
+        made = [self._constant_tensor(p) for p in parts]
+        if as_tuple:
+            return self.call_tensor_op(torch.unbind, [made[0], self.constant(1)], {})
+        return SeqVar(made, tuple) if isinstance(result, tuple) else made[0]
+
+    def _repeated(self, fn, args: list[Var], kwargs: dict[str, Var], known: dict) -> Var | None:
+        """repeat_interleave of any tensor, as often as a tensor of known value says."""
+        repeats = kwargs.get("repeats", args[1] if len(args) > 1 else None)
+        times = None if repeats is None else known.get(id(self.real(repeats)))
+        if fn.__name__ != "repeat_interleave" or times is None or times.dim() != 1 or "output_size" in kwargs:
+            return None
+        return self.call_tensor_op(fn, args, {**kwargs, "output_size": self.constant(int(times.sum()))})
+
+    def _constant_tensor(self, value: torch.Tensor) -> Var:
+        """A tensor made in the graph, of known elements."""
+        if not value.numel():
+            return self.call_tensor_op(torch.empty_strided, [self.model(tuple(value.shape)), self.model(value.stride())], {
+                "dtype": self.constant(value.dtype), "device": self.constant(value.device)})
+        if not _in_rows(value):             # the places that nonzero finds lie in columns
+            return self.call_tensor_op(torch.Tensor.t, [self._constant_tensor(value.t())], {})
+        made = self.call_tensor_op(torch.tensor, [self.model(value.flatten().tolist())], {
+            "dtype": self.constant(value.dtype), "device": self.constant(value.device)})
+        if value.dim() == 1:
+            return made
+        return self.call_tensor_op(torch.Tensor.reshape, [made, self.model(tuple(value.shape))], {})
 
     def index_by_value(self, key: Var) -> Var:
         """The numbers of the places that a mask of known value picks; the key itself where it is none."""
@@ -138,22 +219,40 @@ class TensorValues:
             and fake.device.type == "cpu"
 
 
-def _small(value) -> bool:
-    """Whether a fake, or a tuple of them, is small and as it was made."""
+def _called(node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _fakes(value) -> list:
+    """The fakes in what a node makes."""
     if isinstance(value, (tuple, list)):
-        return all(map(_small, value))
+        return [f for v in value for f in _fakes(v)]
+    return [value] if isinstance(value, Fake) else []
+
+
+def _in_rows(value: torch.Tensor) -> bool:
+    return not value.numel() or value.stride() == torch.empty(value.shape, device="meta").stride()
+
+
+def _small(value, written: bool = False) -> bool:
+    """Whether a fake, or a tuple of them, is small and (unless it may be written) as it was made."""
+    if isinstance(value, (tuple, list)):
+        return all(_small(v, written) for v in value)
     if isinstance(value, (torch.SymInt, torch.SymBool)):
         return True
-    if not isinstance(value, torch.Tensor) or was_written(value):
+    if not isinstance(value, torch.Tensor) or not written and was_written(value):
         return False
     return not all(type(n) is int for n in value.shape) or value.numel() <= LARGEST
 
 
-def _function(nodes: list, last):
-    """The nodes as a function of the placeholders among them."""
+def _function(nodes: list, last, unset: int = 0):
+    """The nodes as a function of the placeholders among them; memory without a value holds `unset`."""
     graph, made = torch.fx.Graph(), {}
     for node in nodes:
         made[node] = graph.node_copy(node, made.__getitem__)
+        if _called(node) in UNSET:
+            name = UNSET[_called(node)][unset]
+            made[node].target = name if node.op == "call_method" else getattr(torch, name)
     graph.output(made[last])
     return torch.fx.GraphModule(torch.nn.Module(), graph).forward
 

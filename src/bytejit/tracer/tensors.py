@@ -121,7 +121,10 @@ class Tensors:
                 again[1] = self.index_by_value(again[1])
             named = {k: self.sizes_by_value(v) for k, v in kwargs.items()}
             if all(map(operator.is_, (*again, *named.values()), (*args, *map(self.real, kwargs.values())))):
-                raise
+                counted = self.counted(fn, args, kwargs)
+                if counted is None:
+                    raise
+                return counted
             return self.call_tensor_op(fn, again, named)
         if not self.makes_tensors(result):
             return self.model(result) if result is not None else self.effect_only(fn, method, node_args, node_kwargs)
