@@ -706,3 +706,190 @@ def test_weak_reference_after_cells_of_the_region(x, watcher):
         k += 1
         return v * k
     return scaled(x), k, watcher.same()
+
+
+class _Proxy:
+    def __init__(self, of):
+        object.__setattr__(self, "of", of)
+
+    @property
+    def __class__(self):
+        return type(self.of)
+
+    def __getattr__(self, name):
+        return getattr(self.of, name)
+
+
+class _Named:
+    size = 3
+
+
+@case(F(4), lambda: _Proxy(_Named()), lambda: _Named())
+def test_proxy_names_its_class(x, proxy, plain):
+    """isinstance() and __class__ of a proxy, whose class says that it is another; type() does not"""
+    y = x * 2 if isinstance(proxy, _Named) else x
+    return y * proxy.size, proxy.__class__ is _Named, type(proxy) is _Named, isinstance(plain, _Proxy), isinstance(
+        proxy, (int, list))
+
+
+class _Watching:
+    """Writes down what is asked of its instances."""
+    asked = []
+
+    def __init__(self):
+        self.weight = 2
+
+    def __getattribute__(self, name):
+        _Watching.asked.append(name)
+        return object.__getattribute__(self, name)
+
+    @property
+    def __class__(self):
+        _Watching.asked.append("the class")
+        return _Watching
+
+
+def _asked(f, x):
+    _Watching.asked.clear()
+    return f(x, _Watching()), f(x, _Watching()), list(_Watching.asked)
+
+
+@case(F(4), drive=_asked)
+def test_an_object_is_asked_what_the_program_asks(x, watching):
+    """An object whose __getattribute__ or __class__ has effects: the compiler asks it nothing of its own"""
+    y = x * 2
+    return y + watching.weight, type(watching) is _Watching
+
+
+class _HidesDict:
+    asked = []
+    size = 3
+
+    @property
+    def __dict__(self):
+        _HidesDict.asked.append(1)
+        return {}
+
+
+def _hidden(f, x):
+    _HidesDict.asked.clear()
+    return f(x, _HidesDict()), len(_HidesDict.asked)
+
+
+@case(F(4), drive=_hidden, breaks=True)
+def test_dict_of_its_own(x, odd):
+    """An object whose class replaces `__dict__`"""
+    y = x * 2
+    return y * odd.size
+
+
+class _Meta(type):
+    asked = []
+
+    def __getattribute__(cls, name):
+        _Meta.asked.append(name)
+        return type.__getattribute__(cls, name)
+
+
+class _OfMeta(metaclass=_Meta):
+    size = 3
+
+
+def _meta_asked(f, x):
+    _Meta.asked.clear()
+    return f(x), list(_Meta.asked)
+
+
+@case(F(4), drive=_meta_asked, breaks=True)
+def test_metaclass_is_asked_what_the_program_asks(x):
+    """A class whose metaclass has a `__getattribute__` with effects"""
+    y = x * 2
+    return y * _OfMeta.size
+
+
+@case(F(4), breaks=True)
+def test_class_and_dict_properties_made_inside(x):
+    """A class made inside that defines `__class__` or `__dict__`"""
+    y = x + 1
+
+    class A:
+        @property
+        def __class__(self):
+            return int
+
+    class B:
+        @property
+        def __dict__(self):
+            return {"k": 3}
+    return y * 2, isinstance(A(), int), type(A()).__name__, vars(B())
+
+
+def _dispatch_with_cache(f, x):
+    with mock.patch.object(weakref, "WeakKeyDictionary", dict):
+        one = functools.singledispatch(lambda v: v * 2)
+    cache = one.dispatch.__closure__[one.dispatch.__code__.co_freevars.index("dispatch_cache")].cell_contents
+    return f(x, one, cache), len(cache)
+
+
+@case(F(4), drive=_dispatch_with_cache, breaks=True)
+def test_singledispatch_with_a_cache_of_the_program(x, one, cache):
+    """functools.singledispatch whose cache the program can look into: it is filled by the program's calls only"""
+    before = len(cache)
+    return x + 1 + one(3), before, len(cache)
+
+
+@case(F(4), breaks=True)
+def test_singledispatch_without_an_order(x):
+    """functools.singledispatch between two abstract classes without an order raises"""
+    class C:
+        pass
+    _HasA.register(C)
+    _HasB.register(C)
+    try:
+        _unordered(C())
+    except RuntimeError as e:
+        said = str(e).partition(":")[0]
+    return x + 1, said
+
+
+class _HasA(abc.ABC):
+    @abc.abstractmethod
+    def a(self):
+        """"""
+
+
+class _HasB(abc.ABC):
+    @abc.abstractmethod
+    def b(self):
+        """"""
+
+
+@functools.singledispatch
+def _unordered(v):
+    return 0
+
+
+_unordered.register(_HasA, lambda v: 1)
+_unordered.register(_HasB, lambda v: 2)
+
+
+@case(F(4), graphs=1)
+def test_abstract_methods_of_a_plain_class(x):
+    """`__abstractmethods__` of a class that has none, and of one that has"""
+    return x + 1, hasattr(_Named, "__abstractmethods__"), hasattr(_HasA, "__abstractmethods__")
+
+
+class _Asked:
+    size = 3
+
+    def __getattribute__(self, name):
+        if super().__getattribute__("__dict__").get("hidden") == name:
+            raise LookupError(name)
+        return super().__getattribute__(name)
+
+
+@case(F(4))
+def test_class_through_getattribute(x):
+    """__class__ of an object whose __getattribute__ hands on to object's"""
+    asked = _Asked()
+    return x * asked.size, asked.__class__.__name__, asked.__class__ is type(asked), isinstance(asked, _Asked)
