@@ -195,12 +195,15 @@ def test_break_in_device_manager(x):
     return y, before, inside, torch._C._len_torch_function_stack()
 
 
-@case(F(4), breaks=True)
+@case(F(4), graphs=1)
 def test_other_device_manager(x):
-    """`torch.device` as a manager of another device than the CPU"""
+    """`torch.device` as a manager of another device than the CPU, nested, with devices given, modules made inside"""
     with torch.device("meta"):
-        y = torch.ones(4)
-    return y.device, x + 1
+        y, given, same = torch.ones(4), torch.zeros(2, device="cpu"), torch.zeros_like(x)
+        with torch.device("cpu"):
+            inner = torch.arange(3)
+        m = torch.nn.Linear(2, 2)
+    return y.device, given + 1, same, inner, m.weight.device, x + torch.ones(4)
 
 
 @case(F(4), graphs=1)

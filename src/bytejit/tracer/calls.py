@@ -214,7 +214,9 @@ class Calls:
 
     def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
         obj = fn.obj
-        if self.env is not None:
+        if self.devices and isinstance(obj, types.BuiltinFunctionType):
+            kwargs = on_device(self, obj, kwargs)
+        if self.env is not None or self.dynamic.some:
             found = self.symbolic_call(obj, args, kwargs)
             if found is not None:
                 return found
@@ -456,3 +458,12 @@ def describe(obj) -> str:
     module = getattr(obj, "__module__", None)
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
     return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
+def on_device(t, function, kwargs: dict[str, Var]) -> dict[str, Var]:
+    """The arguments by name of what makes tensors, with the device of the manager (`with torch.device(d)`) around it."""
+    from torch.utils._device import _device_constructors
+    given = kwargs.get("device")
+    if function in _device_constructors() and (given is None or t.is_same(given, NONE)):
+        return {**kwargs, "device": Known(t.devices[-1])}
+    return kwargs
+
+

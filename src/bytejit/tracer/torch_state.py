@@ -107,11 +107,11 @@ def len_torch_function_stack(t, args, kwargs):
 
 @models(torch.device.__enter__)
 def device_enter(t, args, kwargs):
-    """`with torch.device("cpu")` where tensors are made on the CPU anyway: nothing changes for the operations inside."""
+    """`with torch.device(d)`: what makes tensors inside is given the device, see `Calls.call_known`."""
     t.guards.add_state("function_modes")
     device = t.const(args[0])
-    if device.type != "cpu" or _C._len_torch_function_stack() or not _C._is_torch_function_enabled():
-        raise Break(f"the manager {device!r}, which changes where tensors are made", "pass device= to what makes tensors")
+    if _C._len_torch_function_stack() or not _C._is_torch_function_enabled():
+        raise Break(f"the manager {device!r} within another mode", "pass device= to what makes tensors")
     t.mutations += 1
     t.devices.append(device)
     return args[0]
