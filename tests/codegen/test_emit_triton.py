@@ -172,6 +172,13 @@ def test_few_long_rows_are_one_kernel_on_a_gpu(fn, shape: tuple, mode: str) -> N
     assert call.schedule.mode == mode and len(emit_triton(plan).launches) == (2 if mode == "split" else 1)
 
 
+@pytest.mark.parametrize("fn, shape", [(lambda x: x.softmax(-1), (64, 50000)), (lambda x: x.softmax(-1), (64, 2000)),
+                                       (lambda x: F.layer_norm(x + x.sin(), (1000,)), (64, 1000))])
+def test_a_temp_that_stays_in_registers_takes_no_memory(fn, shape: tuple) -> None:
+    plan = planned(fn, (r(*shape),), 132, PERSISTENT - 1)
+    assert not plan.offsets and not plan.arena
+
+
 def test_what_leans_on_something_else_stays_where_it_is() -> None:
     def fn(x):
         top = x.amax(-1, keepdim=True)

@@ -23,7 +23,8 @@ DTYPES = ("f32", "f64")
 @dataclass(frozen=True)
 class Carried:
     """How a reduction with a state runs. start: its values at first; step(state, value, mask, turn) -> state, element by
-    element of a tile; fold(state, axis) -> the state of a row; end(state) -> the result; other: the operand in lanes past the end."""
+    element of a tile; fold(state, axis) -> the state of a row; end(state) -> the result; other: the operand in lanes past
+    the end."""
     start: tuple[float, ...]
     step: str
     fold: str

@@ -56,12 +56,12 @@ def lives(loops: Loops) -> dict[str, tuple[int, int]]:
     return {b: (i, last[b]) for b, i in first.items()}
 
 
-def plan_memory(loops: Loops) -> Memory:
-    """Offsets for all temps. The largest are placed first, each at the lowest place that is free during its whole
-    life."""
+def plan_memory(loops: Loops, unused: frozenset[str] = frozenset()) -> Memory:
+    """Offsets for all temps but `unused` ones. The largest are placed first, each at the lowest place that is free during
+    its whole life."""
     life = lives(loops)
-    temps = [b for b in loops.buffers.values() if b.kind == "temp" and b.name in life]
-    inplace = in_place(loops, life)
+    temps = [b for b in loops.buffers.values() if b.kind == "temp" and b.name in life and b.name not in unused]
+    inplace = {made: over for made, over in in_place(loops, life).items() if not {made, over} & unused}
     root: dict[str, str] = {}
     for b in temps:
         root[b.name] = b.name

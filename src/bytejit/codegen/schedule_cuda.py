@@ -22,7 +22,7 @@ from bytejit.codegen import index as ix
 from bytejit.codegen.carried import joined
 from bytejit.codegen.fuse import reads, writes
 from bytejit.codegen.loops import Axis, Buffer, Call, Cons, Expr, Kernel, Loops, Pass, Plan, Store, Target, itemsize, walk
-from bytejit.codegen.memory import plan_memory, write_inputs
+from bytejit.codegen.memory import Memory, plan_memory, write_inputs
 from bytejit.codegen.rows import flexible
 from bytejit.codegen.schedule import (
     collapse,
@@ -100,15 +100,26 @@ def schedule_cuda(loops: Loops, target: Target, room: int = PERSISTENT) -> Plan:
     """The plan for a CUDA device; `Call.schedule` is a `CudaSchedule`. Deterministic. room: elements of a row, f32, that
     one program may hold."""
     loops = write_inputs(loops)
-    memory = plan_memory(loops)
     needed: dict[str, int] = {r.view.buffer: 2 for r in loops.outputs if r.view is not None}
     for step in loops.steps:                     # by how many steps: more than the one that makes it
         for name in {*reads(step), *writes(step)}:
             needed[name] = needed.get(name, 0) + 1
     own = frozenset(n for n, b in loops.buffers.items() if b.kind == "temp" and needed.get(n, 0) < 2)
-    plan = schedule(loops, target, memory, partial(schedule_kernel, offsets=memory.offsets, slots=memory.slots, own=own,
-                                                   room=room))
-    return replace(plan, steps=tuple(_touched(s, plan.buffers) if isinstance(s, Call) else s for s in plan.steps))
+
+
+    def made(memory: Memory) -> tuple[Plan, frozenset[str]]:
+        """The plan, and the temps that none of its kernels touches."""
+        one = partial(schedule_kernel, offsets=memory.offsets, slots=memory.slots, own=own, room=room)
+        plan = schedule(loops, target, memory, one)
+        plan = replace(plan, steps=tuple(_touched(s, plan.buffers) if isinstance(s, Call) else s for s in plan.steps))
+        used = {b for s in plan.steps if isinstance(s, Call) for b in (*s.reads, *s.writes)}
+        return plan, own - used
+    plan, gone = made(plan_memory(loops))
+    if any(b in plan.offsets or b in plan.slots for b in gone):
+        smaller, still = made(plan_memory(loops, gone))      # where buffers lie decides what may be computed again
+        if gone <= still:
+            return smaller
+    return plan
 
 
 def _touched(call: Call, buffers: dict[str, Buffer]) -> Call:
