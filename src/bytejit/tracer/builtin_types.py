@@ -63,12 +63,12 @@ def _tensor_instance(t, subject, of, cls) -> bool:
             return isinstance(subject.real, of)
         if of is torch.Tensor:
             return True
+        if of is torch.nn.Parameter and subject.cls is of:
+            return True
         return isinstance(subject.fake, of) if of not in (torch.nn.Parameter, torch.nn.Buffer) else False
     real = getattr(subject, "real", None)
     return isinstance(real, of) if real is not None else issubclass(cls, of)
 
-        if of is torch.nn.Parameter and subject.cls is of:
-            return True
 
 @models(builtins.callable)
 def callable_(t, args, kwargs):
