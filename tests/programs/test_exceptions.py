@@ -309,6 +309,32 @@ def test_raise_class_and_traceback(x):
         return x + 1, same, e.args
 
 
+def told_by(log):
+    """What a callee sees of the exception that its caller handles"""
+    import sys
+    log.append((repr(sys.exception()), sys.exc_info()[0]))
+    try:
+        raise KeyError("k")
+    except KeyError as e:
+        log.append((sys.exception() is e, sys.exception().__context__))
+    log.append(repr(sys.exception()))
+
+
+@case(F(4), graphs=1)
+def test_sys_exception(x):
+    """`sys.exception` in and out of handlers, in callees and nested"""
+    import sys
+    log = [sys.exception()]
+    try:
+        raise ValueError("v")
+    except ValueError as e:
+        log.append(sys.exception() is e)
+        told_by(log)
+        context = log.pop(-2)[1] is e
+    log.append(sys.exception())
+    return x + 1, [str(i) for i in log], context
+
+
 @case(F(4), None)
 def test_attribute_error_uncaught(x, n):
     """AttributeError and TypeError of the user's own mistake"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 import builtins
 import sys
 
-from ..source import Call0, Item
+from ..source import Call0, Item, Source
 from .attrs import class_lookup
 from .calls import models
 from .exceptions import exception_var, matches
@@ -75,14 +75,26 @@ def key_error_str(t, args, kwargs):
 
 @models(sys.exc_info)
 def exc_info(t, args, kwargs):
-    exc = t.current_exception(t.frame)
-    if exc is None:         # what the frame or its callers handle
-        source = Item(Call0(sys.exc_info), 1)
-        if t.handled is None:
-            t.guard("ID_IS", source, None)
-            return SeqVar([NONE, NONE, NONE], tuple)
-        exc = t.wrap(t.handled, source)
+    exc = handled(t, Item(Call0(sys.exc_info), 1))
+    if exc is None:
+        return SeqVar([NONE, NONE, NONE], tuple)
     return SeqVar([t.constant(t.type_of(exc)), exc, t.getattr(exc, "__traceback__")], tuple)
+
+
+@models(sys.exception)
+def exception(t, args, kwargs):
+    return handled(t, Call0(sys.exception)) or NONE
+
+
+def handled(t, source: Source) -> Var | None:
+    """The exception that the frame, or a caller of it (then found at `source`), handles."""
+    exc = t.current_exception(t.frame)
+    if exc is not None:
+        return exc
+    if t.handled is None:
+        t.guard("ID_IS", source, None)
+        return None
+    return t.wrap(t.handled, source)
 
 
 # ---- groups ------------------------------------------------------------------------------------------------------------------
