@@ -8,8 +8,8 @@ import types
 from .builtin_sequences import list_sort
 from .calls import HANDLERS, models
 from .operators import class_attribute
-from .signals import Raised
-from .values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar
+from .signals import Break, Raised
+from .values import FALSE, NONE, TRUE, GenVar, InstanceVar, IterVar, Known, SeqVar
 
 
 @models(builtins.iter)
@@ -102,6 +102,8 @@ def generator_throw(t, args, kwargs):
 @models(types.GeneratorType.close)
 def generator_close(t, args, kwargs):
     gen = args[0]
+    if not isinstance(gen, GenVar):
+        raise Break("a generator from outside")
     if not gen.started or gen.finished:
         gen.finished = True
         return NONE
