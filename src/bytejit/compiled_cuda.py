@@ -73,7 +73,8 @@ def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, consta
         runs = interpret.build(source, rows, functools.partial(span, plan, source), options) if rows else ()
         pairs, seconds, cached, files = [(r, r) for r in runs], 0.0, True, ()
     elif rows:
-        built = build_triton.build(source, rows, device.index, options)
+        extents = functools.partial(span, plan, source, sizes={})
+        built = build_triton.build(source, rows, device.index, options, extents)
         pairs, seconds, files = list(zip(built.runs, built.unaligned)), built.seconds, built.files
         cached = built.cached == built.kernels
     else:

@@ -223,6 +223,34 @@ class Builder:
             caches.GPU_KERNELS[at] = cuda_launch.load_kernel(self.calls, binary.code, binary.name, binary.warps, binary.shared)
         return caches.GPU_KERNELS[at]
 
+    def try_load(self, job: Job, binary: Binary | str) -> Loaded | None:
+        """A compiled kernel on the device; None where the compiler or the device refused it."""
+        if not isinstance(binary, Binary):
+            return None
+        try:
+            return self._loaded(job.key, binary)
+        except RuntimeError:
+            return None
+
+    def alone(self, launch: Any, config: Any, kernel: Loaded, addresses: Sequence[int], stream: int) -> Callable[[], Any]:
+        """A function that launches one kernel on a stream, with its arguments at these addresses."""
+        params = [Param(i, 0, a.kind == "buffer") for i, a in enumerate(launch.args)]
+        table = cuda_launch.launch_table([(kernel, (*config.grid, 1, 1)[:3], params)])
+        return functools.partial(cuda_launch.bind(self.calls, table), stream, *addresses)
+
+    @property
+    def torch_device(self) -> torch.device:
+        return torch.device("cuda", self.device)
+
+    def tune(self, launches: Sequence[Any], extents: Callable[[Any], int]) -> None:
+        """Choose each launch's configuration by timing (`tune_launches`)."""
+        from .tune_launches import ROOM, LaunchTuner
+        with torch.cuda.device(self.device):
+            torch.cuda.current_stream().synchronize()
+            free = int(torch.cuda.mem_get_info()[0] * ROOM)
+            stream = torch.cuda.current_stream().cuda_stream
+            LaunchTuner(self, extents, torch.cuda.get_device_name(self.device), free, stream).run(launches)
+
     def run(self, row: Any, aligned: bool) -> Callable:
         """The function of a row of launches."""
         index = {arg: i for i, arg in enumerate(row.args[1:])}          # the first one is the stream
@@ -241,11 +269,14 @@ def _size(config: Any) -> int:
     return total
 
 
-def build(source: Any, rows: Sequence[Any], device: int, options: Options) -> BuiltCuda:
-    """Compile, load and bind. rows: `cuda_rows.Row`s of the source. Raises: NoCompiler, NoDriver, BuildFailed."""
+def build(source: Any, rows: Sequence[Any], device: int, options: Options, extents: Callable[[Any], int]) -> BuiltCuda:
+    """Compile, load and bind. rows: `cuda_rows.Row`s of the source; extents(arg) -> bytes that an argument of a launch whose
+    sizes are known spans. Raises: NoCompiler, NoDriver, BuildFailed."""
     start = time.perf_counter()
     builder = Builder(source, device, options)
     every = [launch for row in rows for launch in row.launches]
+    if options.tune:
+        builder.tune(every, extents)
     builder.load(every, aligned=True)           # all at once; what `run` asks for below is then there
     runs = tuple(builder.run(row, True) for row in rows)
 
