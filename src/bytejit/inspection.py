@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dis
-import linecache
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import debug, logs
 from .options import Options
-from .where import Where
+from .where import Where, source_line
 
 if TYPE_CHECKING:
     import torch
@@ -133,4 +132,4 @@ def with_source(where: Where) -> Where:
     """A place with the text of its line, where the file can be read."""
     if where.source:
         return where
-    return Where(where.file, where.line, where.function, linecache.getline(where.file, where.line).rstrip("\n"))
+    return Where(where.file, where.line, where.function, source_line(where.file, where.line))

@@ -53,24 +53,26 @@ class Ref:
 
 def permanent(obj: Any) -> bool:
     """Whether an imported module holds the object under its own name, so that holding it keeps nothing alive."""
-    if isinstance(obj, types.ModuleType):
+    cls = type(obj)
+    if issubclass(cls, types.ModuleType):
         return sys.modules.get(obj.__name__) is obj
-    if isinstance(obj, types.BuiltinFunctionType):
-        return obj.__self__ is None or isinstance(obj.__self__, types.ModuleType)
-    if isinstance(obj, (type, types.FunctionType)):
+    if issubclass(cls, types.BuiltinFunctionType):
+        return obj.__self__ is None or issubclass(type(obj.__self__), types.ModuleType)
+    if issubclass(cls, (type, types.FunctionType)):
         home = sys.modules.get(obj.__module__) if isinstance(obj.__module__, str) else None
         return home is not None and vars(home).get(obj.__qualname__) is obj
     return False
 
 
 def _label(obj: Any) -> str:
-    if isinstance(obj, types.ModuleType):
+    cls = type(obj)
+    if issubclass(cls, types.ModuleType):
         return obj.__name__
-    if isinstance(obj, dict):
-        name = obj.get("__name__")
+    if issubclass(cls, dict):
+        name = dict.get(obj, "__name__")
         return f"globals of {name}" if isinstance(name, str) else "a dict"
-    name = getattr(type(obj), "__name__", "object")
-    own = getattr(obj, "__qualname__", None) if isinstance(obj, (type, types.FunctionType)) else None
+    name = getattr(cls, "__name__", "object")
+    own = getattr(obj, "__qualname__", None) if issubclass(cls, (type, types.FunctionType)) else None
     return own if isinstance(own, str) else f"a {name}"
 
 
@@ -318,6 +320,7 @@ STEPS: dict[str, tuple[str, str]] = {
     # class name: (expression, name for people); {0} base, {1} and {2} further fields, printed as literals unless raw
     "CellContents": ("{0}.cell_contents", "{0}.cell_contents"),
     "InstanceDict": ("{0}.__dict__", "{0}.__dict__"),
+    "PastDict": ("object.__getattribute__({0}, '__dict__')", "{0}.__dict__"),
     "Type": ("type({0})", "type({0})"),
     "Len": ("len({0})", "len({0})"),
     "MethodSelf": ("{0}.__self__", "{0}.__self__"),
@@ -349,6 +352,7 @@ def _step(name: str, doc: str) -> type:
 
 CellContents = _step("CellContents", "What a cell object holds (ValueError in the entry when empty: a failed guard).")
 InstanceDict = _step("InstanceDict", "An object's own `__dict__`.")
+PastDict = _step("PastDict", "An object's own `__dict__`, past a `__getattribute__` of its class.")
 Type = _step("Type", "The value's exact type.")
 Len = _step("Len", "len(value).")
 MethodSelf = _step("MethodSelf", "`__self__` of a bound method.")

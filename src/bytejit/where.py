@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -80,10 +81,30 @@ def line_at(code: CodeType, offset: int) -> int:
     return found
 
 
+def source_line(file: str, line: int) -> str:
+    """The text of a line, counted from 1; "" when the file cannot be read. `linecache` is the program's and stays as it is."""
+    if file in linecache.cache:
+        return linecache.getline(file, line).rstrip("\n")
+    try:
+        changed = os.stat(file).st_mtime_ns
+    except OSError:
+        changed = 0
+    lines = _lines(file, changed)
+    return lines[line - 1].rstrip("\n") if 0 < line <= len(lines) else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(file: str, changed: int) -> list[str]:
+    """The lines of a file as it was when it last changed."""
+    found = linecache.getlines(file)
+    linecache.cache.pop(file, None)
+    return found
+
+
 def where_of(code: CodeType, offset: int = 0) -> Where:
     """The place of the instruction at a byte offset of a code object. The source is "" when the file cannot be read."""
     line = line_at(code, offset)
-    text = linecache.getline(code.co_filename, line).rstrip("\n")
+    text = source_line(code.co_filename, line)
     column, end = _columns(code, offset // 2, line, text) if text else (-1, -1)
     return Where(code.co_filename, line, getattr(code, "co_qualname", code.co_name), text, column, end)
 
@@ -94,7 +115,7 @@ def where_of_function(fn: object) -> Where:
     if code is None:
         return Where("<no Python source>", 0, getattr(fn, "__qualname__", type(fn).__qualname__))
     line = code.co_firstlineno
-    return Where(code.co_filename, line, code.co_qualname, linecache.getline(code.co_filename, line).rstrip("\n"))
+    return Where(code.co_filename, line, code.co_qualname, source_line(code.co_filename, line))
 
 
 def where_of_frame(frame: FrameType) -> Where:

@@ -7,6 +7,7 @@ import functools
 import typing
 import weakref
 from collections import namedtuple
+from unittest import mock
 
 import torch
 

@@ -401,3 +401,40 @@ def test_keywords_that_compare_in_their_own_way(x):
     def f(a, b):
         return a, b
     return x * 2, f(**table)
+
+
+def _said(call, *args):
+    try:
+        return call(*args)
+    except (TypeError, MemoryError) as e:
+        return type(e).__name__, str(e)
+
+
+@case(F(4), breaks=True)
+def test_wrong_number_of_arguments(x):
+    """Methods of containers and builtins called with too many arguments or too few"""
+    a, d, s = [1], {"k": 1}, {1}
+    y = x + 1
+    return y, _said(a.append, 1, 2), _said(a.append), _said(a.insert, 1), _said(a.pop, 1, 2), _said(a.__contains__), _said(
+        a.__getitem__), _said(d.get), _said(d.get, 1, 2, 3), _said(s.add), _said(s.add, 1, 2), _said(getattr), _said(
+        next), _said(isinstance, 1), _said(len), _said(len, a, a), a, d, s
+
+
+@case(F(4), breaks=True)
+def test_repetition_that_is_too_long(x):
+    """A list repeated more often than memory holds"""
+    y = x + 1
+    return y, _said(lambda n: [0] * n, 1 << 62), _said(lambda n: (0, 1) * n, 1 << 62)
+
+
+class _Letters(frozenset):
+    pass
+
+
+@case(F(4), lambda: _Letters("abc"), breaks=True)
+def test_methods_of_a_frozenset_subclass(x, letters):
+    """Methods of a subclass of frozenset from outside, and of one made inside"""
+    y = x + 1
+    made = _Letters("bcd")
+    return y, sorted(letters.union("x")), sorted(made.union(letters)), sorted(made - letters), sorted(
+        made.symmetric_difference(letters)), type(made | letters).__name__

@@ -44,11 +44,12 @@ WRITTEN: dict[type, dict[str, object]] = {}
 
 
 NAMESPACE = type.__dict__["__dict__"].__get__      # past a metaclass's __getattribute__, and quicker
+MRO = type.__dict__["__mro__"].__get__
 
 
 def class_lookup(cls: type, name: str, after: type | None = None):
     """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one."""
-    mro = cls.__mro__
+    mro = MRO(cls)
     for c in mro[mro.index(after) + 1:] if after is not None else mro:
         if WRITTEN and c in WRITTEN and name in WRITTEN[c]:
             return WRITTEN[c][name], c
@@ -56,6 +57,21 @@ def class_lookup(cls: type, name: str, after: type | None = None):
         if found is not MISSING:
             return found, c
     return MISSING, None
+
+
+def replaces_lookup(obj: object) -> bool:
+    """Whether an object's class, or the class that the object is, has a metaclass with code of its own for what the tracer
+    asks of classes."""
+    metas = [type(type(obj)), *([type(obj)] if issubclass(type(obj), type) else [])]
+    return any(type(NAMESPACE(c).get(name)) in (types.FunctionType, property)
+               for meta in metas if meta is not type for c in MRO(meta) if c not in (type, object)
+               for name in ("__getattribute__", "__dict__", "__mro__", "__class__"))
+
+
+def hides_dict(cls: type) -> bool:
+    """Whether reading `__dict__` of an instance runs code of the program, so that its own namespace cannot be had."""
+    found = class_lookup(cls, "__dict__")[0]
+    return found is not MISSING and type(found) is not types.GetSetDescriptorType
 
 
 def is_data_descriptor(value: object) -> bool:
@@ -242,10 +258,15 @@ class Attributes:
                 raise Break(f"reading {cls.__name__}.{name} of a C object")
         return self.generic_getattr(v, name)
 
+    def says_class(self, cls: type) -> bool:
+        """Whether what an instance names as its `__class__` is for the program to say (proxies, mocks)."""
+        return class_lookup(cls, "__class__")[1] is not object or isinstance(
+            class_lookup(cls, "__getattribute__")[0], types.FunctionType)
+
     def generic_getattr(self, v: InstanceVar, name: str, fallback: bool = True) -> Var:
         """object.__getattribute__, then __getattr__."""
         cls = v.cls
-        if name == "__class__":
+        if name == "__class__" and class_lookup(cls, name)[1] is object:
             return self.constant(cls)
         if name == "__dict__" and v.ns is not None:
             return v.ns
@@ -393,7 +414,10 @@ class Attributes:
                 return self.call(self.lift(meta.fget, meta_owner, name), [v], {})
             if name == "__dict__":
                 return self.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
-            return self.constant(getattr(cls, name))
+            try:
+                return self.constant(getattr(cls, name))
+            except AttributeError as e:         # __abstractmethods__ of a class that has none
+                raise self.raised(e) from None
         found, owner = class_lookup(cls, name)
         if found is not MISSING:
             if isinstance(found, classmethod):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from .calls import HANDLERS
 from .containers import base_of, key_of
+from .signals import Break
 from .values import NONE, DictVar, Known, SetVar
 
 
@@ -25,6 +26,8 @@ def on_set(*names, writes=False):
                         s = base_of(args[0])
                         if isinstance(s, Known):
                             s = SetVar({k: t.constant(k) for k in s.obj}, type(s.obj))
+                        if not isinstance(s, SetVar):
+                            raise Break(f"{handler.__name__} of a {t.type_of(args[0]).__name__} that is not modelled")
                         if writes:
                             t.touch(s)
                         result = handler(t, s, args[1:])

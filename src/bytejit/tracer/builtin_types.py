@@ -17,7 +17,11 @@ from .values import NONE, NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, Meth
 
 @models(builtins.isinstance)
 def isinstance_(t, args, kwargs):
-    return t.constant(_is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0]))
+    found = _is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0])
+    if not found and isinstance(args[0], InstanceVar) and t.says_class(args[0].cls):
+        said = t.as_class(t.real(t.getattr(args[0], "__class__", NONE)))      # a proxy names the class that it stands for
+        found = said not in (None, args[0].cls) and _is_a(t, said, args[1], "__instancecheck__", args[0])
+    return t.constant(found)
 
 
 @models(builtins.issubclass)

@@ -5,12 +5,13 @@ import functools
 import inspect
 import types
 import weakref
+from weakref import WeakKeyDictionary
 
 import numpy
 
 from ..registry import MARKED
 from ..source import Attr, CallOf, Ref
-from .attrs import class_lookup
+from .attrs import MRO, NAMESPACE, class_lookup, hides_dict
 from .containers import VALUE_TYPES, NotConstant, is_constant, to_python
 from .exceptions import exception_var
 from .frame import Frame, bind
@@ -124,9 +125,16 @@ class Calls:
                 fn = self.constant(polyfill)
             elif fn.code is SINGLE_DISPATCH and args:
                 # the registry is behind weak references: the function's own dispatch() is asked, again by the guard
-                cls = self.type_of(args[0])
+                cls, ask = self.type_of(args[0]), fn.real.dispatch
+                cache = ask.__closure__[ask.__code__.co_freevars.index("dispatch_cache")].cell_contents
+                if type(cache) is not WeakKeyDictionary:
+                    raise Break("a function of functools.singledispatch whose cache is the program's")
                 source = CallOf(Attr(fn.source, "dispatch"), (Ref(cls),))
-                return self.call(Lazy(fn.real.dispatch(cls), source), args, kwargs)
+                try:
+                    chosen = ask(cls)
+                except RuntimeError as e:       # no order among the classes registered
+                    raise self.raised(e) from None
+                return self.call(Lazy(chosen, source), args, kwargs)
         return self.inline(fn, args, kwargs)
 
     def inline(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -232,6 +240,7 @@ class Calls:
             of = getattr(obj, "__objclass__", None)
             if of in CONTAINERS and args and isinstance(args[0], InstanceVar) and args[0].base is None:
                 raise Break(f"{of.__name__}.{obj.__name__} of a {args[0].cls.__name__} that is not modelled")
+            check_count(obj, len(args), len(kwargs))
             return handler(self, args, {k: self.real(v) for k, v in kwargs.items()})
         if isinstance(obj, types.FunctionType):
             return self.call_function(self.constant(obj), args, kwargs)
@@ -261,6 +270,7 @@ class Calls:
                 is_constant(owner) and owner is not None):
             unbound = getattr(type(owner), obj.__name__, None) if not isinstance(owner, type) else None
             if unbound in HANDLERS:
+                check_count(unbound, 1 + len(args), len(kwargs))
                 return HANDLERS[unbound](self, [self.constant(owner), *map(self.real, args)], kwargs)
         if not is_pure(obj):
             raise Break(f"a call of {describe(obj)}")
@@ -374,11 +384,13 @@ class Calls:
                 object.__new__(cls)
             except TypeError as e:
                 raise self.raised(e) from None
+        if hides_dict(cls):
+            raise Break(f"making a {describe(cls)}, which replaces __dict__")
         if hasattr(cls, "__del__"):
             raise Break(f"making a {describe(cls)}, which has a finalizer")
         self.mutations += 1
         made = InstanceVar(cls, step=self.steps)
-        if not any("__dict__" in c.__dict__ for c in cls.__mro__):
+        if not any("__dict__" in NAMESPACE(c) for c in MRO(cls)):
             made.ns = None
         return made
 
@@ -415,6 +427,38 @@ class Calls:
         except NotConstant as e:
             raise Break(f"making a {describe(cls)} from {e}") from None
         return self.fold(lambda: cls(*real_args, **real_kwargs))
+
+
+MANY = 1 << 30
+TWO_ARGUMENTS = {"__getitem__", "__contains__"}      # methods of containers without a signature to read
+COUNTS = {getattr: (2, 3), next: (1, 2), iter: (1, 2), min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}      # nor have these
+for _kind, _count, _names in ((set, 2, "add discard remove symmetric_difference_update"), (set, 1, "pop clear copy"),
+                              (set, 2, "issubset issuperset isdisjoint symmetric_difference"), (frozenset, 1, "copy"),
+                              (frozenset, 2, "issubset issuperset isdisjoint symmetric_difference")):
+    COUNTS.update((getattr(_kind, _name), (_count, _count)) for _name in _names.split())
+
+
+@functools.cache
+def counts(obj) -> tuple[int, int] | None:
+    """(least, most) arguments that a builtin function or method takes; None where Python does not say."""
+    if not isinstance(obj, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return None
+    if obj in COUNTS or obj.__name__ in TWO_ARGUMENTS:
+        return COUNTS.get(obj, (2, 2))
+    try:
+        parameters = inspect.signature(obj).parameters.values()
+    except (ValueError, TypeError):
+        return None
+    many = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+    least = sum(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+    return least, MANY if many else len(parameters)
+
+
+def check_count(obj, count: int, named: int) -> None:
+    """Handlers take the right number of arguments. Raises: Break, so that the original call raises its own TypeError."""
+    known = counts(obj)
+    if known is not None and not known[0] <= count + named <= known[1]:
+        raise Break(f"{describe(obj)} called with {count + named} arguments")
 
 
 def class_lookup_new(base: type, cls: type):

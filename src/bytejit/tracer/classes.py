@@ -11,7 +11,8 @@ import builtins
 import functools
 import types
 
-from .attrs import MISSING, WRITTEN, class_lookup, is_data_descriptor
+from ..registry import seen_as
+from .attrs import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, replaces_lookup
 from .calls import models
 from .containers import NotConstant, to_python
 from .frame import Frame
@@ -95,6 +96,11 @@ def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[st
     t.complete(names)
     items = {t.const(k): v for k, v in names.items.values()}
     real_bases = tuple(t.as_class(b) for b in bases.items)
+    odd = [key for key in items if key in NOT_IN_CLASSES]
+    if odd:
+        raise Break(f"a class with a {odd[0]} of its own")
+    if replaces_lookup(meta) or any(map(replaces_lookup, real_bases)):
+        raise Break("a class of a metaclass that replaces how attributes of classes are read")
     if None in real_bases or not all(
             b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases):
         raise Break("a class with a base written in C")
@@ -104,7 +110,7 @@ def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[st
     t.made_classes[real] = MadeClass(contents, t.steps)
     t.mutations += 1
     for key, value in contents.items():
-        if key not in real.__dict__:
+        if key not in NAMESPACE(real):
             type.__setattr__(real, key, stub(t, value))
     if "__eq__" in items and "__hash__" not in items:
         type.__setattr__(real, "__hash__", None)
@@ -115,6 +121,9 @@ def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[st
     return result
 
 
+# what a class cannot be given after it was made: `type` keeps it elsewhere
+NOT_IN_CLASSES = frozenset({"__class__", "__dict__", "__mro__", "__bases__", "__base__", "__flags__", "__basicsize__",
+                            "__itemsize__", "__weakrefoffset__", "__dictoffset__"})
 PLAIN_BASES = (object, dict, list, tuple, set, frozenset, int, float, str, type)
 HEAP_TYPE = 1 << 9
 
@@ -216,7 +225,7 @@ def _announce(t, made: Known, contents: dict[str, Var], kwargs: dict[str, Var]) 
 @models(builtins.type)
 def type_(t, args, kwargs):
     if len(args) == 1 and not kwargs:
-        return t.constant(t.type_of(args[0]))
+        return t.constant(seen_as(t.type_of(args[0])))
     if len(args) != 3:
         raise t.raised(TypeError("type() takes 1 or 3 arguments"))
     meta = metaclass_of(t, Known(type), [t.real(b) for b in t.iterate(args[1])])

@@ -23,7 +23,7 @@ CONSTANT_TYPES = VALUE_TYPES | frozenset({
 def is_constant(obj: object) -> bool:
     """Whether a real object is an immutable value, equal objects being interchangeable."""
     cls = type(obj)
-    if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum):
+    if cls in CONSTANT_TYPES or issubclass(cls, enum.Enum):
         return True
     if cls in (tuple, frozenset, torch.Size):
         return all(map(is_constant, obj))

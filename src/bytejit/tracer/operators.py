@@ -38,6 +38,7 @@ IN_PLACE = {
 UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
 COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne, "gt": operator.gt, "ge": operator.ge}
 REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+LONGEST = 1_000_000      # items of a sequence that repetition may make in the trace
 SET_OPERATIONS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
 SYMBOL = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()", "matmul": "@",
           "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^"}
@@ -98,6 +99,8 @@ class Operators:
             return a
         for seq, n in ((a, b), (b, a)):
             if isinstance(seq, SeqVar) and isinstance(n, Known) and type(n.obj) in (int, bool) and name == "mul":
+                if n.obj * len(seq.items) > LONGEST:
+                    raise Break(f"a sequence of {n.obj * len(seq.items)} items made by repetition")
                 if in_place and seq is a and seq.cls is list:
                     self.touch(a)
                     a.items[:] = a.items * n.obj

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..source import InstanceDict
+from ..source import InstanceDict, PastDict
 
 
 class Var:
@@ -242,8 +242,13 @@ class InstanceVar(Var):
         if real is None:
             self.ns = DictVar({})
         else:
-            namespace = getattr(real, "__dict__", None)
-            self.ns = DictVar({}, dict, InstanceDict(source), namespace) if type(namespace) is dict else None
+            past = cls.__getattribute__ is not object.__getattribute__ and source is not None
+            try:
+                namespace = object.__getattribute__(real, "__dict__")
+            except AttributeError:
+                namespace = None
+            self.ns = DictVar({}, dict, (PastDict if past else InstanceDict)(source), namespace) if type(
+                namespace) is dict else None
 
     def __repr__(self) -> str:
         return f"InstanceVar({self.cls.__name__})"

@@ -26,10 +26,11 @@ from ..source import (
 )
 from ..source import Known as KnownSource
 from ..symbols import is_symbolic
+from .attrs import hides_dict, replaces_lookup
 from .containers import is_constant
 from .operators import class_attribute
-from .signals import Break
 from .outside_iterators import SEEN, outside_iterator
+from .signals import Break
 from .values import (
     FALSE,
     NONE,
@@ -92,6 +93,8 @@ class Wrapping:
         """Look at a value from outside: guard what it is, and model it."""
         if type(obj) in weakref.ProxyTypes:         # each look at it looks at what it stands for, which may be gone
             raise Break("a weak proxy")
+        if replaces_lookup(obj):
+            raise Break("a metaclass that replaces how attributes of classes are read")
         seen = self.by_id.get(id(obj))
         if seen is not None:
             if guard and seen.source is not None and seen.source != source:
@@ -107,13 +110,13 @@ class Wrapping:
 
     def alias(self, seen: Var, source: Source, obj: object) -> None:
         """The object was met before under another source: guard that the two are one."""
-        if isinstance(obj, BY_REFERENCE) or isinstance(obj, types.FunctionType):
+        if issubclass(type(obj), (*BY_REFERENCE, types.FunctionType)):
             self.guard("ID_IS", source, obj)
         else:
             self.guard("ALIAS", source, seen.source)
 
     def _wrap_constant(self, obj, source, guard) -> Var:
-        if isinstance(obj, SINGLETONS) or isinstance(obj, enum.Enum):
+        if issubclass(type(obj), (*SINGLETONS, enum.Enum)):
             if guard:
                 self.guard("ID_IS", source, obj)
         elif guard:
@@ -128,26 +131,27 @@ class Wrapping:
         return Known(obj, source)
 
     def _wrap_object(self, obj, source, guard) -> Var:
-        if isinstance(obj, BY_REFERENCE):
+        cls = type(obj)         # not isinstance(): what an object says of its class is the program's business, and may be code
+        if issubclass(cls, BY_REFERENCE):
             if guard:
                 self.guard("ID_IS", source, obj)
             return Known(obj, source)
-        if isinstance(obj, types.FunctionType):
+        if issubclass(cls, types.FunctionType):
             return self._wrap_function(obj, source, guard)
-        if isinstance(obj, torch.Tensor):
+        if issubclass(cls, torch.Tensor):
             return self.tensor_input(obj, source)
         if guard:
-            self.guard("TYPE_IS", source, type(obj))
-        if isinstance(obj, types.MethodType):
+            self.guard("TYPE_IS", source, cls)
+        if issubclass(cls, types.MethodType):
             return MethodVar(Lazy(obj.__func__, MethodFunc(source)), Lazy(obj.__self__, MethodSelf(source)), source)
-        if isinstance(obj, types.CellType):
+        if issubclass(cls, types.CellType):
             return self.wrap_cell(obj, source)
+        if type(obj) in SEEN and guard and (iterator := outside_iterator(self, obj, source)) is not None:
+            return iterator
         return self._wrap_container(obj, source)
 
     def wrap_cell(self, cell: types.CellType, source: Source | None) -> CellVar:
         """A closure cell; two functions that share a cell share the CellVar."""
-        if type(obj) in SEEN and guard and (iterator := outside_iterator(self, obj, source)) is not None:
-            return iterator
         seen = self.by_id.get(id(cell))
         if seen is not None:
             return seen
@@ -185,7 +189,7 @@ class Wrapping:
             self.guard("LEN_IS", source, len(obj))
             items = [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
             return SeqVar(items, cls, source, obj, maxlen=getattr(obj, "maxlen", None))
-        if isinstance(obj, tuple):
+        if issubclass(cls, tuple):
             if cls is tuple or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
                 self.guard("LEN_IS", source, len(obj))
                 items = [Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))]
@@ -205,23 +209,24 @@ class Wrapping:
         """An instance of a user's class, or of a library's that nothing here models: its attributes are read one by one."""
         cls = type(obj)
         base: Var | None = None
-        if isinstance(obj, (dict,)) and dict in cls.__mro__:
-            base = DictVar({}, collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict, source, obj)
-            if isinstance(obj, collections.defaultdict):
+        if issubclass(cls, dict):
+            base = DictVar({}, collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict, source, obj)
+            if issubclass(cls, collections.defaultdict):
                 base.cls, base.factory = collections.defaultdict, Lazy(obj.default_factory, Attr(source, "default_factory"))
-        elif isinstance(obj, list):
+        elif issubclass(cls, list):
             self.guard("LEN_IS", source, list.__len__(obj))
             base = SeqVar([Lazy(o, TupleItem(source, i, list)) for i, o in enumerate(list.__iter__(obj))], list, source, obj)
-        elif isinstance(obj, tuple):
+        elif issubclass(cls, tuple):
             self.guard("LEN_IS", source, tuple.__len__(obj))
             base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))], tuple, source, obj)
-        elif isinstance(obj, (int, float, str, bytes, complex)):
-            plain = next(c for c in (int, float, str, bytes, complex) if isinstance(obj, c))
+        elif issubclass(cls, (int, float, str, bytes, complex)):
+            plain = next(c for c in (int, float, str, bytes, complex) if issubclass(cls, c))
             value = plain.__new__(plain, obj) if plain is not bytes else bytes(obj)
             self.guard("EQUALS_AS", source, (plain, value))
             base = Known(value)
-        var = InstanceVar(cls, source, obj, base)
-        return var
+        if hides_dict(cls):
+            raise Break(f"an object whose class replaces __dict__ ({cls.__name__})")
+        return InstanceVar(cls, source, obj, base)
 
     # ---- dicts from outside, read key by key -----------------------------------------------------------------------
     def lookup(self, d: DictVar, key) -> Var | None:
