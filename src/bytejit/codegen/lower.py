@@ -413,6 +413,9 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
         return args[0][args[1]]
     target = str(node.target)
     row = table().by_aten.get(target)
+    if row is not None and row.kind != "extern" and _nothing(node.meta["spec"]):
+        # what holds no element needs no rule: windows and pieces of nothing divide by zero
+        return ctx.map(lambda c: ctx.const(0, acc_dtype(ir_dtype(node.meta["spec"]))))
     if ctx.home != "cpu" and ctx.device() == ctx.home and target != TO_COPY:
         args = _bring(ctx, args)
     if row is not None and row.kind != "extern" and supported(node.meta["spec"]) and _same_device(ctx, args):
@@ -426,6 +429,11 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
     if target == ATTENTION and ctx.home != "cpu":
         args, kwargs = _with_dense_mask(ctx, args, kwargs)
     return ctx.extern(target, args, kwargs, row)
+
+
+def _nothing(spec: Any) -> bool:
+    """Whether a result is a tensor without elements, whatever its inputs hold."""
+    return isinstance(spec, Spec) and supported(spec) and any(isinstance(n, int) and n == 0 for n in spec.shape)
 
 
 ATTENTION = "aten.scaled_dot_product_attention.default"

@@ -158,6 +158,8 @@ def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool =
     p = 2 if p is None else p
     if x.dtype not in FLOATS:
         raise NoRule("norm of ints")
+    if p != 0 and count(x, dims) == 1:
+        p = 1                       # as torch has it: the square of a small number is 0
     acc = acc_dtype(ir_dtype(ctx.spec()))
 
     def term(c: tuple) -> Expr:
