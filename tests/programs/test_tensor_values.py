@@ -140,3 +140,20 @@ def test_as_many_as_values_say(x, ids):
             torch.bincount(ids), torch.argwhere(rows), picked, picked.size(0), (ids > 9).nonzero(), places.stride(),
             x.repeat_interleave(ids, dim=0),
             torch.repeat_interleave(ids))
+
+
+@program(F(4), graphs=1)
+def test_branch_on_a_float_buffer():
+    """A branch on a comparison of a few floats kept as a buffer, which change between calls"""
+    class Gate(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("p", torch.tensor([0.5, 0.0]))
+
+        def forward(self, x):
+            for i in range(2):
+                if self.p[i] > 0:
+                    x = x * 2 + i
+            return x
+    m = Gate()
+    return m, lambda: m.p.sub_(0.25)

@@ -3,8 +3,8 @@
 Where such a value follows from integers and bools on the CPU by a few operations, the trace computes it from the real
 tensors, goes on with it as a constant, and guards that it is the same: the guard runs those operations again before the
 graph does. So do operations whose result has as many elements as the values say (`nonzero`, `unique`): the result is a
-constant of the graph. Values of floats from outside, of large tensors and of tensors from outside that the region writes
-stay unknown: they break the graph.
+constant of the graph. Of floats from outside only answers about a few in a buffer are found (`self.p[0] > 0`). Values of
+large tensors, and of tensors from outside that the region writes, stay unknown: they break the graph.
 """
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .values import SeqVar, SliceVar, TensorVar, Var
 
 LARGEST = 16_384          # elements of a tensor on the way
 LONGEST = 64              # operations on the way
+FEW = 64                  # floats of a buffer of which something is asked
 # what may be on the way: operations without effects that answer the same for the same arguments
 PURE = frozenset(
     """abs add all alias amax amin any arange argmax argmin as_tensor bitwise_and bitwise_not bitwise_or bitwise_xor bool
@@ -117,6 +118,7 @@ class TensorValues:
     def _chain(self, last) -> list | None:
         """The nodes that a node's value takes, in order; None where it takes something that is not known."""
         found, todo = {}, [last]
+        answers = isinstance(last.meta["val"], Fake) and not last.meta["val"].dtype.is_floating_point
         while todo:
             node = todo.pop()
             if node in found:
@@ -125,7 +127,7 @@ class TensorValues:
             if len(found) > LONGEST:
                 return None
             if node.op == "placeholder":
-                if not self._is_leaf(node):
+                if not self._is_leaf(node) and not (answers and self._is_setting(node)):
                     return None
                 continue
             name, value = _called(node), node.meta.get("val")
@@ -210,6 +212,12 @@ class TensorValues:
             return key
         places = [self.model(p.tolist()) for p in value.nonzero(as_tuple=True)]
         return places[0] if len(places) == 1 else SeqVar(places, tuple)
+
+    def _is_setting(self, node) -> bool:
+        """Whether a placeholder is a few floats of a module's buffer: what is asked of them (`self.p[0] > 0`) seldom changes."""
+        var = next(x for x in self.inputs if x.node is node)
+        return isinstance(var.source, ModuleBuffer) and _small(var.fake) and var.fake.device.type == "cpu" \
+            and var.real.numel() <= FEW and not var.fake.is_complex()
 
     def _is_leaf(self, node) -> bool:
         fake = node.meta.get("val")
