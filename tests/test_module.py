@@ -228,3 +228,29 @@ def test_data_parallel(net: Net, x: torch.Tensor) -> None:
     with torch.no_grad():
         torch.testing.assert_close(nn.DataParallel(compiled(net))(x).cpu(), net.cpu().lin(x).relu())   # it moves the net
         torch.testing.assert_close(compiled(net)._replicate_for_data_parallel()(x), net.lin(x).relu())
+
+
+class Counting(nn.Module):
+    """Counts in its class, found through the instance."""
+
+    made, broken = 0, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        type(self).made += 1
+        self.same = type(self) is Counting
+        if x.sum() > 0:
+            type(self).broken += 1
+        return x + 1
+
+
+def test_class_attributes_set_through_the_instance_reach_the_class(x: torch.Tensor) -> None:
+    m = bytejit.compile(Counting(), backend="eager")
+    m(x.abs() + 1)
+    m(x.abs() + 1)
+    assert (Counting.made, Counting.broken, type(m).made) == (2, 2, 2)
+    assert m.same
+    type(m).made = 7
+    assert Counting.made == 7
+    del type(m).made
+    assert not hasattr(Counting, "made")
+    Counting.made = 0

@@ -47,7 +47,8 @@ def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
 
     def without_grad(*inputs):
         with torch.no_grad():
-            return call(*inputs)
+            found = call(*inputs)           # no output has gradients: what is an input's memory is made apart from it
+            return tuple(t.detach() if isinstance(t, torch.Tensor) and t.requires_grad else t for t in found)
     return without_grad
 
 

@@ -18,7 +18,7 @@ import torch
 from . import registry
 from .options import Settings
 
-_TRAIT = "__bytejit_module__"  # attribute of a class made here: its _Trait
+_TRAIT = registry.MODULE_TRAIT  # attribute of a class made here: its _Trait
 
 
 class _Trait:
@@ -72,6 +72,24 @@ def _set_class(self: torch.nn.Module, cls: type) -> None:
     object.__dict__["__class__"].__set__(self, cls)
 
 
+@functools.cache
+def _metaclass(meta: type) -> type:
+    """Of the classes made here: `type(m).count = 1` is set on the original's class."""
+    def forward(self: type, name: str) -> type | None:
+        trait = meta.__getattribute__(self, "__dict__").get(_TRAIT)
+        return None if trait is None or name.startswith(("__", "_abc_")) else trait.cls
+
+    def __setattr__(self, name, value):
+        cls = forward(self, name)
+        meta.__setattr__(self, name, value) if cls is None else setattr(cls, name, value)
+
+    def __delattr__(self, name):
+        cls = forward(self, name)
+        meta.__delattr__(self, name) if cls is None else delattr(cls, name)
+    return type(meta)(meta.__name__, (meta,), {"__setattr__": __setattr__, "__delattr__": __delattr__,
+                                               "__module__": meta.__module__, "__qualname__": meta.__qualname__})
+
+
 def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
     """A class below `cls` with its names. A custom `__init_subclass__` does not run: the user made no subclass."""
     members |= {
@@ -84,9 +102,10 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
         "__copy__": lambda self: _copied(self, None),
         "__deepcopy__": _copied,
     }
+    meta = _metaclass(type(cls))
     if isinstance(cls.__init_subclass__, types.BuiltinFunctionType):
-        return types.new_class(cls.__name__, (cls,), {}, lambda ns: ns.update(members))
-    made = types.new_class(cls.__name__, (torch.nn.Module,), {"metaclass": type(cls)}, lambda ns: ns.update(members))
+        return types.new_class(cls.__name__, (cls,), {"metaclass": meta}, lambda ns: ns.update(members))
+    made = types.new_class(cls.__name__, (torch.nn.Module,), {"metaclass": meta}, lambda ns: ns.update(members))
     made.__bases__ = (cls,)
     return made
 

@@ -17,6 +17,15 @@ from contextlib import contextmanager
 from .errors import BackendFailed
 from .text import unknown
 
+MODULE_TRAIT = "__bytejit_module__"     # attribute of the class of a compiled module (module.py): what it was made from
+
+
+def seen_as(cls: type) -> type:
+    """The class that the program made; for the class of a compiled module, the original's."""
+    trait = vars(cls).get(MODULE_TRAIT)
+    return cls if trait is None else trait.cls
+
+
 # A name stands for a callable `(gm, example_inputs) -> callable`, or for "module:attribute", imported on first use.
 BACKENDS: dict[str, str | Callable] = {
     "eager": "bytejit.backends:eager",

@@ -578,10 +578,10 @@ class SubModule(_ModuleEntry):
 
 
 def param_name(kind: str, which: str | int) -> str:
-    """Name of an entry's parameter: kind is "local", "stack" or "cell". Names like `.0` become identifiers."""
+    """Name of an entry's parameter: kind is "local", "stack" or "cell". Names like `.0`, `@x` become identifiers."""
     text = str(which)
     if not text.isidentifier() and kind != "stack":
-        text = "dot" + text.lstrip(".")
+        text = "dot" + "".join(c if c.isidentifier() or c.isdigit() else f"_{ord(c):x}_" for c in text.lstrip("."))
     return {"local": "L_", "stack": "S_", "cell": "C_"}[kind] + text
 
 

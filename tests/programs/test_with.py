@@ -165,6 +165,12 @@ def test_no_grad_kernels(x, w):
         return y, w.t(), (x + w).detach()
 
 
+@case(F(4, 4), F(4, 4, grad=True), graphs=1, backend="inductor", tol=(1e-5, 1e-5))
+def test_detach_kernels(x, w):
+    """What requires gradients detached, compiled to kernels: the result shares its memory, and has no gradient"""
+    return w.detach(), (x @ w.detach()).relu()
+
+
 @case(F(4, 4), graphs=1)
 def test_autocast(x):
     """`torch.autocast` on the CPU"""
