@@ -33,7 +33,6 @@ class State:
 
 @contextlib.contextmanager
 def scaled(state, by):
-    old = state.x
     state.x = state.x * by
     try:
         yield state
