@@ -46,7 +46,12 @@ class OnGpu(Compiled):
     def tuner(self):
         from .kernels.disk import json_cache
         from .kernels.tune_gpu import GpuTuner
-        return GpuTuner(json_cache("choices", self.options.cache_path), self.index)
+        made = GpuTuner(json_cache("choices", self.options.cache_path), self.index)
+        if self.options.tune:
+            from .kernels import matmul_triton
+            matmul_triton.register()
+            made.products = matmul_triton
+        return made
 
     def own_products(self) -> None:
         """None here: matrix products are cuBLAS's."""

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from ..spec import Spec, contiguous_stride
+from .linears_triton import fuse_products
 from .optable import table
 from .rewrite import GPU_FLOATS, VIEWS, aten, call_before, is_static, replace, spec_of
 
@@ -36,7 +37,10 @@ class Linear:
 
 
 def choose_gpu_linears(graph: fx.Graph, tune: Any) -> None:
-    """Replace each linear whose bias costs less elsewhere. Changes `graph`."""
+    """Replace each linear whose bias costs less elsewhere, or that a kernel of our own does faster (max-autotune: `tune` has
+    `products`). Changes `graph`."""
+    if getattr(tune, "products", None) is not None:
+        fuse_products(graph, tune, _fuses)
     for node in list(graph.nodes):
         found = match(node)
         if found is not None and (name := _time(found, tune)) != "plain":

@@ -14,7 +14,10 @@ COPIES = 32          # of such an operand, at most
 
 
 class GpuTuner(Tuner):
-    """A `Tuner` for one GPU. Choices are kept by the GPU's name and the versions of torch and cuDNN."""
+    """A `Tuner` for one GPU. Choices are kept by the GPU's name and the versions of torch and cuDNN. products: what our own
+    matrix products are made by (`matmul_triton`), under max-autotune."""
+
+    products = None
 
     def __init__(self, store: Store | None, device: int, enabled: bool = True) -> None:
         super().__init__(store, enabled, threads=1)

@@ -1,0 +1,11 @@
+"""Row of the matrix product of our own on a GPU (`kernels/matmul_triton.py`): a library call, put in by `linears_triton.py`."""
+from __future__ import annotations
+
+import torch
+
+from bytejit.codegen.optable import op
+
+NAMESPACE = torch.library.Library("bytejit", "FRAGMENT")
+NAMESPACE.define("gpu_linear(Tensor x, Tensor w, Tensor? b, Tensor? other, str post, int[] way) -> Tensor")
+
+op("gpu_linear", "bytejit.gpu_linear.default", kind="extern")
