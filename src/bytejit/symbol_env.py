@@ -12,12 +12,14 @@ from typing import Any
 import sympy
 import torch
 
+from . import symbol_float as sf
 from . import symbol_math as sm
 from .symbol_node import Condition, Node
 
 __all__ = ["Condition", "Env", "Node", "condition"]
 INF = math.inf
 LARGEST = 2**48           # no size is larger
+_FOR_POSITIVES = tuple(sf.MATH[name, 1] for name in ("log", "log2", "log10", "log1p"))
 _SIGNS = {"ge0": "<=", "eq0": "==", "ne0": "!="}
 
 
@@ -53,6 +55,13 @@ class Env:
         self.given[s] = self.ranges[s] = (
             -INF if low is None else low, (LARGEST if low is not None else INF) if high is None else high)
         return torch.SymInt(Node(self, s, int))
+
+    def float_symbol(self, name: str, hint: float) -> torch.SymFloat:
+        """A new symbol that stands for any float, nan and infinities too."""
+        s = sympy.Symbol(name)
+        self.hints[s] = hint
+        self.given[s] = self.ranges[s] = (-INF, INF)
+        return torch.SymFloat(Node(self, s, float))
 
     def save(self) -> tuple:
         """What has been learnt up to now, for `restore`."""
@@ -247,13 +256,37 @@ class Env:
         e = self.simplified(e)
         if not isinstance(e, sympy.Basic):
             return e
+        if e.is_Symbol and not e.is_integer:
+            self._fix_float(e)
+            return self.hints[e]
         found = self.value(e)
-        if isinstance(found, float):
+        if sm.is_float(e) or sm.float_symbols(e):
             for s in sorted(e.free_symbols, key=str):
                 self.equal_hint(s)
         else:
             self.ask("eq0", sympy.expand(e - found))
         return found
+
+    def _fix_float(self, s: Any) -> None:
+        """Make a float symbol the very float that it is now."""
+        at = self.hints[s]
+        self.record_as_is(Condition("!=", s, s) if at != at else Condition("==", s, at))
+        if at == 0:
+            self.record_as_is(Condition("==", sf.MATH["copysign", 2](sf.number(1.0), s), math.copysign(1.0, at)))
+        self.replacements[s] = sf.number(at)
+        self.fixed += 1
+        self._latest += 1
+        self.version = self._latest
+
+    def is_total(self, e: Any) -> bool:
+        """Whether a float function surely has a value: divisors that are never 0, roots and logarithms of what is never 0."""
+        low, high = self.range(e.args[0])
+        if isinstance(e, sf.TrueDiv):
+            below = e.args[1]
+            return bool(below.is_Float and below != 0 or below.is_integer and self.decide("eq0", below) is False)
+        if isinstance(e, sf.FloatPow):
+            return bool(e.args[1].is_number) and 1 <= low and high <= LARGEST and abs(sm.value(e.args[1], {})) <= 16
+        return low > 0 and type(e) in _FOR_POSITIVES or low >= 0 and isinstance(e, sf.FloatSqrt)
 
     @property
     def conditions(self) -> list[tuple[Condition, Any]]:

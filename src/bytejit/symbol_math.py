@@ -7,6 +7,8 @@ from typing import Any
 
 import sympy
 
+from .symbol_float import ODD, FloatFunction, FloatMul, FloatSqrt, Odd, ToFloat, TrueDiv, text_of
+
 INF = math.inf
 
 
@@ -79,48 +81,6 @@ class Least(sympy.Function):
         return sympy.Integer(min(int(a), int(b))) if a.is_Integer and b.is_Integer else None
 
 
-class FloatAdd(sympy.Function):
-    """a + b of floats, as the machine adds."""
-
-    nargs = 2
-
-
-class FloatSub(sympy.Function):
-    """a - b of floats."""
-
-    nargs = 2
-
-
-class FloatMul(sympy.Function):
-    """a * b of floats."""
-
-    nargs = 2
-
-
-class TrueDiv(sympy.Function):
-    """a / b: a float, of ints or floats."""
-
-    nargs = 2
-
-
-class FloatPow(sympy.Function):
-    """a ** b: a float."""
-
-    nargs = 2
-
-
-class FloatSqrt(sympy.Function):
-    """math.sqrt(a): a float."""
-
-    nargs = 1
-
-
-class ToFloat(sympy.Function):
-    """float(a) of an integer."""
-
-    nargs = 1
-
-
 class Floor(sympy.Function):
     """math.floor(a) of a float: an integer."""
 
@@ -167,12 +127,14 @@ def _common_factor(a: Any, b: Any) -> Any:
     return common if common.is_Integer and common > 1 else sympy.S.One
 
 
-FLOATS = (FloatAdd, FloatSub, FloatMul, TrueDiv, FloatPow, FloatSqrt, ToFloat)
-
-
 def is_float(e: Any) -> bool:
     """Whether an expression is a float's."""
-    return isinstance(e, (float, *FLOATS))
+    return isinstance(e, (float, FloatFunction, Odd, sympy.Float)) or isinstance(e, sympy.Symbol) and not e.is_integer
+
+
+def float_symbols(e: Any) -> list:
+    """The symbols in an expression that stand for floats, sorted."""
+    return sorted((s for s in e.free_symbols if not s.is_integer), key=str)
 
 
 def plain(e: Any) -> Any:
@@ -182,6 +144,8 @@ def plain(e: Any) -> Any:
             return int(e)
         if e.is_Float:
             return float(e)
+        if isinstance(e, Odd):
+            return ODD[int(e.args[0])][0]
     return e
 
 
@@ -210,14 +174,12 @@ def text(e: Any) -> str:
 
 def _text(e: Any) -> tuple[str, int]:
     """Text and how tightly its outermost operator binds."""
+    e = plain(e)
     if isinstance(e, (int, float)):
-        return (repr(e), _ATOM) if e >= 0 else (repr(e), _SUM)
+        words = text_of(e) if isinstance(e, float) else repr(e)
+        return words, _SUM if words[0] == "-" else _ATOM
     if e.is_Symbol:
         return e.name, _ATOM
-    if e.is_Integer:
-        return str(int(e)), _ATOM if e >= 0 else _SUM
-    if e.is_Float:
-        return repr(float(e)), _ATOM if e >= 0 else _SUM
     numerator, denominator = e.as_numer_denom() if e.is_Rational or e.is_Mul or e.is_Add or e.is_Pow else (e, 1)
     if denominator != 1:
         return f"{_in(numerator, _PRODUCT)}//{_in(denominator, _ATOM)}", _PRODUCT
@@ -227,6 +189,9 @@ def _text(e: Any) -> tuple[str, int]:
         return "*".join(_in(f, _ATOM) for f in e.as_ordered_factors()), _PRODUCT
     if e.is_Pow:
         return f"{_in(e.base, _ATOM)}**{_in(e.exp, _ATOM)}", _PRODUCT
+    if isinstance(e, FloatFunction):
+        infix = e.form[0] == "("
+        return e.form.format(*(_in(a, _ATOM) if infix else text(a) for a in e.args)), _ATOM
     return _TEXTS[type(e)](*e.args)
 
 
@@ -249,23 +214,16 @@ def _call(name: str) -> Callable:
     return lambda *args: (f"{name}({', '.join(map(text, args))})", _ATOM)
 
 
-def _infix(sign: str) -> Callable:
-    return lambda a, b: (f"({_in(a, _ATOM)}{sign}{_in(b, _ATOM)})", _ATOM)
-
-
 _TEXTS: dict[type, Callable] = {
     FloorDiv: lambda a, b: (f"{_in(a, _ATOM)}//{_in(b, _ATOM)}", _PRODUCT),
     Mod: lambda a, b: (f"{_in(a, _ATOM)}%{_in(b, _ATOM)}", _PRODUCT),
     Most: _call("max"), Least: _call("min"),
-    FloatAdd: _infix(" + "), FloatSub: _infix(" - "), FloatMul: _infix("*"), TrueDiv: _infix("/"), FloatPow: _infix("**"),
-    FloatSqrt: _call("math.sqrt"), ToFloat: _call("float"),
     Floor: _call("math.floor"), Ceil: _call("math.ceil"), Trunc: _call("int"),
 }
 
 _VALUES: dict[type, Callable] = {
     FloorDiv: lambda a, b: a // b, Mod: lambda a, b: a % b, Most: max, Least: min,
-    FloatAdd: lambda a, b: a + b, FloatSub: lambda a, b: a - b, FloatMul: lambda a, b: a * b, TrueDiv: lambda a, b: a / b,
-    FloatPow: lambda a, b: a ** b, FloatSqrt: math.sqrt, ToFloat: float, Floor: math.floor, Ceil: math.ceil, Trunc: int,
+    Floor: math.floor, Ceil: math.ceil, Trunc: int,
 }
 
 
@@ -277,8 +235,10 @@ def value(e: Any, values: dict) -> Any:
         return values[e]
     if e.is_Integer:
         return int(e)
-    if e.is_Float:
-        return float(e)
+    if not e.free_symbols and not isinstance(plain(e), sympy.Basic):
+        return plain(e)
+    if isinstance(e, FloatFunction):
+        return e.real(*(value(a, values) for a in e.args))
     if e.is_Add or e.is_Mul or e.is_Rational:
         numerator, denominator = e.as_numer_denom()
         if denominator != 1:
@@ -325,6 +285,8 @@ def bounds(e: Any, of: Callable[[Any], tuple[float, float]]) -> tuple[float, flo
         return _product(*parts)
     if isinstance(e, ToFloat):
         return parts[0]
+    if isinstance(e, FloatSqrt) and parts[0][0] >= 0:
+        return tuple(math.sqrt(p) if math.isfinite(p) else p for p in parts[0])
     if isinstance(e, (Floor, Ceil, Trunc)):
         near = {Floor: math.floor, Ceil: math.ceil, Trunc: math.trunc}[type(e)]
         return tuple(near(p) if math.isfinite(p) else p for p in parts[0])

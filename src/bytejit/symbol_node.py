@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
+import torch
 
+from . import symbol_float as sf
 from . import symbol_math as sm
+from .symbol_layout import channels_last, dense, in_order
+from .symbols import NotReal
 
 if TYPE_CHECKING:
     from .symbol_env import Env
@@ -17,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`left op right`, where op is one of <= < == !=. Both sides are ints, floats or expressions over symbols."""
+    """`left op right`, where op is one of <= < == !=. Both sides are ints, floats or expressions over symbols. Where a side
+    may be nan: `not <=` and `not <` too; `is` says that `left` can be computed, and of which type (`right`, a class) it is."""
 
     op: str
     left: Any
@@ -25,6 +30,10 @@ class Condition:
 
     def text(self) -> str:
         """Python text."""
+        if self.op == "is":
+            return f"type({sm.text(self.left)}) is {self.right.__name__}"
+        if self.op.startswith("not "):
+            return f"not {sm.text(self.left)} {self.op[4:]} {sm.text(self.right)}"
         return f"{sm.text(self.left)} {self.op} {sm.text(self.right)}"
 
     def symbols(self) -> set:
@@ -35,8 +44,6 @@ class Condition:
         return self.text()
 
 
-_FLOAT_OPERATIONS: dict[str, type] = {
-    "add": sm.FloatAdd, "sub": sm.FloatSub, "mul": sm.FloatMul, "truediv": sm.TrueDiv, "pow": sm.FloatPow}
 _OPERATORS: dict[str, Callable] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "pow": operator.pow,
     "floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min}
@@ -93,7 +100,7 @@ class Node:
             return self.e
         if isinstance(self.e, Condition):
             truth = self._relation_at_hint()
-            self.env.record_as_is(self.e if truth else _NEGATED[self.e.op](self.e.left, self.e.right))
+            self.env.record_as_is(self.e if truth else negated(self.e))
             return truth
         return self.env.ask(*self.e)
 
@@ -178,7 +185,7 @@ class Node:
         return float(self.env.equal_hint(self.value))
 
     def bool_(self) -> bool:
-        return self.truth() if self.kind is bool else self.ne(self.wrap_int(0)).truth()
+        return self.truth() if self.kind is bool else self.ne(self.make(self.kind(0))).truth()
 
     def guard_int(self, file: str = "", line: int = 0) -> int:
         return self.int_()
@@ -218,11 +225,26 @@ class Node:
             result = _OPERATORS[name](a, b)
             return self.make(result, type(result))
         if name == "truediv" or float in (self.kind, other.kind):
-            if name not in _FLOAT_OPERATIONS:
-                result = _OPERATORS[name](self.env.equal_hint(a), other.env.equal_hint(b))
-                return self.make(result, type(result))
-            return self.make(_FLOAT_OPERATIONS[name](sympy.sympify(a), sympy.sympify(b), evaluate=False), float)
+            return self._of_floats(sf.INFIX[name], self, other)
         return self.make(self.env.compute(name, a, b), int)
+
+    def _of_floats(self, function: type, *nodes: Node) -> Node:
+        """A float function of nodes. Raises: what Python raises at the values at hand, which become constants then; NotReal."""
+        values = [n.value for n in nodes]
+        try:
+            at_hand = function.real(*(self.env.value(v) for v in values))
+        except (ArithmeticError, ValueError):
+            for v in values:
+                self.env.equal_hint(v)
+            raise
+        if type(at_hand) is not float:
+            raise NotReal
+        if not any(isinstance(v, sympy.Basic) for v in values):
+            return self.make(at_hand, float)
+        made = function(*map(sf.number, values), evaluate=False)
+        if function.partial and not self.env.is_total(made):
+            self.env.record_as_is(Condition("is", made, float))
+        return self.make(made, float)
 
     def add(self, other: Node) -> Node:
         return self._binary("add", other)
@@ -246,7 +268,7 @@ class Node:
     int_truediv = float_truediv = truediv
 
     def _divided(self, name: str, other: Node) -> Node:
-        if other.kind is int and other.eq(other.wrap_int(0)).truth():
+        if float not in (self.kind, other.kind) and other.eq(other.wrap_int(0)).truth():
             raise ZeroDivisionError("division by zero" if name == "truediv" else "integer division or modulo by zero")
         return self._binary(name, other)
 
@@ -269,6 +291,8 @@ class Node:
         return self
 
     def abs(self) -> Node:
+        if self.kind is float:
+            return self._of_floats(sf.MATH["fabs", 1], self)
         return self if self.ge(self.wrap_int(0)).truth() else self.neg()
 
     def sym_max(self, other: Node) -> Node:
@@ -281,8 +305,8 @@ class Node:
         if mine is not None:
             return self if mine else other
         if float in (self.kind, other.kind):
-            result = _OPERATORS[name](self.env.equal_hint(self.value), self.env.equal_hint(other.value))
-            return self.make(result, float)
+            first = other.gt(self) if name == "max" else other.lt(self)
+            return (other if first.truth() else self).sym_float()
         return self._binary(name, other)
 
     def sym_sum(self, others: list[Node]) -> Node:
@@ -315,17 +339,30 @@ class Node:
         if self.kind is float:
             return self
         e = self.value
-        return self.make(sm.ToFloat(e, evaluate=False) if isinstance(e, sympy.Basic) else float(e), float)
+        return self.make(sf.ToFloat(e, evaluate=False) if isinstance(e, sympy.Basic) else float(e), float)
 
     def _whole(self, function: type, real: Callable) -> Node:
         e = self.value
         if self.kind is int:
             return self
-        return self.make(function(e, evaluate=False) if isinstance(e, sympy.Basic) else real(e), int)
+        if not isinstance(e, sympy.Basic):
+            return self.make(real(e), int)
+        try:
+            real(self.env.value(e))
+        except (ArithmeticError, ValueError):       # an infinity, nan
+            self.env.equal_hint(e)
+            raise
+        made = function(e, evaluate=False)
+        if sm.float_symbols(e):
+            self.env.record_as_is(Condition("is", made, int))
+        return self.make(made, int)
 
     def sqrt(self) -> Node:
-        e = self.value
-        return self.make(sm.FloatSqrt(e, evaluate=False) if isinstance(e, sympy.Basic) else math.sqrt(e), float)
+        return self.of_math("sqrt")
+
+    def of_math(self, name: str, *others: Node) -> Node:
+        """math.name(self, *others)."""
+        return self._of_floats(sf.MATH[name, 1 + len(others)], self, *others)
 
     def floor(self) -> Node:
         return self._whole(sm.Floor, math.floor)
@@ -344,13 +381,11 @@ class Node:
         return self.wrap_bool(True if self.kind is int else self.float_().is_integer())
 
     def __getattr__(self, name: str) -> Any:
-        """math functions of floats (sym_sqrt, sym_cos...): of the constant that it was."""
-        function = getattr(math, name.removeprefix("sym_"), None) if name.startswith("sym_") else None
-        if function is None:
+        """math functions of floats as torch names them: sym_sqrt, sym_cos..."""
+        plain = name.removeprefix("sym_")
+        if plain == name or (plain, 1) not in sf.MATH:
             raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
-        if name == "sym_sqrt":
-            return self.sqrt
-        return lambda: self.wrap_float(function(self.env.equal_hint(self.value)))
+        return lambda: self.of_math(plain)
 
     # ---- comparison
     def _compare(self, name: str, other: Node) -> Node:
@@ -412,70 +447,55 @@ class Node:
 
     # ---- what torch's TensorImpl asks of a symbolic shape: sizes and strides are lists of nodes
     def is_contiguous(self, sizes: list, strides: list) -> Node:
-        return self.wrap_bool(_in_order(self, sizes, strides, range(len(sizes) - 1, -1, -1)))
+        return self.wrap_bool(in_order(self, sizes, strides, range(len(sizes) - 1, -1, -1)))
 
     def is_channels_last_contiguous_2d(self, sizes: list, strides: list) -> Node:
-        return self.wrap_bool(len(sizes) == 4 and _in_order(self, sizes, strides, (1, 3, 2, 0)))
+        return self.wrap_bool(len(sizes) == 4 and in_order(self, sizes, strides, (1, 3, 2, 0)))
 
     def is_channels_last_contiguous_3d(self, sizes: list, strides: list) -> Node:
-        return self.wrap_bool(len(sizes) == 5 and _in_order(self, sizes, strides, (1, 4, 3, 2, 0)))
+        return self.wrap_bool(len(sizes) == 5 and in_order(self, sizes, strides, (1, 4, 3, 2, 0)))
 
     def is_channels_last_strides_2d(self, sizes: list, strides: list) -> Node:
-        return self.wrap_bool(len(sizes) == 4 and _channels_last(sizes, strides, (1, 3, 2, 0)))
+        return self.wrap_bool(len(sizes) == 4 and channels_last(sizes, strides, (1, 3, 2, 0)))
 
     def is_channels_last_strides_3d(self, sizes: list, strides: list) -> Node:
-        return self.wrap_bool(len(sizes) == 5 and _channels_last(sizes, strides, (1, 4, 3, 2, 0)))
+        return self.wrap_bool(len(sizes) == 5 and channels_last(sizes, strides, (1, 4, 3, 2, 0)))
 
-    def is_non_overlapping_and_dense(self, sizes: list, strides: list) -> Node:
-        return self.wrap_bool(_dense(self, sizes, strides))
+    def is_non_overlapping_anddense(self, sizes: list, strides: list) -> Node:
+        return self.wrap_bool(dense(self, sizes, strides))
 
     def is_non_overlapping_and_dense_indicator(self, sizes: list, strides: list) -> Node:
-        return self.wrap_int(int(_dense(self, sizes, strides)))
+        return self.wrap_int(int(dense(self, sizes, strides)))
 
 
-_NEGATED: dict[str, Callable] = {      # sizes make no nan
-    "<=": lambda a, b: Condition("<", b, a), "<": lambda a, b: Condition("<=", b, a),
-    "==": lambda a, b: Condition("!=", a, b), "!=": lambda a, b: Condition("==", a, b)}
 _RELATIONS = {"<=": operator.le, "<": operator.lt, "==": operator.eq, "!=": operator.ne}
+_NOT = {"==": "!=", "!=": "==", "<": "not <", "<=": "not <="}
 
 
-def _is(node: Node, n: int) -> bool:
-    return node.eq(node.wrap_int(n)).truth()
+def negated(c: Condition) -> Condition:
+    """What holds where the condition does not. Only floats from outside can be nan."""
+    if c.op in ("<", "<=") and not any(sm.float_symbols(e) for e in (c.left, c.right) if isinstance(e, sympy.Basic)):
+        return Condition("<=" if c.op == "<" else "<", c.right, c.left)
+    return Condition(_NOT[c.op], c.left, c.right)
 
 
-def _in_order(one: Node, sizes: list, strides: list, order: Any) -> bool:
-    """Whether memory is dense with the dims in this order, fastest first. Sizes 1 do not count."""
-    step = one.wrap_int(1)
-    for d in order:
-        if sizes[d].value == 1:
-            continue
-        # in this order: whether a symbol is 1 is asked only where it matters
-        if not strides[d].eq(step).truth() and not _is(sizes[d], 1):
-            return any(_is(s, 0) for s in sizes)
-        step = step.mul(sizes[d])
-    return True
+_NAMED = "add sub mul truediv floordiv mod pow neg pos abs eq ne lt le gt ge"
+_BY_OPERATOR: dict[Callable, str] = {getattr(operator, name): name for name in _NAMED.split()} | {
+    math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc", abs: "abs"}
 
 
-def _channels_last(sizes: list, strides: list, order: Any) -> bool:
-    """torch's question whether strides look like channels last, whatever their density."""
-    if _is(strides[1], 0):
-        return False
-    least = sizes[0].wrap_int(0)
-    for d in order:
-        if _is(sizes[d], 0) or strides[d].lt(least).truth():
-            return False
-        if d == 0 and (least.value == strides[1].value):
-            return False
-        least = strides[d] if _is(sizes[d], 1) else strides[d].mul(sizes[d])
-    return True
-
-
-def _dense(one: Node, sizes: list, strides: list) -> bool:
-    """Whether some order of the dims makes it contiguous. The order is the hints'."""
-    order = sorted((d for d in range(len(sizes)) if not _is(sizes[d], 1)), key=lambda d: (strides[d].hint, sizes[d].hint))
-    step = one.wrap_int(1)
-    for d in order:
-        if not strides[d].eq(step).truth():
-            return False
-        step = step.mul(sizes[d])
-    return True
+def apply(function: Callable, args: tuple) -> Any:
+    """A function of the operator or math module on numbers of which one is a symbolic float, as Python computes it (torch's own
+    operators of SymFloat round otherwise, and ask things). None where it is none that is known here. Raises: NotReal, and what
+    Python raises."""
+    env = next(a.node.env for a in args if isinstance(a, (torch.SymInt, torch.SymFloat)))
+    nodes = [a.node if isinstance(a, (torch.SymInt, torch.SymFloat)) else Node(env, a, float if type(a) is float else int)
+             for a in args]
+    name = _BY_OPERATOR.get(function)
+    if name is not None:
+        made = getattr(nodes[0], name)(*nodes[1:])
+    elif (getattr(function, "__name__", ""), len(args)) in sf.MATH and getattr(math, function.__name__, None) is function:
+        made = nodes[0].of_math(function.__name__, *nodes[1:])
+    else:
+        return None
+    return {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}[made.kind](made)

@@ -58,10 +58,14 @@ def same(a: Any, b: Any) -> bool:
 def text(expression: Any) -> str:
     """Python text of an expression, with operators only: `s0*(s1//2) + 3`. Of a SymInt: of its expression."""
     expression = expr(expression)
-    if isinstance(expression, (int, float)):
+    if isinstance(expression, int):
         return repr(expression)
     from . import symbol_math
     return symbol_math.text(expression)
+
+
+class NotReal(Exception):
+    """An operation on symbolic floats that answers no float at the values at hand: it is made of constants instead."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from bytejit.codegen.emit_common import symbol_atoms, symbols_in
 from bytejit.codegen.emit_cpp import CppSource, Run
 from bytejit.codegen.loops import DTYPES, Buffer, Call, ExternCall, Plan, View
 from bytejit.codegen.ops_extern import resolve
-from bytejit.codegen.sizes import Real, SizeText
+from bytejit.codegen.sizes import Real, SizeText, bits_of
 from bytejit.errors import Bug
 
 FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of range in self")}
@@ -165,9 +165,15 @@ class CallPrinter:
     def size(self, x: Any) -> str:
         """A size or offset, or a symbolic float, as Python text."""
         text = self.sizes(x)
+        self._bind_math(text)
+        return text
+
+    def _bind_math(self, text: str) -> None:
+        """Give the function what the text of a number reads."""
         if "math." in text:
             self.bind("math", math)
-        return text
+        if "bits_of(" in text:
+            self.bind("bits_of", bits_of)
 
     def _atom(self, a: ix.Atom) -> str:
         return self.sizes.atom(a)
@@ -181,8 +187,7 @@ class CallPrinter:
             value = self.sizes.words(text) if text else self.fetched[name]
             self.symbols[name] = f"size_{name}"
             self.head.append(f"size_{name} = {value}")
-            if "math." in value:
-                self.bind("math", math)
+            self._bind_math(value)
         return self.symbols[name]
 
     def dims(self, sizes: Sequence[Any]) -> str:
@@ -311,13 +316,16 @@ class CallPrinter:
         self.lines.append(f"{left} = {call}" if results else call)
         for name in e.outs:
             if name is not None:
-                self._check(self.text[name], self.plan.buffers[name], e.target)
+                self._check(self.text[name], self.plan.buffers[name], e)
 
-    def _check(self, text: str, b: Buffer, target: str) -> None:
-        """A line of the checking twin: the result has the strides that kernels go by."""
+    def _check(self, text: str, b: Buffer, e: Extern) -> None:
+        """A line of the checking twin: the result has the strides that kernels go by, and lies in no temp's memory."""
         if b.dtype in DTYPES:
             self.bind("fit", self.fits.fit)
-            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {target!r})"))
+            given = [v.buffer for a in (*e.args, *(v for _, v in e.kwargs)) for v in (a if isinstance(a, tuple) else (a,))
+                     if isinstance(v, View)]
+            temps = "".join(f"{self.tensor(n)}, " for n in dict.fromkeys(given) if self.plan.buffers[n].kind == "temp")
+            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {e.target!r}, ({temps}))"))
 
     def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
         """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""
@@ -407,7 +415,8 @@ class CallPrinter:
     def _function(self, result: str) -> CallSource:
         checks = any(type(line) is Check for line in self.lines)
         given = [f"p{i}" for i in range(self.given)]
-        key = f"({''.join(f'{v}, ' for v in dict.fromkeys(v for v in self.symbols.values() if v))})" if checks else ""
+        held = dict.fromkeys(v for s, v in self.symbols.items() if v and s[0] not in "fr")     # sizes: floats decide no strides
+        key = f"({''.join(f'{v}, ' for v in held)})" if checks else ""
         if checks:
             self.bind("learn", self.fits.learn)
             self.lines.append(Check(f"learn({key})"))

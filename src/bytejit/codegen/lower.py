@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen import index as ix
-from bytejit.codegen.index import Index, Val, var
+from bytejit.codegen.index import Index, Sym, Val, var
 from bytejit.codegen.loops import (
     DTYPES,
     NARROW,
@@ -73,7 +73,8 @@ class Lowering:
         self.steps: list[Kernel | Extern] = []
         self.sizes: dict[str, Any] = {}          # of every axis made
         self.inputs: list[str | None] = []
-        self.symbols: dict[str, int] = {}        # size symbol -> the input that is its value
+        self.symbols: dict[str, int] = {}        # symbol -> the input that is its value
+        self.reals: dict[str, Sym] = {}          # text of a symbolic float -> the symbol that is its bits
         self.counts: dict[str, int] = {}
         self.where: Any = None
         self.node: Any = None
@@ -170,9 +171,10 @@ class Lowering:
         return self.cons.const(value, dtype)
 
     def real(self, value: Real) -> Expr:
-        """A symbolic float, computed in f64 as Python does."""
-        args = [self.const(a, "f64") for a in value.args]
-        return args[0] if value.op == "float" else self.op(value.op, *args)
+        """A symbolic float: its bits are a symbol, which Python computes at the call."""
+        if value.text not in self.reals:
+            self.reals[value.text] = Sym(f"r{len(self.reals)}", 0, -ix.inf, f"bits_of({value.text})")
+        return self.op("real_of_bits", self.cons.index(ix.index(self.reals[value.text]), self.where), dtype="f64")
 
     def cast(self, e: Expr, dtype: str) -> Expr:
         """e as dtype: nothing, a constant, or `to`."""
@@ -396,6 +398,8 @@ def _placeholder(ctx: Lowering, node: Any) -> Value | Index | None:
     spec = node.meta.get("spec")
     if not isinstance(spec, Spec):
         ctx.inputs.append(None)
+        if isinstance(spec, Real) and spec.symbol:
+            ctx.symbols[spec.symbol] = len(ctx.inputs) - 1
         for name, symbol in ix.symbols(spec).items():
             if spec == ix.index(symbol):
                 ctx.symbols[name] = len(ctx.inputs) - 1

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from bytejit import inference
+from bytejit import inference, symbols
 from bytejit.codegen.aten import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
 from bytejit.codegen.decomps import RULES
 from bytejit.codegen.index import Index
@@ -111,6 +111,8 @@ class _Run:
         return fake
 
     def _step(self, node: torch.fx.Node) -> object:
+        if symbols.is_symbolic(node.meta.get("val")):
+            return node.meta["val"]             # arithmetic on sizes and floats: what it comes to is known
         if node.op == "get_attr":
             return operator.attrgetter(node.target)(self.gm)
         args = torch.fx.node.map_aggregate(node.args, self._value)

@@ -195,6 +195,9 @@ op("to", cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{
    # to 16 bits by way of f32, as torch; to u8 by way of i64
    triton={"float": "{0}.to({T})", "bf16": "{0}.to(tl.float32).to({T})", "f16": "{0}.to(tl.float32).to({T})",
            "int": "{0}.to({T})", "u8": "{0}.to(tl.int64).to({T})", "bool": "{0} != 0"})
+#: a whole number as the f64 that has its bits: how a float that Python computes at the call reaches a kernel
+op("real_of_bits", cpp="bj::bits<f64>({0})", triton="{0}.to(tl.float64, bitcast=True)", dtypes=frozenset({"i64"}),
+   ref=lambda x: x.view(torch.float64))
 op("narrow", cpp="bj::to<{T}>({0})", triton="{0}.to({T})", dtypes=FLOATS)
 #: (i, size), attr: the error's label: i wrapped into range(size) if negative; out of range sets the error flag and
 #: answers 0

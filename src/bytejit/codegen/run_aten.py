@@ -49,6 +49,8 @@ class _Writer:
         given = len(inputs) - len(self.aten.constants)
         for i, node in enumerate(inputs):
             self.text[node] = f"p{i}" if i < given else self.const(self.aten.constants[i - given])
+            if isinstance(node.meta.get("spec"), Real):
+                self.symbols[node.meta["spec"].symbol] = self.text[node]
             for name, symbol in ix.symbols(node.meta.get("spec")).items():
                 if node.meta["spec"] == ix.index(symbol):
                     self.symbols[name] = self.text[node]

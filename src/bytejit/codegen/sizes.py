@@ -6,6 +6,7 @@ of its own, computed from the others at the call. A symbolic float is a `Real`.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +22,35 @@ from bytejit.symbols import same
 
 @dataclass(frozen=True)
 class Real:
-    """A float that is known at the call only. op: add, sub, mul, div, pow or float, of `args` (Reals, indices, numbers); text:
-    the same as Python text over the names of its symbols; hint: its value when traced."""
-    op: str
-    args: tuple
+    """A float that is known at the call only. text: Python text over the names of its symbols; hint: its value when traced.
+
+    It is computed by Python at the call, in Python's own order and rounding; a kernel is passed its bits (`bits_of`).
+    """
     text: str
     hint: float
 
     def __repr__(self) -> str:
         return self.text
 
+    def _unknown(self, *_: Any) -> Any:
+        """A choice that hangs on the value: what asks is left to a library call. Raises: Undecided."""
+        raise ix.Undecided(f"{self.text} is known only at the call")
 
-_REALS = {"FloatAdd": "add", "FloatSub": "sub", "FloatMul": "mul", "TrueDiv": "div", "FloatPow": "pow", "ToFloat": "float"}
+    __abs__ = __neg__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
+    __pow__ = __rpow__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = _unknown
+
+    @property
+    def symbol(self) -> str:
+        """The name of the input that it is; "" for one that is computed."""
+        return self.text if self.text.isidentifier() else ""
+
+
+def bits_of(x: float) -> int:
+    """The bits of a float as a whole number of 64 bits."""
+    return _WHOLE.unpack(_DOUBLE.pack(x))[0]
+
+
+_DOUBLE, _WHOLE = struct.Struct("<d"), struct.Struct("<q")
 
 
 class Sizes:
@@ -105,13 +123,7 @@ class Sizes:
 
     def real(self, e: Any, env: Any) -> Any:
         """A float expression as a Real."""
-        if e.is_Float or e.is_Integer:
-            return float(e)
-        op = _REALS.get(type(e).__name__)
-        args = [self.real(a, env) if not _whole(a) else ix.size_of(self.index(a, env)) for a in e.args]
-        if op is None:
-            raise ix.Undecided(f"a float of the kind {type(e).__name__} is known only at the call")
-        return Real(op, tuple(args), symbols.text(e), float(env.value(e)))
+        return float(e) if e.is_Float or e.is_Integer else Real(symbols.text(e), float(env.value(e)))
 
 
 def _whole(e: Any) -> bool:
@@ -157,8 +169,8 @@ class SizeText:
         return f"({x} {'//' if type(a) is ix.Div else '%'} {d})"
 
     def words(self, text: str) -> str:
-        """Text over symbols s0, s1, ... with their locals."""
-        return "(" + re.sub(r"\bs\d+\b", lambda m: self.name(m[0]), text) + ")"
+        """Text over symbols (s0, s1, ...; f0, f1, ... of floats) with their locals."""
+        return "(" + re.sub(r"\b[sf]\d+\b", lambda m: self.name(m[0]), text) + ")"
 
     def dims(self, sizes: Iterable[Size]) -> str:
         """A tuple of sizes."""

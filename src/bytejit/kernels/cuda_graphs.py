@@ -110,7 +110,7 @@ def replayed(call: Callable, policy: Policy) -> Callable:
 
 @dataclass
 class Sized:
-    """What is known for one combination of the integer inputs."""
+    """What is known for one combination of the inputs that are numbers."""
     calls: int = 0
     recordings: list[Recording] = field(default_factory=list)
     plain: float = float("inf")            # seconds of the fastest timed call
@@ -151,7 +151,7 @@ class Replayer:
 
     def choose(self, inputs: Sequence) -> Any:
         """A plain call, a timed one, or a replay."""
-        key = tuple(x for x in inputs if type(x) is int)
+        key = tuple(x if type(x) is int else x.hex() for x in inputs if type(x) in (int, float))
         state = self.sized.get(key)
         if state is None:
             if len(self.sized) >= SHAPES:

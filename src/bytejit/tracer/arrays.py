@@ -14,7 +14,7 @@ import torch
 from .calls import HANDLERS, describe
 from .containers import NotConstant, to_python
 from .signals import Break
-from .values import ArrayVar, DictVar, Known, SeqVar, Var
+from .values import ArrayVar, DictVar, Known, SeqVar, SymVar, Var
 
 # functions of numpy that read or write files, set numpy's own state, or call back
 NOT_FOLDED = set(
@@ -97,6 +97,8 @@ def _tensor_of(function, shares: bool):
         if not isinstance(v, ArrayVar):
             if function is torch.from_numpy:
                 raise Break(f"torch.from_numpy of {v!r}")
+            if type(t.real(v)) is SymVar and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
+                return t.call_tensor_op(torch.full, [SeqVar([], tuple), v], kwargs)     # torch.tensor would need its value
             return t.call_tensor_op(function, args, kwargs)
         try:
             dtype = torch.from_numpy(v.array).dtype

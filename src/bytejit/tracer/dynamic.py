@@ -15,7 +15,7 @@ import torch
 from ..fake import DataDependent, Fake, NoFake
 from ..registry import DYNAMIC_DIMS, STATIC_DIMS
 from ..source import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
-from ..symbols import Manner, is_symbolic
+from ..symbols import Manner, NotReal, is_symbolic
 from .guards import Expr, GuardSet, TensorCheck
 from .signals import Specialise
 from .values import Known, SeqVar, SymVar, TensorVar, Var
@@ -34,6 +34,11 @@ class Dynamic:
     changed: frozenset[Source] = frozenset()
     static: frozenset[Source] = frozenset()
 
+    @property
+    def some(self) -> bool:
+        """Whether a number from outside may become a symbol."""
+        return self.at_once or bool(self.changed)
+
     def wants(self, key: Source) -> bool:
         """Whether this size or int becomes a symbol, without a mark of the user."""
         return (self.at_once or key in self.changed) and key not in self.static
@@ -44,11 +49,11 @@ class Feed:
     """A symbol as an input of the graph."""
 
     source: Source
-    value: torch.SymInt
+    value: torch.SymInt | torch.SymFloat
     node: torch.fx.Node
 
     @property
-    def real(self) -> int:
+    def real(self) -> int | float:
         """What it was when traced."""
         return self.value.node.hint
 
@@ -74,16 +79,16 @@ class Symbols:
         self.fake_sizes: dict[Source, tuple[tuple, tuple]] = {}
 
     # ---- making symbols ----------------------------------------------------------------------------------------------
-    def symbol(self, source: Source, real: int, low: int | None = 2, high: int | None = None) -> torch.SymInt:
-        """The symbol of a size or int from outside: a placeholder of the graph."""
+    def symbol(self, source: Source, real: int | float, low: int | None = 2, high: int | None = None) -> Any:
+        """The symbol of a size, an int or a float from outside: a placeholder of the graph."""
         found = self.symbols.get(source)
         if found is not None:
             return found.value
         if self.env is None:
             from ..symbol_env import Env  # sympy comes with it
             self.env = Env(lambda: self.where() if self.frame is not None else None)
-        name = f"s{len(self.symbols)}"
-        value = self.env.symbol(name, real, low, high)
+        name = f"{'f' if type(real) is float else 's'}{len(self.symbols)}"
+        value = self.env.float_symbol(name, real) if type(real) is float else self.env.symbol(name, real, low, high)
         node = self.graph.placeholder(name)
         node.target, node.meta["val"] = node.name, value
         feed = self.symbols[source] = Feed(source, value, node)
@@ -162,11 +167,14 @@ class Symbols:
         sizes = self.checks.get(source)
         return TensorCheck.of(obj, requires_grad, *(sizes or ()))
 
-    def wrap_int(self, obj: int, source: Source) -> Var | None:
-        """A symbol for an int from outside that changes; None where it stays a constant."""
+    def wrap_number(self, obj: int | float, source: Source) -> Var | None:
+        """A symbol for an int or float from outside that changes; None where it stays a constant."""
         d = self.dynamic
         if not (d.at_once and isinstance(source, (Local, StackSlot)) or source in d.changed) or source in d.static:
             return None
+        if type(obj) is float:
+            self.guard("TYPE_IS", source, float)
+            return SymVar(self.symbol(source, obj), source)
         if 0 <= obj < 2 or obj < -2**31 or obj > 2**31:
             return None
         self.guard("TYPE_IS", source, int)
@@ -201,16 +209,28 @@ class Symbols:
         if any(r is None for r in real):
             return None
         try:
-            return self.number(function(*real))
+            return self.number(self.computed(function, real))
         except (ArithmeticError, ValueError, TypeError) as e:
             raise self.raised(e) from None
+
+    def computed(self, function: Callable, numbers: list) -> Any:
+        """function(*numbers), of which some are symbolic. A float is computed as Python does."""
+        if not is_math(function) and not any(isinstance(n, (float, torch.SymFloat)) for n in numbers):
+            return function(*numbers)
+        from ..symbol_node import apply
+        try:
+            found = apply(function, numbers)
+        except NotReal:                     # a complex number: of what the floats are now
+            return function(*(float(n) if isinstance(n, torch.SymFloat) else int(n) if isinstance(n, torch.SymInt) else n
+                              for n in numbers))
+        return function(*numbers) if found is None else found
 
     def symbolic_call(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """A call of a library function that symbols pass through; None where it is none, or no symbol is among the args."""
         if kwargs or not args:
             return None
         try:
-            function = PASSED.get(fn)
+            function = PASSED.get(fn) or (fn if is_math(fn) else None)
         except TypeError:
             return None
         if function is None:
@@ -352,7 +372,7 @@ class Symbols:
     def drop_unused_symbols(self) -> None:
         """Take placeholders out of the graph whose symbol became a constant and that nothing uses."""
         for feed in list(self.symbols.values()):
-            if not feed.node.users and isinstance(self.env.simplified(feed.value.node.e), int):
+            if not feed.node.users and isinstance(self.env.simplified(feed.value.node.e), NUMBERS):
                 self.graph.erase_node(feed.node)
                 self.inputs.remove(feed)
 
@@ -387,13 +407,17 @@ def parts_of(e: Any) -> tuple[Callable, tuple]:
         return operator.add if e.is_Add else operator.mul, (sm.plain(rest), sm.plain(last))
     if e.is_Pow:
         return operator.pow, (sm.plain(e.base), sm.plain(e.exp))
-    return FUNCTIONS_OF[type(e).__name__], tuple(map(sm.plain, e.args))
+    return getattr(e, "real", None) or FUNCTIONS_OF[type(e).__name__], tuple(map(sm.plain, e.args))
 
 
 FUNCTIONS_OF: dict[str, Callable] = {
-    "FloorDiv": operator.floordiv, "Mod": operator.mod, "Most": max, "Least": min, "FloatAdd": operator.add,
-    "FloatSub": operator.sub, "FloatMul": operator.mul, "TrueDiv": operator.truediv, "FloatPow": operator.pow,
-    "FloatSqrt": math.sqrt, "ToFloat": float, "Floor": math.floor, "Ceil": math.ceil, "Trunc": int}
+    "FloorDiv": operator.floordiv, "Mod": operator.mod, "Most": max, "Least": min, "Floor": math.floor, "Ceil": math.ceil,
+    "Trunc": int}
+
+
+def is_math(fn: Any) -> bool:
+    """Whether it is a function of the math module."""
+    return fn is not None and getattr(math, getattr(fn, "__name__", None) or "", None) is fn
 
 
 def _int(x: Any) -> Any:
@@ -412,15 +436,11 @@ def _round(kind: str) -> Callable:
     return function
 
 
-def _sqrt(x: Any) -> Any:
-    return torch.SymFloat(x.node.sqrt()) if is_symbolic(x) else math.sqrt(x)
-
-
 # library functions that symbols pass through
 PASSED: dict[Any, Callable] = {
     int: _int, float: _float, abs: abs, math.floor: _round("floor"), math.ceil: _round("ceil"), math.trunc: _round("trunc"),
     math.prod: math.prod, operator.index: _int, torch.sym_int: _int, torch.sym_float: _float, torch.sym_max: torch.sym_max,
-    torch.sym_min: torch.sym_min, torch.sym_sum: torch.sym_sum, math.sqrt: _sqrt,
+    torch.sym_min: torch.sym_min, torch.sym_sum: torch.sym_sum,
 }
 
 _F = torch.nn.functional

@@ -46,7 +46,7 @@ from bytejit.source import (
 )
 from bytejit.tensor_check import ALIVE, CHECKER
 from bytejit.tracer import guard_batch
-from bytejit.tracer.guards import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE, Guard, GuardSet, TensorCheck
+from bytejit.tracer.guards import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE, Guard, GuardSet, TensorCheck, same
 
 _numbers = itertools.count()
 FEWEST_PASSED_ON = 8       # inputs: fewer are cheaper passed to the graph one by one than as the walk's tuple
@@ -286,14 +286,14 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
 
 
 def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> set[Source]:
-    """The sizes, strides and ints that differ on these arguments from what the entry's guards have: TensorSize,
-    TensorStride, or an int's own source. And those that were symbolic, where a condition on them does not hold."""
+    """The sizes, strides, ints and floats that differ on these arguments from what the entry's guards have: TensorSize,
+    TensorStride, or a number's own source. And those that were symbolic, where a condition on them does not hold."""
     frame = dict(zip(params, args))
     found: set[Source] = set()
     for guard in rows:
         if guard.kind == "EXPR" and not _holds(guard, frame):
             found.update(source for _, source in guard.value.names)
-        if guard.kind != TENSOR and (guard.kind != EQUALS or not _has_int(guard.value)):
+        if guard.kind != TENSOR and (guard.kind != EQUALS or not _has_number(guard.value)):
             continue
         at = Printer()
         try:
@@ -301,7 +301,7 @@ def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> set[Sour
         except Exception:       # not there any more: nothing is known of its size
             continue
         if guard.kind == EQUALS:
-            found |= _changed_ints(guard, value)
+            found |= _changed_numbers(guard, value)
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() == len(guard.value.shape):
             found |= _changed_dims(guard.source, guard.value, value)
     return found
@@ -316,16 +316,16 @@ def _holds(guard: Guard, frame: dict[str, Any]) -> bool:
         return True
 
 
-def _has_int(value: Any) -> bool:
-    return type(value) is int or isinstance(value, tuple) and any(type(v) is int for v in value)
+def _has_number(value: Any) -> bool:
+    return type(value) in (int, float) or isinstance(value, tuple) and any(type(v) in (int, float) for v in value)
 
 
-def _changed_ints(guard: Guard, value: Any) -> set[Source]:
-    if type(value) is int and type(guard.value) is int:
-        return {guard.source} if value != guard.value else set()
+def _changed_numbers(guard: Guard, value: Any) -> set[Source]:
+    if type(value) in (int, float) and type(guard.value) is type(value):
+        return {guard.source} if not same(value, guard.value) else set()
     if type(value) is type(guard.value) and isinstance(value, tuple) and len(value) == len(guard.value):
         return {TupleItem(guard.source, i) for i, (a, b) in enumerate(zip(value, guard.value))
-                if type(a) is int and type(b) is int and a != b}
+                if type(a) in (int, float) and type(b) is type(a) and not same(a, b)}
     return set()
 
 

@@ -120,7 +120,7 @@ class Wrapping:
             if guard:
                 self.guard("ID_IS", source, obj)
         elif guard:
-            if type(obj) is int and (symbol := self.wrap_int(obj, source)) is not None:
+            if type(obj) in (int, float) and (symbol := self.wrap_number(obj, source)) is not None:
                 return symbol
             if isinstance(obj, tuple) and any(TupleItem(source, i) in self.dynamic.changed for i in range(len(obj))):
                 self.guard("TYPE_IS", source, type(obj))
