@@ -9,7 +9,7 @@ from .codegen.aten import Out
 from .codegen.emit_call import emit_call
 from .codegen.emit_cpp import emit_cpp
 from .codegen.loops import Plan, Target
-from .kernels import conv, gemm
+from .kernels import attention, conv, gemm
 from .kernels.build_cpp import Built, build
 from .kernels.target import cpu
 from .options import Options
@@ -69,7 +69,7 @@ def compile_plan(plan: Plan, target: Target, options: Options, constants: Sequen
     source = emit_cpp(plan, max_units=max(1, min(4, cpu().cores)))
     built = build(source.units, options) if source.units else Built((), 0, 0.0)
     runs = [built.calls[r.unit][r.function] for r in source.runs]
-    made = emit_call(plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT)
+    made = emit_call(plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | attention.BUILT)
     stats = Stats(source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds,
                   built.cached == len(source.units))
     return CompiledGraph(made.make(), "\n".join(source.units), made.text, stats, built.files)

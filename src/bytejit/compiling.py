@@ -90,18 +90,18 @@ class Compiled:
         return Tuner(json_cache("choices", self.options.cache_path), enabled=True)
 
     def own_products(self) -> None:
-        """Build our own matrix product and convolution, on first use, where the graph has such calls."""
-        from .kernels import conv, gemm
+        """Build our own matrix product, convolution and attention, on first use, where the graph has such calls."""
+        from .codegen.attentions import match_attention
+        from .kernels import attention, conv, gemm
         from .kernels.build_cpp import build
         targets = {str(n.target) for n in self.aten.graph.nodes}
-        convolves = "aten.convolution.default" in targets
-        multiplies = any("linear" in t or "mm" in t for t in targets)
-        if convolves and multiplies:
-            build((conv.UNIT, gemm.UNIT), self.options)     # side by side
-        if multiplies:
-            gemm.register(self.options)
-        if convolves:
-            conv.register(self.options)
+        wanted = [conv] if "aten.convolution.default" in targets else []
+        wanted += [gemm] if any("linear" in t or "mm" in t for t in targets) else []
+        wanted += [attention] if any(match_attention(n) for n in self.aten.graph.nodes) else []
+        if len(wanted) > 1:
+            build([module.UNIT for module in wanted], self.options)     # side by side
+        for module in wanted:
+            module.register(self.options)
 
     def build(self, aten) -> Callable:
         """Libraries, loops, kernels, call sequence."""

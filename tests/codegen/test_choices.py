@@ -8,7 +8,7 @@ from torch import nn
 
 import bytejit
 from bytejit import compiling, registry
-from bytejit.codegen import layout, linears
+from bytejit.codegen import attentions, layout, linears
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
 
@@ -98,7 +98,7 @@ CONVS = {
     "mixed": lambda i, n: (n == "conv_nchw") == bool(i % 2),
     "mixed_other": lambda i, n: (n == "conv_nchw") != bool(i % 2),
 }
-LINEARS = {name: first(name) for name in ("linear_mkl", "linear_onednn", "linear_own")} | {
+LINEARS = {name: first(name) for name in ("linear_mkl", "linear_onednn", "linear_own", "attention_own")} | {
     "fused": lambda i, n: "+" not in n, "last": lambda i, n: -len(n)}
 
 
@@ -107,6 +107,7 @@ def agrees(monkeypatch: pytest.MonkeyPatch, name: str, prefer, freeze: bool, dyn
     made: list[Forced] = []
     monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: made.append(Forced(prefer)) or made[-1])
     monkeypatch.setattr(linears, "LEAST_WORK", 0)
+    monkeypatch.setattr(attentions, "LEAST_WORK", 0)
     torch.manual_seed(0)
     make, shape = MODELS[name]
     model = make().eval()
@@ -153,6 +154,7 @@ def test_each_product(monkeypatch, choice, freeze) -> None:
 
 
 @pytest.mark.parametrize("name,choice", [("pixels", "mixed"), ("pixels", "own"), ("tokens", "linear_own"),
+                                         ("tokens", "attention_own"),
                                          ("tokens", "last")])
 def test_choices_with_symbolic_sizes(monkeypatch, name, choice) -> None:
     agrees(monkeypatch, name, (CONVS | LINEARS)[choice], False, dynamic=True)
@@ -160,7 +162,7 @@ def test_choices_with_symbolic_sizes(monkeypatch, name, choice) -> None:
 
 def test_the_table_has_no_row_that_is_never_forced() -> None:
     named = {n for n in library.ROWS if n.startswith(("conv_nchw", "conv_nhwc", "conv_onednn", "conv_own", "linear_mkl",
-                                                      "linear_onednn", "linear_own"))}
+                                                      "linear_onednn", "linear_own", "attention_"))}
     assert named == set(library.ROWS)
 
 

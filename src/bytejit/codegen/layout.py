@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from ..spec import Spec, contiguous_stride
+from .attentions import choose_attentions
 from .linears import choose_linears
 from .linears_gpu import choose_gpu_linears
 from .rewrite import (
@@ -102,6 +103,7 @@ def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, cons
     graph = copy_graph(aten_graph.graph)
     if target.name == "cpu":
         choose_linears(graph, tune, library, constants)
+        choose_attentions(graph, tune, library)
     else:
         choose_gpu_linears(graph, tune)
         split_biases(graph)

@@ -33,6 +33,7 @@ _library("linear_pointwise", "mkldnn._linear_pointwise.default", "mkldnn._linear
 _library("convolution_pointwise", "mkldnn._convolution_pointwise.default", "mkldnn._convolution_pointwise.binary")
 _library("own_linear", "bytejit.linear.default", "bytejit.linears.default", "bytejit.linear_packed.default")
 _library("own_conv", "bytejit.conv.default", "bytejit.conv_packed.default", out="bytejit.conv.default")
+_library("own_attention", "bytejit.attention.default")
 
 FAST: dict[str, Callable] = {
     "aten.mm.default": torch.mm,
@@ -55,3 +56,11 @@ def resolve(target: str) -> Callable:
     for part in target.split("."):
         fn = getattr(fn, part)
     return fn
+
+
+def is_window(target: str) -> bool:
+    """Whether an op answers a view of what it is given, by its schema."""
+    if not target.startswith("aten."):
+        return False
+    returns = resolve(target)._schema.returns if target not in FAST else ()
+    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write

@@ -1,9 +1,9 @@
-"""The library calls that compete for matmul and convolution on the CPU: one row each, one signature a family.
+"""The library calls that compete for matmul, convolution and attention on the CPU: one row each, one signature a family.
 
 A row names a torch operator and how its arguments come from the family's own; rows work on tensors and on FX nodes
 alike, so a chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. Operators are
-torch's own (MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.13, or our own (`gemm.py`);
-`available()` says which are here.
+torch's own (MKL through aten, oneDNN through mkldnn), present in torch 2.11 to 2.13, or our own (`gemm.py`, `conv.py`,
+`attention.py`); `available()` says which are here.
 
 Numerics: float32 sums are in float32 everywhere, only their order differs (largest difference seen between rows:
 2e-6 relative to the largest output). A fused `gelu` of oneDNN is the erf form at 1e-6 absolute ("none") or the tanh
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import torch
 
-from . import conv, gemm
+from . import attention, conv, gemm
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Row:
-    """One library call. family: "linear", "conv". posts: what it can apply to its result on the way out.
+    """One library call. family: "linear", "conv", "attention". posts: what it can apply to its result on the way out.
 
     build(**family arguments) -> (operator, args): the sections below say which. pack: None, or (weight, **arguments)
     -> the weight in the library's own layout, good for this row only. layout: of input and result, "any", "nchw" or
@@ -54,6 +54,7 @@ def available() -> frozenset[str]:
     missing = () if onednn else ("linear_onednn", "conv_onednn")
     missing += () if gemm.BUILT else ("linear_own",)
     missing += () if conv.BUILT else ("conv_own",)
+    missing += () if attention.BUILT else ("attention_own",)
     return frozenset(n for n in ROWS if not n.startswith(missing))
 
 
@@ -137,6 +138,22 @@ def _pack_conv_own(w: torch.Tensor, stride, padding, dilation, groups, shape) ->
     return conv.BUILT["conv_pack"](w.detach(), groups)
 
 
+# ---- attention: q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask or None, causal, scale, aside (heads innermost but one) -
+
+def _attention_torch(q, k, v, mask=None, causal=False, scale=1.0, aside=True) -> tuple:
+    return _flash, (q, k, v, mask, causal, scale)
+
+
+def _flash(q, k, v, mask, causal, scale) -> torch.Tensor:
+    """torch's own; the graph keeps the node that it has."""
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale,
+                                                            enable_gqa=q.shape[1] != k.shape[1])
+
+
+def _attention_own(q, k, v, mask=None, causal=False, scale=1.0, aside=True) -> tuple:
+    return torch.ops.bytejit.attention.default, (q, k, v, mask, causal, scale, aside)
+
+
 _UNARY = frozenset({"relu", "gelu", "gelu_tanh"})
 _AFTER = frozenset({"affine", "relu", "add", "add_relu"})
 
@@ -146,6 +163,8 @@ ROWS: dict[str, Row] = {row.name: row for row in (
     Row("linear_onednn_packed", "linear", _linear_onednn, _UNARY | {"add"}, _pack_linear),
     Row("linear_own", "linear", _linear_own, _UNARY),
     Row("linear_own_packed", "linear", _linear_own_packed, _UNARY, _pack_own),
+    Row("attention_torch", "attention", _attention_torch),
+    Row("attention_own", "attention", _attention_own),
     Row("conv_nchw", "conv", _conv_aten, layout="nchw"),
     Row("conv_nhwc", "conv", _conv_aten, layout="nhwc"),
     Row("conv_nhwc_packed", "conv", _conv_aten, pack=_pack_channels_last, layout="nhwc"),
