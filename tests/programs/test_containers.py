@@ -438,3 +438,31 @@ def test_methods_of_a_frozenset_subclass(x, letters):
     made = _Letters("bcd")
     return y, sorted(letters.union("x")), sorted(made.union(letters)), sorted(made - letters), sorted(
         made.symmetric_difference(letters)), type(made | letters).__name__
+
+
+@program(F(4), total=2, breaks=True, calls=4)
+def test_appended_to_in_a_breaking_loop():
+    """A list appended to in a loop that breaks: how long it is by then is not looked at"""
+    outside = []
+
+    def f(x):
+        inside = []
+        for _ in range(12):
+            x = x * 0.9
+            inside.append(x)
+            outside.extend([x, 1])
+            if x.sum() > 1e6:
+                break
+        return x, inside
+    return f, lambda: outside
+
+
+@case([1], F(4), graphs=1)
+def test_list_given_appended_to_then_read(items, x):
+    """A list from outside appended to, read afterwards, appended to again"""
+    items.append(x)
+    items.extend(items)
+    n = len(items)
+    items += [n, x + n]
+    del items[0]
+    return items[-1] * 2, n, items

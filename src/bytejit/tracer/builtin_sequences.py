@@ -7,6 +7,7 @@ import functools
 
 import torch
 
+from . import outside_lists
 from .calls import HANDLERS, models
 from .containers import base_of
 from .signals import Break
@@ -72,7 +73,7 @@ deque = collections.deque
 
 @on_sequence(list.append, deque.append)
 def append(t, seq, args, kwargs):
-    seq.items.append(args[0])
+    outside_lists.append(seq, args[:1])
     if seq.maxlen is not None and len(seq.items) > seq.maxlen:
         del seq.items[0]
 
@@ -87,7 +88,7 @@ def appendleft(t, seq, args, kwargs):
 @on_sequence(list.extend, deque.extend, list.__iadd__)
 def extend(t, seq, args, kwargs):
     items = t.iterate(args[0])
-    seq.items.extend(items)
+    outside_lists.append(seq, items)
     if seq.maxlen is not None:
         del seq.items[:max(0, len(seq.items) - seq.maxlen)]
 

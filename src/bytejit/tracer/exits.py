@@ -11,6 +11,7 @@ import numpy
 from ..source import Cell
 from . import inference_mode, outside_iterators
 from .containers import is_constant
+from .outside_lists import OutsideList
 from .values import (
     NULL,
     ArrayVar,
@@ -411,6 +412,8 @@ class Rebuild:
 
     def write_sequence(self, v: SeqVar) -> list[str]:
         target = self.at.source(v.source)
+        if isinstance(v, OutsideList) and v.tail is not None:
+            return [f"{self.bind(list.extend)}({target}, [{self.many(v.tail)}])"]
         inside = self.many(v.items)
         if v.cls is collections.deque:
             return [f"{target}.clear()", f"{target}.extend(({inside}))"]
@@ -454,4 +457,4 @@ MAKERS = {ArrayVar: Rebuild.array, LateVar: Rebuild.late,
           InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator,
           PropertyVar: Rebuild.descriptor, TracebackVar: Rebuild.traceback}
 WRITERS = {CellVar: Rebuild.write_cell, SeqVar: Rebuild.write_sequence, SetVar: Rebuild.write_set, DictVar: Rebuild.write_dict,
-           InstanceVar: Rebuild.write_instance, TensorVar: Rebuild.write_tensor}
+           OutsideList: Rebuild.write_sequence, InstanceVar: Rebuild.write_instance, TensorVar: Rebuild.write_tensor}

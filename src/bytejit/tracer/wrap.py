@@ -30,6 +30,7 @@ from .attrs import hides_dict, replaces_lookup
 from .containers import is_constant
 from .operators import class_attribute
 from .outside_iterators import SEEN, outside_iterator
+from .outside_lists import OutsideList
 from .signals import Break
 from .values import (
     FALSE,
@@ -185,7 +186,9 @@ class Wrapping:
 
     def _wrap_container(self, obj, source) -> Var:
         cls = type(obj)
-        if cls in (list, collections.deque):
+        if cls is list:
+            return OutsideList(self, obj, source)
+        if cls is collections.deque:
             self.guard("LEN_IS", source, len(obj))
             items = [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
             return SeqVar(items, cls, source, obj, maxlen=getattr(obj, "maxlen", None))
