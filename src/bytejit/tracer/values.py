@@ -214,7 +214,7 @@ class LateVar(Var):
 
     __slots__ = ("kind", "function", "args", "watched", "step")
 
-    def __init__(self, kind, function, args):
+    def __init__(self, kind, function, args, step=0):
         super().__init__(None)
         self.kind, self.function, self.args, self.watched, self.step = kind, function, args, None, step
 
