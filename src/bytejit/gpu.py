@@ -8,6 +8,7 @@ import torch
 
 from . import logs, registry
 from .codegen.aten import Aten
+from .codegen.cpu_part import cpu_part
 from .codegen.run_aten import run_aten
 from .codegen.schedule_cuda import PERSISTENT, SMALL
 from .compiled import CompiledGraph
@@ -55,6 +56,19 @@ class OnGpu(Compiled):
 
     def own_products(self) -> None:
         """None here: matrix products are cuBLAS's."""
+
+    def build(self, aten) -> Callable:
+        """The graph's callable; what runs on the CPU before all else in kernels of the CPU's."""
+        found = cpu_part(aten)
+        if found is None:
+            return super().build(aten)
+        part, taken, self.aten = found
+        before, after = Compiled(self.gm, part, self.options).build(part), super().build(self.aten)
+
+        def call(*inputs):
+            return after(*inputs, *before(*[inputs[i] for i in taken]))
+        call.writes_last = getattr(after, "writes_last", False)
+        return call
 
     def plan(self, loops, target):
         return plan_cuda(loops, target, self.room)
