@@ -87,7 +87,8 @@ class Compiled:
     def tuner(self):
         from .kernels.disk import json_cache
         from .kernels.tune import Tuner
-        return Tuner(json_cache("choices", self.options.cache_path), enabled=True)
+        without = () if self.options.winograd else ("conv_own_winograd",)
+        return Tuner(json_cache("choices", self.options.cache_path), enabled=True, without=without)
 
     def own_products(self) -> None:
         """Build our own matrix product, convolution and attention, on first use, where the graph has such calls."""

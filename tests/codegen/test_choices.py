@@ -94,6 +94,7 @@ CONVS = {
     "nhwc": first("conv_nhwc"),
     "onednn": first("conv_onednn"),
     "own": first("conv_own"),
+    "winograd": first("conv_own_winograd", "conv_own"),
     "own_mixed": lambda i, n: (n.startswith("conv_own")) == bool(i % 2),
     "mixed": lambda i, n: (n == "conv_nchw") == bool(i % 2),
     "mixed_other": lambda i, n: (n == "conv_nchw") != bool(i % 2),
@@ -137,7 +138,7 @@ def test_each_convolution_and_layout(monkeypatch, choice) -> None:
     agrees(monkeypatch, "pixels", CONVS[choice], False)
 
 
-@pytest.mark.parametrize("choice", ["onednn", "own", "own_mixed", "mixed"])
+@pytest.mark.parametrize("choice", ["onednn", "own", "own_mixed", "winograd", "mixed"])
 def test_prepacked_convolutions(monkeypatch, choice) -> None:
     agrees(monkeypatch, "pixels", CONVS[choice], True)
 
@@ -217,7 +218,27 @@ class Residual(nn.Module):
         return (self.nd(kept) + twice).relu(), kept, twice * z
 
 
-def test_what_follows_a_convolution_is_fused(monkeypatch) -> None:
+@pytest.mark.timed
+@pytest.mark.parametrize("allowed", [True, False])
+def test_winograd_can_be_turned_off(monkeypatch, allowed) -> None:
+    offered = []
+
+    def last(self, specs, candidates, *rest):
+        offered.extend(c.name for c in candidates)
+        return Choice(candidates[-1].name, (), {c.name: 1.0 / (i + 1) for i, c in enumerate(candidates)}, {})
+
+    monkeypatch.setattr(Tuner, "_time", last)
+    monkeypatch.setattr(Tuner, "_recall", lambda self, key, candidates: None)
+    monkeypatch.setattr(Tuner, "save", lambda self: None)
+    conv, x = nn.Conv2d(8, 8, 3, 1, 1), torch.randn(1, 8, 6, 6)
+    with torch.no_grad():
+        got = bytejit.compile(lambda x: conv(x).relu(), options={"winograd": allowed})(x)
+        torch.testing.assert_close(got, conv(x).relu(), rtol=1e-4, atol=1e-5)
+    assert ("conv_own_winograd" in offered) == allowed and "conv_own" in offered
+
+
+@pytest.mark.parametrize("choice", ["own", "winograd"])
+def test_what_follows_a_convolution_is_fused(monkeypatch, choice) -> None:
     found = []
     real = layout.choose_convs
 
@@ -227,7 +248,7 @@ def test_what_follows_a_convolution_is_fused(monkeypatch) -> None:
         found.append([str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function"])
 
     monkeypatch.setattr(layout, "choose_convs", look)
-    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: Forced(CONVS["own"]))
+    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: Forced(CONVS[choice]))
     torch.manual_seed(0)
     model, x = Residual().eval(), torch.randn(2, 8, 9, 7)
     with torch.no_grad():

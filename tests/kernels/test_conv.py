@@ -33,13 +33,21 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     return ((got - want).abs().max() / want.abs().max().clamp_min(1e-30)).item()
 
 
+def kernel_is_3x3(w, stride, dilation, groups) -> bool:
+    return tuple(w.shape[2:]) == (3, 3) and {*stride, *dilation, groups} == {1}
+
+
 def check(ops, x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> torch.Tensor:
-    """Both forms against float64; answers the result."""
+    """All forms against float64; answers the result."""
     want = F.conv2d(x.double(), w.double(), None if b is None else b.double(), stride, padding, dilation, groups)
     geometry = (list(stride), list(padding), list(dilation), groups)
     plain = ops["bytejit.conv.default"](x, w, b, *geometry)
     packed = ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, groups), w.shape[0], b, *geometry)
-    for got in (plain, packed):
+    results = [plain, packed]
+    if kernel_is_3x3(w, stride, dilation, groups):
+        results += [ops["bytejit.conv.default"](x, w, b, *geometry, winograd=True), ops["bytejit.conv_packed.default"](
+            x, ops["conv_pack"](w, 1, True), w.shape[0], b, *geometry, winograd=True)]
+    for got in results:
         assert got.shape == want.shape and got.is_contiguous(memory_format=LAST)
         eager = error(F.conv2d(x, w, b, stride, padding, dilation, groups), want)
         assert error(got, want) <= max(2 * eager, 1e-6)
@@ -67,6 +75,9 @@ SHAPES = [
     (5, 8, 1, 1, 8, (1, 1), (1, 1), (0, 0), (1, 1), 1),
     (4, 3, 1, 2, 4, (3, 3), (1, 1), (1, 1), (1, 1), 1),
     (1, 64, 3, 3, 16, (11, 11), (1, 1), (5, 5), (1, 1), 1),
+    (2, 24, 13, 12, 40, (3, 3), (1, 1), (0, 2), (1, 1), 1),
+    (3, 140, 5, 8, 35, (3, 3), (1, 1), (1, 1), (1, 1), 1),
+    (1, 300, 7, 7, 150, (3, 3), (1, 1), (1, 1), (1, 1), 1),
 ]
 
 
@@ -109,9 +120,11 @@ def test_what_follows(ops, threads, affine, other, relu) -> None:
         want = want + add.double() if other else want
         want = want.relu() if relu else want
         geometry = ([1, 1], [1, 1], [1, 1], 1)
-        for got in (ops["bytejit.conv.default"](x, w, b, *geometry, scale, shift, add, relu),
-                    ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w), o, b, *geometry, scale, shift, add, relu)):
-            assert error(got, want) < 2e-6
+        for windows in (False, True):
+            rest = (b, *geometry, scale, shift, add, relu, windows)
+            for got in (ops["bytejit.conv.default"](x, w, *rest),
+                        ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, 1, windows), o, *rest)):
+                assert error(got, want) < 2e-6
 
 
 def test_nan_and_infinity_stay(ops) -> None:

@@ -49,7 +49,6 @@ TURN_RATE = 8e9                       # bytes a second, read and written, of a t
 PASS_RATE = 2e10                      # bytes a second, read and written, of what follows a convolution in a kernel of its own
 TURN_START = 4e-6                     # seconds a call on top
 EVERY_POST = frozenset({"affine", "relu", "add", "add_relu"})
-OWN_LEAST = 8                         # results a group below which our own convolution is not tried
 GPU_TURN_RATE = 1.5e12                # the same on a GPU, in a kernel that often does other work along the way
 
 
@@ -200,15 +199,12 @@ def _rows(conv: Conv, packs: bool, library: Any) -> list:
     """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own
     is worth a run only where it can take the relu along."""
     rows = {r.name: r for r in library.rows("conv", packed=packs, device=spec_of(conv.x).device.type)}
-    groups = conv.geometry["groups"]
-    narrow = groups > 1 and spec_of(conv.w).shape[0] // groups < OWN_LEAST
+    rows = {n: r for n, r in rows.items() if r.fits(spec_of(conv.w).shape, **conv.geometry)}
     if packs and "conv_onednn_packed" in rows:
-        own = [r for r in rows.values() if r.name == "conv_own_packed" and not narrow]
-        return [rows["conv_nchw"], rows["conv_onednn_packed"], *own]
+        return [r for r in rows.values() if r.name == "conv_nchw" or (r.pack and r.name != "conv_nhwc_packed")]
     user = sole_user(conv.node)
     fuses = user is not None and user.target in (aten.relu.default, aten.add.Tensor)
-    left = {"conv_own"} if narrow else set()
-    return [r for r in rows.values() if r.name not in left and (fuses or r.name != "conv_onednn_nhwc")]
+    return [r for r in rows.values() if fuses or r.name != "conv_onednn_nhwc"]
 
 
 def _default(conv: Conv, packs: bool, library: Any) -> Times:

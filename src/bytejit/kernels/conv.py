@@ -18,7 +18,7 @@ from .gemm import _namespace
 
 UNIT = r"""
 #pragma GCC optimize("O2")
-#include "conv.h"
+#include "winograd.h"
 using namespace bj;
 // x, w, bias, other, y, scale, shift (0: none); the sizes as in bj_conv::Conv; threads
 static PyObject* conv(PyObject*, PyObject* const* a, bj_size) {
@@ -37,18 +37,28 @@ static PyObject* conv(PyObject*, PyObject* const* a, bj_size) {
         for (i64 i = 0; i < p.o; ++i) sum[i] = (p.scale ? bias[i] * p.scale[i] : bias[i]) + (p.shift ? p.shift[i] : 0.0f);
         p.shift = sum;
     }
-    bj_conv::run(p, threads);
+    if (p.packed & 2) {
+        p.packed &= 1;
+        bj_conv::run_windows(p, threads);
+    } else {
+        bj_conv::run(p, threads);
+    }
     PyEval_RestoreThread(state);
     return PyLong_FromLong(0);
 }
-// w, out, its four distances, o, c, kh, kw, groups
+// w, out, its four distances, o, c, kh, kw, groups, whether for Winograd's windows
 static PyObject* pack(PyObject*, PyObject* const* a, bj_size) {
     bj_conv::Conv p{};
     p.w = pointer<f32>(a[0]);
     p.wo = integer(a[2]), p.wc = integer(a[3]), p.wh = integer(a[4]), p.ww = integer(a[5]);
     p.o = integer(a[6]), p.c = integer(a[7]), p.kh = integer(a[8]), p.kw = integer(a[9]), p.groups = integer(a[10]);
     p.batch = p.oh = p.ow = p.h = p.wide = p.sh = p.sw = p.dh = p.dw = 1;
-    bj_conv::pack(p, pointer<f32>(a[1]));
+    if (integer(a[11])) {
+        bj_conv::Windows q = bj_conv::windows(p, 1);
+        bj_conv::pack_windows(p, bj_conv::plan(p, 1), q, 0, q.panels, pointer<f32>(a[1]));
+    } else {
+        bj_conv::pack(p, pointer<f32>(a[1]));
+    }
     return PyLong_FromLong(0);
 }
 static PyObject* width(PyObject*, PyObject* const*, bj_size) { return PyLong_FromLong(bj_gemm::NR); }
@@ -57,7 +67,7 @@ BJ_EXPORT(table, 3)
 """
 BUILT: dict[str, Callable] = {}      # what `register` made: filled once a process, empty where there is no compiler
 AFTER = ("Tensor? b, int[] stride, int[] padding, int[] dilation, int groups, Tensor? scale, Tensor? shift, Tensor? other, "
-         "bool relu")
+         "bool relu, bool winograd=False")
 
 
 def functions(options: Options) -> dict[str, Callable]:
@@ -94,7 +104,7 @@ def _sizes(shape: Sequence[int], kernel: Sequence[int], stride: Sequence[int], p
 
 
 def _run(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """run(x, w, strides of w, (o, kh, kw), packed, what `AFTER` says, out) -> y."""
+    """run(x, w, strides of w, (o, kh, kw), packed + 2 * winograd, what `AFTER` says, out) -> y."""
     call, threads = calls["conv"], torch.get_num_threads
 
     def run(x, w, distances, kernel, packed, b, stride, padding, dilation, groups, scale, shift, other, relu, out):
@@ -119,12 +129,14 @@ def make_conv(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
 
     x [B, C, H, W], w [O, C/groups, kh, kw] of any strides, b [O] or None. scale, shift (O elements, as a
     batch norm in evaluation has them) are applied, then other (of y's shape) is added, then relu. All float32 on the CPU,
-    vectors dense."""
+    vectors dense. winograd: by Winograd's sums; 3 by 3, stride 1, no groups."""
     run = _run(calls)
 
-    def conv(x, w, b, stride, padding, dilation, groups, scale=None, shift=None, other=None, relu=False, out=None):
+    def conv(x, w, b, stride, padding, dilation, groups, scale=None, shift=None, other=None, relu=False, winograd=False,
+             out=None):
         o, _, kh, kw = w.shape
-        return run(x, w, w.stride(), (o, kh, kw), 0, b, stride, padding, dilation, groups, scale, shift, other, relu, out)
+        return run(x, w, w.stride(), (o, kh, kw), 2 * winograd, b, stride, padding, dilation, groups, scale, shift, other, relu,
+                   out)
 
     return conv
 
@@ -133,21 +145,24 @@ def make_packed(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
     """conv(x, panels, o, ...) -> y: the same with a weight that `pack` made, of `o` channels."""
     run = _run(calls)
 
-    def conv(x, panels, n, b, stride, padding, dilation, groups, scale=None, shift=None, other=None, relu=False, out=None):
-        kernel = (n, *panels.shape[2:4])
-        return run(x, panels, (0, 0, 0, 0), kernel, 1, b, stride, padding, dilation, groups, scale, shift, other, relu, out)
+    def conv(x, panels, n, b, stride, padding, dilation, groups, scale=None, shift=None, other=None, relu=False, winograd=False,
+             out=None):
+        kernel = (n, 3, 3) if winograd else (n, *panels.shape[2:4])
+        return run(x, panels, (0, 0, 0, 0), kernel, 1 + 2 * winograd, b, stride, padding, dilation, groups, scale, shift, other,
+                   relu, out)
 
     return conv
 
 
 def make_pack(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """pack(w [O, C/groups, kh, kw], groups) -> panels [groups * P, C/groups, kh, kw, width]."""
+    """pack(w [O, C/groups, kh, kw], groups, winograd) -> panels [groups * P, C/groups, kh, kw, width]; for Winograd's sums 4
+    and 4 stand for kh, kw."""
     fill, width = calls["pack"], calls["width"]()
 
-    def pack(w: torch.Tensor, groups: int = 1) -> torch.Tensor:
+    def pack(w: torch.Tensor, groups: int = 1, winograd: bool = False) -> torch.Tensor:
         o, c, kh, kw = w.shape
-        panels = torch.empty((-(-(o // groups) // width) * groups, c, kh, kw, width))
-        fill(w.data_ptr(), panels.data_ptr(), *w.stride(), o, c * groups, kh, kw, groups)
+        panels = torch.empty((-(-(o // groups) // width) * groups, c, *((4, 4) if winograd else (kh, kw)), width))
+        fill(w.data_ptr(), panels.data_ptr(), *w.stride(), o, c * groups, kh, kw, groups, winograd)
         return panels
 
     return pack

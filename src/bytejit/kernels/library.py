@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -28,7 +29,8 @@ class Row:
 
     build(**family arguments) -> (operator, args): the sections below say which. pack: None, or (weight, **arguments)
     -> the weight in the library's own layout, good for this row only. layout: of input and result, "any", "nchw" or
-    "nhwc". turns: it reads its input in any layout all the same.
+    "nhwc". turns: it reads its input in any layout all the same. fits(shape of the weight, **geometry): whether the row serves
+    such an operation, or is worth trying.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Row:
     pack: Callable[..., torch.Tensor] | None = None
     layout: str = "any"
     turns: bool = False
+    fits: Callable[..., bool] = lambda shape, **geometry: True
 
     def __repr__(self) -> str:
         return f"row {self.name} ({self.family}, {self.layout}{', packed' if self.pack else ''})"
@@ -123,19 +126,32 @@ def _pack_channels_last(w: torch.Tensor, stride, padding, dilation, groups, shap
 
 
 def _conv_own(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
-              scale=None, shift=None) -> tuple:
+              scale=None, shift=None, winograd=False) -> tuple:
     geometry = (list(stride), list(padding), list(dilation), groups)
-    return torch.ops.bytejit.conv.default, (x, w, b, *geometry, scale, shift, other, post in ("relu", "add_relu"))
+    return torch.ops.bytejit.conv.default, (x, w, b, *geometry, scale, shift, other, post in ("relu", "add_relu"), winograd)
 
 
-def _conv_own_packed(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
-                     scale=None, shift=None) -> tuple:
-    _, (_, _, *rest) = _conv_own(x, w, b, stride, padding, dilation, groups, post, other, n, scale, shift)
-    return torch.ops.bytejit.conv_packed.default, (x, w, n, *rest)
+def _conv_own_packed(x, w, b=None, n=None, **rest) -> tuple:
+    _, (_, _, *args) = _conv_own(x, w, b, n=n, **rest)
+    return torch.ops.bytejit.conv_packed.default, (x, w, n, *args)
 
 
 def _pack_conv_own(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
     return conv.BUILT["conv_pack"](w.detach(), groups)
+
+
+def _pack_windows(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
+    return conv.BUILT["conv_pack"](w.detach(), 1, True)
+
+
+def _fits_own(shape, stride, padding, dilation, groups) -> bool:
+    """Not depthwise: its panels would be almost empty."""
+    return groups == 1 or shape[0] // groups >= 8
+
+
+def _fits_winograd(shape, stride, padding, dilation, groups) -> bool:
+    """3 by 3, stride 1; a few channels are not worth the sums around the products."""
+    return tuple(shape[2:]) == (3, 3) and {*stride, *dilation, groups} == {1} and shape[0] >= 8 and shape[1] >= 8
 
 
 # ---- attention: q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask or None, causal, scale, aside (heads innermost but one) -
@@ -170,8 +186,11 @@ ROWS: dict[str, Row] = {row.name: row for row in (
     Row("conv_nhwc_packed", "conv", _conv_aten, pack=_pack_channels_last, layout="nhwc"),
     Row("conv_onednn_nhwc", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, layout="nhwc"),
     Row("conv_onednn_packed", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, _pack_conv, "nhwc"),
-    Row("conv_own", "conv", _conv_own, _AFTER, layout="nhwc", turns=True),
-    Row("conv_own_packed", "conv", _conv_own_packed, _AFTER, _pack_conv_own, "nhwc", True),
+    Row("conv_own", "conv", _conv_own, _AFTER, None, "nhwc", True, _fits_own),
+    Row("conv_own_packed", "conv", _conv_own_packed, _AFTER, _pack_conv_own, "nhwc", True, _fits_own),
+    Row("conv_own_winograd", "conv", partial(_conv_own, winograd=True), _AFTER, None, "nhwc", True, _fits_winograd),
+    Row("conv_own_winograd_packed", "conv", partial(_conv_own_packed, winograd=True), _AFTER, _pack_windows, "nhwc", True,
+        _fits_winograd),
 )}
 
 

@@ -85,12 +85,13 @@ class Tuner:
     takes the default.
 
     `threads` is part of the key: torch's own thread count while tuning must equal it. Time spent is in `spent`
-    (seconds of `clock`).
+    (seconds of `clock`). without: candidates whose names begin so are never chosen.
     """
 
     def __init__(self, store: Store | None = None, enabled: bool = True, threads: int | None = None,
-                 clock: Callable[[], float] = time.perf_counter) -> None:
+                 clock: Callable[[], float] = time.perf_counter, without: tuple[str, ...] = ()) -> None:
         self.store = store
+        self.without = without
         self.enabled = enabled
         self.threads = threads or torch.get_num_threads()
         self.machine = machine()
@@ -116,6 +117,7 @@ class Tuner:
         in turn. attrs: whatever else tells one operation from another (stride, padding). None when tuning is off and
         nothing is known: the caller takes its default. Raises: what the default candidate raises.
         """
+        candidates = [c for c in candidates if not c.name.startswith(self.without)]
         key = f"{self.machine}|{self.threads} threads|{op} {attrs}|{list(specs)}|{','.join(c.name for c in candidates)}"
         if self.known is None:
             self.known = dict(self.store.load()) if self.store is not None else {}
