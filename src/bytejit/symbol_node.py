@@ -139,7 +139,8 @@ class Node:
         return self.hint
 
     def is_constant(self) -> bool:
-        return isinstance(self.value, (int, float, bool))
+        """Whether torch may take the value as it is; of floats it cannot (its operators ask only ints and bools for it)."""
+        return self.kind is not float and isinstance(self.value, (int, bool))
 
     def constant_int(self) -> int | None:
         return self.maybe_as_int()
@@ -149,7 +150,7 @@ class Node:
 
     @property
     def constant(self) -> Any:
-        return self.value if self.is_constant() else None
+        return self.value if isinstance(self.value, (int, float, bool)) else None
 
     def maybe_as_int(self) -> int | None:
         return self.value if self.kind is int and isinstance(self.value, int) else None

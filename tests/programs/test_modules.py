@@ -596,3 +596,23 @@ def test_deepcopy_of_modules():
                 p.mul_(0.5).add_(q, alpha=0.1)
         return twin, twin(x), net(x), twin.a.weight is twin.b.weight, copy.deepcopy(net.a.weight)
     return f, lambda: net
+
+
+def other_rate(f, x):
+    """Two calls, the second after the float that the module's code compares was set to 0."""
+    m = (f.__wrapped__ if hasattr(f, "__wrapped__") else f).drop
+    m.p = 1.0
+    first = f(x)
+    m.p = 0.0
+    return first, f(x)
+
+
+@program(F(4), drive=other_rate, backend="inductor", calls=2)
+def test_dropout_rate_set_between_calls():
+    """A float attribute that torch's own code compares, changed between calls, compiled to kernels"""
+    drop = nn.Dropout(0.5)
+
+    def f(x):
+        return drop(x).relu()
+    f.drop = drop
+    return f
