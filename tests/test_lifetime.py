@@ -200,3 +200,47 @@ def test_a_module_without_work_does_not_stop_its_siblings() -> None:
     parts.pop(0)
     gc.collect()
     assert torch.equal(compiled(x, parts), x.sin() * 2)
+
+
+def test_a_trace_keeps_nothing_until_the_next_collection() -> None:
+    """Generators, iterators and containers from outside that a trace looked into go with their last name."""
+    class Held:
+        pass
+
+    def each(held):
+        yield from held
+
+    def f(x, many):
+        first = [type(h).__name__ for h in each(many)]
+        try:
+            a, b = iter(many)
+        except ValueError:
+            first.append("three")
+        return opaque(x + 1), first
+
+    compiled = bytejit.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        many = [Held(), Held(), Held()]
+        died = [weakref.ref(h) for h in many]
+        assert compiled(torch.ones(2), many)[1] == ["Held"] * 3 + ["three"]
+        del many
+        assert [r() for r in died] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_number_of_the_users_own_type_is_not_asked_to_convert_itself() -> None:
+    class Count(int):
+        def __int__(self):
+            raise AssertionError("asked by the compiler")
+
+    class Name(str):
+        __str__ = __int__ = Count.__int__
+
+    compiled = bytejit.compile(lambda x, n, s: (x * n, s + "b"), backend="eager")
+    for n in (2, 2, 3):
+        assert torch.equal(compiled(torch.ones(2), Count(n), Name("a"))[0], torch.ones(2) * n)
+    assert compiled(torch.ones(2), Count(3), Name("c"))[1] == "cb"
+    assert not bytejit.counters["faults"]

@@ -148,6 +148,13 @@ class Function:
                   not_inlined=not_inlined, original=original_code, function=self.where.function,
                   dynamic=self.dynamic_at(state.point.id), by_value=self.may_take_values(state))
         found = trace(job, self.twin)
+        try:
+            return self.entry_of(state, args, found, options, began)
+        finally:
+            found.let_go()
+
+    def entry_of(self, state: SiteState, args: tuple, found: Trace, options, began: float):
+        """The entry of a trace; where it holds no work, what becomes of the site."""
         where = where_of(self.rewritten.original, state.point.offset)
         if found.cause is not None:
             self.note_break(found, options)

@@ -149,6 +149,7 @@ class Calls:
         self.set_up(frame, bind(self, fn, args, kwargs), fn.closure)
         if code.co_flags & inspect.CO_GENERATOR:
             frame.generator = GenVar(frame, self.steps)
+            self.keep.append(frame.generator)
             return frame.generator
         self.inlined[id(code)] = code
         return self.run(frame)

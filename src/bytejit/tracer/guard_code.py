@@ -20,6 +20,7 @@ and `on_dead` is called.
 
 from __future__ import annotations
 
+import enum
 import itertools
 import linecache
 import sys
@@ -363,8 +364,19 @@ def _show(value: Any) -> str:
         return repr(TensorCheck.of(value))
     if isinstance(value, str):
         return value if len(value) < 200 else value[:200] + "..."
+    if not _has_plain_repr(value):
+        return f"a {type(value).__qualname__}"
     try:
         text = repr(value)
     except Exception as error:
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) < 200 else text[:200] + "..."
+
+
+def _has_plain_repr(value: Any) -> bool:
+    """Whether repr(value) runs no code of the program, which may have effects or take long."""
+    if type(value) in (list, tuple, set, frozenset, dict):
+        inside = [*value, *value.values()] if type(value) is dict else [*value]
+        return len(inside) < 100 and all(map(_has_plain_repr, inside))
+    return type(value).__module__.partition(".")[0] in ("builtins", "torch", "numpy", "bytejit", "types") or issubclass(
+        type(value), enum.Enum)

@@ -18,6 +18,7 @@ import torch
 
 from bytejit.source import PLAIN, Constant, Known, Printer, Ref, Scope, Source, permanent
 from bytejit.spec import contiguous_stride, short_dtype
+from bytejit.tracer.values import PLAIN_VALUE
 
 TYPE_IS = "TYPE_IS"              # value: the exact type
 ID_IS = "ID_IS"                  # value: the object itself
@@ -213,8 +214,7 @@ def _equals(at: Printer, x: str, value: Any) -> str:
 
 
 def _equals_as(at: Printer, x: str, value: tuple[type, Any]) -> str:
-    plain = at.bind(value[0].__new__ if value[0] is not bytes else lambda kind, x: bytes(x), "plain")
-    return f"{at.bind(same, 'same')}({plain}({value[0].__name__}, {x}), {at.bind(value[1])})"
+    return f"{at.bind(same, 'same')}({at.bind(PLAIN_VALUE[value[0]], 'plain')}({x}), {at.bind(value[1])})"
 
 
 def _keys(at: Printer, x: str, keys: tuple) -> str:

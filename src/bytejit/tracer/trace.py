@@ -49,6 +49,7 @@ class Trace:
     restore: tuple = ()               # (setter, args): torch's global state as it was at the start
     sizes_leave: bool = False         # whether a symbolic number is returned, or left where someone else sees it
     settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
+    let_go: Callable[[], None] = lambda: None     # forgets the program's objects: after the entry is built
     by_value: bool = False              # values of tensors among the arguments were taken as constants
     effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
 
@@ -76,8 +77,10 @@ def _as_it_is(x):
 
 def _trace(job: Job, twin: Callable | None) -> Trace:
     stop_at, cause, where, depth = None, None, None, 0
-    job = replace(job)
+    job, t = replace(job), None
     for _ in range(50):
+        if t is not None:
+            t.let_go()
         t = Tracer(job, stop_at)
         try:
             stop = t.run_root()
@@ -103,7 +106,7 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
 def nothing(t: Tracer, cause: Break | None, where: Where | None) -> Trace:
     """A region that ends where it starts."""
     return Trace(None, [], [], t.guards, lambda at: "", 0, 0, t.job.point, cause, where, frozenset(t.visited),
-                 tuple(t.inlined.values()), empty=True)
+                 tuple(t.inlined.values()), empty=True, let_go=t.let_go)
 
 
 def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
@@ -149,7 +152,8 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
-                 by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave, settle=lambda: t.settle(t.guards))
+                 by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave,
+                 settle=lambda: t.settle(t.guards), let_go=t.let_go)
 
 
 def forget_source_with(gm: torch.fx.GraphModule) -> None:

@@ -405,6 +405,21 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             raise _ExitHere
         self.check_time()
 
+    def let_go(self) -> None:
+        """Forget the program's objects, once the entry is written. What is left of a trace may stand until the next
+        collection of garbage, and must keep nothing of the program alive until then."""
+        for v in self.by_id.values():
+            if isinstance(v, IterVar):
+                v.state.clear()
+        for v in self.keep:
+            if isinstance(v, GenVar):
+                v.frame = None
+        for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
+                     self.globals_written, self.dirty, self.looked_into, self.claimed, self.data_set, self.late, self.locked,
+                     self.stubs, self.part_of, self.made_classes, self.classes_written, self.own_cells):
+            held.clear()
+        self.frame = self.root = self.snapshot = self.handled = None
+
     @property
     def start(self):
         return self.job.rewritten.points[self.job.point]

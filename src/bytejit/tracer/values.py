@@ -225,6 +225,11 @@ class LateVar(Var):
 DELETED = Null()
 
 
+# what an instance of a subclass is as one of the plain type, past methods of its own: no `__int__` of the program runs
+PLAIN_VALUE = {int: int.__int__, float: float.__float__, str: str.__str__, bytes: lambda x: bytes.__getitem__(x, slice(None)),
+               complex: lambda x: complex.__pos__(x)}
+
+
 class InstanceVar(Var):
     """An instance of a class: one from outside (`real`) or one made in the trace (`real` None).
 

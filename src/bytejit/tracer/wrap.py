@@ -35,6 +35,7 @@ from .signals import Break
 from .values import (
     FALSE,
     NONE,
+    PLAIN_VALUE,
     TRUE,
     CellVar,
     DictVar,
@@ -224,7 +225,7 @@ class Wrapping:
             base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))], tuple, source, obj)
         elif issubclass(cls, (int, float, str, bytes, complex)):
             plain = next(c for c in (int, float, str, bytes, complex) if issubclass(cls, c))
-            value = plain.__new__(plain, obj) if plain is not bytes else bytes(obj)
+            value = PLAIN_VALUE[plain](obj)
             self.guard("EQUALS_AS", source, (plain, value))
             base = Known(value)
         if hides_dict(cls):
