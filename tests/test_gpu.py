@@ -47,6 +47,10 @@ CASES = {
     "mean_middle": (lambda x: x.mean(1), lambda: (rand(8, 300, 33),)),
     "softmax": (lambda x: torch.softmax(x * 0.5, -1), lambda: (rand(300, 2048),)),
     "softmax_long": (lambda x: torch.softmax(x, -1), lambda: (rand(3, 50257),)),
+    "softmax_one_row": (lambda x: torch.softmax(x, -1), lambda: (rand(1, 50257),)),
+    "softmax_vocabulary": (lambda x: (torch.log_softmax(x, -1), torch.logsumexp(x, -1)), lambda: (rand(300, 40000),)),
+    "group_norm": (lambda x: F.group_norm(x, 2), lambda: (rand(2, 8, 128, 130),)),
+    "var_long": (lambda x: (x.var(-1), x.mean(-1)), lambda: (rand(300, 40000) + 10,)),
     "layer_norm": (lambda x: F.gelu(F.layer_norm(x, (1024,))), lambda: (rand(64, 1024),)),
     "argmax": (lambda x: x.argmax(-1), lambda: (rand(40, 1000),)),
     "var": (lambda x: x.var(-1), lambda: (rand(40, 1000),)),
@@ -87,6 +91,39 @@ def test_convolution_and_freeze() -> None:
     torch.backends.cudnn.allow_tf32 = False
     same(model, rand(4, 3, 32, 32))
     same(model, rand(4, 3, 32, 32), freeze=True)
+
+
+def test_what_the_cpu_computes_first() -> None:
+    same(lambda x, y: (torch.cos(x) * 2 + y).cuda() + 1, torch.randn(100, 100), torch.randn(100, 100))
+
+
+@pytest.mark.parametrize("rows", [8, 100, 1000])
+def test_max_autotune(rows: int) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256), torch.nn.LayerNorm(256))
+    model, x = model.half().cuda().eval(), rand(rows, 256, dtype=torch.half)
+    compiled = bytejit.compile(model, fullgraph=True, mode="max-autotune-no-cudagraphs")
+    with torch.no_grad():
+        near(compiled(x), model(x))
+    assert not bytejit.counters["fallbacks"]
+
+
+@pytest.mark.parametrize("cudagraphs", [False, True])
+def test_fused_random_numbers(cudagraphs: bool) -> None:
+    compiled = bytejit.compile(lambda x: (F.dropout(x, 0.3), torch.randn_like(x)),
+                               options={"fused_rng": True, "cudagraphs": cudagraphs})
+    x, seen = rand(200, 300), []
+    with torch.no_grad():
+        for _ in range(6):
+            torch.manual_seed(5)
+            seen.append([t.clone() for t in compiled(x)] + [t.clone() for t in compiled(x)])
+    for one in seen[1:]:
+        assert all(map(torch.equal, one, seen[0]))
+    dropped, normal, other, again = seen[0]
+    assert not torch.equal(dropped, other) and not torch.equal(normal, again)
+    assert abs((dropped != 0).float().mean() - 0.7) < 0.02 and abs(normal.std() - 1) < 0.02
+    torch.manual_seed(5)
+    seed = torch.randint(0, 2**63 - 1, [], device="cuda")
+    torch.testing.assert_close(normal.cpu(), torch.ops.bytejit.normal(seed.cpu(), 1, [200, 300], torch.float32))
 
 
 def test_mutation() -> None:

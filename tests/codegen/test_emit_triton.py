@@ -179,6 +179,13 @@ def test_a_temp_that_stays_in_registers_takes_no_memory(fn, shape: tuple) -> Non
     assert not plan.offsets and not plan.arena
 
 
+@pytest.mark.parametrize("dtype, turn", [(torch.float32, (8192, 32)), (torch.bfloat16, (4096, 16))])
+def test_long_rows_take_what_stays_in_the_cache(dtype: torch.dtype, turn: tuple[int, int]) -> None:
+    plan = planned(lambda x: x.softmax(-1), (r(300, 50257).to(dtype),), 132, PERSISTENT - 1)
+    tile = plan.steps[0].schedule.tiles[0]
+    assert (tile["R"], tile.warps) == turn
+
+
 def test_what_leans_on_something_else_stays_where_it_is() -> None:
     def fn(x):
         top = x.amax(-1, keepdim=True)

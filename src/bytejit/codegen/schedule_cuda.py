@@ -14,6 +14,7 @@ register when rows are persistent, computed again when they are looped.
 """
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,6 +50,8 @@ COLUMNS = 64              # columns of a tile whose rows walk memory: two cache 
 LONG = 32768              # elements a program may reduce before a split pays for its launches
 MOST_WARPS = 32
 WIDE_LOOP = 8192, 32      # elements of a turn, warps, where passes read a long row again: few rows at a time stay in L2
+TWO_LOOPS = 4096, 16      # the same where two rows an SM stay there: one computes while the other waits for memory
+STAYS = 0.6               # part of L2 that such rows may take
 
 
 @dataclass(frozen=True)
@@ -328,11 +331,13 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
     programs = -(-rows // x)
     if known(k.axes) and sized and work >= LONG and programs < target.threads and can_split(k, buffers):
         parts = min(-(-4 * target.threads // programs), -(-work // (LONG // 4)), 1024)
-        tiles = looped_tiles(x, -(-longest // parts), False)
+        tiles = looped_tiles(x, -(-longest // parts), None)
         return k, CudaSchedule("split", blocks(tiles, spaces, True), x == 1, True, wide, parts, spaces)
     while column and x > 16 and -(-rows // x) < 2 * target.threads:
         x //= 2
-    tiles = looped_tiles(x, longest, x == 1 and sum(bool(p.axes) for p in k.passes) > 1)
+    again = x == 1 and sum(bool(p.axes) for p in k.passes) > 1
+    two = 2 * target.threads * sum(longest * itemsize(d) for d in read_again(k)) <= STAYS * target.cache_bytes
+    tiles = looped_tiles(x, longest, (TWO_LOOPS if two else WIDE_LOOP) if again else None)
     return k, CudaSchedule("rows", blocks(tiles, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
 
 
@@ -360,10 +365,19 @@ def column_tiles(rows: int, longest: int, target: Target) -> list[tuple[int, int
     return list(dict.fromkeys([(x, warps), (max(1, x // 2), max(1, warps // 2)), (x, min(MOST_WARPS, warps * 2))]))
 
 
-def looped_tiles(x: int, longest: int, again: bool) -> list[tuple[int, int, int]]:
-    """(rows, warps, inner points a turn) of loops. again: later passes read the row again."""
+def read_again(k: Kernel) -> list[str]:
+    """The dtypes of what is read along the row by several passes."""
+    seen: Counter[Expr] = Counter()
+    for p in k.passes:
+        inner = {a.name for a in p.axes}
+        seen.update({e for e in loads(p.roots()) if any(ix.variables(c) & inner for c in e.attr)})
+    return [e.dtype for e, n in seen.items() if n > 1]
+
+
+def looped_tiles(x: int, longest: int, again: tuple[int, int] | None) -> list[tuple[int, int, int]]:
+    """(rows, warps, inner points a turn) of loops. again: points and warps to begin with where passes read the row again."""
     out = []
-    for size, warps in ((WIDE_LOOP,) if again else ()) + ((LOOP, 8), (2 * LOOP, 16), (LOOP // 2, 4)):
+    for size, warps in ((again,) if again else ()) + ((LOOP, 8), (2 * LOOP, 16), (LOOP // 2, 4)):
         r = max(1, min(power(longest), size // x))
         out.append((x, max(1, min(warps, x * r // 128)), r))
     return list(dict.fromkeys(out))
