@@ -74,3 +74,10 @@ def test_few_sizes_are_remembered() -> None:
     for n in range(KEPT + 5):
         fits.learn((n,))
     assert len(fits.known) == 5
+
+
+def test_a_result_in_a_temps_memory_is_copied() -> None:
+    fits, x = Fits(), r(3, 4)
+    kept = fits.own(x[1:], "op", (x,))
+    assert torch.equal(kept, x[1:]) and kept.data_ptr() != x[1:].data_ptr() and fits.misfits == {"op"}
+    assert fits.own(y := r(2), "other", (x,)) is y and fits.own(None, "none", (x,)) is None and fits.misfits == {"op"}

@@ -25,12 +25,14 @@ FOUND = {   # what was wrong once: inputs, body, results
                                                      "t1, t2 = a.view(a.shape), b + 1\n    t3 = t2.transpose(0, 0)",
                                                      "a, t1, t2, t3, t2.detach()"),
     "copies of views are copies": ("a = torch.randn(5, 6).t()",
-                                   "t1, t2, t3 = a.narrow_copy(0, 1, 2), torch.permute_copy(a, (1, 0)), torch.select_copy(a, 0, 1)",
+                                   "t1, t2 = a.narrow_copy(0, 1, 2), torch.permute_copy(a, (1, 0))\n"
+                                   "    t3 = torch.select_copy(a, 0, 1)",
                                    "t1, t2, t3"),
     "a write into an expanded input": ("a = torch.randn(1).expand(3)", "a[..., 0] = 2.0\n    t1 = a.sum()", "t1"),
     "logsigmoid of a transposed tensor": ("a = torch.randn(4, 3).t()", "t1 = F.logsigmoid(a)", "t1"),
     "group_norm of nothing": ("a = torch.randn(4, 0)", "t1 = F.group_norm(a, 1)", "t1"),
-    "ops on nothing": ("a = torch.randn(0, 17)\n    b = torch.randn(0)", "t1, t2, t3 = a.amax(1, keepdim=True), b.tile(2), a.view(-1, 17)\n"
+    "ops on nothing": ("a = torch.randn(0, 17)\n    b = torch.randn(0)",
+                       "t1, t2, t3 = a.amax(1, keepdim=True), b.tile(2), a.view(-1, 17)\n"
                        "    t3.chunk(2, -1)[0].zero_()", "t1, t2 + 1, t3, a.sum()"),
     "a norm over one element": ("a = torch.tensor([[1e-30], [2.0]])", "t1, t2 = a.norm(dim=1), a[0].norm()", "t1, t2"),
     "linear of a vector": ("a = torch.randn(9)", "t1 = F.linear(a, a)", "t1"),

@@ -26,8 +26,8 @@ from bytejit.codegen import index as ix
 from bytejit.codegen.emit_check import Check, Fits
 from bytejit.codegen.emit_common import symbol_atoms, symbols_in
 from bytejit.codegen.emit_cpp import CppSource, Run
-from bytejit.codegen.loops import DTYPES, Buffer, Call, ExternCall, Plan, View
-from bytejit.codegen.ops_extern import resolve
+from bytejit.codegen.loops import DTYPES, Buffer, Call, Extern, ExternCall, Plan, View
+from bytejit.codegen.ops_extern import is_window, resolve
 from bytejit.codegen.sizes import Real, SizeText, bits_of
 from bytejit.errors import Bug
 
@@ -320,12 +320,15 @@ class CallPrinter:
 
     def _check(self, text: str, b: Buffer, e: Extern) -> None:
         """A line of the checking twin: the result has the strides that kernels go by, and lies in no temp's memory."""
+        given = [v.buffer for a in (*e.args, *(v for _, v in e.kwargs)) for v in (a if isinstance(a, tuple) else (a,))
+                 if isinstance(v, View) and self.plan.buffers[v.buffer].kind == "temp"]
+        temps = "".join(f"{self.tensor(n)}, " for n in dict.fromkeys(given if not is_window(e.target) else ()))
         if b.dtype in DTYPES:
             self.bind("fit", self.fits.fit)
-            given = [v.buffer for a in (*e.args, *(v for _, v in e.kwargs)) for v in (a if isinstance(a, tuple) else (a,))
-                     if isinstance(v, View)]
-            temps = "".join(f"{self.tensor(n)}, " for n in dict.fromkeys(given) if self.plan.buffers[n].kind == "temp")
-            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {e.target!r}, ({temps}))"))
+            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {e.target!r})"))
+        if temps:
+            self.bind("own", self.fits.own)
+            self.lines.append(Check(f"{text} = own({text}, {e.target!r}, ({temps}))"))
 
     def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
         """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from bytejit.codegen import index as ix
 from bytejit.codegen.fuse import reads, writes
 from bytejit.codegen.loops import Buffer, Extern, Kernel, Loops, MutationCopy, Store, itemsize
+from bytejit.codegen.ops_extern import is_window
 from bytejit.codegen.simplify import kernel_roots, loads, may_raise
 
 ALIGN = 64
@@ -41,7 +42,8 @@ def extent(b: Buffer) -> ix.Size:
 
 
 def lives(loops: Loops) -> dict[str, tuple[int, int]]:
-    """First and last step position of each buffer that a step makes; outputs live on past the end."""
+    """First and last step position of each buffer that a step makes; outputs live on past the end, what a library call
+    answers a view of as long as the view."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for i, step in enumerate(loops.steps):
@@ -53,6 +55,10 @@ def lives(loops: Loops) -> dict[str, tuple[int, int]]:
     for r in loops.outputs:
         if r.view is not None:
             last[r.view.buffer] = len(loops.steps)
+    for step in reversed(loops.steps):      # a window's own window comes after it
+        if isinstance(step, Extern) and not step.into and is_window(step.target):
+            end = max((last[b] for b in writes(step)), default=0)
+            last.update((b, max(last[b], end)) for b in reads(step))
     return {b: (i, last[b]) for b, i in first.items()}
 
 

@@ -320,6 +320,8 @@ def _specs(out):
 # --- how each op is recorded ----------------------------------------------------------------------
 
 _PLANS: dict[object, Callable] = {}
+# views that do not say so in their schemas (torch's own cells of LSTM and GRU are written with them)
+_UNSAFE = ("aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes")
 
 
 def _plan(func) -> Callable:
@@ -334,7 +336,7 @@ def _plan(func) -> Callable:
         return _reshape_in_place
     if schema.is_mutable:
         return _out if any(a.is_out for a in schema.arguments) else _in_place
-    if is_view(func) or schema.name == "aten::_unsafe_view":
+    if is_view(func) or schema.name in _UNSAFE:
         return _view
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return _composite
@@ -370,7 +372,7 @@ def _view(rec: Recorder, func, args, kwargs):
     out = infer(func, args, kwargs)
     if kwargs:
         args = args + tuple(kwargs.values())
-    name = func._schema.name
+    name = func._schema.name.replace("::unsafe_", "::")
     if isinstance(out, (list, tuple)):
         _pieces(rec, x, name, args, out)
         return out
