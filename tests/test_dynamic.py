@@ -648,3 +648,41 @@ def test_a_batch_of_one_fits_where_nothing_depends_on_it(f: Callable, backend: s
         torch.testing.assert_close(got, want)
         assert got.is_contiguous() == want.is_contiguous()
     assert entries(compiled) == 2
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: x.view(-1, 5) + torch.ones(5, 5),
+    lambda x: x + torch.ones(5, 1),
+    lambda x: x * 2 if x.shape[0] == 5 else x,
+    lambda x: x * len([0] * x.shape[0]),
+    lambda x: torch.ones(7).view(x.shape[0] + 2) + x.sum(),
+], ids=["view", "broadcast", "branch", "list", "sum of sizes"])
+def test_a_marked_dim_that_must_be_constant_is_an_error(f: Callable, capsys) -> None:
+    def marked():
+        x = torch.ones(5, 5)
+        bytejit.mark_dynamic(x, 0)
+        return x
+    with pytest.raises(bytejit.exc.ConstraintViolation) as error:
+        bytejit.compile(f, backend="eager")(marked())
+    line = f.__code__.co_firstlineno
+    assert f"test_dynamic.py:{line} in <lambda>" in str(error.value)
+    assert "x.shape[0] is marked dynamic, but can only be 5" in str(error.value)
+    assert "take mark_dynamic off dim 0" in str(error.value)
+    with bytejit.config.patch(logs=("recompiles",)):            # under dynamic=True alone it becomes one, and a line says so
+        compiled = bytejit.compile(f, backend="eager", dynamic=True)
+        x = torch.ones(5, 5)
+        bytejit.mark_static(x, 1)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert "x.shape[0] stays 5: the code needs x.shape[0] == 5" in capsys.readouterr().err
+
+
+def test_a_marked_dim_may_have_conditions() -> None:
+    def f(x):
+        return (x * 2 if x.shape[0] > 3 else x)[:2].sum(0)
+    x = torch.randn(5, 4)
+    bytejit.mark_dynamic(x, 0)
+    compiled = bytejit.compile(f, backend="eager")
+    for n in (5, 9, 4, 77):
+        y = x if n == 5 else torch.randn(n, 4)
+        torch.testing.assert_close(compiled(y), f(y))
+    assert entries(compiled) == 1

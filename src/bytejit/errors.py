@@ -35,6 +35,13 @@ class Unsupported(BytejitError):
         return f"{self.what} at {self.where.short}" if self.where is not None else self.what
 
 
+class ConstraintViolation(Unsupported):
+    """A dimension that the user marked dynamic (`mark_dynamic`) can have one size only in the code that is traced. Raised by the
+    call that traces it; `where` is the line that needs the size to be that."""
+
+    __module__ = "bytejit.exc"
+
+
 class CannotRewrite(BytejitError):
     """A code object that cannot be rewritten with sites; it runs as it is. `reason` says why."""
 

@@ -307,6 +307,16 @@ class Env:
             out.append((relation, where))
         return out
 
+    def why_fixed(self, s: Any) -> tuple[Condition | None, Any]:
+        """The condition that made a symbol a constant, directly or through others that it equals, and where it was needed."""
+        group, found = {s}, (None, None)
+        for (kind, _), (relation, where) in self._facts.items():
+            mine = relation.symbols()
+            if mine & group and (kind == "eq0" or kind != "ne0" and mine == {s} and found[0] is None):
+                group |= mine
+                found = relation, where
+        return found
+
     def _wheres_of(self, s: Any) -> tuple:
         """Where the lower and the upper bound of a symbol were last narrowed."""
         low = high = None

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from .. import logs
+from ..errors import ConstraintViolation
 from ..fake import DataDependent, Fake, NoFake
 from ..registry import DYNAMIC_DIMS, STATIC_DIMS
 from ..source import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
@@ -33,6 +36,11 @@ class Dynamic:
     at_once: bool = False
     changed: frozenset[Source] = frozenset()
     static: frozenset[Source] = frozenset()
+    refused: tuple[tuple[Source, Any], ...] = ()        # of `static`, those that an operation (its Where) would not take
+
+    def without(self, sources: frozenset[Source], where: Any) -> Dynamic:
+        """The same with sizes static that an operation refused as symbols."""
+        return replace(self, static=self.static | sources, refused=self.refused + tuple((s, where) for s in sources))
 
     @property
     def some(self) -> bool:
@@ -77,6 +85,7 @@ class Symbols:
         self.number_nodes: dict[Any, torch.fx.Node] = {}
         self.checks: dict[Source, tuple[tuple, tuple]] = {}     # tensor -> symbolic shape and stride, as its guard has them
         self.fake_sizes: dict[Source, tuple[tuple, tuple]] = {}
+        self.marked: dict[Source, int] = {}                 # sizes that the user marked dynamic -> what they are now
 
     # ---- making symbols ----------------------------------------------------------------------------------------------
     def symbol(self, source: Source, real: int | float, low: int | None = 2, high: int | None = None) -> Any:
@@ -108,6 +117,8 @@ class Symbols:
         sizes: list = list(shape)
         for i, n in enumerate(shape):
             key, (low, high) = TensorSize(source, i), marks.get(i, (None, None))
+            if i in marks and n > 1:
+                self.marked[key] = n
             if n < 2 or i in fixed or key in d.static or not (i in marks or d.wants(key)):
                 continue
             if n >= (low or 1) and (high is None or n <= high):
@@ -302,7 +313,7 @@ class Symbols:
                 e = x.node.public
                 found |= getattr(e, "free_symbols", set())
         if found:
-            raise Specialise(frozenset(self.sources[s] for s in found))
+            raise Specialise(frozenset(self.sources[s] for s in found), self.where())
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
         """fn(*args, **kwargs) on fakes with symbolic sizes. Where torch's C++ made a size constant, or refused, the call
@@ -341,6 +352,7 @@ class Symbols:
 
     def settle(self, guards: GuardSet) -> None:
         """Write what the trace and its backend found out about symbols into guards. Once, after the backend has run."""
+        self.check_marks()
         if self.env is None:
             return
         for source, (shape, stride) in self.checks.items():
@@ -355,6 +367,26 @@ class Symbols:
             if len(symbols) == 1 and self.is_said(relation, symbols[0]):
                 continue
             guards.add("EXPR", self.sources[symbols[0]], self.expr_guard(relation, relation.text()), where)
+
+    def check_marks(self) -> None:
+        """Sizes that became constants: an error where the user marked one dynamic, else a line of the log.
+
+        Raises: ConstraintViolation.
+        """
+        fixed = [(f.source, f.value.node.hint, *self.env.why_fixed(f.value.node.e)) for f in self.symbols.values()
+                 if isinstance(f.source, TensorSize) and isinstance(self.env.simplified(f.value.node.e), int)]
+        done = {n.meta.get("where") for n in self.graph.nodes}
+        fixed += [(key, self.marked.get(key), None, where) for key, where in self.dynamic.refused if where in done]
+        for key, size, relation, where in fixed:
+            why = "an operation there takes constant sizes only"
+            if relation is not None:
+                named = {str(s): self.sources[s].name() for s in relation.symbols()}
+                why = "the code needs " + re.sub(r"\b[sf]\d+\b", lambda m, of=named: of[m[0]], relation.text())
+            if key in self.marked:
+                raise ConstraintViolation(
+                    f"{key.name()} is marked dynamic, but can only be {size}", where, why,
+                    f"take mark_dynamic off dim {key.dim} (mark_static says so), or change that line to hold for other sizes")
+            logs.log("recompiles", f"{key.name()} stays {size}: {why}", where)
 
     def size_check(self, size: torch.SymInt) -> int:
         """A symbolic size as its tensor's guard has it: the constant that it became, or 1 or 2 as its least value, negative."""

@@ -27,11 +27,11 @@ class Restart(Exception):
 
 
 class Specialise(Exception):
-    """Trace again with these sizes (sources) static."""
+    """Trace again with these sizes (sources) static: the operation at `where` takes none that are symbolic."""
 
-    def __init__(self, sources: frozenset):
+    def __init__(self, sources: frozenset, where: object = None):
         super().__init__()
-        self.sources = sources
+        self.sources, self.where = sources, where
 
 
 class TooLong(Exception):

@@ -88,7 +88,7 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
                 stop.cause, stop.where, stop.depth = cause, where, depth
             return finish(t, job, stop, twin)
         except Specialise as s:
-            job.dynamic = replace(job.dynamic, static=job.dynamic.static | s.sources)
+            job.dynamic = job.dynamic.without(s.sources, s.where)
             continue
         except Restart as r:
             if cause is None:
