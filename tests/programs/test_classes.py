@@ -894,3 +894,28 @@ def test_class_through_getattribute(x):
     """__class__ of an object whose __getattribute__ hands on to object's"""
     asked = _Asked()
     return x * asked.size, asked.__class__.__name__, asked.__class__ is type(asked), isinstance(asked, _Asked)
+
+
+class _ListThroughObject(list):
+    __new__ = object.__new__
+
+
+class _NoInit:
+    def __init__(self, n=0):
+        self.n = n
+
+
+@case(F(4), breaks=True)
+def test_object_new_and_init_called_as_they_are(x):
+    """object.__new__ and object.__init__ with too many arguments, with none, and for a class that begins as a list"""
+    def said(call, *args):
+        try:
+            return type(call(*args)).__name__
+        except TypeError as e:
+            return str(e)
+    y = x + 1
+    made = _ListThroughObject()
+    made.append(3)
+    return (y, made, said(object.__new__), said(object.__new__, list), said(object.__new__, _ListThroughObject),
+            said(object.__new__, _NoInit), said(object.__new__, _NoInit, 5), said(object.__new__, _Named, 5),
+            said(object.__init__, _NoInit(), 5), said(object.__init__, _Named(), 5), said(object.__init__))

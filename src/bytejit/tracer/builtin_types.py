@@ -8,7 +8,7 @@ import types
 import torch
 
 from .attrs import class_lookup
-from .calls import describe, models
+from .calls import describe, models, solid_base
 from .containers import NotConstant, key_of, to_python
 from .operators import class_attribute
 from .signals import Break
@@ -132,7 +132,15 @@ def object_getattribute(t, args, kwargs):
 
 @models(object.__init__)
 def object_init(t, args, kwargs):
+    if len(args) != 1 or kwargs:
+        check_excess(t.type_of(args[0]) if args else object, "__init__", "__new__")
     return NONE
+
+
+def check_excess(cls: type, own: str, other: str) -> None:
+    """`object`'s method `own` takes arguments only where a class replaced the method `other`, and not this one."""
+    if class_attribute(cls, own) is not getattr(object, own) or class_attribute(cls, other) is getattr(object, other):
+        raise Break(f"object.{own} called with arguments")
 
 
 @models(BaseException.with_traceback)
@@ -142,9 +150,11 @@ def with_traceback(t, args, kwargs):
 
 @models(object.__new__)
 def object_new(t, args, kwargs):
-    cls = t.as_class(args[0])
-    if cls is None or cls.__flags__ & (1 << 9) == 0 and cls is not object:
-        raise Break(f"making a {describe(cls)}")
+    cls = t.as_class(args[0]) if args else None
+    if cls is None or solid_base(cls) is not object:
+        raise Break(f"making a {describe(cls)} through object.__new__")
+    if len(args) > 1 or kwargs:
+        check_excess(cls, "__new__", "__init__")
     return t.object_new(cls)
 
 

@@ -348,6 +348,8 @@ class Calls:
                 return self._named_tuple(cls, fn, args, kwargs)
             return self.real(self.call(self.constant(fn), [Known(cls), *args], kwargs))
         if new is object.__new__:
+            if solid_base(cls) is not object:
+                raise Break(f"making a {describe(cls)} through object.__new__")
             return self.object_new(cls)
         if new is type.__new__:
             return self.call_python(new, [Known(cls), *args], kwargs)
@@ -460,6 +462,11 @@ def check_count(obj, count: int, named: int) -> None:
     known = counts(obj)
     if known is not None and not known[0] <= count + named <= known[1]:
         raise Break(f"{describe(obj)} called with {count + named} arguments")
+
+
+def solid_base(cls: type) -> type:
+    """The class written in C that an instance of `cls` begins as."""
+    return next((c for c in MRO(cls)[:-1] if not c.__flags__ & (1 << 9)), object)
 
 
 def class_lookup_new(base: type, cls: type):

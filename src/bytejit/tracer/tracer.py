@@ -412,7 +412,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             if isinstance(v, IterVar):
                 v.state.clear()
         for v in self.keep:
-            if isinstance(v, GenVar):
+            if type(v) is GenVar:
                 v.frame = None
         for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
                      self.globals_written, self.dirty, self.looked_into, self.claimed, self.data_set, self.late, self.locked,
