@@ -165,6 +165,8 @@ class Calls:
 
     def resume(self, gen: GenVar, value: Var, thrown: Raised | None = None) -> tuple[bool, Var]:
         """Run a generator to its next yield: (False, yielded) or (True, returned). Raises: Raised."""
+        if not isinstance(gen, GenVar):
+            raise Break("a generator from outside")
         if gen.running:
             raise self.raised(ValueError("generator already executing"))
         if gen.finished:
@@ -505,11 +507,6 @@ def is_pure(obj) -> bool:
     return getattr(obj, "__module__", None) in PURE_MODULES
 
 
-def describe(obj) -> str:
-    """A callable as a message names it."""
-    module = getattr(obj, "__module__", None)
-    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
-    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
 def on_device(t, function, kwargs: dict[str, Var]) -> dict[str, Var]:
     """The arguments by name of what makes tensors, with the device of the manager (`with torch.device(d)`) around it."""
     from torch.utils._device import _device_constructors
@@ -519,3 +516,8 @@ def on_device(t, function, kwargs: dict[str, Var]) -> dict[str, Var]:
     return kwargs
 
 
+def describe(obj) -> str:
+    """A callable as a message names it."""
+    module = getattr(obj, "__module__", None)
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
