@@ -68,10 +68,9 @@ BJ f32 exp_low(f32 x) {
     return x != x ? x : p;
 }
 
-// Scores of one row -> e^(score - largest) in place. most, sum: of the row's earlier blocks, brought up to date. Returns what
-// earlier blocks' results have to be multiplied with. A row whose scores are all -inf counts nothing.
-static f32 soften(f32* s, i64 n, i64 all, f32 scale, const f32* add, f32& most, f32& sum) {
-    f32 top = -BJ_INF, total = 0.0f;
+// The scores of one row, scaled, with what the mask adds; those that lie past n up to `all` are -inf. Returns the largest.
+static f32 scaled(f32* s, i64 n, i64 all, f32 scale, const f32* add) {
+    f32 top = -BJ_INF;
     if (add) {
 #pragma omp simd reduction(max : top)
         for (i64 j = 0; j < n; ++j) {
@@ -87,18 +86,24 @@ static f32 soften(f32* s, i64 n, i64 all, f32 scale, const f32* add, f32& most, 
             top = t > top ? t : top;
         }
     }
-    f32 before = most;
-    most = top > before ? top : before;
-    for (i64 j = n; j < all; ++j) s[j] = 0.0f;  // keys that this row, unlike later ones, does not see
-    if (most == -BJ_INF) {
-        for (i64 j = 0; j < n; ++j) {
+    for (i64 j = n; j < all; ++j) s[j] = -BJ_INF;
+    return top;
+}
+
+// Those scores -> e^(score - largest) in place, `all` in whole vectors. most, sum: of the row's earlier blocks, brought up to
+// date. Returns what earlier blocks' results have to be multiplied with. A row whose scores are all -inf counts nothing.
+static f32 soften(f32* s, i64 all, f32 top, f32& most, f32& sum) {
+    f32 before = most, now = top > before ? top : before, total = 0.0f;
+    most = now;
+    if (now == -BJ_INF) {
+        for (i64 j = 0; j < all; ++j) {
             s[j] = s[j] != s[j] ? s[j] : 0.0f;
             total += s[j];
         }
         sum += total;
         return 1.0f;
     }
-    f32 now = most;
+    i64 n = (all + 15) / 16 * 16;
 #pragma omp simd reduction(+ : total)
     for (i64 j = 0; j < n; ++j) {
         f32 e = exp_low(s[j] - now);
@@ -117,11 +122,15 @@ static void meet(const Attention& a, i64 batch, i64 head, i64 row, i64 n, i64 ke
     f32* y = (f32*)a.y.at(batch, head) + row * a.y.l;
     if (a.causal && row + n - key < keys) keys = row + n - key;
     for (i64 j = 0; j < keys; j += NR) product(n, q, a.q.l, ks + j * a.dim, a.dim, s + j, BLOCK, NR, true);
+    i64 all = (keys + 15) / 16 * 16;
+    f32 top[ROWS];
     for (i64 i = 0; i < n; ++i) {
         i64 seen = a.causal && row + i + 1 - key < keys ? row + i + 1 - key : keys;
-        seen = seen < 0 ? 0 : seen;
         if (a.mask && (i == 0 || a.ml)) mask_row(a, batch, head, row + i, key, keys, add);
-        f32 factor = soften(s + i * BLOCK, seen, keys, a.scale, a.mask ? add : nullptr, most[i], sum[i]);
+        top[i] = scaled(s + i * BLOCK, seen < 0 ? 0 : seen, all, a.scale, a.mask ? add : nullptr);
+    }
+    for (i64 i = 0; i < n; ++i) {  // apart from the loop above: one row's largest is not waited for
+        f32 factor = soften(s + i * BLOCK, all, top[i], most[i], sum[i]);
         if (key > 0 && factor != 1.0f) multiply(y + i * a.y.l, a.out, factor);
     }
     for (i64 d = 0; d < a.out; d += NR) {
