@@ -919,3 +919,93 @@ def test_object_new_and_init_called_as_they_are(x):
     return (y, made, said(object.__new__), said(object.__new__, list), said(object.__new__, _ListThroughObject),
             said(object.__new__, _NoInit), said(object.__new__, _NoInit, 5), said(object.__new__, _Named, 5),
             said(object.__init__, _NoInit(), 5), said(object.__init__, _Named(), 5), said(object.__init__))
+
+
+def used_outside(f, x):
+    """The classes and instances that came out, used by the caller."""
+    a, cls, other, error, plain = f(x)
+    try:
+        raise error
+    except cls.Failed as e:
+        said = e.args, str(e)
+    other.extra = 2
+    return (a.double(), a.twice, cls.of(x).value, cls.add(1), type(a) is cls, a == other, a.value, other.both(),
+            said, cls.__qualname__, cls.__module__, type(other).__mro__[1] is cls, plain.q,
+            hasattr(plain, "__dict__"), hash(plain) == 3)
+
+
+@case(F(4), graphs=1, drive=used_outside)
+def test_classes_that_leave(x):
+    """Classes made inside that leave with their instances: methods, super(), properties, slots, exceptions, closures"""
+    scale = x.sum()
+
+    class A:
+        """Doc."""
+        k = 3
+
+        class Failed(ValueError):
+            pass
+
+        def __init__(self, value):
+            self.value = value
+
+        def double(self):
+            return self.value * self.k + scale
+
+        @property
+        def twice(self):
+            return self.value * 2
+
+        @classmethod
+        def of(cls, value):
+            return cls(value)
+
+        @staticmethod
+        def add(n):
+            return n + 1
+
+        def __eq__(self, other):
+            return isinstance(other, A)
+
+    class B(A):
+        def __init__(self, value, more):
+            super().__init__(value)
+            self.more = more
+
+        def both(self):
+            return super().double() + self.more
+
+    class Slotted:
+        __slots__ = ("q",)
+
+        def __hash__(self):
+            return 3
+    plain = Slotted()
+    plain.q = x * 2
+    return A(x + 1), A, B(x, 1.0), A.Failed("a", 1), plain
+
+
+@case(F(4))
+def test_classes_with_hooks_that_leave(x):
+    """Classes whose making runs code of the program leave it: `__set_name__`, `__init_subclass__`, a metaclass"""
+    log = []
+
+    class Named:
+        def __set_name__(self, owner, name):
+            log.append(name)
+
+    class Meta(type):
+        def __new__(mcs, name, bases, ns):
+            log.append(name)
+            return super().__new__(mcs, name, bases, ns)
+
+    class C(metaclass=Meta):
+        field = Named()
+
+    class Base:
+        def __init_subclass__(cls, **kw):
+            log.append(cls.__name__)
+
+    class D(Base):
+        pass
+    return C().field, D(), log, x + 1

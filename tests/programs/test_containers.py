@@ -179,7 +179,7 @@ def test_subclasses():
     return f
 
 
-@case(F(4), breaks=True)
+@case(F(4), graphs=1)
 def test_subclasses_made_inside(x):
     """Classes made in the program that leave it with their instances"""
     class L(list):

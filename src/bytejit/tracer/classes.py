@@ -2,7 +2,8 @@
 
 A class made in the trace is stood for by a real class, built at trace time with stubs in place of its functions, so that
 MRO, `isinstance`, slots and operators follow Python's own rules. No user code runs to build it: __set_name__,
-__init_subclass__ and metaclasses are traced. The real class never leaves: what would need it ends the region before it.
+__init_subclass__ and metaclasses are traced. The real class never leaves: the exit makes the class anew
+(leaving_classes.py) or, where that would run code of the program, the region ends before it.
 """
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[st
     real = real_class(t, meta, t.const(name), real_bases, items)
     cell = t.real(items.pop("__classcell__", NONE))
     contents = {k: _wrapped(t, k, v) for k, v in items.items()}
-    t.made_classes[real] = MadeClass(contents, t.steps)
+    t.made_classes[real] = MadeClass(contents, t.steps, real_bases)
     t.mutations += 1
     for key, value in contents.items():
         if key not in NAMESPACE(real):
@@ -129,12 +130,12 @@ HEAP_TYPE = 1 << 9
 
 
 class MadeClass:
-    """A class of the trace: its namespace, and the step at which it was made."""
+    """A class of the trace: its namespace, its bases, and the step at which it was made."""
 
-    __slots__ = ("contents", "step")
+    __slots__ = ("contents", "step", "bases")
 
-    def __init__(self, contents: dict[str, Var], step: int):
-        self.contents, self.step = contents, step
+    def __init__(self, contents: dict[str, Var], step: int, bases: tuple[type, ...]):
+        self.contents, self.step, self.bases = contents, step, bases
 
 
 def real_class(t, meta: type, name: str, bases: tuple[type, ...], items: dict[str, Var]) -> type:

@@ -9,7 +9,7 @@ import weakref
 import numpy
 
 from ..source import Cell
-from . import inference_mode, outside_iterators
+from . import inference_mode, leaving_classes, outside_iterators
 from .containers import is_constant
 from .outside_lists import OutsideList
 from .values import (
@@ -59,6 +59,7 @@ class Rebuild:
         self.lines: list[str] = []
         self.fills: list[str] = []
         self.names: dict[int, str] = {}
+        self.classes: dict[type, str] = {}
         self.count = 0
         self.at = None
         self.kept_cells: set[int] = set()
@@ -69,7 +70,7 @@ class Rebuild:
     def write(self, printer, leaving: list[Var], answer) -> str:
         """Statements; `answer(expressions) -> str` makes the last one."""
         self.at, self.lines, self.fills, self.names, self.count = printer, [], [], {}, 0
-        self.kept_cells = set()
+        self.kept_cells, self.classes = set(), {}
         self.arrays = []
         for v in self.t.late:
             if v.watched is not None and v.watched[0]._version != v.watched[1]:
@@ -90,6 +91,8 @@ class Rebuild:
 
     def bind(self, obj) -> str:
         if isinstance(obj, type) and obj in self.t.made_classes:
+            if leaving_classes.can_be_made(self.t, obj):
+                return leaving_classes.make_class(self, obj)
             raise CannotRebuild(f"the class {obj.__name__} made in the region", self.t.made_classes[obj].step)
         return self.at.bind(obj, "k")
 
