@@ -125,7 +125,7 @@ def merge(first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: se
     """One kernel that does both, in order, and the local buffers it needs; None when they do not fit.
 
     outside: buffers that others read: they are still stored. few: points up to which rows may be few (on a GPU, where several
-    programs share a row that is long, unless it has scans).
+    programs share a row that is long, unless it has scans or sizes that are known at the call only).
     """
     sizes = {a.name: a.size for k in (first, second) for a in (*k.axes, *(a for p in k.passes for a in p.axes))}
     al = align(first, second, sizes)
@@ -136,7 +136,8 @@ def merge(first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: se
     if outer is None:
         return None
     enough = worthwhile(first, second, outer, al, buffers, vertical)
-    if not enough and not (few and worthwhile(first, second, outer, al, buffers, vertical, few)):
+    if not enough and not (few and all(isinstance(n, int) for n in sizes.values())
+                           and worthwhile(first, second, outer, al, buffers, vertical, few)):
         return None
     for p in first.passes:                       # two axes of one loop nest must not become one
         names = [al.axes.get(a.name, a.name) for a in (*first.axes, *p.axes)]
