@@ -44,6 +44,8 @@ def check(attend, q, k, v, mask=None, causal=False, scale=None) -> torch.Tensor:
     by = q.shape[-1] ** -0.5 if scale is None else scale
     aside, apart = (attend(q, k, v, mask, causal, by, a) for a in (True, False))
     assert aside.transpose(1, 2).is_contiguous() and apart.is_contiguous() and torch.equal(aside, apart)
+    given = torch.full_like(aside, NAN)
+    assert attend(q, k, v, mask, causal, by, True, out=given) is given and torch.equal(given, aside)
     far = 2 * (eager - want).abs().max().item() + 1e-6 * want.abs().max().item()
     assert (aside - want).abs().max().item() <= far
     return aside

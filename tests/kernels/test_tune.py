@@ -170,6 +170,8 @@ def test_our_own_product(own, m, k, n, threads):
                 panels = own["pack"](weight)
                 assert ((own["bytejit.linear_packed.default"](x, panels, n, b, 1) - want.relu()).abs() <= scale * 10).all()
         assert ((own["bytejit.linear.default"](x, w) + b - want).abs() <= scale * 10).all()
+        given = torch.full((m, n), float("nan"))
+        assert own["bytejit.linear.default"](x, w, b, out=given) is given and ((given - want).abs() <= scale * 10).all()
     finally:
         torch.set_num_threads(before)
 

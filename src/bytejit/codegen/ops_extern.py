@@ -31,9 +31,10 @@ _library("_scaled_dot_product_flash_attention_for_cpu_backward")
 _library("_scaled_dot_product_attention_math")
 _library("linear_pointwise", "mkldnn._linear_pointwise.default", "mkldnn._linear_pointwise.binary")
 _library("convolution_pointwise", "mkldnn._convolution_pointwise.default", "mkldnn._convolution_pointwise.binary")
-_library("own_linear", "bytejit.linear.default", "bytejit.linears.default", "bytejit.linear_packed.default")
+_library("own_linear", "bytejit.linear.default", "bytejit.linears.default", "bytejit.linear_packed.default",
+         out="bytejit.linear.default")
 _library("own_conv", "bytejit.conv.default", "bytejit.conv_packed.default", out="bytejit.conv.default")
-_library("own_attention", "bytejit.attention.default")
+_library("own_attention", "bytejit.attention.default", out="bytejit.attention.default")
 
 FAST: dict[str, Callable] = {
     "aten.mm.default": torch.mm,

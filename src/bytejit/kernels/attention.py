@@ -54,7 +54,7 @@ def define() -> None:
 @functools.cache
 def register(options: Options) -> dict[str, Callable]:
     """Build the unit and make `bytejit::attention` run it. Returns the Python function behind the operator, by the
-    operator's name: an emitter may call it directly. Raises: NoCompiler, BuildFailed."""
+    operator's name: an emitter may call it directly, with `out=`. Raises: NoCompiler, BuildFailed."""
     calls = build((UNIT,), options).calls[0]
     define()
     made = {"bytejit.attention.default": make_attention(calls)}
@@ -65,16 +65,19 @@ def register(options: Options) -> dict[str, Callable]:
 
 
 def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """attention(q, k, v, mask, causal, scale, aside) -> y [B, H, L, E], heads innermost but one (as a transposed
-    [B, L, H, E]) when `aside`, else row-major. q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], all float32, H a multiple
-    of G; mask [..., L, S], broadcast, float32 or bool, or None; causal: row i sees keys 0 .. i."""
+    """attention(q, k, v, mask, causal, scale, aside, out=None) -> y [B, H, L, E], in `out` when given, else with the heads
+    innermost but one (a transposed [B, L, H, E]) when `aside`, row-major otherwise. q [B, H, L, D], k [B, G, S, D],
+    v [B, G, S, E], all float32, H a multiple of G; mask [..., L, S], broadcast, float32 or bool, or None; causal: row i
+    sees keys 0 .. i."""
     run, threads = calls["attention"], torch.get_num_threads
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float,
-                  aside: bool) -> torch.Tensor:
+                  aside: bool, out: torch.Tensor | None = None) -> torch.Tensor:
         batch, heads, rows, dim = q.shape
-        shared, keys, out = k.shape[1], k.shape[2], v.shape[3]
-        y = torch.empty((batch, rows, heads, out)).transpose(1, 2) if aside else torch.empty((batch, heads, rows, out))
+        shared, keys, wide = k.shape[1], k.shape[2], v.shape[3]
+        y = out
+        if y is None:
+            y = torch.empty((batch, rows, heads, wide)).transpose(1, 2) if aside else torch.empty((batch, heads, rows, wide))
         if not y.numel() or not keys or not dim:
             return y.zero_()
         q, k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (q, k, v))
@@ -82,7 +85,7 @@ def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
         if mask is not None:
             of_mask, address, flags = _broadcast(mask), mask.data_ptr(), mask.dtype is torch.bool
         run(scale, q.data_ptr(), k.data_ptr(), v.data_ptr(), y.data_ptr(), address, *q.stride()[:3], *k.stride()[:3],
-            *v.stride()[:3], *y.stride()[:3], *of_mask, flags, batch, heads, heads // shared, rows, keys, dim, out, causal,
+            *v.stride()[:3], *y.stride()[:3], *of_mask, flags, batch, heads, heads // shared, rows, keys, dim, wide, causal,
             threads())
         return y
 

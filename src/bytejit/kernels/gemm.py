@@ -75,8 +75,8 @@ def _namespace() -> torch.library.Library:
 @functools.cache
 def register(options: Options) -> dict[str, Callable]:
     """Build the unit and make `bytejit::linear`, `linears`, `linear_packed` run it. Returns the Python functions
-    behind the operators by operator name, and "pack": an emitter may call these directly and save the dispatcher.
-    Raises: NoCompiler, BuildFailed."""
+    behind the operators by operator name, and "pack": an emitter may call these directly, those of one
+    result with `out=`. Raises: NoCompiler, BuildFailed."""
     calls = functions(options)
     pack, packed = make_packed(calls)
     made = {"bytejit.linear.default": make_linear(calls), "bytejit.linears.default": make_linears(calls),
@@ -98,17 +98,18 @@ def _weight(w: torch.Tensor) -> tuple[torch.Tensor, int, int]:
 
 
 def make_linear(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """linear(x, w, b=None, post=0) -> y, contiguous. x [..., K]; w [N, K] of any strides: read in place when
-    dense along a dimension, else copied first. All float32 on the CPU. post: a value of POSTS."""
+    """linear(x, w, b=None, post=0, out=None) -> y, contiguous, in `out` when given. x [..., K]; w [N, K] of any strides:
+    read in place when dense along a dimension, else copied first. All float32 on the CPU. post: a value of POSTS."""
     run = calls["linear"]
     threads = torch.get_num_threads
 
-    def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, post: int = 0) -> torch.Tensor:
+    def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, post: int = 0,
+               out: torch.Tensor | None = None) -> torch.Tensor:
         n, k = w.shape
         w, distance, form = _weight(w)
         if not x.is_contiguous():
             x = x.contiguous()
-        y = torch.empty((*x.shape[:-1], n))
+        y = torch.empty((*x.shape[:-1], n)) if out is None else out
         m = y.numel() // n if n else 0
         if m:
             run(x.data_ptr(), m, k, threads(), w.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), n, distance,
@@ -143,7 +144,8 @@ def make_linears(calls: dict[str, Callable]) -> Callable[..., list[torch.Tensor]
 
 
 def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """(pack, linear): pack(w [N, K]) -> panels [P, K, width]; linear(x, panels, n, b=None, post=0) -> y."""
+    """(pack, linear): pack(w [N, K]) -> panels [P, K, width]; linear(x, panels, n, b=None, post=0, out=None)
+    -> y."""
     run, pack_into, width = calls["linear"], calls["pack"], calls["width"]()
     threads = torch.get_num_threads
 
@@ -154,12 +156,12 @@ def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor]
         pack_into(w.data_ptr(), panels.data_ptr(), n, k, distance, form)
         return panels
 
-    def linear(x: torch.Tensor, panels: torch.Tensor, n: int, b: torch.Tensor | None = None,
-               post: int = 0) -> torch.Tensor:
+    def linear(x: torch.Tensor, panels: torch.Tensor, n: int, b: torch.Tensor | None = None, post: int = 0,
+               out: torch.Tensor | None = None) -> torch.Tensor:
         if not x.is_contiguous():
             x = x.contiguous()
         k = panels.shape[1]
-        y = torch.empty((*x.shape[:-1], n))
+        y = torch.empty((*x.shape[:-1], n)) if out is None else out
         m = y.numel() // n if n else 0
         if m:
             run(x.data_ptr(), m, k, threads(), panels.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), n, k,
