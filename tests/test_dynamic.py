@@ -686,3 +686,39 @@ def test_a_marked_dim_may_have_conditions() -> None:
         y = x if n == 5 else torch.randn(n, 4)
         torch.testing.assert_close(compiled(y), f(y))
     assert entries(compiled) == 1
+
+
+EMPTY: dict[str, Callable] = {
+    "interpolate": lambda x: F.interpolate(x[None], scale_factor=0.5, mode="linear"),
+    "interpolate 2d": lambda x: F.interpolate(x[None, None], scale_factor=(2, 1.7), mode="bicubic"),
+    "adaptive pool": lambda x: F.adaptive_avg_pool2d(x[None, None], (x.shape[0], 1)),
+    "adaptive pool to": lambda x: F.adaptive_avg_pool1d(x[None], 5),
+    "max pool": lambda x: F.max_pool2d(x[None], 3, stride=2, padding=1, ceil_mode=True),
+    "pad": lambda x: F.pad(x[None, None], (2, 1, 0, 3), mode="replicate"),
+    "conv": lambda x: F.conv2d(x[None, None], torch.ones(1, 1, 2, 2), stride=(3, 2), padding=2, dilation=2),
+    "half": lambda x: x[: x.shape[0] // 2] * 2,
+    "float steps": lambda x: torch.arange(0, x.shape[0] * 0.5, 0.3) + x.sum(),
+    "functions of sizes": lambda x: x * math.exp(-x.shape[0] / 10) * math.cos(x.shape[1]) + math.log2(x.shape[0] + 1),
+    "split": lambda x: torch.cat([t.sum(0, keepdim=True) for t in x.split(3, 0)]),
+    "odd chunks": lambda x: torch.cat([t * 2 for t in x.chunk(3, 0)]),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", EMPTY)
+def test_sizes_of_zero_and_one_in_any_order(name: str, backend: str) -> None:
+    """Where eager refuses what is empty, the compiled function does; what has no elements needs memory for none."""
+    f = EMPTY[name]
+    compiled = bytejit.compile(f, backend=backend, dynamic=True)
+    for size in [(4, 6), (7, 5), (1, 6), (5, 1), (1, 1), (0, 6), (4, 0), (9, 3)]:
+        torch.manual_seed(0)
+        x = torch.randn(size)
+        try:
+            want = f(x)
+        except Exception as error:
+            with pytest.raises(type(error)) as ours:
+                compiled(x)
+            assert str(ours.value) == str(error)
+            continue
+        torch.testing.assert_close(compiled(x), want)
+    assert not bytejit.counters["faults"]

@@ -87,6 +87,8 @@ class Env:
                     if new == found:
                         break
                     found = sympy.expand(new)
+                if not found.free_symbols:      # a float function of what became constants
+                    found = self.value(found)
                 self._memo[key] = found
             e = found
         return sm.plain(e)

@@ -250,8 +250,8 @@ class CallPrinter:
         return buffer in self.uses
 
     def needs_memory(self) -> bool:
-        """Whether there is an arena."""
-        return bool(self.plan.arena)
+        """Whether there is an arena: one without bytes too, where temps without elements lie in it."""
+        return bool(self.plan.arena or self.views) or any(kind == "arena" for run in self.source.runs for kind, _ in run.args)
 
     def opening(self) -> list[str]:
         """The first lines."""

@@ -20,7 +20,7 @@ from ..registry import DYNAMIC_DIMS, STATIC_DIMS
 from ..source import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
 from ..symbols import Manner, NotReal, is_symbolic
 from .guards import Expr, GuardSet, TensorCheck
-from .signals import Specialise
+from .signals import Break, Specialise
 from .values import Known, SeqVar, SymVar, TensorVar, Var
 
 NUMBERS = (int, float, bool)
@@ -316,6 +316,14 @@ class Symbols:
             raise Specialise(frozenset(self.sources[s] for s in found), self.where())
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
+        """The result of `fn(*args, **kwargs)` on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
+        result = self.infer_symbolic(fn, args, kwargs)
+        name = getattr(fn, "__name__", "")
+        if any(word in name for word in REFUSE_EMPTY) and any(n == 0 for n in sizes_in((args, kwargs, result))):
+            raise Break(f"{name} of a tensor without elements")
+        return result
+
+    def infer_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
         """fn(*args, **kwargs) on fakes with symbolic sizes. Where torch's C++ made a size constant, or refused, the call
         is made again with torch's Python decompositions of composite ops, which keep more sizes symbolic."""
         env = self.env
@@ -425,6 +433,21 @@ def numbers_in(x: Any) -> Any:
         yield from (x.start, x.stop, x.step)
     else:
         yield x
+
+
+# functions that eager refuses where a size is 0, and references in Python do not: a size that may be 0 is asked
+REFUSE_EMPTY = ("interpolate", "upsample", "pool", "pad", "fold", "fft")
+
+
+def sizes_in(x: Any) -> Any:
+    """The sizes of all fakes in a nest."""
+    if type(x) is Fake:
+        yield from x.m.shape
+    elif isinstance(x, dict):
+        yield from sizes_in(tuple(x.values()))
+    elif isinstance(x, (list, tuple)):
+        for part in x:
+            yield from sizes_in(part)
 
 
 def parts_of(e: Any) -> tuple[Callable, tuple]:
