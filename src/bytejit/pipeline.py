@@ -163,8 +163,8 @@ class Function:
             modules = modules_among(args)
             if self.shared and modules:
                 return self.passing(state, args, modules)
-            return self.held_nothing(state, args, None if found.empty or found.exit_point is not None else COVERED,
-                                     time.perf_counter() - began)
+            further = found.empty or found.exit_point is not None and (found.at_work or self.went_round(found))
+            return self.held_nothing(state, args, None if further else COVERED, time.perf_counter() - began)
         if state.point.id in self.quiet:
             self.quiet[state.point.id].forget(args)
         entry = self.build(state, found, options, where)
@@ -223,6 +223,14 @@ class Function:
         for point in self.rewritten.points:
             if point.site and point.offset not in found.visited and point.id not in self.dead and self.branch_of(point, found):
                 self.sites.state(point.id).arm()
+
+    def went_round(self, found: Trace) -> bool:
+        """Whether a trace came through a loop, whose sites must give up one by one until its copy without sites is taken.
+
+        Elsewhere the sites on the way to the exit of a region that met no work are left alone: each would be traced to that
+        exit again, at the cost of the whole.
+        """
+        return any(self.rewritten.points[k].offset in found.visited for loop in self.rewritten.loops for k in loop.sites)
 
     def branch_of(self, point, found: Trace) -> bool:
         return point.id not in self.sites.states

@@ -49,6 +49,7 @@ class Trace:
     restore: tuple = ()               # (setter, args): torch's global state as it was at the start
     sizes_leave: bool = False         # whether a symbolic number is returned, or left where someone else sees it
     settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
+    at_work: bool = True                # whether tensors or modules were met
     let_go: Callable[[], None] = lambda: None     # forgets the program's objects: after the entry is built
     by_value: bool = False              # values of tensors among the arguments were taken as constants
     effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
@@ -153,7 +154,9 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
                  by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave,
-                 settle=lambda: t.settle(t.guards), let_go=t.let_go)
+                 settle=lambda: t.settle(t.guards), let_go=t.let_go,
+                 at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
+                             for v in t.by_id.values()))
 
 
 def forget_source_with(gm: torch.fx.GraphModule) -> None:
