@@ -13,6 +13,7 @@ from .iterators import NEXT
 from .signals import Break
 from .values import IterVar, Lazy, SeqVar, Var
 
+LONG = 200                  # items taken without a new graph node after which the original code goes on with the iterator
 SEEN = frozenset({*INDEXED, *COPIED, *JOINED, map, filter})
 
 
@@ -26,7 +27,7 @@ def outside_iterator(t, obj: object, source: Source) -> Var | None:
         return None
     if any(t.claimed.setdefault(id(leaf), obj) is not obj for leaf in within):
         raise Break("an iterator that another one draws from")
-    made = IterVar("outside", {"real": obj, "rest": left, "at": 0, "end": False, "var": None}, t.steps)
+    made = IterVar("outside", {"real": obj, "rest": left, "at": 0, "end": False, "var": None, "work": (0, 0)}, t.steps)
     made.source, made.state["var"] = source, made
     t.looked_into.append(made)
     return made
@@ -69,6 +70,11 @@ def _next(t, s) -> Var | None:
         known = t.by_id.get(id(seq))
         if known is not None and id(known) in t.dirty:
             raise Break("an iterator from outside over what the region changed")
+    nodes, since = s["work"]
+    if nodes != len(t.graph.nodes):
+        s["work"] = len(t.graph.nodes), s["at"]
+    elif s["at"] - since > LONG:
+        raise Break("a long loop without tensor work")
     t.touch(var)
     if s["at"] >= left.left:
         s["end"] = True
