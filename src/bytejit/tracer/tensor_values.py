@@ -93,7 +93,7 @@ class TensorValues:
         tensors = [x for x in leaves if isinstance(x, TensorVar)]
         if any(x.real.numel() > LARGEST for x in tensors):
             return None
-        lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in tensors)
+        lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)      # a symbolic int is a leaf, too
         if not lasting and not self.job.by_value:
             return None
         run = _function(nodes, v.node)
@@ -107,7 +107,7 @@ class TensorValues:
             raise Break(f"{v.node} raises {type(e).__name__}: {str(e)[:200]}") from None
         if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or value.isnan().any():
             return None
-        if tensors:
+        if leaves:
             leaves.sort(key=lambda x: not isinstance(x, TensorVar))
             order = [x.node for x in leaves]
             run = _function(sorted(nodes, key=lambda n: order.index(n) if n in order else len(order)), v.node)

@@ -262,9 +262,11 @@ class Wrapping:
         gone, read, d.complete = d.deleted, d.items, True
         d.items = {}
         for key, value in pairs:
+            if key in gone:
+                continue                # put in again it comes last, with what was added
             if key in read:
                 d.items[key] = read.pop(key)
-            elif key not in gone:
+            else:
                 d.items[key] = (self.constant(key), Lazy(value, dict_item(d.source, key, _own_getitem(d.real))))
         d.items.update(read)        # keys added in the trace come last
 
