@@ -129,3 +129,18 @@ def test_conditions_on_a_size_do_not_pile_up(monkeypatch):
         assert torch.equal(g(x, n), f(x, n))
 
 
+
+
+def test_sites_on_the_way_of_a_region_without_work_are_left_alone(monkeypatch):
+    """A long function that meets no tensor is traced up to what breaks once, not once from each call on the way."""
+    traced, trace = [], pipeline.trace
+
+    def counting(job, twin):
+        traced.append(job.point)
+        return trace(job, twin)
+    monkeypatch.setattr(pipeline, "trace", counting)
+    lines = "\n".join(f"    n = step(n, {i})" for i in range(40))
+    scope = {"step": lambda n, i: n + i, "sys": __import__("sys")}
+    exec(f"def long(n):\n{lines}\n    for i in range(3):\n        n = step(n, i)\n    sys._getframe(0)\n    return n", scope)
+    assert bytejit.compile(scope["long"], backend="eager")(1) == scope["long"](1)
+    assert len(traced) < 8

@@ -163,7 +163,9 @@ class Function:
             modules = modules_among(args)
             if self.shared and modules:
                 return self.passing(state, args, modules)
-            further = found.empty or found.exit_point is not None and (found.at_work or self.went_round(found))
+            further = found.empty or found.exit_point is not None and found.at_work
+            if not further and found.exit_point is not None:
+                self.give_up_loops(found)
             return self.held_nothing(state, args, None if further else COVERED, time.perf_counter() - began)
         if state.point.id in self.quiet:
             self.quiet[state.point.id].forget(args)
@@ -224,13 +226,14 @@ class Function:
             if point.site and point.offset not in found.visited and point.id not in self.dead and self.branch_of(point, found):
                 self.sites.state(point.id).arm()
 
-    def went_round(self, found: Trace) -> bool:
-        """Whether a trace came through a loop, whose sites must give up one by one until its copy without sites is taken.
-
-        Elsewhere the sites on the way to the exit of a region that met no work are left alone: each would be traced to that
-        exit again, at the cost of the whole.
-        """
-        return any(self.rewritten.points[k].offset in found.visited for loop in self.rewritten.loops for k in loop.sites)
+    def give_up_loops(self, found: Trace) -> None:
+        """The sites on the way to the exit of a region that met no work are left alone: each would be traced to that exit
+        again, at the cost of the whole. Those in loops give up, so that the loop's copy without sites is taken."""
+        for loop in self.rewritten.loops:
+            for k in loop.sites:
+                if k not in self.sites.states and self.rewritten.points[k].offset in found.visited:
+                    self.dead.add(k)
+                    self.sites.state(k).idle()
 
     def branch_of(self, point, found: Trace) -> bool:
         return point.id not in self.sites.states
