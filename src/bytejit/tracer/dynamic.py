@@ -316,7 +316,7 @@ class Symbols:
             raise Specialise(frozenset(self.sources[s] for s in found), self.where())
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
-        """The result of `fn(*args, **kwargs)` on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
+        """What `fn(*args, **kwargs)` gives on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
         result = self.infer_symbolic(fn, args, kwargs)
         name = getattr(fn, "__name__", "")
         if any(word in name for word in REFUSE_EMPTY) and any(n == 0 for n in sizes_in((args, kwargs, result))):
