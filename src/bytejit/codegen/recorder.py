@@ -30,7 +30,7 @@ from bytejit.codegen.mutate import (
 )
 from bytejit.codegen.sizes import same
 from bytejit.fake import Fake, fake_like, fake_of_spec, infer, spec_of
-from bytejit.spec import Spec
+from bytejit.spec import Spec, contiguous_stride
 
 aten = torch.ops.aten
 SEEDED = torch.Tag.nondeterministic_seeded
@@ -435,6 +435,21 @@ def _in_place(rec: Recorder, func, args, kwargs):
     return x
 
 
+def _drawn(rec: Recorder, func, args, kwargs):
+    """bernoulli_(p) draws in the order of memory, and its functional op in that of the sizes. normal_ draws in another way
+    into memory with gaps, which its functional op's result does not have."""
+    x, rest = args[0], args[1:]
+    strides = [symbols.hint(s) for s in x.m.stride]
+    order = sorted(range(len(strides)), key=lambda d: -strides[d])
+    turned = order != list(range(len(order)))
+    if func is aten.bernoulli_.float and turned:
+        _in_place(rec, func, (_view(rec, aten.permute.default, (x, order), {}), *rest), kwargs)
+        return x
+    if func is aten.normal_.default and not turned and not same_stride(x.m.shape, x.m.stride, contiguous_stride(x.m.shape)):
+        raise CannotNormalise("normal_: draws into a view with gaps")
+    return _in_place(rec, func, args, kwargs)
+
+
 def _foreach(rec: Recorder, func, args, kwargs):
     out = rec.record(functional_of(func), args, kwargs)
     for x, new in zip(args[0], out):
@@ -519,6 +534,8 @@ def _physical(rec: Recorder, func, args, kwargs):
 _SPECIAL = {
     "aten::_conj": _physical,
     "aten::_neg_view": _physical,
+    "aten::bernoulli_": _drawn,
+    "aten::normal_": _drawn,
     "aten::copy_": _copy,
     "aten::fill_": _fill,
     "aten::zero_": _fill,
