@@ -29,30 +29,6 @@ BJ i64 up(i64 a, i64 b) { return (a + b - 1) / b; }
 BJ i64 least(i64 a, i64 b) { return a < b ? a : b; }
 BJ i64 most(i64 a, i64 b) { return a > b ? a : b; }
 
-// turn8 with its results where they belong: column i goes to to(i).
-template <class F> BJ void turn(const f32* w, i64 lw, const F& to) {
-    Q r[8], t[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) r[i] = *(const QU*)(w + i * lw);
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = BJ_MIX(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
-        t[i + 1] = BJ_MIX(r[i], r[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        r[i] = BJ_MIX(t[i], t[i + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-        r[i + 1] = BJ_MIX(t[i], t[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        r[i + 2] = BJ_MIX(t[i + 1], t[i + 3], 0, 1, 8, 9, 4, 5, 12, 13);
-        r[i + 3] = BJ_MIX(t[i + 1], t[i + 3], 2, 3, 10, 11, 6, 7, 14, 15);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-        *(QU*)to(i) = BJ_MIX(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        *(QU*)to(i + 4) = BJ_MIX(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-}
-
 // Channels of a slice: its taps and channels together are about DEPTH rows of a panel.
 static i64 slice_of(i64 cg, i64 taps) {
     i64 s = most(8, DEPTH / taps / 8 * 8);
@@ -202,6 +178,14 @@ BJ V finish(V t, const f32* scale, const f32* shift, const f32* other, b8 relu) 
     return t;
 }
 
+// The same of channel j alone, at a panel's edge.
+BJ f32 finish(f32 t, i64 j, const f32* scale, const f32* shift, const f32* other, b8 relu) {
+    if (scale) t *= scale[j];
+    if (shift) t += shift[j];
+    if (other) t += other[j];
+    return relu && t < 0.0f ? 0.0f : t;
+}
+
 // R pixels by NR channels: y (+)= the sum over `runs` stretches of `len` inputs, `off` apart.
 template <int R> __attribute__((noinline)) static void tile(const f32* x, const i64* in, const i64* out, const i64* off, i64 runs, i64 len, const f32* w, const End& e) {
     V s0[R], s1[R];
@@ -246,13 +230,7 @@ template <int R> __attribute__((noinline)) static void tile(const f32* x, const 
             store(edge + LANES, s1[i]);
             for (i64 j = 0; j < e.cols; ++j) {
                 f32 t = edge[j] + (e.first ? 0.0f : row[j]);
-                if (e.last) {
-                    if (e.scale) t *= e.scale[j];
-                    if (e.shift) t += e.shift[j];
-                    if (other) t += other[j];
-                    if (e.relu && t < 0.0f) t = 0.0f;
-                }
-                row[j] = t;
+                row[j] = e.last ? finish(t, j, e.scale, e.shift, other, e.relu) : t;
             }
         }
     }

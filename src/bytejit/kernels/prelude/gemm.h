@@ -64,8 +64,8 @@ typedef i32 QI __attribute__((vector_size(32)));
 #else
 #define BJ_MIX(a, b, ...) __builtin_shuffle(a, b, (QI){__VA_ARGS__})
 #endif
-// An 8 by 8 corner of the weight, turned in registers: pairs, then fours, then halves change places.
-BJ void turn8(const f32* w, i64 lw, f32* out) {
+// An 8 by 8 corner of the weight, turned in registers: pairs, then fours, then halves change places. Column i goes to to(i).
+template <class F> BJ void turn(const f32* w, i64 lw, const F& to) {
     Q r[8], t[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) r[i] = *(const QU*)(w + i * lw);
@@ -83,10 +83,11 @@ BJ void turn8(const f32* w, i64 lw, f32* out) {
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-        *(QU*)(out + i * NR) = BJ_MIX(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        *(QU*)(out + (i + 4) * NR) = BJ_MIX(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+        *(QU*)to(i) = BJ_MIX(r[i], r[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        *(QU*)to(i + 4) = BJ_MIX(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
 }
+BJ void turn8(const f32* w, i64 lw, f32* out) { turn(w, lw, [&](i64 i) { return out + i * NR; }); }
 
 // Steps [from, to) of k of a panel: columns [col, col + NR) of the weight, what lies past n is zero. from: a multiple of 16.
 static void fill(const Problem& p, i64 col, i64 k0, i64 from, i64 to, f32* out) {

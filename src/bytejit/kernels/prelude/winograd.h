@@ -202,13 +202,7 @@ static void back(const Conv& p, const Windows& q, i64 t0, i64 t1, i64 panel, con
                         store(p.y + to + h, finish(load(r[i][j] + h), scale ? scale + h : nullptr, shift ? shift + h : nullptr,
                                                    other ? other + h : nullptr, p.relu != 0));
                 } else {
-                    for (i64 h = 0; h < cols; ++h) {
-                        f32 v = r[i][j][h];
-                        if (scale) v *= scale[h];
-                        if (shift) v += shift[h];
-                        if (other) v += other[h];
-                        p.y[to + h] = p.relu && v < 0.0f ? 0.0f : v;
-                    }
+                    for (i64 h = 0; h < cols; ++h) p.y[to + h] = finish(r[i][j][h], h, scale, shift, other, p.relu != 0);
                 }
             }
     }
