@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from bytejit.kernels import attention
 from bytejit.options import Options
 
-pytestmark = pytest.mark.cxx
+pytestmark = [pytest.mark.cxx, pytest.mark.usefixtures("threads")]
 INF, NAN = float("inf"), float("nan")
 
 
@@ -16,14 +16,6 @@ INF, NAN = float("inf"), float("nan")
 def attend(tmp_path_factory):
     made = attention.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
     return made["bytejit.attention.default"]
-
-
-@pytest.fixture(params=[1, 2], ids=["one_thread", "two_threads"], autouse=True)
-def threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def made(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -17,14 +17,6 @@ def ops(tmp_path_factory):
     return conv.register(Options(cache_dir=str(tmp_path_factory.mktemp("kernels"))))
 
 
-@pytest.fixture(params=[1, 2], ids=["one_thread", "two_threads"])
-def threads(request):
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 def made(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
 
