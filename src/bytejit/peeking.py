@@ -1,6 +1,11 @@
-"""What an iterator of Python's own will give, seen without taking it: a region looks ahead, its exit then advances it."""
+"""What an iterator of Python's own will give, seen without taking it: a region looks ahead, its exit then advances it.
+
+A generator is seen as it stands: where its code goes on, and what its locals, cells and stack hold.
+"""
 from __future__ import annotations
 
+import gc
+import types
 from typing import Any
 
 from .source import Printer, Source, _source
@@ -95,3 +100,41 @@ class RestOf(Source):
 
     def name(self) -> str:
         return f"rest({self.base.name()})"
+
+
+NOT_STARTED, ENDED = -1, -2
+
+
+class Suspended:
+    """A generator as it stands. `at`: the offset of the yield that it stands at, or NOT_STARTED or ENDED; `values`: what
+    its locals, cells and stack hold, in this order, without those that hold nothing. Nothing is run or kept."""
+
+    __slots__ = ("function", "code", "globals", "at", "values", "count")
+
+    def __init__(self, generator: types.GeneratorType):
+        if generator.gi_running:
+            raise NotSeen("a generator that runs")
+        frame = generator.gi_frame
+        self.function, self.code, self.globals, self.at, self.values = None, generator.gi_code, None, ENDED, ()
+        if frame is not None:
+            held = gc.get_referents(generator)      # names, frame, function, code, then what the frame holds
+            first = next((i for i, v in enumerate(held) if i and v is self.code and type(held[i - 1]) is types.FunctionType), 0)
+            if not first:
+                raise NotSeen("a generator whose frame is not seen")
+            self.function, self.globals = held[first - 1], frame.f_globals
+            self.at = frame.f_lasti if generator.gi_suspended else NOT_STARTED
+            self.values = tuple(held[first + 1:])
+        self.count = len(self.values)
+
+
+@_source
+class StandOf(Source):
+    """Suspended(base): how a generator stands."""
+
+    base: Source
+
+    def expr(self, at: Printer) -> str:
+        return f"{at.bind(Suspended, 'stand')}({at.source(self.base)})"
+
+    def name(self) -> str:
+        return f"{self.base.name()}.gi_frame"

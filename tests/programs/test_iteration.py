@@ -394,12 +394,9 @@ def test_iterator_over_what_changes():
     return f, lambda: (items, list(it), next(other, None))
 
 
-@case(args=lambda r: (r.f(4), (i * 2 for i in range(3)), itertools.islice(itertools.count(r.call), 5), [iter("abcd")] * 2),
-      breaks=True)
-def test_iterators_not_looked_into(x, generator, count, twice):
-    """A generator and an itertools object from outside; one iterator zipped with itself"""
-    for i in generator:
-        x = x + i
+@case(args=lambda r: (r.f(4), itertools.islice(itertools.count(r.call), 5), [iter("abcd")] * 2), breaks=True)
+def test_iterators_not_looked_into(x, count, twice):
+    """An itertools object from outside; one iterator zipped with itself"""
     for a, b in zip(*twice):
         x = x * len(a + b)
     return x, next(count), next(count)

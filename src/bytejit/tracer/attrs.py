@@ -71,7 +71,7 @@ def replaces_lookup(obj: object) -> bool:
 def hides_dict(cls: type) -> bool:
     """Whether reading `__dict__` of an instance runs code of the program, so that its own namespace cannot be had."""
     found = class_lookup(cls, "__dict__")[0]
-    return found is not MISSING and type(found) is not types.GetSetDescriptorType
+    return found is not MISSING and type(found) not in (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
 def is_data_descriptor(value: object) -> bool:

@@ -5,11 +5,13 @@ import builtins
 import functools
 import types
 
+import torch
+
 from .builtin_sequences import list_sort
 from .calls import HANDLERS, models
 from .operators import class_attribute
-from .signals import Break, Raised
-from .values import FALSE, NONE, TRUE, GenVar, InstanceVar, IterVar, Known, SeqVar
+from .signals import Raised
+from .values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar
 
 
 @models(builtins.iter)
@@ -101,9 +103,7 @@ def generator_throw(t, args, kwargs):
 
 @models(types.GeneratorType.close)
 def generator_close(t, args, kwargs):
-    gen = args[0]
-    if not isinstance(gen, GenVar):
-        raise Break("a generator from outside")
+    gen = t.moved(args[0])
     if not gen.started or gen.finished:
         gen.finished = True
         return NONE
@@ -145,7 +145,7 @@ def sum_(t, args, kwargs):
     return total
 
 
-def _extreme(function, name):
+def _extreme(function, name, symbolic):
     def pick(t, args, kwargs):
         items = t.iterate(args[0]) if len(args) == 1 else list(args)
         key = kwargs.get("key", NONE)
@@ -153,6 +153,8 @@ def _extreme(function, name):
             if "default" in kwargs:
                 return kwargs["default"]
             raise t.fold_error(function, [])
+        if t.is_same(key, NONE) and any(map(t.is_measured, items)) and (found := t.on_numbers(symbolic, *items)) is not None:
+            return found
         best, best_key = None, None
         for item in items:
             k = item if t.is_same(key, NONE) else t.call(key, [item], {})
@@ -162,8 +164,8 @@ def _extreme(function, name):
     HANDLERS[function] = pick
 
 
-_extreme(builtins.max, "gt")
-_extreme(builtins.min, "lt")
+_extreme(builtins.max, "gt", lambda *numbers: functools.reduce(torch.sym_max, numbers))
+_extreme(builtins.min, "lt", lambda *numbers: functools.reduce(torch.sym_min, numbers))
 
 
 @models(builtins.sorted)

@@ -11,6 +11,7 @@ import numpy
 
 from ..registry import MARKED
 from ..source import Attr, CallOf, Ref
+from . import outside_generators
 from .attrs import MRO, NAMESPACE, class_lookup, hides_dict
 from .containers import VALUE_TYPES, NotConstant, is_constant, to_python
 from .exceptions import exception_var
@@ -37,6 +38,7 @@ from .values import (
 
 HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
 POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
+REPLACED: dict = {}        # the code of such a function -> what it stands for
 CALLED: dict = {}          # C class -> handler(t, instance, args, kwargs) -> Var of a call of an instance from outside
 
 
@@ -54,6 +56,7 @@ def replaces(*callables):
     def register(function):
         for c in callables:
             POLYFILLS[c] = function
+            REPLACED[function.__code__] = c
         return function
     return register
 
@@ -149,6 +152,7 @@ class Calls:
         self.set_up(frame, bind(self, fn, args, kwargs), fn.closure)
         if code.co_flags & inspect.CO_GENERATOR:
             frame.generator = GenVar(frame, self.steps)
+            frame.generator.call = fn, list(args), dict(kwargs)
             self.keep.append(frame.generator)
             return frame.generator
         self.inlined[id(code)] = code
@@ -163,10 +167,19 @@ class Calls:
             frame.cells[name] = self.real(cell)
         frame.locals.update(values)
 
+    def moved(self, v: Var) -> GenVar:
+        """A generator that is about to be moved on: the exit brings one from outside there too. Raises: Break."""
+        if not isinstance(v, GenVar):
+            raise Break("a generator from outside that cannot be looked into")
+        if v.source is not None and id(v) not in self.dirty:
+            v.step = self.steps
+            outside_generators.add_guards(self, v)
+        self.touch(v)
+        return v
+
     def resume(self, gen: GenVar, value: Var, thrown: Raised | None = None) -> tuple[bool, Var]:
         """Run a generator to its next yield: (False, yielded) or (True, returned). Raises: Raised."""
-        if not isinstance(gen, GenVar):
-            raise Break("a generator from outside")
+        gen = self.moved(gen)
         if gen.running:
             raise self.raised(ValueError("generator already executing"))
         if gen.finished:
@@ -174,7 +187,6 @@ class Calls:
                 raise thrown
             return True, NONE
         frame = gen.frame
-        self.mutations += 1
         if not gen.started and not self.is_same(value, NONE):
             raise self.raised(TypeError("can't send non-None value to a just-started generator"))
         if gen.started:

@@ -9,7 +9,8 @@ import weakref
 import numpy
 
 from ..source import Cell
-from . import inference_mode, leaving_classes, outside_iterators
+from . import inference_mode, leaving_classes, outside_generators, outside_iterators
+from .calls import REPLACED
 from .containers import is_constant
 from .outside_lists import OutsideList
 from .values import (
@@ -121,20 +122,25 @@ class Rebuild:
     def tensor(self, v: TensorVar) -> str:
         if v.source is not None and v.real is not None:
             return self.at.source(v.source)
-        known = id(v) in self.names
-        if v.node not in self.output_at:
-            self.output_at[v.node] = len(self.outputs)
-            self.outputs.append(v.node)
-        name = f"o{self.output_at[v.node]}"
+        known, name = id(v) in self.names, self.output(v.node)
         if v.attrs and not known:
             self.names[id(v)] = name
             for attr, value in v.attrs.items():
                 self.lines.append(f"setattr({name}, {attr!r}, {self.value(value)})")
         return name
 
+    def output(self, node) -> str:
+        """What a node computes, as an output of the graph."""
+        if node not in self.output_at:
+            self.output_at[node] = len(self.outputs)
+            self.outputs.append(node)
+        return f"o{self.output_at[node]}"
+
     def known(self, v: Known) -> str:
         if type(v) is SymVar:
             self.t.sizes_leave = True
+            if self.t.is_measured(v):
+                return self.output(self.t.number_node(v.value))
             return self.at.source(v.source) if v.source is not None else f"({self.t.number_text(v.value, self.at)})"
         obj = v.obj
         if type(obj) in (int, str, bytes, bool) or obj is None or obj is Ellipsis:
@@ -364,7 +370,20 @@ class Rebuild:
         return name
 
     def generator(self, v: GenVar) -> str:
-        raise CannotRebuild("a generator that is still running", v.step)
+        """A generator made in the region that has not begun, or has ended: its function is called again."""
+        if v.started and not v.finished:
+            raise CannotRebuild("a generator that is still running", v.step)
+        fn, args, kwargs = v.call
+        instead = REPLACED.get(fn.code)
+        if instead is not None and v.finished:
+            raise CannotRebuild(f"an iterator ({instead.__name__}) at its end", v.step)
+        inside = self.many(args) + "".join(f"{k}={self.value(a)}, " for k, a in kwargs.items())
+        made = f"{self.value(fn) if instead is None else self.bind(instead)}({inside})"
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {made}")
+        if v.finished:
+            self.lines.append(f"{name}.close()")
+        return name
 
     def descriptor(self, v: PropertyVar) -> str:
         return f"{self.bind(v.cls)}({self.many(v.args)})"
@@ -385,9 +404,13 @@ class Rebuild:
         for v in self.t.dirty.values():         # first: over what is written next
             if isinstance(v, IterVar):
                 out += outside_iterators.advance(self.at.source(v.source), v)
+            elif isinstance(v, GenVar):
+                if not v.finished or not v.closable:
+                    raise CannotRebuild("a generator from outside that has more to give", v.step)
+                out += outside_generators.close(self.at.source(v.source))
         cells = [v for v in self.t.dirty.values() if isinstance(v, CellVar)]
         for v in list(self.t.dirty.values()):
-            if not isinstance(v, (CellVar, IterVar)):
+            if not isinstance(v, (CellVar, GenVar, IterVar)):
                 out += WRITERS[type(v)](self, v)
         # cells last: a cell that dies with the frame is written only when something that leaves holds it
         while wanted := [v for v in cells if id(v) in self.kept_cells or not self.dies_here(v)]:

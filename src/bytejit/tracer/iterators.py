@@ -67,7 +67,7 @@ class Iteration:
             return self.iter(v.base)
         if v.real is not None and found is not None:
             if isinstance(v.real, types.GeneratorType):
-                raise Break("a generator from outside")
+                raise Break("a generator from outside that cannot be looked into")
             if class_attribute(v.cls, "__next__") is not None:
                 return v
             raise Break(f"iterating a {v.cls.__name__}, a C object")

@@ -41,7 +41,7 @@ from . import (  # noqa: F401 (each registers its rows)
 )
 from .arrays import Arrays
 from .attrs import Attributes
-from .calls import Calls
+from .calls import REPLACED, Calls
 from .classes import Classes
 from .containers import NotConstant, to_python
 from .dynamic import Dynamic, Feed, Symbols
@@ -51,6 +51,7 @@ from .guards import ALWAYS, GuardSet
 from .iterators import Iteration
 from .late import Late
 from .marks import Marks
+from .measured import Measured
 from .operators import Operators
 from .signals import Break, Raised, Restart, TooLong
 from .table import HANDLERS, REFUSED, RETURN
@@ -103,6 +104,7 @@ class Job:
     original: Callable[[types.CodeType], types.CodeType] = lambda code: code    # the code as the user wrote it
     function: str = ""
     dynamic: Dynamic = Dynamic()
+    measure: bool = False       # whether sizes that only the run knows may be measured in the graph
 
 
 @dataclass
@@ -131,7 +133,8 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays, TensorValues, Symbols):
+class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays, TensorValues, Measured,
+             Symbols):
     """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
 
     def __init__(self, job: Job, stop_at: int | None = None):
@@ -258,6 +261,9 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             return v.kind
         if isinstance(v, DictView):
             return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[v.kind]
+        if isinstance(v, GenVar) and v.call is not None:
+            instead = REPLACED.get(v.call[0].code)
+            return instead if isinstance(instead, type) else types.GeneratorType
         return PYTHON_TYPES[type(v)]
 
     def as_class(self, v: Var) -> type | None:
@@ -411,12 +417,15 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         for v in self.by_id.values():
             if isinstance(v, IterVar):
                 v.state.clear()
+            elif type(v) is GenVar:
+                v.frame = None
         for v in self.keep:
             if type(v) is GenVar:
                 v.frame = None
         for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
                      self.globals_written, self.dirty, self.looked_into, self.claimed, self.data_set, self.late, self.locked,
-                     self.stubs, self.part_of, self.made_classes, self.classes_written, self.own_cells):
+                     self.stubs, self.part_of, self.made_classes, self.classes_written, self.own_cells, self.rehearsed,
+                     self.copied):
             held.clear()
         self.frame = self.root = self.snapshot = self.handled = None
 

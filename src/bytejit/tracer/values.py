@@ -303,10 +303,13 @@ class IterVar(Var):
 
 
 class GenVar(Var):
-    """A generator (or coroutine) that the tracer runs: a suspended Frame."""
+    """A generator that the tracer runs: a suspended Frame. `call`: the function and arguments that made it in the trace.
+    `real`: one from outside, see outside_generators.py; `closable`: whether closing that one as it stood would run none of
+    its code."""
 
-    __slots__ = ("frame", "started", "finished", "step", "running")
+    __slots__ = ("frame", "started", "finished", "step", "running", "call", "real", "closable")
 
     def __init__(self, frame, step=0):
         super().__init__(None)
         self.frame, self.started, self.finished, self.step, self.running = frame, False, False, step, False
+        self.call, self.real, self.closable = None, None, True

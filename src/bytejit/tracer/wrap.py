@@ -29,6 +29,7 @@ from ..symbols import is_symbolic
 from .attrs import hides_dict, replaces_lookup
 from .containers import is_constant
 from .operators import class_attribute
+from .outside_generators import outside_generator
 from .outside_iterators import SEEN, outside_iterator
 from .outside_lists import OutsideList
 from .signals import Break
@@ -150,6 +151,8 @@ class Wrapping:
             return self.wrap_cell(obj, source)
         if type(obj) in SEEN and guard and (iterator := outside_iterator(self, obj, source)) is not None:
             return iterator
+        if cls is types.GeneratorType and guard and (generator := outside_generator(self, obj, source)) is not None:
+            return generator
         return self._wrap_container(obj, source)
 
     def wrap_cell(self, cell: types.CellType, source: Source | None) -> CellVar:
