@@ -25,12 +25,13 @@ interpreted = pytest.mark.skipif(not triton_version() or os.environ.get("TRITON_
                                  reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)")
 
 
-def interpret(x, w, b=None, other=None, post="", way=mt.Way(16, 16, 16, 1, 1)) -> torch.Tensor:
+def interpret(x, w, b=None, other=None, post="", y=None, pre="", way=mt.Way(16, 16, 16, 1, 1)) -> torch.Tensor:
     """`gpu_linear` in the interpreter."""
     from bytejit.kernels.prelude.triton_matmul import matmul
-    p = mt.problem_of(x, w, b, other, post)
-    out = torch.full((p.m, p.n), 7.0, dtype=x.dtype)
-    matmul[(mt.grid(p, way),)](x, w, x if b is None else b, x if other is None else other, out, **dict(mt.constants(p, way)))
+    p = mt.problem_of(Spec.of(x), Spec.of(w), b, other, post, None if y is None else Spec.of(y), pre)
+    out = torch.full((*x.shape[:-1], p.n), 7.0, dtype=w.dtype)
+    given = [x if t is None else t for t in (y, w, b, other)]
+    matmul[mt.grid(p, way)](x, *given, out, **dict(mt.constants(p, way)))
     return out
 
 
@@ -46,6 +47,67 @@ def test_the_kernel_against_torch(post: str, bias: bool, other: bool, m: int, n:
     torch.testing.assert_close(interpret(*given, post).double(), want, rtol=2e-3, atol=2e-3)
 
 
+def random(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+WIDE, FULL = random(33, 48), torch.float32
+LED = {
+    "cast": lambda: dict(x=random(33, 24, dtype=torch.float32)),
+    "act": lambda: dict(x=random(33, 24), pre="relu"),
+    "gate of one buffer": lambda: dict(x=WIDE[:, :24], y=WIDE[:, 24:], pre="silu"),
+    "a factor of each column": lambda: dict(x=random(33, 24), y=random(24).expand(33, 24), pre="gelu"),
+    "a factor of each row": lambda: dict(x=random(33, 24, dtype=FULL), y=random(33, 1, dtype=FULL).expand(33, 24)),
+    "a mask of bools": lambda: dict(x=random(33, 24), y=random(33, 24) > 0, pre="gelu_tanh"),
+    "whole turns of k": lambda: dict(x=random(33, 32), y=random(33, 32), pre="silu"),
+}
+
+
+@interpreted
+@pytest.mark.triton
+@pytest.mark.parametrize("name", LED)
+def test_what_leads_to_the_product(name: str) -> None:
+    given = LED[name]()
+    w, b = random(40, given["x"].shape[1]).t(), random(40)
+    x, y, pre = given["x"], given.get("y"), given.get("pre", "")
+    want = mt.plain(x.double(), w.double(), b.double(), None, "relu", None if y is None else y.double(), pre)
+    torch.testing.assert_close(interpret(x, w, b, None, "relu", y, pre).double(), want, rtol=4e-3, atol=4e-3)
+    halves = mt.plain(x, w, b, None, "relu", y, pre)
+    assert halves.dtype == torch.float16 and (halves.double() - want).abs().max() < 0.05
+
+
+@interpreted
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype, precision", [(torch.float16, 0), (torch.float32, 0), (torch.float32, 2)])
+def test_a_batch_of_products(dtype: torch.dtype, precision: int) -> None:
+    x, w, o = random(3, 24, 17, dtype=dtype).transpose(1, 2), random(3, 24, 20, dtype=dtype), random(3, 17, 20, dtype=dtype)
+    want = mt.plain(x.double(), w.double(), None, o.double(), "gelu")
+    got = interpret(x, w, None, o, "gelu", way=mt.Way(16, 16, 16, 1, 1, precision))
+    limit = 1e-5 if dtype is torch.float32 else 4e-3
+    torch.testing.assert_close(got.double(), want, rtol=limit, atol=limit)
+
+
+def test_f32_only_rounds_its_factors_where_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision()
+    try:
+        for word, said in (("highest", False), ("high", True), ("highest", False)):
+            torch.set_float32_matmul_precision(word)
+            assert mt.uses_tf32() is said
+    finally:
+        torch.set_float32_matmul_precision(before)
+    if hasattr(torch.backends, "fp32_precision"):
+        newer = matmul.fp32_precision
+        try:
+            matmul.fp32_precision = "tf32"          # from then on the older words raise
+            assert mt.uses_tf32()
+        finally:
+            matmul.fp32_precision = newer
+    assert not mt.uses_tf32()
+    found = {tf32: {w.precision for w in mt.ways(64, 64, 64, torch.float32, tf32)} for tf32 in (False, True)}
+    assert found == {False: {0, 2}, True: {1}} and {w.precision for w in mt.ways(64, 64, 64)} == {0}
+
+
 @interpreted
 @pytest.mark.triton
 def test_the_order_of_tiles_and_strides() -> None:
@@ -55,11 +117,11 @@ def test_the_order_of_tiles_and_strides() -> None:
 
 
 def test_constants_and_parameters_are_the_kernels() -> None:
-    p = mt.problem_of(torch.ones(4, 8), torch.ones(3, 8).t(), None, None, "gelu")
-    assert (p.row, p.wk, p.wn) == (8, 1, 8)
+    p = mt.problem_of(Spec.of(torch.ones(4, 8)), Spec.of(torch.ones(3, 8).t()), None, None, "gelu")
+    assert (p.x, p.w) == ((0, 8, 1), (0, 1, 8))
     names = [n for n, _ in mt.constants(p, mt.LARGE[0])]
     text = (mt.PRELUDE / "triton_matmul.py").read_text()
-    assert parameters(text, "matmul") == ["x", "w", "b", "other", "out", *names]
+    assert parameters(text, "matmul") == ["x", "y", "w", "b", "other", "out", *names]
     for m, n, k in itertools.product((1, 16, 100, 4000), (64, 1000), (64, 1024)):
         assert all(min(w.rows, w.columns, w.depth) >= 16 and len({w.name for w in mt.ways(m, n, k)}) >= 4
                    for w in mt.ways(m, n, k))
@@ -71,7 +133,8 @@ class Tune:
 
     def __init__(self, library: float, ours: float) -> None:
         self.library, self.ours, self.asked = library, ours, []
-        self.products = types.SimpleNamespace(Problem=mt.Problem, ways=mt.ways, plain=mt.plain, gpu_linear=mt.gpu_linear,
+        self.products = types.SimpleNamespace(problem_of=mt.problem_of, ways=mt.ways, plain=mt.plain,
+                                              uses_tf32=lambda: False, gpu_linear=mt.gpu_linear,
                                               prepare=lambda problem, ways, device: self.asked.append(problem) or list(ways))
         self.candidate = Candidate
 
@@ -88,8 +151,8 @@ class OnCpu(torch.fx.Interpreter):
 
     def call_function(self, target, args, kwargs):
         if target is torch.ops.bytejit.gpu_linear.default:
-            x, w, b, other, post, _ = args
-            return mt.plain(x, w, b, other, post)
+            x, w, b, other, post, _, y, pre = args
+            return mt.plain(x, w, b, other, post, y, pre)
         return super().call_function(target, args, kwargs)
 
 
@@ -145,8 +208,51 @@ def test_only_where_it_is_faster(library: float, own: float, found: list) -> Non
     assert ours(graph) == found
 
 
-@pytest.mark.parametrize("args", [
-    (X.float(), W.float(), B.float(), W2.float()), (half(1, 2, 8), half(16, 8), half(16), half(8, 16))], ids=["f32", "small"])
-def test_what_is_left_to_the_library(args: tuple) -> None:
+def led(graph: torch.fx.Graph) -> list[tuple]:
+    """(what is done to x, shape of y, dtype of x, post) of each product of ours."""
+    return [(n.args[7], n.args[6] is not None and tuple(n.args[6].meta["spec"].shape), n.args[0].meta["spec"].dtype, n.args[4])
+            for n in graph.nodes if n.target is torch.ops.bytejit.gpu_linear.default]
+
+
+U, V, HALF = half(256, 128), half(128, 256), torch.float16
+LEADING = {
+    "swiglu": (lambda x, w, u, v: F.linear(F.silu(F.linear(x, w)) * F.linear(x, u), v),
+               [("", False, HALF, ""), ("", False, HALF, ""), ("silu", (128, 256), HALF, "")]),
+    "one buffer": (lambda x, w, u, v: F.linear(F.silu((y := F.linear(x, torch.cat([w, u])))[..., :256]) * y[..., 256:], v),
+                   [("", False, HALF, ""), ("silu", (128, 256), HALF, "")]),
+    "a mask": (lambda x, w, u, v: F.linear(F.linear(x, w) * (w[:, 0] + 1), v),
+               [("", False, HALF, ""), ("", False, HALF, "")]),
+    "of inputs": (lambda x, w, u, v: F.linear(x * w[0, :128], w), [("", (128, 128), HALF, "")]),
+    "a cast": (lambda x, w, u, v: F.linear(x.float().cos().half(), w), [("", False, HALF, "")]),
+    "read twice": (lambda x, w, u, v: F.linear(y := x * x[..., :1], w) + y.sum(), [("", False, HALF, "")]),
+    "a square": (lambda x, w, u, v: F.linear(x * x, w), [("", False, HALF, "")]),
+}
+
+
+@pytest.mark.parametrize("name", LEADING)
+def test_what_leads_is_taken_along(name: str) -> None:
+    fn, found = LEADING[name]
+    assert led(rewritten(fn, (X, W, U, V), Tune(1.0, 1e-3))) == found
+
+
+def test_a_cast_of_an_input_and_batches() -> None:
     tune = Tune(1.0, 1e-3)
-    assert not ours(rewritten(CASES["mlp"][0], args, tune)) and not tune.asked
+    graph = rewritten(lambda x, w: F.linear(x.half(), w).relu(), (X.float(), W), tune)
+    assert led(graph) == [("", False, torch.float32, "relu")] and tune.asked[-1].xtype is torch.float32
+    a, b = half(3, 64, 128), half(3, 96, 128)
+    graph = rewritten(lambda a, b: torch.bmm(torch.bmm(F.gelu(a), b.transpose(1, 2)).relu(), b), (a, b), tune)
+    assert led(graph) == [("gelu", False, HALF, "relu"), ("", False, HALF, "")]
+    assert (tune.asked[-1].batch, tune.asked[-1].x, tune.asked[-1].w) == (3, (64 * 96, 96, 1), (96 * 128, 128, 1))
+
+
+def test_f32_is_timed_too() -> None:
+    tune = Tune(1.0, 1e-3)
+    assert ours(rewritten(CASES["mlp"][0], (X.float(), W.float(), B.float(), W2.float()), tune)) == CASES["mlp"][1]
+    assert tune.asked[0].dtype is torch.float32
+
+
+def test_what_is_left_to_the_library() -> None:
+    tune = Tune(1.0, 1e-3)
+    small = half(1, 2, 8), half(16, 8), half(16), half(8, 16)
+    for args in (small, [a.double() for a in (X, W, B, W2)]):
+        assert not ours(rewritten(CASES["mlp"][0], tuple(args), tune)) and not tune.asked

@@ -6,6 +6,7 @@ import torch
 from bytejit.codegen.optable import op
 
 NAMESPACE = torch.library.Library("bytejit", "FRAGMENT")
-NAMESPACE.define("gpu_linear(Tensor x, Tensor w, Tensor? b, Tensor? other, str post, int[] way) -> Tensor")
+NAMESPACE.define("gpu_linear(Tensor x, Tensor w, Tensor? b, Tensor? other, str post, int[] way, Tensor? y=None, str pre=\"\")"
+                 " -> Tensor")
 
 op("gpu_linear", "bytejit.gpu_linear.default", kind="extern")

@@ -1,66 +1,77 @@
-"""Matrix products of our own on a GPU, with bias, activation and residual in the same kernel: `bytejit::gpu_linear`.
+"""Matrix products of our own on a GPU, with what leads to them and what follows in the same kernel: `bytejit::gpu_linear`.
 
-cuBLAS is hard to beat; but what follows a product is then a kernel of its own, which a small product does not hide. Under
-max-autotune the two are timed (`codegen/linears_gpu.py`). f16 and bf16 alone: products of f32 are IEEE's in eager.
+cuBLAS is hard to beat; but what stands before or behind a product is then a kernel of its own, which a small product does not
+hide. Under max-autotune the two are timed (`codegen/linears_triton.py`). Products of f32 are IEEE's, or of three TF32
+products each, which lose no more; TF32 itself only where torch is told to use it.
 """
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from .. import caches
 from ..options import config as options
+from ..spec import Spec
 from . import cuda_launch
 from .build import PRELUDE
 from .build_triton import Binaries, Binary, Job
 from .cuda_launch import Param
+from .tune_gpu import uses_tf32
 
 POSTS = ("", "relu", "gelu", "gelu_tanh", "silu")
-TYPES = {torch.float16: "*fp16", torch.bfloat16: "*bf16"}
+TYPES = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.bool: "*i1"}
 GROUP = 8
 F = torch.nn.functional
 TORCH: dict[str, Callable] = {"": lambda x: x, "relu": F.relu, "gelu": F.gelu, "silu": F.silu,
                               "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
+PRECISIONS = "", "tf32", "tf32x3"          # of f32; the first is IEEE's
 
 
 @dataclass(frozen=True)
 class Problem:
-    """x [m, k], rows `row` apart, times w [k, n], `wk` and `wn` apart; then bias, post, an addition. Units: elements."""
+    """pre(x [m, k]) * y [m, k] times w [k, n]; then bias, post, an addition; all that `batch` times. x, y, w: steps from one of
+    the batch, a row and a column to the next. dtype: of w and the result; xtype, ytype: of x and y. Units: elements."""
 
     m: int
     n: int
     k: int
-    row: int
-    wk: int
-    wn: int
+    x: tuple[int, int, int]
+    w: tuple[int, int, int]
     dtype: torch.dtype
     post: str = ""
     bias: bool = False
     other: bool = False
+    batch: int = 1
+    xtype: torch.dtype | None = None
+    pre: str = ""
+    y: tuple[int, int, int] | None = None
+    ytype: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
 class Way:
-    """A tile of the result [rows, columns], how much of k a turn takes, warps, stages of the pipeline."""
+    """A tile of the result [rows, columns], how much of k a turn takes, warps, stages of the pipeline; precision: of f32, a
+    place in `PRECISIONS`."""
 
     rows: int
     columns: int
     depth: int
     warps: int
     stages: int
+    precision: int = 0
 
     @property
     def name(self) -> str:
-        return f"triton_{self.rows}x{self.columns}x{self.depth}_{self.warps}w{self.stages}s"
+        return f"triton_{self.rows}x{self.columns}x{self.depth}_{self.warps}w{self.stages}s{PRECISIONS[self.precision]}"
 
     @property
     def numbers(self) -> list[int]:
         """As the operator takes it."""
-        return [self.rows, self.columns, self.depth, self.warps, self.stages]
+        return [self.rows, self.columns, self.depth, self.warps, self.stages, self.precision]
 
 
 LARGE = Way(128, 256, 64, 8, 3), Way(128, 128, 64, 8, 3), Way(128, 64, 64, 4, 4), Way(64, 128, 64, 4, 4), Way(64, 64, 64, 4, 4)
@@ -68,28 +79,35 @@ MIDDLE = Way(64, 64, 128, 4, 4), Way(32, 64, 128, 4, 4), Way(32, 32, 128, 2, 4),
 LITTLE = Way(16, 32, 256, 2, 4), Way(16, 64, 128, 4, 4), Way(16, 128, 64, 4, 4), Way(16, 16, 256, 2, 4)
 
 
-def ways(m: int, n: int, k: int) -> tuple[Way, ...]:
-    """What is worth timing."""
-    return LITTLE if m <= 16 else MIDDLE if m <= 128 else LARGE
+def ways(m: int, n: int, k: int, dtype: torch.dtype = torch.float16, tf32: bool = False) -> tuple[Way, ...]:
+    """What is worth timing. f32 takes twice the room: half the depth. tf32: whether torch's own products may use it."""
+    found = LITTLE if m <= 16 else MIDDLE if m <= 128 else LARGE
+    if dtype is not torch.float32:
+        return found
+    found = tuple(replace(w, depth=w.depth // 2, precision=1 if tf32 else 2) for w in found if w.rows * w.columns <= 128 * 128)
+    ieee = () if tf32 else tuple(replace(w, precision=0) for w in found if w.rows * w.columns <= 32 * 64)
+    return found + ieee          # without tensor cores a large tile is long text and loses
 
 
 def constants(p: Problem, way: Way) -> tuple[tuple[str, int], ...]:
     """The kernel's constexpr parameters, in order."""
-    return (("M", p.m), ("N", p.n), ("K", p.k), ("XM", p.row), ("WK", p.wk), ("WN", p.wn), ("BIAS", int(p.bias)),
-            ("OTHER", int(p.other)), ("POST", POSTS.index(p.post)), ("BM", way.rows), ("BN", way.columns), ("BK", way.depth),
-            ("GROUP", GROUP))
+    (xb, xm, xk), (yb, ym, yk), (wb, wk, wn) = p.x, p.y or (0, 0, 0), p.w
+    return (("M", p.m), ("N", p.n), ("K", p.k), ("XB", xb), ("XM", xm), ("XK", xk), ("YB", yb), ("YM", ym), ("YK", yk),
+            ("WB", wb), ("WK", wk), ("WN", wn), ("PRE", POSTS.index(p.pre)), ("TIMES", int(p.y is not None)),
+            ("BIAS", int(p.bias)), ("OTHER", int(p.other)), ("POST", POSTS.index(p.post)), ("BM", way.rows),
+            ("BN", way.columns), ("BK", way.depth), ("PRECISION", way.precision), ("GROUP", GROUP))
 
 
-def grid(p: Problem, way: Way) -> int:
+def grid(p: Problem, way: Way) -> tuple[int, int, int]:
     """Programs."""
-    return -(-p.m // way.rows) * -(-p.n // way.columns)
+    return -(-p.m // way.rows) * -(-p.n // way.columns), p.batch, 1
 
 
 def job(p: Problem, way: Way, arch: int) -> Job:
     """What is compiled."""
-    names = ("x", "w", "b", "other", "out")
-    return Job((PRELUDE / "triton_matmul.py").read_text(), "matmul", tuple((n, TYPES[p.dtype]) for n in names),
-               constants(p, way), names, way.warps, way.stages, arch)
+    types = {"x": p.xtype or p.dtype, "y": p.ytype or p.dtype, **dict.fromkeys(("w", "b", "other", "out"), p.dtype)}
+    return Job((PRELUDE / "triton_matmul.py").read_text(), "matmul", tuple((n, TYPES[t]) for n, t in types.items()),
+               constants(p, way), tuple(types), way.warps, way.stages, arch)
 
 
 def prepare(p: Problem, found: Sequence[Way], device: int) -> list[Way]:
@@ -101,7 +119,7 @@ def prepare(p: Problem, found: Sequence[Way], device: int) -> list[Way]:
 
 @functools.cache
 def launcher(p: Problem, way: Way, device: int) -> Callable[..., int]:
-    """run(stream, *five addresses) -> 0, or 1 where one is no multiple of 16. Raises: RuntimeError where it cannot be built."""
+    """run(stream, *six addresses) -> 0, or 1 where one is no multiple of 16. Raises: RuntimeError where it cannot be built."""
     major, minor = torch.cuda.get_device_capability(device)
     calls, what = cuda_launch.driver(options.current), job(p, way, major * 10 + minor)
     binary = Binaries(options.current).of([what])[0]
@@ -111,32 +129,48 @@ def launcher(p: Problem, way: Way, device: int) -> Callable[..., int]:
         at = (what.key, device)
         if at not in caches.GPU_KERNELS:
             caches.GPU_KERNELS[at] = cuda_launch.load_kernel(calls, binary.code, binary.name, binary.warps, binary.shared)
-    table = cuda_launch.launch_table([(caches.GPU_KERNELS[at], (grid(p, way), 1, 1), [Param(i, 0, True) for i in range(5)])])
+    table = cuda_launch.launch_table([(caches.GPU_KERNELS[at], grid(p, way), [Param(i, 0, True) for i in range(6)])])
     return cuda_launch.bind(calls, table)
 
 
-def plain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, other: torch.Tensor | None, post: str) -> torch.Tensor:
+def plain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, other: torch.Tensor | None, post: str,
+          y: torch.Tensor | None = None, pre: str = "") -> torch.Tensor:
     """The same through torch."""
-    made = TORCH[post](torch.mm(x, w) if b is None else torch.addmm(b, x, w))
+    x = TORCH[pre](x)
+    x = (x if y is None else x * y).to(w.dtype)
+    made = TORCH[post](torch.matmul(x, w) if b is None else torch.addmm(b, x, w))
     return made if other is None else made + other
 
 
-def problem_of(x: Any, w: Any, b: Any, other: Any, post: str) -> Problem:
-    """The problem that tensors pose. x: dense along its rows."""
-    return Problem(x.shape[0], w.shape[1], x.shape[1], x.stride(0), *w.stride(), x.dtype, post, b is not None, other is not None)
+def problem_of(x: Any, w: Any, b: Any, other: Any, post: str, y: Any = None, pre: str = "") -> Problem:
+    """The problem that specs pose; b, other: None, or anything."""
+    def steps(spec: Any) -> tuple[int, int, int]:
+        return tuple(spec.stride) if len(spec.shape) == 3 else (0, *spec.stride)
+    return Problem(x.shape[-2], w.shape[-1], x.shape[-1], steps(x), steps(w), w.dtype, post, b is not None, other is not None,
+                   x.shape[0] if len(x.shape) == 3 else 1, None if x.dtype == w.dtype else x.dtype, pre,
+                   None if y is None else steps(y), None if y is None or y.dtype == w.dtype else y.dtype)
+
+
+@functools.cache
+def _run(device: torch.device, way: tuple, post: str, pre: str, bias: bool, other: bool, x: tuple, w: tuple,
+         y: tuple) -> Callable:
+    """The launcher for tensors of these shapes, strides and dtypes."""
+    specs = [Spec(*what, device) if what else None for what in (x, w, y)]
+    return launcher(problem_of(specs[0], specs[1], bias or None, other or None, post, specs[2], pre), Way(*way), device.index)
 
 
 def gpu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, other: torch.Tensor | None, post: str,
-               way: Sequence[int]) -> torch.Tensor:
-    """post(x @ w + b) + other, contiguous. x [m, k]; w [k, n] of any strides; b [n], other [m, n] dense."""
-    device = x.device.index
-    run = launcher(problem_of(x, w, b, other, post), Way(*way), device)
-    out = x.new_empty((x.shape[0], w.shape[1]))
-    at = x.data_ptr()
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    bias, more = at if b is None else b.data_ptr(), at if other is None else other.data_ptr()
-    if run(stream, at, w.data_ptr(), bias, more, out.data_ptr()):
-        return plain(x, w, b, other, post)
+               way: Sequence[int], y: torch.Tensor | None = None, pre: str = "") -> torch.Tensor:
+    """post(pre(x) * y @ w + b) + other, contiguous. x, y [m, k]; w [k, n]; b [n], other [m, n] dense; or x, y, w, other with
+    one more dim in front."""
+    device, at = x.device, x.data_ptr()
+    out = w.new_empty((*x.shape[:-1], w.shape[-1]))
+    given = [at if t is None else t.data_ptr() for t in (y, w, b, other)]
+    kinds = [(t.shape, t.stride(), t.dtype) if t is not None else () for t in (x, w, y)]
+    run = _run(device, tuple(way), post, pre, b is not None, other is not None, *kinds)
+    rounded = PRECISIONS[way[5]] == "tf32" and not uses_tf32()         # was so when this was chosen, no more
+    if rounded or run(torch._C._cuda_getCurrentRawStream(device.index), at, *given, out.data_ptr()):
+        return plain(x, w, b, other, post, y, pre)
     return out
 
 

@@ -346,6 +346,21 @@ def bj_nextafter(a, b):
     return libdevice.nextafter(a, b)
 
 
+@triton.jit
+def bj_activation(x, KIND: tl.constexpr):
+    """What stands before or behind a matrix product (`kernels/matmul_triton.POSTS`); x in f32."""
+    if KIND == 1:
+        return bj_maximum(x, tl.zeros_like(x))
+    elif KIND == 2:
+        return 0.5 * x * (1.0 + bj_erf(x * 0.7071067811865476))
+    elif KIND == 3:
+        return 0.5 * x * (1.0 + bj_tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    elif KIND == 4:
+        return bj_div(x, 1.0 + bj_exp(-x))
+    else:
+        return x
+
+
 # ---- checks of indices: a bad one sets the fault and reads place 0 ------------------------------------------------
 @triton.jit
 def bj_inside(i, n, fault, active):
