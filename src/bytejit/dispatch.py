@@ -70,6 +70,7 @@ class Miss:
 
 MISS = Miss()
 COVERED: Any = object()
+NOT_NOW: Any = object()
 
 
 def own_exit(point_id: int, flat: Args) -> Answer:
@@ -219,6 +220,8 @@ class SiteState:
         try:
             self.compiles += 1
             entry = self._compile_with_room(args)
+            if entry is NOT_NOW:
+                return self.own(args)
             if entry is None or entry is COVERED:
                 if not self.entries:
                     self.idle()

@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from . import inspection, logs, registry
-from .dispatch import COVERED, MISS, UNBOUND, Sites, SiteState, own_exit
+from .dispatch import COVERED, MISS, NOT_NOW, UNBOUND, Sites, SiteState, own_exit
 from .errors import BackendFailed, CannotRewrite, DeviceFault, Unsupported, backend_name, note_place
 from .inspection import with_source
 from .options import Settings
@@ -83,6 +83,12 @@ class Function:
     def compile(self, state: SiteState, args: tuple):
         """Trace from the site and build an entry; None when there is nothing to compile."""
         options = self.settings.options
+        watcher = watched()
+        if watcher:
+            if self.settings.nopython:
+                raise Unsupported(watcher, self.where, "it is to see each operation, a compiled graph has others",
+                                  "call the compiled function outside of it")
+            return NOT_NOW
         modules = modules_among(args)
         if state.point.id in self.dead or any(same_objects(known, modules) for known in self.given_up):
             return None
@@ -334,6 +340,17 @@ class Function:
             f"{self.where.function} ({self.where.short}): compiled {times} times and left to the original code from now on; "
             f"what kept changing: {reason}",
         )
+
+
+def watched() -> str:
+    """What is active around the call that has to see the program's own operations; "" when nothing has."""
+    if torch._C._len_torch_dispatch_stack():
+        return "an active TorchDispatchMode"
+    if torch._C._functorch.maybe_current_level() is not None:
+        return "a function transform (torch.func, torch.vmap) around the call"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation around the call"
+    return ""
 
 
 def modules_among(args: tuple) -> tuple:

@@ -80,6 +80,18 @@ def test_binary(fn, kind: str) -> None:
     same(fn, a, b)
 
 
+@pytest.mark.parametrize("fn", [
+    lambda x: (x == 0.1, x != 0.1, x < 0.1, x <= 0.1, x > 0.1, x >= 0.1, 0.1 < x, x == torch.full((), 0.1)),
+    lambda x: (x % 0.1, torch.remainder(x, 0.3), torch.fmod(x, 0.1), 3.3 % x, x % torch.full((), 0.1, dtype=torch.float64)),
+    lambda x: (x // 0.1, 3.3 // x, torch.div(x, 0.1, rounding_mode="trunc")),
+    lambda x: (F.hardshrink(x, 0.1), F.threshold(x, 0.1, 0.7), torch.nextafter(x, -x)),
+], ids=["compare", "remainder", "floordiv", "shrink"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_beside_narrow_floats(fn, dtype: torch.dtype) -> None:
+    # where a result jumps at the number itself, it shows whether the number was rounded to the dtype first
+    same(fn, torch.tensor([0.1, -0.1, 0.2, 0.3, 0.7, 1.0, -0.3, 1.1, 3.3, 5.0]).to(dtype))
+
+
 @pytest.mark.parametrize(
     "fn",
     [

@@ -273,3 +273,24 @@ def test_tensor_hooks_and_changes(x, w):
         x.detach().register_hook(print)
     except RuntimeError as e:
         return y * 2, str(e)
+
+
+class Reversible(torch.autograd.Function):
+    """Keeps the graph of a function of its own, made with gradients inside the forward."""
+
+    @staticmethod
+    def forward(ctx, fn, x):
+        with torch.enable_grad():
+            ctx.x = x.detach().requires_grad_()
+            ctx.y = fn(ctx.x)
+        return ctx.y.detach()
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, torch.autograd.grad(ctx.y, ctx.x, g)[0]
+
+
+@case(F(4, grad=True), graphs=1)
+def test_autograd_function_with_a_graph_inside(x):
+    """A forward that enables gradients for a part, and takes a function of torch as an argument"""
+    return Reversible.apply(torch.sin, x) * 2 + Reversible.apply(torch.Tensor.exp, x)

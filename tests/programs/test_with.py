@@ -414,3 +414,13 @@ def test_enter_result_tensor(x):
             self.t = None
     with Shift(x) as y:
         return y * 2
+
+
+@case(F(4), graphs=1)
+def test_record_function_decorator(x):
+    """`torch.profiler.record_function` as a decorator"""
+    @torch.profiler.record_function("inner")
+    def inner(a):
+        return a.sin()
+    with torch.profiler.record_function("outer"), torch.autograd.profiler.record_function("both"):
+        return inner(x) + 1

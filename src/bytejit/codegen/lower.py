@@ -190,6 +190,13 @@ class Lowering:
             return self.cons.op("narrow", (e,), dtype, self.where)
         return self.cast(e, dtype)
 
+    def rounded(self, e: Expr, dtype: str) -> Expr:
+        """e (a number, or what was loaded) with the value that f16 or bf16 holds of it, in f32: also once what made it is
+        fused with its use."""
+        if e.kind == "const":
+            return self.const(torch.tensor(e.attr, dtype=getattr(torch, DTYPES[dtype][0])).item(), "f32")
+        return self.cast(self.cast(e, dtype), "f32")
+
     def op(self, name: str, *args: Expr, dtype: str | None = None, attr: Any = None) -> Expr:
         """A row's node; the dtype is the first operand's unless told, b8 for comparisons."""
         if dtype is None:
@@ -346,15 +353,18 @@ def lower_pointwise(ctx: Lowering, row: Op, *args: Any, **kwargs: Any) -> Value:
     """The default of pointwise rows: positional tensors and numbers, broadcast, computed in the rule's dtype."""
     if kwargs or len(args) != row.arity:
         raise NoRule(f"{row.name}: {len(args)} arguments and {sorted(kwargs)}")
-    out = ir_dtype(ctx.spec())
+    common = ir_dtype(ctx.spec())
     if row.dtype in ("bool", "arg"):
-        dtype = acc_dtype(promote(list(args) if row.dtype == "bool" else [args[0]]))
-    else:
-        dtype = acc_dtype(out)
-    if dtype not in row.dtypes:
-        raise NoRule(f"{row.name} of {dtype}")
+        common = promote(list(args) if row.dtype == "bool" else [args[0]])
+    dtype = acc_dtype(common)
+    if dtype not in row.dtypes or common not in row.dtypes:
+        raise NoRule(f"{row.name} of {common}")
     result = "b8" if row.dtype == "bool" else dtype
-    return ctx.map(lambda c: ctx.cons.op(row.name, tuple(ctx.read(a, c, dtype) for a in args), result, ctx.where))
+
+    def operand(i: int, a: Any, c: tuple) -> Expr:
+        rounded = i in row.rounds and common in NARROW
+        return ctx.cast(ctx.rounded(ctx.read(a, c), common), dtype) if rounded else ctx.read(a, c, dtype)
+    return ctx.map(lambda c: ctx.cons.op(row.name, tuple(operand(i, a, c) for i, a in enumerate(args)), result, ctx.where))
 
 
 def supported(specs: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen import index as ix
-from bytejit.codegen.loops import DTYPES, FLOATS, INTS, Expr, acc_dtype
+from bytejit.codegen.loops import DTYPES, FLOATS, INTS, NARROW, Expr, acc_dtype
 from bytejit.codegen.lower import Lowering, NoRule, Value, ir_dtype
 from bytejit.codegen.ops_pointwise import aten
 from bytejit.codegen.optable import op
@@ -236,8 +236,15 @@ formula("leaky_relu", "leaky_relu", ref=torch.nn.functional.leaky_relu, cost=2)(
     lambda x, slope=0.01: x.do("gt", 0).pick(x, x * slope))
 formula("prelu", ("_prelu_kernel",), 2, cost=2)(lambda x, w: x.do("gt", 0).pick(x, x * w))
 formula("threshold", "threshold", cost=2)(lambda x, limit, value: x.do("le", limit).pick(value, x))
-formula("hardshrink", "hardshrink", ref=torch.nn.functional.hardshrink, cost=3)(
-    lambda x, l=0.5: x.do("ge", -l).do("and", x.do("le", l)).pick(0, x))
+
+
+@formula("hardshrink", "hardshrink", ref=torch.nn.functional.hardshrink, cost=3)
+def hardshrink(x: F, limit: Any = 0.5) -> F:
+    """Zero within the limit, as x's own dtype holds it: the result jumps there."""
+    limit = F(x.ctx, x.ctx.rounded(x._other(limit), dtype)) if (dtype := ir_dtype(x.ctx.spec())) in NARROW else limit
+    return x.do("ge", -limit).do("and", x.do("le", limit)).pick(0, x)
+
+
 formula("softshrink", "softshrink", ref=torch.nn.functional.softshrink, cost=4)(
     lambda x, l=0.5: x.do("gt", l).pick(x - l, x.do("lt", -l).pick(x + l, x * 0)))
 formula("log_sigmoid", ("log_sigmoid",), ref=torch.nn.functional.logsigmoid, cost=20)(lambda x: logsigmoid(x))

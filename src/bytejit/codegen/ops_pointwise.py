@@ -48,13 +48,13 @@ op("div", binary("div") + aten("true_divide.Tensor"), arity=2, dtype="float", cp
 op("neg", aten("neg"), cpp="-{0}", triton="bj_neg({0})", ref=torch.neg)
 op("abs", aten("abs"), ref=torch.abs, cpp={"float": "bj::abs({0})", "int": "bj::abs({0})", "u8": "{0}"},
    triton={"float": "tl.abs({0})", "int": "tl.abs({0})", "u8": "{0}"})
-op("floordiv", aten("floor_divide", "floor_divide.Scalar"), arity=2, ref=torch.floor_divide, cost=8, raises=True,
+op("floordiv", aten("floor_divide", "floor_divide.Scalar"), arity=2, ref=torch.floor_divide, cost=8, raises=True, rounds=(0,),
    cpp={"float": "bj::floordiv({0}, {1})", "int": "bj::floordiv({0}, {1}, {err})"}, triton="bj_floordiv({0}, {1})")
 op("truncdiv", arity=2, cost=8, raises=True, ref=lambda a, b: torch.div(a, b, rounding_mode="trunc"),
    cpp={"float": "bj::trunc({0} / {1})", "int": "bj::truncdiv({0}, {1}, {err})"}, triton="bj_truncdiv({0}, {1})")
-op("remainder", binary("remainder"), arity=2, ref=torch.remainder, cost=10, raises=True,
+op("remainder", binary("remainder"), arity=2, ref=torch.remainder, cost=10, raises=True, rounds=(0, 1),
    cpp={"float": "bj::remainder({0}, {1})", "int": "bj::remainder({0}, {1}, {err})"}, triton="bj_remainder({0}, {1})")
-op("fmod", binary("fmod"), arity=2, ref=torch.fmod, cost=10, raises=True,
+op("fmod", binary("fmod"), arity=2, ref=torch.fmod, cost=10, raises=True, rounds=(0, 1),
    cpp={"float": "bj::fmod({0}, {1})", "int": "bj::fmod({0}, {1}, {err})"}, triton="bj_fmod({0}, {1})")
 op("maximum", aten("maximum"), dtypes=ANY, arity=2, ref=torch.maximum, **call("maximum", 2))      # nan wins
 op("minimum", aten("minimum"), dtypes=ANY, arity=2, ref=torch.minimum, **call("minimum", 2))
@@ -66,7 +66,7 @@ op("ipow", arity=2, cost=16, dtypes=INTS, ref=torch.pow, **call("ipow", 2))
 # ---- comparison: answers b8; operands in their common dtype ---------------------------------------------------------
 for _name, _sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")):
     op(_name, binary(_name), arity=2, dtype="bool", cpp=f"{{0}} {_sign} {{1}}", triton=f"{{0}} {_sign} {{1}}", by=0,
-       ref=getattr(torch, _name), dtypes=ANY)
+       ref=getattr(torch, _name), dtypes=ANY, rounds=(0, 1))
 op("isnan", aten("isnan"), dtype="bool", by=0, ref=torch.isnan, cpp={"float": "{0} != {0}", "int": "false"},
    triton={"float": "{0} != {0}", "int": "{0} != {0}"}, dtypes=ANY)
 op("isinf", aten("isinf"), dtype="bool", by=0, ref=torch.isinf, cpp={"float": "bj::isinf({0})", "int": "false"},

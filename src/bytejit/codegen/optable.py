@@ -57,6 +57,8 @@ class Op:
     dtypes: frozenset[str] = FLOATS | INTS       # dtypes of operand 0 that the row takes
     cost: int = 1                                # per element, in additions
     raises: bool = False                         # may set the error flag: never moved above a write to an input
+    # operands that eager rounds to f16 or bf16 before it computes, where that shows: a jump lies at the number itself
+    rounds: tuple[int, ...] = ()
     # lower(ctx, node, *args, **kwargs) for composite, reduce, view, create rows
     lower: Callable | None = None
     out: str | None = None  # extern rows: the overload that writes into given memory: "aten.mm.out"

@@ -105,6 +105,9 @@ def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
             return a
         if a.kind == "op" and a.name == "narrow" and a.dtype in NARROW and a.args[0].dtype == e.dtype:
             return a.args[0]                     # the implicit rounding between two fused ops
+        if a.kind == "op" and a.name == "to" and a.dtype in NARROW and (b := a.args[0]).kind == "op" and b.name == "to" \
+                and b.dtype == e.dtype and b.args[0].dtype == a.dtype:
+            return b                             # rounded already where it was stored
         if name == "to" and a.kind == "const" and e.dtype not in NARROW and e.dtype == "f64":
             return cons.const(float(a.attr), e.dtype)
     elif name == "select":

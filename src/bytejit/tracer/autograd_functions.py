@@ -5,6 +5,7 @@ but compute; its nodes are then replaced by the one node, which runs the user's 
 """
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 
 import torch
@@ -14,6 +15,8 @@ from .calls import models, replaces
 from .containers import NotConstant, is_constant
 from .signals import Break
 from .values import IterVar, Known, SeqVar, TensorVar, Var
+
+SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)       # what a graph's text has no words for
 
 
 @models(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
@@ -73,8 +76,9 @@ def record(t, args, kwargs) -> Var:
     cls, given = t.as_class(args[0]), [t.real(a) for a in args[2].items]
     if cls in t.made_classes or changed_outside(t):
         raise Break(f"{cls.__name__}.apply, an autograd function, after a change that its forward may see")
+    held = {i: a.obj for i, a in enumerate(given) if isinstance(a, Known) and isinstance(a.obj, SPELLED_BY_NONE)}
     try:
-        node_args = tuple(t.to_node_arg(a) for a in given)
+        node_args = tuple(None if i in held else t.to_node_arg(a) for i, a in enumerate(given))
     except NotConstant as e:
         raise Break(f"{cls.__name__}.apply of {e}") from None
     result, ctx = traced_forward(t, cls, args[0], args[1], args[2])
@@ -88,7 +92,7 @@ def record(t, args, kwargs) -> Var:
     made = [next(fakes) if isinstance(o, TensorVar) else o.obj for o in outputs]
     for fake in made:
         t.by_fake.pop(id(fake), None)
-    node = t.add_node(applied(cls), None, node_args, {})
+    node = t.add_node(applied(cls, held), None, node_args, {})
     node.meta["val"] = made[0] if single else tuple(made)
     return t.wrap_result(node, node.meta["val"])
 
@@ -107,12 +111,18 @@ def traced_forward(t, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tupl
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
     states, held = dict(t.state_set), (len(t.locked), len(t.devices), len(t.inference))
     grad = torch.is_grad_enabled()
+    t.undo.append((torch._C._set_grad_enabled, (grad,)))
+    undone = len(t.undo)
     torch._C._set_grad_enabled(False)           # as autograd calls it
     try:
         ctx = t.call_python(Context, [needs])
         result = t.real(t.call(t.constant(run_forward), [cls_var, ctx, args, t.model({})], {}))
     finally:
         torch._C._set_grad_enabled(grad)
+    for (function, key), value in list(t.state_set.items()):      # set within the forward and put back by its end
+        first = next((a for f, a in t.undo[undone:] if f is function and (key is None or a[0] == key)), None)
+        if (function, key) not in states and value == first:
+            del t.state_set[function, key]
     wrote = any(v.fake._version != version for v, version in before.items())
     effects = changed_outside(t) or len(t.late) != late or t.by_value != values
     if wrote or effects or states != t.state_set or held != (len(t.locked), len(t.devices), len(t.inference)) \
@@ -142,12 +152,12 @@ def attached(outputs: list, marked: list, inputs: list) -> tuple:
     return _Attach.apply(outputs, marked, *inputs)
 
 
-def applied(cls: type) -> Callable:
-    """The node's target. The class is the user's: it is not kept alive."""
+def applied(cls: type, held: dict[int, object]) -> Callable:
+    """The node's target. The class is the user's: it is not kept alive. held: arguments that are functions."""
     ref = Ref(cls)
 
     def apply_function(*args):
-        return ref.get().apply(*args)
+        return ref.get().apply(*(held.get(i, a) for i, a in enumerate(args)))
     apply_function.__name__ = apply_function.__qualname__ = f"apply_{cls.__name__}"
     apply_function.opaque = f"the autograd function {cls.__name__}"
     return apply_function

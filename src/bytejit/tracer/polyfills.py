@@ -3,15 +3,54 @@ from __future__ import annotations
 
 import bisect
 import collections
+import contextlib
 import functools
 import heapq
 import itertools
 import operator
+import types
 
 import torch
 
 from ..registry import graph_break
 from .calls import replaces
+
+
+@replaces(functools._lru_cache_wrapper)
+def lru_cache_wrapper(function, maxsize, typed, info):
+    """A cached function made in the region, which cannot leave it."""
+    cache, hits, misses = {}, 0, 0
+
+    def cached(*args, **kwargs):
+        nonlocal hits, misses
+        key = (args, tuple(kwargs.items()))
+        if typed:
+            key = (key, tuple(type(a) for a in args), tuple(type(a) for a in kwargs.values()))
+        if key in cache:
+            hits += 1
+            value = cache.pop(key)
+        else:
+            misses += 1
+            value = function(*args, **kwargs)
+            if maxsize == 0:
+                return value
+            if maxsize is not None and len(cache) >= maxsize and key not in cache:
+                del cache[next(iter(cache))]
+        cache[key] = value
+        return value
+
+    def cache_info():
+        return info(hits, misses, maxsize, len(cache))
+
+    def cache_clear():
+        nonlocal hits, misses
+        hits = misses = 0
+        cache.clear()
+    cached.cache_info, cached.cache_clear = cache_info, cache_clear
+    return cached
+
+
+STAYING = frozenset(c for c in lru_cache_wrapper.__code__.co_consts if type(c) is types.CodeType)
 
 
 @replaces(itertools.chain)
@@ -315,7 +354,7 @@ def module_to(self, *args, **kwargs):
     return self
 
 
-class Unrecorded:
+class Unrecorded(contextlib.ContextDecorator):
     """torch.profiler.record_function in a graph: what a profiler sees there are the graph's own operations."""
 
     def __init__(self, name, args=None):
