@@ -1,6 +1,7 @@
 # ruff: noqa: UP003 - what the programs do is the point
 """Containers"""
 import collections
+import copy
 import types
 
 import torch
@@ -466,3 +467,32 @@ def test_list_given_appended_to_then_read(items, x):
     items += [n, x + n]
     del items[0]
     return items[-1] * 2, n, items
+
+
+def _ordered(given=None):
+    if given is None:
+        given = collections.OrderedDict()
+        given._metadata = collections.OrderedDict()
+    if hasattr(given, "_metadata"):
+        given._metadata["x"] = dict(version=1)
+    given["a"] = 1
+    return given
+
+
+@program(F(3), graphs=1)
+def test_attributes_of_an_ordered_dict():
+    """Attributes set on an OrderedDict, made inside and from outside, read, asked for, copied"""
+    outside = collections.OrderedDict(a=1)
+    outside.note = "n"
+
+    def f(x):
+        made, copied = _ordered(), copy.deepcopy(outside)
+        again = copy.copy(made)
+        outside.last = made._metadata
+        try:
+            outside.missing
+        except AttributeError as e:
+            words = str(e)
+        _ordered(outside)
+        return x + 1, made, copied, again, words, outside.note, hasattr(outside, "zip"), made._metadata is again._metadata
+    return f, lambda: outside

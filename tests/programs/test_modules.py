@@ -616,3 +616,18 @@ def test_dropout_rate_set_between_calls():
         return drop(x).relu()
     f.drop = drop
     return f
+
+
+@program(F(3, 5), graphs=1)
+def test_state_dict_taken_and_loaded_inside():
+    """`state_dict()`, a deep copy of it and `load_state_dict` in forward, with their metadata"""
+    torch.manual_seed(0)
+    m = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
+
+    def f(x):
+        state = m.state_dict()
+        kept = copy.deepcopy(state)
+        y = m(x)
+        m.load_state_dict(kept)
+        return y, list(state), state._metadata, kept
+    return f, lambda: dict(m.state_dict())

@@ -1,6 +1,7 @@
 """Attributes: Python's lookup rules over modelled values. https://docs.python.org/3/howto/descriptor.html"""
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import sys
@@ -141,9 +142,30 @@ class Attributes:
         if isinstance(v, ArrayVar) and (known := self.array_getattr(v, name)) is not None:
             return known
         found, owner = class_lookup(cls, name)
+        if found is MISSING and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)) is not None:
+            return own
         if found is MISSING:
-            raise self.no_attribute(cls.__name__, name)
+            in_c = cls.__module__ != "builtins" and not cls.__flags__ & (1 << 9)        # C types are called by their full names
+            raise self.no_attribute(f"{cls.__module__}.{cls.__name__}" if in_c else cls.__name__, name)
         return self.bind_descriptor(found, owner, v, cls, name)
+
+    def ordered_dict_attribute(self, v: DictVar, name: str) -> Var | None:
+        """What someone set on an OrderedDict, the one built-in container with a namespace (`state_dict()._metadata`)."""
+        if name in v.attrs:
+            return v.attrs[name]
+        if v.real is None:
+            return None
+        if name not in v.real.__dict__:
+            self.guard("ATTR_ABSENT", v.source, name)
+            return None
+        return self.memo_lazy(("od", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
+
+    def ordered_dict_attributes(self, v: DictVar) -> dict[str, Var]:
+        """All that was set on a dict."""
+        if v.cls is collections.OrderedDict and v.real is not None:
+            self.guard("DICT_KEYS", InstanceDict(v.source), tuple(v.real.__dict__))
+            return {**{name: self.ordered_dict_attribute(v, name) for name in v.real.__dict__}, **v.attrs}
+        return v.attrs
 
     def bind_descriptor(self, found, owner: type, v: Var, cls: type, name: str) -> Var:
         """What a class attribute gives when read through an instance."""
@@ -502,6 +524,9 @@ class Attributes:
             self._set_function_attribute(v, name, value)
         elif isinstance(v, TensorVar):
             self.tensor_setattr(v, name, value)
+        elif type(v) is DictVar and v.cls is collections.OrderedDict and class_lookup(v.cls, name)[0] is MISSING:
+            v.attrs[name] = value
+            self.touch(v)
         elif isinstance(v, Known) and isinstance(v.obj, types.ModuleType):
             self.mutations += 1
             self.globals_written.setdefault(id(v.obj.__dict__), (v.obj.__dict__, {}))[1][name] = value

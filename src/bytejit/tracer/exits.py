@@ -184,7 +184,12 @@ class Rebuild:
             made = "{}" if v.cls is dict else f"{self.bind(v.cls)}()"
         self.lines.append(f"{name} = {made}")
         self.fill_dict(name, v)
+        self.lines += self.attributes(name, v)
         return name
+
+    def attributes(self, target: str, v: DictVar | TensorVar) -> list[str]:
+        """Statements that set what was set on a value."""
+        return [f"setattr({target}, {n!r}, {self.value(x)})" for n, x in v.attrs.items()]
 
     def fill_dict(self, name: str, v: DictVar, setter: str = "") -> None:
         for key, value in v.items.values():
@@ -459,13 +464,14 @@ class Rebuild:
         kept = [k for k in real if k not in v.deleted]
         natural = kept + [k for k in v.items if k not in kept]
         if v.complete and list(v.items) != natural:
-            return [f"{clear}({target})", *(f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries)]
+            anew = [f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries]
+            return [f"{clear}({target})", *anew, *self.attributes(target, v)]
         out = [f"{deleter}({target}, {self.value(self.t.constant(k))})" for k in v.deleted if k in real]
         for k, x, key, var in entries:
             same = type(var) is Lazy and key in real and key not in v.deleted and var.obj is dict.__getitem__(real, key)
             if not same:
                 out.append(f"{setter}({target}, {k}, {x})")
-        return out
+        return out + self.attributes(target, v)
 
     def write_instance(self, v: InstanceVar) -> list[str]:
         target = self.at.source(v.source)
@@ -473,8 +479,7 @@ class Rebuild:
                 else f"{self.bind(object.__delattr__)}({target}, {n!r})" for n, x in v.slots.items()]
 
     def write_tensor(self, v: TensorVar) -> list[str]:
-        target = self.at.source(v.source)
-        return [f"setattr({target}, {n!r}, {self.value(x)})" for n, x in v.attrs.items()]
+        return self.attributes(self.at.source(v.source), v)
 
 
 MAKERS = {ArrayVar: Rebuild.array, LateVar: Rebuild.late,

@@ -276,6 +276,7 @@ def _copied(t, v: Var, part, hook: str, args: list[Var], seen: dict | None = Non
             seen[id(v)] = made, v
         for key, item in list(v.items.values()):
             t.dict_set(made, t.real(part(key)), part(item))
+        made.attrs = {name: part(value) for name, value in t.ordered_dict_attributes(v).items()}
         return made
     if isinstance(v, SetVar):
         return SetVar({k: t.real(part(item)) for k, item in v.items.items()}, v.cls)

@@ -111,11 +111,12 @@ class SeqVar(Var):
 class DictVar(Var):
     """A dict or one of its library kinds. `items`: hashable key -> (key Var, value Var), see containers.key_of."""
 
-    __slots__ = ("items", "cls", "real", "factory", "complete", "deleted")
+    __slots__ = ("items", "cls", "real", "factory", "complete", "deleted", "attrs")
 
     def __init__(self, items, cls=dict, source=None, real=None, factory=None):
         super().__init__(source)
         self.items, self.cls, self.real, self.factory = items, cls, real, factory
+        self.attrs: dict[str, Var] = {}         # an OrderedDict takes attributes
         # an outside dict is read key by key until someone iterates; `complete` once all keys are guarded
         self.complete = real is None
         self.deleted: set = set()
