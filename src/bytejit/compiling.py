@@ -22,6 +22,8 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
         return "its outputs need gradients"
     if gm.meta.get("inference") == "mixed":
         return "only some of its outputs are inference tensors"
+    if gm.meta.get("measures"):
+        return "it has sizes that only the run knows"
     if gm.meta.get("sets_data"):
         return "it sets a tensor's data"
     return ""

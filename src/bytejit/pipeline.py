@@ -152,7 +152,8 @@ class Function:
         began = time.perf_counter()
         job = Job(self.rewritten, state.point.id, args, self.globals, UNBOUND, options.trace_time_limit,
                   not_inlined=not_inlined, original=original_code, function=self.where.function,
-                  dynamic=self.dynamic_at(state.point.id), by_value=self.may_take_values(state))
+                  dynamic=self.dynamic_at(state.point.id), by_value=self.may_take_values(state),
+                  measure=self.settings.nopython)
         found = trace(job, self.twin)
         try:
             return self.entry_of(state, args, found, options, began)

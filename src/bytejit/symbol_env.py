@@ -6,7 +6,8 @@ known, else by the sizes at hand, and then becomes a condition: the compiled cod
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import sympy
@@ -26,11 +27,14 @@ _SIGNS = {"ge0": "<=", "eq0": "==", "ne0": "!="}
 class Env:
     """Symbols with their hints and ranges, and the conditions that the traced code relies on.
 
-    `where`: called when a condition is recorded; its answer (a Where, or None) is kept with it.
+    `where`: called when a condition is recorded; its answer (a Where, or None) is kept with it. `inside`: symbols that the
+    graph itself measures. A condition on one that is asked outside of `inferring` calls `refuse`, which raises.
     """
 
-    def __init__(self, where: Callable[[], Any] | None = None) -> None:
-        self.where = where or (lambda: None)
+    def __init__(self, where: Callable[[], Any] | None = None, refuse: Callable[[], None] | None = None) -> None:
+        self.where, self.refuse = where or (lambda: None), refuse or (lambda: None)
+        self.inside: set[sympy.Symbol] = set()
+        self.inferring = False
         self.hints: dict[sympy.Symbol, int] = {}
         self.given: dict[sympy.Symbol, tuple[float, float]] = {}      # the range that a symbol was made with
         self.ranges: dict[sympy.Symbol, tuple[float, float]] = {}     # and what conditions made of it
@@ -174,8 +178,8 @@ class Env:
         d = self.simplified(d)
         at_hint = self.value(d)
         truth = {"ge0": at_hint >= 0, "eq0": at_hint == 0, "ne0": at_hint != 0}[kind]
-        if self.relaxed and at_hint != 0 and self.asks_for_one(kind, d):
-            return truth
+        if (self.relaxed or self.inferring and d.free_symbols <= self.inside) and at_hint != 0 and self.asks_for_one(kind, d):
+            return truth        # of what is measured: a size that it has to equal is a condition all the same
         if truth:
             self.record(kind, d)
         elif kind == "ge0":
@@ -197,6 +201,7 @@ class Env:
             kind, d = self._not_at_end(d)
         if (kind, d) in self._facts:
             return
+        self._may_rely_on(d.free_symbols)
         self._facts[kind, d] = (condition(kind, d), self.where())
         self._latest += 1
         self.version = self._latest
@@ -204,6 +209,19 @@ class Env:
             self._narrow(d)
         elif kind == "eq0":
             self._replace(d)
+
+    @contextmanager
+    def rely(self) -> Iterator[None]:
+        """Inside, it is the inference of an operation that asks: conditions on what the graph measures are welcome."""
+        was, self.inferring = self.inferring, True
+        try:
+            yield
+        finally:
+            self.inferring = was
+
+    def _may_rely_on(self, symbols: set) -> None:
+        if self.inside and not self.inferring and not self.inside.isdisjoint(symbols):
+            self.refuse()
 
     def _not_at_end(self, d: Any) -> tuple[str, Any]:
         """s != n as an order, where n is the least or the greatest value of s."""
@@ -218,6 +236,7 @@ class Env:
 
     def record_as_is(self, relation: Condition) -> None:
         """Rely on a relation between floats, which is neither simplified nor used to decide others."""
+        self._may_rely_on(relation.symbols())
         self._facts.setdefault(("float", relation), (relation, self.where()))
 
     def _narrow(self, d: Any) -> None:

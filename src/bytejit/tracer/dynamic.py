@@ -86,6 +86,14 @@ class Symbols:
         self.checks: dict[Source, tuple[tuple, tuple]] = {}     # tensor -> symbolic shape and stride, as its guard has them
         self.fake_sizes: dict[Source, tuple[tuple, tuple]] = {}
         self.marked: dict[Source, int] = {}                 # sizes that the user marked dynamic -> what they are now
+        self.start_measuring()
+
+    def environment(self) -> Any:
+        """The Env, made with the first symbol."""
+        if self.env is None:
+            from ..symbol_env import Env  # sympy comes with it
+            self.env = Env(lambda: self.where() if self.frame is not None else None, self.refuse_inside)
+        return self.env
 
     # ---- making symbols ----------------------------------------------------------------------------------------------
     def symbol(self, source: Source, real: int | float, low: int | None = 2, high: int | None = None) -> Any:
@@ -93,11 +101,9 @@ class Symbols:
         found = self.symbols.get(source)
         if found is not None:
             return found.value
-        if self.env is None:
-            from ..symbol_env import Env  # sympy comes with it
-            self.env = Env(lambda: self.where() if self.frame is not None else None)
+        env = self.environment()
         name = f"{'f' if type(real) is float else 's'}{len(self.symbols)}"
-        value = self.env.float_symbol(name, real) if type(real) is float else self.env.symbol(name, real, low, high)
+        value = env.float_symbol(name, real) if type(real) is float else env.symbol(name, real, low, high)
         node = self.graph.placeholder(name)
         node.target, node.meta["val"] = node.name, value
         feed = self.symbols[source] = Feed(source, value, node)
@@ -277,7 +283,7 @@ class Symbols:
                 return function(*args)
             found = self.graph.call_function(function, args)
             found.meta["val"] = self.sym_of(e)
-            found.meta["where"] = self.where()
+            found.meta["where"] = self.where() if self.frame is not None else None
             self.number_nodes[e] = found
         return found
 
@@ -312,12 +318,13 @@ class Symbols:
             if is_symbolic(x):
                 e = x.node.public
                 found |= getattr(e, "free_symbols", set())
-        if found:
-            raise Specialise(frozenset(self.sources[s] for s in found), self.where())
+        if found - self.measured.keys():
+            raise Specialise(frozenset(self.sources[s] for s in found - self.measured.keys()), self.where())
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
         """What `fn(*args, **kwargs)` gives on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
-        result = self.infer_symbolic(fn, args, kwargs)
+        with self.env.rely():
+            result = self.infer_symbolic(fn, args, kwargs)
         name = getattr(fn, "__name__", "")
         if any(word in name for word in REFUSE_EMPTY) and any(n == 0 for n in sizes_in((args, kwargs, result))):
             raise Break(f"{name} of a tensor without elements")
@@ -371,6 +378,9 @@ class Symbols:
                     if g.kind == "TENSOR":
                         guards.replace(g, g.value.with_sizes(fixed, stride))
         for relation, where in self.env.conditions:
+            if self.inside(relation):
+                self.refuse_later(relation, where)
+                continue
             symbols = sorted(relation.symbols(), key=str)
             if len(symbols) == 1 and self.is_said(relation, symbols[0]):
                 continue
@@ -388,8 +398,8 @@ class Symbols:
         for key, size, relation, where in fixed:
             why = "an operation there takes constant sizes only"
             if relation is not None:
-                named = {str(s): self.sources[s].name() for s in relation.symbols()}
-                why = "the code needs " + re.sub(r"\b[sf]\d+\b", lambda m, of=named: of[m[0]], relation.text())
+                named = {str(s): self.sources[s].name() for s in relation.symbols() if s in self.sources}
+                why = "the code needs " + re.sub(r"\b[sf]\d+\b", lambda m, of=named: of.get(m[0], m[0]), relation.text())
             if key in self.marked:
                 raise ConstraintViolation(
                     f"{key.name()} is marked dynamic, but can only be {size}", where, why,

@@ -59,7 +59,7 @@ class TensorValues:
         """function(tensor) for one of item, tolist, bool, int..., from the tensor's value; None where it is unknown."""
         value = self.tensor_value(v)
         if value is None:
-            return None
+            return self.measured_value(v, function)
         try:
             return self.model(function(value))
         except Exception as e:
@@ -74,9 +74,10 @@ class TensorValues:
             return v if known is None else known
         if isinstance(v, SeqVar) and v.cls in (tuple, list, torch.Size):
             parts = [self.sizes_by_value(p) for p in v.items]
-            return v if all(a is b for a, b in zip(parts, v.items)) else SeqVar(parts, v.cls)
+            return v if all(a is self.real(b) for a, b in zip(parts, v.items)) else SeqVar(parts, v.cls)
         if isinstance(v, SliceVar):
-            return SliceVar([self.sizes_by_value(p) for p in v.parts])
+            parts = [self.sizes_by_value(p) for p in v.parts]
+            return v if all(a is self.real(b) for a, b in zip(parts, v.parts)) else SliceVar(parts)
         return v
 
     def _find_value(self, v: TensorVar) -> torch.Tensor | None:
@@ -100,7 +101,7 @@ class TensorValues:
         try:
             with torch.no_grad():
                 value = run(*(x.real for x in leaves))
-                if any(_called(n) in UNSET for n in nodes) and not torch.equal(
+                if any(called(n) in UNSET for n in nodes) and not torch.equal(
                         value, _function(nodes, v.node, 1)(*(x.real for x in leaves))):
                     return None
         except Exception as e:
@@ -130,8 +131,8 @@ class TensorValues:
                 if not self._is_leaf(node) and not (answers and self._is_setting(node)):
                     return None
                 continue
-            name, value = _called(node), node.meta.get("val")
-            nothing = isinstance(value, Fake) and value.numel() == 0 and name == "empty_strided"
+            name, value = called(node), node.meta.get("val")
+            nothing = name == "empty_strided" and isinstance(value, Fake) and value.numel() == 0
             if node.op not in ("call_function", "call_method") or not (nothing or any(name in s for s in (PURE, WRITES, UNSET))):
                 return None
             if name not in WRITES and not _small(value, True):
@@ -151,9 +152,9 @@ class TensorValues:
         for node in self.graph.nodes:
             if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in _fakes(n.meta.get("val"))):
                 continue
-            if _called(node) in WRITES:
+            if called(node) in WRITES:
                 writers.append(node)
-            elif _called(node) not in PURE or "out" in node.kwargs:
+            elif called(node) not in PURE or "out" in node.kwargs:
                 return None
         return writers
 
@@ -227,7 +228,8 @@ class TensorValues:
             and fake.device.type == "cpu"
 
 
-def _called(node) -> str:
+def called(node) -> str:
+    """The name of the operation that a node is."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
@@ -258,8 +260,8 @@ def _function(nodes: list, last, unset: int = 0):
     graph, made = torch.fx.Graph(), {}
     for node in nodes:
         made[node] = graph.node_copy(node, made.__getitem__)
-        if _called(node) in UNSET:
-            name = UNSET[_called(node)][unset]
+        if called(node) in UNSET:
+            name = UNSET[called(node)][unset]
             made[node].target = name if node.op == "call_method" else getattr(torch, name)
     graph.output(made[last])
     return torch.fx.GraphModule(torch.nn.Module(), graph).forward

@@ -121,7 +121,7 @@ class Tensors:
                 again[1] = self.index_by_value(again[1])
             named = {k: self.sizes_by_value(v) for k, v in kwargs.items()}
             if all(map(operator.is_, (*again, *named.values()), (*args, *map(self.real, kwargs.values())))):
-                counted = self.counted(fn, args, kwargs)
+                counted = self.counted(fn, args, kwargs) or self.measured_result(fn, args, kwargs)
                 if counted is None:
                     raise
                 return counted

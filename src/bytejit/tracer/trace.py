@@ -122,6 +122,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         else exit_plan(t, job, stop, twin, env))
     from ..source import Printer
     rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
+    t.write_requirements()
     outputs = checkpoints.group(t, list(rebuild.outputs))
     t.drop_unused_symbols()
     tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
@@ -144,7 +145,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     needs_grad = written_grads or any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad
                                       for n in outputs)
     if gm is not None:
-        gm.meta["sets_data"] = bool(t.data_set)
+        gm.meta["sets_data"], gm.meta["measures"] = bool(t.data_set), bool(t.measured)
         gm.meta["grads_off"] = torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors)
     inputs = [v for v in t.inputs if gm is not None]
     written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and (
