@@ -1,9 +1,10 @@
 """Code objects as instructions with stack layout, live and surely assigned locals, handlers.
 
 Pure analysis, no torch. A *slot* of the stack is described by one byte: ``OBJ`` (a Python object), ``NULL`` (what
-PUSH_NULL and the method bit leave), ``MAYBE`` (either: a local that an inlined comprehension saved), ``ASIDE`` and
-``ASIDE_NULL`` (the content of a cell variable's slot that an inlined comprehension put aside: its slot holds something
-else meanwhile, so nothing may resume there).
+PUSH_NULL and the method bit leave), ``MAYBE`` (either: a local that an inlined comprehension saved; what 3.14 leaves
+beside a method of `with`, its object or NULL), ``ASIDE`` and ``ASIDE_NULL`` (the content of a cell variable's slot that
+an inlined comprehension put aside: its slot holds something else meanwhile, so nothing may resume there), ``RAW`` (no
+Python object at all: in 3.14, where an exception was raised; nothing may resume there either).
 The analysis describes the *rewritten* form of method loads: NULL and a bound attribute, never (function, self), so that
 which slots hold NULL is known without running (see docs/architecture.md, part 1).
 """
@@ -18,7 +19,9 @@ from functools import cache
 from types import CodeType
 from typing import NamedTuple
 
-OBJ, NULL, MAYBE, ASIDE, ASIDE_NULL = b"onmcz"
+from bytejit.errors import CannotRewrite
+
+OBJ, NULL, MAYBE, ASIDE, ASIDE_NULL, RAW = b"onmczr"
 
 OPNAME = dis.opname
 OPMAP = {name: op for name, op in dis.opmap.items() if op < 256}  # 3.12 lists the compiler's pseudo opcodes as well
@@ -26,6 +29,9 @@ EXTENDED_ARG = OPMAP["EXTENDED_ARG"]
 # 3.13 swapped what a call finds on the stack: NULL below the callable before, above it since. CALL_KW came with it.
 NULL_ABOVE = "CALL_KW" in OPMAP
 CALLABLE_AND_NULL = bytes([OBJ, NULL] if NULL_ABOVE else [NULL, OBJ])
+# what handlers of `with` and of clean-up find below the exception: an int up to 3.13, since then a bare number that would
+# crash the interpreter as an argument of a call
+LASTI = RAW if "LOAD_SMALL_INT" in OPMAP else OBJ
 
 
 def opcodes(*names: str) -> frozenset[int]:
@@ -37,8 +43,9 @@ def opcodes(*names: str) -> frozenset[int]:
 WITH_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))
 UNCONDITIONAL = opcodes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 FINAL = opcodes("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE") | UNCONDITIONAL
+LOOP_ENDS = opcodes("END_ASYNC_FOR").intersection(dis.hasjrel)  # since 3.14 it names its SEND, for monitors; no jump
 JUMPS = frozenset(op for op in (*dis.hasjrel, *dis.hasjabs) if op < 256)
-BACKWARD = frozenset(op for op in JUMPS if "BACKWARD" in OPNAME[op])
+BACKWARD = LOOP_ENDS | frozenset(op for op in JUMPS if "BACKWARD" in OPNAME[op])
 SENDS = opcodes("SEND")
 CALLS = opcodes("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 CALL_INSIDE = opcodes("PRECALL", "CALL", "CALL_KW")  # illegal to stop before, when KW_NAMES or PRECALL came before
@@ -69,15 +76,12 @@ SLOT_PAIRS = opcodes(
 FRAME_READERS = frozenset({"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "f_locals"})
 
 
-class CannotRewrite(Exception):
-    """A code object that bytejit leaves as it is; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ins:
     """One instruction of the original code, EXTENDED_ARG and CACHE folded in.
 
-    ``start`` is where its EXTENDED_ARG begins (equal to ``offset`` without one), ``target`` the index jumped to.
+    ``start`` is where its EXTENDED_ARG begins (equal to ``offset`` without one), ``target`` the index jumped to. Of one of
+    LOOP_ENDS ``arg`` is the index that it names.
     """
 
     index: int
@@ -222,7 +226,8 @@ def decode(code: CodeType) -> tuple[list[Ins], dict[int, int]]:
         offset, start, arg = after, after, 0
     for index, target in jumps:
         ins = instrs[index]
-        instrs[index] = Ins(ins.index, ins.start, ins.offset, ins.op, ins.arg, at[target])
+        to = (at[target], -1) if ins.op in LOOP_ENDS else (ins.arg, at[target])
+        instrs[index] = Ins(ins.index, ins.start, ins.offset, ins.op, *to)
     return instrs, at
 
 
@@ -303,6 +308,8 @@ def push(stack: bytes, ins: Ins, jump: bool, slot_kind: int) -> bytes:
         return bytes(swapped)
     if op == CLEARING:
         return stack + bytes([slot_kind])
+    if name == "LOAD_SPECIAL":
+        return stack[:-1] + bytes([OBJ, MAYBE])
     depth = len(stack) + stack_effect(op, arg, jump)
     if op in CALLS:
         return stack[: depth - 1] + b"o"
@@ -385,7 +392,7 @@ def flow_states(
                 # the exception may come before or after the instruction changed its local
                 then = state if after is None else after
                 low, high = state.must & then.must, state.may | then.may
-                head = state.stack[: entry.depth] + (b"oo" if entry.lasti else b"o")
+                head = state.stack[: entry.depth] + (bytes([LASTI, OBJ]) if entry.lasti else b"o")
                 onward.append((entry.target, State(head, state.handlers, low, high)))
             if ins.target >= 0:
                 onward.append((ins.target, step(state, ins, True, effects[i], cells)))

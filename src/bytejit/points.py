@@ -16,6 +16,7 @@ from bytejit.blocks import (
     OPNAME,
     PLAIN,
     PUSH_EXC_INFO,
+    RAW,
     SENDS,
     SITE_AFTER,
     UNCONDITIONAL,
@@ -119,12 +120,15 @@ def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
     return wanted, (wanted if every_point else sites & wanted) - loops
 
 
+UNTOUCHED = frozenset({ASIDE, ASIDE_NULL, RAW})     # kinds of slots that cannot leave the stack
+
+
 def legal(flow: Flow, i: int) -> bool:
     """May execution resume at this instruction?"""
     state, ins = flow.states[i] if i < len(flow.instrs) else None, None
     if state is None or i < flow.first or state.handlers[-1:] == (-1,):
         return False
-    if ASIDE in state.stack or ASIDE_NULL in state.stack:
+    if not UNTOUCHED.isdisjoint(state.stack):
         return False
     ins, before = flow.instrs[i], flow.instrs[i - 1]
     if ins.op in AFTER_LOOP or (before.op in AFTER_LOOP and OPNAME[ins.op] in ("POP_TOP", "POP_ITER")):

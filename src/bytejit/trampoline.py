@@ -255,6 +255,8 @@ class Writer:
                 self.emit(op, arg & ~1)
                 self.emit(PUSH_NULL)
         elif op in SLOT_USERS and arg >= self.flow.code.co_nlocals:
+        elif op in blocks.LOOP_ENDS:
+            self.emit(op, 0, heads[arg])
             self.emit(op, arg + self.shift)
         else:
             self.emit(op, arg)
