@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import gc
 import pickle
+import sys
 import weakref
 
 import pytest
 import torch
 
 import bytejit
-from bytejit import registry
+from bytejit import caches, registry
 from bytejit.errors import Unsupported, note_place
 from bytejit.options import Options, Settings
 from bytejit.where import Where, where_of
@@ -430,3 +431,42 @@ def test_where_of_an_instruction() -> None:
     assert where.function == "double" and where.source.strip() == "return x * n + plus"
     assert where.caret().splitlines()[1] == "       ^^^^^"
     assert where.short.endswith("test_api.py:" + str(double.__code__.co_firstlineno + 2))
+
+
+def test_code_that_has_its_lines_followed_is_left_alone():
+    """It would be shown calls of the compiler's at its sites: it runs as it is, and so do functions that call it."""
+    events = []
+
+    def follow(frame, event, arg):
+        events.append((frame.f_code.co_name, event))
+
+    def helper():
+        return len([1])
+
+    def followed(x):
+        sys.settrace(follow)
+        try:
+            helper()
+            list(i for i in (1, 2))
+        finally:
+            sys.settrace(None)
+        return x + 1
+
+    def around(x):
+        return followed(x * 2) * 3
+
+    before, x = sys.gettrace(), torch.ones(2)
+    try:
+        want = followed(x)
+        plain = list(events)
+        for f, arg in ((bytejit.compile(around, backend="eager"), x), (bytejit.compile(around, backend="eager"), x)):
+            events.clear()
+            assert torch.equal(f(arg), (arg * 2 + 1) * 3)
+            assert events == plain
+        caches.WARNED.clear()
+        with pytest.warns(RuntimeWarning, match="runs uncompiled: .*settrace"):
+            compiled = bytejit.compile(followed, backend="eager")
+        events.clear()
+        assert torch.equal(compiled(x), want) and events == plain
+    finally:
+        sys.settrace(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -227,6 +228,106 @@ def test_a_trace_keeps_nothing_until_the_next_collection() -> None:
         assert compiled(torch.ones(2), many)[1] == ["Held"] * 3 + ["three"]
         del many
         assert [r() for r in died] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def each_of(held):
+    try:
+        yield held
+    except ValueError:
+        yield 2
+
+
+def raises_deep(n, held):
+    return raises_deep(n - 1, held) if n else held.missing
+
+
+def handles(held):
+    try:
+        return raises_deep(3, held)
+    except AttributeError:
+        return 1
+
+
+def throws(held):
+    g = each_of(held)
+    next(g)
+    try:
+        g.throw(KeyError(1))
+    except KeyError:
+        return 2
+
+
+def throws_too_early(held):
+    try:
+        each_of(held).throw(ValueError)
+    except ValueError:
+        return 3
+
+
+def closes(held):
+    g = each_of(held)
+    next(g)
+    g.close()
+    return 4
+
+
+def suppresses(held):
+    with contextlib.suppress(KeyError):
+        {}[held]
+    return 5
+
+
+def holds_itself(held):
+    many = [held]
+    many.append(many)
+    held.own = 1
+    return len(many)
+
+
+def makes_a_closure(held):
+    def count(n):
+        return count(n - 1) + 1 if n else len([held])
+    return count(3)
+
+
+@pytest.mark.parametrize("f", [handles, throws, throws_too_early, closes, suppresses])
+def test_exceptions_met_by_a_trace_keep_nothing_until_the_next_collection(f: Callable) -> None:
+    class Held:
+        pass
+
+    compiled = bytejit.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        held = Held()
+        died = weakref.ref(held)
+        assert compiled(held) == f(Held())
+        del held
+        assert died() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("f", [handles, throws, throws_too_early, closes, suppresses, holds_itself, makes_a_closure])
+def test_a_region_without_tensors_leaves_no_garbage(f: Callable) -> None:
+    """A program may count what a collection finds."""
+    class Held:
+        pass
+
+    held = Held()
+    f(held)
+    bytejit.compile(f, backend="eager")(held)       # what is made once, in torch.fx and here
+    bytejit.reset()
+    compiled = bytejit.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        f(held)
+        plain = gc.collect()
+        compiled(held)
+        assert gc.collect() <= plain
     finally:
         gc.enable()
 

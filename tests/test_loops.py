@@ -131,6 +131,29 @@ def test_conditions_on_a_size_do_not_pile_up(monkeypatch):
 
 
 
+def test_calls_in_a_loop_are_left_by_the_work_in_them(monkeypatch):
+    """Not by how often the loop goes round: a few turns may be thousands of instructions."""
+    monkeypatch.setattr(limits, "LONG_WORK", 2000)
+
+    def step(i):
+        s = 0
+        for k in range(10):
+            s += i * k % 7
+        return s
+
+    def f(x, n):
+        x, total = x + 1, 0
+        for i in range(n):
+            total += step(i)
+        return x * total
+
+    g, x = bytejit.compile(f, backend="eager"), torch.ones(3)
+    bytejit.counters.clear()
+    for n in (50, 50, 60):
+        assert torch.equal(g(x, n), f(x, n))
+    assert any(reason.startswith("a long") for reason in bytejit.counters["breaks"])
+
+
 def test_sites_on_the_way_of_a_region_without_work_are_left_alone(monkeypatch):
     """A long function that meets no tensor is traced up to what breaks once, not once from each call on the way."""
     traced, trace = [], pipeline.trace

@@ -501,6 +501,14 @@ def test_code_looks_the_same():
     assert inspect.signature(made) == inspect.signature(plain) and made.__code__.co_consts[0] == plain.__code__.co_consts[0]
 
 
+def test_code_that_has_its_lines_followed_is_refused():
+    def followed(trace):
+        sys.settrace(trace)
+
+    with pytest.raises(CannotRewrite, match="followed calls settrace"):
+        rewrite(followed.__code__)
+
+
 def test_class_body_is_refused():
     body = next(c for c in compile("class A: x = 1", "f", "exec").co_consts if inspect.iscode(c))
     with pytest.raises(CannotRewrite, match="not the code of a function"):

@@ -21,7 +21,7 @@ from .tracer.guard_code import compile_entry
 from .tracer.signals import TooLong
 from .tracer.trace import Trace, trace
 from .tracer.tracer import Job
-from .trampoline import in_loop, rewrite
+from .trampoline import follows_lines, in_loop, rewrite
 from .undo import rewinding, undoing
 from .where import Where, where_of
 
@@ -396,6 +396,8 @@ def not_inlined(fn) -> str:
         return f"{fn.__qualname__} is marked bytejit.disallow_in_graph"
     if getattr(fn, "_torchdynamo_disable", False):
         return f"{fn.__qualname__} is marked torch.compiler.disable"
+    if follows_lines(original_code(fn.__code__)):
+        return f"{fn.__qualname__} has its lines followed (sys.settrace)"
     return ""
 
 

@@ -24,7 +24,7 @@ from bytejit.assembler import Assembler
 from bytejit.blocks import CannotRewrite, Flow, Ins, State, Try
 from bytejit.points import Loop, Point, find_loops, find_points
 
-__all__ = ["UNBOUND", "CannotRewrite", "Point", "Rewritten", "in_loop", "rewrite", "successor_sites"]
+__all__ = ["UNBOUND", "CannotRewrite", "Point", "Rewritten", "follows_lines", "in_loop", "rewrite", "successor_sites"]
 
 
 class Unbound:
@@ -71,8 +71,10 @@ class Rewritten:
 def rewrite(code: CodeType, every_point: bool = False) -> Rewritten:
     """The same function with sites and resume points. ``every_point`` (tests) makes each point a site.
 
-    Raises: CannotRewrite (not a function's code, or a stack that the analysis cannot follow).
+    Raises: CannotRewrite (not a function's code, one that `follows_lines`, or a stack that the analysis cannot follow).
     """
+    if follows_lines(code):
+        raise CannotRewrite(f"{code.co_qualname} calls {follows_lines(code)}: what follows lines would be shown the compiler's")
     flow = blocks.analyse(code)
     places = find_points(flow, every_point)
     points = tuple(point for _, point in places)
@@ -83,6 +85,14 @@ def rewrite(code: CodeType, every_point: bool = False) -> Rewritten:
     loops = find_loops(flow, places)
     new = Writer(flow, places, cells, loops).write()
     return Rewritten(new, code, points, cells, by_offset, flow, loops)
+
+
+def follows_lines(code: CodeType) -> str:
+    """The name by which a code has its own lines followed (sys.settrace, and what C modules call so); "" when it does not.
+
+    From that call on each site of the function that runs, and of its callers, would show the follower calls of the compiler's.
+    """
+    return next((name for name in code.co_names if name.startswith("settrace")), "")
 
 
 def successor_sites(rewritten: Rewritten, point_id: int) -> tuple[int, ...]:

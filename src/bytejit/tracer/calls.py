@@ -182,19 +182,21 @@ class Calls:
         gen = self.moved(gen)
         if gen.running:
             raise self.raised(ValueError("generator already executing"))
-        if gen.finished:
-            if thrown is not None:
+        if thrown is not None and (gen.finished or not gen.started):
+            gen.finished = True
+            try:
                 raise thrown
+            finally:
+                del thrown      # its traceback holds this frame
+        if gen.finished:
             return True, NONE
         frame = gen.frame
         if not gen.started and not self.is_same(value, NONE):
             raise self.raised(TypeError("can't send non-None value to a just-started generator"))
         if gen.started:
             frame.push(value)
-        if thrown is not None and not gen.started:
-            gen.finished = True
-            raise thrown
         frame.inject, frame.parent = thrown, self.frame
+        thrown = None       # it comes back out of the frame: its traceback would hold this frame, and this frame it
         frame.depth = self.frame.depth + 1 if self.frame else 1
         gen.started = gen.running = True
         try:
@@ -462,13 +464,27 @@ def counts(obj) -> tuple[int, int] | None:
         return None
     if obj in COUNTS or obj.__name__ in TWO_ARGUMENTS:
         return COUNTS.get(obj, (2, 2))
-    try:
-        parameters = inspect.signature(obj).parameters.values()
-    except (ValueError, TypeError):
+    return counted(obj)
+
+
+def counted(obj) -> tuple[int, int] | None:
+    """(least, most) arguments by the text signature of a C function (inspect.signature makes a class to read it, each time)."""
+    text = getattr(obj, "__text_signature__", None)
+    if not text or not text.startswith("("):
         return None
-    many = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
-    least = sum(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
-    return least, MANY if many else len(parameters)
+    names, depth = [""], 0
+    for c in text[1:text.rindex(")")]:
+        depth += (c in "([{") - (c in ")]}")
+        if c == "," and not depth:
+            names.append("")
+        else:
+            names[-1] += c
+    names = [n.strip() for n in names]
+    if names[0].startswith("$") and (names[0] == "$module" or getattr(obj, "__self__", None) is not None):
+        del names[0]
+    many = any(n.startswith("*") and n != "*" for n in names)
+    named = [n for n in names if n and n != "/" and not n.startswith("*")]
+    return sum("=" not in n for n in named), MANY if many else len(named)
 
 
 def check_count(obj, count: int, named: int) -> None:

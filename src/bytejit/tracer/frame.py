@@ -96,6 +96,11 @@ class Frame:
     def push(self, v: Var) -> None:
         self.stack.append(v)
 
+    def injected(self) -> Raised:
+        """The exception thrown into the generator; the frame holds it no longer, nor must the caller (see `unwind`)."""
+        thrown, self.inject = self.inject, None
+        return thrown
+
     def pop_raw(self) -> Var:
         return self.stack.pop()
 

@@ -138,6 +138,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
         for part in (gm, *(n.target.part for n in t.graph.nodes if hasattr(n.target, "part"))):
             forget_source_with(part)
+        t.graph_leaves = True
         gm.meta["inference"] = inference_mode.kind_of_outputs(t, outputs)
     else:
         gm = None

@@ -86,6 +86,7 @@ from .wrap import Wrapping
 
 LONG_CALLS = 10_000       # calls inlined without a new graph node after which the original code goes on
 LONG_LOOP = 4_000         # jumps back without a new graph node after which a loop is left to the original code
+LONG_WORK = 20_000        # instructions traced without a new graph node after which loops and calls are left to it
 LONG_SYMBOLIC = 100       # the same for jumps back that each decide something anew about a symbolic size
 
 
@@ -140,6 +141,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
     def __init__(self, job: Job, stop_at: int | None = None):
         self.job, self.stop_at = job, stop_at
         self.graph = torch.fx.Graph()
+        self.graph_leaves = False                   # whether the graph is the entry's
+        self.touched: dict[int, Var] = {}           # all that the region changed: what may hold itself
         self.guards = GuardSet()
         self.inputs: list[TensorVar | Feed] = []
         self.by_id: dict[int, Var] = {}
@@ -186,6 +189,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.reads_grad = self.grad_matters
         self.fake_mode = FakeMode()
         self.calls_since = (0, 0)
+        self.instructions, self.worked = 0, (0, 0)      # traced so far; nodes of the graph, and what was traced at the last
         self.deadline = time.monotonic() + job.time_limit
         self.break_depth = 0
         self.break_where: Where | None = None
@@ -240,6 +244,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
     def touch(self, v: Var) -> None:
         """v is about to change: what came from outside is written back at the exit."""
         self.mutations += 1
+        self.touched[id(v)] = v
         if v.source is not None:
             self.dirty[id(v)] = v
 
@@ -313,9 +318,24 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         nodes, count = self.calls_since
         size = len(self.graph.nodes)
         self.calls_since = size, (count + 1 if nodes == size else 0)
-        if count > LONG_CALLS:
-            raise Break("a long row of calls without tensor work")
+        if count > LONG_CALLS or self.worked_long(size):
+            raise Break("a long row of calls without tensor work", at_step=self.loop_around())
         self.check_time()
+
+    def worked_long(self, nodes: int) -> bool:
+        """Whether many instructions were traced since the graph got its last node."""
+        if nodes != self.worked[0]:
+            self.worked = nodes, self.instructions
+        return self.instructions - self.worked[1] > LONG_WORK
+
+    def loop_around(self) -> int | None:
+        """The step at which the outermost loop of the root that is going on was reached, where it went round before."""
+        if self.root is None:
+            return None
+        code, ip = id(self.root.code), self.root.ip
+        heads = [self.root.decoded.ins[at].jump for (of, at), counts in self.loop_counts.items()
+                 if of == code and counts[1] > 1 and self.root.decoded.ins[at].jump <= ip <= at]
+        return self.first_step.get(min(heads)) if heads else None
 
     def loop_step(self, f: Frame, ins) -> None:
         """A jump back: leave long loops without tensor work to the original code."""
@@ -326,8 +346,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         decisions = decisions + (version != learnt) if nodes == size else 0
         self.loop_counts[key] = (size, count, version, decisions)
         self.check_time()
-        if count > LONG_LOOP or decisions > LONG_SYMBOLIC:
-            step = self.first_step.get(ins.jump) if f is self.root else None
+        if count > LONG_LOOP or decisions > LONG_SYMBOLIC or self.worked_long(size):
+            step = self.first_step.get(ins.jump) if f is self.root else self.loop_around()
             raise Break("a long loop without tensor work", at_step=step)
 
     # ---- the loop ------------------------------------------------------------------------------------------------------------
@@ -338,10 +358,10 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         ins_list, is_root = frame.decoded.ins, frame is self.root
         try:
             if frame.inject is not None:
-                thrown, frame.inject = frame.inject, None
-                self.unwind(frame, frame.ip - 1, thrown)
+                self.unwind(frame, frame.ip - 1, frame.injected())
             while True:
                 ins = ins_list[frame.ip]
+                self.instructions += 1
                 if is_root:
                     self.at_root(frame, ins)
                 handler = HANDLERS.get(ins.op)
@@ -373,6 +393,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
 
     def unwind(self, frame: Frame, index: int, e: Raised) -> None:
         """Go to the handler of an exception raised at instruction `index`, or raise on."""
+        e.__traceback__ = e.__context__ = None      # frames of the tracer that may hold e: see below
         if id(e.exc) not in self.raised_at:
             self.raised_at[id(e.exc)] = self.where()
             self.keep.append(e.exc)
@@ -382,7 +403,10 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             with_context(e.exc, current)
         handler = frame.decoded.handlers[index]
         if handler is None:
-            raise e
+            try:
+                raise e
+            finally:
+                del e       # its traceback holds this frame: a circle that would keep the program's objects until a collection
         target, depth, lasti = handler
         del frame.stack[depth:]
         if lasti:
@@ -422,10 +446,16 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         for v in self.keep:
             if type(v) is GenVar:
                 v.frame = None
+        for v in self.touched.values():
+            for name in ("items", "ns", "slots", "content", "frame"):
+                if hasattr(v, name):
+                    setattr(v, name, None)
+        if not self.graph_leaves:
+            forget_graph(self.graph)
         for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
                      self.globals_written, self.dirty, self.looked_into, self.claimed, self.data_set, self.late, self.locked,
                      self.stubs, self.part_of, self.made_classes, self.classes_written, self.own_cells, self.rehearsed,
-                     self.copied):
+                     self.copied, self.touched):
             held.clear()
         self.frame = self.root = self.snapshot = self.handled = None
 
@@ -507,6 +537,17 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         else:
             self.guards.add("ID_IS", source, value)
         return bound
+
+
+def forget_graph(graph: torch.fx.Graph) -> None:
+    """Take a graph apart that nothing uses: its nodes hold one another, and would stand until a collection."""
+    nodes = list(graph.nodes)
+    for node in nodes:
+        node.args, node.kwargs = (), {}
+    for node in (graph._root, *nodes):
+        node._prev = node._next = None
+        vars(node).clear()
+    vars(graph).clear()
 
 
 PYTHON_TYPES = {

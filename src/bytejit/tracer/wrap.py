@@ -317,7 +317,7 @@ class Wrapping:
             pass
         cell.content, cell.changed = value, True
         self.mutations += 1
-        self.dirty[id(cell)] = cell
+        self.dirty[id(cell)] = self.touched[id(cell)] = cell
 
     def namespace_get(self, names, name: str) -> Var | None:
         return self.lookup(names, name)
