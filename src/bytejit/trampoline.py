@@ -88,11 +88,12 @@ def rewrite(code: CodeType, every_point: bool = False) -> Rewritten:
 
 
 def follows_lines(code: CodeType) -> str:
-    """The name by which a code has its own lines followed (sys.settrace, and what C modules call so); "" when it does not.
+    """The name by which a code has its own lines followed (sys.settrace, and what C modules call so; sys.monitoring's
+    set_events and set_local_events); "" when it does not.
 
     From that call on each site of the function that runs, and of its callers, would show the follower calls of the compiler's.
     """
-    return next((name for name in code.co_names if name.startswith("settrace")), "")
+    return next((name for name in code.co_names if name.startswith(("settrace", "set_events", "set_local_events"))), "")
 
 
 def successor_sites(rewritten: Rewritten, point_id: int) -> tuple[int, ...]:
@@ -255,6 +256,8 @@ class Writer:
         op, arg = ins.op, ins.arg
         if ins.target >= 0:
             self.emit(op, 0, heads[ins.target])
+        elif op in blocks.LOOP_ENDS:
+            self.emit(op, 0, heads[arg])
         elif blocks.is_method_load(op, arg):
             if not blocks.NULL_ABOVE:
                 plain = blocks.ATTR if op in blocks.METHOD_LOADS else op
@@ -265,8 +268,6 @@ class Writer:
                 self.emit(op, arg & ~1)
                 self.emit(PUSH_NULL)
         elif op in SLOT_USERS and arg >= self.flow.code.co_nlocals:
-        elif op in blocks.LOOP_ENDS:
-            self.emit(op, 0, heads[arg])
             self.emit(op, arg + self.shift)
         else:
             self.emit(op, arg)
