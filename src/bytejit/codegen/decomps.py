@@ -168,3 +168,39 @@ def rsub(rec, x, other, alpha=1):
     if isinstance(other, Fake):
         return rec.call(aten.sub.Tensor, other, x)
     return rec.call(aten.add.Tensor, rec.call(aten.neg.default, x), other)
+
+
+@rule(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
+def count_nonzero(rec, x, dim=None):
+    """The sum of what is not zero."""
+    some = rec.call(aten.ne.Scalar, x, 0)
+    if dim is None:
+        return rec.call(aten.sum.default, some)
+    return rec.call(aten.sum.dim_IntList, some, [dim] if type(dim) is int else dim)
+
+
+@rule(aten.nansum.default)
+def nansum(rec, x, dim=None, keepdim=False, *, dtype=None):
+    """The sum with nan as zero."""
+    if not x.m.dtype.is_floating_point:
+        return NotImplemented
+    kept = rec.call(aten.where.ScalarSelf, rec.call(aten.isnan.default, x), 0.0, x)
+    return rec.call(aten.sum.dim_IntList, kept, dim, keepdim, dtype=dtype)
+
+
+@rule(aten.aminmax.default)
+def aminmax(rec, x, *, dim=None, keepdim=False):
+    """Both ends."""
+    dims = [] if dim is None else [dim]
+    return rec.call(aten.amin.default, x, dims, keepdim), rec.call(aten.amax.default, x, dims, keepdim)
+
+
+@rule(aten.binary_cross_entropy_with_logits.default)
+def bce_with_logits(rec, x, target, weight=None, pos_weight=None, reduction=1):
+    """(1 - target) * x - (1 + (pos_weight - 1) * target) * log_sigmoid(x), as eager computes it."""
+    log = rec.call(aten.log_sigmoid_forward.default, x)[0]
+    if pos_weight is not None:
+        more = rec.call(aten.mul.Tensor, rec.call(aten.sub.Tensor, pos_weight, 1), target)
+        log = rec.call(aten.mul.Tensor, log, rec.call(aten.add.Tensor, more, 1))
+    loss = rec.call(aten.sub.Tensor, rec.call(aten.mul.Tensor, rec.call(aten.rsub.Scalar, target, 1), x), log)
+    return _reduced(rec, loss if weight is None else rec.call(aten.mul.Tensor, loss, weight), reduction)

@@ -18,6 +18,7 @@ from bytejit.codegen.ops_composite import F
 from bytejit.codegen.ops_pointwise import aten
 from bytejit.codegen.ops_view import wrap
 from bytejit.codegen.optable import op
+from bytejit.spec import contiguous_stride
 
 
 def row(name: str, *overloads: str, **fields: Any) -> Callable:
@@ -87,10 +88,17 @@ def mean(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype
     return restore(ctx, r, dims, keepdim, lambda s: s / number(n))
 
 
-def best(ctx: Lowering, x: Value, dim: int, kind: str) -> Value:
-    """Index (i64) of the first greatest or least element along dim, without that dim."""
+def best(ctx: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> Value:
+    """Index (i64) of the first greatest or least element along dims, as if they were one; without them."""
     acc = acc_dtype(x.dtype)
-    return ctx.reduce(x, (dim,), kind, lambda c: (ctx.read(x, c, acc), ctx.cons.index(c[dim])), "i64")
+    steps = contiguous_stride(tuple(x.shape[d] for d in dims))
+
+    def element(c: tuple) -> tuple[Expr, Expr]:
+        at = ix.index(0)
+        for d, step in zip(dims, steps):
+            at = at + c[d] * step
+        return ctx.read(x, c, acc), ctx.cons.index(at)
+    return ctx.reduce(x, dims, kind, element, "i64")
 
 
 def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
@@ -103,17 +111,15 @@ def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
         if ctx.used(0):
             values = restore(ctx, ctx.reduce(x, d, kind, None, acc_dtype(x.dtype)), d, keepdim, i=0)
         if ctx.used(1):
-            indices = restore(ctx, best(ctx, x, d[0], arg), d, keepdim, i=1)
+            indices = restore(ctx, best(ctx, x, d, arg), d, keepdim, i=1)
         return values, indices
 
     @row(arg, arg)
     def lower_arg(ctx: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-        if dim is None or not x.shape:
-            if len(x.shape) != 1:
-                raise NoRule("over several dims")
-            dim = 0
+        if not x.shape:
+            raise NoRule("of a 0-dim tensor")
         d = dims_list(dim, len(x.shape))
-        return restore(ctx, best(ctx, x, d[0], arg), d, keepdim)
+        return restore(ctx, best(ctx, x, d, arg), d, keepdim)
 
 
 _extreme("max_dim", "amax", "argmax", "max.dim")

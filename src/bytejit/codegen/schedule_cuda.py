@@ -150,7 +150,7 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
         if square:
             return k, CudaSchedule("tiles", squares(k.passes[0]), wide=wide)
         return k, CudaSchedule("points", stretches(n, widest(k, buffers), target), wide=wide)
-    k = rename(one_order(order_rows(k)), cons)
+    k = rename(one_order(order_rows(reduced_over(k))), cons)
     return schedule_rows(k, buffers, cons, target, wide, Overlap(offsets or {}, slots or {}, buffers, own), room)
 
 
@@ -170,6 +170,11 @@ def collapse_rows(k: Kernel, cons: Cons) -> Kernel:
                 passes[i] = without(replace(passes[i], axes=axes), x, cons)
     parallel = tuple(replace(p, axes=tuple(replace(a, kind="parallel") for a in p.axes)) for p in passes)
     return replace(joined, passes=parallel)
+
+
+def reduced_over(k: Kernel) -> Kernel:
+    """A reduction of one element has lost its axis: it gets one of one point."""
+    return replace(k, passes=tuple(replace(p, axes=(Axis("one", 1),)) if p.reduces and not p.axes else p for p in k.passes))
 
 
 def one_order(k: Kernel) -> Kernel:

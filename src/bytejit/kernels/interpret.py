@@ -42,6 +42,8 @@ def memory_at(address: int, type: str, bytes: int) -> torch.Tensor:
     """The memory at an address as a flat tensor of a kernel's parameter type."""
     dtype = DTYPES[type]
     count = max(1, bytes // dtype.itemsize)
+    if not address:                     # a tensor without elements
+        return torch.empty(count, dtype=dtype)
     return torch.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype=dtype)
 
 
