@@ -1,6 +1,7 @@
 """What an iterator of Python's own will give, seen without taking it: a region looks ahead, its exit then advances it.
 
-A generator is seen as it stands: where its code goes on, and what its locals, cells and stack hold.
+A generator is seen as it stands: where its code goes on, and what its locals, cells and stack hold. The cache of a function
+under functools.lru_cache is seen without asking the function.
 """
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import gc
 import types
 from typing import Any
 
-from .source import Printer, Source, _source
+from .source import CallOf, Printer, Source, _source
 
 INDEXED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")), type(iter("\u0100")), type(iter(b"")),
            type(iter(bytearray())), type(reversed([])), reversed)
@@ -138,3 +139,47 @@ class StandOf(Source):
 
     def name(self) -> str:
         return f"{self.base.name()}.gi_frame"
+
+
+# ---- caches of functions -------------------------------------------------------------------------------------------------
+
+MISSING = object()
+
+
+def cached(fn: Any, args: tuple, named: dict[str, Any]) -> Any:
+    """What functools.lru_cache has for these arguments, without counting it as a hit; MISSING. Raises: NotSeen."""
+    held = gc.get_referents(fn)         # class, (key, answer, class) of each where bounded, cache, function, mark, ..., __dict__
+    if len(held) < 6 or type(held[-6]) is not dict or held[-5] is not fn.__wrapped__:
+        raise NotSeen("a cache of functools.lru_cache laid out in another way")
+    parameters = fn.cache_parameters()
+    if not named and not parameters["typed"] and len(args) == 1 and type(args[0]) in (int, str):
+        key = args[0]
+    else:
+        key = tuple(args)
+        if named:
+            key += (held[-4], *(part for pair in named.items() for part in pair))
+        if parameters["typed"]:
+            key += (*map(type, args), *map(type, named.values()))
+    if parameters["maxsize"] is None or key not in held[-6]:
+        return held[-6].get(key, MISSING)
+    return next((held[i + 1] for i in range(1, len(held) - 6, 3) if type(held[i]) is type(key) and held[i] == key), MISSING)
+
+
+def ask_cache(fn: Any, *args: Any, **named: Any) -> Any:
+    """What the function's cache has. Raises: NotSeen, also where it has nothing."""
+    found = cached(fn, args, named)
+    if found is MISSING:
+        raise NotSeen("not in the cache any more")
+    return found
+
+
+@_source
+class CachedCall(CallOf):
+    """base(*args, **dict(named)) of a function under functools.lru_cache, out of the cache."""
+
+    def expr(self, at: Printer) -> str:
+        return f"{at.bind(ask_cache, 'ask')}({at.source(self.base)}, {self._text(at.literal)})"
+
+    def call(self, at: Printer) -> str:
+        """The call, which counts as a hit."""
+        return CallOf.expr(self, at)

@@ -7,7 +7,7 @@ import types
 from .calls import HANDLERS, models
 from .containers import base_of, key_of
 from .signals import Break
-from .values import NONE, TRUE, DictVar, DictView, Known, SeqVar
+from .values import NONE, TRUE, DictVar, DictView, Known, ProxyVar, SeqVar
 
 
 def fill_dict(t, d, args, kwargs):
@@ -46,9 +46,10 @@ def defaultdict_(t, args, kwargs):
 
 @models(types.MappingProxyType)
 def mappingproxy(t, args, kwargs):
-    if not isinstance(args[0], DictVar):
+    if not isinstance(args[0], DictVar) or args[0].cls not in (dict, collections.OrderedDict):
         raise Break("a mapping proxy of an object")
-    return args[0]
+    t.complete(args[0])
+    return ProxyVar(args[0])
 
 
 OD = collections.OrderedDict
@@ -116,11 +117,17 @@ def popitem(t, d, args, kwargs):
     return SeqVar([k, v], tuple)
 
 
-@on_dict("update", "__init__", "__ior__")
+@on_dict("update", "__init__")
 def dict_update(t, d, args, kwargs):
     if d.cls is collections.defaultdict and args and not isinstance(base_of(args[0]), (DictVar, SeqVar)):
         d.factory, args = args[0], args[1:]
     fill_dict(t, d, args, kwargs)
+
+
+@models(*dict_methods("__ior__"))
+def dict_ior(t, args, kwargs):
+    HANDLERS[dict.update](t, args, {})
+    return args[0]
 
 
 @on_dict("clear")

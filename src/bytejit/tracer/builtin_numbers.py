@@ -105,10 +105,15 @@ def _text(function, methods):
         if not args:
             return Known("")
         v = args[0]
-        if isinstance(v, InstanceVar) and not (isinstance(v.base, Known) and isinstance(v.base.obj, (int, str, float))):
+        if isinstance(v, InstanceVar):
             for name in methods:
-                if isinstance(class_attribute(v.cls, name), types.FunctionType):
+                found = class_attribute(v.cls, name)
+                if isinstance(found, types.FunctionType):
                     return t.call(t.special(v, name), [], {})
+                if found is not object.__str__:     # which asks for the repr
+                    break
+            if isinstance(v.base, Known) and isinstance(v.base.obj, (int, str, float)):
+                return t.fold(function, v.base.obj, *(to_python(t, a) for a in args[1:]))
             if issubclass(v.cls, BaseException):
                 method = class_attribute(v.cls, methods[0])
                 if t.has_handler(method):
@@ -135,10 +140,10 @@ def format_(t, args, kwargs):
     if isinstance(v, InstanceVar):
         if isinstance(class_attribute(v.cls, "__format__"), types.FunctionType):
             return t.call(t.special(v, "__format__"), [spec], {})
+        if t.const(spec) == "":
+            return t.call_python(str, [v])
         if isinstance(v.base, Known):
             v = v.base
-        elif t.const(spec) == "":
-            return t.call_python(str, [v])
     if isinstance(v, TensorVar):
         text = t.const(spec)
         if v.fake.dim() == 0 and (known := t.python_value(v, lambda real: format(real, text))) is not None:

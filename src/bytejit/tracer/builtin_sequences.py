@@ -85,7 +85,15 @@ def appendleft(t, seq, args, kwargs):
         seq.items.pop()
 
 
-@on_sequence(list.extend, deque.extend, list.__iadd__)
+@models(list.__iadd__, deque.__iadd__)
+def iadd(t, args, kwargs):
+    if not t.has_iter(args[1]):
+        raise t.raised(TypeError(f"'{t.type_of(args[1]).__name__}' object is not iterable"))
+    HANDLERS[list.extend](t, args, {})
+    return args[0]
+
+
+@on_sequence(list.extend, deque.extend)
 def extend(t, seq, args, kwargs):
     items = t.iterate(args[0])
     outside_lists.append(seq, items)

@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from .attrs import class_lookup
+from .attrs import MRO, WRITTEN, class_lookup
 from .calls import describe, models, solid_base
 from .containers import NotConstant, key_of, to_python
 from .operators import class_attribute
@@ -45,6 +45,8 @@ def _is_a(t, cls: type, classes: Var, hook: str, subject: Var) -> bool:
             except TypeError as e:
                 raise t.raised(e) from None
         raise t.raised(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union"))
+    if type(of) is not type and any(c in WRITTEN for c in MRO(of)):
+        raise Break("a class check against a class that the region changed")
     check = class_lookup(type(of), hook)[0]
     if isinstance(check, types.FunctionType) and type(of).__module__ not in ("abc", "typing", "enum"):
         if of in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or type(of).__module__.startswith("torch"):
@@ -52,11 +54,10 @@ def _is_a(t, cls: type, classes: Var, hook: str, subject: Var) -> bool:
         return t.truth(t.call(t.constant(check), [t.constant(of), subject], {}))
     if type(of).__module__ == "typing" and getattr(of, "_is_protocol", False) and hook == "__instancecheck__":
         real = getattr(subject, "real", None)
-        if real is None:
-            return issubclass(cls, of)
-        return isinstance(real, of)
+    else:
+        real = None
     try:
-        return issubclass(cls, of)
+        return issubclass(cls, of) if real is None else isinstance(real, of)
     except TypeError as e:
         raise t.raised(e) from None
 

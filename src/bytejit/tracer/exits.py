@@ -7,12 +7,15 @@ import types
 import weakref
 
 import numpy
+import torch
 
+from ..overriding import as_subclass
 from ..source import Cell
-from . import inference_mode, leaving_classes, outside_generators, outside_iterators
+from . import caching, inference_mode, leaving_classes, outside_generators, outside_iterators, overrides
 from .calls import REPLACED
 from .containers import is_constant
 from .outside_lists import OutsideList
+from .polyfills import STAYING
 from .values import (
     NULL,
     ArrayVar,
@@ -28,6 +31,7 @@ from .values import (
     Lazy,
     MethodVar,
     PropertyVar,
+    ProxyVar,
     SeqVar,
     SetVar,
     SliceVar,
@@ -122,11 +126,21 @@ class Rebuild:
     def tensor(self, v: TensorVar) -> str:
         if v.source is not None and v.real is not None:
             return self.at.source(v.source)
+        if v.base is not None:
+            return self.names.get(id(v)) or self.subclass_instance(v)
         known, name = id(v) in self.names, self.output(v.node)
         if v.attrs and not known:
             self.names[id(v)] = name
             for attr, value in v.attrs.items():
                 self.lines.append(f"setattr({name}, {attr!r}, {self.value(value)})")
+        return name
+
+    def subclass_instance(self, v: TensorVar) -> str:
+        """A tensor of a user's class, made from the plain one that it is an alias of."""
+        of = self.value(v.base)
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(as_subclass)}({of}, {self.bind(v.cls)})")
+        self.lines += self.attributes(name, v)
         return name
 
     def output(self, node) -> str:
@@ -176,8 +190,6 @@ class Rebuild:
 
     def dict(self, v: DictVar) -> str:
         name = self.new_name(v)
-        if v.cls is types.MappingProxyType:
-            raise CannotRebuild("a mapping proxy", 1)
         if v.cls is collections.defaultdict:
             made = f"{self.bind(v.cls)}({self.value(v.factory)})"
         else:
@@ -195,6 +207,9 @@ class Rebuild:
         for key, value in v.items.values():
             k, x = self.value(key), self.value(value)
             self.lines.append(f"{setter}({name}, {k}, {x})" if setter else f"{name}[{k}] = {x}")
+
+    def proxy(self, v: ProxyVar) -> str:
+        return f"{self.bind(types.MappingProxyType)}({self.value(v.owner)})"
 
     def set(self, v: SetVar) -> str:
         inside = self.many(v.items.values())
@@ -216,6 +231,8 @@ class Rebuild:
         return name
 
     def function(self, v: FuncVar) -> str:
+        if v.code in STAYING:
+            raise CannotRebuild("a cached function made in the region", v.step)
         name = self.new_name(v)
         cells = []
         for cell in v.closure:
@@ -283,6 +300,9 @@ class Rebuild:
             return name
         if v.cls is inference_mode.MANAGER:
             self.lines.append(f"{name} = {cls}({self.value(v.slots['mode'])})")
+            return name
+        if v.cls in (overrides.OFF_ALL, overrides.OFF_SUBCLASSES):
+            self.lines.append(f"{name} = {cls}()")
             return name
         if v.cls is weakref.ReferenceType:
             self.lines.append(f"{name} = {cls}({self.value(v.slots['of'])})")
@@ -406,6 +426,7 @@ class Rebuild:
                 out.append(f"{g}[{name!r}] = {self.value(value)}" if value is not None else f"{g}.pop({name!r}, None)")
         for cls, names in self.t.classes_written.items():
             out += [f"setattr({self.bind(cls)}, {name!r}, {self.value(value)})" for name, value in names.items()]
+        out += caching.count_calls(self.t, self.at)
         for v in self.t.dirty.values():         # first: over what is written next
             if isinstance(v, IterVar):
                 out += outside_iterators.advance(self.at.source(v.source), v)
@@ -424,6 +445,8 @@ class Rebuild:
                 out += self.write_cell(v)
         out += [f"{self.bind(device)}.__enter__()" for device in self.t.devices]
         out += [f"{self.value(manager)}.__enter__()" for manager, _ in self.t.inference]
+        out += [f"{self.bind(torch._C._push_on_torch_function_stack)}({self.value(mode)})" for mode in self.t.entered]
+        out += [f"{self.value(manager)}.__enter__()" for manager in self.t.functions_off]
         for (function, _), args in self.t.state_set.items():
             out.append(f"{self.bind(function)}{args!r}" if all(type(a) in (bool, str) for a in args)
                        else f"{self.bind(function)}(*{self.bind(args)})")
@@ -483,7 +506,7 @@ class Rebuild:
 
 
 MAKERS = {ArrayVar: Rebuild.array, LateVar: Rebuild.late,
-          SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
+          SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, ProxyVar: Rebuild.proxy, SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
           CellVar: Rebuild.cell, FuncVar: Rebuild.function, MethodVar: Rebuild.method, SuperVar: Rebuild.super,
           InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator,
           PropertyVar: Rebuild.descriptor, TracebackVar: Rebuild.traceback}

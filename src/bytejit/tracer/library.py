@@ -20,9 +20,8 @@ import weakref
 
 import torch
 
-from ..source import Attr, Called, CallOf, Ref
+from ..source import Attr, Called
 from . import parameters
-from .attrs import is_library
 from .calls import CALLED, HANDLERS, describe, models
 from .containers import NotConstant, is_constant, to_python
 from .guards import Expr
@@ -86,47 +85,6 @@ for _cls in PURE_C_TYPES:
 
 
 # ---- C objects that are called ---------------------------------------------------------------------------------------------
-def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """A function under functools.lru_cache: with known arguments the cache is asked, now and by the guard of the answer."""
-    inner = fn.real.__wrapped__
-    try:
-        real_args = [_identified(t, a) for a in args]
-        real_kwargs = {k: _identified(t, v) for k, v in kwargs.items()}
-        hash((*real_args, *real_kwargs.values()))
-        if fn.real.cache_parameters()["maxsize"] == 0:
-            raise NotConstant("without a cache")
-        result = fn.real(*real_args, **real_kwargs)
-    except (NotConstant, TypeError):
-        return t.call(Lazy(inner, Attr(fn.source, "__wrapped__")), args, kwargs)
-    except Exception:           # not kept by the cache: the function raises anew in each call
-        return t.call(Lazy(inner, Attr(fn.source, "__wrapped__")), args, kwargs)
-    t.guard("ID_IS", fn.source, fn.real)
-    if is_constant(result) and is_library(inner.__module__):
-        return t.constant(result)
-    parts = tuple(a if _plain(a) else Ref(a) for a in real_args)
-    named = tuple((k, a if _plain(a) else Ref(a)) for k, a in real_kwargs.items())
-    return Lazy(result, CallOf(fn.source, parts, named))
-
-
-def _plain(value: object) -> bool:
-    """Whether a value may be held by a source: one that refers to nothing of the user's."""
-    if type(value) is tuple:
-        return all(map(_plain, value))
-    return is_constant(value) and not isinstance(value, enum.Enum)
-
-
-def _identified(t, v: Var) -> object:
-    """`real_object`, guarded to be that very object where it is known by identity."""
-    real = real_object(t, v)
-    v = t.real(v)
-    if isinstance(v, InstanceVar) and v.source is not None:
-        t.guard("ID_IS", v.source, real)
-    return real
-
-
-CALLED[functools._lru_cache_wrapper] = cached_call
-
-
 def _weak_call(t, fn: InstanceVar, args, kwargs) -> Var:
     if fn.real() is not None and (t.globals_written or any(v.source is not None for v in t.dirty.values())):
         raise Break("a weak reference read after the region let go of something")      # which may have been the last to hold it

@@ -5,7 +5,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
@@ -23,6 +23,7 @@ from . import (  # noqa: F401 (each registers its rows)
     builtin_sequences,
     builtin_sets,
     builtin_types,
+    caching,
     checkpoints,
     classes,
     hooks,
@@ -33,6 +34,7 @@ from . import (  # noqa: F401 (each registers its rows)
     op_call,
     op_iter,
     op_stack,
+    overrides,
     parameters,
     polyfills,
     raising,
@@ -53,6 +55,7 @@ from .late import Late
 from .marks import Marks
 from .measured import Measured
 from .operators import Operators
+from .overrides import Overrides
 from .signals import Break, Raised, Restart, TooLong
 from .table import HANDLERS, REFUSED, RETURN
 from .tensor_values import TensorValues
@@ -104,7 +107,9 @@ class Job:
     by_value: bool = True       # whether values of small tensors among the arguments may be taken as constants
     original: Callable[[types.CodeType], types.CodeType] = lambda code: code    # the code as the user wrote it
     function: str = ""
+    overrides_off: bool = False     # whether torch asks no __torch_function__ around the call
     dynamic: Dynamic = Dynamic()
+    cached: dict = field(default_factory=dict)      # first calls of cached functions, made while tracing (caching.py)
     measure: bool = False       # whether sizes that only the run knows may be measured in the graph
 
 
@@ -134,7 +139,7 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Marks, Arrays, TensorValues, Measured,
+class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Overrides, Marks, Arrays, TensorValues, Measured,
              Symbols):
     """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
 
@@ -157,6 +162,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.globals_written: dict[int, tuple[dict, dict]] = {}
         self.dirty: dict[int, Var] = {}
         self.state_set: dict = {}
+        self.cached_calls: list[tuple] = []         # calls of cached functions that the caches answer, see caching.py
+        self.trying: dict | None = None             # their answers while the body of one is run only to see what it does
         self.devices: list[torch.device] = []       # device managers entered in the region
         self.inference: list[tuple] = []            # inference modes entered in it: (manager, grad mode set before)
         self.looked_into: list[IterVar] = []        # iterators from outside, see outside_iterators.py
@@ -528,6 +535,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             at += 1
         self.own_cells = dict(frame.cells)
         frame.ip = frame.decoded.index_at[point.offset]
+        self.start_overrides()
 
     def is_bound(self, value: object, source: Source) -> bool:
         """Whether a local, or what a comprehension saved of one, has a value; guards that."""

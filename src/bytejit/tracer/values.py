@@ -4,6 +4,7 @@ A value read from outside the region stays `Lazy` until something looks at it; o
 """
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from ..source import InstanceDict, PastDict
@@ -84,12 +85,13 @@ NONE, TRUE, FALSE = Known(None), Known(True), Known(False)
 class TensorVar(Var):
     """A tensor: the FX node that makes it and its fake. `real` is the tensor itself when it is an input."""
 
-    __slots__ = ("node", "fake", "real", "attrs", "cls", "version", "cls_changed")
+    __slots__ = ("node", "fake", "real", "attrs", "cls", "version", "cls_changed", "base")
 
     def __init__(self, node, fake, source=None, real=None, cls=None):
         super().__init__(source)
         self.node, self.fake, self.real, self.cls = node, fake, real, cls
         self.attrs: dict[str, Var] = {}
+        self.base: TensorVar | None = None      # of an instance of a subclass made inside: the plain tensor that it is an alias of
 
     def __repr__(self) -> str:
         return f"TensorVar({self.node}: {tuple(self.fake.shape)})"
@@ -123,6 +125,26 @@ class DictVar(Var):
 
     def __repr__(self) -> str:
         return f"{self.cls.__name__}<{len(self.items)}>"
+
+
+class ProxyVar(DictVar):
+    """A mapping proxy made in the trace, over a DictVar whose keys are all known."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: DictVar):
+        super().__init__({}, MappingProxyType)
+        self.owner = owner
+
+    @property
+    def items(self):
+        """What the owner holds now."""
+        return self.owner.items
+
+    @items.setter
+    def items(self, value) -> None:
+        if value:
+            raise AssertionError("a mapping proxy is read only")
 
 
 class SetVar(Var):
