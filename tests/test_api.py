@@ -470,3 +470,14 @@ def test_code_that_has_its_lines_followed_is_left_alone():
         assert torch.equal(compiled(x), want) and events == plain
     finally:
         sys.settrace(before)
+
+
+def test_annotations_of_a_class_are_made_when_the_program_asks():
+    def f(x, cls):
+        had = "__annotations__" in cls.__dict__
+        cls.__annotations__["a"] = int
+        return had, list(cls.__dict__["__annotations__"]), x + 1
+
+    for call in (f, bytejit.compile(f, backend="eager")):
+        had, names, y = call(torch.ones(2), type("Made", (), {}))
+        assert (had, names) == (False, ["a"]) and torch.equal(y, torch.full((2,), 2.0))

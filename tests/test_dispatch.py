@@ -1,10 +1,12 @@
 """Sites at run time: order of entries, misses, arming, threads, cost."""
 
+import contextlib
 import pickle
 import sys
 import threading
 import timeit
 import types
+from unittest import mock
 
 import pytest
 import torch
@@ -276,3 +278,37 @@ def test_nothing_is_compiled_while_builtins_are_replaced() -> None:
     for _ in range(2):
         got, n = fn(torch.ones(2), [1, 2])
         assert got.tolist() == [12.0, 12.0] and n == 2 and builtins.len is real
+
+
+@pytest.mark.parametrize("name", ["os.getcwd", "os.path.abspath", "time.monotonic", "linecache.getline", "builtins.open"])
+def test_nothing_is_compiled_while_a_function_that_the_compiler_calls_is_replaced(name: str) -> None:
+    compiled = []
+    f, _ = twin(add, lambda state, args: compiled.append(args) or for_type(int))
+    with mock.patch(name):
+        assert f(1, 2) == 3
+    assert compiled == [] and f(1, 2) == ("int", 1, 2) and len(compiled) == 1
+
+
+def test_a_program_close_to_its_recursion_limit_runs_uncompiled() -> None:
+    """The limit that a compile sets back could not be set where the depth is above it."""
+    compiled, limit = [], sys.getrecursionlimit()
+    f, _ = twin(add, lambda state, args: compiled.append(args) or for_type(int))
+
+    def close(n: int) -> int:
+        if n:
+            return close(n - 1)
+        depth = 0
+        while depth < limit:
+            try:
+                sys.setrecursionlimit(depth + 1)
+                break
+            except RecursionError:
+                depth += 1
+        try:
+            return f(1, 2)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    with contextlib.suppress(RecursionError):       # the function itself may not fit
+        assert close(30) == 3
+    assert compiled == [] and f(1, 2) == ("int", 1, 2)

@@ -21,9 +21,12 @@ from __future__ import annotations
 
 import builtins
 import gc
+import linecache
 import os
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -83,11 +86,15 @@ def compiling() -> bool:
     return _COMPILING.locked()
 
 
-# what the compiler itself calls: while a program (a test) has replaced one of them, nothing is compiled
-_NEEDED = {name: getattr(builtins, name) for name in (
-    "len isinstance issubclass getattr hasattr setattr type id iter next range zip enumerate map filter sorted reversed "
-    "min max sum any all abs hash repr str int float bool list dict tuple set frozenset callable super vars slice compile "
-    "exec object property staticmethod classmethod __import__ __build_class__").split()}
+# What the compiler itself calls, by the names of the namespaces: while a program (a test) has replaced one of them, nothing
+# is compiled.
+_NEEDED = tuple((vars(module), {name: getattr(module, name) for name in names.split()}) for module, names in (
+    (builtins, "len isinstance issubclass getattr hasattr setattr type id iter next range zip enumerate map filter sorted "
+     "reversed min max sum any all abs hash repr str int float bool list dict tuple set frozenset callable super vars slice "
+     "compile exec open object property staticmethod classmethod __import__ __build_class__"),
+    (os, "getcwd fspath stat getpid"), (os.path, "abspath join exists splitext"), (sys, "_getframe exc_info"),
+    (time, "monotonic perf_counter"), (linecache, "getline getlines checkcache updatecache"), (weakref, "ref finalize"),
+    (threading, "Lock RLock"), (gc, "isenabled enable disable")))
 
 
 def debugged() -> bool:
@@ -97,13 +104,13 @@ def debugged() -> bool:
     return follows is not None and type(follows).__module__.partition(".")[0] != "coverage"
 
 
-def builtins_replaced(now: dict = vars(builtins), needed: dict = _NEEDED) -> bool:
-    """Whether a builtin that the compiler uses is another one now."""
-    for name in needed:
-        if now.get(name) is not needed[name]:
-            return True
+def replaced(needed: tuple = _NEEDED) -> bool:
+    """Whether a function that the compiler uses is another one now."""
+    for now, names in needed:
+        for name in names:
+            if now.get(name) is not names[name]:
+                return True
     return False
-
 
 
 class Around:
@@ -215,8 +222,12 @@ class SiteState:
         """No entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
         lock = _COMPILING
-        if self.frozen or registry.only_runs() or builtins_replaced() or debugged() or not lock.acquire(blocking=False):
-            return self.own(args)
+        try:
+            sys.setrecursionlimit(sys.getrecursionlimit())      # raises where the compiler could not set it back
+            if self.frozen or registry.only_runs() or replaced() or debugged() or not lock.acquire(blocking=False):
+                return self.own(args)
+        except RecursionError:      # the program runs close to its limit
+            return args[: self.flat], self.point.id
         try:
             self.compiles += 1
             entry = self._compile_with_room(args)

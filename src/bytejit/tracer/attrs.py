@@ -428,6 +428,11 @@ class Attributes:
             raise self.raised(e) from None
         return self.lazy(value, Attr(v.source or KnownSource.of(module), name))
 
+    def check_annotations(self, owner, name: str) -> None:
+        """Asking a class or a module for annotations that it has not makes them. Raises: Break."""
+        if name == "__annotations__" and name not in vars(owner):
+            raise Break(f"making the annotations of {owner.__name__}")
+
     def class_getattr(self, v: Known, name: str) -> Var:
         cls = v.obj
         meta, meta_owner = class_lookup(type(cls), name)
@@ -436,6 +441,7 @@ class Attributes:
                 return self.call(self.lift(meta.fget, meta_owner, name), [v], {})
             if name == "__dict__":
                 return self.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
+            self.check_annotations(cls, name)
             try:
                 return self.constant(getattr(cls, name))
             except AttributeError as e:         # __abstractmethods__ of a class that has none
