@@ -53,8 +53,18 @@ def lone(x: torch.Tensor) -> tuple:
             one.softmax(0) + one.any(), x[:0].sum(0), x[:0].any(1))
 
 
+def nothing(x: torch.Tensor) -> tuple:
+    none = x[:0].sin()
+    return none @ none.t(), (x[:, :0].sin() @ x[:0].cos()).atan(), torch.cat([none.flatten(), x[0]]), torch.mm(none.t() * 2, none + 1)
+
+
+def bytes_(x: torch.Tensor) -> tuple:
+    b = (x.abs() * 9).to(torch.uint8)
+    return b % -3, b + -7, b * -2, b.clamp(max=-1), b == -3, b // 3, torch.where(x > 0, b, -3)
+
+
 @pytest.mark.parametrize("options", WAYS)
-@pytest.mark.parametrize("program", [masks, ends, counts, losses, lone])
+@pytest.mark.parametrize("program", [masks, ends, counts, losses, lone, nothing, bytes_])
 def test_as_in_eager(program, options: dict) -> None:
     x = torch.randn(7, 33)
     got = bytejit.compile(program, fullgraph=True, options=options)(x)

@@ -188,8 +188,8 @@ class CudaPrinter(CallPrinter):
         if not static:
             blocks = [*blocks, ("scratch", self.size(self.scratch))]
         views = {v: name for v, name in self.views.items() if v.buffer in self.plan.offsets and isinstance(v.offset, int)}
-        maker = None
-        if size:
+        if size or views or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):    # of nothing, too
+            size = max(size, ALIGN)
             rows = [(self.plan.offsets[v.buffer] + v.offset * _dtype(self.plan, v).itemsize, _dtype(self.plan, v), v.shape,
                      v.stride) for v in views]
             maker = self.bind("make_arena", gpu_arena(size, rows, self.device))
@@ -216,8 +216,8 @@ class CudaPrinter(CallPrinter):
         return f"{whole}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {self.size(v.offset)})"
 
     def needs_memory(self) -> bool:
-        """Whether there is an arena, a slot or scratch."""
-        return bool(self.plan.arena or self.plan.slot_bytes or self.scratch)
+        """Whether there is an arena, a slot, scratch, or a view of them."""
+        return bool(self.plan.slot_bytes or self.scratch) or super().needs_memory()
 
     def opening(self) -> list[str]:
         """The first lines: the graph's device is the current one, the stream, faults of earlier calls."""

@@ -22,7 +22,7 @@ def number(value: Any, dtype: str) -> str:
     if dtype == "b8":
         return "True" if value else "False"
     if dtype not in FLOATS:
-        return str(int(value))
+        return str(int(value) & 255 if dtype == "u8" else int(value))
     value = float(value)
     if dtype != "f64" and math.isfinite(value):
         value = common.rounded(value)
