@@ -2,11 +2,15 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 
 import pytest
 import torch
 
 import bytejit
+from bytejit.kernels import cuda_graphs, cuda_launch
+from bytejit.kernels.tune_gpu import GpuTuner
+from bytejit.spec import Spec
 
 pytestmark = pytest.mark.gpu
 F = torch.nn.functional
@@ -91,6 +95,90 @@ def test_convolution_and_freeze() -> None:
     torch.backends.cudnn.allow_tf32 = False
     same(model, rand(4, 3, 32, 32))
     same(model, rand(4, 3, 32, 32), freeze=True)
+
+
+class Residual(torch.nn.Module):
+    """Convolutions with batch norms, some behind an addition, some grouped or strided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn = torch.nn
+        self.first = nn.Sequential(nn.Conv2d(16, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, groups=g, bias=g > 1), nn.BatchNorm2d(64))
+                                    for g in (1, 4, 64, 1))
+        self.last = nn.Sequential(nn.Conv2d(64, 32, 1, 2), nn.ReLU())
+        for m in self.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.running_mean.normal_()
+                m.running_var.uniform_(0.5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = F.relu(block(x) + x)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_what_follows_a_convolution_is_taken_along(freeze: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Residual().cuda().eval(), rand(4, 16, 32, 32)
+    exact = copy.deepcopy(model).double()
+    compiled = bytejit.compile(model, options={"freeze": freeze})
+    with torch.no_grad():
+        for _ in range(8):
+            got, want, true = compiled(x), model(x), exact(x.double())
+            assert (got - true).abs().max() <= 2 * (want - true).abs().max() and got.stride() == want.stride()
+        x[0, 0, 0, 0] = float("nan")
+        assert torch.equal(compiled(x).isnan(), model(x).isnan())
+        model.first[0].weight.mul_(2)
+        model.blocks[0][1].running_var.mul_(3)
+        x = rand(4, 16, 32, 32)
+        exact = copy.deepcopy(model).double()
+        got, want, true = compiled(x), model(x), exact(x.double())
+        assert (got - true).abs().max() <= 2 * (want - true).abs().max()
+    assert not bytejit.counters["fallbacks"], bytejit.counters["fallbacks"]
+
+
+@pytest.mark.timed
+def test_choices_by_timing() -> None:
+    tuner = GpuTuner(None, 0)
+    for size in (64, 128, 256):
+        spec = Spec((size, size), (size, 1), torch.float32, torch.device("cuda", 0))
+        made = [tuner.candidate("twice", lambda x: (x @ x) @ x), tuner.candidate("once", lambda x: x @ x),
+                tuner.candidate("waits", lambda x: x * x.sum().item()), tuner.candidate("fails", lambda x: x @ x[:1])]
+        choice = tuner.choose("product", [spec], made, cold=[0])
+        assert set(choice.seconds) == {"twice", "once", "waits"} and choice.seconds["once"] < choice.seconds["twice"]
+        if size == 128:
+            tuner.save()
+    near(torch.ones(3, device="cuda") + 1, torch.full((3,), 2.0, device="cuda"))
+
+
+def test_memsets_of_recordings() -> None:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    x, out = torch.full((1001,), 3, dtype=torch.int32, device="cuda"), torch.zeros(1001, dtype=torch.int32, device="cuda")
+    side, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+
+    def run() -> None:
+        at, stream = x.data_ptr(), ctypes.c_void_p(side.cuda_stream)
+        out.copy_(x)
+        cuda.cuMemsetD32Async(ctypes.c_uint64(at), 7, ctypes.c_size_t(500), stream)
+        cuda.cuMemsetD16Async(ctypes.c_uint64(at + 2000), 258, ctypes.c_size_t(200), stream)
+        cuda.cuMemsetD8Async(ctypes.c_uint64(at + 2400), 9, ctypes.c_size_t(402), stream)      # not whole words: it stays
+        cuda.cuMemsetD8Async(ctypes.c_uint64(at + 2804), 5, ctypes.c_size_t(1200), stream)
+        out.add_(x)
+        x.fill_(3)
+    graph, failure = cuda_graphs.captured(run, 0, pool, side)
+    assert failure is None and cuda_launch.memsets_to_kernels(cuda_graphs.launcher(), graph.raw_cuda_graph(), 0) == 3
+    graph.instantiate()
+    want = torch.full((1001,), 3, dtype=torch.int32)
+    want[:500], want[500:600] = 7, 258 << 16 | 258
+    want[600:700], want[700] = 0x09090909, 0x00000909
+    want[701:] = 0x05050505
+    for _ in range(3):
+        out.zero_()
+        graph.replay()
+        assert torch.equal(out.cpu(), want + 3)
 
 
 def test_what_the_cpu_computes_first() -> None:
@@ -191,6 +279,23 @@ def test_stays_plain_with_a_reason() -> None:
     for _ in range(6):
         near(compiled(x, s), x * s + 1)
     assert any("not recorded" in reason for reason in bytejit.counters["cudagraphs"])
+
+
+def test_recordings_after_one_that_failed() -> None:
+    @torch.library.custom_op("bytejit_gpu_tests::waits", mutates_args=())
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item()
+    waits.register_fake(torch.empty_like)
+    x = rand(100)
+    failing = bytejit.compile(lambda x: waits(x) + 1, backend="cudagraphs")
+    for _ in range(5):
+        near(failing(x), x * x.sum() + 1)
+    assert any("recording failed" in reason for reason in bytejit.counters["cudagraphs"])
+    bytejit.counters.clear()
+    compiled = bytejit.compile(lambda x: torch.relu(x) + 1, backend="cudagraphs")
+    for _ in range(5):
+        near(compiled(x), torch.relu(x) + 1)
+    assert bytejit.counters["cudagraphs"]["recorded"]
 
 
 def test_another_stream() -> None:

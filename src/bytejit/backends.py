@@ -8,7 +8,7 @@ import torch
 from . import logs, registry
 from .compiling import Compiled, fakes_of, guarded, not_normalised, through_torch
 from .options import Options, Settings
-from .tensor_check import CHECKER
+from .tensor_check import CHECKER, UNIT, exchange_fill
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
@@ -103,6 +103,7 @@ def compiler_of(gm: torch.fx.GraphModule) -> tuple[type[Compiled], str]:
 
     Tensors on the CPU may stand beside those of a GPU: what is computed with them runs through torch, within the graph.
     """
+    options: Options = gm.meta["settings"].options
     found: set[torch.device] = set()
     for n in gm.graph.nodes:
         values = n.meta.get("val")
@@ -111,14 +112,14 @@ def compiler_of(gm: torch.fx.GraphModule) -> tuple[type[Compiled], str]:
                 found.add(t.device)
     others = sorted(str(d) for d in found if d.type != "cpu")
     if not others:
-        made_for = gpu().Interpreted if gm.meta["settings"].options.interpret else Compiled
-        return made_for, made_for.lacks() if made_for is not Compiled else ""
+        made_for = gpu().Interpreted if options.interpret else Compiled
+        return made_for, made_for.lacks(options) if made_for is not Compiled else ""
     if len(others) > 1:
         return Compiled, f"its tensors are on {' and '.join(others)}"
     if not others[0].startswith("cuda"):
         return Compiled, f"a tensor is on {others[0].partition(':')[0]}"
     made_for = gpu().on_gpu(int(others[0].partition(":")[2] or 0))
-    return made_for, made_for.lacks()
+    return made_for, made_for.lacks(options)
 
 
 def gpu():
@@ -133,3 +134,5 @@ def install_checks(options: Options) -> None:
     if CHECKER.installed:
         return
     CHECKER.install(lambda text: build_cpp.build([text], options).calls[0])
+    if exchange_fill() is not None:
+        build_cpp.ahead(UNIT, options)           # its compiler runs beside the lowering of the first graph

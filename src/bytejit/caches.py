@@ -1,6 +1,7 @@
 """Global caches of compiled things, each with an owner and a way to empty it.
 
     LIBRARIES  owner: kernels.build_cpp   size: one entry a distinct source text   cleared: reset(); a loaded library stays mapped
+    BUILDING   owner: kernels.build_cpp   size: one entry a unit that is being built ahead   cleared: when it is built
     BINARIES   owner: kernels.build_triton   size: one entry a distinct GPU kernel   cleared: reset()
     GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel and device   cleared: never: it stays loaded
     GRAPH_POOLS  owner: kernels.cuda_graphs   size: one entry a device and stream with CUDA graphs   cleared: never
@@ -11,9 +12,11 @@
 """
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 LIBRARIES: dict[str, object] = {}
+BUILDING: dict[str, threading.Thread] = {}
 BINARIES: dict[str, object] = {}
 GPU_KERNELS: dict[tuple[str, int], object] = {}
 GRAPH_POOLS: dict[tuple[int, int], tuple] = {}

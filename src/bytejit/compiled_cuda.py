@@ -18,7 +18,8 @@ from .codegen.schedule_cuda import PERSISTENT, schedule_cuda
 from .codegen.triton_main import runnable
 from .codegen.triton_source import Arg, TritonSource
 from .compiled import CompiledGraph, Stats
-from .kernels import build_triton, interpret
+from .kernels import build_triton, cuda_launch, interpret
+from .kernels.build_cpp import ahead
 from .kernels.workers import workers
 from .options import Options
 
@@ -50,10 +51,11 @@ def cuda_target(device: int) -> Target:
     return Target("cuda", facts.multi_processor_count, 16, getattr(facts, "L2_cache_size", 0) or 32 << 20)
 
 
-def begin(device: int) -> None:
-    """Start the compile workers, so that they are ready when the kernels' text is."""
+def begin(device: int, options: Options) -> None:
+    """Start the compile workers and the build of the launcher, so that they are ready when the kernels' text is."""
     major, minor = torch.cuda.get_device_capability(device)
     workers().warm(major * 10 + minor)
+    ahead(cuda_launch.UNIT, options)
 
 
 def plan_cuda(loops: Loops, target: Target, room: int = PERSISTENT) -> Plan:
@@ -83,7 +85,7 @@ def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, consta
     stats = Stats(source.kernels, len(rows), made.externs, source.bytes, plan.arena, seconds, cached,
                   len(source.launches) + len(made.externs))
     text = runnable(plan, source) if options.debug else source.text
-    return CompiledGraph(made.make(), text, made.text, stats, files)
+    return CompiledGraph(made.make(), text, made.text, stats, files, made.fits)
 
 
 def span(plan: Plan, source: TritonSource, arg: Arg, sizes: dict[str, int]) -> int:

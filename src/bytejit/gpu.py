@@ -30,11 +30,11 @@ class OnGpu(Compiled):
     room = PERSISTENT              # elements of a row that a program of the plan may hold
 
     @classmethod
-    def lacks(cls) -> str:
+    def lacks(cls, options: Options) -> str:
         """Why this GPU gets no kernels; "" when it does, and then the compile workers start."""
         reason = lacks(cls.index)
         if not reason:
-            begin(cls.index)
+            begin(cls.index, options)
         return reason
 
     def device(self) -> torch.device:
@@ -107,7 +107,7 @@ class Interpreted(OnGpu):
     """A graph on the CPU whose Triton kernels run in Triton's interpreter: for tests without a GPU."""
 
     @classmethod
-    def lacks(cls) -> str:
+    def lacks(cls, options: Options) -> str:
         return lacks_triton()
 
     def device(self) -> torch.device:

@@ -135,7 +135,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         compiled_cuda.lacks.cache_clear()
         monkeypatch.setattr(build_triton, "triton_version", lambda: triton)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=0: capability)
-        monkeypatch.setattr(gpu, "begin", lambda device: None)
+        monkeypatch.setattr(gpu, "begin", lambda device, options: None)
     yield have
     compiled_cuda.lacks.cache_clear()
 

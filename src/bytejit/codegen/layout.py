@@ -18,6 +18,8 @@ from torch import fx
 
 from ..spec import Spec, contiguous_stride
 from .attentions import choose_attentions
+from .convs import EVERY_POST, Conv, is_nhwc, match_conv, turnable, what_follows
+from .convs_gpu import fuse_convs
 from .linears import choose_linears
 from .linears_gpu import choose_gpu_linears
 from .rewrite import (
@@ -29,9 +31,6 @@ from .rewrite import (
     contiguous,
     copy_graph,
     drop_dead,
-    is_static,
-    plain_cpu,
-    plain_floats,
     replace,
     sole_user,
     spec_of,
@@ -48,24 +47,7 @@ READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, a
 TURN_RATE = 8e9                       # bytes a second, read and written, of a tensor being turned
 PASS_RATE = 2e10                      # bytes a second, read and written, of what follows a convolution in a kernel of its own
 TURN_START = 4e-6                     # seconds a call on top
-EVERY_POST = frozenset({"affine", "relu", "add", "add_relu"})
 GPU_TURN_RATE = 1.5e12                # the same on a GPU, in a kernel that often does other work along the way
-
-
-@dataclass(frozen=True)
-class Conv:
-    """A convolution node and its geometry."""
-
-    node: fx.Node
-    x: fx.Node
-    w: fx.Node
-    b: fx.Node | None
-    geometry: dict
-
-    @property
-    def attrs(self) -> str:
-        """Geometry as part of a timing's key."""
-        return " ".join(f"{k}={v}" for k, v in self.geometry.items())
 
 
 @dataclass(frozen=True)
@@ -77,18 +59,6 @@ class Times:
     nhwc: float
     nhwc_call: str
     turns: bool = False
-
-
-@dataclass(frozen=True)
-class After:
-    """What is fused behind a convolution: a scale and a shift of each channel (a batch norm in evaluation), then `post`,
-    with the other addend. last: the last node that it covers."""
-
-    last: fx.Node
-    scale: fx.Node | None = None
-    shift: fx.Node | None = None
-    post: str | None = None
-    other: fx.Node | None = None
 
 
 def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, constants: Constants | None = None) -> Any:
@@ -107,38 +77,13 @@ def choose_libraries(aten_graph: Any, target: Any, tune: Any, library: Any, cons
         choose_gpu_linears(graph, tune)
         split_biases(graph)
     choose_convs(graph, tune, library, constants)
+    if target.name != "cpu":
+        fuse_convs(graph, tune)
     drop_dead(graph)
     if constants is not None:
         constants.prune(graph)
     graph.lint()
     return dataclasses.replace(aten_graph, graph=graph)
-
-
-def match_conv(node: fx.Node) -> Conv | None:
-    """A plain 2-d convolution that the rows serve, else None."""
-    if node.op != "call_function" or node.target is not aten.convolution.default:
-        return None
-    x, w, b, stride, padding, dilation, transposed, _, groups = node.args
-    specs = [spec_of(x), spec_of(w), spec_of(node)]
-    if transposed or not plain_floats(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
-        return None
-    if 0 in (*specs[0].shape, *specs[2].shape):
-        return None
-    sizes = [tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation)]
-    return Conv(node, x, w, b, dict(zip(("stride", "padding", "dilation"), sizes, strict=True), groups=groups))
-
-
-def turnable(spec: Spec | None) -> bool:
-    """A 4-d tensor whose two layouts differ: with one channel or one pixel torch itself cannot tell them apart."""
-    if spec is None or len(spec.shape) != 4:
-        return False
-    _, channels, height, width = at_hints(spec).shape
-    return channels > 1 and height * width > 1
-
-
-def is_nhwc(spec: Spec | None) -> bool:
-    """The channels are innermost."""
-    return turnable(spec) and spec.stride == channels_last_stride(spec.shape)
 
 
 def split_biases(graph: fx.Graph) -> None:
@@ -190,7 +135,8 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
 
 def _left_over(conv: Conv, row: Any) -> float:
     """Seconds of a pass over the result, when more follows than the row takes along."""
-    if _after(conv.node, row.posts).last is _after(conv.node, EVERY_POST).last:
+    on_gpu = spec_of(conv.node).device.type != "cpu"                # there the rows take nothing along: see `convs_gpu`
+    if on_gpu or what_follows(conv.node, row.posts).last is what_follows(conv.node, EVERY_POST).last:
         return 0.0
     return TURN_START + 2 * _bytes(spec_of(conv.node)) / PASS_RATE
 
@@ -369,41 +315,10 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> 
         # cuDNN through torch would turn the weight by a general copy, slower than a kernel of our own
         turned = Spec(spec_of(w).shape, channels_last_stride(spec_of(w).shape), spec_of(w).dtype, spec_of(w).device)
         w = call_before(graph, node, aten.clone.default, (w,), turned, {"memory_format": torch.channels_last})
-    after = _after(node, row.posts)
+    after = what_follows(node, row.posts)
     place = after.last if (after.other or after.scale or after.shift) is not None else node
     target, args = row.build(x=x, w=w, b=conv.b, n=spec_of(conv.w).shape[0], scale=after.scale, shift=after.shift,
                              post=after.post, other=after.other, **conv.geometry)
     replace(after.last, call_before(graph, place, target, args, spec))
     if after.last is not node:
         drop_dead(graph)
-
-
-def _after(node: fx.Node, posts: frozenset[str]) -> After:
-    """What of that which follows a convolution can be fused into a row with such posts."""
-    scale, shift, last = None, None, node
-    if "affine" in posts:
-        scale, last = _by_channel(last, aten.mul.Tensor)
-        shift, last = _by_channel(last, aten.add.Tensor)
-    user = sole_user(last)
-    if user is not None and user.target is aten.relu.default and "relu" in posts:
-        return After(user, scale, shift, "relu")
-    if user is not None and user.target is aten.add.Tensor and "add" in posts and not user.kwargs and len(user.args) == 2:
-        other = user.args[1] if user.args[0] is last else user.args[0]
-        if spec_of(other) == spec_of(node):
-            after = sole_user(user)
-            if after is not None and after.target is aten.relu.default and "add_relu" in posts:
-                return After(after, scale, shift, "add_relu", other)
-            return After(user, scale, shift, "add", other)
-    return After(last, scale, shift)
-
-
-def _by_channel(node: fx.Node, op: Any) -> tuple[fx.Node | None, fx.Node]:
-    """(a number for each channel, the node) of the call of `op` that alone reads `node`; (None, node) when there is none."""
-    user, spec = sole_user(node), spec_of(node)
-    if user is not None and user.target is op and not user.kwargs and len(user.args) == 2:
-        other = user.args[1] if user.args[0] is node else user.args[0]
-        numbers = spec_of(other)
-        if plain_cpu(numbers) and len(numbers.shape) > 2 and numbers.shape[-3:] == (spec.shape[1], 1, 1) and (
-                numbers.shape[:-3] in ((), (1,)) and numbers.stride[-3] == 1) and spec_of(user).shape == spec.shape:
-            return other, user
-    return None, node

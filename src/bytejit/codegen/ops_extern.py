@@ -23,6 +23,7 @@ _library("baddbmm", out="aten.baddbmm.out")
 _library("linear")
 _library("convolution")
 _library("convolution_backward")
+_library("cudnn_convolution", "aten.cudnn_convolution_relu.default", "aten.cudnn_convolution_add_relu.default")
 _library("mv", out="aten.mv.out")
 _library("dot")
 _library("scaled_dot_product_attention")
@@ -45,6 +46,8 @@ FAST: dict[str, Callable] = {
     "aten.dot.default": torch.dot,
     "aten.linear.default": torch._C._nn.linear,
     "aten.convolution.default": torch.convolution,
+    "aten.cudnn_convolution_relu.default": torch.cudnn_convolution_relu,
+    "aten.cudnn_convolution_add_relu.default": torch.cudnn_convolution_add_relu,
     "aten.scaled_dot_product_attention.default": torch._C._nn.scaled_dot_product_attention,
 }
 

@@ -234,27 +234,28 @@ def known(axes: Iterable[Axis]) -> bool:
     return all(isinstance(a.size, int) for a in axes)
 
 
-def order_pointwise(k: Kernel) -> Kernel:
-    """A kernel without inner axes: the contiguous axis goes into the pass, with another when the kernel transposes."""
+def order_pointwise(k: Kernel, least: int = TILE) -> Kernel:
+    """A kernel without inner axes: the contiguous axis goes into the pass, with another when the kernel transposes. least: as
+    in `transposed`."""
     p = k.passes[0]
     if not k.axes:
         return k
     inner = best_axis(p, k.axes)
     axes = by_stride(k.axes, p)
     own = [a for a in axes if a.name == inner]
-    other = transposed(p, k.axes, inner)
+    other = transposed(p, k.axes, inner, least)
     if other is not None:
         own = [a for a in axes if a.name == other] + own
     return replace(k, axes=tuple(a for a in axes if a not in own), passes=(replace(p, axes=tuple(own)),))
 
 
-def transposed(p: Pass, axes: tuple[Axis, ...], inner: str | None) -> str | None:
-    """An axis along which some load is contiguous that strides along `inner`; both long enough for tiles."""
-    sizes = {a.name: points([a]) if known([a]) else max(TILE, points([a])) for a in axes}
+def transposed(p: Pass, axes: tuple[Axis, ...], inner: str | None, least: int = TILE) -> str | None:
+    """An axis along which some load is contiguous that strides along `inner`; both at least `least` long."""
+    sizes = {a.name: points([a]) if known([a]) else max(least, points([a])) for a in axes}
     for e in loads(p.roots()):
         if abs(ix.hint(e.attr[0].coefficient(inner))) > 1:
             for a in axes:
-                if a.name != inner and e.attr[0].coefficient(a.name) == 1 and min(sizes[a.name], sizes[inner]) >= TILE:
+                if a.name != inner and e.attr[0].coefficient(a.name) == 1 and min(sizes[a.name], sizes[inner]) >= least:
                     return a.name
     return None
 

@@ -49,6 +49,7 @@ LOOP = 2048               # elements of one turn of a loop
 COLUMNS = 64              # columns of a tile whose rows walk memory: two cache lines of f32
 LONG = 32768              # elements a program may reduce before a split pays for its launches
 MOST_WARPS = 32
+SIDE = 8                  # elements of the shorter side of a square from which its unused lanes cost less than strided loads
 WIDE_LOOP = 8192, 32      # elements of a turn, warps, where passes read a long row again: few rows at a time stay in L2
 TWO_LOOPS = 4096, 16      # the same where two rows an SM stay there: one computes while the other waits for memory
 STAYS = 0.6               # part of L2 that such rows may take
@@ -141,10 +142,10 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: T
     k = collapse(k, cons) if flexible(k) else collapse_rows(k, cons)
     wide = needs_wide(k, buffers)
     if flexible(k):
-        k = rename(order_pointwise(k), cons)
+        k = rename(order_pointwise(k, SIDE), cons)
         p = k.passes[0]
         names = [a.name for a in p.axes]
-        square = len(names) == 2 and transposed(p, p.axes, names[1]) == names[0]
+        square = len(names) == 2 and transposed(p, p.axes, names[1], SIDE) == names[0]
         k = rename(replace(k, axes=(), passes=(replace(p, axes=(*k.axes, *p.axes)),)), cons)
         n = points(k.passes[0].axes)
         if square:
@@ -304,7 +305,12 @@ def stretches(n: int, width: int, target: Target) -> tuple[Tile, ...]:
 def squares(p: Pass) -> tuple[Tile, ...]:
     """Tiles of `tiles`: Y along the slower axis of the stores, X along the faster one."""
     y, x = (power(points([a])) for a in p.axes[-2:])
-    return tuple(Tile((("Y", min(a, y)), ("X", min(b, x))), w) for a, b, w in ((64, 64, 8), (32, 64, 4), (32, 32, 4)))
+    shapes = ((64, 64, 8), (32, 64, 4), (32, 32, 4))
+    if y < 32:
+        shapes = ((y, 4096 // y, 8), (y, 2048 // y, 4), (y, 1024 // y, 4))
+    elif x < 32:
+        shapes = ((4096 // x, x, 8), (2048 // x, x, 4), (1024 // x, x, 4))
+    return tuple(Tile((("Y", min(a, y)), ("X", min(b, x))), w) for a, b, w in shapes)
 
 
 def spaces_of(k: Kernel) -> tuple[tuple[Axis, ...], ...]:

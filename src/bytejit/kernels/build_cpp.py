@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import caches
+from ..errors import BytejitError
 from ..options import Options
 from .build import PRELUDE, BuildFailed, Compiler, find_compiler
 from .disk import Disk, digest, disk_of
@@ -46,9 +48,26 @@ def unit_key(text: str, compiler: Compiler) -> str:
     return digest(FORMAT, text, prelude_key(), flags, compiler.version, cpu().key, sys.platform)
 
 
+def ahead(unit: str, options: Options) -> None:
+    """Begin to build, in a thread, a unit that will be asked for soon: `build` waits for it."""
+    def work() -> None:
+        try:
+            build((unit,), options)
+        except BytejitError:
+            pass                       # whoever asks for the unit meets the same error, and tells it
+        finally:
+            caches.BUILDING.pop(unit, None)
+    if unit not in caches.BUILDING:
+        thread = caches.BUILDING[unit] = threading.Thread(target=work, daemon=True)
+        thread.start()
+
+
 def build(units: Sequence[str], options: Options) -> Built:
     """Compile (or find) and load units of C++ text. Raises: NoCompiler, BuildFailed."""
     start = time.perf_counter()
+    for thread in filter(None, map(caches.BUILDING.get, units)):
+        if thread is not threading.current_thread():
+            thread.join()
     disk = disk_of(options.cache_path, options.cache_mb)
     compiler = find_compiler(disk, options.cxx)
     keys = [unit_key(text, compiler) for text in units]

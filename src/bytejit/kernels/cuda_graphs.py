@@ -26,10 +26,11 @@ from typing import Any
 import torch
 
 from .. import caches
+from ..errors import BytejitError
 from ..options import config
 from ..registry import count
 from ..tensor_check import exchange_fill
-from .cuda_launch import address_check, driver
+from .cuda_launch import address_check, driver, memsets_to_kernels
 
 WARM = 2                   # plain calls before anything is timed or recorded
 TIMED = 3                  # calls of each kind that are timed
@@ -196,9 +197,9 @@ class Replayer:
 
     def check(self, addresses: Sequence[int | None]) -> Callable[..., int]:
         """What finds an input that is not where a recording reads it."""
-        fill = exchange_fill()
-        if fill is not None:
-            return address_check(driver(config.current), fill, addresses)
+        fill, calls = exchange_fill(), launcher()
+        if fill is not None and calls is not None:
+            return address_check(calls, fill, addresses)
 
         def moved(*inputs: Any) -> int:
             for i, (t, address) in enumerate(zip(inputs, addresses)):
@@ -294,45 +295,78 @@ class Replayer:
     def capture(self, state: Sized, given: Sequence) -> tuple[Any, Any] | None:
         """(CUDA graph, what the call answered), from a stream of our own."""
         device = self.policy.device
-        graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(device)
         pool, side = pool_of(device, self.stream)
         outside = Outside(current)
         call = outside.through(self.call)
-        side.wait_stream(current)
-        answer, failure = None, None
-        collecting = gc.isenabled()
-        gc.disable()                       # a CUDA graph that dies now would spoil this one
-        try:
-            with torch.cuda.device(device), torch.cuda.stream(side):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    answer = outside.settled(call(*given), given)
-                except Exception as e:      # a synchronising op, or one that must not be captured: the capture must end
-                    failure = e
-                try:
-                    graph.capture_end()
-                except RuntimeError as e:
-                    failure = failure or e
-                    self.leave_capture(pool)
-        finally:
-            if collecting:
-                gc.enable()
-        current.wait_stream(side)
+        answer: list = []
+        graph, failure = captured(lambda: answer.append(outside.settled(call(*given), given)), device, pool, side)
+        if failure is None:
+            failure = instantiated(graph, device)
         if failure is not None:
+            caches.GRAPH_POOLS.pop((device, self.stream), None)       # torch's host allocator does not end a failed capture in it
             self.stays_plain(state, f"recording failed: {type(failure).__name__}: {str(failure)[:100]}")
             return None
         self.policy.say("recorded")
         if outside.kept:
             outside.kept.clear()            # plain calls are rare from here on
-        return graph, answer
+        return graph, answer[0]
 
-    def leave_capture(self, pool: Any) -> None:
-        """What torch leaves undone when a capture fails: its allocator and random numbers are as before from here on."""
-        device = self.policy.device
-        torch._C._cuda_endAllocateToPool(device, pool)
-        generator = torch.cuda.default_generators[device]
-        generator.graphsafe_set_state(generator.clone_state())
+
+# ---- capture ----------------------------------------------------------------------------------------------------------
+def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple[Any, Exception | None]:
+    """(CUDA graph of what run() launches, not yet instantiated; what went wrong), recorded from the stream `side`."""
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    current = torch.cuda.current_stream(device)
+    side.wait_stream(current)
+    failure = None
+    collecting = gc.isenabled()
+    gc.disable()                       # a CUDA graph that dies now would spoil this one
+    try:
+        with torch.cuda.device(device), torch.cuda.stream(side):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                run()
+            except Exception as e:      # a synchronising op, or one that must not be captured: the capture must end
+                failure = e
+            try:
+                graph.capture_end()
+            except RuntimeError as e:
+                failure = failure or e
+                leave_capture(device, pool)
+    finally:
+        if collecting:
+            gc.enable()
+    current.wait_stream(side)
+    return graph, failure
+
+
+def leave_capture(device: int, pool: Any) -> None:
+    """What torch leaves undone when a capture fails: its allocator and random numbers are as before from here on."""
+    torch._C._cuda_endAllocateToPool(device, pool)
+    generator = torch.cuda.default_generators[device]
+    generator.graphsafe_set_state(generator.clone_state())
+
+
+def instantiated(graph: Any, device: int) -> Exception | None:
+    """Make a captured graph ready to be replayed, its small memsets as kernels. Answers what went wrong."""
+    calls = launcher()
+    try:
+        if calls is not None:
+            with torch.cuda.device(device):
+                memsets_to_kernels(calls, graph.raw_cuda_graph(), device)
+        graph.instantiate()
+    except RuntimeError as e:
+        return e
+    return None
+
+
+def launcher() -> dict[str, Callable] | None:
+    """The launcher's functions; None where it cannot be built: recordings do without."""
+    try:
+        return driver(config.current)
+    except BytejitError:
+        return None
 
 
 # ---- memory -----------------------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import caches
 from ..errors import BytejitError
 from ..options import Options
 from .build_cpp import build
 
 UNIT = r"""
-#include "glue.h"
+#include "cuda_nodes.h"
 extern "C" {
 void* dlopen(const char*, int);
 void* dlsym(void*, const char*);
@@ -49,7 +50,11 @@ static PyObject* open(PyObject*, PyObject* const*, bj_size) {
         {(void**)&launch_kernel, "cuLaunchKernel"}, {(void**)&module_load, "cuModuleLoadData"},
         {(void**)&module_function, "cuModuleGetFunction"}, {(void**)&module_unload, "cuModuleUnload"},
         {(void**)&function_set, "cuFuncSetAttribute"}, {(void**)&function_get, "cuFuncGetAttribute"},
-        {(void**)&error_string, "cuGetErrorString"}};
+        {(void**)&error_string, "cuGetErrorString"},
+        {(void**)&bj::graph_nodes, "cuGraphGetNodes"}, {(void**)&bj::node_type, "cuGraphNodeGetType"},
+        {(void**)&bj::node_memset, "cuGraphMemsetNodeGetParams"}, {(void**)&bj::node_before, "cuGraphNodeGetDependencies"},
+        {(void**)&bj::node_after, "cuGraphNodeGetDependentNodes"}, {(void**)&bj::add_kernel, "cuGraphAddKernelNode"},
+        {(void**)&bj::add_edges, "cuGraphAddDependencies"}, {(void**)&bj::destroy_node, "cuGraphDestroyNode"}};
     for (auto& w : wanted)
         if (!(*w.at = dlsym(cuda, w.name)))
             return PyErr_Format(PyExc_RuntimeError, "CUDA driver: no %s", w.name);
@@ -122,10 +127,32 @@ static PyObject* moved(PyObject*, PyObject* const* a, bj_size n) {
     }
     return PyLong_FromLong(-1);
 }
-static bj::Method methods[] = {{"moved", moved, 0x80, nullptr}, {"open", open, 0x80, nullptr}, {"load", load, 0x80, nullptr},
+// memsets(graph, fill) -> how many memset nodes of a graph became kernels, or -1
+static PyObject* memsets(PyObject*, PyObject* const* a, bj_size) {
+    return PyLong_FromLong((long)bj::memsets_to_kernels(bj::pointer<void>(a[0]), bj::pointer<void>(a[1])));
+}
+static bj::Method methods[] = {{"moved", moved, 0x80, nullptr}, {"memsets", memsets, 0x80, nullptr},
+    {"open", open, 0x80, nullptr}, {"load", load, 0x80, nullptr},
     {"attribute", attribute, 0x80, nullptr}, {"launch", launch, 0x80, "launches a row of kernels as a table says"}};
-BJ_EXPORT(methods, 5)
+BJ_EXPORT(methods, 6)
 """
+FILL = b""".version 7.0
+.target sm_80
+.address_size 64
+.visible .entry fill(.param .u64 to, .param .u32 value, .param .u32 words) {
+    .reg .b32 %r<6>; .reg .b64 %rd<4>; .reg .pred %p;
+    ld.param.u64 %rd0, [to]; ld.param.u32 %r0, [value]; ld.param.u32 %r1, [words];
+    mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mov.u32 %r4, %tid.x;
+    mad.lo.s32 %r5, %r2, %r3, %r4;
+    setp.ge.u32 %p, %r5, %r1;
+    @%p ret;
+    cvta.to.global.u64 %rd1, %rd0;
+    mul.wide.u32 %rd2, %r5, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r0;
+    ret;
+}
+\0"""                 # fill(address, word, words), one word a thread: the driver compiles it
 MAX_ARGUMENTS, MAX_PARAMETERS = 512, 254      # of one row of kernels, of one kernel
 
 
@@ -167,6 +194,16 @@ def load_kernel(calls: dict[str, Callable], binary: bytes, name: str, warps: int
     if warps * 32 > calls["attribute"](function, 0):
         raise RuntimeError(f"CUDA driver: {name} needs {warps * 32} threads a block, more than its registers allow")
     return Loaded(function, warps * 32, shared)
+
+
+def memsets_to_kernels(calls: dict[str, Callable], graph: int, device: int) -> int:
+    """Replace the small memsets of a CUDA graph (its handle; not yet instantiated) by kernels, on the current device.
+
+    Returns how many were replaced; -1 where the driver does not show the graph's nodes."""
+    at = ("fill", device)
+    if at not in caches.GPU_KERNELS:
+        caches.GPU_KERNELS[at] = calls["load"](FILL, b"fill", 0)
+    return calls["memsets"](graph, caches.GPU_KERNELS[at])
 
 
 def launch_table(rows: Sequence[tuple[Loaded, tuple, Sequence[Param]]]) -> array.array:

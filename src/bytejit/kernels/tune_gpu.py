@@ -1,15 +1,15 @@
 """Timed choice between libraries on a GPU: as `tune`, with CUDA events and random operands."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ..spec import Spec
-from .cuda_graphs import captured
 from .tune import DROP, ROUNDS, Store, Tuner
 
-CALLS, MOST = 4, 16  # calls between two events: a launch's own gaps count less
+CALLS = 4            # calls between two events: a launch's own gaps count less
+BUSY_CYCLES = 300_000        # 0.2 ms: what the host needs to enqueue them
 COLD = 128 << 20     # bytes of operands that are read from memory: more than the L2 cache holds
 COPIES = 32          # of such an operand, at most
 
@@ -33,55 +33,36 @@ class GpuTuner(Tuner):
     matrix products are made by (`matmul_triton`), under max-autotune."""
 
     products = None
-    _shared: tuple | None = None
 
     def __init__(self, store: Store | None, device: int, enabled: bool = True) -> None:
         super().__init__(store, enabled, threads=1)
         self.device = torch.device("cuda", device)
         flags = (*precisions(), torch.backends.cudnn.benchmark)
         self.machine = f"{torch.cuda.get_device_name(device)}|torch {torch.__version__}|" \
-                       f"cudnn {torch.backends.cudnn.version()}|{flags}|recorded"
+                       f"cudnn {torch.backends.cudnn.version()}|{flags}|queued"
 
     def _rounds(self, ready: Mapping[str, tuple], first: Mapping[str, float], default: str) -> dict[str, list[float]]:
-        """Seconds a call of each, a number a round of calls between events."""
+        """Seconds a call of each, a number a round of calls between events. They are enqueued while the device is busy with
+        something else, so that the host's time does not count."""
         samples: dict[str, list[float]] = {n: [] for n in ready}
-        rows = {n: self._row(*ready[n]) for n in ready}
         active = list(ready)
         for turn in range(ROUNDS):
             for name in active:
-                run, calls = rows[name]
+                call, runs = ready[name]
+                torch.cuda._sleep(BUSY_CYCLES)
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 start.record()
-                run()
+                for k in range(CALLS):
+                    call(*runs[(turn * CALLS + k) % len(runs)])
                 end.record()
                 end.synchronize()
-                samples[name].append(start.elapsed_time(end) / 1e3 / calls)
+                samples[name].append(start.elapsed_time(end) / 1e3 / CALLS)
             if turn > 0:
                 least = min(min(t) for t in samples.values())
                 active = [n for n in active if n == default or min(samples[n]) <= DROP * least]
                 if len(active) == 1:
                     break
         return samples
-
-    def _row(self, call: Callable, runs: Sequence[tuple]) -> tuple[Callable[[], object], int]:
-        """What runs a number of calls in a row, and the number: from a CUDA graph, so that the host's time does not count; call
-        by call where they cannot be recorded."""
-        wanted = runs[:MOST] if len(runs) > CALLS else runs * CALLS
-
-        def plain() -> None:
-            for operands in wanted:
-                call(*operands)
-        graph, failure = captured(plain, self.device.index, self._pool(), torch.cuda.Stream(self.device))
-        if failure is not None:                  # an op that waits for the device
-            return plain, len(wanted)
-        graph.instantiate()
-        return graph.replay, len(wanted)
-
-    def _pool(self) -> tuple:
-        """Memory that the recordings of this tuner share; they run one at a time."""
-        if self._shared is None:
-            self._shared = torch.cuda.graph_pool_handle()
-        return self._shared
 
     def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
         size = sum(_bytes(specs[i]) for i in cold)

@@ -36,7 +36,8 @@ class Worker:
     def __init__(self) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         self.errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("triton_worker.py"))],
+        # -S: what `site` would add to the path is in PYTHONPATH
+        self.process = subprocess.Popen([sys.executable, "-S", str(Path(__file__).with_name("triton_worker.py"))],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=env)
 
     def ask(self, job: dict) -> dict:

@@ -1,0 +1,151 @@
+"""What cuDNN takes along behind a convolution: graphs as if on a GPU, rewritten, and run on the CPU against eager."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from graphs import aten as traced
+from torch import fx, nn
+
+from bytejit.codegen.convs_gpu import TOGETHER, fuse_convs
+from bytejit.codegen.rewrite import copy_graph
+from bytejit.kernels.tune import Candidate, Choice
+from bytejit.spec import Spec
+
+aten = torch.ops.aten
+RELU, ADD_RELU = aten.cudnn_convolution_relu.default, aten.cudnn_convolution_add_relu.default
+
+
+class Tune:
+    """A tuner that knows what each way costs."""
+
+    def __init__(self, fused: float = 0.5) -> None:
+        self.fused, self.asked, self.candidate = fused, [], Candidate
+
+    def choose(self, op: str, specs: list, made: list, cold: tuple = (), attrs: str = "") -> Choice:
+        self.asked.append(attrs)
+        return Choice("plain", (), {"plain": 1.0, "fused": self.fused}, {})
+
+
+class OnCpu(fx.Interpreter):
+    """Runs a graph with cuDNN's calls through torch's plain ones."""
+
+    def call_function(self, target: Callable, args: tuple, kwargs: dict) -> object:
+        if target is RELU:
+            x, w, b, *geometry, groups = args
+            return F.conv2d(x, w, b, *geometry, groups).relu()
+        if target is ADD_RELU:
+            x, w, z, alpha, b, *geometry, groups = args
+            return (F.conv2d(x, w, b, *geometry, groups) + alpha * z).relu()
+        return super().call_function(target, args, kwargs)
+
+
+def rewritten(fn: Callable, *args: torch.Tensor, tune: Tune | None = None) -> fx.Graph:
+    """The graph of a function as if on a GPU, after the choice; checked to answer the same."""
+    graph = copy_graph(traced(fn, *args).graph)
+    for n in graph.nodes:
+        s = n.meta.get("spec")
+        if isinstance(s, Spec):
+            n.meta["spec"] = Spec(s.shape, s.stride, s.dtype, torch.device("cuda", 0))
+    fuse_convs(graph, tune or Tune())
+    graph.lint()
+    got = OnCpu(fx.GraphModule({}, graph)).run(*args)[0]
+    torch.testing.assert_close(got, fn(*args), rtol=1e-4, atol=1e-4)
+    return graph
+
+
+def targets(graph: fx.Graph) -> list:
+    return [n.target for n in graph.nodes if n.op == "call_function"]
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+
+
+def inner(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def norm(y: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """A batch norm in evaluation as the graph has it."""
+    scale = torch.rsqrt(var + 1e-5) * weight
+    return y * scale.view(1, -1, 1, 1) + (bias - mean * scale).view(1, -1, 1, 1)
+
+
+def numbers(channels: int, seed: int = 0) -> list[torch.Tensor]:
+    """Mean, variance, weight and bias of a batch norm."""
+    mean, var, weight, bias = (random(channels, seed=seed + i) for i in range(4))
+    return [mean, var.abs() + 0.1, weight, bias]
+
+
+X = inner(random(2, 8, 6, 6))
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("turned", [True, False])
+def test_norm_and_relu(kernel: int, turned: bool) -> None:
+    w = random(16, 8, kernel, kernel)
+    w = w if turned else inner(w)
+
+    def f(x, w, *n):
+        w = w.clone(memory_format=torch.channels_last) if turned else w
+        return F.relu(norm(F.conv2d(x, w, padding=kernel // 2), *n))
+    graph = rewritten(f, X, w, *numbers(16), tune=(tune := Tune()))
+    call = next(n for n in graph.nodes if n.target is RELU)
+    assert aten.convolution.default not in targets(graph) and aten.clone.default not in targets(graph)
+    assert kernel == 1 or call.args[1].meta["spec"].stride == (72, 1, 24, 8)
+    assert call.args[1].target is aten.mul.Tensor and call.args[2].meta["spec"].shape == (16,)
+    assert tune.asked[0].endswith("relu False" if turned else "relu True")       # a weight that is turned is scaled for nothing
+
+
+def test_residual_blocks_share_the_kernel_of_their_numbers() -> None:
+    blocks = TOGETHER + 3
+    ws = [inner(random(8, 8, 3, 3, seed=i)) / 8 for i in range(blocks)]
+    ns = [n for i in range(blocks) for n in numbers(8, seed=i)]
+
+    def f(x, *rest):
+        ws, ns = rest[:blocks], rest[blocks:]
+        for i in range(blocks):
+            y = norm(F.conv2d(x, ws[i], padding=1), *ns[4 * i:4 * i + 4])
+            x = F.relu(y + x if i % 2 else y)
+        return x
+    found = targets(rewritten(f, X, *ws, *ns))
+    assert found.count(RELU) == (blocks + 1) // 2 and found.count(ADD_RELU) == blocks // 2
+    assert found.count(aten.rsqrt.default) == 2           # of TOGETHER norms and of the other three
+    assert aten.convolution.default not in found
+
+
+@pytest.mark.parametrize("name", ["no relu", "read twice", "row-major", "bias read by others", "slower"])
+def test_what_is_left(name: str) -> None:
+    w, n = inner(random(8, 8, 3, 3)), numbers(8)
+    x = random(2, 8, 6, 6) if name == "row-major" else X
+
+    def f(x, w, *n):
+        y = F.conv2d(x, w, padding=1)
+        out = norm(y, *n)
+        if name == "no relu":
+            return out + x
+        return F.relu(out) + (y if name == "read twice" else 0) + (out.sum() if name == "bias read by others" else 0)
+    found = targets(rewritten(f, x, w, *n, tune=Tune(1.0 if name == "slower" else 0.5)))
+    assert RELU not in found and ADD_RELU not in found and aten.convolution.default in found
+
+
+def test_groups_strides_and_a_bare_relu() -> None:
+    w = inner(random(16, 2, 3, 3))
+    graph = rewritten(lambda x, w: F.relu(F.conv2d(x, w, None, 2, 1, 1, 4)), X, w)
+    call = next(n for n in graph.nodes if n.target is RELU)
+    assert call.args[2:] == (None, [2, 2], [1, 1], [1, 1], 4)
+
+
+def test_a_real_net() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.ReLU()).eval()
+    ws = [inner(p.detach()) for p in (net[0].weight, net[2].weight)]
+
+    def f(x, w, b, v, c):
+        y = F.relu(F.conv2d(x, w, None, 1, 1) + b.view(-1, 1, 1))
+        return F.relu(F.conv2d(y, v) + c.view(-1, 1, 1))
+    found = targets(rewritten(f, X, ws[0], net[0].bias.detach(), ws[1], net[2].bias.detach()))
+    assert found.count(RELU) == 2
