@@ -236,7 +236,8 @@ class Env:
 
     def record_as_is(self, relation: Condition) -> None:
         """Rely on a relation between floats, which is neither simplified nor used to decide others."""
-        self._may_rely_on(relation.symbols())
+        if relation.op != "is":
+            self._may_rely_on(relation.symbols())
         self._facts.setdefault(("float", relation), (relation, self.where()))
 
     def _narrow(self, d: Any) -> None:

@@ -1,6 +1,9 @@
 """sizes that only the run knows, under nopython"""
+import math
+
 import pytest
 import torch
+from torch import nn
 
 import bytejit
 
@@ -43,6 +46,14 @@ def padded(x):
     return out, most, least
 
 
+def floats(x):
+    s = x.abs().sum().item() + 1
+    y = x / s
+    picked = x.add(x, alpha=s), torch.tensor([s, 1.0]), nn.functional.pad(x, (1, 1), value=s), torch.where(x > s, x, s)
+    return (*picked, y.clamp(max=s), s, [float(x[0, 0]) * 2, {"k": -s}], torch.full((2,), s), type(s) is float, math.sqrt(s),
+            int(y.abs().sum() * 10), y[0].tolist())
+
+
 def after_writes(x):
     y = x.t()
     y.add_(1)
@@ -57,7 +68,7 @@ def inputs() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@pytest.mark.parametrize("f", [masked, places, items, lengths, padded, after_writes])
+@pytest.mark.parametrize("f", [masked, places, items, lengths, padded, floats, after_writes])
 def test_one_graph(f, backend):
     """One graph for all inputs, or the original code where what the graph relied on does not hold; random numbers agree"""
     targets.reset()

@@ -23,7 +23,10 @@ from .tensor_values import called
 from .values import Known, SeqVar, SymVar, TensorVar, Var
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-READS = (torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__int__, torch.Tensor.__index__, int, operator.index)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+# how a number is read: what becomes of it then
+READS = {torch.Tensor.item: None, torch.Tensor.tolist: None, torch.Tensor.__int__: int, int: int, torch.Tensor.__float__: float,
+         float: float, torch.Tensor.__index__: operator.index, operator.index: operator.index}
 MOST_ITEMS = 64           # of one tensor that tolist() makes symbols of
 PLACES = frozenset(("nonzero", "argwhere", "where"))
 VALUES = frozenset(("unique", "unique_consecutive", "bincount"))
@@ -38,12 +41,12 @@ def size_of(x: torch.Tensor, dim: int) -> int:
     return x.shape[dim]
 
 
-def item_of(x: torch.Tensor) -> int:
-    """The one element of a tensor of integers, for a graph."""
+def item_of(x: torch.Tensor) -> int | float:
+    """The one element of a tensor, for a graph."""
     return x.item()
 
 
-def require(text: str, names: tuple[str, ...], *values: int) -> None:
+def require(text: str, names: tuple[str, ...], *values: int | float) -> None:
     """A check within a graph. Raises: NotAsTraced."""
     if not eval(_code_of(text), {"math": math, **dict(zip(names, values))}):
         raise NotAsTraced(f"{text} does not hold for {dict(zip(names, values))}")
@@ -70,11 +73,15 @@ class Measured:
 
     # ---- what to measure -------------------------------------------------------------------------------------------------
     def measured_value(self, v: TensorVar, function: Any) -> Var | None:
-        """function(tensor) as a symbol, for what asks a tensor's integers; None where it stays unknown."""
-        if not self.job.measure or v.fake.dtype not in INTEGERS or function not in READS:
+        """function(tensor) as a symbol, for what asks a tensor's numbers; None where it stays unknown."""
+        if not self.job.measure or function not in READS or v.fake.dtype not in (*INTEGERS, *FLOATS):
             return None
         if function is not torch.Tensor.tolist or v.fake.dim() == 0:
-            return self._measure_once("item", v, lambda: self._measure(item_of, (v.node,), None)) if v.fake.numel() == 1 else None
+            made = READS[function]
+            if v.fake.numel() != 1 or made is operator.index and v.fake.dtype not in INTEGERS:
+                return None
+            item = self._measure_once("item", v, lambda: self._measure(item_of, (v.node,), None))
+            return item if made is None else self.symbolic_call(made, [item], {})
         if v.fake.dim() > 1 or v.fake.shape[0] > MOST_ITEMS:
             return None
         parts = [self.call_tensor_op(operator.getitem, [v, Known(i)], {}) for i in range(int(v.fake.shape[0]))]
@@ -155,8 +162,11 @@ class Measured:
         """A symbol for what `function` measures; a size that is 0 or 1 now is taken for one that is not always so."""
         node = self._node(function, args)
         real = self.rehearse(node)
-        env = self.environment()
-        value = env.symbol(f"u{len(self.measured)}", max(real, 2) if low == 0 else real, low)
+        env, name = self.environment(), f"u{len(self.measured)}"
+        if type(real) is float:
+            value = env.float_symbol(name, real)
+        else:
+            value = env.symbol(name, max(real, 2) if low == 0 else real, low)
         symbol = value.node.e
         self.measured[symbol] = self.number_nodes[symbol] = node
         env.inside.add(symbol)
