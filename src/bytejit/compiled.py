@@ -7,6 +7,7 @@ from typing import Any
 
 from .codegen.aten import Out
 from .codegen.emit_call import emit_call
+from .codegen.emit_check import Fits
 from .codegen.emit_cpp import emit_cpp
 from .codegen.loops import Plan, Target
 from .kernels import attention, conv, gemm
@@ -47,6 +48,7 @@ class CompiledGraph:
     call_source: str
     stats: Stats
     files: tuple[str, ...] = field(default=(), repr=False)
+    fits: Fits | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         s = self.stats
@@ -72,4 +74,4 @@ def compile_plan(plan: Plan, target: Target, options: Options, constants: Sequen
     made = emit_call(plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | attention.BUILT)
     stats = Stats(source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds,
                   built.cached == len(source.units))
-    return CompiledGraph(made.make(), "\n".join(source.units), made.text, stats, built.files)
+    return CompiledGraph(made.make(), "\n".join(source.units), made.text, stats, built.files, made.fits)

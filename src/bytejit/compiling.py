@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from . import registry
+from .kernels.build import BuildFailed
 from .options import Options
 
 
@@ -145,6 +146,7 @@ class Compiled:
         """Loops, groups, plan, kernels, a callable."""
         from .codegen.loops_text import text
         from .codegen.lower import lower
+        from .codegen.relay import after_the_first, relaid
         began = time.perf_counter()
         loops = lower(aten)
         plan = self.plan(loops, target)
@@ -158,7 +160,18 @@ class Compiled:
             self.gm.meta["stages"] = [("aten", aten.text(), ".txt"), ("loops", text(loops), ".txt"),
                                       ("schedule", text(plan), ".txt"), ("kernel", made.source, self.suffix),
                                       ("call", made.call_source, ".py")]
-        return made.call
+        if made.fits is None:
+            return made.call
+
+        def again(answered: dict[str, tuple]) -> Callable | None:
+            """The graph with its libraries' own strides; what they answer then is copied where it still differs."""
+            better = relaid(aten, plan, answered)
+            try:
+                return None if better is None else self.compile(self.plan(lower(better), target), target, better).call
+            except BuildFailed as error:
+                registry.count("fallbacks", f"a graph keeps its copies: {str(error).partition(chr(10))[0]}")
+                return None
+        return after_the_first(made.call, made.fits, again)
 
     # ---- what each device does its own way ------------------------------------------------------------------------
     def plan(self, loops, target):

@@ -1,24 +1,35 @@
 """Library calls that answer other strides than were inferred: noticed in the first call, copied from then on."""
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch.nn.functional as F
 from dynamic import compiled as compiled_for_all
 from graphs import aten
 
+import bytejit
 from bytejit import registry
+from bytejit.codegen import lower as lower_module
+from bytejit.codegen import normalise as normalise_module
 from bytejit.codegen.emit_check import KEPT, Fits
 from bytejit.codegen.fuse import fuse
 from bytejit.codegen.lower import lower
-from bytejit.codegen.rewrite import channels_last_stride
+from bytejit.codegen.normalise import normalise
+from bytejit.codegen.rewrite import channels_last_stride, contiguous
 from bytejit.codegen.schedule import schedule
 from bytejit.compiled import compile_plan, cpu_target
+from bytejit.compiling import Compiled
 from bytejit.errors import Bug
+from bytejit.kernels.build import BuildFailed
+from bytejit.kernels.build_triton import triton_version
 from bytejit.options import config
 from bytejit.spec import Spec
 
 r = torch.randn
+interpreted = pytest.mark.skipif(not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
+                                 reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)")
 
 
 def conv_graph(wrong: bool):
@@ -47,8 +58,8 @@ def test_a_result_in_other_strides_is_copied(wrong: bool) -> None:
 def test_only_the_first_call_at_a_size_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     fit = Fits.fit
-    monkeypatch.setattr(Fits, "fit", lambda self, result, shape, stride, target: seen.append(target) or fit(
-        self, result, shape, stride, target))
+    monkeypatch.setattr(Fits, "fit", lambda self, result, shape, stride, target, name: seen.append(target) or fit(
+        self, result, shape, stride, target, name))
     graph = compiled_for_all(lambda x, w: F.linear(x, w).relu(), (r(4, 6), r(5, 6)), (("s0",), ()))
     for n, calls in ((4, 1), (4, 1), (9, 2), (4, 2), (9, 2)):
         graph(r(n, 6), r(5, 6))
@@ -81,3 +92,75 @@ def test_a_result_in_a_temps_memory_is_copied() -> None:
     kept = fits.own(x[1:], "op", (x,))
     assert torch.equal(kept, x[1:]) and kept.data_ptr() != x[1:].data_ptr() and fits.misfits == {"op"}
     assert fits.own(y := r(2), "other", (x,)) is y and fits.own(None, "none", (x,)) is None and fits.misfits == {"op"}
+
+
+# ---- the graph is built anew by what came ---------------------------------------------------------------------------------
+def attend(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, w).view(2, 9, 4, 8).transpose(1, 2)
+    for _ in range(2):
+        q = q + F.scaled_dot_product_attention(heads(q), heads(k), heads(k) * 2).transpose(1, 2).reshape(2, 9, 32)
+    return q
+
+
+def inferred_otherwise(monkeypatch: pytest.MonkeyPatch) -> list:
+    """Attention is inferred row-major, as some of torch's kernels on a GPU answer it; on the CPU its heads lie aside. Answers the
+    graphs that are lowered."""
+    def infer(gm, fakes):
+        found = normalise(gm, fakes)
+        for node in found.graph.nodes:
+            if "attention" in str(node.target):
+                node.meta["spec"] = contiguous(node.meta["spec"])
+        return found
+
+    def seen(graph):
+        lowered.append([n.meta["spec"].stride for n in graph.graph.nodes if "attention" in str(n.target)])
+        return lower(graph)
+    lowered: list = []
+    monkeypatch.setattr(normalise_module, "normalise", infer)
+    monkeypatch.setattr(lower_module, "lower", seen)
+    return lowered
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("options", [{}, pytest.param({"interpret": True}, marks=[pytest.mark.triton, interpreted])])
+def test_from_the_second_call_on_no_result_is_copied(monkeypatch: pytest.MonkeyPatch, options: dict) -> None:
+    lowered = inferred_otherwise(monkeypatch)
+    args = r(2, 9, 32), r(2, 9, 32), r(32, 32) / 6
+    compiled = bytejit.compile(attend, options=options)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(*args), attend(*args))
+    assert lowered == [[(288, 72, 8, 1)] * 2, [(288, 8, 32, 1)] * 2]          # B, H, S, D of a [B, S, H, D]
+    told = registry.counters["externs"]
+    assert told["a graph is laid out anew, by the strides that its libraries answer"] == 1
+    assert told["aten.scaled_dot_product_attention.default answers other strides than inferred: copied"] == 1
+
+
+@pytest.mark.cxx
+def test_an_output_keeps_the_strides_of_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = inferred_otherwise(monkeypatch)
+    q = r(2, 9, 4, 8).transpose(1, 2)
+    compiled = bytejit.compile(lambda q: F.scaled_dot_product_attention(q, q, q))
+    with torch.no_grad():
+        for _ in range(2):
+            assert compiled(q).stride() == (288, 72, 8, 1)          # what was inferred stands for eager's here
+    assert len(lowered) == 1 and not any("anew" in k for k in registry.counters["externs"])
+
+
+@pytest.mark.cxx
+def test_where_it_cannot_be_built_the_copies_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = inferred_otherwise(monkeypatch)
+    args = r(2, 9, 32), r(2, 9, 32), r(32, 32) / 6
+    plain, compiled = Compiled.compile, bytejit.compile(attend)
+
+    def once(self, plan, target, graph):
+        if len(lowered) > 1:
+            raise BuildFailed("a kernel cannot be built\n  why    the disk is full")
+        return plain(self, plan, target, graph)
+    monkeypatch.setattr(Compiled, "compile", once)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(*args), attend(*args))
+    assert len(lowered) == 2
+    assert registry.counters["fallbacks"]["a graph keeps its copies: a kernel cannot be built"] == 1

@@ -37,8 +37,8 @@ def ends(x: torch.Tensor) -> tuple:
 
 def counts(x: torch.Tensor) -> tuple:
     some = torch.where(x > 1, NAN, x)
-    return (x.count_nonzero(), (x > 0).count_nonzero(1), x.int().count_nonzero((0, 1)), some.nansum(), some.nansum(1, keepdim=True),
-            some.nansum(dtype=torch.float64))
+    return (x.count_nonzero(), (x > 0).count_nonzero(1), x.int().count_nonzero((0, 1)), some.nansum(),
+            some.nansum(1, keepdim=True), some.nansum(dtype=torch.float64))
 
 
 def losses(x: torch.Tensor) -> tuple:
@@ -55,7 +55,8 @@ def lone(x: torch.Tensor) -> tuple:
 
 def nothing(x: torch.Tensor) -> tuple:
     none = x[:0].sin()
-    return none @ none.t(), (x[:, :0].sin() @ x[:0].cos()).atan(), torch.cat([none.flatten(), x[0]]), torch.mm(none.t() * 2, none + 1)
+    return (none @ none.t(), (x[:, :0].sin() @ x[:0].cos()).atan(), torch.cat([none.flatten(), x[0]]),
+            torch.mm(none.t() * 2, none + 1))
 
 
 def bytes_(x: torch.Tensor) -> tuple:

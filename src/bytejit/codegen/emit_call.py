@@ -36,10 +36,12 @@ FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of 
 
 @dataclass(frozen=True)
 class CallSource:
-    """Python text of `call` and the values of its names. externs: (target, reason) of each library call."""
+    """Python text of `call` and the values of its names. externs: (target, reason) of each library call; fits: what its
+    first call sees of them, where sizes are all known."""
     text: str
     names: dict[str, Any]
     externs: tuple[tuple[str, str], ...]
+    fits: Fits | None = None
 
     def __repr__(self) -> str:
         return f"call source: {self.text.count(chr(10))} lines, {len(self.externs)} externs"
@@ -325,7 +327,8 @@ class CallPrinter:
         temps = "".join(f"{self.tensor(n)}, " for n in dict.fromkeys(given if not is_window(e.target) else ()))
         if b.dtype in DTYPES:
             self.bind("fit", self.fits.fit)
-            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {e.target!r})"))
+            name = f", {e.name!r}" if len(e.outs) == 1 else ""
+            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {e.target!r}{name})"))
         if temps:
             self.bind("own", self.fits.own)
             self.lines.append(Check(f"{text} = own({text}, {e.target!r}, ({temps}))"))
@@ -435,7 +438,8 @@ class CallPrinter:
             fetched = [line for line in self.head if line.startswith("size_")]
             test = f"if {key} not in known: return checked({', '.join(given)})"
             lines = [*fetched, test, *(line for line in lines if line not in fetched)]
-        return CallSource(f"{text}def call({', '.join(params)}):\n{indented(lines)}\n", names, tuple(self.externs))
+        return CallSource(f"{text}def call({', '.join(params)}):\n{indented(lines)}\n", names, tuple(self.externs),
+                          self.fits if checks and not held else None)
 
 
 def indented(lines: Sequence[str]) -> str:

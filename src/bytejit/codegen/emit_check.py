@@ -30,12 +30,15 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @dataclass
 class Fits:
-    """What has been seen of one graph's library calls. known: sizes at which all answered as inferred."""
+    """What has been seen of one graph's library calls. known: sizes at which all answered as inferred; answered: strides that
+    came where others were inferred, by the call's name in the plan."""
     known: set[tuple] = field(default_factory=set)
     misfits: set[str] = field(default_factory=set)
+    answered: dict[str, tuple] = field(default_factory=dict)
 
-    def fit(self, result: Any, shape: tuple, stride: tuple, target: str) -> torch.Tensor:
-        """`result`, in the strides that were inferred. Raises: Bug when it is of another shape."""
+    def fit(self, result: Any, shape: tuple, stride: tuple, target: str, name: str = "") -> torch.Tensor:
+        """`result`, in the strides that were inferred. name: of the call, where it answers one tensor. Raises: Bug when it is
+        of another shape."""
         if tuple(result.shape) != shape:
             raise Bug(f"{target} answered the shape {tuple(result.shape)}, {shape} was inferred")
         if result.stride() == stride or result.numel() == 0 or all(
@@ -44,6 +47,8 @@ class Fits:
         if target not in self.misfits:
             self.misfits.add(target)
             registry.count("externs", f"{target} answers other strides than inferred: copied")
+        if name:
+            self.answered[name] = tuple(result.stride())
         return torch.empty_strided(shape, stride, dtype=result.dtype, device=result.device).copy_(result)
 
     def own(self, result: Any, target: str, temps: tuple) -> Any:
