@@ -14,6 +14,7 @@ from .dispatch import COVERED, MISS, NOT_NOW, UNBOUND, Sites, SiteState, own_exi
 from .errors import BackendFailed, CannotRewrite, DeviceFault, Unsupported, backend_name, note_place
 from .inspection import with_source
 from .options import Settings
+from .overriding import unasked, within_modes
 from .quiet import Quiet
 from .source import ModuleBuffer, ModuleParam, Source, params_of
 from .tracer.dynamic import Dynamic
@@ -89,6 +90,12 @@ class Function:
                 raise Unsupported(watcher, self.where, "it is to see each operation, a compiled graph has others",
                                   "call the compiled function outside of it")
             return NOT_NOW
+        off = not torch._C._is_torch_function_enabled()
+        with torch._C.DisableTorchFunction():       # what overrides are told is the tracer's to say
+            return self.compile_unasked(state, args, options, off)
+
+    def compile_unasked(self, state: SiteState, args: tuple, options, overrides_off: bool):
+        """`compile`, while torch asks no override. overrides_off: it asks none for the program either."""
         modules = modules_among(args)
         if state.point.id in self.dead or any(same_objects(known, modules) for known in self.given_up):
             return None
@@ -97,7 +104,7 @@ class Function:
         if any(not hasattr(e, "quiet") for e in state.entries) and not self.may_recompile(state, args, modules, options):
             return None
         try:
-            entry = self.make_entry(state, args, options)
+            entry = self.make_entry(state, args, options, overrides_off)
         except Unsupported:
             raise
         except _UserError as e:
@@ -148,12 +155,12 @@ class Function:
                 self.sites.state(point.id).freeze()
         return COVERED
 
-    def make_entry(self, state: SiteState, args: tuple, options):
+    def make_entry(self, state: SiteState, args: tuple, options, overrides_off: bool):
         began = time.perf_counter()
         job = Job(self.rewritten, state.point.id, args, self.globals, UNBOUND, options.trace_time_limit,
                   not_inlined=not_inlined, original=original_code, function=self.where.function,
                   dynamic=self.dynamic_at(state.point.id), by_value=self.may_take_values(state),
-                  measure=self.settings.nopython)
+                  measure=self.settings.nopython, overrides_off=overrides_off)
         found = trace(job, self.twin)
         try:
             return self.entry_of(state, args, found, options, began)
@@ -274,11 +281,13 @@ class Function:
             on_dead=lambda forget=forget_entry: forget(owner, point, entry_ref),
             name=f"entry_{code.co_name.strip('<>')}",
         )
-        entry_ref = weakref.ref(entry)
         entry.by_value = found.by_value
         if found.graph is not None:
             scope = entry.__globals__       # no reference to the entry: nothing may keep it alive
             scope["graph"] = rewinding(scope["graph"], lambda made: scope.update(graph=made))
+        if found.modes:
+            entry = within_modes(entry, MISS)
+        entry_ref = weakref.ref(entry)
         return entry
 
     def failed(self, state: SiteState, restore: tuple):
@@ -316,7 +325,8 @@ class Function:
                     backend_name(self.settings.backend), f"answered {type(made).__name__}, not a callable", where
                 )
             )
-        return undoing(made, found.written) if found.written and not getattr(made, "writes_last", False) else made
+        made = undoing(made, found.written) if found.written and not getattr(made, "writes_last", False) else made
+        return unasked(made) if found.graph.meta.get("overrides") else made
 
     # ---- what is said about it ---------------------------------------------------------------------------------------
     def note_break(self, found: Trace, options) -> None:

@@ -239,7 +239,7 @@ class Calls:
 
     def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
         obj = fn.obj
-        if self.devices and isinstance(obj, types.BuiltinFunctionType):
+        if (self.devices or self.outer_device) and isinstance(obj, types.BuiltinFunctionType):
             kwargs = on_device(self, obj, kwargs)
         if self.env is not None or self.dynamic.some:
             found = self.symbolic_call(obj, args, kwargs)
@@ -265,6 +265,8 @@ class Calls:
             return self.call_tensor_op(obj, args, kwargs)
         if isinstance(obj, type) and obj not in POLYFILLS:
             return self.instantiate(obj, args, kwargs)
+        if type(obj) is types.MethodWrapperType and (found := self.torch_attribute(obj, args)) is not None:
+            return found
         if isinstance(obj, types.MethodWrapperType) or isinstance(obj, types.BuiltinMethodType):
             return self.call_builtin(obj, args, kwargs)
         try:
@@ -342,7 +344,7 @@ class Calls:
             init, init_owner = class_lookup(type(obj.obj), "__init__")
             if isinstance(init, types.FunctionType):
                 self.call(self.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
-        if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls):
+        if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls) or isinstance(obj, TensorVar) and obj.base is not None:
             init, init_owner = class_lookup(obj.cls, "__init__")
             if isinstance(init, types.FunctionType):
                 result = self.real(self.call(self.class_value(init_owner, "__init__", init), [obj, *args], kwargs))
@@ -540,7 +542,7 @@ def on_device(t, function, kwargs: dict[str, Var]) -> dict[str, Var]:
     from torch.utils._device import _device_constructors
     given = kwargs.get("device")
     if function in _device_constructors() and (given is None or t.is_same(given, NONE)):
-        return {**kwargs, "device": Known(t.devices[-1])}
+        return {**kwargs, "device": Known(t.devices[-1] if t.devices else t.outer_device)}
     return kwargs
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bytejit.overriding import overrides
 from bytejit.source import (
     PLAIN,
     Attr,
@@ -229,7 +230,7 @@ class Walk:
 
     def _check(self, guard: Guard) -> tuple | None:
         value = guard.value
-        words = row(value, neg_possible(value)) if guard.kind == TENSOR else None
+        words = row(value, neg_possible(value)) if guard.kind == TENSOR and not overrides(value.type) else None
         made = guard.kind in (ALIAS, BOOL, DICT_ABSENT, DICT_PRESENT, EQUALS, ID_IS, LEN_IS, NOT_NONE, TYPE_IS)
         made = made or words is not None or (guard.kind == DICT_KEYS and all(type(k) is str for k in value))
         made = made or (guard.kind == FUNCTION and not value[2] and self._is_function(guard.source))

@@ -47,7 +47,7 @@ from bytejit.source import (
 )
 from bytejit.tensor_check import ALIVE, CHECKER
 from bytejit.tracer import guard_batch
-from bytejit.tracer.guards import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE, Guard, GuardSet, TensorCheck, same
+from bytejit.tracer.guards import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE, Guard, GuardSet, State, TensorCheck, same
 
 _numbers = itertools.count()
 FEWEST_PASSED_ON = 8       # inputs: fewer are cheaper passed to the graph one by one than as the walk's tuple
@@ -143,6 +143,9 @@ def _more_sources(guard: Guard) -> list[Source]:
     return [guard.value[0]] if guard.kind == "ALIAS" else []
 
 
+MODES = State("function_modes")
+
+
 def ordered(guards: GuardSet) -> list[Guard]:
     """Guards in the order in which an entry checks them.
 
@@ -152,8 +155,8 @@ def ordered(guards: GuardSet) -> list[Guard]:
     def phase(guard: Guard) -> int:
         if guard.kind == VALUE:         # dear, and right only for tensors that have been checked
             return 3
-        if guard.kind == GLOBAL_STATE:
-            return 1
+        if guard.kind == GLOBAL_STATE:      # a mode would be told of what the guards ask of tensors
+            return -1 if guard.source == MODES else 1
         near = not guard.source.bases() and not any(s.bases() for s in _more_sources(guard))
         return 0 if near and isinstance(guard.source, (Local, StackSlot)) else 2
 

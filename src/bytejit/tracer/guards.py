@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bytejit.overriding import overrides, unasked
 from bytejit.source import PLAIN, Constant, Known, Printer, Ref, Scope, Source, permanent
 from bytejit.spec import contiguous_stride, short_dtype
 from bytejit.tracer.values import PLAIN_VALUE
@@ -261,8 +262,17 @@ def neg_possible(check: TensorCheck) -> bool:
     return 0 in check.shape or all(st is None or st < 0 or st % 2 == 0 for st in long)
 
 
-def tensor_checks(at: Printer, x: str, c: TensorCheck) -> list[str]:
+def check_of(c: TensorCheck) -> Callable[[torch.Tensor], bool]:
+    """The check as a function: of a tensor whose attributes an override would be told of."""
+    at = Printer()
+    parts = tensor_checks(at, "x", c, told=True)
+    return eval(f"lambda x: {' and '.join(parts)}", at.env)
+
+
+def tensor_checks(at: Printer, x: str, c: TensorCheck, told: bool = False) -> list[str]:
     """The parts of a tensor's check, cheapest and likeliest to fail first. `x` must be a name."""
+    if not told and overrides(c.type):
+        return [f"type({x}) is {_is(at, Ref(c.type))}", f"{at.bind(unasked(check_of(c)))}({x})"]
     parts = [f"type({x}) is {_is(at, Ref(c.type))}"]
     if c.shape is not None:
         dynamic = any(s < 0 for s in c.shape)

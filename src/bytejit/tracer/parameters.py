@@ -22,6 +22,10 @@ make_parameter.opaque = "it makes a parameter"
 def make_subclass(t, args, kwargs) -> Var:
     """What nn.Parameter.__new__ calls."""
     cls, data = t.as_class(args[0]), args[1]
+    if isinstance(data, TensorVar) and cls is not None and issubclass(cls, torch.Tensor) and not issubclass(cls, KINDS) \
+            and cls is not torch.Tensor and not kwargs and (len(args) < 3 or not t.truth(args[2])):
+        with t.without_overrides():
+            return t.as_subclass(t.call_tensor_op(torch.Tensor.detach, [data], {}), cls)
     if cls is not torch.nn.Parameter or not isinstance(data, TensorVar) or kwargs or len(args) > 3:
         raise Break(f"Tensor._make_subclass of {getattr(cls, '__name__', cls)}")
     return parameter(t, data, t.truth(args[2]) if len(args) > 2 else False)

@@ -8,17 +8,20 @@ import torch
 
 from ..fake import DataDependent, Fake, NoFake, fake_like
 from ..fake_rows import Meta
+from ..overriding import PLAIN, overrides
 from ..source import Attr, TensorGrad
 from ..symbols import is_symbolic
 from ..where import Where
 from .containers import NUMPY_SCALARS, NotConstant, is_constant, to_python
 from .dynamic import numbers_in
+from .overrides import check_class, dispatches
 from .signals import Break
 from .values import (
     NONE,
     DictVar,
     InstanceVar,
     Known,
+    Lazy,
     MethodVar,
     SeqVar,
     SliceVar,
@@ -27,7 +30,6 @@ from .values import (
     Var,
 )
 
-PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 NEEDS_DATA = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "data_ptr",
               "__contains__", "__dlpack__", "storage", "untyped_storage", "backward", "register_hook", "__reduce_ex__",
               "__deepcopy__", "retain_grad", "register_post_accumulate_grad_hook", "__repr__", "__str__", "__format__"}
@@ -51,6 +53,8 @@ MAY_RETURN_SELF = {
 }
 
 
+MAY_OVERRIDE = (TensorVar, InstanceVar, SeqVar, Lazy)     # a sequence may hold what does
+NONE_OVERRIDES = (None, *PLAIN, torch.Size)
 PYTHON_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 
 
@@ -63,10 +67,11 @@ class Tensors:
 
     def tensor_input(self, obj: torch.Tensor, source) -> Var:
         """A tensor from outside: a placeholder of the graph."""
-        if type(obj) not in PLAIN_TENSORS and type(obj) is not torch.nn.Buffer:
-            if type(obj).__torch_function__ is not torch.Tensor.__torch_function__ or \
-                    type(obj).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-                raise Break(f"a tensor of the subclass {type(obj).__name__}")
+        if type(obj) not in PLAIN:
+            if dispatches(type(obj)) and overrides(type(obj)) == "own":
+                return self.opaque_tensor(obj, source)
+            check_class(type(obj))
+            self.relies_on_overrides()
         if isinstance(obj, Fake):
             raise Break("a fake tensor of another trace")
         if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
@@ -87,6 +92,14 @@ class Tensors:
         self.by_fake[id(fake)] = var
         return var
 
+    def opaque_tensor(self, obj: torch.Tensor, source) -> Var:
+        """A tensor that runs its operations itself: its attributes and what overrides make of it are known, no graph takes it."""
+        self.relies_on_overrides()
+        self.guard("TENSOR", source, self.tensor_check(obj, source, True))
+        var = TensorVar(None, fake_like(obj), source, obj, type(obj))
+        self.by_fake[id(var.fake)] = var
+        return var
+
     def placeholder_name(self, source) -> str:
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
         name = first = f"p_{name}" if name[0].isdigit() else name
@@ -99,6 +112,9 @@ class Tensors:
     def call_tensor_op(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
         args = [self.real(a) for a in args]
+        if (self.modes or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (
+                *args, *kwargs.values()))) and (found := self.overridden(fn, args, kwargs)) is not None:
+            return found
         if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
             args[1] = self.index_without_masks(args[0], args[1])
         method = self.method_name(fn, args)
@@ -245,6 +261,8 @@ class Tensors:
         """A Var as an argument of an FX node. Raises: NotConstant."""
         v = self.real(v)
         if isinstance(v, TensorVar):
+            if v.node is None:
+                raise Break(f"a tensor of the subclass {v.cls.__name__}, which has a __torch_dispatch__")
             return v.node
         if type(v) is SymVar:
             return self.number_node(v.value)
@@ -282,6 +300,8 @@ class Tensors:
             return v.attrs[name]
         if name == "__class__":
             return Known(self.type_of(v))
+        if (self.modes or v.cls not in NONE_OVERRIDES) and (own := self.subclass_getattr(v, name)) is not None:
+            return own
         if name == "grad":
             if v.source is not None:
                 return self.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.source))

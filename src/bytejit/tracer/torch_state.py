@@ -32,16 +32,12 @@ GETTERS = {
 # answers that do not change while a compiled function runs
 FIXED = {
     _C._get_tracing_state: None, torch.jit.is_scripting: False, torch.jit.is_tracing: False,
-    torch.has_torch_function if hasattr(torch, "has_torch_function") else _C._has_torch_function: False,
-    _C._has_torch_function: False, _C._has_torch_function_unary: False, _C._has_torch_function_variadic: False,
     torch.compiler.is_compiling: True, torch.compiler.is_dynamo_compiling: True, torch.compiler.is_exporting: False,
     torch._C._functorch.peek_interpreter_stack: None,
     torch._C._len_torch_dispatch_stack: 0,
-    torch._C._is_torch_function_enabled: True, torch.cuda.is_available: None, torch.backends.mps.is_available: None,
+    torch.cuda.is_available: None, torch.backends.mps.is_available: None,
     torch.is_autocast_cpu_enabled: None, torch._C._are_functorch_transforms_active: False,
 }
-for _name in ("has_torch_function_unary", "has_torch_function_variadic", "has_torch_function"):
-    FIXED[getattr(torch.overrides, _name)] = False
 _ASKED = {torch.cuda.is_available, torch.backends.mps.is_available, torch.is_autocast_cpu_enabled}
 
 
@@ -96,13 +92,13 @@ _fixed_by_arguments(_C._get_privateuse1_backend_name)
 @models(_C._is_torch_function_mode_enabled)
 def is_torch_function_mode_enabled(t, args, kwargs):
     t.guards.add_state("function_modes")
-    return t.constant(_C._is_torch_function_mode_enabled())
+    return t.constant(bool(t.modes or t.devices or t.outer_device))
 
 
 @models(_C._len_torch_function_stack)
 def len_torch_function_stack(t, args, kwargs):
     t.guards.add_state("function_modes")
-    return t.constant(_C._len_torch_function_stack() + len(t.devices))
+    return t.constant(_C._len_torch_function_stack() + len(t.devices) + len(t.entered))
 
 
 @models(torch.device.__enter__)
@@ -110,7 +106,7 @@ def device_enter(t, args, kwargs):
     """`with torch.device(d)`: what makes tensors inside is given the device, see `Calls.call_known`."""
     t.guards.add_state("function_modes")
     device = t.const(args[0])
-    if _C._len_torch_function_stack() or not _C._is_torch_function_enabled():
+    if _C._len_torch_function_stack() or t.modes or t.all_off or t.functions_off:
         raise Break(f"the manager {device!r} within another mode", "pass device= to what makes tensors")
     t.mutations += 1
     t.devices.append(device)
@@ -172,11 +168,6 @@ def is_tensor(t, args, kwargs):
 @models(torch.is_floating_point)
 def is_floating_point(t, args, kwargs):
     return t.constant(args[0].fake.is_floating_point())
-
-
-@models(torch.overrides.is_tensor_like)
-def is_tensor_like(t, args, kwargs):
-    return t.constant(isinstance(args[0], TensorVar))
 
 
 @models(torch._C._log_api_usage_once)

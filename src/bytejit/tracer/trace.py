@@ -13,6 +13,7 @@ import torch
 from torch.fx import graph_module
 
 from ..fake import was_written
+from ..overriding import overrides
 from ..source import Source
 from ..where import Where
 from . import checkpoints, inference_mode, outside_iterators
@@ -51,6 +52,7 @@ class Trace:
     settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
     at_work: bool = True                # whether tensors or modules were met
     let_go: Callable[[], None] = lambda: None     # forgets the program's objects: after the entry is built
+    modes: bool = False                 # whether torch function modes were active around the call
     by_value: bool = False              # values of tensors among the arguments were taken as constants
     effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
 
@@ -146,6 +148,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     needs_grad = written_grads or any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad
                                       for n in outputs)
     if gm is not None:
+        gm.meta["overrides"] = bool(t.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors)
         gm.meta["sets_data"], gm.meta["measures"] = bool(t.data_set), bool(t.measured)
         gm.meta["grads_off"] = torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors)
     inputs = [v for v in t.inputs if gm is not None]
@@ -155,7 +158,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
-                 by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave,
+                 modes=bool(t.outer_modes), by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave,
                  settle=lambda: t.settle(t.guards), let_go=t.let_go,
                  at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
                              for v in t.by_id.values()))

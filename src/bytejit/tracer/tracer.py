@@ -139,7 +139,8 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Overrides, Marks, Arrays, TensorValues, Measured,
+class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Overrides,
+             Marks, Arrays, TensorValues, Measured,
              Symbols):
     """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
 

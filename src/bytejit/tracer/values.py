@@ -91,7 +91,7 @@ class TensorVar(Var):
         super().__init__(source)
         self.node, self.fake, self.real, self.cls = node, fake, real, cls
         self.attrs: dict[str, Var] = {}
-        self.base: TensorVar | None = None      # of an instance of a subclass made inside: the plain tensor that it is an alias of
+        self.base: TensorVar | None = None      # of an instance of a subclass made inside: the plain tensor behind it
 
     def __repr__(self) -> str:
         return f"TensorVar({self.node}: {tuple(self.fake.shape)})"
