@@ -154,6 +154,48 @@ def test_calls_in_a_loop_are_left_by_the_work_in_them(monkeypatch):
     assert any(reason.startswith("a long") for reason in bytejit.counters["breaks"])
 
 
+def test_sorting_much_is_left_to_the_original(monkeypatch):
+    """What C code goes over counts as work, though no instruction of the program says so."""
+    monkeypatch.setattr(limits, "LONG_WORK", 500)
+
+    def f(x, many):
+        few = sorted(range(20), key=lambda i: -i)
+        y = x * few[0]
+        many.sort()
+        return y + many[0]
+
+    x = torch.ones(2)
+    a, b = [i * 7 % 401 for i in range(400)], [i * 7 % 401 for i in range(400)]
+    assert torch.equal(bytejit.compile(f, backend="eager")(x, a), f(x, b)) and a == b == sorted(a)
+    assert any(reason.startswith("many items") for reason in bytejit.counters["breaks"])
+
+
+def test_long_work_in_a_loop_is_traced_once_not_from_each_site(monkeypatch):
+    monkeypatch.setattr(limits, "LONG_WORK", 400)
+    traced, trace = [], pipeline.trace
+
+    def counting(job, twin):
+        traced.append(job.point)
+        return trace(job, twin)
+
+    monkeypatch.setattr(pipeline, "trace", counting)
+
+    def step(i):
+        return i + 1
+
+    def f(n):
+        s = 0
+        for i in range(n):
+            s += step(i) if i % 2 else step(-i)
+            s -= step(i) if i % 3 else step(s)
+            s ^= step(i) if i % 5 else step(2 * i)
+        return s
+
+    g = bytejit.compile(f, backend="eager")
+    assert [g(300), g(301), g(300)] == [f(300), f(301), f(300)]
+    assert len(traced) <= 8
+
+
 def test_sites_on_the_way_of_a_region_without_work_are_left_alone(monkeypatch):
     """A long function that meets no tensor is traced up to what breaks once, not once from each call on the way."""
     traced, trace = [], pipeline.trace

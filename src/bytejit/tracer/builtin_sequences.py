@@ -185,6 +185,7 @@ def list_sort(t, args, kwargs):
     keyed = [(item if t.is_same(key, NONE) else t.call(key, [item], {}), item) for item in seq.items]
 
     def compare(a, b):
+        t.work_step()
         if t.truth(t.compare("lt", a[0], b[0])):
             return -1
         return 1 if t.truth(t.compare("lt", b[0], a[0])) else 0

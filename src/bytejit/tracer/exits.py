@@ -12,6 +12,7 @@ import torch
 from ..overriding import as_subclass
 from ..source import Cell
 from . import caching, inference_mode, leaving_classes, outside_generators, outside_iterators, overrides
+from .attrs import class_lookup, is_data_descriptor
 from .calls import REPLACED
 from .containers import is_constant
 from .outside_lists import OutsideList
@@ -341,8 +342,12 @@ class Rebuild:
 
     def fill_instance(self, name: str, v: InstanceVar) -> None:
         if v.ns is not None and v.ns.items and v.ns.source is None:
-            inside = "".join(f"{self.value(k)}: {self.value(x)}, " for k, x in v.ns.items.values())
-            self.lines.append(f"{name}.__dict__.update({{{inside}}})")
+            setter = self.bind(object.__setattr__)
+            if sets_plainly(v.cls, tuple(v.ns.items)):        # an object without a dict stays without
+                self.lines += [f"{setter}({name}, {self.value(k)}, {self.value(x)})" for k, x in v.ns.items.values()]
+            else:
+                inside = "".join(f"{self.value(k)}: {self.value(x)}, " for k, x in v.ns.items.values())
+                self.lines.append(f"{name}.__dict__.update({{{inside}}})")
         for attr, value in v.slots.items():
             if attr in ("args", "exceptions", "message") and issubclass(v.cls, BaseException) or value is NULL:
                 continue
@@ -503,6 +508,16 @@ class Rebuild:
 
     def write_tensor(self, v: TensorVar) -> list[str]:
         return self.attributes(self.at.source(v.source), v)
+
+
+INLINE = 20      # attributes; Python keeps about 30 without a dict
+
+
+def sets_plainly(cls: type, names: tuple) -> bool:
+    """Whether object.__setattr__ stores these names in an instance's namespace."""
+    return len(names) <= INLINE and all(
+        type(n) is str and not is_data_descriptor(class_lookup(cls, n)[0]) for n in names) and not any(
+        "__setattr__" in vars(c) for c in cls.__mro__[:-1] if not c.__flags__ & (1 << 9))
 
 
 MAKERS = {ArrayVar: Rebuild.array, LateVar: Rebuild.late,

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 
 class Break(Exception):
-    """The tracer cannot take this step into the graph. `reason` for people, `do`: what they can do about it."""
+    """The tracer cannot take this step into the graph. `reason` for people, `do`: what they can do about it. `long`: only
+    because much was traced without tensor work; the sites on the way would lead to the same."""
 
-    def __init__(self, reason: str, do: str = "", at_step: int | None = None):
+    def __init__(self, reason: str, do: str = "", at_step: int | None = None, long: bool = False):
         super().__init__(reason)
-        self.reason, self.do, self.at_step = reason, do, at_step
+        self.reason, self.do, self.at_step, self.long = reason, do, at_step, long
 
 
 class Raised(Exception):

@@ -80,11 +80,12 @@ def _as_it_is(x):
 
 def _trace(job: Job, twin: Callable | None) -> Trace:
     stop_at, cause, where, depth = None, None, None, 0
-    job, t = replace(job), None
+    job, t, seen = replace(job), None, set()
     for _ in range(50):
         if t is not None:
             t.let_go()
         t = Tracer(job, stop_at)
+        t.visited |= seen
         try:
             stop = t.run_root()
             if stop.cause is None:
@@ -94,6 +95,8 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
             job.dynamic = job.dynamic.without(s.sources, s.where)
             continue
         except Restart as r:
+            if r.cause.long:
+                seen |= t.visited
             if cause is None:
                 cause, where, depth = r.cause, t.break_where, t.break_depth
             stop_at = r.stop_at

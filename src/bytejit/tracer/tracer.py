@@ -327,8 +327,19 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         size = len(self.graph.nodes)
         self.calls_since = size, (count + 1 if nodes == size else 0)
         if count > LONG_CALLS or self.worked_long(size):
-            raise Break("a long row of calls without tensor work", at_step=self.loop_around())
+            self.stop_long("a long row of calls")
         self.check_time()
+
+    def stop_long(self, what: str):
+        """Raises: Break."""
+        raise Break(f"{what} without tensor work", at_step=self.loop_around(), long=True)
+
+    def work_step(self) -> None:
+        """An item of a container was looked at, which no instruction of the program's counts. Raises: Break."""
+        self.instructions += 1
+        long = self.instructions - self.worked[1] > LONG_WORK and self.frame is not None
+        if long and self.worked_long(len(self.graph.nodes)):
+            self.stop_long("many items looked at")
 
     def worked_long(self, nodes: int) -> bool:
         """Whether many instructions were traced since the graph got its last node."""
@@ -356,7 +367,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.check_time()
         if count > LONG_LOOP or decisions > LONG_SYMBOLIC or self.worked_long(size):
             step = self.first_step.get(ins.jump) if f is self.root else self.loop_around()
-            raise Break("a long loop without tensor work", at_step=step)
+            raise Break("a long loop without tensor work", at_step=step, long=True)
 
     # ---- the loop ------------------------------------------------------------------------------------------------------------
     def run(self, frame: Frame) -> Var:

@@ -103,6 +103,7 @@ class Wrapping:
             if guard and seen.source is not None and seen.source != source:
                 self.alias(seen, source, obj)
             return seen
+        self.work_step()
         if is_constant(obj):
             return self._wrap_constant(obj, source, guard)
         var = self._wrap_object(obj, source, guard)
