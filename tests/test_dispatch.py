@@ -261,6 +261,32 @@ def test_nothing_is_compiled_while_a_debugger_follows() -> None:
     assert torch.equal(fn(x), result) and len(seen) == 1
 
 
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="sys.monitoring came with 3.12")
+def test_nothing_is_compiled_while_a_tool_is_told_of_each_line() -> None:
+    import bytejit
+    files, seen = set(), []
+    monitoring, tool = sys.monitoring, 4
+
+    def f(x):
+        y = x + 1
+        return y * 2
+
+    fn = bytejit.optimize(lambda gm, ex: seen.append(gm) or gm)(f)
+    x = torch.ones(2)
+    monitoring.use_tool_id(tool, "a debugger")
+    try:
+        monitoring.register_callback(tool, monitoring.events.LINE, lambda code, line: files.add(code.co_filename))
+        monitoring.set_events(tool, monitoring.events.LINE)
+        result = fn(x)
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.register_callback(tool, monitoring.events.LINE, None)
+        monitoring.free_tool_id(tool)
+    assert __file__ in files and not any("/bytejit/tracer/" in name for name in files) and not seen
+    assert torch.equal(result, f(x))
+    assert torch.equal(fn(x), result) and len(seen) == 1
+
+
 def test_nothing_is_compiled_while_builtins_are_replaced() -> None:
     import builtins
 

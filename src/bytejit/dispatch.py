@@ -101,7 +101,17 @@ def debugged() -> bool:
     """Whether a debugger follows this thread line by line: it would be shown the compiler's lines. Coverage tools count
     them, which does no harm."""
     follows = sys.gettrace()
-    return follows is not None and type(follows).__module__.partition(".")[0] != "coverage"
+    return follows is not None and type(follows).__module__.partition(".")[0] != "coverage" or monitored()
+
+
+def monitored() -> bool:
+    """Whether a tool of sys.monitoring (3.12 and later) other than coverage is told of each line or instruction."""
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is None:
+        return False
+    each = monitoring.events.LINE | monitoring.events.INSTRUCTION
+    names = ((tool, monitoring.get_tool(tool)) for tool in range(6))
+    return any(name not in (None, "coverage.py") and monitoring.get_events(tool) & each for tool, name in names)
 
 
 def replaced(needed: tuple = _NEEDED) -> bool:

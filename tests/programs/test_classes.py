@@ -11,6 +11,8 @@ from unittest import mock
 
 import torch
 
+import bytejit
+
 from .harness import F, Sign, Turn, case, program
 
 
@@ -1009,3 +1011,53 @@ def test_classes_with_hooks_that_leave(x):
     class D(Base):
         pass
     return C().field, D(), log, x + 1
+
+
+@case(F(4), graphs=1)
+def test_annotations_inside(x):
+    """annotations of functions and classes made inside: asked for, written, copied by wraps; docstrings"""
+    def plain(a: int, b: "text" = 1) -> torch.Tensor:  # noqa: F821
+        return "no docstring"
+
+    def documented():
+        "a docstring"
+
+    @functools.wraps(plain)
+    def wrapper(*args):
+        return plain(*args)
+
+    documented.__annotations__["more"] = x.dtype
+
+    class Record:
+        size: int = 3
+        kind: x.dtype = None
+
+        def scaled(self, by: size) -> "Record":
+            return self
+
+    given = Record.scaled.__annotations__
+    return (x * 2, plain.__annotations__, wrapper.__annotations__, documented.__annotations__, given,
+            [f.__doc__ for f in (plain, documented, wrapper)], documented.__annotations__ is documented.__annotations__)
+
+
+def annotated_class_made(x):
+    class Record:
+        size: int = 3
+        kind: x.dtype = None
+
+        def scaled(self, by: size) -> "Record":
+            return self
+
+    def of(record: Record) -> int:
+        return record.size
+    return x + 1, Record, of
+
+
+def test_annotations_of_what_leaves():
+    """A class and a function that leave the region have their annotations (3.14: made when asked for)."""
+    fn, x = bytejit.optimize("eager", nopython=True)(annotated_class_made), torch.ones(2)
+    for _ in range(2):
+        y, record, of = fn(x)
+        assert y.tolist() == [2.0, 2.0] and record.__annotations__ == {"size": int, "kind": torch.float32}
+        assert record.scaled.__annotations__ == {"by": 3, "return": "Record"}
+        assert of.__annotations__ == {"record": record, "return": int} and "__classdictcell__" not in vars(record)

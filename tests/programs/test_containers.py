@@ -2,6 +2,7 @@
 """Containers"""
 import collections
 import copy
+import sys
 import types
 
 import torch
@@ -496,3 +497,37 @@ def test_attributes_of_an_ordered_dict():
         _ordered(outside)
         return x + 1, made, copied, again, words, outside.note, hasattr(outside, "zip"), made._metadata is again._metadata
     return f, lambda: outside
+
+
+@case(F(4), graphs=1)
+def test_index_within_bounds(x):
+    """list, tuple and deque.index with bounds, negative ones too; the errors of what is not found"""
+    out, d = [], collections.deque([1, 2, 3, 2])
+    for seq in ([1, 2, 3, 2], (1, 2, 3, 2), d):
+        out += [seq.index(2, -1), seq.index(2, 2), seq.index(2, -3, -1), seq.index(1, -10, 10)]
+        for bounds in ((9,), (1, 1), (3, 0, 2), (3, -1)):
+            try:
+                out.append(seq.index(*bounds))
+            except ValueError as e:
+                out.append(str(e))
+    try:
+        d.remove("absent")
+    except ValueError as e:
+        out.append(str(e))
+    return x + len(out), out
+
+
+@case(F(4), graphs=1)
+def test_struct_sequences(x):
+    """the interpreter's own named tuples: sys.flags, sys.version_info, sys.float_info"""
+    info = sys.version_info
+    return x + info.major, sys.flags.optimize, sys.flags.dev_mode, info >= (3, 8), info[:2], sys.float_info.max, info.releaselevel
+
+
+@case(F(4), graphs=1)
+def test_constant_slices(x):
+    """slices written out, which 3.14 keeps among a code's constants"""
+    t, s, n = (x, 1, 2, 3), [1, 2, 3, 4], slice(1, 3)
+    s[1:2] = [9, 9]
+    s[-1:] = [7]
+    return t[1:], t[:-1][0], s[::2], s[n], x[1:3], x[..., :2], "abcdef"[1:-1:2], x[None, 1:]

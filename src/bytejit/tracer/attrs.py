@@ -32,6 +32,7 @@ from .values import (
     TracebackVar,
     Var,
 )
+from .versions import ANNOTATES, DOCSTRING_FLAG
 
 MISSING = object()
 GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__,
@@ -492,19 +493,30 @@ class Attributes:
                 raise self.raised(e) from None
             return self.memo_lazy(("f", id(v), name), value, lambda: Attr(v.source, name))
         if name in ("__module__", "__doc__"):
-            return self.constant(v.globals.get("__name__") if name == "__module__" else
-                                 (v.code.co_consts[0] if v.code.co_consts and isinstance(v.code.co_consts[0], str) else None))
+            return self.constant(v.globals.get("__name__") if name == "__module__" else docstring(v.code))
         if name == "__dict__":
             out = DictVar({k: (Known(k), a) for k, a in v.attrs.items()})
             return out
         if name == "__annotations__":
-            return v.annotations if isinstance(v.annotations, DictVar) else DictVar({})
+            v.attrs[name] = self.annotations_of(v)
+            return v.attrs[name]
+        if name == "__annotate__" and ANNOTATES:
+            return v.annotations if v.annotations is not None else NONE
         if name == "__type_params__":
             return SeqVar([], tuple)
         raise self.raised(AttributeError(f"'function' object has no attribute '{name}'"))
 
     def method_getattr(self, v: MethodVar, name: str) -> Var:
         if name == "__self__":
+    def annotations_of(self, v: FuncVar) -> Var:
+        """The dict of annotations of a function made in the trace: of its pairs, or (3.14) what its __annotate__ makes."""
+        if isinstance(v.annotations, SeqVar):
+            pairs = zip(v.annotations.items[::2], v.annotations.items[1::2])
+            return DictVar({self.const(k): (self.real(k), a) for k, a in pairs})
+        if isinstance(v.annotations, FuncVar):
+            return self.real(self.call(v.annotations, [Known(1)], {}))      # annotationlib.Format.VALUE
+        return DictVar({})
+
             return v.self
         if name == "__func__":
             return v.func
@@ -564,6 +576,9 @@ class Attributes:
             raise Break(f"setting a function's {name}")
         else:
             v.attrs[name] = value
+        elif name == "__annotate__" and ANNOTATES:
+            v.annotations = value if isinstance(value, FuncVar) else None
+            v.attrs.pop("__annotations__", None)
         self.mutations += 1
 
     def generic_setattr(self, v: InstanceVar, name: str, value: Var) -> None:
@@ -624,6 +639,12 @@ class Attributes:
 
 @functools.cache
 def is_library(module: str) -> bool:
+def docstring(code: types.CodeType) -> str | None:
+    """The docstring of a function's code."""
+    first = code.co_consts[0] if code.co_consts else None
+    return first if isinstance(first, str) and (not DOCSTRING_FLAG or code.co_flags & DOCSTRING_FLAG) else None
+
+
     """Whether a module belongs to Python or to an installed package, whose classes nobody changes after the first call."""
     if module.partition(".")[0] in sys.stdlib_module_names:
         return module != "__main__"
@@ -636,4 +657,6 @@ def _structseq_fields(cls: type) -> tuple[str, ...]:
     """Field names of a C struct sequence, in order (torch.return_types.*)."""
     members = [(getattr(cls, n), n) for n in dir(cls) if isinstance(getattr(cls, n), types.MemberDescriptorType)]
     probe = cls(range(cls.n_sequence_fields))
+    if not cls.n_unnamed_fields:
+        return cls.__match_args__
     return tuple(n for _, n in sorted((getattr(probe, n), n) for _, n in members))

@@ -6,8 +6,9 @@ import types
 
 from .calls import HANDLERS, models
 from .containers import base_of, key_of
-from .signals import Break
-from .values import NONE, TRUE, DictVar, DictView, Known, ProxyVar, SeqVar
+from .signals import Break, Raised
+from .values import NONE, TRUE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar
+from .versions import NAMES_THE_KEY
 
 
 def fill_dict(t, d, args, kwargs):
@@ -17,7 +18,7 @@ def fill_dict(t, d, args, kwargs):
             pairs = []
             for n, entry in enumerate(t.iterate(args[0])):
                 if not t.has_iter(entry):
-                    raise t.raised(TypeError(f"cannot convert dictionary update sequence element #{n} to a sequence"))
+                    raise no_sequence(t, n)
                 pair = t.iterate(entry)
                 if len(pair) != 2:
                     raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))
@@ -27,6 +28,16 @@ def fill_dict(t, d, args, kwargs):
     for name, v in kwargs.items():
         t.dict_set(d, Known(name), v)
     return d
+
+
+def no_sequence(t, n: int) -> Raised:
+    """What making a dict of pairs raises for element n, which is none: since 3.14 with a note."""
+    if not NAMES_THE_KEY:
+        return t.raised(TypeError(f"cannot convert dictionary update sequence element #{n} to a sequence"))
+    error = t.raised(TypeError("object is not iterable"))
+    note = f"Cannot convert dictionary update sequence element #{n} to a sequence"
+    t.call_python(BaseException.add_note, [error.exc, Known(note)])
+    return error
 
 
 def _dict_of(cls):

@@ -12,6 +12,7 @@ from .calls import HANDLERS, models
 from .containers import base_of
 from .signals import Break
 from .values import NONE, Known, SeqVar
+from .versions import SHOWS_MISSING
 
 
 @models(builtins.list)
@@ -158,7 +159,11 @@ def remove(t, seq, args, kwargs):
         if t.equal(item, args[0]):
             del seq.items[i]
             return
-    raise t.raised(ValueError("list.remove(x): x not in list" if seq.cls is list else "deque.remove(x): x not in deque"))
+    if seq.cls is list:
+        raise t.raised(ValueError("list.remove(x): x not in list"))
+    if not SHOWS_MISSING:
+        raise t.raised(ValueError("deque.remove(x): x not in deque"))
+    raise t.raised(ValueError(f"{t.const(t.call_python(repr, [args[0]]))} is not in deque"))
 
 
 @on_sequence(list.__setitem__, deque.__setitem__)
@@ -213,14 +218,14 @@ def count(t, seq, args, kwargs):
 
 @_reader(list.index, tuple.index, deque.index)
 def index(t, seq, args, kwargs):
-    start, stop, _ = slice(*(t.index(a) for a in args[1:]), *([None] * (3 - len(args[1:])))).indices(len(seq.items)) \
-        if len(args) > 2 else (t.index(args[1]) if len(args) > 1 else 0, len(seq.items), 1)
+    start, stop, _ = slice(*(t.index(a) for a in args[1:]), *[None] * (3 - len(args))).indices(len(seq.items))
     for i in range(start, stop):
         if t.equal(seq.items[i], args[0]):
             return Known(i)
-    what = {"list": "list.index(x): x not in list"}.get(seq.cls.__name__, "tuple.index(x): x not in tuple")
-    if seq.cls is list and isinstance(args[0], Known):
-        what = f"{args[0].obj!r} is not in list"
+    what = f"{seq.cls.__name__}.index(x): x not in {seq.cls.__name__}" if seq.cls in (list, deque) else \
+        "tuple.index(x): x not in tuple"
+    if SHOWS_MISSING and seq.cls in (list, deque):
+        what = f"{t.const(t.call_python(repr, [args[0]]))} is not in {seq.cls.__name__}"
     raise t.raised(ValueError(what))
 
 

@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 from .calls import HANDLERS
-from .containers import base_of, key_of
+from .containers import ELEMENT, base_of, key_of
 from .signals import Break
 from .values import NONE, DictVar, Known, SetVar
 
 
 def _set_of(cls):
     def make(t, args, kwargs):
-        return SetVar({key_of(t, t.real(v)): t.real(v) for v in t.iterate(args[0])} if args else {}, cls)
+        return SetVar({key_of(t, t.real(v), ELEMENT): t.real(v) for v in t.iterate(args[0])} if args else {}, cls)
     HANDLERS[cls] = make
 
 
@@ -39,18 +39,25 @@ def on_set(*names, writes=False):
 
 @on_set("add", writes=True)
 def set_add(t, s, args):
-    s.items.setdefault(key_of(t, args[0]), args[0])
+    s.items.setdefault(key_of(t, args[0], ELEMENT), args[0])
 
 
 @on_set("discard", writes=True)
 def set_discard(t, s, args):
-    s.items.pop(key_of(t, args[0]), None)
+    s.items.pop(key_of(t, args[0], ELEMENT), None)
 
 
 @on_set("remove", writes=True)
 def set_remove(t, s, args):
-    if s.items.pop(key_of(t, args[0]), None) is None:
+    if s.items.pop(key_of(t, args[0], ELEMENT), None) is None:
         t.dict_item(DictVar({}), args[0])
+
+
+@on_set("__init__", writes=True)
+def set_init(t, s, args):
+    s.items.clear()
+    for v in t.iterate(args[0]) if args else ():
+        s.items.setdefault(key_of(t, t.real(v), ELEMENT), t.real(v))
 
 
 @on_set("clear", writes=True)
@@ -62,7 +69,7 @@ def set_clear(t, s, args):
 def set_update(t, s, args):
     for other in args:
         for v in t.iterate(other):
-            s.items.setdefault(key_of(t, t.real(v)), t.real(v))
+            s.items.setdefault(key_of(t, t.real(v), ELEMENT), t.real(v))
 
 
 @on_set("pop", writes=True)
@@ -82,7 +89,7 @@ def set_copy(t, s, args):
 def set_union(t, s, args):
     out = dict(s.items)
     for other in args:
-        out.update({key_of(t, t.real(v)): v for v in t.iterate(other)})
+        out.update({key_of(t, t.real(v), ELEMENT): v for v in t.iterate(other)})
     return SetVar(out, s.cls)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from .attrs import MRO, WRITTEN, class_lookup
 from .calls import describe, models, solid_base
-from .containers import NotConstant, key_of, to_python
+from .containers import NotConstant, plain_key, to_python
 from .operators import class_attribute
 from .signals import Break
 from .values import NONE, NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SuperVar, TensorVar, Var
@@ -209,7 +209,7 @@ def hash_(t, args, kwargs):
     try:
         return t.fold(hash, to_python(t, v))
     except NotConstant:
-        key_of(t, v)
+        plain_key(t, v)
         raise Break("hash() of an object") from None
 
 

@@ -487,6 +487,8 @@ def counted(obj) -> tuple[int, int] | None:
     many = any(n.startswith("*") and n != "*" for n in names)
     named = [n for n in names if n and n != "/" and not n.startswith("*")]
     return sum("=" not in n for n in named), MANY if many else len(named)
+    if any(n.startswith("[") for n in names):       # "value, [start, [stop]]": no signature for all that (3.14's deque.index)
+        return None
 
 
 def check_count(obj, count: int, named: int) -> None:

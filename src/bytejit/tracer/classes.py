@@ -106,9 +106,9 @@ def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[st
             b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases):
         raise Break("a class with a base written in C")
     real = real_class(t, meta, t.const(name), real_bases, items)
-    cell = t.real(items.pop("__classcell__", NONE))
+    cell, names_cell = t.real(items.pop("__classcell__", NONE)), t.real(items.pop("__classdictcell__", NONE))
     contents = {k: _wrapped(t, k, v) for k, v in items.items()}
-    t.made_classes[real] = MadeClass(contents, t.steps, real_bases)
+    t.made_classes[real] = MadeClass(contents, t.steps, real_bases, names_cell if isinstance(names_cell, CellVar) else None)
     t.mutations += 1
     for key, value in contents.items():
         if key not in NAMESPACE(real):
@@ -130,12 +130,13 @@ HEAP_TYPE = 1 << 9
 
 
 class MadeClass:
-    """A class of the trace: its namespace, its bases, and the step at which it was made."""
+    """A class of the trace: its namespace, its bases, and the step at which it was made. `names_cell`: the cell by which
+    what the program wrote in the class's body sees its namespace (annotations of 3.14, type parameters)."""
 
-    __slots__ = ("contents", "step", "bases")
+    __slots__ = ("contents", "step", "bases", "names_cell")
 
-    def __init__(self, contents: dict[str, Var], step: int, bases: tuple[type, ...]):
-        self.contents, self.step, self.bases = contents, step, bases
+    def __init__(self, contents: dict[str, Var], step: int, bases: tuple[type, ...], names_cell: CellVar | None):
+        self.contents, self.step, self.bases, self.names_cell = contents, step, bases, names_cell
 
 
 def real_class(t, meta: type, name: str, bases: tuple[type, ...], items: dict[str, Var]) -> type:

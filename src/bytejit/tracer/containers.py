@@ -8,8 +8,23 @@ import types
 import numpy
 import torch
 
-from .signals import Break
-from .values import ArrayVar, DictVar, FuncVar, InstanceVar, Known, LateVar, MethodVar, SeqVar, SetVar, SliceVar, TensorVar, Var
+from .signals import Break, Raised
+from .values import (
+    ArrayVar,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    LateVar,
+    MethodVar,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    TensorVar,
+    Var,
+    shown_name,
+)
+from .versions import NAMES_THE_KEY
 
 # immutable values whose operations may be carried out at trace time
 NUMPY_SCALARS = frozenset(c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))
@@ -66,8 +81,32 @@ class ByHash:
         return self.t.equal(self.var, self.t.constant(other))
 
 
-def key_of(t, var: Var):
-    """A hashable key for a modelled dict: equal values get equal keys. Raises: Raised(TypeError) for unhashable ones."""
+DICT_KEY, ELEMENT = "a dict key", "a set element"
+
+
+def key_of(t, var: Var, role: str = DICT_KEY):
+    """A hashable key for a modelled dict: equal values get equal keys. `role`: what 3.14 says that it was to be.
+
+    Raises: Raised(TypeError) for unhashable ones.
+    """
+    if not NAMES_THE_KEY:
+        return plain_key(t, var)
+    try:
+        return plain_key(t, var)
+    except Raised as e:
+        if e.exc.cls is not TypeError:
+            raise
+        why = t.const(t.call_python(str, [e.exc]))
+        raise t.raised(TypeError(f"cannot use '{full_name(t.type_of(var))}' as {role} ({why})")) from None
+
+
+def full_name(cls: type) -> str:
+    """A type's name with its module, as the newer messages of CPython have it."""
+    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def plain_key(t, var: Var):
+    """key_of, with the error that `hash` raises."""
     var = t.real(var)
     if isinstance(var, Known):
         try:
@@ -77,22 +116,22 @@ def key_of(t, var: Var):
         return var.obj
     if isinstance(var, SeqVar):
         if var.cls in (tuple, torch.Size) or issubclass(var.cls, tuple):
-            return tuple(key_of(t, v) for v in var.items)
-        raise t.raised(TypeError(f"unhashable type: '{var.cls.__name__}'"))
+            return tuple(plain_key(t, v) for v in var.items)
+        raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
     if isinstance(var, (DictVar, SetVar)):
         if isinstance(var, SetVar) and var.cls is frozenset:
             return frozenset(var.items)
-        raise t.raised(TypeError(f"unhashable type: '{var.cls.__name__}'"))
+        raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
     if isinstance(var, FuncVar) and var.real is not None:
         return var.real
     if isinstance(var, InstanceVar):
         if isinstance(var.base, Known) and not isinstance(getattr(var.cls, "__hash__", None), types.FunctionType):
-            return key_of(t, var.base)
+            return plain_key(t, var.base)
         if var.real is not None and getattr(var.cls, "__hash__", None) is object.__hash__:
             return var.real
         cls_hash = getattr(var.cls, "__hash__", None)
         if cls_hash is None:
-            raise t.raised(TypeError(f"unhashable type: '{var.cls.__name__}'"))
+            raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
         if cls_hash is not object.__hash__ and cls_hash is not BaseException.__hash__:
             if var.real is not None or not isinstance(cls_hash, types.FunctionType):
                 raise Break(f"a key with its own __hash__ ({var.cls.__name__})")

@@ -253,8 +253,8 @@ class Rebuild:
         if v.kwdefaults:
             self.lines.append(f"{name}.__kwdefaults__ = {{" + "".join(
                 f"{k!r}: {self.value(d)}, " for k, d in v.kwdefaults.items()) + "}")
-        if isinstance(v.annotations, DictVar):
-            self.lines.append(f"{name}.__annotations__ = {self.value(v.annotations)}")
+        if isinstance(v.annotations, FuncVar):
+            self.lines.append(f"{name}.__annotate__ = {self.value(v.annotations)}")
         elif isinstance(v.annotations, SeqVar):
             pairs = zip(v.annotations.items[::2], v.annotations.items[1::2])
             items = "".join(f"{self.value(k)}: {self.value(a)}, " for k, a in pairs)

@@ -36,6 +36,12 @@ def make_class(rebuild, cls: type) -> str:
     made = rebuild.t.made_classes[cls]
     contents, bases = made.contents, "".join(rebuild.bind(b) + ", " for b in made.bases)
     first = "".join(f"{k!r}: {rebuild.value(contents[k])}, " for k in AT_CREATION if k in contents)
+    if made.names_cell is not None:             # `type` puts the class's namespace into it
+        cell = rebuild.names.get(id(made.names_cell))
+        if cell is None:
+            cell = rebuild.new_name(made.names_cell)
+            rebuild.lines.append(f"{cell} = {rebuild.bind(types.CellType)}()")
+        first += f"'__classdictcell__': {cell}, "
     name = rebuild.classes[cls] = f"n{rebuild.count}"
     rebuild.count += 1
     rebuild.lines.append(f"{name} = {rebuild.bind(type)}({cls.__name__!r}, ({bases}), {{{first}}})")

@@ -1,7 +1,7 @@
 """Handlers: building and unpacking containers and strings, comprehension appends, formatting, pattern matching."""
 from __future__ import annotations
 
-from .containers import key_of
+from .containers import ELEMENT, key_of
 from .exceptions import exception_var
 from .signals import Break, Raised
 from .table import handles
@@ -20,7 +20,7 @@ def build_list(t, f, ins):
 
 @handles("BUILD_SET")
 def build_set(t, f, ins):
-    f.push(SetVar({key_of(t, v): v for v in map(t.real, f.popn(ins.arg))}))
+    f.push(SetVar({key_of(t, v, ELEMENT): v for v in map(t.real, f.popn(ins.arg))}))
 
 
 @handles("BUILD_MAP")
@@ -75,7 +75,7 @@ def set_update(t, f, ins):
     values = t.iterate(t.pop(f))
     target = target_of(t, f, ins)
     for v in values:
-        target.items.setdefault(key_of(t, t.real(v)), v)
+        target.items.setdefault(key_of(t, t.real(v), ELEMENT), v)
 
 
 @handles("DICT_UPDATE")
@@ -112,7 +112,7 @@ def list_append(t, f, ins):
 @handles("SET_ADD")
 def set_add(t, f, ins):
     value = t.pop(f)
-    target_of(t, f, ins).items.setdefault(key_of(t, value), value)
+    target_of(t, f, ins).items.setdefault(key_of(t, value, ELEMENT), value)
 
 
 @handles("MAP_ADD")

@@ -245,7 +245,7 @@ def callee_slot(t: Tracer, ins, stack: list[Var]) -> int | None:
         n = 2 if sys.version_info >= (3, 14) or ins.arg & 1 else 1
     else:
         return None
-    for slot in (len(stack) - n - 1, len(stack) - n - 2):
+    for slot in (len(stack) - n - 2, len(stack) - n - 1):      # the lower one, or NULL and the function
         if slot >= 0 and stack[slot] is not NULL:
             return slot
     return None

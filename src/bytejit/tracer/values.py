@@ -4,10 +4,19 @@ A value read from outside the region stays `Lazy` until something looks at it; o
 """
 from __future__ import annotations
 
+import collections
 from types import MappingProxyType
 from typing import Any
 
 from ..source import InstanceDict, PastDict
+
+# subclasses of these make instances of themselves by copy() and operators, and messages name these with their module
+OF_OWN_KIND = (collections.OrderedDict, collections.defaultdict, collections.deque)
+
+
+def shown_name(cls: type) -> str:
+    """A type's name as CPython's messages have it."""
+    return f"collections.{cls.__name__}" if cls in OF_OWN_KIND else cls.__name__
 
 
 class Var:

@@ -15,3 +15,11 @@ COMPARE_BOOL_BIT = 16 if PY >= (3, 13) else 0
 FOR_ITER_KEEPS = PY >= (3, 12)
 # 3.12: END_FOR pops two; 3.13+: one
 END_FOR_POPS = 2 if PY == (3, 12) else 1
+# 3.14+: a code object says whether its first constant is a docstring; before, the first constant is one or None
+DOCSTRING_FLAG = 0x4000000 if PY >= (3, 14) else 0
+# 3.14+: a function's annotations are made by a function, its __annotate__
+ANNOTATES = PY >= (3, 14)
+# 3.14+: what cannot be hashed is named with what it was to be: "cannot use 'list' as a dict key (unhashable type: 'list')"
+NAMES_THE_KEY = PY >= (3, 14)
+# 3.14+: list.index, deque.index and deque.remove no longer show the value that they did not find
+SHOWS_MISSING = PY < (3, 14)

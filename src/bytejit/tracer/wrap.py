@@ -84,6 +84,8 @@ class Wrapping:
             return self.number(obj)
         if type(obj) is torch.Size:
             return SeqVar([self.number(n) for n in obj], torch.Size)
+        if type(obj) is slice:              # 3.14 has constant slices among a code's constants
+            return self.slice([self.constant(part) for part in (obj.start, obj.stop, obj.step)])
         if isinstance(obj, tuple) and is_constant(obj):
             return SeqVar([self.constant(o) for o in obj], type(obj))
         if type(obj) is tuple:
