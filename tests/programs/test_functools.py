@@ -9,7 +9,7 @@ from .harness import F, Turn, case, program
 @program(F(4), Turn(1, 1, 2), graphs=1)
 def test_cached_functions():
     """`lru_cache` functions from outside without effects: answers, identity and counts of hits"""
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def fib(n):
         return n if n < 2 else fib(n - 1) + fib(n - 2)
 
@@ -88,7 +88,7 @@ def test_cached_method():
     class Counted:
         n = 0
 
-        @functools.lru_cache
+        @functools.lru_cache       # noqa: B019
         def twice(self, k):
             Counted.n += 1
             return k * 2
@@ -116,7 +116,7 @@ def test_cache_made_inside(x):
     """`lru_cache` and `cache` made inside: recursion, counts, what is dropped, cleared"""
     calls = []
 
-    @functools.lru_cache(maxsize=None)
+    @functools.cache
     def fib(n):
         calls.append(n)
         return n if n < 2 else fib(n - 1) + fib(n - 2)

@@ -235,6 +235,8 @@ class Attributes:
                 return value
             if name == "__dict__" and v.ns is not None:
                 return v.ns
+            if name == "default_factory" and isinstance(v.base, DictVar) and v.base.factory is not None:
+                return v.base.factory
             if issubclass(v.cls, BaseException):
                 return self.exception_attribute(v, name)
             if v.real is None and isinstance(found, types.MemberDescriptorType):
@@ -506,8 +508,6 @@ class Attributes:
             return SeqVar([], tuple)
         raise self.raised(AttributeError(f"'function' object has no attribute '{name}'"))
 
-    def method_getattr(self, v: MethodVar, name: str) -> Var:
-        if name == "__self__":
     def annotations_of(self, v: FuncVar) -> Var:
         """The dict of annotations of a function made in the trace: of its pairs, or (3.14) what its __annotate__ makes."""
         if isinstance(v.annotations, SeqVar):
@@ -517,6 +517,8 @@ class Attributes:
             return self.real(self.call(v.annotations, [Known(1)], {}))      # annotationlib.Format.VALUE
         return DictVar({})
 
+    def method_getattr(self, v: MethodVar, name: str) -> Var:
+        if name == "__self__":
             return v.self
         if name == "__func__":
             return v.func
@@ -574,11 +576,11 @@ class Attributes:
             v.kwdefaults = {k: e for k, (_, e) in value.items.items()} if isinstance(value, DictVar) else {}
         elif name in ("__code__", "__closure__", "__dict__"):
             raise Break(f"setting a function's {name}")
-        else:
-            v.attrs[name] = value
         elif name == "__annotate__" and ANNOTATES:
             v.annotations = value if isinstance(value, FuncVar) else None
             v.attrs.pop("__annotations__", None)
+        else:
+            v.attrs[name] = value
         self.mutations += 1
 
     def generic_setattr(self, v: InstanceVar, name: str, value: Var) -> None:
@@ -637,14 +639,14 @@ class Attributes:
 
 
 
-@functools.cache
-def is_library(module: str) -> bool:
 def docstring(code: types.CodeType) -> str | None:
     """The docstring of a function's code."""
     first = code.co_consts[0] if code.co_consts else None
     return first if isinstance(first, str) and (not DOCSTRING_FLAG or code.co_flags & DOCSTRING_FLAG) else None
 
 
+@functools.cache
+def is_library(module: str) -> bool:
     """Whether a module belongs to Python or to an installed package, whose classes nobody changes after the first call."""
     if module.partition(".")[0] in sys.stdlib_module_names:
         return module != "__main__"
@@ -655,8 +657,8 @@ def docstring(code: types.CodeType) -> str | None:
 @functools.cache
 def _structseq_fields(cls: type) -> tuple[str, ...]:
     """Field names of a C struct sequence, in order (torch.return_types.*)."""
-    members = [(getattr(cls, n), n) for n in dir(cls) if isinstance(getattr(cls, n), types.MemberDescriptorType)]
-    probe = cls(range(cls.n_sequence_fields))
     if not cls.n_unnamed_fields:
         return cls.__match_args__
+    members = [(getattr(cls, n), n) for n in dir(cls) if isinstance(getattr(cls, n), types.MemberDescriptorType)]
+    probe = cls(range(cls.n_sequence_fields))
     return tuple(n for _, n in sorted((getattr(probe, n), n) for _, n in members))

@@ -9,9 +9,10 @@ import types
 import torch
 
 from .calls import HANDLERS, models
-from .containers import NotConstant, to_python
+from .containers import NotConstant, base_of, to_python
 from .operators import COMPARISONS, FUNCTIONS, IN_PLACE, UNARY, class_attribute
-from .signals import Break
+from .plain_parts import Said
+from .signals import Break, Raised
 from .values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 
 
@@ -164,11 +165,23 @@ def join(t, args, kwargs):
 
 @models(str.format)
 def str_format(t, args, kwargs):
+    text = t.const(base_of(args[0]))
+    values = [_formatted(t, v) for v in (*args[1:], *kwargs.values())]
+    named = dict(zip(kwargs, values[len(args) - 1:]))
     try:
-        return t.fold(lambda: t.const(args[0]).format(*(to_python(t, a, classes=True) for a in args[1:]),
-                                                      **{k: to_python(t, v, classes=True) for k, v in kwargs.items()}))
+        return t.fold(lambda: text.format(*values[:len(args) - 1], **named))
+    except Raised as e:
+        if any(isinstance(v, Said) for v in values) and issubclass(e.exc.cls, (AttributeError, TypeError)):
+            raise Break("str.format of a part of an object") from None
+        raise
+
+
+def _formatted(t, v):
+    """A constant, or what stands for a value in a format."""
+    try:
+        return to_python(t, v, classes=True)
     except NotConstant:
-        raise Break("str.format of an object or a tensor") from None
+        return Said.of(t, v)
 
 
 @models(builtins.slice)

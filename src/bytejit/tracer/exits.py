@@ -521,7 +521,8 @@ def sets_plainly(cls: type, names: tuple) -> bool:
 
 
 MAKERS = {ArrayVar: Rebuild.array, LateVar: Rebuild.late,
-          SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, ProxyVar: Rebuild.proxy, SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
+          SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, ProxyVar: Rebuild.proxy,
+          SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
           CellVar: Rebuild.cell, FuncVar: Rebuild.function, MethodVar: Rebuild.method, SuperVar: Rebuild.super,
           InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator,
           PropertyVar: Rebuild.descriptor, TracebackVar: Rebuild.traceback}

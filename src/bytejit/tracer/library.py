@@ -20,7 +20,7 @@ import weakref
 
 import torch
 
-from ..source import Attr, Called
+from ..source import Called
 from . import parameters
 from .calls import CALLED, HANDLERS, describe, models
 from .containers import NotConstant, is_constant, to_python
@@ -262,7 +262,7 @@ def _copied_instance(t, v: InstanceVar, part, hook: str, args: list[Var], seen: 
     if seen is not None:
         seen[id(v)] = made, v
     if v.base is not None:
-        made.base = part(v.base)
+        made.base = part(v.base) if seen is not None else _copied(t, v.base, part, hook, [])
     made.new_args = v.new_args
     if v.ns is not None:
         t.complete(v.ns)

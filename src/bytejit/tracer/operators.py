@@ -1,6 +1,7 @@
 """Operators over modelled values: arithmetic, comparison, truth, subscripts, length."""
 from __future__ import annotations
 
+import collections
 import operator
 import types
 
@@ -8,8 +9,9 @@ import numpy
 import torch
 
 from .attrs import MISSING, class_lookup
-from .containers import NotConstant, is_constant, key_of, to_python
-from .signals import Break
+from .containers import ELEMENT, NotConstant, is_constant, key_of, to_python
+from .plain_parts import Said, plain, plain_binary, plain_equal
+from .signals import SIGNALS, Break, Raised
 from .values import (
     NONE,
     ArrayVar,
@@ -25,6 +27,7 @@ from .values import (
     SymVar,
     TensorVar,
     Var,
+    shown_name,
 )
 
 FUNCTIONS = {
@@ -51,6 +54,8 @@ class Operators:
         """Run a pure function on constants now. Raises: Raised with its exception."""
         try:
             result = function(*args)
+        except SIGNALS:             # a value that the function asked for cannot be told
+            raise
         except Exception as e:
             raise self.raised(e) from None
         return self.array(result) if isinstance(result, numpy.ndarray) else self.constant(result)
@@ -90,7 +95,10 @@ class Operators:
                 if in_place and not issubclass(a.cls, tuple):
                     self.touch(a)
                     a.items.extend(b.items)
+                    self.shorten(a)
                     return a
+                if a.cls is collections.deque:
+                    return self.shorten(SeqVar([*a.items, *b.items], a.cls, maxlen=a.maxlen))
                 return SeqVar([*a.items, *b.items], a.cls if a.cls in (list, tuple, torch.Size) else tuple)
         if a_seq and in_place and name == "add" and a.cls is list:
             items = self.iterate(b)
@@ -101,11 +109,11 @@ class Operators:
             if isinstance(seq, SeqVar) and isinstance(n, Known) and type(n.obj) in (int, bool) and name == "mul":
                 if n.obj * len(seq.items) > LONGEST:
                     raise Break(f"a sequence of {n.obj * len(seq.items)} items made by repetition")
-                if in_place and seq is a and seq.cls is list:
+                if in_place and seq is a and seq.cls in (list, collections.deque):
                     self.touch(a)
                     a.items[:] = a.items * n.obj
-                    return a
-                return SeqVar(seq.items * n.obj, seq.cls)
+                    return self.shorten(a)
+                return self.shorten(SeqVar(seq.items * n.obj, seq.cls, maxlen=seq.maxlen))
         if isinstance(a, Known) and type(a.obj) in (str, bytes) and name == "mod":
             return self.format_percent(a, b)
         if name in SET_OPERATIONS and isinstance(a, (SetVar, DictView)) and isinstance(b, (SetVar, DictView)):
@@ -116,18 +124,41 @@ class Operators:
                 return a
             return SetVar(result.items, a.cls if isinstance(a, SetVar) else set)
         if name == "or" and isinstance(a, DictVar) and isinstance(b, DictVar):
-            target = a if in_place else self.call_python(type(a.cls()).copy if a.cls is not dict else dict.copy, [a])
+            if not in_place and b.cls is not a.cls and issubclass(b.cls, a.cls):       # its __ror__ comes first
+                self.complete(a)
+                target = DictVar(dict(a.items), b.cls, factory=b.factory)
+                self.call_python(dict.update, [target, b])
+                return target
+            copied = a.cls.copy if a.cls in (collections.OrderedDict, collections.defaultdict) else dict.copy
+            target = a if in_place else self.call_python(copied, [a])
             self.call_python(dict.update, [target, b])
             return target
         return None
+
+    def shorten(self, seq: SeqVar) -> SeqVar:
+        """A deque keeps its last `maxlen` items."""
+        if seq.maxlen is not None:
+            del seq.items[:max(0, len(seq.items) - seq.maxlen)]
+        return seq
 
     def format_percent(self, a: Known, b: Var) -> Var:
         try:
             return self.fold(operator.mod, a.obj, to_python(self, b))
         except NotConstant:
             parts = b.items if isinstance(b, SeqVar) and issubclass(b.cls, tuple) else [b]
-            texts = [to_python(self, p) if self._is_plain(p) else self.const(self.call_python(str, [p])) for p in parts]
-            return self.fold(operator.mod, a.obj, tuple(texts))
+            values = [plain(self.real(p)) for p in parts]
+            if all(map(self._is_plain, values)) and not any(self._has_text(self.real(p)) for p in parts):
+                return self.fold(operator.mod, a.obj, tuple(to_python(self, v) for v in values))
+            texts = [to_python(self, p) if self._is_plain(p) else Said.of(self, self.real(p)) for p in parts]
+            try:
+                return self.constant(a.obj % tuple(texts))
+            except (TypeError, ValueError):         # %d and the like of objects
+                raise Break("formatting an object with % as a number") from None
+
+    def _has_text(self, v: Var) -> bool:
+        """Whether the program says how an instance is shown."""
+        return isinstance(v, InstanceVar) and any(
+            isinstance(class_attribute(v.cls, name), types.FunctionType) for name in ("__str__", "__repr__"))
 
     def _is_plain(self, v: Var) -> bool:
         try:
@@ -138,6 +169,9 @@ class Operators:
 
     def _binary_special(self, name: str, a: Var, b: Var, in_place: bool) -> Var:
         """__iop__, __op__, __rop__, in Python's order."""
+        found = plain_binary(self, name, a, b, in_place)
+        if found is not None:
+            return found
         a_cls, b_cls = self.type_of(a), self.type_of(b)
         attempts = [(a, f"__{name}__", b), (b, f"__r{name}__", a)]
         if b_cls is not a_cls and issubclass(b_cls, a_cls) and hasattr(b_cls, f"__r{name}__"):
@@ -151,6 +185,9 @@ class Operators:
                 result = self.try_special(v, method, [other])
                 if result is not None:
                     return result
+        found = plain_binary(self, name, a, b, in_place, tried=True)
+        if found is not None:
+            return found
         try:
             left, right = to_python(self, a, classes=True), to_python(self, b, classes=True)
         except NotConstant:
@@ -160,7 +197,7 @@ class Operators:
             if name == "pow" and in_place:
                 symbol = "**="
             raise self.raised(TypeError(f"unsupported operand type(s) for {symbol}: "
-                                        f"'{a_cls.__name__}' and '{b_cls.__name__}'")) from None
+                                        f"'{shown_name(a_cls)}' and '{shown_name(b_cls)}'")) from None
         return self.fold((IN_PLACE if in_place else FUNCTIONS)[name], left, right)
 
     def try_special(self, v: Var, method: str, args: list[Var]) -> Var | None:
@@ -239,9 +276,12 @@ class Operators:
             return self._compare_sequences(name, a.items, b.items)
         if isinstance(a, DictVar) and isinstance(b, DictVar) and name in ("eq", "ne"):
             self.complete(a), self.complete(b)
-            equal = len(a.items) == len(b.items) and all(
+            ordered = all(issubclass(v.cls, collections.OrderedDict) for v in (a, b))
+            equal = len(a.items) == len(b.items) and (not ordered or list(a.items) == list(b.items)) and all(
                 k in b.items and self.equal(v, b.items[k][1]) for k, (_, v) in a.items.items())
             return self.constant(equal == (name == "eq"))
+        a, b = (SetVar({k: self.constant(k) for k in v.obj}, frozenset) if isinstance(v, Known) and type(v.obj) is frozenset
+                else v for v in (a, b))
         if isinstance(a, (SetVar, DictView)) and isinstance(b, (SetVar, DictView)):
             left, right = frozenset(self.as_set(a).items), frozenset(self.as_set(b).items)
             return self.constant(COMPARISONS[name](left, right))
@@ -272,7 +312,12 @@ class Operators:
         for v, method, other in attempts:
             if isinstance(v, InstanceVar):
                 if v.base is not None and class_attribute(v.cls, method) is class_attribute(_base_class(v), method):
-                    return self.compare(name, v.base if v is a else a, self._plain_base(other) if v is a else v.base)
+                    try:
+                        return self.compare(name, v.base if v is a else a, self._plain_base(other) if v is a else v.base)
+                    except Raised as e:
+                        if name in ("eq", "ne") or not issubclass(e.exc.cls, TypeError):
+                            raise
+                        continue        # the message names the classes
                 if class_attribute(v.cls, method) in (object.__eq__, object.__ne__, object.__lt__, object.__le__,
                                                       object.__gt__, object.__ge__):
                     if name == "ne" and class_attribute(v.cls, "__eq__") is not object.__eq__:
@@ -284,13 +329,17 @@ class Operators:
                 if result is not None:
                     return result
         if name in ("eq", "ne"):
+            found = plain_equal(self, name, a, b)
+            if found is not None:
+                return found
             for v in (a, b):
                 if isinstance(v, Known) and not isinstance(v.obj, (type, types.ModuleType)) and not is_constant(v.obj):
                     if type(v.obj).__eq__ is not object.__eq__ and not callable(v.obj):
                         raise Break(f"comparing a {type(v.obj).__name__}")
             return self.constant(self.is_same(a, b) == (name == "eq"))
         symbol = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}[name]
-        raise self.raised(TypeError(f"'{symbol}' not supported between instances of '{a_cls.__name__}' and '{b_cls.__name__}'"))
+        raise self.raised(TypeError(f"'{symbol}' not supported between instances of '{shown_name(a_cls)}' and "
+                                    f"'{shown_name(b_cls)}'"))
 
     def _plain_base(self, v: Var) -> Var:
         return v.base if isinstance(v, InstanceVar) and v.base is not None else v
@@ -303,8 +352,8 @@ class Operators:
         if isinstance(a, Known) and isinstance(b, Known):
             return a.obj is b.obj or (is_constant(a.obj) and type(a.obj) is type(b.obj) and a.obj == b.obj
                                       and isinstance(a.obj, (int, str)))
-        if isinstance(a, MethodVar) or isinstance(b, MethodVar):
-            return a is b
+        if isinstance(a, TensorVar) and isinstance(b, TensorVar) and a is not b:
+            self.rely_on_copies(a, b)       # x.contiguous() is x, where it copies nothing
         return a is b
 
     def truth(self, v: Var) -> bool:
@@ -465,6 +514,7 @@ class Operators:
         elif isinstance(container, ArrayVar):
             self.array_call(operator.setitem, [container, key, value])
         elif isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
+            self._no_slices(container, key)
             self.touch(container)
             try:
                 if isinstance(key, SliceVar):
@@ -485,9 +535,14 @@ class Operators:
         else:
             raise self.raised(TypeError(f"'{self.type_of(container).__name__}' object does not support item assignment"))
 
+    def _no_slices(self, seq: SeqVar, key: Var) -> None:
+        if isinstance(key, SliceVar) and seq.cls is collections.deque:
+            raise self.raised(TypeError("sequence index must be integer, not 'slice'"))
+
     def delitem(self, container: Var, key: Var) -> None:
         container, key = self.real(container), self.real(key)
         if isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
+            self._no_slices(container, key)
             self.touch(container)
             try:
                 del container.items[self.real_slice(key) if isinstance(key, SliceVar) else self.index(key)]
@@ -513,7 +568,7 @@ class Operators:
         if isinstance(container, DictVar):
             return self.lookup(container, key_of(self, item)) is not None
         if isinstance(container, SetVar):
-            return key_of(self, item) in container.items
+            return key_of(self, item, ELEMENT) in container.items
         if isinstance(container, DictView) and container.kind == "keys":
             return self.contains(container.owner, item)
         if isinstance(container, ArrayVar):
@@ -587,7 +642,7 @@ class Operators:
     def as_set(self, v: Var) -> SetVar:
         if isinstance(v, SetVar):
             return v
-        return SetVar({key_of(self, self.real(e)): e for e in self.iterate(v)})
+        return SetVar({key_of(self, self.real(e), ELEMENT): e for e in self.iterate(v)})
 
 
 def class_attribute(cls: type, name: str):

@@ -37,3 +37,6 @@ class Specialise(Exception):
 
 class TooLong(Exception):
     """Tracing took longer than the user allows."""
+
+
+SIGNALS = (Break, Raised, Restart, Specialise, TooLong)
