@@ -146,8 +146,9 @@ class Compiled:
         """Loops, groups, plan, kernels, a callable."""
         from .codegen.loops_text import text
         from .codegen.lower import lower
-        from .codegen.relay import after_the_first, relaid
+        from .codegen.relay import after_the_first, foreseen, relaid
         began = time.perf_counter()
+        aten = foreseen(aten)
         loops = lower(aten)
         plan = self.plan(loops, target)
         lowered = time.perf_counter() - began

@@ -17,11 +17,13 @@ from bytejit.codegen.emit_check import KEPT, Fits
 from bytejit.codegen.fuse import fuse
 from bytejit.codegen.lower import lower
 from bytejit.codegen.normalise import normalise
+from bytejit.codegen.relay import foreseen
 from bytejit.codegen.rewrite import channels_last_stride, contiguous
 from bytejit.codegen.schedule import schedule
 from bytejit.compiled import compile_plan, cpu_target
 from bytejit.compiling import Compiled
 from bytejit.errors import Bug
+from bytejit.fake import fake_of_spec
 from bytejit.kernels.build import BuildFailed
 from bytejit.kernels.build_triton import triton_version
 from bytejit.options import config
@@ -164,3 +166,36 @@ def test_where_it_cannot_be_built_the_copies_stay(monkeypatch: pytest.MonkeyPatc
             torch.testing.assert_close(compiled(*args), attend(*args))
     assert len(lowered) == 2
     assert registry.counters["fallbacks"]["a graph keeps its copies: a kernel cannot be built"] == 1
+
+
+# ---- what is known before: an attention on a GPU that is handed another mask ------------------------------------------------
+def masked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """As torch on a GPU: heads aside from its fused kernels, which take masks whose last dimension is side by side."""
+    b, h, n, d = q.shape
+    fused = mask is None or mask.stride(-1) == 1
+    return q.new_empty(b, n, h, d).transpose(1, 2) if fused else q.new_empty(b, h, n, d)
+
+
+def foreseen_graph(monkeypatch: pytest.MonkeyPatch, shown: bool, wide: bool) -> torch.fx.Graph:
+    """The graph of an attention under a mask of bools (wide: expanded along its last dimension) on a pretended GPU."""
+    monkeypatch.setitem(normalise_module.WHOLE, masked_attention, torch.ops.aten.scaled_dot_product_attention.default)
+    gpu = torch.device("cuda", 0)
+    graph = torch.fx.Graph()
+    q, mask = graph.placeholder("q"), graph.placeholder("mask")
+    made = graph.call_function(masked_attention, (q, q, q, mask))
+    joined = graph.call_method("reshape", (graph.call_method("transpose", (made, 1, 2)), 2, 9, 32))
+    graph.output((graph.call_function(torch.sin, (joined,)), *([made] if shown else [])))
+    fakes = [fake_of_spec(Spec((2, 4, 9, 8), (288, 8, 32, 1), torch.float32, gpu)),
+             fake_of_spec(Spec((2, 1, 9, 9), (9, 9, 1, 0) if wide else (81, 81, 9, 1), torch.bool, gpu))]
+    return foreseen(normalise(torch.fx.GraphModule({}, graph), fakes)).graph
+
+
+@pytest.mark.parametrize("shown, wide, clones, stride", [
+    (False, True, 0, (288, 8, 32, 1)), (True, True, 1, (288, 72, 8, 1)), (False, False, 0, (288, 8, 32, 1))])
+def test_the_mask_that_is_handed_over_decides(monkeypatch: pytest.MonkeyPatch, shown: bool, wide: bool, clones: int,
+                                              stride: tuple) -> None:
+    graph = foreseen_graph(monkeypatch, shown, wide)
+    targets = [str(n.target) for n in graph.nodes]
+    assert targets.count("aten.clone.default") == clones
+    found, = (n for n in graph.nodes if "attention" in str(n.target))
+    assert found.meta["spec"].stride == stride

@@ -19,6 +19,8 @@ from bytejit.codegen.mutate import CannotNormalise, same_stride
 from bytejit.codegen.recorder import SEEDED, Bound, Recorder, Root, is_view
 from bytejit.codegen.sizes import Real, Sizes, same, same_spec
 from bytejit.fake import Fake, FakeMode, fake_of_spec, make, spec_of
+from bytejit.fake_rows import Meta, Store
+from bytejit.spec import Spec, contiguous_stride
 from bytejit.symbols import manner_of
 
 __all__ = ["CannotNormalise", "normalise"]
@@ -154,13 +156,16 @@ class _Run:
             dtype = torch.get_autocast_dtype(device)
             given = tuple(_cast(x, dtype) for x in given)
             named = {k: _cast(v, dtype) for k, v in named.items()}
-        with torch.utils._python_dispatch._disable_current_modes(), FakeMode():
-            plain = [fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x for x in given]
-            with torch.autocast(device, enabled=False):
-                out = function(
-                    *plain, **{k: fake_of_spec(spec_of(v)) if isinstance(v, Fake) else v for k, v in named.items()}
-                )
-        return rec.new(op, given, named, fake_of_spec(spec_of(out)))
+        answered = _answer(function, given, named, device)
+        made = rec.new(op, given, named, fake_of_spec(answered))
+        mask = given[3] if len(given) > 3 else named.get("attn_mask")
+        numbers = _as_numbers(mask, given[0])
+        if device != "cpu" and op is aten.scaled_dot_product_attention.default and numbers is not mask:
+            rest = {k: v for k, v in named.items() if k != "attn_mask"}
+            later = _answer(function, (*given[:3], numbers, *given[4:]), rest, device)
+            if later.stride != answered.stride and all(type(n) is int for n in (*later.shape, *later.stride)):
+                made.bound.root.node.meta["answers"] = later.stride
+        return made
 
 
 class _Wholes(TorchFunctionMode):
@@ -175,6 +180,21 @@ class _Wholes(TorchFunctionMode):
         if whole is not None:
             return self.run.whole(func, whole, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+
+def _answer(function, given: tuple, named: dict, device: str) -> Spec:
+    """What a torch function answers to tensors like these fakes, without autocast."""
+    def plain(x: object) -> object:
+        return fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x
+    with torch.utils._python_dispatch._disable_current_modes(), FakeMode(), torch.autocast(device, enabled=False):
+        return spec_of(function(*map(plain, given), **{k: plain(v) for k, v in named.items()}))
+
+
+def _as_numbers(x: object, query: Fake) -> object:
+    """A mask of attention as `lower` hands it over on a GPU: numbers side by side."""
+    if not isinstance(x, Fake) or x.m.dtype is not torch.bool and x.m.stride[-1:] == (1,):
+        return x
+    return make(Meta(x.m.shape, contiguous_stride(x.m.shape), 0, query.m.dtype, x.m.device, Store(0)))
 
 
 def _keyword_only(op, name: str) -> bool:

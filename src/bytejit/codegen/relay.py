@@ -10,10 +10,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from torch import fx
+
 from .. import registry
 from ..spec import Spec
 from .emit_check import Fits
 from .loops import ExternCall, Plan
+from .rewrite import aten as aten_ops
 from .rewrite import copy_graph, is_static, spec_of
 
 
@@ -25,21 +28,59 @@ def relaid(aten: Any, plan: Plan, answered: dict[str, tuple]) -> Any | None:
     for step in sorted(every, key=lambda e: int(re.sub(r"\D", "", e.name) or 0)):         # in the graph's order
         calls.setdefault(step.target, []).append(step.name)
     graph = copy_graph(aten.graph)
+    found: dict[Any, tuple] = {}
     nodes: dict[str, list[Any]] = {}
     for node in graph.nodes:
         if node.op == "call_function":
             nodes.setdefault(str(node.target), []).append(node)
-    changed = False
     for target, names in calls.items():
         if len(names) != len(nodes.get(target, ())):          # some of them are no calls: which, is not known here
             continue
-        for name, node in zip(names, nodes[target]):
-            spec = spec_of(node)
-            if name not in answered or not is_static(spec) or any(u.op == "output" for u in node.users):
-                continue
-            node.meta["spec"] = Spec(spec.shape, answered[name], spec.dtype, spec.device)
+        found.update({node: answered[name] for name, node in zip(names, nodes[target]) if name in answered})
+    return dataclasses.replace(aten, graph=graph) if restride(graph, found) else None
+
+
+def foreseen(aten: Any) -> Any:
+    """`aten` with the strides that its libraries will answer where that is known to differ from eager's (meta "answers"): an
+    attention on a GPU is handed another mask than the program's, and with it another of torch's kernels serves it."""
+    known = {node.name: node.meta["answers"] for node in aten.graph.nodes if "answers" in node.meta}
+    if not known:
+        return aten
+    graph = copy_graph(aten.graph)
+    restride(graph, {node: known[node.name] for node in graph.nodes if node.name in known})
+    return dataclasses.replace(aten, graph=graph)
+
+
+def restride(graph: fx.Graph, strides: dict[fx.Node, tuple]) -> bool:
+    """Let nodes answer other strides, and copies behind them that would only lay out alike be none. Whether anything changed."""
+    changed = False
+    for node, stride in strides.items():
+        if is_static(spec_of(node)) and not _shown(node):
             changed = True
-    return dataclasses.replace(aten, graph=graph) if changed else None
+            _with_stride(node, stride)
+    return changed
+
+
+def _with_stride(node: fx.Node, stride: tuple) -> None:
+    spec = spec_of(node)
+    node.meta["spec"] = Spec(spec.shape, tuple(stride), spec.dtype, spec.device)
+    for user in list(node.users):
+        if user.target in (aten_ops.transpose.int, aten_ops.permute.default) and not _shown(user):
+            order = list(range(len(stride)))
+            if user.target is aten_ops.permute.default:
+                order = [d % len(order) for d in user.args[1]]
+            else:
+                a, b = (d % len(order) for d in user.args[1:3])
+                order[a], order[b] = order[b], order[a]
+            _with_stride(user, tuple(stride[d] for d in order))
+        elif user.target is aten_ops.clone.default and not _shown(user) and spec_of(user) == node.meta["spec"]:
+            user.replace_all_uses_with(node, propagate_meta=False)
+            user.graph.erase_node(user)
+
+
+def _shown(node: fx.Node) -> bool:
+    """Whether the user sees a value's own strides."""
+    return any(user.op == "output" for user in node.users)
 
 
 def after_the_first(call: Callable, fits: Fits, again: Callable[[dict[str, tuple]], Callable | None]) -> Callable:
