@@ -11,8 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "language.md"
-ORDER = ("control", "exceptions", "with", "iteration", "outside_generators", "classes", "subclasses", "functools", "containers", "values", "numpy", "tensors", "subclasses", "modules",
-         "autograd", "watched", "calls", "user_programs", "mixed_programs", "flags", "guards_programs")
+ORDER = ("control", "exceptions", "with", "iteration", "outside_generators", "classes", "subclasses", "functools",
+         "containers", "values", "numpy", "tensors", "subclasses", "modules", "autograd", "watched", "calls",
+         "user_programs", "mixed_programs", "flags", "guards_programs")
 HEAD = """# The Python that bytejit takes
 
 Written by `python docs/make_language.py` from the tests in tests/programs and their results on Python {version}, torch
