@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .fake_rows import Meta, NeedsMeta, channels_last_stride, is_contiguous, new, row, wrap_dim
+from .fake_rows import Meta, NeedsMeta, channels_last_stride, is_contiguous, looks_contiguous, new, numel, row, wrap_dim
 from .fake_views import like_stride, needs_meta
 
 _BOOL = torch.bool
@@ -340,3 +340,44 @@ def _gather(x, dim, index, *, sparse_grad=False) -> Meta:
     if m.dtype not in (torch.int64, torch.int32) or len(m.shape) != len(x.m.shape):
         raise NeedsMeta
     return new(m.shape, None, x.m.dtype, x.m.device)
+
+
+@row("put_")
+def _put(x, index, source, accumulate=False) -> Meta:
+    if x.m.dtype != source.m.dtype or index.m.dtype != torch.int64 or numel(index.m.shape) != numel(source.m.shape):
+        raise NeedsMeta
+    return x.m
+
+
+def _fft_strides(x, dims, shape: tuple) -> tuple | None:
+    """Contiguous where only the last dimension is transformed; else as torch's own kernel has it."""
+    if len(dims) != 1 or dims[0] % len(shape) != len(shape) - 1 or x.m.device.type != "cpu" or not looks_contiguous(x.m):
+        raise NeedsMeta
+    return None
+
+
+@row("_fft_c2c")
+def _fft_c2c(x, dims, normalization, forward) -> Meta:
+    return new(x.m.shape, _fft_strides(x, dims, x.m.shape), x.m.dtype, x.m.device)
+
+
+@row("_fft_r2c")
+def _fft_r2c(x, dims, normalization, onesided) -> Meta:
+    m = x.m
+    shape = (*m.shape[:-1], m.shape[-1] // 2 + 1) if onesided else m.shape
+    return new(shape, _fft_strides(x, dims, shape), _COMPLEX[m.dtype] if m.dtype in _COMPLEX else _refused(), m.device)
+
+
+@row("_fft_c2r")
+def _fft_c2r(x, dims, normalization, last_dim_size) -> Meta:
+    m = x.m
+    shape = (*m.shape[:-1], last_dim_size)
+    return new(shape, _fft_strides(x, dims, shape), _REAL[m.dtype] if m.dtype in _REAL else _refused(), m.device)
+
+
+_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+_REAL = {c: r for r, c in _COMPLEX.items()}
+
+
+def _refused():
+    raise NeedsMeta

@@ -492,3 +492,37 @@ def _index_select(x, dim, index) -> Meta:
         raise NeedsMeta
     dim = wrap_dim(dim, len(m.shape))
     return new((*m.shape[:dim], index.m.shape[0], *m.shape[dim + 1 :]), None, m.dtype, m.device)
+
+
+@row("empty_permuted")
+def _empty_permuted(size, physical_layout, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
+    stride, step = [0] * len(size), 1
+    for d in reversed(physical_layout):
+        stride[d], step = step, step * size[d]
+    return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(),
+               torch.device(device) if device is not None else torch.get_default_device())
+
+
+@row("view_as_complex")
+def _view_as_complex(x) -> Meta:
+    m = x.m
+    kind = {torch.float32: torch.complex64, torch.float64: torch.complex128}.get(m.dtype)
+    if kind is None or not m.shape or m.shape[-1] != 2 or m.stride[-1] != 1:
+        raise NeedsMeta
+    halves = [_half(n) for n in (*m.stride[:-1], m.offset)]
+    return Meta(m.shape[:-1], tuple(halves[:-1]), halves[-1], kind, m.device, m.store)
+
+
+def _half(n):
+    if n % 2 != 0:
+        raise NeedsMeta         # refused there
+    return n // 2
+
+
+@row("view_as_real")
+def _view_as_real(x) -> Meta:
+    m = x.m
+    kind = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(m.dtype)
+    if kind is None or x.is_conj():
+        raise NeedsMeta
+    return Meta((*m.shape, 2), (*(2 * n for n in m.stride), 1), 2 * m.offset, kind, m.device, m.store)

@@ -69,7 +69,8 @@ class Function:
         self.quiet: dict[int, Quiet] = {}
         self.given_up: list[tuple[weakref.ref, ...]] = []
         self.failures: dict[int, str] = {}
-        self.changed: dict[int, set[Source]] = {}       # point id -> sizes and ints seen to change between calls there
+        # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
+        self.changed: dict[int, dict[Source, int]] = {}
         self.where = where_of(code)
         self.sites.arm_start()
 
@@ -131,8 +132,9 @@ class Function:
         if alike:
             self.note_recompile(state, alike, args, options)
             if self.settings.dynamic is None:
-                known = self.changed.setdefault(state.point.id, set())
-                known.update(*(e.changed(args) for e in alike if hasattr(e, "changed")))
+                known = self.changed.setdefault(state.point.id, {})
+                for source, size in (item for e in alike if hasattr(e, "changed") for item in e.changed(args).items()):
+                    known[source] = size or known.get(source, 0)
         limit = options.recompile_limit
         if len(alike) < limit and len(entries) < limit * MODULES_LIMIT:
             return True
@@ -159,7 +161,7 @@ class Function:
         began = time.perf_counter()
         job = Job(self.rewritten, state.point.id, args, self.globals, UNBOUND, options.trace_time_limit,
                   not_inlined=not_inlined, original=original_code, function=self.where.function,
-                  dynamic=self.dynamic_at(state.point.id), by_value=self.may_take_values(state),
+                  dynamic=self.dynamic_at(state), by_value=self.may_take_values(state),
                   measure=self.settings.nopython, overrides_off=overrides_off)
         found = trace(job, self.twin)
         try:
@@ -256,9 +258,10 @@ class Function:
         """Whether another entry may hold for some values of its arguments only: a few do, then such values break."""
         return self.settings.nopython or sum(getattr(e, "by_value", False) for e in state.entries) < VALUES_LIMIT
 
-    def dynamic_at(self, point: int) -> Dynamic:
-        """Which sizes the next trace from a point makes symbolic."""
-        return Dynamic(self.settings.dynamic is True, frozenset(self.changed.get(point, ())))
+    def dynamic_at(self, state: SiteState) -> Dynamic:
+        """Which sizes the next trace from a site makes symbolic."""
+        guarded = frozenset(g.source for e in state.entries if hasattr(e, "guards") for g in e.guards if g.kind == "TENSOR")
+        return Dynamic(self.settings.dynamic is True, dict(self.changed.get(state.point.id, {})), guarded=guarded)
 
     def build(self, state: SiteState, found: Trace, options, where: Where):
         """Backend and entry function of a trace."""

@@ -40,6 +40,7 @@ class Env:
         self.ranges: dict[sympy.Symbol, tuple[float, float]] = {}     # and what conditions made of it
         self.replacements: dict[Any, Any] = {}      # a symbol or function -> what it equals
         self.relaxed = False                        # see `Manner`
+        self.waived: list[tuple[Any, Any]] = []     # (difference that is not 0, where): what `relaxed` took for granted
         self.fixed = 0                              # how many symbols became constants
         self.version = 0                            # counts what was learnt: memories of answers end with it
         self._latest = 0
@@ -113,8 +114,16 @@ class Env:
             return e, e
         key = ("range", e, self.version)
         if key not in self._memo:
-            self._memo[key] = sm.bounds(e, self.ranges.__getitem__)
+            self._memo[key] = sm.bounds(e, self.bound_of)
         return self._memo[key]
+
+    def bound_of(self, e: Any) -> tuple[float, float]:
+        """What conditions say of the range of a symbol or a function."""
+        return self.ranges.get(e, (-INF, INF))
+
+    def bound_of_symbol(self, e: Any) -> tuple[float, float]:
+        """The same of symbols only: what guards on symbols say."""
+        return self.ranges[e] if e.is_Symbol else (-INF, INF)
 
     def decide(self, kind: str, d: Any) -> bool | None:
         """Whether `d >= 0` (ge0), `d == 0` (eq0) or `d != 0` (ne0) surely holds, surely does not, or neither."""
@@ -137,8 +146,11 @@ class Env:
     def _decide_zero(self, d: Any) -> bool | None:
         if self.at_least_zero(d - 1) or self.at_least_zero(-d - 1):
             return False
-        if ("ne0", _signed(d)) in self._facts:
+        if ("ne0", _signed(d.as_content_primitive()[1])) in self._facts:
             return False
+        if d.is_Mul or d.is_Pow and d.exp.is_Integer and d.exp > 0:
+            if all(self.decide("eq0", sm.plain(part)) is False for part in (d.args if d.is_Mul else d.args[:1])):
+                return False
         content = d.as_content_primitive()[0] if d.is_Add else 1
         constant, _ = d.as_coeff_Add()
         rest = (d - constant).as_content_primitive()[0] if constant != 0 else content
@@ -149,7 +161,7 @@ class Env:
     def at_least_zero(self, d: Any) -> bool:
         """Whether an expanded integer expression is never negative, as far as ranges and recorded facts show."""
         d = sympy.expand(d)
-        low, _ = sm.bounds(d, self.ranges.__getitem__)
+        low, _ = sm.bounds(d, self.bound_of)
         if low >= 0:
             return True
         constant, rest = d.as_coeff_Add()
@@ -162,7 +174,7 @@ class Env:
         """The same by writing each part as its least value plus what is above: no coefficient may be negative then."""
         steps = {}
         for atom in _atoms(d):
-            low, _ = sm.bounds(atom, self.ranges.__getitem__)
+            low, _ = sm.bounds(atom, self.bound_of)
             if not math.isfinite(low) or int(low) != low:
                 return False
             steps[atom] = sympy.Dummy(integer=True) + int(low)
@@ -179,6 +191,8 @@ class Env:
         at_hint = self.value(d)
         truth = {"ge0": at_hint >= 0, "eq0": at_hint == 0, "ne0": at_hint != 0}[kind]
         if (self.relaxed or self.inferring and d.free_symbols <= self.inside) and at_hint != 0 and self.asks_for_one(kind, d):
+            if self.relaxed:
+                self.waived.append((d, self.where()))
             return truth        # of what is measured: a size that it has to equal is a condition all the same
         if truth:
             self.record(kind, d)
@@ -189,14 +203,18 @@ class Env:
         return truth
 
     def asks_for_one(self, kind: str, d: Any) -> bool:
-        """Whether a relation asks if a symbol is 1: as itself, or as a factor."""
+        """Whether a relation asks if a symbol (or a function of some) is 1: as itself, or as a factor."""
         constant, s = _signed(d.as_content_primitive()[1]).as_coeff_Add()
-        return kind != "ge0" and s.is_Symbol and constant == -1
+        return kind != "ge0" and (s.is_Symbol or s.is_Function) and constant == -1
 
     def record(self, kind: str, d: Any) -> None:
         """Rely on a relation that holds at the hints from here on."""
         if kind != "ge0":
-            d = _signed(d)
+            d = _signed(d.as_content_primitive()[1])
+        if kind == "ne0" and (d.is_Mul or d.is_Pow and d.exp.is_Integer and d.exp > 0):
+            for part in d.args if d.is_Mul else d.args[:1]:
+                self.ask("ne0", part)
+            return
         if kind == "ne0":
             kind, d = self._not_at_end(d)
         if (kind, d) in self._facts:
@@ -226,8 +244,8 @@ class Env:
     def _not_at_end(self, d: Any) -> tuple[str, Any]:
         """s != n as an order, where n is the least or the greatest value of s."""
         constant, s = d.as_coeff_Add()
-        if s.is_Symbol:
-            low, high = self.ranges[s]
+        if s.is_Symbol or s.is_Function:
+            low, high = sm.bounds(s, self.bound_of)
             if low == -constant:
                 return "ge0", d - 1
             if high == -constant:
@@ -241,20 +259,17 @@ class Env:
         self._facts.setdefault(("float", relation), (relation, self.where()))
 
     def _narrow(self, d: Any) -> None:
-        """d >= 0, d = c*s + k: a bound of s."""
-        symbols = list(d.free_symbols)
-        if len(symbols) != 1 or not d.is_polynomial(*symbols) or sympy.degree(d, symbols[0]) != 1:
+        """d >= 0, d = c*s + k: a bound of s, a symbol or a function of some."""
+        k, term = d.as_coeff_Add()
+        c, s = term.as_coeff_Mul()
+        if not (c.is_Integer and k.is_Integer and (s.is_Symbol or s.is_Function and s.is_integer)):
             return
-        s = symbols[0]
-        c, k = d.coeff(s, 1), d.coeff(s, 0)
-        if not (c.is_Integer and k.is_Integer):
-            return
-        low, high = self.ranges[s]
+        low, high = sm.bounds(s, self.bound_of)
         bound = -int(k) // int(c) if c < 0 else -(int(k) // int(c))
         self.ranges[s] = (low, min(high, bound)) if c < 0 else (max(low, bound), high)
         if self.ranges[s][0] == self.ranges[s][1]:
             self.replacements[s] = sympy.Integer(int(self.ranges[s][0]))
-            self.fixed += 1
+            self.fixed += s.is_Symbol
 
     def _replace(self, d: Any) -> None:
         """d == 0: one of its parts equals the rest, and stands for it no more."""
@@ -266,7 +281,7 @@ class Env:
         self.replacements[part] = rest
         self.fixed += part.is_Symbol and rest.is_Integer
         if part.is_Symbol:
-            low, high = sm.bounds(rest, self.ranges.__getitem__) if not rest.is_Integer else (int(rest), int(rest))
+            low, high = sm.bounds(rest, self.bound_of) if not rest.is_Integer else (int(rest), int(rest))
             self.ranges[part] = (max(low, self.ranges[part][0]), min(high, self.ranges[part][1]))
             if rest.is_Symbol:
                 self.ranges[rest] = self.ranges[part]
@@ -315,7 +330,7 @@ class Env:
         """(condition, where it was first needed): all that must hold besides the ranges given to `symbol`."""
         out = []
         for s, (low, high) in self.ranges.items():
-            if s in self.replacements:
+            if s in self.replacements or s not in self.given:
                 continue
             wheres = self._wheres_of(s)
             if low > self.given[s][0]:
@@ -323,7 +338,7 @@ class Env:
             if high < self.given[s][1]:
                 out.append((Condition("<=", s, int(high)), wheres[1]))
         for (kind, d), (relation, where) in self._facts.items():
-            if kind == "ge0" and len(d.free_symbols) == 1 and sm.bounds(d, self.ranges.__getitem__)[0] >= 0 \
+            if kind == "ge0" and len(d.free_symbols) == 1 and sm.bounds(d, self.bound_of_symbol)[0] >= 0 \
                     and not d.free_symbols & self.replacements.keys():
                 continue            # said by the ranges
             out.append((relation, where))

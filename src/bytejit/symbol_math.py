@@ -254,11 +254,21 @@ def value(e: Any, values: dict) -> Any:
 # ---- ranges ----------------------------------------------------------------------------------------------------------
 
 def bounds(e: Any, of: Callable[[Any], tuple[float, float]]) -> tuple[float, float]:
-    """Least and greatest value, both included, -inf and inf where unknown. `of`: the range of a symbol."""
+    """Least and greatest value, both included, -inf and inf where unknown. `of`: what else is known of a symbol's or a
+    function's range."""
     if e.is_Integer or e.is_Float or e.is_Rational:
         return float(e) if not e.is_Integer else int(e), float(e) if not e.is_Integer else int(e)
     if e.is_Symbol:
         return of(e)
+    low, high = _bounds_of_parts(e, of)
+    if e.is_Function:
+        known = of(e)
+        return max(low, known[0]), min(high, known[1])
+    return low, high
+
+
+def _bounds_of_parts(e: Any, of: Callable[[Any], tuple[float, float]]) -> tuple[float, float]:
+    """The range that follows from those of the parts of a sum, a product, a function."""
     parts = [bounds(a, of) for a in e.args]
     if e.is_Add:
         return sum(p[0] for p in parts), sum(p[1] for p in parts)

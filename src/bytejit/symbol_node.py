@@ -36,6 +36,16 @@ class Condition:
             return f"not {sm.text(self.left)} {self.op[4:]} {sm.text(self.right)}"
         return f"{sm.text(self.left)} {self.op} {sm.text(self.right)}"
 
+    def holds(self, values: dict) -> bool:
+        """Whether it holds for these values of the symbols."""
+        try:
+            left = sm.value(self.left, values)
+            if self.op == "is":
+                return type(left) is self.right
+            return _RELATIONS[self.op.removeprefix("not ")](left, sm.value(self.right, values)) != self.op.startswith("not ")
+        except (ArithmeticError, ValueError):
+            return False
+
     def symbols(self) -> set:
         """The symbols in it."""
         return set().union(*(e.free_symbols for e in (self.left, self.right) if isinstance(e, sympy.Basic)))

@@ -20,6 +20,7 @@ from bytejit.codegen.recorder import SEEDED, Bound, Recorder, Root, is_view
 from bytejit.codegen.sizes import Real, Sizes, same, same_spec
 from bytejit.fake import Fake, FakeMode, fake_of_spec, make, spec_of
 from bytejit.fake_rows import Meta, Store
+from bytejit.fake_sized import infer_sized
 from bytejit.spec import Spec, contiguous_stride
 from bytejit.symbols import manner_of
 
@@ -119,6 +120,10 @@ class _Run:
             return operator.attrgetter(node.target)(self.gm)
         args = torch.fx.node.map_aggregate(node.args, self._value)
         kwargs = torch.fx.node.map_aggregate(node.kwargs, self._value)
+        target = getattr(torch.Tensor, node.target, None) if node.op == "call_method" else node.target
+        said = infer_sized(target, args, kwargs) if node.op != "call_module" else None
+        if said is not None:
+            return self.rec.new(said[0], self.rec.fake(tuple(args)), {k: self.rec.fake(v) for k, v in kwargs.items()}, said[1])
         if node.op == "call_method":
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         if node.op == "call_module":

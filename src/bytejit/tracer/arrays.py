@@ -11,6 +11,7 @@ import warnings
 import numpy
 import torch
 
+from ..symbols import hint
 from .calls import HANDLERS, describe
 from .containers import NotConstant, to_python
 from .signals import Break
@@ -82,6 +83,23 @@ class Arrays:
             raise Break(f"reading the attribute {name} of a numpy array")
         return None
 
+    def tensor_of_sizes(self, v: Var, options: dict[str, Var]) -> Var | None:
+        """torch.tensor(v, **options) of numbers, or of a list of them, of which some are symbolic: torch.tensor would need
+        their values. None where none is, or where it is more than a list."""
+        v = self.real(v)
+        if type(v) is SymVar:
+            return self.call_tensor_op(torch.full, [SeqVar([], tuple), v], options)
+        if not isinstance(v, SeqVar) or v.cls not in (list, tuple, torch.Size):
+            return None
+        items = [self.real(x) for x in v.items]
+        if not any(type(x) is SymVar for x in items) or any(self.number_of(x) is None for x in items):
+            return None
+        if "dtype" not in options:
+            kinds = {type(hint(self.number_of(x))) for x in items}
+            options = {**options, "dtype": Known(torch.get_default_dtype() if float in kinds else torch.int64)}
+        ones = [self.call_tensor_op(torch.full, [SeqVar([], tuple), x], options) for x in items]
+        return self.call_tensor_op(torch.stack, [SeqVar(ones, list)], {})
+
     def array_to_tensor(self, v: ArrayVar) -> list:
         """The items as nested lists, for a tensor of the graph. Raises: Break."""
         if v.array.size > LARGEST or v.array.size == 0:
@@ -97,8 +115,10 @@ def _tensor_of(function, shares: bool):
         if not isinstance(v, ArrayVar):
             if function is torch.from_numpy:
                 raise Break(f"torch.from_numpy of {v!r}")
-            if type(t.real(v)) is SymVar and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
-                return t.call_tensor_op(torch.full, [SeqVar([], tuple), v], kwargs)     # torch.tensor would need its value
+            if v is not None and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
+                made = t.tensor_of_sizes(v, kwargs)
+                if made is not None:
+                    return made
             return t.call_tensor_op(function, args, kwargs)
         try:
             dtype = torch.from_numpy(v.array).dtype

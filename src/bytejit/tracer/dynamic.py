@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,11 +16,14 @@ import torch
 from .. import logs
 from ..errors import ConstraintViolation
 from ..fake import DataDependent, Fake, NoFake
+from ..fake_sized import infer_sized
 from ..registry import DYNAMIC_DIMS, STATIC_DIMS
 from ..source import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
 from ..symbols import Manner, NotReal, is_symbolic
+from .copies import MAY_COPY, Copies
 from .guards import Expr, GuardSet, TensorCheck
 from .signals import Break, Specialise
+from .stand_ins import StandIns
 from .values import Known, SeqVar, SymVar, TensorVar, Var
 
 NUMBERS = (int, float, bool)
@@ -30,17 +33,24 @@ NUMBERS = (int, float, bool)
 class Dynamic:
     """Which sizes a trace makes symbolic. Keys are sources: TensorSize, TensorStride, or that of an int.
 
-    `at_once`: all that can be; `changed`: those seen to change between calls; `static`: those that must not be.
+    `at_once`: all that can be; `changed`: those seen to change between calls, with a size above 1 that each had (0: none
+    known); `static`: those that must not be. `guarded`: the tensors that entries of the site know already.
     """
 
     at_once: bool = False
-    changed: frozenset[Source] = frozenset()
+    changed: Mapping[Source, int] = field(default_factory=dict)
     static: frozenset[Source] = frozenset()
+    guarded: frozenset[Source] = frozenset()
+    stand_ins: bool = True              # whether a size that is 1 now may be traced as what it was (stand_ins.py)
     refused: tuple[tuple[Source, Any], ...] = ()        # of `static`, those that an operation (its Where) would not take
 
     def without(self, sources: frozenset[Source], where: Any) -> Dynamic:
         """The same with sizes static that an operation refused as symbols."""
         return replace(self, static=self.static | sources, refused=self.refused + tuple((s, where) for s in sources))
+
+    def as_it_is(self) -> Dynamic:
+        """The same where every size is traced as what it is now."""
+        return replace(self, stand_ins=False)
 
     @property
     def some(self) -> bool:
@@ -59,11 +69,12 @@ class Feed:
     source: Source
     value: torch.SymInt | torch.SymFloat
     node: torch.fx.Node
+    now: int | None = None      # what it is in this call, where it was traced as something else
 
     @property
     def real(self) -> int | float:
-        """What it was when traced."""
-        return self.value.node.hint
+        """What it is in the call that is traced."""
+        return self.value.node.hint if self.now is None else self.now
 
 
 def changes_its_tensor(fn: Callable) -> bool:
@@ -72,7 +83,7 @@ def changes_its_tensor(fn: Callable) -> bool:
                                            "as_strided_", "resize_as_", "set_")
 
 
-class Symbols:
+class Symbols(StandIns, Copies):
     """The part of the tracer that deals in symbolic numbers."""
 
     def start_symbols(self, dynamic: Dynamic) -> None:
@@ -86,6 +97,8 @@ class Symbols:
         self.checks: dict[Source, tuple[tuple, tuple]] = {}     # tensor -> symbolic shape and stride, as its guard has them
         self.fake_sizes: dict[Source, tuple[tuple, tuple]] = {}
         self.marked: dict[Source, int] = {}                 # sizes that the user marked dynamic -> what they are now
+        self.copies: list[tuple] = []                       # (memory, memory of its copy, terms)
+        self.start_varying()
         self.start_measuring()
 
     def environment(self) -> Any:
@@ -96,8 +109,9 @@ class Symbols:
         return self.env
 
     # ---- making symbols ----------------------------------------------------------------------------------------------
-    def symbol(self, source: Source, real: int | float, low: int | None = 2, high: int | None = None) -> Any:
-        """The symbol of a size, an int or a float from outside: a placeholder of the graph."""
+    def symbol(self, source: Source, real: int | float, low: int | None = 2, high: int | None = None,
+               now: int | None = None) -> Any:
+        """The symbol of a size, an int or a float from outside: a placeholder of the graph. `now`: as in Feed."""
         found = self.symbols.get(source)
         if found is not None:
             return found.value
@@ -106,7 +120,7 @@ class Symbols:
         value = env.float_symbol(name, real) if type(real) is float else env.symbol(name, real, low, high)
         node = self.graph.placeholder(name)
         node.target, node.meta["val"] = node.name, value
-        feed = self.symbols[source] = Feed(source, value, node)
+        feed = self.symbols[source] = Feed(source, value, node, now)
         self.inputs.append(feed)
         self.sources[value.node.e], self.number_nodes[value.node.e] = source, node
         return value
@@ -117,18 +131,20 @@ class Symbols:
         marks = getattr(obj, DYNAMIC_DIMS, None) or {}
         if not d.at_once and not d.changed and not marks:
             return None
-        if isinstance(source, (ModuleParam, ModuleBuffer)) or isinstance(obj, torch.nn.Parameter):
-            marks, d = {}, Dynamic(False, d.changed, d.static)
         fixed = getattr(obj, STATIC_DIMS, ())
+        traced = self.traced_sizes(shape, source, fixed)
+        if isinstance(source, (ModuleParam, ModuleBuffer)) or isinstance(obj, torch.nn.Parameter):
+            marks, d, traced = {}, Dynamic(False, d.changed, d.static), {}
         sizes: list = list(shape)
         for i, n in enumerate(shape):
             key, (low, high) = TensorSize(source, i), marks.get(i, (None, None))
             if i in marks and n > 1:
                 self.marked[key] = n
-            if n < 2 or i in fixed or key in d.static or not (i in marks or d.wants(key)):
+            if traced.get(i, n) < 2 or i in fixed or key in d.static or not (i in marks or i in traced or d.wants(key)):
                 continue
             if n >= (low or 1) and (high is None or n <= high):
-                sizes[i] = self.bounded(key, n, low, high)
+                sizes[i] = self.bounded(key, traced.get(i, n), low, high, n)
+        self.note_varying(shape, sizes)
         check = self.steps_of(shape, stride, sizes)
         steps: list = []
         for i, s in enumerate(check):
@@ -148,9 +164,9 @@ class Symbols:
         self.fake_sizes[source] = tuple(sizes), tuple(steps)
         return tuple(sizes), tuple(steps)
 
-    def bounded(self, key: Source, n: int, low: int | None, high: int | None) -> torch.SymInt:
-        """A size's symbol; a range that the user promised is guarded."""
-        size = self.symbol(key, n, 1)
+    def bounded(self, key: Source, n: int, low: int | None, high: int | None, now: int) -> torch.SymInt:
+        """The symbol of a size that is `now` and is traced as n; a range that the user promised is guarded."""
+        size = self.symbol(key, n, 1, None, now if now != n else None)
         if low is not None and low > 1:
             operator.truth(size >= low)
         if high is not None:
@@ -165,7 +181,7 @@ class Symbols:
         for i in order:
             for k in order:
                 if k != i and stride[k] * shape[k] == stride[i] and stride[k] <= stride[i] and stride[k] != 0 \
-                        and (is_symbolic(sizes[k]) or k in moved) and self.before(k, i, out):
+                        and (shape[k] > 1 or k > i) and (is_symbolic(sizes[k]) or k in moved) and self.before(k, i, out):
                     out[i] = -1 - k
                     moved.add(i)
                     break
@@ -334,12 +350,20 @@ class Symbols:
         """fn(*args, **kwargs) on fakes with symbolic sizes. Where torch's C++ made a size constant, or refused, the call
         is made again with torch's Python decompositions of composite ops, which keep more sizes symbolic."""
         env = self.env
+        with self.fake_mode:
+            said = infer_sized(fn, args, kwargs)
+        if said is not None:
+            return said[1]
         before, fixed, error, result = env.save(), env.fixed, None, None
-        plain = Manner(env, relaxed=fn in NEW_RESULTS)
+        may_copy = fn in MAY_COPY
+        plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS)
         self.manner = plain if plain.relaxed else None
+        env.waived.clear()
         try:
             with plain(), self.fake_mode:
                 result = fn(*args, **kwargs)
+            if may_copy:
+                self.note_copy(args, result, [*env.waived])
             if env.fixed == fixed or changes_its_tensor(fn):
                 return result
         except (DataDependent, NoFake):
@@ -356,6 +380,8 @@ class Symbols:
                 again = fn(*args, **kwargs)
             if error is not None or env.fixed < made:
                 self.manner = decomposed
+                if may_copy:
+                    self.note_copy(args, again, [*env.waived])
                 return again
         except Exception as e:
             if error is not None and isinstance(e, (DataDependent, NoFake)):

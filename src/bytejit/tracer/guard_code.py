@@ -289,14 +289,15 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
     return "no guard fails"
 
 
-def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> set[Source]:
+def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> dict[Source, int]:
     """The sizes, strides, ints and floats that differ on these arguments from what the entry's guards have: TensorSize,
-    TensorStride, or a number's own source. And those that were symbolic, where a condition on them does not hold."""
+    TensorStride, or a number's own source. And those that were symbolic, where a condition on them does not hold.
+    With each what it was, where that is a size above 1; 0 for others."""
     frame = dict(zip(params, args))
-    found: set[Source] = set()
+    found: dict[Source, int] = {}
     for guard in rows:
         if guard.kind == "EXPR" and not _holds(guard, frame):
-            found.update(source for _, source in guard.value.names)
+            found.update((source, 0) for _, source in guard.value.names if source not in found)
         if guard.kind != TENSOR and (guard.kind != EQUALS or not _has_number(guard.value)):
             continue
         at = Printer()
@@ -305,9 +306,9 @@ def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> set[Sour
         except Exception:       # not there any more: nothing is known of its size
             continue
         if guard.kind == EQUALS:
-            found |= _changed_numbers(guard, value)
+            found.update(dict.fromkeys(_changed_numbers(guard, value), 0))
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() == len(guard.value.shape):
-            found |= _changed_dims(guard.source, guard.value, value)
+            found.update(_changed_dims(guard.source, guard.value, value))
     return found
 
 
@@ -333,11 +334,11 @@ def _changed_numbers(guard: Guard, value: Any) -> set[Source]:
     return set()
 
 
-def _changed_dims(source: Source, check: TensorCheck, value: torch.Tensor) -> set[Source]:
+def _changed_dims(source: Source, check: TensorCheck, value: torch.Tensor) -> dict[Source, int]:
     """Sizes that differ; a stride that differs where it cannot be for a size of the same tensor."""
-    sizes: set[Source] = {TensorSize(source, i) for i, (a, b) in enumerate(zip(value.shape, check.shape))
-                          if b >= 0 and a != b}
-    steps = {TensorStride(source, i) for i, (a, b) in enumerate(zip(value.stride(), check.stride))
+    sizes: dict[Source, int] = {TensorSize(source, i): b if b > 1 else 0
+                                for i, (a, b) in enumerate(zip(value.shape, check.shape)) if b >= 0 and a != b}
+    steps = {TensorStride(source, i): 0 for i, (a, b) in enumerate(zip(value.stride(), check.stride))
              if b is not None and b >= 0 and a != b}
     return sizes | steps
 

@@ -117,6 +117,9 @@ class Tensors:
             return found
         if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
             args[1] = self.index_without_masks(args[0], args[1])
+            picked = self.pick_symbolic(args)
+            if picked is not None:
+                return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
         method = self.method_name(fn, args)
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
             known = self.python_value(args[0], getattr(torch.Tensor, method)) if method in READS_DATA and len(args) == 1 else None
@@ -164,7 +167,40 @@ class Tensors:
                 return key                      # None, an ellipsis, a tensor: dimensions no longer count one by one
             dim += 1
             out.append(part)
+        out = [self.index_of_sizes(part) for part in out]
         return SeqVar(out, tuple) if isinstance(key, SeqVar) and key.cls is tuple else out[0]
+
+    def index_of_sizes(self, part: Var) -> Var:
+        """A list of numbers in an index, some of them symbolic: a tensor."""
+        return (self.tensor_of_sizes(part, {}) or part) if isinstance(part, SeqVar) and part.cls is list else part
+
+    def pick_symbolic(self, args: list[Var]) -> list[Var] | None:
+        """The arguments of getitem or setitem where ints in the index are symbolic, which torch's binding would make constants:
+        what the rest of the index leaves, and of that the place that the symbolic ones pick. None where none is."""
+        key = args[1]
+        parts = [self.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
+        if not any(type(p) is SymVar for p in parts):
+            return None
+        taken = sum(isinstance(p, SliceVar) or type(p) is SymVar or isinstance(p, Known) and type(p.obj) is int for p in parts)
+        rest, dims, dim = [], [], 0
+        for part in parts:
+            if type(part) is SymVar:
+                dims.append((dim, part))
+                part = SliceVar([NONE, NONE, NONE])
+            elif isinstance(part, Known) and part.obj is ...:
+                dim += args[0].fake.dim() - taken - 1
+            elif isinstance(part, Known) and type(part.obj) is int:
+                dim -= 1
+            elif not isinstance(part, SliceVar) and not (isinstance(part, Known) and part.obj is None):
+                return None             # a tensor, a list: where its dimensions go depends on all
+            rest.append(part)
+            dim += 1
+        found = args[0]
+        if any(not (isinstance(p, SliceVar) and p.parts == [NONE, NONE, NONE]) for p in rest):
+            found = self.call_tensor_op(operator.getitem, [found, SeqVar(rest, tuple)], {})
+        for dim, part in reversed(dims):
+            found = self.call_tensor_op(torch.Tensor.select, [found, Known(dim), part], {})
+        return [found, Known(...), *args[2:]]
 
     def run_fake(self, fn, args, kwargs):
         try:

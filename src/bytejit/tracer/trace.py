@@ -90,9 +90,13 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
             stop = t.run_root()
             if stop.cause is None:
                 stop.cause, stop.where, stop.depth = cause, where, depth
-            return finish(t, job, stop, twin)
+            found = finish(t, job, stop, twin)
+            if t.fits_call():
+                return found
+            job.dynamic, stop_at, cause, where, depth = job.dynamic.as_it_is(), None, None, None, 0
+            continue
         except Specialise as s:
-            job.dynamic = job.dynamic.without(s.sources, s.where)
+            job.dynamic = job.dynamic.as_it_is() if t.stands_in else job.dynamic.without(s.sources, s.where)
             continue
         except Restart as r:
             if r.cause.long:
@@ -129,6 +133,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
     t.write_requirements()
     outputs = checkpoints.group(t, list(rebuild.outputs))
+    t.settle_copies(outputs)
     t.drop_unused_symbols()
     tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
     ops = sum(n.op.startswith("call_") for n in t.graph.nodes)
