@@ -235,6 +235,8 @@ class Attributes:
                 return value
             if name == "__dict__" and v.ns is not None:
                 return v.ns
+            if name == "default_factory" and isinstance(v.base, DictVar) and v.base.factory is not None:
+                return v.base.factory
             if issubclass(v.cls, BaseException):
                 return self.exception_attribute(v, name)
             if v.real is None and isinstance(found, types.MemberDescriptorType):

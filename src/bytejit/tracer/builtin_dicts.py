@@ -52,7 +52,13 @@ _dict_of(collections.OrderedDict)
 
 @models(collections.defaultdict)
 def defaultdict_(t, args, kwargs):
+    check_factory(t, args)
     return fill_dict(t, DictVar({}, collections.defaultdict, factory=args[0] if args else NONE), args[1:], kwargs)
+
+
+def check_factory(t, args) -> None:
+    if args and not t.is_same(args[0], NONE) and not t.truth(t.call_python(callable, [args[0]])):
+        raise t.raised(TypeError("first argument must be callable or None"))
 
 
 @models(types.MappingProxyType)
@@ -130,9 +136,16 @@ def popitem(t, d, args, kwargs):
 
 @on_dict("update", "__init__")
 def dict_update(t, d, args, kwargs):
-    if d.cls is collections.defaultdict and args and not isinstance(base_of(args[0]), (DictVar, SeqVar)):
-        d.factory, args = args[0], args[1:]
     fill_dict(t, d, args, kwargs)
+
+
+@models(collections.defaultdict.__init__)
+def defaultdict_init(t, args, kwargs):
+    check_factory(t, args[1:])
+    d = _dict_base(t, args[0])
+    d.factory = args[1] if len(args) > 1 else NONE
+    fill_dict(t, d, args[2:], kwargs)
+    return NONE
 
 
 @models(*dict_methods("__ior__"))
@@ -168,6 +181,28 @@ def dict_delitem(t, d, args, kwargs):
 def dict_or(t, d, args, kwargs):
     other = base_of(args[0])
     return t.binary("or", d, other) if isinstance(other, DictVar) else Known(NotImplemented)
+
+
+def _own_copy(t, v: InstanceVar):
+    """copy() of an instance of a subclass of OrderedDict or defaultdict: an instance of that class."""
+    return t.call(Known(v.cls), [v.base.factory, v.base] if issubclass(v.cls, collections.defaultdict) else [v.base], {})
+
+
+def _of_own_kind(plainly, merging: bool):
+    def run(t, args, kwargs):
+        if not isinstance(args[0], InstanceVar):
+            return plainly(t, args, kwargs)
+        if merging and not isinstance(base_of(args[1]), DictVar):
+            return Known(NotImplemented)
+        made = _own_copy(t, args[0])
+        if merging:
+            HANDLERS[dict.update](t, [made, args[1]], {})
+        return made
+    return run
+
+
+for _m in (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__, OD.__or__, collections.defaultdict.__or__):
+    HANDLERS[_m] = _of_own_kind(HANDLERS[_m], _m.__name__ == "__or__")
 
 
 @models(OD.move_to_end)

@@ -5,6 +5,7 @@ import functools
 import inspect
 import types
 import weakref
+from collections import deque
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -356,6 +357,8 @@ class Calls:
                     raise self.raised(TypeError(f"{cls.__name__}() takes no arguments"))
             elif self.has_handler(init):
                 self.call(Known(init), [obj, *args], kwargs)
+            elif isinstance(obj.base, (DictVar, SeqVar, SetVar)) and (args or kwargs) and obj.base.cls is not tuple:
+                raise Break(f"making a {describe(cls)}")
         return obj
 
     def _new(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -420,7 +423,7 @@ class Calls:
         import collections
         made = self.object_new(cls)
         if base is dict:
-            known = (collections.OrderedDict, collections.defaultdict, collections.Counter)
+            known = (collections.OrderedDict, collections.defaultdict)
             kind = next((k for k in known if issubclass(cls, k)), dict)
             made.base = DictVar({}, kind, factory=NONE)
         elif base is list:
@@ -455,7 +458,9 @@ TWO_ARGUMENTS = {"__getitem__", "__contains__"}      # methods of containers wit
 COUNTS = {getattr: (2, 3), next: (1, 2), iter: (1, 2), min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}      # nor have these
 for _kind, _count, _names in ((set, 2, "add discard remove symmetric_difference_update"), (set, 1, "pop clear copy"),
                               (set, 2, "issubset issuperset isdisjoint symmetric_difference"), (frozenset, 1, "copy"),
-                              (frozenset, 2, "issubset issuperset isdisjoint symmetric_difference")):
+                              (frozenset, 2, "issubset issuperset isdisjoint symmetric_difference"),
+                              (deque, 1, "pop popleft clear reverse copy"),
+                              (deque, 2, "append appendleft extend extendleft remove")):
     COUNTS.update((getattr(_kind, _name), (_count, _count)) for _name in _names.split())
 
 
