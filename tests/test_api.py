@@ -6,6 +6,7 @@ import functools
 import gc
 import pickle
 import sys
+import types
 import weakref
 
 import pytest
@@ -481,3 +482,26 @@ def test_annotations_of_a_class_are_made_when_the_program_asks():
     for call in (f, bytejit.compile(f, backend="eager")):
         had, names, y = call(torch.ones(2), type("Made", (), {}))
         assert (had, names) == (False, ["a"]) and torch.equal(y, torch.full((2,), 2.0))
+
+
+def test_a_lazy_module_is_loaded_when_the_program_asks():
+    """Not when the compiler looks at it."""
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name):
+            asked.append(name)
+            return super().__getattribute__(name)
+
+    def f(x, module):
+        if module is None:
+            return x
+        known = list(asked)
+        return x + 1, known, module.value
+
+    asked, module = [], Lazy("late")
+    module.value = 3
+    compiled = bytejit.compile(f, backend="eager")
+    for _ in range(2):
+        asked.clear()
+        y, known, value = compiled(torch.ones(2), module)
+        assert known == [] and value == 3 and asked == ["value"]
+        assert torch.equal(y, torch.full((2,), 2.0))

@@ -139,6 +139,8 @@ class Wrapping:
     def _wrap_object(self, obj, source, guard) -> Var:
         cls = type(obj)         # not isinstance(): what an object says of its class is the program's business, and may be code
         if issubclass(cls, BY_REFERENCE):
+            if issubclass(cls, types.ModuleType) and cls.__getattribute__ is not types.ModuleType.__getattribute__:
+                raise Break("a module that is not loaded until it is asked for something")
             if guard:
                 self.guard("ID_IS", source, obj)
             return Known(obj, source)
