@@ -176,7 +176,7 @@ def masked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: to
     return q.new_empty(b, n, h, d).transpose(1, 2) if fused else q.new_empty(b, h, n, d)
 
 
-def foreseen_graph(monkeypatch: pytest.MonkeyPatch, shown: bool, wide: bool) -> torch.fx.Graph:
+def foreseen_graph(monkeypatch: pytest.MonkeyPatch, shown: str, wide: bool) -> torch.fx.Graph:
     """The graph of an attention under a mask of bools (wide: expanded along its last dimension) on a pretended GPU."""
     monkeypatch.setitem(normalise_module.WHOLE, masked_attention, torch.ops.aten.scaled_dot_product_attention.default)
     gpu = torch.device("cuda", 0)
@@ -184,15 +184,17 @@ def foreseen_graph(monkeypatch: pytest.MonkeyPatch, shown: bool, wide: bool) -> 
     q, mask = graph.placeholder("q"), graph.placeholder("mask")
     made = graph.call_function(masked_attention, (q, q, q, mask))
     joined = graph.call_method("reshape", (graph.call_method("transpose", (made, 1, 2)), 2, 9, 32))
-    graph.output((graph.call_function(torch.sin, (joined,)), *([made] if shown else [])))
+    also = {"": [], "itself": [made], "a view": [graph.call_method("unsqueeze", (made, 0))]}[shown]
+    graph.output((graph.call_function(torch.sin, (joined,)), *also))
     fakes = [fake_of_spec(Spec((2, 4, 9, 8), (288, 8, 32, 1), torch.float32, gpu)),
              fake_of_spec(Spec((2, 1, 9, 9), (9, 9, 1, 0) if wide else (81, 81, 9, 1), torch.bool, gpu))]
     return foreseen(normalise(torch.fx.GraphModule({}, graph), fakes)).graph
 
 
 @pytest.mark.parametrize("shown, wide, clones, stride", [
-    (False, True, 0, (288, 8, 32, 1)), (True, True, 1, (288, 72, 8, 1)), (False, False, 0, (288, 8, 32, 1))])
-def test_the_mask_that_is_handed_over_decides(monkeypatch: pytest.MonkeyPatch, shown: bool, wide: bool, clones: int,
+    ("", True, 0, (288, 8, 32, 1)), ("itself", True, 1, (288, 72, 8, 1)), ("a view", True, 1, (288, 72, 8, 1)),
+    ("", False, 0, (288, 8, 32, 1))])
+def test_the_mask_that_is_handed_over_decides(monkeypatch: pytest.MonkeyPatch, shown: str, wide: bool, clones: int,
                                               stride: tuple) -> None:
     graph = foreseen_graph(monkeypatch, shown, wide)
     targets = [str(n.target) for n in graph.nodes]

@@ -16,6 +16,7 @@ from .. import registry
 from ..spec import Spec
 from .emit_check import Fits
 from .loops import ExternCall, Plan
+from .optable import table
 from .rewrite import aten as aten_ops
 from .rewrite import copy_graph, is_static, spec_of
 
@@ -79,8 +80,13 @@ def _with_stride(node: fx.Node, stride: tuple) -> None:
 
 
 def _shown(node: fx.Node) -> bool:
-    """Whether the user sees a value's own strides."""
-    return any(user.op == "output" for user in node.users)
+    """Whether the user sees a value's own strides, in itself or in a view of it."""
+    for user in node.users:
+        row = table().by_aten.get(str(user.target))
+        if user.op == "output" or row is not None and row.kind == "view" and _shown(user):
+            return True
+    return False
+
 
 
 def after_the_first(call: Callable, fits: Fits, again: Callable[[dict[str, tuple]], Callable | None]) -> Callable:
