@@ -32,7 +32,11 @@ def matmul(x, y, w, b, other, out, M: tl.constexpr, N: tl.constexpr, K: tl.const
             left = tl.load(xp, inner[None, :] < K - at, other=0.0)
             right = tl.load(wp, inner[:, None] < K - at, other=0.0)
         if PRE != 0 or TIMES:
-            left = bj_activation(left.to(tl.float32), PRE)
+            left = left.to(tl.float32)
+            if PRE == 4:                         # within the loop, for each tile of columns again: the short forms
+                left = left / (1.0 + tl.exp(-left))
+            else:
+                left = bj_activation(left, PRE)
             if TIMES:
                 if K % BK == 0:
                     left = left * tl.load(yp).to(tl.float32)
