@@ -1,8 +1,9 @@
 """Gradients: functions with a backward of their own, checkpoints, hooks"""
+import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .harness import F, case, program
+from .harness import F, case, make_case, program, run_case
 
 
 def backward_after(f, *args):
@@ -294,3 +295,27 @@ class Reversible(torch.autograd.Function):
 def test_autograd_function_with_a_graph_inside(x):
     """A forward that enables gradients for a part, and takes a function of torch as an argument"""
     return Reversible.apply(torch.sin, x) * 2 + Reversible.apply(torch.Tensor.exp, x)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_optimizer_step_in_one_graph(kind):
+    """`optimizer.step()` in one graph; steps counted in tensors are computed with as tensors, as torch.compile does"""
+    def build():
+        torch.manual_seed(0)
+        m = torch.nn.Linear(4, 1)
+        options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+        opt = kind(m.parameters(), 0.01, **options)
+
+        def f(x):
+            for p in m.parameters():
+                p.grad = x.sum() * torch.ones_like(p)
+            opt.step()
+            return x + 1
+        return f, lambda: (list(m.parameters()), opt.state_dict()["state"])
+    run_case(make_case(build, (F(6),), None, None, 1, None, False, "eager", 3, None, (), (1e-5, 1e-5), __file__))
+
+
+@case(F(4, grad=True), F(4), graphs=1)
+def test_grad_fn_of_arguments(x, y):
+    """`grad_fn is None` of arguments that are leaves"""
+    return x.grad_fn is None, y.grad_fn is None, x * 2 if x.is_leaf and x.grad_fn is None else y

@@ -495,3 +495,11 @@ def test_set_data_then_raise(x, y):
 def test_is_inference_asked(x, y):
     """`is_inference()` of arguments"""
     return x + 1 if x.is_inference() else y - 1
+
+
+@case(F(2, 3), F(4, 3), breaks=True)
+def test_nested_tensors(a, b):
+    """Nested tensors: jagged ones and strided ones"""
+    jagged = torch.nested.nested_tensor([a, b], layout=torch.jagged) * 2
+    strided = torch.nested.nested_tensor([a, b]) + 1
+    return jagged.values(), jagged.offsets(), list(strided.unbind()), strided.is_nested

@@ -55,6 +55,7 @@ MAY_RETURN_SELF = {
 
 MAY_OVERRIDE = (TensorVar, InstanceVar, SeqVar, Lazy)     # a sequence may hold what does
 NONE_OVERRIDES = (None, *PLAIN, torch.Size)
+SCALED = {"addcdiv": torch.div, "addcdiv_": torch.div, "addcmul": torch.mul, "addcmul_": torch.mul}
 PYTHON_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 
 
@@ -67,15 +68,15 @@ class Tensors:
 
     def tensor_input(self, obj: torch.Tensor, source) -> Var:
         """A tensor from outside: a placeholder of the graph."""
-        if type(obj) not in PLAIN:
-            if dispatches(type(obj)) and overrides(type(obj)) == "own":
-                return self.opaque_tensor(obj, source)
-            check_class(type(obj))
-            self.relies_on_overrides()
         if isinstance(obj, Fake):
             raise Break("a fake tensor of another trace")
         if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
             raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
+        if type(obj) not in PLAIN:
+            if dispatches(type(obj)) and overrides(type(obj)) == "own" and not type(obj).__module__.startswith("torch."):
+                return self.opaque_tensor(obj, source)
+            check_class(type(obj))
+            self.relies_on_overrides()
         if torch._C._functorch.is_functorch_wrapped_tensor(obj):
             raise Break("a tensor inside a function transform")
         sizes = self.input_sizes(obj, source)
@@ -135,6 +136,8 @@ class Tensors:
         try:
             result = self.run_fake(fn, fake_args, fake_kwargs)
         except NeedsValue:
+            if (scaled := self.scaled_by_tensor(method, args, kwargs)) is not None:
+                return scaled
             again = [a if method and a is args[0] else self.sizes_by_value(a) for a in args]
             if fn is operator.getitem:
                 again[1] = self.index_by_value(again[1])
@@ -201,6 +204,16 @@ class Tensors:
         for dim, part in reversed(dims):
             found = self.call_tensor_op(torch.Tensor.select, [found, Known(dim), part], {})
         return [found, Known(...), *args[2:]]
+
+    def scaled_by_tensor(self, method: str | None, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """x.addcdiv_(a, b, value=t) and the like with a factor that is a tensor, whose value torch would ask for: torch's
+        optimizers count steps in tensors where they are compiled. None for other calls."""
+        factor = self.real(kwargs["value"]) if set(kwargs) == {"value"} else None
+        if method not in SCALED or not isinstance(factor, TensorVar) or factor.fake.dim() or len(args) != 3:
+            return None
+        product = self.call_tensor_op(SCALED[method], args[1:], {})
+        product = self.call_tensor_op(torch.mul, [product, factor], {})
+        return self.call_tensor_op(torch.Tensor.add_ if method.endswith("_") else torch.Tensor.add, [args[0], product], {})
 
     def run_fake(self, fn, args, kwargs):
         try:
@@ -345,6 +358,8 @@ class Tensors:
         if name in ("grad_fn", "_backward_hooks"):
             if name == "grad_fn" and v.fake.grad_fn is None and v.source is None:
                 return NONE
+            if name == "grad_fn" and v.source is not None:
+                return self.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.source, "grad_fn"))
             raise Break(f"a tensor's {name}")
         found = torch.Tensor.__dict__.get(name)
         if found is None:
