@@ -167,6 +167,21 @@ def test_every_opcode_is_handled_or_refused() -> None:
     assert not set(table.HANDLERS) & set(table.REFUSED)
 
 
+# what 3.12, 3.13 and 3.14 have and 3.11 has not, as their `dis.opmap` lists them (3.14.10)
+LATER_OPCODES = """
+BINARY_SLICE BUILD_INTERPOLATION BUILD_TEMPLATE CALL_INTRINSIC_1 CALL_INTRINSIC_2 CALL_KW CLEANUP_THROW CONVERT_VALUE
+END_FOR END_SEND ENTER_EXECUTOR EXIT_INIT_CHECK FORMAT_SIMPLE FORMAT_WITH_SPEC INTERPRETER_EXIT LOAD_COMMON_CONSTANT
+LOAD_FAST_AND_CLEAR LOAD_FAST_BORROW LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST
+LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS LOAD_LOCALS LOAD_SMALL_INT LOAD_SPECIAL LOAD_SUPER_ATTR NOT_TAKEN
+POP_ITER RESERVED RETURN_CONST SET_FUNCTION_ATTRIBUTE STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_SLICE TO_BOOL
+""".split()
+
+
+def test_opcodes_of_later_pythons_are_handled_or_refused() -> None:
+    from bytejit.tracer import table, tracer  # noqa: F401 - registers the handlers
+    assert not set(LATER_OPCODES) - set(table.HANDLERS) - set(table.REFUSED)
+
+
 def test_only_options_reads_the_environment() -> None:
     wrong = [
         name
