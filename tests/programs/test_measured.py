@@ -130,3 +130,16 @@ def test_what_does_not_hold_runs_as_it_is():
     with pytest.raises(RuntimeError, match="must match the size"):
         whole(x.abs(), torch.ones(2))
     assert any("NotAsTraced" in k for k in bytejit.counters["fallbacks"])
+
+
+def test_long_work_is_no_break(monkeypatch):
+    """Many instructions between two operations (a configuration is read over and over): under nopython they are traced"""
+    from bytejit.tracer import tracer
+    monkeypatch.setattr(tracer, "LONG_WORK", 100)
+
+    def f(x):
+        return x * sum(i % 3 for i in range(100))
+
+    targets.reset()
+    whole = bytejit.compile(f, backend="eager", fullgraph=True)
+    torch.testing.assert_close(whole(inputs()[0]), f(inputs()[0]))

@@ -89,7 +89,7 @@ from .wrap import Wrapping
 
 LONG_CALLS = 10_000       # calls inlined without a new graph node after which the original code goes on
 LONG_LOOP = 4_000         # jumps back without a new graph node after which a loop is left to the original code
-LONG_WORK = 20_000        # instructions traced without a new graph node after which loops and calls are left to it
+LONG_WORK = 50_000        # instructions traced without a new graph node after which loops and calls are left to it
 LONG_SYMBOLIC = 100       # the same for jumps back that each decide something anew about a symbolic size
 
 
@@ -345,7 +345,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         """Whether many instructions were traced since the graph got its last node."""
         if nodes != self.worked[0]:
             self.worked = nodes, self.instructions
-        return self.instructions - self.worked[1] > LONG_WORK
+        return self.instructions - self.worked[1] > LONG_WORK and not self.job.measure       # where a break is an error
 
     def loop_around(self) -> int | None:
         """The step at which the outermost loop of the root that is going on was reached, where it went round before."""
