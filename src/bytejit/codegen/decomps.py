@@ -48,6 +48,14 @@ def _per_channel(rec, t: Fake, rank: int) -> Fake:
     return rec.call(aten.view.default, t, [1, t.m.shape[0]] + [1] * (rank - 2))
 
 
+def _suggested(rec, t: Fake) -> Fake:
+    """`t` with its channels innermost where they are, else row-major, as eager's kernels lay out what they make."""
+    formats = {4: (torch.channels_last,), 5: (torch.channels_last_3d,)}.get(len(t.m.shape), ())
+    if any(t.is_contiguous(memory_format=f) for f in (torch.contiguous_format, *formats)):
+        return t
+    return rec.call(aten.clone.default, t, memory_format=torch.contiguous_format)
+
+
 def _as(rec, t: Fake | None, dtype: torch.dtype) -> Fake | None:
     return t if t is None or t.m.dtype is dtype else rec.call(aten._to_copy.default, t, dtype=dtype)
 
@@ -77,7 +85,7 @@ def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
     shift = rec.call(aten.mul.Tensor, now_mean, alpha)
     beta = rec.call(aten.neg.default, shift) if bias is None else rec.call(aten.sub.Tensor, _as(rec, bias, work), shift)
     out = rec.call(aten.mul.Tensor, wide, _per_channel(rec, alpha, rank))
-    out = _as(rec, rec.call(aten.add.Tensor, out, _per_channel(rec, beta, rank)), m.dtype)
+    out = _suggested(rec, _as(rec, rec.call(aten.add.Tensor, out, _per_channel(rec, beta, rank)), m.dtype))
     if training:
         return out, now_mean, scale
     empty = infer(aten.new_empty.default, (x, [0]), {"dtype": work})
