@@ -47,13 +47,17 @@ class Job:
     @functools.cached_property
     def key(self) -> str:
         """What decides the binary: comments and the kernel's name apart."""
-        tree = ast.parse(self.text)
-        what = re.sub(rf"\b{self.kernel}\b", "kernel", ast.dump(tree))
         rest = (self.signature, self.constants, self.aligned, self.warps, self.stages, self.arch)
-        return digest(FORMAT, what, repr(rest), triton_version(), prelude_key())
+        return digest(FORMAT, meaning(self.text, self.kernel), repr(rest), triton_version(), prelude_key())
 
     def __repr__(self) -> str:
         return f"job {self.kernel} {dict(self.constants)} warps={self.warps} sm_{self.arch}"
+
+
+@functools.lru_cache(1024)
+def meaning(text: str, kernel: str) -> str:
+    """A module's code without its comments and the kernel's name."""
+    return re.sub(rf"\b{kernel}\b", "kernel", ast.dump(ast.parse(text)))
 
 
 @dataclass(frozen=True)
@@ -178,14 +182,18 @@ class Builder:
         self.calls = cuda_launch.driver(options)
         self.binaries = Binaries(options)
         self.chosen: dict[tuple, Any] = {}           # launch's kernel and first configuration -> the one that works
+        self.jobs: dict[tuple, Job] = {}
 
     def job(self, launch: Any, config: Any, aligned: bool) -> Job:
         """What is to be compiled for a launch. aligned: buffers start at multiples of 16 (scratch always does)."""
         names = self.names[launch.kernel]
         signature = tuple((n, a.type) for n, a in zip(names, launch.args))
         known = tuple(n for n, a in zip(names, launch.args) if a.kind == "scratch" or aligned and a.kind == "buffer")
-        return Job(self.texts[launch.kernel], launch.kernel, signature, tuple(config.constants), known, config.warps,
-                   config.stages, self.arch)
+        of = (launch.kernel, signature, known, tuple(config.constants), config.warps, config.stages)
+        if of not in self.jobs:              # one object for all launches of a kernel: it knows its key
+            self.jobs[of] = Job(self.texts[launch.kernel], launch.kernel, signature, tuple(config.constants), known,
+                                config.warps, config.stages, self.arch)
+        return self.jobs[of]
 
     def load(self, launches: Sequence[Any], aligned: bool) -> list[tuple[Loaded, Any]]:
         """Each launch's kernel on the device and the configuration that it was built in. Raises: BuildFailed."""
