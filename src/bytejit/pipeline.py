@@ -12,7 +12,6 @@ import torch
 from . import inspection, logs, registry
 from .dispatch import COVERED, MISS, NOT_NOW, UNBOUND, Sites, SiteState, own_exit
 from .errors import BackendFailed, CannotRewrite, DeviceFault, Unsupported, backend_name, note_place
-from .inspection import with_source
 from .options import Settings
 from .overriding import unasked, within_modes
 from .quiet import Quiet
@@ -24,7 +23,7 @@ from .tracer.trace import Trace, trace
 from .tracer.tracer import Job
 from .trampoline import follows_lines, in_loop, rewrite
 from .undo import rewinding, undoing
-from .where import Where, where_of
+from .where import Where, where_of, with_source
 
 # owner: handle_of; size: one a living compiled (code, globals, settings); an item goes with its last compiled function
 _HANDLES: weakref.WeakValueDictionary[tuple, Handle] = weakref.WeakValueDictionary()
@@ -102,9 +101,9 @@ class Function:
             return None
         if state.point.id == self.rewritten.start:
             self.revive(args)
-        if any(not hasattr(e, "quiet") for e in state.entries) and not self.may_recompile(state, args, modules, options):
-            return None
         try:
+            if any(not hasattr(e, "quiet") for e in state.entries) and not self.may_recompile(state, args, modules, options):
+                return None
             entry = self.make_entry(state, args, options, overrides_off)
         except Unsupported:
             raise
@@ -112,6 +111,12 @@ class Function:
             raise e.error from None
         except TooLong as e:
             return self.leave_uncompiled(str(e))
+        except RecursionError:          # values nested deeper than the compiler can follow: the original code may
+            if self.settings.nopython:
+                raise Unsupported("values or calls nested too deep", self.where, "Python's stack ends", "nest them less") from None
+            registry.count("fallbacks", f"values nested too deep in {self.where.function}")
+            self.dead.add(state.point.id)
+            return None
         except Exception as e:
             if self.settings.nopython:
                 raise

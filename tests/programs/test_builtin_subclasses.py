@@ -6,6 +6,7 @@ import types
 import pytest
 import torch
 
+from . import targets
 from .harness import F, Spec, case, check
 
 
@@ -100,7 +101,8 @@ EACH = [*((e, c, "[1, 2]") for e, c in OPERATIONS.items()),
           for e, cs in DICTS.items() for c in cs),
         *((e, collections.deque, "[1, 2, 3], 3") for e in DEQUES),
         *((e, frozenset, "[1, 2]") for e in ("o <= {1, 2, 3}", "o < {1}", "o == {1, 2}", "{1, 2} != o")),
-        ("'z' + o", Text, "'abc'"), ("o + 'z'", Text, "'abc'"), ("o == 'abc'", Text, "'abc'"), ("f'{o}{o!r:>5}'", Number, "4"),
+        ("'z' + o", Text, "'abc'"), ("o + 'z'", Text, "'abc'"), ("o == 'abc'", Text, "'abc'"), ("o % ()", Text, "'abc'"),
+        ("o.format(1)", Text, "'abc'"), ("copy.copy(o)", Bag, "[1, 2]"), ("f'{o}{o!r:>5}'", Number, "4"),
         ("str(o), repr([o]), '%s' % o", Number, "4"), ("o + 1, -o, [0, 1, 2][o - 3]", Number, "4")]
 
 
@@ -157,3 +159,21 @@ def test_shallow_copy_is_apart(x, d):
     other["b"] = x
     d["c"] = 1
     return other, torch.stack([other["a"], x])
+
+
+def test_values_nested_too_deep(capfd):
+    """Values nested deeper than the compiler can follow: the original code runs, and nothing is said"""
+    nested: list = []
+    for _ in range(3000):
+        nested = [nested]
+
+    def program(x, items):
+        try:
+            return x + 1, len(copy.deepcopy(items))
+        except RecursionError:
+            return x + 2, None
+    x = torch.ones(2)
+    compiled = targets.compiled(program, targets.Counter("eager"))
+    for _ in range(2):
+        assert torch.equal(compiled(x, nested)[0], x + 2)
+    assert "fault" not in capfd.readouterr().err

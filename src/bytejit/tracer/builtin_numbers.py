@@ -9,7 +9,7 @@ import types
 import torch
 
 from .calls import HANDLERS, models
-from .containers import NotConstant, base_of, to_python
+from .containers import NotConstant, to_python
 from .operators import COMPARISONS, FUNCTIONS, IN_PLACE, UNARY, class_attribute
 from .plain_parts import Said
 from .signals import Break, Raised
@@ -165,7 +165,9 @@ def join(t, args, kwargs):
 
 @models(str.format)
 def str_format(t, args, kwargs):
-    text = t.const(base_of(args[0]))
+    if isinstance(args[0], InstanceVar):
+        raise Break("a format in a subclass of str")        # where nothing is put in, it is the result
+    text = t.const(args[0])
     values = [_formatted(t, v) for v in (*args[1:], *kwargs.values())]
     named = dict(zip(kwargs, values[len(args) - 1:]))
     try:

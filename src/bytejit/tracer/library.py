@@ -22,7 +22,7 @@ import torch
 
 from ..source import Called
 from . import parameters
-from .calls import CALLED, HANDLERS, describe, models
+from .calls import CALLED, HANDLERS, describe, models, solid_base
 from .containers import NotConstant, is_constant, to_python
 from .guards import Expr
 from .operators import class_attribute
@@ -256,7 +256,7 @@ def _copied_instance(t, v: InstanceVar, part, hook: str, args: list[Var], seen: 
            if class_attribute(v.cls, n) not in (None, getattr(object, n, None))]
     if own and not (issubclass(v.cls, (dict, list, set, collections.OrderedDict)) and own == ["__reduce__"]):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own {own[0]}")
-    if v.real is not None and v.cls.__flags__ & (1 << 9) == 0:
+    if v.real is not None and (v.cls.__flags__ & (1 << 9) == 0 or v.base is None and solid_base(v.cls) is not object):
         _no_copy(v)
     made = t.object_new(v.cls)
     if seen is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import types
 
 from .attrs import MISSING, class_lookup
-from .signals import Raised
+from .signals import Break, Raised
 from .values import OF_OWN_KIND, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
 
 MUTABLE = (SeqVar, DictVar, SetVar)
@@ -56,6 +56,8 @@ def plain_binary(t, name: str, a: Var, b: Var, in_place: bool, tried: bool = Fal
         return None
     if any(isinstance(v, (SeqVar, DictVar)) and v.cls in OF_OWN_KIND for v in (left, right)):
         return None
+    if name == "mod" and left is not a and isinstance(left, Known) and isinstance(left.obj, str):
+        raise Break("a format in a subclass of str")        # where nothing is put in, it is the result
     methods = ((a, f"__{name}__"), (a, f"__i{name}__"), (b, f"__r{name}__"))
     if not tried and any(isinstance(v, InstanceVar) and isinstance(class_lookup(v.cls, m)[0], types.FunctionType)
                          for v, m in methods):
