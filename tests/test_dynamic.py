@@ -140,6 +140,20 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "logsumexp": (lambda x: x.logsumexp(0) + x.amax(0), SIZES, 3),
     "randn": (lambda x: torch.randn(x.shape[0], 2) + x.sum(), SIZES, 3),
     "index put": (lambda x: x.clone().index_fill_(0, torch.tensor([0]), 1.0), SIZES, 3),
+    "linspace": (lambda x: torch.linspace(-1, 1, x.shape[1]) + x, SIZES, 3),
+    "window": (lambda x: torch.hann_window(x.shape[1]) * x + torch.bartlett_window(x.shape[1], False), SIZES, 3),
+    "places below the diagonal": (lambda x: x.sum() * torch.tril_indices(x.shape[0], x.shape[1], 1), SIZES, 3),
+    "places above the diagonal": (lambda x: x.sum() * torch.triu_indices(x.shape[0], x.shape[1]), SIZES, 3),
+    "one hot of size": (lambda x: F.one_hot(torch.arange(x.shape[1]), x.shape[1]) + x.sum(), SIZES, 3),
+    "fft": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2, n=x.shape[1]) + torch.fft.fftfreq(x.shape[1]), SIZES, 3),
+    "tensor of sizes": (lambda x: x.sum() * torch.tensor([x.shape[0], x.shape[1] * 2]) + torch.as_tensor(x.shape), SIZES, 3),
+    "index by size": (lambda x: x[x.shape[0] // 2] + x[..., x.shape[1] - 1].sum() + x[None, x.shape[0] - 2, 1:].sum(),
+                      LARGER, 3),
+    "index by a list of sizes": (lambda x: x[[0, x.shape[0] - 1]], SIZES, 3),
+    "set by size": (lambda x: set_at(x + 0), SIZES, 3),
+    "put": (lambda x: (x + 0).put_(torch.arange(x.shape[0]), torch.ones(x.shape[0])), SIZES, 3),
+    "lerp by size": (lambda x: torch.lerp(x, x.flip(0), 1 / x.shape[0]), SIZES, 3),
+    "complex": (lambda x: torch.view_as_complex(x.reshape(x.shape[0], -1, 2).contiguous()).abs(), SIZES[:4], 3),
     "no use of size": (lambda x: x.sum(), SIZES, 3),
 }
 
@@ -147,6 +161,12 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
 def set_row(x: torch.Tensor) -> torch.Tensor:
     x[0] = 1.0
     x[:, 1:] = x[:, 1:] * 2
+    return x
+
+
+def set_at(x: torch.Tensor) -> torch.Tensor:
+    x[x.shape[0] // 2] = 1.0
+    x[1:, x.shape[1] - 1] = x.shape[0]
     return x
 
 

@@ -1,7 +1,9 @@
 """How few compiles a program over many sizes needs: sizes of 1 among others, masks given now and then, views that copy."""
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -150,3 +152,16 @@ def test_conditions_on_products_and_quotients_are_said_of_their_parts() -> None:
     assert b // 2 != 0 and b // 2 != 1 and (b // 2) ** 2 != 0 and 16 * a * (b // 2) != 0 and a * b != 0
     assert [c.text() for c, _ in env.conditions] == ["1 <= b//2", "2 <= b//2"]
     assert 8 * a != 8 and env.range(a.node.e)[0] == 2
+
+
+@pytest.mark.parametrize("sizes", [((2, 3), (4, 5)), ((2, 3), (1, 4))])
+def test_a_symbolic_trace_keeps_no_tensor_of_the_program(sizes: tuple) -> None:
+    def made():
+        k = torch.ones(3)
+        return bytejit.compile(lambda x: x.t().reshape(-1) + k.sum(), backend="eager"), weakref.ref(k)
+    compiled, k = made()
+    for size in sizes:
+        compiled(torch.ones(size))
+    del compiled
+    gc.collect()
+    assert k() is None

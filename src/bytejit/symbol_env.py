@@ -68,6 +68,10 @@ class Env:
         self.given[s] = self.ranges[s] = (-INF, INF)
         return torch.SymFloat(Node(self, s, float))
 
+    def let_go(self) -> None:
+        """Forget who asks: the trace is over."""
+        self.where = self.refuse = lambda: None
+
     def save(self) -> tuple:
         """What has been learnt up to now, for `restore`."""
         return dict(self.ranges), dict(self.replacements), dict(self._facts), self.fixed

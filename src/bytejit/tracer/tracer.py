@@ -469,6 +469,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             for name in ("items", "ns", "slots", "content", "frame"):
                 if hasattr(v, name):
                     setattr(v, name, None)
+        if self.env is not None:
+            self.env.let_go()       # sizes that torch holds keep it, out of the collector's sight
         if not self.graph_leaves:
             forget_graph(self.graph)
         for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
