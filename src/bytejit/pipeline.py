@@ -113,7 +113,7 @@ class Function:
             return self.leave_uncompiled(str(e))
         except RecursionError:          # values nested deeper than the compiler can follow: the original code may
             if self.settings.nopython:
-                raise Unsupported("values or calls nested too deep", self.where, "Python's stack ends", "nest them less") from None
+                raise Unsupported("values nested too deep", self.where, "Python's stack ends", "nest them less") from None
             registry.count("fallbacks", f"values nested too deep in {self.where.function}")
             self.dead.add(state.point.id)
             return None
