@@ -10,6 +10,7 @@ import torch
 from . import registry
 from .kernels.build import BuildFailed
 from .options import Options
+from .where import Where, with_source
 
 
 # ---- what is left to torch ---------------------------------------------------------------------------------------------
@@ -71,6 +72,14 @@ def guarded(gm: torch.fx.GraphModule, call: Callable, aten) -> Callable:
         return call(*inputs)
     checked.writes_last = True      # nothing has been written when it raises
     return checked
+
+
+def with_lines(graph: torch.fx.Graph) -> None:
+    """Let the places of nodes hold the user's lines, for the comments of kernels: the tracer leaves them unread."""
+    for node in graph.nodes:
+        where = node.meta.get("where")
+        if isinstance(where, Where):
+            node.meta["where"] = with_source(where)
 
 
 # ---- codegen ----------------------------------------------------------------------------------------------------------------
@@ -149,6 +158,8 @@ class Compiled:
         from .codegen.relay import after_the_first, foreseen, relaid
         began = time.perf_counter()
         aten = foreseen(aten)
+        if self.options.debug:
+            with_lines(aten.graph)
         loops = lower(aten)
         plan = self.plan(loops, target)
         lowered = time.perf_counter() - began

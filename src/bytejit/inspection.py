@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import debug, logs
 from .options import Options
-from .where import Where, source_line
+from .where import Where
 
 if TYPE_CHECKING:
     import torch
@@ -126,10 +126,3 @@ def write_stages(dump: debug.Dump, rewritten: Any, found: Trace, entry: Any) -> 
     dump.write("entry", entry.text)
     for stage, text, suffix in (found.graph.meta.get("stages", ()) if found.graph is not None else ()):
         dump.write(stage, text, suffix)
-
-
-def with_source(where: Where) -> Where:
-    """A place with the text of its line, where the file can be read."""
-    if where.source:
-        return where
-    return Where(where.file, where.line, where.function, source_line(where.file, where.line))

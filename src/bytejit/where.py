@@ -109,6 +109,13 @@ def where_of(code: CodeType, offset: int = 0) -> Where:
     return Where(code.co_filename, line, getattr(code, "co_qualname", code.co_name), text, column, end)
 
 
+def with_source(where: Where) -> Where:
+    """A place with the text of its line, where the file can be read."""
+    if where.source:
+        return where
+    return Where(where.file, where.line, where.function, source_line(where.file, where.line))
+
+
 def where_of_function(fn: object) -> Where:
     """The place of a function's definition; for a callable without Python code its name and no line."""
     code = getattr(fn, "__code__", None)

@@ -77,6 +77,18 @@ def test_a_table_holds_what_the_launcher_reads() -> None:
 
 @needs_triton
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1 (set where there is no GPU)")
+def test_a_kernels_file_in_the_debug_folder_can_be_run(tmp_path) -> None:
+    def normed(x):
+        return torch.softmax(x * 0.5, -1).cumsum(0)
+    bytejit.compile(normed, options={"interpret": True, "debug": True, "debug_dir": str(tmp_path)})(torch.randn(5, 16))
+    text = next(tmp_path.rglob("*kernel.py")).read_text()
+    assert "return torch.softmax(x * 0.5, -1).cumsum(0)\n" in text and "test_gpu_build.py:" in text        # the user's line
+    assert "f32[5,16] stride (16,1) input" in text and "measure(globals(), BUFFERS, STEPS, SCRATCH)" in text
+    compile(text, "kernel.py", "exec")
+
+
+@needs_triton
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1 (set where there is no GPU)")
 @pytest.mark.parametrize("name", ["pointwise", "softmax", "module", "mutation"])
 def test_graphs_run_in_the_interpreter(name: str) -> None:
     def mutate(x):
