@@ -78,13 +78,21 @@ class Expr:
     A masked load whose mask (dtype b8) is false reads nothing and answers 0. Casts are the ops `to` (explicit:
     rounds) and `narrow` (the implicit rounding of a f16 or bf16 result: may be dropped where it is widened again).
     """
-    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "_hash")
+    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "_hash", "_loads")
 
     def __init__(self, kind: str, name: str, args: tuple[Expr, ...], dtype: str, attr: Any = None, where: Any = None):
         self.kind, self.name, self.args, self.dtype, self.attr, self.where = kind, name, args, dtype, attr, where
         # what must be evaluated first: values inside indirect indices, then operands
         self.needs = (*values_in(attr), *args) if kind == "load" or kind == "index" else args
         self._hash = hash((kind, name, tuple(a._hash for a in args), dtype, _const_key(attr)))
+        self._loads: tuple[Expr, ...] | None = None
+
+    @property
+    def loads(self) -> tuple[Expr, ...]:
+        """The loads at and below a node, each once, in the order of `walk`; found once."""
+        if self._loads is None:
+            self._loads = tuple(e for e in walk((self,)) if e.kind == "load")
+        return self._loads
 
     def __hash__(self) -> int:
         return self._hash

@@ -133,7 +133,7 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
 
 def loads(roots: Iterable[Expr]) -> list[Expr]:
     """Every load below roots, each once."""
-    return [e for e in walk(tuple(roots)) if e.kind == "load"]
+    return list({id(e): e for root in roots for e in root.loads}.values())
 
 
 def cost(roots: Iterable[Expr]) -> int:
