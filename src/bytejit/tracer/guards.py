@@ -139,6 +139,7 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "autocast_cache": (_C.is_autocast_cache_enabled, "{f}()"),
     "autocast_cpu": (lambda: _autocast("cpu"), "{f}()"),
     "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
+    "cuda_device": (lambda: _C._cuda_getDevice() if torch.cuda.is_initialized() else 0, "{f}()"),    # where "cuda" names no index
 }
 ALWAYS = ("grad_mode", "inference_mode", "autocast", "function_modes", "dispatch_modes", "functorch_level",
           "forward_ad_level", "default_dtype", "deterministic")

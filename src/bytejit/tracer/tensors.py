@@ -59,6 +59,11 @@ SCALED = {"addcdiv": torch.div, "addcdiv_": torch.div, "addcmul": torch.mul, "ad
 PYTHON_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 
 
+def current_cuda(x: object) -> bool:
+    """Whether an argument names the current GPU: "cuda" without an index."""
+    return type(x) is str and x == "cuda" or type(x) is torch.device and x.type == "cuda" and x.index is None
+
+
 class NeedsValue(Break):
     """An operation on a tensor whose value decides what comes out."""
 
@@ -132,6 +137,8 @@ class Tensors:
             node_kwargs = {k: self.to_node_arg(v) for k, v in kwargs.items()}
         except NotConstant as e:
             raise Break(f"{self.op_name(fn)} of {e}") from None
+        if method == "cuda" or any(map(current_cuda, (*node_args, *node_kwargs.values()))):
+            self.guards.add_state("cuda_device")
         fake_args, fake_kwargs = torch.fx.node.map_arg((node_args, node_kwargs), lambda n: n.meta["val"])
         try:
             result = self.run_fake(fn, fake_args, fake_kwargs)
