@@ -1,10 +1,9 @@
-"""Sites at run time: order of entries, misses, arming, threads, cost."""
+"""Sites at run time: order of entries, misses, arming, threads."""
 
 import contextlib
 import pickle
 import sys
 import threading
-import timeit
 import types
 from unittest import mock
 
@@ -228,13 +227,6 @@ def test_names_and_identity():
     f, sites = twin(add, lambda state, args: None)
     assert repr(sites) == f"sites of add: 1 of {len(sites.rewritten.sites)} armed"
     assert repr(sites.state(sites.rewritten.start)).startswith("armed site 0")
-
-
-def test_cost_of_the_chain():
-    entry = for_type(int)
-    chain = chain_maker(2)(entry, None, MISS)
-    direct, through = (min(timeit.repeat(lambda: g(1, 2), number=2000, repeat=15)) / 2000 for g in (entry, chain))
-    assert through - direct < 400e-9  # 45 ns on a quiet machine
 
 
 def test_nothing_is_compiled_while_a_debugger_follows() -> None:

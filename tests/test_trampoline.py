@@ -6,7 +6,6 @@ import dis
 import inspect
 import random
 import sys
-import timeit
 import traceback
 import types
 
@@ -904,7 +903,7 @@ def test_generated_programs(yields):
 # ---- cost ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_without_work_runs_at_its_own_speed():
+def test_a_loop_without_work_runs_in_its_copy_without_sites():
     def f(n):
         total = []
         for i in range(n):
@@ -917,13 +916,7 @@ def test_a_loop_without_work_runs_at_its_own_speed():
     rewritten = rewrite(f.__code__)
     made = bind(rewritten, f)
     go_around(rewritten)
-    assert made(7) == f(7)
-    assert best_ratio(f, made) < 1.15
-
-
-def best_ratio(plain, other):
-    return min(timeit.timeit(lambda: other(20_000), number=3) / timeit.timeit(lambda: plain(20_000), number=3)
-               for _ in range(15))
+    assert rewritten.loops and made(7) == f(7)          # its speed: benchmarks/bench_costs.py, plain_loop
 
 
 def test_which_loops_are_copied():
@@ -949,18 +942,3 @@ def test_which_loops_are_copied():
     ids = [k for loop in found.loops for _, _, k in loop.heads]
     assert ids == list(range(len(found.points), len(found.points) + len(ids)))
     assert not rewrite(stops.__code__).loops and not rewrite(waits.__code__).loops
-
-
-def test_idle_cost_is_small():
-    def f(n):
-        total = 0
-        for i in range(n):
-            if i & 1:
-                total += i
-            else:
-                total -= i
-        return total
-
-    made = bind(rewrite(f.__code__), f)
-    plain, idle = (min(timeit.repeat(lambda: g(2000), number=20, repeat=7)) / 20 for g in (f, made))
-    assert (idle - plain) / (2000 * 3) < 60e-9  # 4 to 9 ns a site on a quiet machine
