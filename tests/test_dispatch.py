@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from bytejit.dispatch import MISS, Sites, SiteState, chain_maker, compiling, own_exit
+from bytejit.dispatch import MISS, Sites, SiteState, compiling, own_exit
 from bytejit.trampoline import rewrite
 
 

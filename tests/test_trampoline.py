@@ -900,7 +900,7 @@ def test_generated_programs(yields):
     assert 0.1 < raised / tried < 0.99
 
 
-# ---- cost ---------------------------------------------------------------------------------------------------------------
+# ---- loops without work ------------------------------------------------------------------------------------------------
 
 
 def test_a_loop_without_work_runs_in_its_copy_without_sites():
