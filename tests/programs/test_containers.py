@@ -2,6 +2,7 @@
 """Containers"""
 import collections
 import copy
+import os
 import sys
 import types
 
@@ -522,6 +523,15 @@ def test_struct_sequences(x):
     """the interpreter's own named tuples: sys.flags, sys.version_info, sys.float_info"""
     info = sys.version_info
     return x + info.major, sys.flags.optimize, sys.flags.dev_mode, info >= (3, 8), info[:2], sys.float_info.max, info.releaselevel
+
+
+STAT = os.stat_result(range(19))
+
+
+@case(F(4))
+def test_struct_sequences_with_fields_past_their_items(x):
+    """os.stat_result: st_atime is no item of the tuple"""
+    return x + STAT.st_size, STAT.st_mode, STAT[7], STAT.st_atime, STAT.st_atime_ns, len(STAT)
 
 
 @case(F(4), graphs=1)

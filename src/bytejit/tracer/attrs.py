@@ -129,9 +129,9 @@ class Attributes:
             if name in getattr(v.cls, "_fields", ()):
                 return v.items[v.cls._fields.index(name)]
             if hasattr(v.cls, "n_sequence_fields"):
-                for i, member in enumerate(_structseq_fields(v.cls)):
-                    if member == name:
-                        return v.items[i]
+                place = _structseq_fields(v.cls).get(name, len(v.items))
+                if place < len(v.items):
+                    return v.items[place]
         if isinstance(v, DictVar) and name == "default_factory" and v.cls.__name__ == "defaultdict":
             return v.factory
         if isinstance(v, SeqVar) and name == "maxlen":
@@ -655,10 +655,10 @@ def is_library(module: str) -> bool:
 
 
 @functools.cache
-def _structseq_fields(cls: type) -> tuple[str, ...]:
-    """Field names of a C struct sequence, in order (torch.return_types.*)."""
+def _structseq_fields(cls: type) -> dict[str, int]:
+    """Place of each field of a C struct sequence (torch.return_types.*, os.stat_result), those past its items included."""
     if not cls.n_unnamed_fields:
-        return cls.__match_args__
-    members = [(getattr(cls, n), n) for n in dir(cls) if isinstance(getattr(cls, n), types.MemberDescriptorType)]
-    probe = cls(range(cls.n_sequence_fields))
-    return tuple(n for _, n in sorted((getattr(probe, n), n) for _, n in members))
+        return {n: i for i, n in enumerate(cls.__match_args__)}
+    members = [n for n in dir(cls) if isinstance(getattr(cls, n), types.MemberDescriptorType)]
+    probe = cls(range(cls.n_fields))
+    return {n: getattr(probe, n) for n in members}
