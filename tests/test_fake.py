@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from bytejit.fake import DataDependent, FakeMode, NoFake, fake_like, fake_of_spec, infer, is_fake, spec_of, storage_id
+from bytejit.fake_sized import SIZED
 from bytejit.spec import Spec
 
 PROGRAMS = {
@@ -373,3 +374,11 @@ def test_never_loads_a_compiler():
     code = code.replace("import test_fake\n", "import test_fake, bytejit.fake\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_cuda_without_an_index_is_the_current_gpu() -> None:
+    """In every family of factories: a device without an index would be another than that of tensors beside it"""
+    aten, gpu = torch.ops.aten, {"device": torch.device("cuda")}
+    made = [infer(aten.ones.default, ([2],), gpu), infer(aten.empty_permuted.default, ([2, 3], [1, 0]), gpu),
+            infer(aten.new_zeros.default, (fake_like(torch.ones(1)), [2]), gpu), SIZED[torch.linspace].infer(0, 1, 3, **gpu)]
+    assert {m.m.device for m in made} == {torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)}

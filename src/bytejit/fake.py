@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import fake_compute, fake_views
 from .fake_meta import keep_plain
-from .fake_rows import ROWS, Meta, NeedsMeta, Store
+from .fake_rows import ROWS, Meta, NeedsMeta, Store, device_given
 from .spec import Spec
 
 _STRIDED = torch.strided
@@ -425,7 +425,7 @@ def through_kernel(func, args: tuple, kwargs: dict):
         meta_kwargs["device"] = "meta" if device is not None or not twins.fakes else None
     elif not twins.fakes and any(a.name == "device" for a in func._schema.arguments):
         meta_kwargs["device"] = "meta"
-    device = torch.device(device) if device is not None else _common_device(twins.fakes)
+    device = device_given(device, None) if device is not None else _common_device(twins.fakes)
     try:
         result = func(*meta_args, **meta_kwargs)
     except NotImplementedError as error:

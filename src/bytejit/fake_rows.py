@@ -77,6 +77,16 @@ def numel(shape: tuple) -> int:
     return n
 
 
+def device_given(device: object, default: torch.device | None) -> torch.device | None:
+    """Where a `device` argument puts a tensor: "cuda" is the current GPU; None, the default."""
+    if device is None:
+        return default
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
+    return device
+
+
 def new(shape: tuple, stride: tuple | None, dtype: torch.dtype, device: torch.device) -> Meta:
     """A new tensor; `stride` None is contiguous."""
     if stride is None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .fake import Fake, make
-from .fake_rows import new
+from .fake_rows import device_given, new
 from .symbols import any_symbolic, is_symbolic
 
 aten = torch.ops.aten
@@ -63,8 +63,7 @@ def _has_symbols(x: Any) -> bool:
 def _factory(shape: tuple, dtype: torch.dtype | None, options: dict) -> Fake | None:
     if options.keys() - _FACTORY or options.get("requires_grad") or options.get("layout") not in (None, torch.strided):
         return None
-    device = options.get("device")
-    return make(new(shape, None, dtype, torch.device(device) if device is not None else torch.get_default_device()))
+    return make(new(shape, None, dtype, device_given(options.get("device"), torch.get_default_device())))
 
 
 def _plain(*numbers: Any) -> bool:

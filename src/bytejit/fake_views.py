@@ -11,6 +11,7 @@ from .fake_rows import (
     Meta,
     NeedsMeta,
     channels_last_stride,
+    device_given,
     differ,
     is_contiguous,
     is_dense,
@@ -357,16 +358,7 @@ def _to_copy(
     m = x.m
     if layout not in (None, torch.strided):
         raise NeedsMeta
-    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, _device(device, m.device))
-
-
-def _device(device, default: torch.device) -> torch.device:
-    if device is None:
-        return default
-    device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
-    return device
+    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
 
 
 @row("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
@@ -374,7 +366,7 @@ def _empty_like(x, *, dtype=None, layout=None, device=None, pin_memory=None, mem
     m = x.m
     if layout not in (None, torch.strided):
         raise NeedsMeta
-    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, _device(device, m.device))
+    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
 
 
 @row("full_like")
@@ -385,7 +377,7 @@ def _full_like(x, value, **options) -> Meta:
 @row("new_empty", "new_zeros", "new_ones")
 def _new(x, size, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
     m = x.m
-    return new(tuple(size), None, dtype or m.dtype, _device(device, m.device))
+    return new(tuple(size), None, dtype or m.dtype, device_given(device, m.device))
 
 
 @row("new_full")
@@ -399,13 +391,13 @@ def _factory(size, *, dtype=None, layout=None, device=None, pin_memory=None, mem
         raise NeedsMeta
     if any(isinstance(n, int) and n < 0 for n in size):
         raise NeedsMeta
-    return new(tuple(size), None, dtype or torch.get_default_dtype(), _device(device, torch.get_default_device()))
+    return new(tuple(size), None, dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
 
 
 @row("empty_strided")
 def _empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
     return new(
-        tuple(size), tuple(stride), dtype or torch.get_default_dtype(), _device(device, torch.get_default_device())
+        tuple(size), tuple(stride), dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device())
     )
 
 
@@ -451,7 +443,7 @@ def _arange_step(start, end, step=1, *, dtype=None, layout=None, device=None, pi
         count = math.ceil((end - start) / step)
     if dtype is None:
         dtype = torch.int64 if integer else torch.get_default_dtype()
-    return new((count,), None, dtype, _device(device, torch.get_default_device()))
+    return new((count,), None, dtype, device_given(device, torch.get_default_device()))
 
 
 @row("cat")
@@ -500,7 +492,7 @@ def _empty_permuted(size, physical_layout, *, dtype=None, layout=None, device=No
     for d in reversed(physical_layout):
         stride[d], step = step, step * size[d]
     return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(),
-               torch.device(device) if device is not None else torch.get_default_device())
+               device_given(device, torch.get_default_device()))
 
 
 @row("view_as_complex")

@@ -117,7 +117,7 @@ def _steps(node: fx.Node | None) -> Any:
         return spec.dtype
     if node.op != "call_function" or node.kwargs or torch.Tag.pointwise not in getattr(node.target, "tags", ()):
         return None
-    parts = [_steps(a) if isinstance(a, fx.Node) else ("number", a) for a in node.args]
+    parts = [_steps(a) if isinstance(a, fx.Node) else ("number", repr(a)) for a in node.args]
     return None if None in parts else (node.target, *parts)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,7 @@ from pathlib import Path
 from .. import caches
 from ..errors import BytejitError
 from ..options import Options
-from .build import PRELUDE, BuildFailed, Compiler, find_compiler
+from .build import PRELUDE, BuildFailed, Compiler, candidates, find_compiler
 from .disk import Disk, digest, disk_of
 from .launch import load
 from .target import cpu
@@ -49,7 +51,8 @@ def unit_key(text: str, compiler: Compiler) -> str:
 
 
 def ahead(unit: str, options: Options) -> None:
-    """Begin to build, in a thread, a unit that will be asked for soon: `build` waits for it."""
+    """Begin to build, in a thread, a unit that will be asked for soon: `build` waits for it. Without a compiler nothing is
+    begun: whoever asks for the unit says so."""
     def work() -> None:
         try:
             build((unit,), options)
@@ -57,7 +60,8 @@ def ahead(unit: str, options: Options) -> None:
             pass                       # whoever asks for the unit meets the same error, and tells it
         finally:
             caches.BUILDING.pop(unit, None)
-    if unit not in caches.BUILDING:
+    here = any(shutil.which(shlex.split(command)[0]) for command in candidates(options.cxx))
+    if here and unit not in caches.BUILDING:
         thread = caches.BUILDING[unit] = threading.Thread(target=work, daemon=True)
         thread.start()
 
