@@ -381,3 +381,54 @@ _REAL = {c: r for r, c in _COMPLEX.items()}
 
 def _refused():
     raise NeedsMeta
+
+
+# --- moved elements: on the CPU the channels stay innermost, which torch's meta kernels do not know ---------------------
+
+
+def _like_last(m: Meta, shape: tuple) -> Meta:
+    if m.device.type != "cpu" or 0 in shape or not suggests_channels_last(m):
+        raise NeedsMeta
+    return new(tuple(shape), channels_last_stride(shape), m.dtype, m.device)
+
+
+def _padded(m: Meta, pad, within: bool) -> Meta:
+    shape = list(m.shape)
+    for k in range(len(pad) // 2):
+        low, high, n = pad[2 * k], pad[2 * k + 1], m.shape[-1 - k]
+        if low < 0 or high < 0 or within and (low >= n or high >= n):
+            raise NeedsMeta
+        shape[-1 - k] = n + low + high
+    return _like_last(m, tuple(shape))
+
+
+@row("reflection_pad2d", "reflection_pad3d")
+def _reflection_pad(x, pad) -> Meta:
+    return _padded(x.m, pad, True)
+
+
+@row("replication_pad2d", "replication_pad3d")
+def _replication_pad(x, pad) -> Meta:
+    return _padded(x.m, pad, False)
+
+
+@row("channel_shuffle", "native_channel_shuffle")
+def _channel_shuffle(x, groups) -> Meta:
+    if len(x.m.shape) != 4 or groups <= 0 or x.m.shape[1] % groups:
+        raise NeedsMeta
+    return _like_last(x.m, x.m.shape)
+
+
+@row("pixel_shuffle")
+def _pixel_shuffle(x, r) -> Meta:
+    m = x.m
+    if len(m.shape) != 4 or r <= 0 or m.shape[1] % (r * r):
+        raise NeedsMeta
+    return _like_last(m, (m.shape[0], m.shape[1] // (r * r), m.shape[2] * r, m.shape[3] * r))
+
+
+@row("roll")
+def _roll(x, shifts, dims=()) -> Meta:
+    if len(dims) != 1 or len(shifts) != 1 or not -len(x.m.shape) <= dims[0] < len(x.m.shape):
+        raise NeedsMeta
+    return _like_last(x.m, x.m.shape)

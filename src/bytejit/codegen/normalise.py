@@ -34,6 +34,23 @@ WHOLE = {
 }
 
 
+def _round(x: Fake, pad: Sequence, mode: str = "constant", value: float | None = None) -> Fake:
+    """torch's pad; a circular one as pieces side by side, not as memory written piece by piece."""
+    sides = list(zip(pad[::2], pad[1::2], reversed(x.shape)))
+    if mode != "circular" or len(x.shape) not in (len(sides) + 1, len(sides) + 2) or not all(
+            0 <= low <= n and 0 <= high <= n for low, high, n in sides):
+        return torch._C._nn.pad(x, pad, mode, value)
+    for k, (low, high, n) in enumerate(sides, 1):
+        parts = [x.narrow(-k, n - low, low)] if low else []
+        parts += [x, x.narrow(-k, 0, high)] if high else [x]
+        x = torch.cat(parts, -k) if len(parts) > 1 else x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+# torch functions that are written here in other operations
+INSTEAD = {torch.nn.functional.pad: _round, torch._C._nn.pad: _round}
+
+
 def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
     """The functional ATen graph of `gm`, whose placeholders look like `fakes` (values that are no fakes are baked
     in).
@@ -138,6 +155,8 @@ class _Run:
         whole = WHOLE.get(node.target)
         if whole is not None:
             return self.whole(node.target, whole, args, kwargs)
+        if node.target in INSTEAD:
+            return INSTEAD[node.target](*args, **kwargs)
         if isinstance(node.target, FunctionType):
             with _Wholes(self):
                 return node.target(*args, **kwargs)
@@ -184,7 +203,7 @@ class _Wholes(TorchFunctionMode):
         whole = WHOLE.get(func)
         if whole is not None:
             return self.run.whole(func, whole, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        return INSTEAD.get(func, func)(*args, **(kwargs or {}))
 
 
 def _answer(function, given: tuple, named: dict, device: str) -> Spec:

@@ -4,13 +4,14 @@ A copy (flip, roll, repeat, cat, pad) is one kernel whose loads are mapped; fuse
 """
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from bytejit.codegen import index as ix
 from bytejit.codegen.loops import DTYPES, Expr, acc_dtype
 from bytejit.codegen.lower import Lowering, NoRule, Value, ir_dtype
 from bytejit.codegen.ops_pointwise import aten
-from bytejit.codegen.optable import op
+from bytejit.codegen.optable import op, table
 from bytejit.spec import contiguous_stride
 
 
@@ -222,8 +223,13 @@ def flip(ctx: Lowering, x: Value, dims: Any) -> Value:
 
 @view("roll", "roll")
 def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
-    if not dims:
-        raise NoRule("roll of the flat tensor")
+    if not dims:                                 # as one row
+        total = ix.size_of(math.prod(x.shape, start=ix.ONE))
+        if total == 1:
+            return ctx.map(lambda c: ctx.load(x, c))
+        back = ix.mod(-shifts[0], total, {})
+        return ctx.map(lambda c: ctx.load(x, ix.delinear(
+            ix.mod(ix.linear(c, contiguous_stride(x.shape)) + back, total, ctx.sizes), x.shape, ctx.sizes)))
     shift: dict[int, int] = {}
     for s, d in zip(shifts, dims):
         d = wrap(d, len(x.shape))
@@ -375,6 +381,15 @@ def full(ctx: Lowering, *args: Any, **kw: Any) -> Value:
 
 @create("zeros", "zeros", "zeros_like", "new_zeros", "zero")
 def zeros(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    return full(ctx, None, 0)
+
+
+@create("empty", "empty.memory_format", "empty_like", "new_empty")
+def empty(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    """Zeros, which nobody sees where kernels write over them; memory that an extern call or the caller gets stays as it is."""
+    if any(u.op == "output" or (row := table().by_aten.get(str(u.target))) is None or row.kind == "extern"
+           for u in ctx.node.users):
+        raise NoRule("given to a library")
     return full(ctx, None, 0)
 
 
