@@ -25,7 +25,8 @@ def written_diagonal(x: torch.Tensor) -> torch.Tensor:
 
 CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     **{f"{mode}{n}": (pad(*sides, mode=mode), (r(2, 3, *(5, 6, 7)[:n]),))
-       for mode in ("reflect", "replicate", "circular") for n, sides in ((1, (2, 3)), (2, (1, 2, 0, 3)), (3, (1, 1, 0, 2, 2, 1)))},
+       for mode in ("reflect", "replicate", "circular")
+       for n, sides in ((1, (2, 3)), (2, (1, 2, 0, 3)), (3, (1, 1, 0, 2, 2, 1)))},
     "reflect_unbatched": (pad(4, 4, mode="reflect"), (r(3, 5),)),
     "reflect_cropped": (pad(-1, 2, mode="reflect"), (r(3, 5),)),
     "replicate_cropped": (pad(-2, 3, 1, -1, mode="replicate"), (r(3, 5, 6),)),
