@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.kernels import cuda_graphs, cuda_launch
+from bytejit.kernels import cuda_capture, cuda_launch
 from bytejit.kernels.tune_gpu import GpuTuner
 from bytejit.spec import Spec
 
@@ -168,8 +168,8 @@ def test_memsets_of_recordings() -> None:
         cuda.cuMemsetD8Async(ctypes.c_uint64(at + 2804), 5, ctypes.c_size_t(1200), stream)
         out.add_(x)
         x.fill_(3)
-    graph, failure = cuda_graphs.captured(run, 0, pool, side)
-    assert failure is None and cuda_launch.memsets_to_kernels(cuda_graphs.launcher(), graph.raw_cuda_graph(), 0) == 3
+    graph, failure = cuda_capture.captured(run, 0, pool, side)
+    assert failure is None and cuda_launch.memsets_to_kernels(cuda_capture.launcher(), graph.raw_cuda_graph(), 0) == 3
     graph.instantiate()
     want = torch.full((1001,), 3, dtype=torch.int32)
     want[:500], want[500:600] = 7, 258 << 16 | 258

@@ -4,7 +4,9 @@
     BUILDING   owner: kernels.build_cpp   size: one entry a unit that is being built ahead   cleared: when it is built
     BINARIES   owner: kernels.build_triton   size: one entry a distinct GPU kernel   cleared: reset()
     GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel and device   cleared: never: it stays loaded
-    GRAPH_POOLS  owner: kernels.cuda_graphs   size: one entry a device and stream with CUDA graphs   cleared: never
+    GRAPH_POOLS  owner: kernels.cuda_capture   size: one entry a device and stream with CUDA graphs   cleared: with the last one
+    GRAPH_STREAMS  owner: kernels.cuda_capture   size: one stream a device and stream with CUDA graphs   cleared: never
+    GRAPH_OUTPUTS  owner: kernels.other_streams  size: one entry an output of a CUDA graph   cleared: with it
     COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
     FOLDERS    owner: kernels.disk        size: one temporary folder an unusable cache folder   cleared: at exit
     DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
@@ -13,13 +15,16 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from pathlib import Path
 
 LIBRARIES: dict[str, object] = {}
 BUILDING: dict[str, threading.Thread] = {}
 BINARIES: dict[str, object] = {}
 GPU_KERNELS: dict[tuple[str, int], object] = {}
-GRAPH_POOLS: dict[tuple[int, int], tuple] = {}
+GRAPH_POOLS: weakref.WeakValueDictionary[tuple[int, int], object] = weakref.WeakValueDictionary()
+GRAPH_STREAMS: dict[tuple[int, int], object] = {}
+GRAPH_OUTPUTS: dict[int, weakref.ref] = {}
 COMPILERS: dict[str, object] = {}
 FOLDERS: dict[str, Path] = {}
 DISKS: dict[tuple[str, int], object] = {}

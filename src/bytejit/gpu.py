@@ -190,7 +190,7 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
     tell = Told(gm, gm.meta["settings"].options)
     if not reason:
         tell(WAITING[how])
-    return replayed(call, Policy(how, index, weights, written, random, reason, tell))
+    return replayed(call, Policy(how, index, weights, written, reason, tell))
 
 
 @functools.cache

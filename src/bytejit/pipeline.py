@@ -32,6 +32,7 @@ _ORIGINALS: dict[int, types.CodeType] = {}
 _lock = threading.RLock()
 _HANDLE = "__bytejit_handle__"       # attribute of a compiled function: its Handle
 MAX_TWINS = 256                      # callees of broken calls whose compiled form a Function keeps
+STARVED = 3             # compiles without enough memory on the GPU, after which a site is left alone
 VALUES_LIMIT = 2                     # entries of a site that hold for some values of tensors only (a mask with and without holes)
 MODULES_LIMIT = 8                    # recompile_limit counts for each module apart; a site holds this many times as many
 
@@ -68,6 +69,7 @@ class Function:
         self.quiet: dict[int, Quiet] = {}
         self.given_up: list[tuple[weakref.ref, ...]] = []
         self.failures: dict[int, str] = {}
+        self.starved: dict[int, int] = {}       # point id -> compiles that found no memory
         # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
         self.changed: dict[int, dict[Source, int]] = {}
         self.where = where_of(code)
@@ -117,6 +119,12 @@ class Function:
             registry.count("fallbacks", f"values nested too deep in {self.where.function}")
             self.dead.add(state.point.id)
             return None
+        except torch.OutOfMemoryError:  # of a GPU: the original code may do with less, and raises itself where it does not
+            registry.count("fallbacks", f"no memory on the GPU to compile {self.where.function}")
+            if (starved := self.starved.get(state.point.id, 0) + 1) >= STARVED:
+                self.dead.add(state.point.id)
+            self.starved[state.point.id] = starved
+            return NOT_NOW
         except Exception as e:
             if self.settings.nopython:
                 raise
@@ -362,13 +370,15 @@ class Function:
 
 
 def watched() -> str:
-    """What is active around the call that has to see the program's own operations; "" when nothing has."""
+    """What is active around the call that has to see the program's own operations, or takes no others; "" when nothing is."""
     if torch._C._len_torch_dispatch_stack():
         return "an active TorchDispatchMode"
     if torch._C._functorch.maybe_current_level() is not None:
         return "a function transform (torch.func, torch.vmap) around the call"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode differentiation around the call"
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():      # compiling waits for the device
+        return "a CUDA graph that is recorded around the call"
     return ""
 
 
@@ -511,4 +521,5 @@ def reset() -> None:
             function.quiet.clear()
             function.given_up.clear()
             function.failures.clear()
+            function.starved.clear()
             function.changed.clear()

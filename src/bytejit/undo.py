@@ -27,9 +27,9 @@ def undoing(graph: Callable, written: tuple[int, ...]) -> Callable:
 
 
 def random_states() -> list[tuple[torch.Generator, torch.Tensor]]:
-    """The default generators that exist, and where they stand."""
+    """The default generators that exist, and where they stand; of GPUs, not while a CUDA graph is recorded: they cannot tell."""
     generators = [torch.default_generator]
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         generators += torch.cuda.default_generators
     return [(g, g.get_state()) for g in generators]
 

@@ -8,42 +8,48 @@ import pytest
 import torch
 
 import bytejit
-from bytejit import gpu
-from bytejit.kernels import cuda_graphs
-from bytejit.kernels.cuda_graphs import RERECORDS, SHAPES, TIMED, WARM, Policy, replayed
+from bytejit import caches, gpu
+from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
+from bytejit.kernels.cuda_graphs import RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
 from bytejit.options import Options
 
 
 class Device:
-    """One GPU without any: streams are numbers, a recording's replay calls the function again, time passes as told."""
+    """One GPU without any: streams are numbers, a recording's replay calls the function again, time passes as told.
+    fn: the function of the last recording."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stream, self.capturing, self.now, self.replays = 1, False, 0.0, 0
         self.queue, self.work, self.replay = 1.0, 0.0, 0.1      # seconds that the host, the device, a replay take
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: self.capturing, raising=False)
-        monkeypatch.setattr(torch.cuda, "synchronize", self.wait)
+        monkeypatch.setattr(cuda_graphs.Replayer, "wait", lambda replayer: self.wait())
         monkeypatch.setattr(cuda_graphs, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr(cuda_graphs.Replayer, "capture", lambda *given: self.capture(*given))
         monkeypatch.setattr(cuda_graphs.Replayer, "check", lambda *given: self.check(*given))
         self.waiting = 0.0
 
-    def wait(self, device: object = None) -> None:
+    def wait(self) -> None:
         self.now, self.waiting = self.now + self.waiting, 0.0
 
     def called(self, fn: Callable) -> Callable:
+        self.fn = fn
+
         def call(*args: object) -> object:
             self.now += self.queue
             self.waiting += self.work
             return fn(*args)
         return call
 
-    def capture(self, replayer: object, state: object, given: list) -> tuple:
+    def capture(self, replayer: object, lane: object, state: object, given: list) -> tuple:
         answer = replayer.call(*given)
 
         def replay() -> None:
             self.replays += 1
             self.now += self.replay
+            for out, again in zip(answer, self.fn(*given)):
+                if isinstance(out, torch.Tensor) and not any(out is t for t in given):
+                    out.copy_(again)
         replayer.policy.say("recorded")
         return types.SimpleNamespace(replay=replay), answer
 
@@ -69,10 +75,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return Device(monkeypatch)
 
 
-def made(device: Device, how: str = "forced", **facts: object) -> tuple[Callable, list[str]]:
+def plus_one(x: torch.Tensor, *rest: object) -> tuple[torch.Tensor]:
+    return (x + 1,)
+
+
+def made(device: Device, how: str = "forced", fn: Callable = plus_one, **facts: object) -> tuple[Callable, list[str]]:
     """A replayed function, and the list of what is told about it."""
     told: list[str] = []
-    return replayed(device.called(lambda x, *rest: (x + 1,)), Policy(how, 0, tell=told.append, **facts)), told
+    return replayed(device.called(fn), Policy(how, 0, tell=told.append, **facts)), told
 
 
 def test_recorded_after_plain_calls(device: Device) -> None:
@@ -92,16 +102,149 @@ def test_what_is_known_before_is_said_at_once(device: Device, reason: str) -> No
     assert told == [f"not recorded: {reason}"] == list(bytejit.counters["cudagraphs"])
 
 
-def test_streams(device: Device) -> None:
+def test_each_stream_has_recordings_of_its_own(device: Device) -> None:
+    run, told = made(device)
+    x = tensor()
+    for turn in range(WARM + 2):
+        for device.stream in range(STREAMS):
+            run(x)
+            assert device.replays == max(0, turn - WARM) * STREAMS + (turn >= WARM) * (device.stream + 1)
+    assert told == ["recorded"] * STREAMS
+    device.stream = STREAMS
+    run(x)
+    assert told[STREAMS:] == [f"a call ran plain: on more than {STREAMS} streams"] and device.replays == 2 * STREAMS
+
+
+def test_within_a_recording_of_the_programs(device: Device) -> None:
+    run, told = made(device)
+    x, word = tensor(), "a call ran plain: within a CUDA graph that the program records"
+    device.stream, device.capturing = 7, True
+    run(x)
+    device.stream, device.capturing = 1, False
+    for _ in range(WARM + 1):
+        run(x)
+    device.capturing = True
+    run(x)
+    assert device.replays == 1 and told == [word, "recorded", word] and list(run.replayer.lanes) == [1]
+
+
+def test_another_thread_meanwhile(device: Device) -> None:
     run, told = made(device)
     x = tensor()
     for _ in range(WARM + 1):
         run(x)
-    device.stream = 2
+    with run.replayer.lanes[1].lock:
+        assert torch.equal(run(x)[0], x + 1) and device.replays == 1
+    with cuda_capture.RECORDING:
+        device.stream = 2
+        for _ in range(WARM + 2):
+            run(x)
+    assert device.replays == 1 and told == ["recorded"]
     run(x)
-    device.stream, device.capturing = 1, True
+    assert device.replays == 2 and told == ["recorded"] * 2
+
+
+# ---- outputs ---------------------------------------------------------------------------------------------------------------
+def and_a_part(x: torch.Tensor) -> tuple:
+    """Two outputs in one memory, and one that is no tensor."""
+    y = x * 2
+    return y, y[1:], 7
+
+
+@pytest.mark.parametrize("how, taken", [("safe", 3), ("forced", 1)])
+def test_outputs_that_the_caller_keeps(device: Device, how: str, taken: int) -> None:
+    run, told = made(device, how, and_a_part)
+    x, kept = tensor(), []
+    for turn in range(WARM + 6):
+        x.fill_(turn)
+        kept.append(run(x))
+    assert told == ["recorded"] * taken
+    for turn, (whole, part, number) in enumerate(kept):
+        assert number == 7 and part.untyped_storage()._cdata == whole.untyped_storage()._cdata and part.storage_offset() == 1
+        assert how == "forced" and turn >= WARM or torch.equal(whole, torch.full((3,), 2.0 * turn))
+    del kept, whole, part
+    for _ in range(4):
+        run(x)
+    assert told == ["recorded"] * taken
+
+
+def test_a_stream_that_works_on_outputs_is_waited_for(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+    monkeypatch.setattr(other_streams, "wait_for", lambda others, device: (waited.append(list(others)), others.clear()))
+    run, _ = made(device, "safe", and_a_part)
+    x, other = tensor(), torch.Stream(stream_id=3, device_index=0, device_type=1)
+    for _ in range(WARM + 1):
+        whole, part, _ = run(x)
+    for t in (part, torch.ones(3)):
+        with pytest.raises(NotImplementedError, match="CPU"):      # noted on its way to the tensor's own device
+            t.record_stream(other)
+    del whole, part, t
     run(x)
-    assert device.replays == 1 and told == ["recorded"] + ["a call ran plain: on another stream"] * 2
+    run(x)
+    assert waited == [[other]] and len(caches.GRAPH_OUTPUTS) == 1
+    del run
+    assert not caches.GRAPH_OUTPUTS
+
+
+# ---- inputs -------------------------------------------------------------------------------------------------------------------
+LAID = {"plain": lambda x: x, "expanded": lambda x: x[:1].expand(4), "rows": lambda x: x[:, None].expand(3, 2),
+        "windows": lambda x: x.as_strided((2, 2), (1, 1)), "every second": lambda x: x[::2], "turned": lambda x: x[None].t(),
+        "later": lambda x: x[1:], "empty": lambda x: x[:0], "number": lambda x: x[0]}
+
+
+@pytest.mark.parametrize("name", LAID)
+def test_inputs_that_are_copied(device: Device, name: str) -> None:
+    def f(x: torch.Tensor) -> tuple:
+        return (x * 2,)
+    run, _ = made(device, "forced", f)
+    kept = []
+    for turn in range(WARM + TIMED + 3):
+        kept.append(tensor() * turn + torch.arange(3))
+        assert torch.equal(run(LAID[name](kept[-1]))[0], LAID[name](kept[-1]) * 2)
+    assert device.replays == (6 if name == "empty" else 3)        # no elements have no address that could change
+
+
+def test_outputs_that_are_inputs(device: Device) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple:
+        return x, y[1:], x + y
+    run, _ = made(device, "safe", f)
+    kept = []
+    for turn in range(WARM + TIMED + 3):
+        kept.append(tensor() * turn)
+        x, y = kept[-1], tensor()
+        same, part, made_new = run(x, y)
+        assert same is x and part.data_ptr() == y[1:].data_ptr() and part.shape == (2,) and torch.equal(made_new, x + y)
+    assert device.replays == 3
+
+
+# ---- what fails ----------------------------------------------------------------------------------------------------------------
+def test_no_memory_to_record(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    run, told = made(device)
+    x = tensor()
+    monkeypatch.setattr(cuda_graphs.Replayer, "capture", none_left)
+    for _ in range(WARM + 2):
+        assert torch.equal(run(x)[0], x + 1)
+    assert told == ["not recorded: recording failed: OutOfMemoryError: CUDA out of memory"]
+    assert not device.replays and not cuda_capture.RECORDING.locked()
+
+
+def test_no_memory_for_copies_of_outputs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, told = made(device, "safe")
+    x, kept = tensor(), []
+    for _ in range(WARM + 3):
+        kept.append(run(x))
+    before, empty_like = device.replays, torch.empty_like
+
+    def none_left(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    monkeypatch.setattr(torch, "empty_like", none_left)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(x)
+    assert device.replays == before         # nothing was written: the original code can run in its place
+    monkeypatch.setattr(torch, "empty_like", empty_like)
+    assert torch.equal(run(x)[0], x + 1) and device.replays == before + 1 and told == ["recorded"] * 3
 
 
 def test_an_input_on_the_cpu(device: Device) -> None:

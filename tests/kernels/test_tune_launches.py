@@ -7,6 +7,7 @@ import types
 import pytest
 import torch
 
+import bytejit
 from bytejit.codegen.triton_source import Arg, Config, Launch
 from bytejit.kernels import cuda_launch
 from bytejit.kernels.build_triton import Builder
@@ -110,3 +111,24 @@ def test_a_launch_of_its_own_has_the_launchers_table() -> None:
     Builder.alone(builder, launch(), CONFIGS[1], cuda_launch.Loaded(77, 128, 0), [16, 32, 48, 64], 5)()
     (table, stream, args), = tables
     assert table == [1, 77, 8, 1, 1, 128, 0, 4, 0, 0, 1, 1, 0, 1, 2, 0, 0, 3, 0, 0] and stream == 5 and args == (16, 32, 48, 64)
+
+
+def test_memory_that_earlier_launches_took_is_given_back(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two launches have buffers of their own; the device has room for those of one."""
+    bench = Bench(tmp_path, {1024: 0.03, 512: 0.01, 256: 0.02})
+    tuner, zeros = bench.tuner(), torch.zeros
+
+    def scarce(*size: int, **kwargs: object) -> torch.Tensor:
+        if len(tuner.memory) >= room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return zeros(*size, **kwargs)
+    monkeypatch.setattr(torch, "zeros", scarce)
+    others = tuple(Arg(a.kind, f"{a.name}2", a.type, a.offset) for a in ARGS)
+    room = 4
+    tuner.run([launch("k0"), launch("k1", others)])
+    assert len(bench.chosen) == 2
+    bench.chosen.clear()
+    room = 3
+    tuner.run([launch("k2"), launch("k3", others)])
+    assert not bench.chosen and not tuner.memory
+    assert bytejit.counters["fallbacks"] == {"a kernel's configurations are not timed: the GPU has no memory left for it": 2}

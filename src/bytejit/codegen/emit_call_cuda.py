@@ -8,7 +8,8 @@
         return (o0,)
 
 Launches between two library calls are one run. The arena comes from torch's allocator; a small one is kept between calls,
-for each stream apart: work on one stream runs in order, so the next call there may overwrite it. A tensor may be freed as
+for each stream apart: work on one stream runs in order, so the next call there may overwrite it. Not so within a CUDA graph
+that the program records: its memory must be that graph's own, which lives as long as it does. A tensor may be freed as
 soon as its last reader is launched, for the same reason. What a kernel found wrong is read from the fault word, which
 lies in the host's memory, at the next call.
 """
@@ -196,7 +197,10 @@ class CudaPrinter(CallPrinter):
             names = ", ".join(["arena", "_", *views.values()])
             if size <= KEPT:
                 self.bind("pool", defaultdict(list))
-                self.head += ["kept = pool[stream]", f"whole = kept.pop() if kept else {maker}()", f"{names} = whole"]
+                recorded = f"[] if {self.bind('capturing', torch._C._cuda_isCurrentStreamCapturing)}() else " \
+                    if self.device.type == "cuda" else ""
+                self.head += [f"kept = {recorded}pool[stream]", "try:", "    whole = kept.pop()", "except IndexError:",
+                              f"    whole = {maker}()", f"{names} = whole"]
                 self.lines.append("kept.append(whole)")
             else:
                 self.head.append(f"{names} = {maker}()")

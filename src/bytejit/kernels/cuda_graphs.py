@@ -9,16 +9,13 @@ Inputs are read where they are when their addresses repeat (weights, what the al
 into memory of the recording. Inputs that the graph writes are always used where they are. All recordings of a device and
 stream share one memory pool for what lives only within them: any replay may overwrite it. So outputs lie outside the pool,
 in memory of their recording, and stay valid because a recording whose outputs somebody still holds is not replayed: a
-second one takes turns with it, and a third hands out copies.
+second one takes turns with it, and a third hands out copies. Each stream that calls come on has recordings of its own.
 What cannot be recorded runs as it would without, counted under "cudagraphs" with the reason.
 """
 from __future__ import annotations
 
-import gc
 import threading
 import time
-import types
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,11 +23,11 @@ from typing import Any
 import torch
 
 from .. import caches
-from ..errors import BytejitError
-from ..options import config
 from ..registry import count
 from ..tensor_check import exchange_fill
-from .cuda_launch import address_check, driver, memsets_to_kernels
+from . import other_streams
+from .cuda_capture import RECORDING, Outside, Pool, bytes_of, captured, instantiated, launcher, pool_of, span_of, window
+from .cuda_launch import address_check
 
 WARM = 2                   # plain calls before anything is timed or recorded
 TIMED = 3                  # calls of each kind that are timed
@@ -39,18 +36,18 @@ GAIN = 0.95                # a replay must take less than this part of a plain c
 HANDING = 2                # recordings whose outputs are handed out
 RERECORDS = 6              # recordings made anew because addresses changed, after which it stays plain
 SHAPES = 8                 # combinations of sizes that get recordings of their own
+STREAMS = 4                # streams that do
 
 
 @dataclass(frozen=True)
 class Policy:
     """What is known of a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
-    writes; random: it draws random numbers; reason: why it cannot be recorded, "" when it may; tell: is told what becomes
-    of it, the same words as the counters."""
+    writes; reason: why it cannot be recorded, "" when it may; tell: is told what becomes of it, the same words as the
+    counters."""
     how: str
     device: int
     weights: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
-    random: bool = False
     reason: str = ""
     tell: Callable[[str], None] | None = field(default=None, compare=False)
 
@@ -61,24 +58,37 @@ class Policy:
             self.tell(what)
 
 
-@dataclass
+@dataclass(eq=False)
 class Recording:
     """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
-    outputs: what the call answered; give: how each is handed out."""
+    outputs: what the call answered; give: how each is handed out; own: the memory of outputs that is the recording's;
+    copies: it is handed out as a copy; others: streams that the program says work on outputs; pool: is kept alive."""
     graph: Any
+    device: int
     addresses: tuple[int | None, ...]
     statics: dict[int, torch.Tensor]
     outputs: tuple
-    give: tuple[Callable[[Any, Sequence], Any], ...]
+    give: tuple[Callable[[Any, Sequence, dict[int, torch.Tensor]], Any], ...]
     single: bool
     moved: Callable[..., int]              # (*inputs) -> the first that is not where it was, or -1
     copies: bool = False
+    own: tuple[torch.Tensor, ...] = ()
     storages: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
+    others: list[torch.Stream] = field(default_factory=list)
+    pool: Pool | None = None
 
     def __repr__(self) -> str:
         direct = sum(a is not None for a in self.addresses)
         return f"recording: {direct} inputs in place, {len(self.statics)} copied, {len(self.outputs)} outputs"
+
+    def settle(self, owned: Sequence[torch.Tensor]) -> None:
+        """Note what of the outputs is the recording's memory, and that nobody else has it yet."""
+        self.own = tuple({t.untyped_storage()._cdata: bytes_of(t) for t in owned}.values())
+        self.storages = tuple(t.untyped_storage()._cdata for t in self.own)
+        self.idle = tuple(map(torch._C._storage_Use_Count, self.storages))
+        if not self.copies and self.storages:
+            other_streams.watch(self.storages, self)
 
     def held(self) -> bool:
         """Whether somebody still has an output."""
@@ -86,13 +96,19 @@ class Recording:
         return any(use(s) > n for s, n in zip(self.storages, self.idle))
 
     def replay(self, inputs: Sequence) -> Any:
-        """Run it on these inputs; the outputs as the call answers them."""
+        """Run it on these inputs; the outputs as the call answers them. What raises for want of memory does so before
+        anything is written."""
+        rooms = {s: torch.empty_like(t) for s, t in zip(self.storages, self.own)} if self.copies else {}
+        if self.others:
+            other_streams.wait_for(self.others, self.device)
         if self.statics:
-            torch._foreach_copy_(list(self.statics.values()), [inputs[i] for i in self.statics])
+            torch._foreach_copy_(list(self.statics.values()), [lying(inputs[i], t) for i, t in self.statics.items()])
         self.graph.replay()
+        if rooms:
+            torch._foreach_copy_(list(rooms.values()), list(self.own))
         if self.single:
-            return self.give[0](self.outputs[0], inputs)
-        return tuple(g(o, inputs) for g, o in zip(self.give, self.outputs))
+            return self.give[0](self.outputs[0], inputs, rooms)
+        return tuple(g(o, inputs, rooms) for g, o in zip(self.give, self.outputs))
 
 
 def replayed(call: Callable, policy: Policy) -> Callable:
@@ -123,42 +139,54 @@ class Sized:
     verdict: str = ""                      # why it stays plain
 
 
+@dataclass
+class Lane:
+    """What is known for one stream that calls come on. lock: held by the call that looks after it; pool: kept alive."""
+    stream: int
+    lock: Any = field(default_factory=threading.Lock)
+    sized: dict[tuple, Sized] = field(default_factory=dict)
+    pool: Pool | None = None
+
+
 class Replayer:
-    """Plain calls, then timing, then replays. One call at a time: another thread's call meanwhile runs plain."""
+    """Plain calls, then timing, then replays. One call at a time on each stream: another thread's call meanwhile runs plain."""
 
     def __init__(self, call: Callable, policy: Policy) -> None:
         self.call, self.policy = call, policy
-        self.sized: dict[tuple, Sized] = {}
-        self.lock = threading.Lock()
+        self.lanes: dict[int, Lane] = {}
         self.stream_of = torch._C._cuda_getCurrentRawStream
-        self.stream: int | None = None
 
     def __repr__(self) -> str:
-        return f"Replayer({self.policy.how}, {sum(len(s.recordings) for s in self.sized.values())} recordings)"
+        made = sum(len(s.recordings) for lane in self.lanes.values() for s in lane.sized.values())
+        return f"Replayer({self.policy.how}, {made} recordings)"
 
     def __call__(self, inputs: Sequence) -> Any:
-        stream = self.stream_of(self.policy.device)
-        if self.stream is None:
-            self.stream = stream
-        if stream != self.stream or torch._C._cuda_isCurrentStreamCapturing():
-            self.policy.say("a call ran plain: on another stream")
+        if torch._C._cuda_isCurrentStreamCapturing():
+            self.policy.say("a call ran plain: within a CUDA graph that the program records")
             return self.call(*inputs)
-        if not self.lock.acquire(False):
+        stream = self.stream_of(self.policy.device)
+        lane = self.lanes.get(stream)
+        if lane is None:
+            if len(self.lanes) >= STREAMS:
+                self.policy.say(f"a call ran plain: on more than {STREAMS} streams")
+                return self.call(*inputs)
+            lane = self.lanes.setdefault(stream, Lane(stream))
+        if not lane.lock.acquire(False):
             return self.call(*inputs)
         try:
-            return self.choose(inputs)
+            return self.choose(lane, inputs)
         finally:
-            self.lock.release()
+            lane.lock.release()
 
-    def choose(self, inputs: Sequence) -> Any:
+    def choose(self, lane: Lane, inputs: Sequence) -> Any:
         """A plain call, a timed one, or a replay."""
         key = tuple(x if type(x) is int else x.hex() for x in inputs if type(x) in (int, float))
-        state = self.sized.get(key)
+        state = lane.sized.get(key)
         if state is None:
-            if len(self.sized) >= SHAPES:
+            if len(lane.sized) >= SHAPES:
                 self.policy.say(f"a call ran plain: more than {SHAPES} combinations of sizes")
                 return self.call(*inputs)
-            state = self.sized[key] = Sized()
+            state = lane.sized[key] = Sized()
         if state.verdict:
             return self.call(*inputs)
         state.calls += 1
@@ -167,7 +195,7 @@ class Replayer:
         measured = self.policy.how == "auto" or state.moved - self.policy.weights
         if state.calls <= WARM + TIMED and measured:
             return self.time_plain(state, inputs)
-        return self.by_recording(state, inputs)
+        return self.by_recording(lane, state, inputs)
 
     def note(self, state: Sized, inputs: Sequence, answer: Any) -> Any:
         """Remember where the inputs of a plain call were."""
@@ -179,16 +207,20 @@ class Replayer:
 
     def time_plain(self, state: Sized, inputs: Sequence) -> Any:
         """A plain call, timed; `auto` gives up when the GPU, not the host, takes the time."""
-        torch.cuda.synchronize(self.policy.device)
+        self.wait()
         start = time.perf_counter()
         answer = self.call(*inputs)
         queued = time.perf_counter() - start
-        torch.cuda.synchronize(self.policy.device)
+        self.wait()
         total = time.perf_counter() - start
         state.plain = min(state.plain, total)
         if self.policy.how == "auto" and state.calls == WARM + TIMED and queued < BUSY * total:
             self.stays_plain(state, "launching takes little of its time")
         return self.note(state, inputs, answer)
+
+    def wait(self) -> None:
+        """Until the stream is idle. The others are none of ours: on one of them another thread may be recording."""
+        torch.cuda.current_stream(self.policy.device).synchronize()
 
     def stays_plain(self, state: Sized, why: str) -> None:
         """Give the recordings up."""
@@ -209,7 +241,7 @@ class Replayer:
         return moved
 
     # ---- recordings -----------------------------------------------------------------------------------------------
-    def by_recording(self, state: Sized, inputs: Sequence) -> Any:
+    def by_recording(self, lane: Lane, state: Sized, inputs: Sequence) -> Any:
         """A replay of a recording that may be overwritten; made now if need be."""
         recording = next((r for r in state.recordings if r.copies or not self.keeps or not r.held()), None)
         if recording is not None:
@@ -220,7 +252,7 @@ class Replayer:
                 if state.verdict:
                     return self.call(*inputs)
         if recording is None:
-            recording = self.record(state, inputs, copies=len(state.recordings) >= HANDING)
+            recording = self.record(lane, state, inputs, copies=len(state.recordings) >= HANDING)
             if recording is None:
                 return self.call(*inputs)
             state.recordings.append(recording)
@@ -235,10 +267,10 @@ class Replayer:
 
     def time_replay(self, state: Sized, recording: Recording, inputs: Sequence) -> Any:
         """A replay, timed; after the last one the faster way is taken."""
-        torch.cuda.synchronize(self.policy.device)
+        self.wait()
         start = time.perf_counter()
         answer = recording.replay(inputs)
-        torch.cuda.synchronize(self.policy.device)
+        self.wait()
         state.replay = min(state.replay, time.perf_counter() - start)
         state.timed += 1
         if state.timed == TIMED and state.replay > GAIN * state.plain:
@@ -258,205 +290,115 @@ class Replayer:
             self.stays_plain(state, "the address of an input that is written keeps changing" if stuck
                              else "addresses of inputs keep changing")
 
-    def record(self, state: Sized, inputs: Sequence, copies: bool) -> Recording | None:
-        """Record the call on these inputs, without running it. None: it cannot be recorded (the reason is counted)."""
+    def record(self, lane: Lane, state: Sized, inputs: Sequence, copies: bool) -> Recording | None:
+        """Record the call on these inputs, without running it. None: it cannot be recorded (the reason is counted), or
+        another thread records now."""
+        if any(isinstance(t, torch.Tensor) and t.device.type != "cuda" for t in inputs):
+            self.stays_plain(state, "an input is on the CPU")
+            return None
+        if not RECORDING.acquire(False):
+            return None
+        try:
+            return self.recorded(lane, state, inputs, copies)
+        except RuntimeError as e:           # no memory for copies of inputs, a capture that cannot be ended
+            self.failed(lane, state, e)
+            return None
+        finally:
+            RECORDING.release()
+
+    def recorded(self, lane: Lane, state: Sized, inputs: Sequence, copies: bool) -> Recording | None:
+        """`record`, by one thread at a time."""
         policy = self.policy
         fixed = policy.weights | policy.written
         addresses, statics, given = [], {}, list(inputs)
         for i, t in enumerate(inputs):
             tensor = isinstance(t, torch.Tensor)
-            if tensor and t.device.type != "cuda":
-                self.stays_plain(state, "an input is on the CPU")
-                return None
             copied = tensor and i in state.moved and i not in fixed
             addresses.append(t.data_ptr() if tensor and not copied else None)
             if copied:
-                statics[i] = given[i] = self.static_of(t)
-        made = self.capture(state, given)
+                statics[i], given[i] = static_of(t)
+        made = self.capture(lane, state, given)
         if made is None:
             return None
         graph, answer = made
         single = not isinstance(answer, (tuple, list))
         outputs = (answer,) if single else tuple(answer)
         give = tuple(giver(o, given, copies) for o in outputs)
-        recording = Recording(graph, tuple(addresses), statics, outputs, give, single, self.check(addresses), copies)
+        recording = Recording(graph, policy.device, tuple(addresses), statics, outputs, give, single, self.check(addresses),
+                              copies, pool=lane.pool)
         del answer, outputs, made
-        if not copies:
-            owned = [o for o, g in zip(recording.outputs, give) if g is alias]
-            recording.storages = tuple({o.untyped_storage()._cdata for o in owned})
-            recording.idle = tuple(torch._C._storage_Use_Count(s) for s in recording.storages)
+        recording.settle([o for o, g in zip(recording.outputs, give) if getattr(g, "owned", False)])
         return recording
 
-    def static_of(self, t: torch.Tensor) -> torch.Tensor:
-        """Memory for the copy of an input."""
-        with torch.inference_mode(False), torch.no_grad():
-            return torch.empty(span_of(t), dtype=t.dtype, device=t.device).as_strided(t.shape, t.stride())
-
-    def capture(self, state: Sized, given: Sequence) -> tuple[Any, Any] | None:
+    def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any] | None:
         """(CUDA graph, what the call answered), from a stream of our own."""
         device = self.policy.device
-        current = torch.cuda.current_stream(device)
-        pool, side = pool_of(device, self.stream)
-        outside = Outside(current)
+        lane.pool = pool_of(device, lane.stream)
+        outside = Outside(torch.cuda.current_stream(device))
         call = outside.through(self.call)
         answer: list = []
-        graph, failure = captured(lambda: answer.append(outside.settled(call(*given), given)), device, pool, side)
+        graph, failure = captured(lambda: answer.append(outside.settled(call(*given), given)), device, lane.pool.handle,
+                                  lane.pool.side)
         if failure is None:
             failure = instantiated(graph, device)
         if failure is not None:
-            caches.GRAPH_POOLS.pop((device, self.stream), None)       # torch's host allocator does not end a failed capture in it
-            self.stays_plain(state, f"recording failed: {type(failure).__name__}: {str(failure)[:100]}")
+            self.failed(lane, state, failure)
             return None
         self.policy.say("recorded")
         if outside.kept:
             outside.kept.clear()            # plain calls are rare from here on
         return graph, answer[0]
 
-
-# ---- capture ----------------------------------------------------------------------------------------------------------
-def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple[Any, Exception | None]:
-    """(CUDA graph of what run() launches, not yet instantiated; what went wrong), recorded from the stream `side`."""
-    graph = torch.cuda.CUDAGraph(keep_graph=True)
-    current = torch.cuda.current_stream(device)
-    side.wait_stream(current)
-    failure = None
-    collecting = gc.isenabled()
-    gc.disable()                       # a CUDA graph that dies now would spoil this one
-    try:
-        with torch.cuda.device(device), torch.cuda.stream(side):
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                run()
-            except Exception as e:      # a synchronising op, or one that must not be captured: the capture must end
-                failure = e
-            try:
-                graph.capture_end()
-            except RuntimeError as e:
-                failure = failure or e
-                leave_capture(device, pool)
-    finally:
-        if collecting:
-            gc.enable()
-    current.wait_stream(side)
-    return graph, failure
+    def failed(self, lane: Lane, state: Sized, failure: Exception) -> None:
+        """A recording failed: plain from here on. Its pool takes no more: torch's host allocator ends no failed capture."""
+        caches.GRAPH_POOLS.pop((self.policy.device, lane.stream), None)
+        lane.pool = None
+        self.stays_plain(state, f"recording failed: {type(failure).__name__}: {str(failure)[:100]}")
 
 
-def leave_capture(device: int, pool: Any) -> None:
-    """What torch leaves undone when a capture fails: its allocator and random numbers are as before from here on."""
-    torch._C._cuda_endAllocateToPool(device, pool)
-    generator = torch.cuda.default_generators[device]
-    generator.graphsafe_set_state(generator.clone_state())
+# ---- inputs -------------------------------------------------------------------------------------------------------------
+def static_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for the copy of an input: (what is copied into, the same as the input lies). One whose elements share memory is
+    copied as that memory."""
+    with torch.inference_mode(False), torch.no_grad():
+        room = t.detach().new_empty(span_of(t))
+        laid = room.as_strided(t.shape, t.stride())
+    return room if torch._debug_has_internal_overlap(t) == 1 or t.numel() > room.numel() else laid, laid
 
 
-def instantiated(graph: Any, device: int) -> Exception | None:
-    """Make a captured graph ready to be replayed, its small memsets as kernels. Answers what went wrong."""
-    calls = launcher()
-    try:
-        if calls is not None:
-            with torch.cuda.device(device):
-                memsets_to_kernels(calls, graph.raw_cuda_graph(), device)
-        graph.instantiate()
-    except RuntimeError as e:
-        return e
-    return None
-
-
-def launcher() -> dict[str, Callable] | None:
-    """The launcher's functions; None where it cannot be built: recordings do without."""
-    try:
-        return driver(config.current)
-    except BytejitError:
-        return None
-
-
-# ---- memory -----------------------------------------------------------------------------------------------------------
-def pool_of(device: int, stream: int) -> tuple[Any, Any]:
-    """(memory pool, stream to record on) of all recordings that are replayed on a stream of a device."""
-    key = (device, stream)
-    if key not in caches.GRAPH_POOLS:
-        pool, side, keeper = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device), torch.cuda.CUDAGraph()
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.device(device), torch.cuda.stream(side):
-            keeper.capture_begin(pool=pool, capture_error_mode="thread_local")
-            torch.empty(1, device=f"cuda:{device}").zero_()
-            keeper.capture_end()
-        caches.GRAPH_POOLS[key] = pool, side, keeper      # torch forgets a pool when its last recording goes
-    return caches.GRAPH_POOLS[key][:2]
-
-
-class Outside:
-    """While a call is recorded: its outputs in memory of the allocator's own, not of the pool."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-        self.made: set[int] = set()
-        self.kept: dict | None = None           # the call's own memory, kept between plain calls
-
-    def through(self, call: Callable) -> Callable:
-        """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`)."""
-        if getattr(call, "__defaults__", None) is None:
-            return call
-        code = call.__code__
-        names = code.co_varnames[code.co_argcount - len(call.__defaults__):code.co_argcount]
-        values = dict(zip(names, call.__defaults__))
-        self.kept = values.get("pool")
-        defaults = tuple(self.maker(v) if n.startswith("new_") else defaultdict(list) if n == "pool" else v
-                         for n, v in values.items())
-        return types.FunctionType(code, call.__globals__, code.co_name, defaults, call.__closure__)
-
-    def maker(self, plain: Callable) -> Callable:
-        """An allocator like `plain`, outside the pool."""
-        def make(shape: tuple, stride: tuple) -> torch.Tensor:
-            with torch.cuda.stream(self.stream):
-                t = plain(shape, stride)
-            self.made.add(t.untyped_storage()._cdata)
-            return t
-        return make
-
-    def settled(self, answer: Any, given: Sequence) -> Any:
-        """The answer with every tensor that lies in the pool copied out of it."""
-        inputs = {t.untyped_storage()._cdata for t in given if isinstance(t, torch.Tensor)}
-
-        def out(t: Any) -> Any:
-            if not isinstance(t, torch.Tensor) or t.untyped_storage()._cdata in inputs | self.made:
-                return t
-            with torch.cuda.stream(self.stream):
-                room = torch.empty(span_of(t), dtype=t.dtype, device=t.device)
-            room.copy_(t.as_strided((span_of(t),), (1,)))
-            return room.as_strided(t.shape, t.stride(), 0)
-        return tuple(map(out, answer)) if isinstance(answer, (tuple, list)) else out(answer)
+def lying(t: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+    """An input as it is copied into `room`."""
+    return t if t.shape == room.shape else t.as_strided(room.shape, (1,))
 
 
 # ---- outputs ------------------------------------------------------------------------------------------------------------
-def alias(output: torch.Tensor, inputs: Sequence) -> torch.Tensor:
+def alias(output: torch.Tensor, inputs: Sequence, rooms: dict) -> torch.Tensor:
     """The recording's own memory, as a tensor of the caller's."""
     return output.detach()
 
 
-def fresh(output: torch.Tensor, inputs: Sequence) -> torch.Tensor:
-    """A copy with the same strides, of all that lies between the first and the last element."""
-    return output.as_strided((span_of(output),), (1,)).clone().as_strided(output.shape, output.stride(), 0)
+def copied(output: torch.Tensor, inputs: Sequence, rooms: dict) -> torch.Tensor:
+    """The same in the copy of that memory."""
+    return window(rooms[output.untyped_storage()._cdata], output)
 
 
-def span_of(t: torch.Tensor) -> int:
-    """Elements from the first to the last."""
-    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
+alias.owned = copied.owned = True
 
 
-def itself(output: Any, inputs: Sequence) -> Any:
+def itself(output: Any, inputs: Sequence, rooms: dict) -> Any:
     """What is no tensor."""
     return output
 
 
-def giver(output: Any, given: Sequence, copies: bool) -> Callable[[Any, Sequence], Any]:
+def giver(output: Any, given: Sequence, copies: bool) -> Callable[[Any, Sequence, dict], Any]:
     """How an output of a recording made on `given` is handed out for other inputs."""
     if not isinstance(output, torch.Tensor):
         return itself
     storage = output.untyped_storage()._cdata
     for i, t in enumerate(given):
         if output is t:
-            return lambda _, inputs: inputs[i]
+            return lambda _, inputs, rooms: inputs[i]
         if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata == storage:
             shape, stride, offset = output.shape, output.stride(), output.storage_offset() - t.storage_offset()
-            return lambda _, inputs: inputs[i].as_strided(shape, stride, inputs[i].storage_offset() + offset)
-    return fresh if copies else alias
+            return lambda _, inputs, rooms: inputs[i].as_strided(shape, stride, inputs[i].storage_offset() + offset)
+    return copied if copies else alias

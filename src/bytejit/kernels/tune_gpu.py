@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ..registry import count
 from ..spec import Spec
-from .tune import DROP, ROUNDS, Store, Tuner
+from .tune import DROP, ROUNDS, Choice, Store, Tuner
 
 CALLS = 4            # calls between two events: a launch's own gaps count less
 BUSY_CYCLES = 300_000        # 0.2 ms: what the host needs to enqueue them
@@ -40,6 +41,15 @@ class GpuTuner(Tuner):
         flags = (*precisions(), torch.backends.cudnn.benchmark)
         self.machine = f"{torch.cuda.get_device_name(device)}|torch {torch.__version__}|" \
                        f"cudnn {torch.backends.cudnn.version()}|{flags}|queued"
+
+    def choose(self, op: str, specs: Sequence[Spec], candidates: Sequence, cold: Sequence[int] = (),
+               attrs: object = "") -> Choice | None:
+        """As `Tuner.choose`; None, the default, where the device has no memory left for operands or results."""
+        try:
+            return super().choose(op, specs, candidates, cold, attrs)
+        except torch.OutOfMemoryError:
+            count("fallbacks", "a library is not timed: the GPU has no memory left for it")
+            return None
 
     def _rounds(self, ready: Mapping[str, tuple], first: Mapping[str, float], default: str) -> dict[str, list[float]]:
         """Seconds a call of each, a number a round of calls between events. They are enqueued while the device is busy with

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..registry import count
 from .disk import digest, json_cache
 
 MARGIN = 0.97        # another configuration must need less than this part of the default's time
@@ -75,7 +76,7 @@ class LaunchTuner:
             key = self.key(launch, configs)
             at = known.get(key, fresh.get(key))
             if not isinstance(at, int) or not 0 <= at < len(configs):
-                at = self.best(launch, configs) if self.clock() - began < BUDGET else None
+                at = self.tried(launch, configs) if self.clock() - began < BUDGET else None
                 if at is None:
                     continue
                 fresh[key] = at
@@ -88,6 +89,19 @@ class LaunchTuner:
         """What decides a choice."""
         sizes = list(map(self.extents, launch.args))
         return digest(self.builder.job(launch, launch.config, True).key, repr(configs), repr(sizes), self.device)
+
+    def tried(self, launch: Any, configs: tuple) -> int | None:
+        """`best`, with the memory that the device has: where that is too little, what earlier launches took is given back."""
+        try:
+            return self.best(launch, configs)
+        except torch.OutOfMemoryError:
+            self.memory.clear()
+        try:
+            return self.best(launch, configs)
+        except torch.OutOfMemoryError:
+            self.memory.clear()
+            count("fallbacks", "a kernel's configurations are not timed: the GPU has no memory left for it")
+            return None
 
     def best(self, launch: Any, configs: tuple) -> int | None:
         """The position of the fastest configuration; None where it cannot be found out (no memory, nothing builds)."""

@@ -1,0 +1,195 @@
+"""Recording a call as a CUDA graph: memory pools and streams of recordings, where outputs lie, what a failure leaves behind."""
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import types
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import caches
+from ..errors import BytejitError
+from ..options import config
+from .cuda_launch import driver, memsets_to_kernels
+
+# Held while a call is recorded: whoever finds it held runs its call plain. torch's allocator and random numbers know of a
+# recording in the whole process.
+RECORDING = threading.Lock()
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------------
+@dataclass
+class Pool:
+    """Memory of what lives only within the recordings that are replayed on one stream of a device: any replay may overwrite
+    it. side: the stream that they are recorded on; keeper: torch forgets a pool when its last recording goes."""
+    handle: Any
+    side: Any
+    keeper: Any
+
+
+def pool_of(device: int, stream: int) -> Pool:
+    """The pool of a device and stream. It lives as long as somebody holds it. Raises: RuntimeError (no memory)."""
+    pool = caches.GRAPH_POOLS.get((device, stream))
+    if pool is None:
+        handle, side = torch.cuda.graph_pool_handle(), side_of(device, stream)
+        keeper, failure = captured(lambda: torch.empty(1, device=f"cuda:{device}").zero_(), device, handle, side)
+        if failure is not None:
+            raise failure
+        pool = caches.GRAPH_POOLS[device, stream] = Pool(handle, side, keeper)
+    return pool
+
+
+def side_of(device: int, stream: int) -> Any:
+    """The stream to record on. It is none of torch's 32, which programs get in turn: a library's workspace belongs to a
+    stream, and that of recordings must be nobody else's."""
+    key = (device, stream)
+    if key not in caches.GRAPH_STREAMS:
+        made = ctypes.c_void_p()
+        with torch.cuda.device(device):
+            torch.cuda.current_stream().query()             # the thread has the device's context from here on
+            code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), 1)       # 1: not blocked by the default stream
+        caches.GRAPH_STREAMS[key] = torch.cuda.Stream(device) if code else torch.cuda.ExternalStream(made.value, device)
+    return caches.GRAPH_STREAMS[key]
+
+
+# ---- capture ----------------------------------------------------------------------------------------------------------
+def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple[Any, Exception | None]:
+    """(CUDA graph of what run() launches, not yet instantiated; what went wrong), recorded from the stream `side`."""
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    current = torch.cuda.current_stream(device)
+    side.wait_stream(current)
+    failure = None
+    collecting = gc.isenabled()
+    gc.disable()                       # a CUDA graph that dies now would spoil this one
+    try:
+        with torch.cuda.device(device), torch.cuda.stream(side):
+            try:
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            except RuntimeError as e:   # no memory for what torch keeps of it: nothing has begun
+                return graph, e
+            try:
+                run()
+            except Exception as e:      # a synchronising op, or one that must not be captured
+                failure = e
+            finally:                    # after an interrupt too
+                ended = end_of(graph, device, pool)
+            failure = failure or ended
+    finally:
+        if collecting:
+            gc.enable()
+    current.wait_stream(side)
+    return graph, failure
+
+
+def end_of(graph: Any, device: int, pool: Any) -> Exception | None:
+    """End a capture. Answers what went wrong in it; then all is as before."""
+    try:
+        graph.capture_end()
+    except RuntimeError as e:
+        leave_capture(device, pool)
+        return e
+    return None
+
+
+def leave_capture(device: int, pool: Any) -> None:
+    """What torch leaves undone when a capture fails. Its random numbers believe that they are still captured, until a capture
+    ends well; a new state would do, but recordings that draw hold the one there is."""
+    torch._C._cuda_endAllocateToPool(device, pool)
+    torch._C._cuda_releasePool(device, pool)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        graph.capture_begin(capture_error_mode="thread_local")
+        torch.empty(1, device=f"cuda:{device}").zero_()
+        graph.capture_end()
+
+
+def instantiated(graph: Any, device: int) -> Exception | None:
+    """Make a captured graph ready to be replayed, its small memsets as kernels. Answers what went wrong."""
+    calls = launcher()
+    try:
+        if calls is not None:
+            with torch.cuda.device(device):
+                memsets_to_kernels(calls, graph.raw_cuda_graph(), device)
+        graph.instantiate()
+    except RuntimeError as e:
+        return e
+    return None
+
+
+def launcher() -> dict[str, Callable] | None:
+    """The launcher's functions; None where it cannot be built: recordings do without."""
+    try:
+        return driver(config.current)
+    except BytejitError:
+        return None
+
+
+# ---- outputs ----------------------------------------------------------------------------------------------------------
+class Outside:
+    """While a call is recorded: its outputs in memory of the allocator's own, not of the pool."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.made: set[int] = set()
+        self.kept: dict | None = None           # the call's own memory, kept between plain calls
+
+    def through(self, call: Callable) -> Callable:
+        """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`)."""
+        if getattr(call, "__defaults__", None) is None:
+            return call
+        code = call.__code__
+        names = code.co_varnames[code.co_argcount - len(call.__defaults__):code.co_argcount]
+        values = dict(zip(names, call.__defaults__))
+        self.kept = values.get("pool")
+        defaults = tuple(self.maker(v) if n.startswith("new_") else defaultdict(list) if n == "pool" else v
+                         for n, v in values.items())
+        return types.FunctionType(code, call.__globals__, code.co_name, defaults, call.__closure__)
+
+    def maker(self, plain: Callable) -> Callable:
+        """An allocator like `plain`, outside the pool."""
+        def make(shape: tuple, stride: tuple) -> torch.Tensor:
+            with torch.cuda.stream(self.stream):
+                t = plain(shape, stride)
+            self.made.add(t.untyped_storage()._cdata)
+            return t
+        return make
+
+    def settled(self, answer: Any, given: Sequence) -> Any:
+        """The answer with every tensor that lies in the pool copied out of it. Tensors in one memory stay in one."""
+        inputs = {t.untyped_storage()._cdata for t in given if isinstance(t, torch.Tensor)}
+        moved: dict[int, torch.Tensor] = {}
+
+        def out(t: Any) -> Any:
+            if not isinstance(t, torch.Tensor) or t.untyped_storage()._cdata in inputs | self.made:
+                return t
+            t = t.resolve_conj().resolve_neg()
+            whole = bytes_of(t)
+            room = moved.get(t.untyped_storage()._cdata)
+            if room is None:
+                with torch.cuda.stream(self.stream):
+                    room = torch.empty_like(whole)
+                room.copy_(whole)
+                moved[t.untyped_storage()._cdata] = room
+            return window(room, t)
+        return tuple(map(out, answer)) if isinstance(answer, (tuple, list)) else out(answer)
+
+
+def bytes_of(t: torch.Tensor) -> torch.Tensor:
+    """All memory that a tensor lies in, as bytes."""
+    with torch.inference_mode(False), torch.no_grad():
+        return t.detach().new_empty(0, dtype=torch.uint8).set_(t.untyped_storage())
+
+
+def window(room: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor in `room` as `like` lies in its own memory."""
+    return like.detach().new_empty(0).set_(room.untyped_storage(), like.storage_offset(), like.shape, like.stride())
+
+
+def span_of(t: torch.Tensor) -> int:
+    """Elements from the first to the last."""
+    return 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) if t.numel() else 0
