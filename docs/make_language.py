@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "language.md"
 ORDER = ("control", "exceptions", "with", "iteration", "outside_generators", "classes", "builtin_subclasses", "functools",
-         "containers", "values", "numpy", "tensors", "subclasses", "modules", "autograd", "watched", "calls",
+         "containers", "corners", "values", "numpy", "tensors", "subclasses", "modules", "autograd", "watched", "calls",
          "user_programs", "mixed_programs", "flags", "guards_programs")
 HEAD = """# The Python that bytejit takes
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from bytejit.references import permanent
 from bytejit.source import (
     Attr,
     Builtin,
@@ -46,7 +47,6 @@ from bytejit.source import (
     dict_item,
     param_name,
     params_of,
-    permanent,
 )
 
 L = Local("a")

@@ -28,11 +28,15 @@ class Rest:
     __slots__ = ("items", "first", "step", "left")
 
     def __init__(self, iterator: Any):
-        made = iterator.__reduce__()
+        try:
+            made = iterator.__reduce__()
+        except RuntimeError as e:       # over what was changed since: the next step of the iterator says so
+            raise NotSeen(str(e)) from None
         self.items, self.step = made[1][0], 1
         self.first = made[2] if len(made) > 2 and made[2] is not None else 0
         if made[0] is reversed and len(made) > 2:
-            self.step, self.left = -1, min(self.first, len(self.items) - 1) + 1
+            # a list that got shorter ends it
+            self.step, self.left = -1, self.first + 1 if self.first < len(self.items) else 0
         else:
             self.left = max(len(self.items) - self.first, 0)
 

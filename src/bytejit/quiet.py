@@ -26,9 +26,18 @@ def kind(value: object) -> object:
             return cls, kind(value.cell_contents)
         except ValueError:
             return cls
-    if cls in CONTAINERS and value:
+    if any(cls is c for c in CONTAINERS) and value:         # not `in`: a class may have no hash
         return cls, type(next(iter(value.values() if cls is dict else value)))
     return cls
+
+
+def have_hashes(kinds: tuple) -> bool:
+    """Whether types can be looked up: a metaclass may have taken their hash."""
+    try:
+        hash(kinds)
+    except TypeError:
+        return False
+    return True
 
 
 class Row:
@@ -57,17 +66,24 @@ class Quiet:
 
     def is_new(self, args: Args) -> bool:
         """Whether values of these kinds never came."""
-        return tuple(map(kind, args)) not in self.waits
+        kinds = tuple(map(kind, args))
+        return have_hashes(kinds) and kinds not in self.waits
 
     def due(self, args: Args) -> bool:
         """Whether values of these kinds have passed for as long as they were to."""
-        row = self.seen.get(tuple(map(type, args[: self.flat])))
+        row = self.row_of(args)
         return row is not None and row.left == 1
 
+    def row_of(self, args: Args) -> Row | None:
+        """What is known of values of these types."""
+        types_ = tuple(map(type, args[: self.flat]))
+        return self.seen.get(types_) if have_hashes(types_) else None
+
     def hold(self, args: Args, seconds: float) -> bool:
-        """Let values of these kinds pass for a while, for good where the trace took long. False: too many kinds."""
+        """Let values of these kinds pass for a while, for good where the trace took long. False: too many kinds, or
+        types without a hash."""
         kinds = tuple(map(kind, args))
-        if len(self.waits) >= MOST_KINDS:
+        if len(self.waits) >= MOST_KINDS or not have_hashes(kinds):
             return False
         wait = self.waits[kinds] = min(2 * self.waits.get(kinds, 1), 2 * MOST_CALLS) if seconds < SLOW else 2 * MOST_CALLS
         types_ = tuple(map(type, args[: self.flat]))
@@ -82,7 +98,7 @@ class Quiet:
 
     def forget(self, args: Args) -> None:
         """The site has work for values of these kinds by now."""
-        row = self.seen.get(tuple(map(type, args[: self.flat])))
+        row = self.row_of(args)
         if row is not None:
             row.kinds.discard(tuple(map(kind, args)))
             row.deep = True
@@ -99,11 +115,12 @@ def _entry(quiet: Quiet, flat: int, cells: int, otherwise: Callable | None) -> C
     every = held + "".join(f"c{i}, " for i in range(cells))
     text = (
         f"def entry({every}):\n"
-        f"    row = get(({types_}))\n"
+        f"    try: row = get(({types_}))\n"
+        f"    except TypeError: return {{}}\n"
         f"    if row is None or row.left == 1 or row.deep and not inner(row, ({every})): return {{}}\n"
         f"    row.left -= 1\n"
         f"    return ({held}), {quiet.point}\n"
-    ).format("MISS" if otherwise is None else f"otherwise({every})")
+    ).replace("{}", "MISS" if otherwise is None else f"otherwise({every})")
     scope = {"get": quiet.seen.get, "inner": quiet.inner, "MISS": MISS, "otherwise": otherwise}
     exec(compile(text, f"<bytejit quiet entry of {flat}>", "exec"), scope)
     return scope["entry"]

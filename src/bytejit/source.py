@@ -8,109 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
-PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
-
-
-class Ref:
-    """An object known by identity: held weakly where Python allows, so that no entry keeps user data alive.
-
-    Held strongly (`weak` is False): what takes no weak reference (dicts, tuples, lists, ...), and what an imported
-    module holds anyway under its own name (modules, module-level classes and functions), where a weak call would only
-    cost.
-    """
-
-    __slots__ = ("_get", "ident", "label", "weak")
-
-    def __init__(self, obj: Any, label: str = ""):
-        self.ident = id(obj)
-        self.label = label or _label(obj)
-        self.weak = not permanent(obj)
-        try:
-            self._get: Callable[[], Any] = weakref.ref(obj) if self.weak else (lambda: obj)
-        except TypeError:
-            self._get = lambda: obj
-            self.weak = False
-
-    def get(self) -> Any:
-        """The object; None once it is dead."""
-        return self._get()
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Ref) and self.ident == other.ident and self.get() is other.get())
-
-    def __hash__(self) -> int:
-        return hash(self.ident)
-
-    def __repr__(self) -> str:
-        return self.label
-
-
-def permanent(obj: Any) -> bool:
-    """Whether an imported module holds the object under its own name, so that holding it keeps nothing alive."""
-    cls = type(obj)
-    if issubclass(cls, types.ModuleType):
-        return sys.modules.get(obj.__name__) is obj
-    if issubclass(cls, types.BuiltinFunctionType):
-        return obj.__self__ is None or issubclass(type(obj.__self__), types.ModuleType)
-    if issubclass(cls, (type, types.FunctionType)):
-        home = sys.modules.get(obj.__module__) if isinstance(obj.__module__, str) else None
-        return home is not None and vars(home).get(obj.__qualname__) is obj
-    return False
-
-
-def _label(obj: Any) -> str:
-    cls = type(obj)
-    if issubclass(cls, types.ModuleType):
-        return obj.__name__
-    if issubclass(cls, dict):
-        name = dict.get(obj, "__name__")
-        return f"globals of {name}" if isinstance(name, str) else "a dict"
-    name = getattr(cls, "__name__", "object")
-    own = getattr(obj, "__qualname__", None) if issubclass(cls, (type, types.FunctionType)) else None
-    return own if isinstance(own, str) else f"a {name}"
-
-
-class Printer:
-    """Prints sources as Python; `env` collects the objects that the text names. `guard_code` extends it with locals."""
-
-    def __init__(self, env: dict[str, Any] | None = None):
-        self.env: dict[str, Any] = {} if env is None else env
-        self._names: dict[Any, str] = {}
-
-    def source(self, source: Source) -> str:
-        """Text that evaluates to the source's value."""
-        return source.expr(self)
-
-    def bind(self, obj: Any, prefix: str = "c") -> str:
-        """A name in `env` for this very object."""
-        key = (prefix, id(obj))
-        if key not in self._names:
-            name = f"_{prefix}{len(self._names)}"
-            self._names[key] = name
-            self.env[name] = obj
-        return self._names[key]
-
-    def literal(self, value: Any) -> str:
-        """Text for a constant: written out when it reads back as itself, else bound in `env`."""
-        if type(value) in (int, str, bytes, bool) or value is None or value is Ellipsis:
-            return repr(value)
-        if type(value) is tuple:
-            return "(" + "".join(self.literal(v) + ", " for v in value) + ")"
-        if isinstance(value, Ref):
-            return self.ref(value)
-        return self.bind(value)
-
-    def ref(self, ref: Ref) -> str:
-        """Text for the object behind a Ref: a call of the weak reference, or the object's own name."""
-        if ref.weak:
-            return f"{self.bind(ref._get, 'w')}()"
-        return self.bind(ref.get())
+from .references import PLAIN, Printer, Ref
 
 
 @functools.cache

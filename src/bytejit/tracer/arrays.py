@@ -12,8 +12,9 @@ import numpy
 import torch
 
 from ..symbols import hint
-from .calls import HANDLERS, describe
+from .calls import HANDLERS
 from .containers import NotConstant, to_python
+from .counts import describe
 from .signals import Break
 from .values import ArrayVar, DictVar, Known, SeqVar, SymVar, Var
 

@@ -3,14 +3,22 @@ from __future__ import annotations
 
 import collections
 import functools
-import os
-import sys
 import types
 
 import torch
 
 from ..source import Attr, DictItem, InstanceDict, ModuleBuffer, ModuleParam, SubModule
 from ..source import Known as KnownSource
+from .class_facts import (
+    MISSING,
+    NAMESPACE,
+    WRITTEN,
+    class_lookup,
+    docstring,
+    is_data_descriptor,
+    of_library,
+    structseq_fields,
+)
 from .containers import is_constant
 from .signals import Break, Raised
 from .values import (
@@ -32,53 +40,12 @@ from .values import (
     TracebackVar,
     Var,
 )
-from .versions import ANNOTATES, DOCSTRING_FLAG
+from .versions import ANNOTATES
 
-MISSING = object()
 GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__,
                    types.SimpleNamespace.__getattribute__)
 InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
-
-
-# owner: the one trace that runs; what it stored into classes from outside: class -> name -> stub (see classes.py)
-WRITTEN: dict[type, dict[str, object]] = {}
-
-
-NAMESPACE = type.__dict__["__dict__"].__get__      # past a metaclass's __getattribute__, and quicker
-MRO = type.__dict__["__mro__"].__get__
-
-
-def class_lookup(cls: type, name: str, after: type | None = None):
-    """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one."""
-    mro = MRO(cls)
-    for c in mro[mro.index(after) + 1:] if after is not None else mro:
-        if WRITTEN and c in WRITTEN and name in WRITTEN[c]:
-            return WRITTEN[c][name], c
-        found = NAMESPACE(c).get(name, MISSING)
-        if found is not MISSING:
-            return found, c
-    return MISSING, None
-
-
-def replaces_lookup(obj: object) -> bool:
-    """Whether an object's class, or the class that the object is, has a metaclass with code of its own for what the tracer
-    asks of classes."""
-    metas = [type(type(obj)), *([type(obj)] if issubclass(type(obj), type) else [])]
-    return any(type(NAMESPACE(c).get(name)) in (types.FunctionType, property)
-               for meta in metas if meta is not type for c in MRO(meta) if c not in (type, object)
-               for name in ("__getattribute__", "__dict__", "__mro__", "__class__"))
-
-
-def hides_dict(cls: type) -> bool:
-    """Whether reading `__dict__` of an instance runs code of the program, so that its own namespace cannot be had."""
-    found = class_lookup(cls, "__dict__")[0]
-    return found is not MISSING and type(found) not in (types.GetSetDescriptorType, types.MemberDescriptorType)
-
-
-def is_data_descriptor(value: object) -> bool:
-    cls = type(value)
-    return hasattr(cls, "__set__") or hasattr(cls, "__delete__")
 
 
 class Attributes:
@@ -129,7 +96,7 @@ class Attributes:
             if name in getattr(v.cls, "_fields", ()):
                 return v.items[v.cls._fields.index(name)]
             if hasattr(v.cls, "n_sequence_fields"):
-                place = _structseq_fields(v.cls).get(name, len(v.items))
+                place = structseq_fields(v.cls).get(name, len(v.items))
                 if place < len(v.items):
                     return v.items[place]
         if isinstance(v, DictVar) and name == "default_factory" and v.cls.__name__ == "defaultdict":
@@ -208,12 +175,12 @@ class Attributes:
         for c in cls.__mro__:
             if c is owner:
                 return
-            if c not in self.made_classes and name not in c.__dict__ and not is_library(c.__module__):    # super() starts later
+            if c not in self.made_classes and name not in c.__dict__ and not of_library(c):    # super() starts later
                 self.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
 
     def lift(self, fn, owner: type, name: str) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
-        if owner not in self.made_classes and name not in WRITTEN.get(owner, ()) and not is_library(owner.__module__):
+        if owner not in self.made_classes and name not in WRITTEN.get(owner, ()) and not of_library(owner):
             self.guard("ID_IS", DictItem(InstanceDict(KnownSource.of(owner)), name), NAMESPACE(owner)[name])
         return self.constant(fn)
 
@@ -253,7 +220,12 @@ class Attributes:
 
     def exception_attribute(self, v: InstanceVar, name: str) -> Var:
         if v.real is not None:
-            return self.memo_lazy(("s", id(v), name), getattr(v.real, name), lambda: Attr(v.source, name))
+            try:
+                value = getattr(v.real, name)
+            except AttributeError as e:         # a field that no argument set
+                self.guard("ATTR_ABSENT", v.source, name)
+                raise self.raised(e) from None
+            return self.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
         if name == "args":
             return SeqVar([], tuple)
         if name == "__traceback__" and id(v) in self.raised_at:
@@ -636,29 +608,3 @@ class Attributes:
         else:
             raise self.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
 
-
-
-
-def docstring(code: types.CodeType) -> str | None:
-    """The docstring of a function's code."""
-    first = code.co_consts[0] if code.co_consts else None
-    return first if isinstance(first, str) and (not DOCSTRING_FLAG or code.co_flags & DOCSTRING_FLAG) else None
-
-
-@functools.cache
-def is_library(module: str) -> bool:
-    """Whether a module belongs to Python or to an installed package, whose classes nobody changes after the first call."""
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        return module != "__main__"
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
-
-
-@functools.cache
-def _structseq_fields(cls: type) -> dict[str, int]:
-    """Place of each field of a C struct sequence (torch.return_types.*, os.stat_result), those past its items included."""
-    if not cls.n_unnamed_fields:
-        return {n: i for i, n in enumerate(cls.__match_args__)}
-    members = [n for n in dir(cls) if isinstance(getattr(cls, n), types.MemberDescriptorType)]
-    probe = cls(range(cls.n_fields))
-    return {n: getattr(probe, n) for n in members}

@@ -62,7 +62,7 @@ def abs_(t, args, kwargs):
         return t.call_tensor_op(abs, args, {})
     if isinstance(args[0], InstanceVar):
         return t.call(t.special(args[0], "__abs__"), [], {})
-    return t.fold(abs, to_python(t, args[0]))
+    return t.fold(abs, t.const(args[0]))
 
 
 @models(builtins.round)
@@ -71,7 +71,7 @@ def round_(t, args, kwargs):
         return t.call_tensor_op(torch.Tensor.round, args[:1], {"decimals": args[1]} if len(args) > 1 else kwargs)
     if isinstance(args[0], InstanceVar):
         return t.call(t.special(args[0], "__round__"), args[1:], {})
-    return t.fold(round, *(to_python(t, a) for a in args))
+    return t.fold(round, *map(t.const, args))
 
 
 @models(builtins.divmod)
@@ -86,7 +86,7 @@ def divmod_(t, args, kwargs):
 def pow_(t, args, kwargs):
     if len(args) == 2 and not kwargs:
         return t.binary("pow", *args)
-    return t.fold(pow, *(to_python(t, a) for a in args), *(to_python(t, v) for v in kwargs.values()))
+    return t.fold(functools.partial(pow, **{k: t.const(v) for k, v in kwargs.items()}), *map(t.const, args))
 
 
 def _container_text(t, v) -> Var:

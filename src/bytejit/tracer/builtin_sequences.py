@@ -220,6 +220,8 @@ def count(t, seq, args, kwargs):
 def index(t, seq, args, kwargs):
     start, stop, _ = slice(*(t.index(a) for a in args[1:]), *[None] * (3 - len(args))).indices(len(seq.items))
     for i in range(start, stop):
+        if i >= len(seq.items):         # a comparison made it shorter
+            break
         if t.equal(seq.items[i], args[0]):
             return Known(i)
     what = f"{seq.cls.__name__}.index(x): x not in {seq.cls.__name__}" if seq.cls in (list, deque) else \

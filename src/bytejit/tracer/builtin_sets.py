@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 from .calls import HANDLERS
-from .containers import ELEMENT, base_of, key_of
+from .containers import ELEMENT, base_of, elements, key_of
 from .signals import Break
 from .values import NONE, DictVar, Known, SetVar
 
 
 def _set_of(cls):
     def make(t, args, kwargs):
-        return SetVar({key_of(t, t.real(v), ELEMENT): t.real(v) for v in t.iterate(args[0])} if args else {}, cls)
+        return SetVar(elements(t, t.iterate(args[0])) if args else {}, cls)
     HANDLERS[cls] = make
 
 
@@ -89,7 +89,8 @@ def set_copy(t, s, args):
 def set_union(t, s, args):
     out = dict(s.items)
     for other in args:
-        out.update({key_of(t, t.real(v), ELEMENT): v for v in t.iterate(other)})
+        for key, v in elements(t, t.iterate(other)).items():
+            out.setdefault(key, v)
     return SetVar(out, s.cls)
 
 

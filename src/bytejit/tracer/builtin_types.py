@@ -7,9 +7,10 @@ import types
 
 import torch
 
-from .attrs import MRO, WRITTEN, class_lookup
-from .calls import describe, models, solid_base
+from .calls import models, solid_base
+from .class_facts import MRO, WRITTEN, class_lookup
 from .containers import NotConstant, plain_key, to_python
+from .counts import describe
 from .operators import class_attribute
 from .signals import Break
 from .values import NONE, NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, SuperVar, TensorVar, Var
@@ -120,6 +121,8 @@ def object_setattr(t, args, kwargs):
 
 @models(object.__delattr__)
 def object_delattr(t, args, kwargs):
+    if not isinstance(args[0], InstanceVar):
+        raise Break("object.__delattr__ on a C object")
     t.generic_delattr(args[0], t.const(args[1]))
     return NONE
 

@@ -10,8 +10,8 @@ import functools
 
 from ..peeking import MISSING, CachedCall, NotSeen, cached
 from ..source import Attr, CallOf, Ref
-from .attrs import is_library
 from .calls import CALLED
+from .class_facts import is_library
 from .containers import NotConstant, is_constant
 from .library import real_object
 from .signals import Break

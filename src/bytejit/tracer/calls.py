@@ -5,7 +5,6 @@ import functools
 import inspect
 import types
 import weakref
-from collections import deque
 from weakref import WeakKeyDictionary
 
 import numpy
@@ -13,8 +12,9 @@ import numpy
 from ..registry import MARKED
 from ..source import Attr, CallOf, Ref
 from . import outside_generators
-from .attrs import MRO, NAMESPACE, class_lookup, hides_dict
+from .class_facts import MRO, NAMESPACE, class_lookup, hides_dict
 from .containers import VALUE_TYPES, NotConstant, is_constant, to_python
+from .counts import check_count, describe
 from .exceptions import exception_var
 from .frame import Frame, bind
 from .operators import class_attribute
@@ -453,56 +453,6 @@ class Calls:
         return self.fold(lambda: cls(*real_args, **real_kwargs))
 
 
-MANY = 1 << 30
-TWO_ARGUMENTS = {"__getitem__", "__contains__"}      # methods of containers without a signature to read
-COUNTS = {getattr: (2, 3), next: (1, 2), iter: (1, 2), min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}      # nor have these
-for _kind, _count, _names in ((set, 2, "add discard remove symmetric_difference_update"), (set, 1, "pop clear copy"),
-                              (set, 2, "issubset issuperset isdisjoint symmetric_difference"), (frozenset, 1, "copy"),
-                              (frozenset, 2, "issubset issuperset isdisjoint symmetric_difference"),
-                              (deque, 1, "pop popleft clear reverse copy"),
-                              (deque, 2, "append appendleft extend extendleft remove")):
-    COUNTS.update((getattr(_kind, _name), (_count, _count)) for _name in _names.split())
-
-
-@functools.cache
-def counts(obj) -> tuple[int, int] | None:
-    """(least, most) arguments that a builtin function or method takes; None where Python does not say."""
-    if not isinstance(obj, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
-        return None
-    if obj in COUNTS or obj.__name__ in TWO_ARGUMENTS:
-        return COUNTS.get(obj, (2, 2))
-    return counted(obj)
-
-
-def counted(obj) -> tuple[int, int] | None:
-    """(least, most) arguments by the text signature of a C function (inspect.signature makes a class to read it, each time)."""
-    text = getattr(obj, "__text_signature__", None)
-    if not text or not text.startswith("("):
-        return None
-    names, depth = [""], 0
-    for c in text[1:text.rindex(")")]:
-        depth += (c in "([{") - (c in ")]}")
-        if c == "," and not depth:
-            names.append("")
-        else:
-            names[-1] += c
-    names = [n.strip() for n in names]
-    if any(n.startswith("[") for n in names):       # "value, [start, [stop]]": no signature for all that (3.14's deque.index)
-        return None
-    if names[0].startswith("$") and (names[0] == "$module" or getattr(obj, "__self__", None) is not None):
-        del names[0]
-    many = any(n.startswith("*") and n != "*" for n in names)
-    named = [n for n in names if n and n != "/" and not n.startswith("*")]
-    return sum("=" not in n for n in named), MANY if many else len(named)
-
-
-def check_count(obj, count: int, named: int) -> None:
-    """Handlers take the right number of arguments. Raises: Break, so that the original call raises its own TypeError."""
-    known = counts(obj)
-    if known is not None and not known[0] <= count + named <= known[1]:
-        raise Break(f"{describe(obj)} called with {count + named} arguments")
-
-
 def solid_base(cls: type) -> type:
     """The class written in C that an instance of `cls` begins as."""
     return next((c for c in MRO(cls)[:-1] if not c.__flags__ & (1 << 9)), object)
@@ -551,10 +501,3 @@ def on_device(t, function, kwargs: dict[str, Var]) -> dict[str, Var]:
     if function in _device_constructors() and (given is None or t.is_same(given, NONE)):
         return {**kwargs, "device": Known(t.devices[-1] if t.devices else t.outer_device)}
     return kwargs
-
-
-def describe(obj) -> str:
-    """A callable as a message names it."""
-    module = getattr(obj, "__module__", None)
-    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
-    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)

@@ -13,8 +13,8 @@ import functools
 import types
 
 from ..registry import seen_as
-from .attrs import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, replaces_lookup
 from .calls import models
+from .class_facts import MISSING, NAMESPACE, WRITTEN, answers_itself, class_lookup, is_data_descriptor
 from .containers import NotConstant, to_python
 from .frame import Frame
 from .signals import Break
@@ -100,7 +100,7 @@ def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[st
     odd = [key for key in items if key in NOT_IN_CLASSES]
     if odd:
         raise Break(f"a class with a {odd[0]} of its own")
-    if replaces_lookup(meta) or any(map(replaces_lookup, real_bases)):
+    if answers_itself(meta) or any(answers_itself(type(b)) for b in real_bases):
         raise Break("a class of a metaclass that replaces how attributes of classes are read")
     if None in real_bases or not all(
             b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases):

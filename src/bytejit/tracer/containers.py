@@ -100,6 +100,14 @@ def key_of(t, var: Var, role: str = DICT_KEY):
         raise t.raised(TypeError(f"cannot use '{full_name(t.type_of(var))}' as {role} ({why})")) from None
 
 
+def elements(t, values) -> dict:
+    """Items of a set of these values: of equal ones the first stays."""
+    out: dict = {}
+    for v in map(t.real, values):
+        out.setdefault(key_of(t, v, ELEMENT), v)
+    return out
+
+
 def full_name(cls: type) -> str:
     """A type's name with its module, as the newer messages of CPython have it."""
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"

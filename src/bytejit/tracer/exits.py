@@ -10,10 +10,11 @@ import numpy
 import torch
 
 from ..overriding import as_subclass
+from ..references import written_out
 from ..source import Cell
 from . import caching, inference_mode, leaving_classes, outside_generators, outside_iterators, overrides
-from .attrs import class_lookup, is_data_descriptor
 from .calls import REPLACED
+from .class_facts import class_lookup, is_data_descriptor
 from .containers import is_constant
 from .outside_lists import OutsideList
 from .polyfills import STAYING
@@ -158,7 +159,7 @@ class Rebuild:
                 return self.output(self.t.number_node(v.value))
             return self.at.source(v.source) if v.source is not None else f"({self.t.number_text(v.value, self.at)})"
         obj = v.obj
-        if type(obj) in (int, str, bytes, bool) or obj is None or obj is Ellipsis:
+        if written_out(obj):
             return repr(obj)
         if v.source is not None and not is_constant(obj):
             return self.at.source(v.source)

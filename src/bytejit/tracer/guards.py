@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from bytejit.overriding import overrides, unasked
-from bytejit.source import PLAIN, Constant, Known, Printer, Ref, Scope, Source, permanent
+from bytejit.references import Printer, Ref, permanent, plain
+from bytejit.source import Constant, Known, Scope, Source
 from bytejit.spec import contiguous_stride, short_dtype
 from bytejit.tracer.values import PLAIN_VALUE
 
@@ -467,14 +468,10 @@ def _kept(kind: str, value: Any) -> Any:
     if kind in (ID_IS, TYPE_IS):
         return value if value is None or value is Ellipsis or type(value) is bool else Ref(value)
     if kind in (DICT_KEYS, SET_ITEMS) and not isinstance(value, frozenset):
-        return tuple(k if isinstance(k, Ref) or _plain(k) else Ref(k) for k in value)
-    if kind in (DICT_ABSENT, DICT_PRESENT) and not _plain(value):
+        return tuple(k if isinstance(k, Ref) or plain(k) else Ref(k) for k in value)
+    if kind in (DICT_ABSENT, DICT_PRESENT) and not plain(value):
         return Ref(value)
     return value
-
-
-def _plain(value: Any) -> bool:
-    return type(value) in PLAIN or (type(value) in (tuple, frozenset) and all(map(_plain, value)))
 
 
 def _slot(guard: Guard) -> Any:

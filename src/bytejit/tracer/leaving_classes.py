@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import types
 
-from .attrs import class_lookup
+from .class_facts import class_lookup
 from .values import NONE, InstanceVar
 
 AT_CREATION = ("__slots__", "__module__", "__qualname__", "__doc__")

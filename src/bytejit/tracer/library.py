@@ -22,8 +22,9 @@ import torch
 
 from ..source import Called
 from . import parameters
-from .calls import CALLED, HANDLERS, describe, models, solid_base
+from .calls import CALLED, HANDLERS, models, solid_base
 from .containers import NotConstant, is_constant, to_python
+from .counts import describe
 from .guards import Expr
 from .operators import class_attribute
 from .signals import Break
@@ -140,8 +141,9 @@ for _cls, _handler in (
 
 @models(slice.indices)
 def slice_indices(t, args, kwargs):
-    return t.model(t.real_slice(args[0]).indices(t.index(args[1]))) if isinstance(args[0], SliceVar) else fold_call(
-        t, slice.indices, args, kwargs)
+    if not isinstance(args[0], SliceVar):
+        return fold_call(t, slice.indices, args, kwargs)
+    return t.fold(t.real_slice(args[0]).indices, t.index(args[1]))
 
 
 @models(types.SimpleNamespace)

@@ -1,7 +1,7 @@
 """Handlers: building and unpacking containers and strings, comprehension appends, formatting, pattern matching."""
 from __future__ import annotations
 
-from .containers import ELEMENT, key_of
+from .containers import ELEMENT, elements, key_of
 from .exceptions import exception_var
 from .signals import Break, Raised
 from .table import handles
@@ -20,7 +20,7 @@ def build_list(t, f, ins):
 
 @handles("BUILD_SET")
 def build_set(t, f, ins):
-    f.push(SetVar({key_of(t, v, ELEMENT): v for v in map(t.real, f.popn(ins.arg))}))
+    f.push(SetVar(elements(t, f.popn(ins.arg))))
 
 
 @handles("BUILD_MAP")
@@ -35,8 +35,11 @@ def build_map(t, f, ins):
 @handles("BUILD_CONST_KEY_MAP")
 def build_const_key_map(t, f, ins):
     keys = t.pop(f)
-    keys = keys.obj if isinstance(keys, Known) else tuple(k.obj for k in keys.items)
-    f.push(DictVar({k: (t.constant(k), v) for k, v in zip(keys, f.popn(ins.arg))}))
+    keys = map(t.constant, keys.obj) if isinstance(keys, Known) else keys.items
+    out = DictVar({})
+    for key, value in zip(keys, f.popn(ins.arg)):
+        t.dict_set(out, key, value)
+    f.push(out)
 
 
 @handles("BUILD_STRING")

@@ -8,8 +8,8 @@ import types
 import numpy
 import torch
 
-from .attrs import MISSING, class_lookup
-from .containers import ELEMENT, NotConstant, is_constant, key_of, to_python
+from .class_facts import MISSING, class_lookup
+from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, to_python
 from .plain_parts import Said, plain, plain_binary, plain_equal
 from .signals import SIGNALS, Break, Raised
 from .values import (
@@ -642,7 +642,7 @@ class Operators:
     def as_set(self, v: Var) -> SetVar:
         if isinstance(v, SetVar):
             return v
-        return SetVar({key_of(self, self.real(e), ELEMENT): e for e in self.iterate(v)})
+        return SetVar(elements(self, self.iterate(v)))
 
 
 def class_attribute(cls: type, name: str):

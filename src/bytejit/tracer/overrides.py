@@ -18,8 +18,8 @@ from torch.utils._device import DeviceContext
 from ..overriding import DEFAULT, PLAIN, overrides
 from ..source import CallOf
 from ..source import Known as KnownSource
-from .attrs import MISSING, MRO, NAMESPACE, class_lookup
 from .calls import HANDLERS, models
+from .class_facts import MISSING, MRO, NAMESPACE, class_lookup
 from .signals import Break
 from .values import FALSE, NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
 

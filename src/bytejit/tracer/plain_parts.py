@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import types
 
-from .attrs import MISSING, class_lookup
+from .class_facts import MISSING, class_lookup
 from .signals import Break, Raised
 from .values import OF_OWN_KIND, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
 

@@ -5,8 +5,8 @@ import builtins
 import sys
 
 from ..source import Call0, Item, Source
-from .attrs import class_lookup
 from .calls import models
+from .class_facts import class_lookup
 from .exceptions import exception_var, matches
 from .signals import Break, Raised
 from .table import handles

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..source import InstanceDict, PastDict
+from .signals import Break
 
 # subclasses of these make instances of themselves by copy() and operators, and messages name these with their module
 OF_OWN_KIND = (collections.OrderedDict, collections.defaultdict, collections.deque)
@@ -284,6 +285,8 @@ class InstanceVar(Var):
                 namespace = object.__getattribute__(real, "__dict__")
             except AttributeError:
                 namespace = None
+            except TypeError as e:      # an instance whose class got another class's `__dict__` to read it by
+                raise Break(f"the namespace of a {cls.__name__} cannot be had ({e})") from None
             self.ns = DictVar({}, dict, (PastDict if past else InstanceDict)(source), namespace) if type(
                 namespace) is dict else None
 

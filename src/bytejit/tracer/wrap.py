@@ -4,12 +4,14 @@ from __future__ import annotations
 import collections
 import dis
 import enum
+import gc
 import types
 import weakref
 
 import numpy
 import torch
 
+from ..references import permanent
 from ..source import (
     Attr,
     CellContents,
@@ -22,11 +24,10 @@ from ..source import (
     Source,
     TupleItem,
     dict_item,
-    permanent,
 )
 from ..source import Known as KnownSource
 from ..symbols import is_symbolic
-from .attrs import hides_dict, replaces_lookup
+from .class_facts import hides_dict, replaces_lookup
 from .containers import is_constant
 from .operators import class_attribute
 from .outside_generators import outside_generator
@@ -210,7 +211,7 @@ class Wrapping:
             return DictVar({}, cls, source, obj)
         if cls is collections.defaultdict:
             return DictVar({}, cls, source, obj, factory=Lazy(obj.default_factory, Attr(source, "default_factory")))
-        if cls is types.MappingProxyType:
+        if cls is types.MappingProxyType and type(*gc.get_referents(obj)) in (dict, collections.OrderedDict):
             return DictVar({}, cls, source, obj)
         if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, BY_REFERENCE) for o in obj):
             self.guard("SET_ITEMS", source, frozenset(obj))
