@@ -44,6 +44,12 @@ def lacks_triton() -> str:
     return "" if build_triton.triton_version() else "triton is not installed (pip install 'bytejit[gpu]')"
 
 
+def arch_of(device: int) -> int:
+    """90 for compute capability 9.0."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
 @functools.cache
 def cuda_target(device: int) -> Target:
     """A GPU as `schedule_cuda` wants it."""
@@ -53,8 +59,7 @@ def cuda_target(device: int) -> Target:
 
 def begin(device: int, options: Options) -> None:
     """Start the compile workers and the build of the launcher, so that they are ready when the kernels' text is."""
-    major, minor = torch.cuda.get_device_capability(device)
-    workers().warm(major * 10 + minor)
+    workers().warm(arch_of(device))
     ahead(cuda_launch.UNIT, options)
 
 
@@ -69,7 +74,7 @@ def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, consta
 
     `call` must run without gradients. Raises: NoCompiler, NoDriver, BuildFailed.
     """
-    source = emit_triton(plan)
+    source = emit_triton(plan, early=device.type == "cuda" and arch_of(device.index) >= cuda_launch.EARLY)
     rows = rows_of(plan, source)
     if device.type == "cpu":
         runs = interpret.build(source, rows, functools.partial(span, plan, source), options) if rows else ()

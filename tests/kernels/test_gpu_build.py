@@ -46,6 +46,27 @@ def test_binaries_are_made_side_by_side_kept_and_found(tmp_path) -> None:
         assert again.of([job()])[0].code == made[0].code and again.fresh == 0
 
 
+EARLY = """import triton
+import triton.language as tl
+from bytejit.kernels.prelude.triton_math import bj_after_previous
+
+
+@triton.jit
+def early(x, N: tl.constexpr):
+    bj_after_previous()
+    tl.store(x + tl.arange(0, N), tl.load(x + tl.arange(0, N)) + 1)
+"""
+
+
+@needs_triton
+def test_a_kernel_that_may_begin_early_waits_before_it_touches_memory(tmp_path) -> None:
+    with config.patch(cache_dir=str(tmp_path)):
+        jobs = [Job(EARLY, "early", (("x", "*fp32"),), (("N", 128),), ("x",), 4, 1, 90), job()]
+        waits, plain = Binaries(config.current).of(jobs)
+        bytejit.reset()
+        assert (waits.early, plain.early) == (True, False) == tuple(b.early for b in Binaries(config.current).of(jobs))
+
+
 @needs_triton
 def test_a_worker_that_dies_is_replaced(tmp_path) -> None:
     path = tmp_path / "k.py"
@@ -72,7 +93,9 @@ def test_addresses_are_compared_in_one_call() -> None:
 def test_a_table_holds_what_the_launcher_reads() -> None:
     kernel = cl.Loaded(77, 128, 1024)
     table = cl.launch_table([(kernel, (4, 1, -2), (cl.Param(0, 64, True), cl.Param(1)))])
-    assert list(table) == [1, 77, 4, 1, -2, 128, 1024, 2, 0, 64, 1, 1, 0, 0]
+    early = cl.launch_table([(cl.Loaded(77, 128, 0, early=True), (1, 1, 1), ())])
+    assert list(early) == [1, 77, 1, 1, 1, 128, 0, 1, 0]
+    assert list(table) == [1, 77, 4, 1, -2, 128, 1024, 0, 2, 0, 64, 1, 1, 0, 0]
 
 
 @needs_triton

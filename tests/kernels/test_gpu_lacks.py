@@ -39,7 +39,7 @@ def builder(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Callable[..., Builder]
             n = job["constants"]["X"]
             if n > fits:
                 return {"error": f"OutOfResources: X={n}\nshared memory: too much"}
-            return {"name": f"k{n}", "shared": 0, "warps": job["warps"], "binary": "AAAA"}
+            return {"name": f"k{n}", "shared": 0, "warps": job["warps"], "early": True, "binary": "AAAA"}
         calls = {"load": lambda code, name, shared: int(name[1:]), "attribute": lambda function, which: threads,
                  "launch": lambda *args: args}
         monkeypatch.setattr(build_triton, "workers", lambda: types.SimpleNamespace(map=lambda jobs: list(map(answer, jobs))))

@@ -31,7 +31,7 @@ def interpret(x, w, b=None, other=None, post="", y=None, pre="", way=mt.Way(16, 
     p = mt.problem_of(Spec.of(x), Spec.of(w), b, other, post, None if y is None else Spec.of(y), pre)
     out = torch.full((*x.shape[:-1], p.n), 7.0, dtype=w.dtype)
     given = [x if t is None else t for t in (y, w, b, other)]
-    matmul[mt.grid(p, way)](x, *given, out, **dict(mt.constants(p, way)))
+    matmul[mt.grid(p, way)](x, *given, out, **dict(mt.constants(p, way, 80)))
     return out
 
 
@@ -119,7 +119,7 @@ def test_the_order_of_tiles_and_strides() -> None:
 def test_constants_and_parameters_are_the_kernels() -> None:
     p = mt.problem_of(Spec.of(torch.ones(4, 8)), Spec.of(torch.ones(3, 8).t()), None, None, "gelu")
     assert (p.x, p.w) == ((0, 8, 1), (0, 1, 8))
-    names = [n for n, _ in mt.constants(p, mt.LARGE[0])]
+    names = [n for n, _ in mt.constants(p, mt.LARGE[0], 80)]
     text = (mt.PRELUDE / "triton_matmul.py").read_text()
     assert parameters(text, "matmul") == ["x", "y", "w", "b", "other", "out", *names]
     for m, n, k in itertools.product((1, 16, 100, 4000), (64, 1000), (64, 1024)):

@@ -26,14 +26,17 @@ import triton
 import triton.language as tl
 '''
 PRELUDE = "bytejit.kernels.prelude.triton_math"
+WAIT = "bj_after_previous"
 
 
-def emit_triton(plan: Plan, rows: OpTable | None = None) -> TritonSource:
-    """The Triton module of a plan made by `schedule_cuda`. Deterministic: equal plans give equal text."""
+def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) -> TritonSource:
+    """The Triton module of a plan made by `schedule_cuda`. Deterministic: equal plans give equal text. early: its kernels may
+    begin before the one in front of them has ended, and wait for it themselves (sm_90 and up)."""
     rows = rows or op_table()
     found: dict[Any, tuple[str, str]] = {}
     launches: list[Launch] = []
     total, scratch = 0, 0
+    first = f"    {WAIT}()\n" if early else ""
     for at, step in enumerate(plan.steps):
         if not isinstance(step, Call):
             continue
@@ -43,7 +46,7 @@ def emit_triton(plan: Plan, rows: OpTable | None = None) -> TritonSource:
             key = signature(f), f.text.plain()
             if key not in found:
                 name = f"k{len(found)}"
-                found[key] = name, f"@triton.jit\ndef {name}({key[0]}):\n{f.text.full()}\n"
+                found[key] = name, f"@triton.jit\ndef {name}({key[0]}):\n{first}{f.text.full()}\n"
             launches.append(Launch(at, found[key][0], tuple(f.params.values()), f.configs[0], f.configs[1:],
                                    "fault" in f.params))
         scratch = largest(scratch, printer.scratch)

@@ -169,7 +169,7 @@ class KernelPrinter(Printer):
             for name in sorted(names):
                 if self.dim_of.get(name) == "x":
                     self.axis(name)
-            if not any(x.kind == "ref" and x.name in scans for x in common.walk((e,))) and "r" not in self.dims(e):
+            if e.refs.isdisjoint(scans) and "r" not in self.dims(e):
                 self.value(e)
 
     def masked(self, r: Reduce, e: Expr, other: Any, dtype: str) -> str:

@@ -64,6 +64,8 @@ def acc_dtype(dtype: str) -> str:
     """The dtype an element of `dtype` is computed in: f32 for f16 and bf16, itself otherwise."""
     return "f32" if dtype in NARROW else dtype
 
+NONE: frozenset[str] = frozenset()
+
 
 class Expr:
     """A node of an expression DAG. Made by `Cons`, so that equal nodes of one graph are one object.
@@ -78,12 +80,16 @@ class Expr:
     A masked load whose mask (dtype b8) is false reads nothing and answers 0. Casts are the ops `to` (explicit:
     rounds) and `narrow` (the implicit rounding of a f16 or bf16 result: may be dropped where it is widened again).
     """
-    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "_hash", "_loads")
+    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "refs", "_hash", "_loads")
 
     def __init__(self, kind: str, name: str, args: tuple[Expr, ...], dtype: str, attr: Any = None, where: Any = None):
         self.kind, self.name, self.args, self.dtype, self.attr, self.where = kind, name, args, dtype, attr, where
         # what must be evaluated first: values inside indirect indices, then operands
         self.needs = (*values_in(attr), *args) if kind == "load" or kind == "index" else args
+        self.refs: frozenset[str] = frozenset((name,)) if kind == "ref" else NONE       # names read at and below the node
+        for e in self.needs:
+            if e.refs:
+                self.refs = self.refs | e.refs
         self._hash = hash((kind, name, tuple(a._hash for a in args), dtype, _const_key(attr)))
         self._loads: tuple[Expr, ...] | None = None
 

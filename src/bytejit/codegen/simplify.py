@@ -173,13 +173,13 @@ def drop_unused(k: Kernel, used: Callable[[Store], bool]) -> Kernel | None:
     for p in reversed(k.passes):
         stores = tuple(s for s in p.stores if used(s))
         left = Pass(p.axes, stores, ())
-        refs |= {e.name for e in walk(left.roots()) if e.kind == "ref"}
+        refs.update(*(e.refs for e in left.roots()))
         for r in reversed(p.reduces):            # a scan may read one before it in the same pass
             if r.name in refs:
-                refs |= {e.name for e in walk(r.args) if e.kind == "ref"}
+                refs.update(*(e.refs for e in r.args))
         reduces = tuple(r for r in p.reduces if r.name in refs)
         left = replace(left, reduces=reduces)
-        refs |= {e.name for e in walk(left.roots()) if e.kind == "ref"}
+        refs.update(*(e.refs for e in left.roots()))
         if stores or reduces:
             passes.append(left)
     return replace(k, passes=tuple(reversed(passes))) if passes else None

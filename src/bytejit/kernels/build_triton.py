@@ -28,7 +28,7 @@ from .cuda_launch import Loaded, Param
 from .disk import Disk, digest, disk_of
 from .workers import workers
 
-FORMAT = "1"        # of cache entries: raise it when their content changes
+FORMAT = "2"        # of cache entries: raise it when their content changes
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,12 @@ def meaning(text: str, kernel: str) -> str:
 
 @dataclass(frozen=True)
 class Binary:
-    """A compiled kernel. name: its function; shared: bytes of shared memory."""
+    """A compiled kernel. name: its function; shared: bytes of shared memory; early: it waits itself for the kernel before it."""
     code: bytes
     name: str
     shared: int
     warps: int
+    early: bool
 
     def __repr__(self) -> str:
         return f"binary {self.name}: {len(self.code)} bytes, {self.shared} shared"
@@ -162,8 +163,8 @@ class Binaries:
                 "aligned": list(job.aligned), "arch": job.arch, "warps": job.warps, "stages": job.stages}
 
     def _keep(self, key: str, answer: dict) -> Binary:
-        made = Binary(base64.b64decode(answer["binary"]), answer["name"], answer["shared"], answer["warps"])
-        head = json.dumps({"name": made.name, "shared": made.shared, "warps": made.warps})
+        made = Binary(base64.b64decode(answer["binary"]), answer["name"], answer["shared"], answer["warps"], answer["early"])
+        head = json.dumps({"name": made.name, "shared": made.shared, "warps": made.warps, "early": made.early})
         self.disk.write(key + ".cubin", head.encode() + b"\n" + made.code)
         caches.BINARIES[key] = made
         return made
@@ -228,7 +229,7 @@ class Builder:
     def _loaded(self, key: str, binary: Binary) -> Loaded:
         at = (key, self.device)
         if at not in caches.GPU_KERNELS:
-            caches.GPU_KERNELS[at] = cuda_launch.load_kernel(self.calls, binary.code, binary.name, binary.warps, binary.shared)
+            caches.GPU_KERNELS[at] = cuda_launch.load_kernel(self.calls, binary)
         return caches.GPU_KERNELS[at]
 
     def try_load(self, job: Job, binary: Binary | str) -> Loaded | None:

@@ -30,7 +30,9 @@ extern PyObject* PyExc_RuntimeError;
 }
 typedef long long Word;
 typedef unsigned U;
-static int (*launch_kernel)(void*, U, U, U, U, U, U, U, void*, void**, void**);
+struct Attribute { int id, pad; long long value[8]; };                                            // CUlaunchAttribute
+struct How { U grid[3], block[3], shared; void* stream; Attribute* attributes; U count; };        // CUlaunchConfig
+static int (*launch_kernel)(const How*, void*, void**, void**);
 static int (*module_load)(void**, const void*);
 static int (*module_function)(void**, void*, const char*);
 static int (*module_unload)(void*);
@@ -47,7 +49,7 @@ static PyObject* open(PyObject*, PyObject* const*, bj_size) {
     void* cuda = dlopen("libcuda.so.1", 2);
     if (!cuda) return PyErr_Format(PyExc_RuntimeError, "CUDA driver: libcuda.so.1 cannot be loaded");
     struct { void** at; const char* name; } wanted[] = {
-        {(void**)&launch_kernel, "cuLaunchKernel"}, {(void**)&module_load, "cuModuleLoadData"},
+        {(void**)&launch_kernel, "cuLaunchKernelEx"}, {(void**)&module_load, "cuModuleLoadData"},
         {(void**)&module_function, "cuModuleGetFunction"}, {(void**)&module_unload, "cuModuleUnload"},
         {(void**)&function_set, "cuFuncSetAttribute"}, {(void**)&function_get, "cuFuncGetAttribute"},
         {(void**)&error_string, "cuGetErrorString"},
@@ -79,8 +81,8 @@ static PyObject* attribute(PyObject*, PyObject* const* a, bj_size) {
     int value = 0, code = function_get(&value, (int)bj::integer(a[1]), bj::pointer<void>(a[0]));
     return code ? raise(code, "cuFuncGetAttribute") : PyLong_FromLong(value);
 }
-// Table: launches, then each: function, 3 x grid (a size, or -1 - argument), threads, shared bytes, parameters, then
-// each parameter: argument, added, whether it must be a multiple of 16.
+// Table: launches, then each: function, 3 x grid (a size, or -1 - argument), threads, shared bytes, whether it waits itself for
+// the kernel before it, parameters, then each parameter: argument, added, whether it must be a multiple of 16.
 // launch(table, stream, *arguments) -> 0; 1 when an address is not a multiple of 16 as assumed: nothing was launched.
 static PyObject* launch(PyObject*, PyObject* const* a, bj_size n) {
     const Word* table = bj::pointer<const Word>(a[0]);
@@ -90,27 +92,30 @@ static PyObject* launch(PyObject*, PyObject* const* a, bj_size n) {
     for (bj_size i = 2; i < n; ++i) value[i - 2] = (Word)bj::pointer<void>(a[i]);
     if (PyErr_Occurred()) return nullptr;
     const Word* w = table + 1;
-    for (Word k = 0; k < table[0]; ++k, w += 7 + 3 * w[6])
-        for (Word p = 0; p < w[6]; ++p)
-            if (w[9 + 3 * p] && ((value[w[7 + 3 * p]] + w[8 + 3 * p]) & 15)) return PyLong_FromLong(1);
+    for (Word k = 0; k < table[0]; ++k, w += 8 + 3 * w[7])
+        for (Word p = 0; p < w[7]; ++p)
+            if (w[10 + 3 * p] && ((value[w[8 + 3 * p]] + w[9 + 3 * p]) & 15)) return PyLong_FromLong(1);
     w = table + 1;
     int code = 0;
+    Attribute early = {6, 0, {1}};                     // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    How how = {{0, 0, 0}, {1, 1, 1}, 0, stream, &early, 0};
     void* state = PyEval_SaveThread();
-    for (Word k = 0; k < table[0] && !code; ++k, w += 7 + 3 * w[6]) {
-        U grid[3];
-        for (int d = 0; d < 3; ++d) grid[d] = (U)(w[1 + d] >= 0 ? w[1 + d] : value[-1 - w[1 + d]]);
-        Word count = w[6];
+    for (Word k = 0; k < table[0] && !code; ++k, w += 8 + 3 * w[7]) {
+        for (int d = 0; d < 3; ++d) how.grid[d] = (U)(w[1 + d] >= 0 ? w[1 + d] : value[-1 - w[1 + d]]);
+        how.block[0] = (U)w[4];
+        how.shared = (U)w[5];
+        how.count = (U)w[6];
+        Word count = w[7];
         for (Word p = 0; p < count; ++p) {
-            cell[p] = value[w[7 + 3 * p]] + w[8 + 3 * p];
+            cell[p] = value[w[8 + 3 * p]] + w[9 + 3 * p];
             params[p] = &cell[p];
         }
         cell[count] = 0;                               // two null addresses: triton's own scratch, unused
         params[count] = params[count + 1] = &cell[count];
-        if (grid[0] && grid[1] && grid[2])
-            code = launch_kernel((void*)w[0], grid[0], grid[1], grid[2], (U)w[4], 1, 1, (U)w[5], stream, params, nullptr);
+        if (how.grid[0] && how.grid[1] && how.grid[2]) code = launch_kernel(&how, (void*)w[0], params, nullptr);
     }
     PyEval_RestoreThread(state);
-    return code ? raise(code, "cuLaunchKernel") : PyLong_FromLong(0);
+    return code ? raise(code, "cuLaunchKernelEx") : PyLong_FromLong(0);
 }
 // moved(table, *inputs) -> position of the first input that is not at its address in the table, or -1.
 // Table: torch's dltensor_from_py_object, then an address for each input, -1 where any will do.
@@ -154,6 +159,7 @@ FILL = b""".version 7.0
 }
 \0"""                 # fill(address, word, words), one word a thread: the driver compiles it
 MAX_ARGUMENTS, MAX_PARAMETERS = 512, 254      # of one row of kernels, of one kernel
+EARLY = 90             # compute capability from which on a kernel may begin before the one in front of it has ended
 
 
 class NoDriver(BytejitError):
@@ -171,10 +177,12 @@ class Param:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel on a device. function: the driver's handle; threads of a block; shared: bytes of shared memory."""
+    """A kernel on a device. function: the driver's handle; threads of a block; shared: bytes of shared memory; early: it waits
+    itself for the kernel before it, and is launched before that one has ended (0.4 to 0.9 us less of the driver's time)."""
     function: int
     threads: int
     shared: int
+    early: bool = False
 
 
 @functools.cache
@@ -188,12 +196,14 @@ def driver(options: Options) -> dict[str, Callable]:
     return calls
 
 
-def load_kernel(calls: dict[str, Callable], binary: bytes, name: str, warps: int, shared: int) -> Loaded:
-    """Load a cubin into the current device's context. It stays loaded. Raises: RuntimeError (the driver's words)."""
-    function = calls["load"](binary, name.encode(), shared)
-    if warps * 32 > calls["attribute"](function, 0):
-        raise RuntimeError(f"CUDA driver: {name} needs {warps * 32} threads a block, more than its registers allow")
-    return Loaded(function, warps * 32, shared)
+def load_kernel(calls: dict[str, Callable], binary: Any) -> Loaded:
+    """Load a `build_triton.Binary` into the current device's context. It stays loaded. Raises: RuntimeError (the driver's
+    words)."""
+    threads = binary.warps * 32
+    function = calls["load"](binary.code, binary.name.encode(), binary.shared)
+    if threads > calls["attribute"](function, 0):
+        raise RuntimeError(f"CUDA driver: {binary.name} needs {threads} threads a block, more than its registers allow")
+    return Loaded(function, threads, binary.shared, binary.early)
 
 
 def memsets_to_kernels(calls: dict[str, Callable], graph: int, device: int) -> int:
@@ -213,7 +223,7 @@ def launch_table(rows: Sequence[tuple[Loaded, tuple, Sequence[Param]]]) -> array
     """
     words = [len(rows)]
     for kernel, grid, params in rows:
-        words += [kernel.function, *grid, kernel.threads, kernel.shared, len(params)]
+        words += [kernel.function, *grid, kernel.threads, kernel.shared, int(kernel.early), len(params)]
         for p in params:
             words += [p.index, p.added, int(p.aligned)]
     return array.array("q", words)

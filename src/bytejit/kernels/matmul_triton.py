@@ -19,7 +19,7 @@ from ..spec import Spec
 from . import cuda_launch
 from .build import PRELUDE
 from .build_triton import Binaries, Binary, Job
-from .cuda_launch import Param
+from .cuda_launch import EARLY, Param
 from .tune_gpu import uses_tf32
 
 POSTS = ("", "relu", "gelu", "gelu_tanh", "silu")
@@ -87,13 +87,13 @@ def ways(m: int, n: int, k: int, dtype: torch.dtype = torch.float16, tf32: bool 
     return tuple(replace(w, depth=w.depth // 2, precision=1 if tf32 else 2) for w in found if w.rows * w.columns <= 128 * 128)
 
 
-def constants(p: Problem, way: Way) -> tuple[tuple[str, int], ...]:
-    """The kernel's constexpr parameters, in order."""
+def constants(p: Problem, way: Way, arch: int) -> tuple[tuple[str, int], ...]:
+    """The kernel's constexpr parameters, in order. arch: 90 for compute capability 9.0."""
     (xb, xm, xk), (yb, ym, yk), (wb, wk, wn) = p.x, p.y or (0, 0, 0), p.w
     return (("M", p.m), ("N", p.n), ("K", p.k), ("XB", xb), ("XM", xm), ("XK", xk), ("YB", yb), ("YM", ym), ("YK", yk),
             ("WB", wb), ("WK", wk), ("WN", wn), ("PRE", POSTS.index(p.pre)), ("TIMES", int(p.y is not None)),
             ("BIAS", int(p.bias)), ("OTHER", int(p.other)), ("POST", POSTS.index(p.post)), ("BM", way.rows),
-            ("BN", way.columns), ("BK", way.depth), ("PRECISION", way.precision), ("GROUP", GROUP))
+            ("BN", way.columns), ("BK", way.depth), ("PRECISION", way.precision), ("GROUP", GROUP), ("EARLY", int(arch >= EARLY)))
 
 
 def grid(p: Problem, way: Way) -> tuple[int, int, int]:
@@ -105,7 +105,7 @@ def job(p: Problem, way: Way, arch: int) -> Job:
     """What is compiled."""
     types = {"x": p.xtype or p.dtype, "y": p.ytype or p.dtype, **dict.fromkeys(("w", "b", "other", "out"), p.dtype)}
     return Job((PRELUDE / "triton_matmul.py").read_text(), "matmul", tuple((n, TYPES[t]) for n, t in types.items()),
-               constants(p, way), tuple(types), way.warps, way.stages, arch)
+               constants(p, way, arch), tuple(types), way.warps, way.stages, arch)
 
 
 def prepare(p: Problem, found: Sequence[Way], device: int) -> list[Way]:
@@ -126,7 +126,7 @@ def launcher(p: Problem, way: Way, device: int) -> Callable[..., int]:
     with torch.cuda.device(device):
         at = (what.key, device)
         if at not in caches.GPU_KERNELS:
-            caches.GPU_KERNELS[at] = cuda_launch.load_kernel(calls, binary.code, binary.name, binary.warps, binary.shared)
+            caches.GPU_KERNELS[at] = cuda_launch.load_kernel(calls, binary)
     table = cuda_launch.launch_table([(caches.GPU_KERNELS[at], grid(p, way), [Param(i, 0, True) for i in range(6)])])
     return cuda_launch.bind(calls, table)
 

@@ -9,6 +9,7 @@ import base64
 import importlib.util
 import json
 import os
+import re
 import select
 import sys
 import tempfile
@@ -43,6 +44,12 @@ def forget_key() -> None:
         cache.triton_key = lambda: "bytejit"
 
 
+def waits_first(ptx: str) -> bool:
+    """Whether a kernel waits for the one before it, and touches no memory until then."""
+    before, waits, _ = ptx.partition("griddepcontrol.wait")
+    return bool(waits) and not re.search(r"\.(global|shared|local)\b(?!.*\.(align|extern))|cp\.async", before)
+
+
 def compile_job(job: dict) -> dict:
     """One kernel -> its binary and what a launch must know. Raises: what triton raises."""
     import triton
@@ -58,7 +65,7 @@ def compile_job(job: dict) -> dict:
     meta = made.metadata
     if getattr(meta, "global_scratch_size", 0):
         raise RuntimeError("the kernel needs global scratch memory")
-    return {"name": meta.name, "shared": meta.shared, "warps": meta.num_warps,
+    return {"name": meta.name, "shared": meta.shared, "warps": meta.num_warps, "early": waits_first(made.asm["ptx"]),
             "binary": base64.b64encode(made.asm["cubin"]).decode()}
 
 

@@ -3,7 +3,7 @@ batch. Sizes and distances are constants. Only `kernels/matmul_triton.py` uses t
 import triton
 import triton.language as tl
 
-from bytejit.kernels.prelude.triton_math import bj_activation
+from bytejit.kernels.prelude.triton_math import bj_activation, bj_after_previous
 
 
 @triton.jit
@@ -11,7 +11,9 @@ def matmul(x, y, w, b, other, out, M: tl.constexpr, N: tl.constexpr, K: tl.const
            XK: tl.constexpr, YB: tl.constexpr, YM: tl.constexpr, YK: tl.constexpr, WB: tl.constexpr, WK: tl.constexpr,
            WN: tl.constexpr, PRE: tl.constexpr, TIMES: tl.constexpr, BIAS: tl.constexpr, OTHER: tl.constexpr,
            POST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-           GROUP: tl.constexpr):
+           GROUP: tl.constexpr, EARLY: tl.constexpr):
+    if EARLY:
+        bj_after_previous()
     pid = tl.program_id(0)
     batch = tl.program_id(1).to(tl.int64)
     per = GROUP * tl.cdiv(N, BN)                 # tiles of some rows of tiles together: their operands stay in L2
