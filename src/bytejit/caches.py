@@ -7,6 +7,7 @@
     GRAPH_POOLS  owner: kernels.cuda_capture   size: one entry a device and stream with CUDA graphs   cleared: with the last one
     GRAPH_STREAMS  owner: kernels.cuda_capture   size: one stream a device and stream with CUDA graphs   cleared: never
     GRAPH_OUTPUTS  owner: kernels.other_streams  size: one entry an output of a CUDA graph   cleared: with it
+    GPU_CALLERS  owner: kernels.cuda_graphs  size: one number a thread that calls graphs of a GPU   cleared: reset()
     COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
     FOLDERS    owner: kernels.disk        size: one temporary folder an unusable cache folder   cleared: at exit
     DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
@@ -25,6 +26,7 @@ GPU_KERNELS: dict[tuple[str, int], object] = {}
 GRAPH_POOLS: weakref.WeakValueDictionary[tuple[int, int], object] = weakref.WeakValueDictionary()
 GRAPH_STREAMS: dict[tuple[int, int], object] = {}
 GRAPH_OUTPUTS: dict[int, weakref.ref] = {}
+GPU_CALLERS: set[int] = set()
 COMPILERS: dict[str, object] = {}
 FOLDERS: dict[str, Path] = {}
 DISKS: dict[tuple[str, int], object] = {}
@@ -35,6 +37,7 @@ def clear() -> None:
     """Forget everything; graphs compiled before keep what they hold."""
     LIBRARIES.clear()
     BINARIES.clear()
+    GPU_CALLERS.clear()
     COMPILERS.clear()
     DISKS.clear()
     WARNED.clear()

@@ -1,6 +1,7 @@
 """When a call is recorded, replayed or left plain, and what is said about it: with a pretended device and clock."""
 from __future__ import annotations
 
+import threading
 import types
 from collections.abc import Callable
 
@@ -142,6 +143,18 @@ def test_another_thread_meanwhile(device: Device) -> None:
     assert device.replays == 1 and told == ["recorded"]
     run(x)
     assert device.replays == 2 and told == ["recorded"] * 2
+
+
+@pytest.mark.parametrize("how, word", [("auto", "not recorded: several threads call graphs of a GPU"), ("safe", "recorded")])
+def test_calls_of_several_threads(device: Device, how: str, word: str) -> None:
+    run, told = made(device, how)
+    x = tensor()
+    first = threading.Thread(target=run, args=(x,))
+    first.start()
+    first.join()
+    for _ in range(WARM + TIMED + 2):
+        run(x)
+    assert told == [word]
 
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------------

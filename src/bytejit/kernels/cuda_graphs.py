@@ -198,7 +198,8 @@ class Replayer:
         return self.by_recording(lane, state, inputs)
 
     def note(self, state: Sized, inputs: Sequence, answer: Any) -> Any:
-        """Remember where the inputs of a plain call were."""
+        """Remember where the inputs of a plain call were, and who called."""
+        caches.GPU_CALLERS.add(threading.get_ident())
         now = tuple(t.data_ptr() if isinstance(t, torch.Tensor) else None for t in inputs)
         if state.seen:
             state.moved |= {i for i, (a, b) in enumerate(zip(state.seen[-1], now)) if a != b}
@@ -295,6 +296,10 @@ class Replayer:
         another thread records now."""
         if any(isinstance(t, torch.Tensor) and t.device.type != "cuda" for t in inputs):
             self.stays_plain(state, "an input is on the CPU")
+            return None
+        if self.policy.how == "auto" and len(caches.GPU_CALLERS) > 1:
+            # meanwhile torch refuses random numbers in the other threads, and to wait for the device
+            self.stays_plain(state, "several threads call graphs of a GPU")
             return None
         if not RECORDING.acquire(False):
             return None
