@@ -8,7 +8,7 @@ import torch
 
 from . import logs, registry
 from .codegen.aten import Aten
-from .codegen.cpu_part import cpu_part
+from .codegen.cpu_part import cpu_part, cpu_rest
 from .codegen.run_aten import run_aten
 from .codegen.schedule_cuda import PERSISTENT, SMALL
 from .compiled import CompiledGraph
@@ -58,17 +58,29 @@ class OnGpu(Compiled):
         """None here: matrix products are cuBLAS's."""
 
     def build(self, aten) -> Callable:
-        """The graph's callable; what runs on the CPU before all else in kernels of the CPU's."""
+        """The graph's callable; what runs on the CPU before all else, or after it, in kernels of the CPU's."""
+        found, single = cpu_rest(aten), aten.single
+        if found is not None:
+            after, self.aten = self.on_cpu(found.after), found.first
+            return found.joined(self.build_first(found.first), after, single)
+        return self.build_first(aten)
+
+    def build_first(self, aten) -> Callable:
+        """A graph's callable where nothing runs on the CPU after it."""
         found = cpu_part(aten)
         if found is None:
             return super().build(aten)
         part, taken, self.aten = found
-        before, after = Compiled(self.gm, part, self.options).build(part), super().build(self.aten)
+        before, after = self.on_cpu(part), super().build(self.aten)
 
         def call(*inputs):
             return after(*inputs, *before(*[inputs[i] for i in taken]))
         call.writes_last = getattr(after, "writes_last", False)
         return call
+
+    def on_cpu(self, part: Aten) -> Callable:
+        """A part's callable, in kernels of the CPU's."""
+        return Compiled(self.gm, part, self.options).build(part)
 
     def plan(self, loops, target):
         return plan_cuda(loops, target, self.room)
@@ -118,6 +130,9 @@ class Interpreted(OnGpu):
 
     def tuner(self):
         return super(OnGpu, self).tuner()
+
+    def build(self, aten) -> Callable:
+        return super(OnGpu, self).build(aten)       # no part of it is another device's
 
     def replayed(self, call: Callable) -> Callable:
         return call

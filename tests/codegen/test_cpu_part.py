@@ -1,32 +1,47 @@
-"""What of a graph on a GPU runs on the CPU first becomes a graph of its own. The GPU is pretended: specs say so."""
+"""What of a graph on a GPU runs on the CPU first, or last, becomes a graph of its own. The GPU is pretended: specs say so."""
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 from graphs import aten
 
 from bytejit.codegen.aten import Aten
-from bytejit.codegen.cpu_part import cpu_part
+from bytejit.codegen.cpu_part import cpu_part, cpu_rest
 from bytejit.codegen.fuse import fuse
 from bytejit.codegen.loops import Kernel
 from bytejit.codegen.lower import lower
+from bytejit.codegen.normalise import normalise
 from bytejit.codegen.rewrite import copy_graph
+from bytejit.codegen.run_aten import run_aten
+from bytejit.fake import fake_like
 from bytejit.spec import Spec
 
 MOVE = torch.ops.aten._to_copy.default
 
 
-def mixed(fn, *args):
-    """The graph of a function whose `.to(torch.float64)` stands for `.cuda()`: what needs it is on the GPU."""
-    made = aten(fn, *args)
+BACK = (torch.float32, torch.float16)
+
+
+def mixed(fn, *args, made=None):
+    """The graph of a function whose `.to(torch.float64)` stands for `.cuda()`: what needs it is on the GPU, up to a `.to` of
+    fewer bits, which stands for `.cpu()`."""
+    made = made or aten(fn, *args)
     graph = copy_graph(made.graph)
     for n in graph.nodes:
         spec = n.meta.get("spec")
-        moved = n.op == "call_function" and (n.target is MOVE or any(
+        moved = n.op == "call_function" and (n.target is MOVE and spec.dtype not in BACK or n.target is not MOVE and any(
             a.meta["spec"].device.type == "cuda" for a in n.all_input_nodes if isinstance(a.meta.get("spec"), Spec)))
         if isinstance(spec, Spec) and moved:
             n.meta["spec"] = Spec(spec.shape, spec.stride, spec.dtype, torch.device("cuda", 0))
-    return Aten(graph, tuple(made.outputs), tuple(made.mutations))
+    return replace(made, graph=graph) if type(made) is Aten else Aten(graph, (), ())
+
+
+def normalised(fn, *args):
+    """The same, with the outputs as the function answers them."""
+    gm = torch.fx.symbolic_trace(fn)
+    return mixed(fn, made=normalise(gm, [fake_like(a) for a in args]))
 
 
 def run(graph: torch.fx.Graph, *args):
@@ -75,3 +90,54 @@ def test_the_part_before(name: str) -> None:
     ids=["one op", "small", "random", "nothing before"])
 def test_what_is_not_worth_it(fn) -> None:
     assert cpu_part(mixed(fn, X, Y)) is None
+
+
+# ---- what runs on the CPU last --------------------------------------------------------------------------------------------
+def there(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.float64) * 2
+
+
+LATER = {
+    "one value": (lambda x, y: (there(x).float() + 1).exp(), ["add", "exp"], 1),
+    "with an input": (lambda x, y: (there(x).float() + y).exp() * 3, ["add", "exp", "mul"], 1),
+    "two values, one used twice": (lambda x, y: (((z := there(x).float()) + 1).exp(), (there(y).float() - z).sin() * z),
+                                   ["add", "exp", "sub", "sin", "mul"], 2),
+    "and others": (lambda x, y: ((t := there(x)), x, (t.float() + y).exp(), t.sum(), x[1:], 7), ["add", "exp"], 1),
+    "what is handed over is answered": (lambda x, y: ((z := there(x).float()), (z + 1).exp(), z.t()), ["add", "exp"], 1),
+    "views of results": (lambda x, y: ((z := (there(x).float() + 1).exp()), z.t(), z[1:]), ["add", "exp"], 1),
+    "a view on the way": (lambda x, y: (there(x).float().t() + 1).exp(), ["add", "exp"], 1),
+    "nothing of the gpu": (lambda x, y: (there(x), (y + 1).exp()), ["add", "exp"], 0),
+    "needed there too": (lambda x, y: ((z := there(x).float() + 1).to(torch.float64) * 2, (z.exp() + 1).sin()),
+                         ["exp", "add", "sin"], 1),
+    "several results": (lambda x, y: ((there(x).float() + y).max(1)[0] + 1, y), ["add", "max", "getitem", "add"], 1),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_the_part_after(name: str) -> None:
+    fn, ops, given = LATER[name]
+    whole = normalised(fn, X, Y)
+    found = cpu_rest(whole)
+    assert set(ops) <= set(names(found.after.graph)) <= {*ops, "t", "permute", "transpose"} and found.given == given
+    found.first.graph.lint()
+    found.after.graph.lint()
+    assert all(n.meta["spec"].device.type == "cpu" for n in found.after.graph.nodes if isinstance(n.meta.get("spec"), Spec))
+    made, want = found.joined(run_aten(found.first), run_aten(found.after), whole.single)(X, Y), fn(X, Y)
+    assert isinstance(made, tuple) == isinstance(want, tuple)
+    for a, b in zip(made, want, strict=True) if isinstance(want, tuple) else [(made, want)]:
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        assert torch.equal(a, b) and a.dtype == b.dtype and (a is X) == (b is X)
+    if name == "views of results":
+        assert len({t.untyped_storage()._cdata for t in made}) == 1
+    assert sum(isinstance(s, Kernel) for s in fuse(lower(found.after)).steps) <= 3
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x, y: there(x).float().exp(), lambda x, y: (there(x[:4]).float() + 1).exp(),
+    lambda x, y: torch.rand_like(there(x).float()) + 1, lambda x, y: ((there(x).float() + 1).exp().to(torch.float64)),
+    lambda x, y: (y.copy_((there(x).float() + 1).exp()), y.sin())[1]],
+    ids=["one op", "small", "random", "nothing after", "writes an input"])
+def test_what_is_not_worth_it_after(fn) -> None:
+    assert cpu_rest(normalised(fn, X, Y)) is None
