@@ -201,6 +201,8 @@ def run_kernel(k: Kernel, buffers: dict, memory: dict, flat: bool) -> None:
                 results[r.name] = reduce(r, values, len(k.axes))
         writes = []
         for s in p.stores:
+            if s.over:
+                memory[s.buffer].copy_(memory[s.over])
             value, at = grid.value(s.value), grid.place(s.buffer, s.coords)
             mask = torch.tensor(True) if s.mask is None else grid.value(s.mask)
             value, at, mask = (torch.broadcast_to(t, grid.shape) for t in (value, at, mask))

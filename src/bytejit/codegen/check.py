@@ -125,6 +125,8 @@ def check_kernel(
         for e in walk(p.roots()):
             _expr(k, p, e, buffers, inside, refs | scans, sizes, flat)
         for s in p.stores:
+            if s.over and (flat or s.over not in known):
+                raise Bug(f"{k.name} stores to {s.buffer} over {s.over}, which {'has no place' if flat else 'is not made'}")
             if s.buffer not in buffers:
                 raise Bug(f"{k.name} stores to {s.buffer}, which is not declared")
             b = buffers[s.buffer]

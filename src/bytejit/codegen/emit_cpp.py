@@ -92,7 +92,7 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
     """(body of the run's function, its arguments, raises, traffic). The body names kernels and a[...], no buffers."""
     args: dict[tuple[str, str], str] = {}
     lines: list[str] = []
-    any_raises, parallel, traffic = False, False, 0
+    any_raises, parallel, traffic, failed = False, False, 0, False
     for call in calls:
         printer = KernelPrinter(call, plan.buffers, rows, "@")
         name, raises = kernels.add(printer)
@@ -100,7 +100,10 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
         traffic += common.traffic(plan, call)
         passed = [_pointer(plan, b, args) for b in (*call.reads, *call.writes)]
         passed += [args.setdefault(("size", s), f"n{len(args)}") for s in printer.symbols]
-        lines.append(f"    {name}({', '.join([*passed, 'threads', '&err'])});")
+        # what is the user's stays as it was where an earlier kernel failed: the caller then runs the program's own code
+        guard = "if (!err) " if failed and any(plan.buffers[b].kind == "input" for b in call.writes) else ""
+        failed = failed or raises
+        lines.append(f"    {guard}{name}({', '.join([*passed, 'threads', '&err'])});")
     out = []
     for i, ((kind, _), name) in enumerate(args.items()):
         out.append(f"    i64 {name} = integer(a[{i}]);" if kind == "size" else f"    u8* {name} = pointer<u8>(a[{i}]);")
@@ -131,7 +134,7 @@ def _units(names: Mapping[str, Text], bodies: Mapping[str, str],
     count = max(1, min(max_units, 1 + sum(sizes.values()) // UNIT_CHARS, len(bodies)))
     held: list[dict[str, None]] = [{} for _ in range(count)]
     place: dict[str, int] = {}
-    uses = {body: [k for k in names if f"    {k}(" in body] for body in bodies}
+    uses = {body: [k for k in names if f" {k}(" in body] for body in bodies}
     for body in sorted(bodies, key=lambda b: -sum(sizes[k] for k in uses[b])):
         load = [sum(sizes[k] for k in {**unit, **dict.fromkeys(uses[body])}) for unit in held]
         place[body] = load.index(min(load))

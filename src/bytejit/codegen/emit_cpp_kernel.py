@@ -295,7 +295,7 @@ class KernelPrinter(Reductions):
 
     def simd(self, n: Nest, far: bool) -> None:
         """The pragma, where the loop may run in lanes."""
-        plain = n.sched.vector is not None and not far and not any(s.mode == "add" for s in n.p.stores)
+        plain = n.sched.vector is not None and not far
         if plain and not common.running(n.p) or plain and n.block:
             self.text.add("#pragma omp simd reduction(| : fault)" if self.raises else "#pragma omp simd")
 
@@ -427,7 +427,5 @@ class KernelPrinter(Reductions):
                 t.add(f"{guard}{place} = {value};", note)
             elif dtype in ("bf16", "f16"):
                 t.add(f"{guard}{place} = bj::to<{dtype}>(bj::wide({place}) + bj::wide({value}));", note)
-            elif self.sched.parallel:
-                t.add(f"{guard}bj::atomic_add(&{place}, {value});", note)
-            else:
+            else:                # points that may meet are one after another: `ordered` of schedule.py
                 t.add(f"{guard}{place} += {value};", note)

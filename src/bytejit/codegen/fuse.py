@@ -14,7 +14,7 @@ from typing import Any
 
 from bytejit.codegen import index as ix
 from bytejit.codegen import rows
-from bytejit.codegen.loops import DTYPES, Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, Store, View, itemsize
+from bytejit.codegen.loops import DTYPES, Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, Store, View, itemsize, updates
 from bytejit.codegen.simplify import (
     HEAVY,
     Rewriter,
@@ -57,7 +57,7 @@ def reads(step: Kernel | Extern) -> list[str]:
     """Buffers a step reads, in first-use order, each once."""
     if isinstance(step, Extern):
         return list(dict.fromkeys(v.buffer for v in views_in((step.args, step.kwargs))))
-    return list(dict.fromkeys(e.name for e in loads(kernel_roots(step))))
+    return list(dict.fromkeys([*(e.name for e in loads(kernel_roots(step))), *updates(step)]))
 
 
 def writes(step: Kernel | Extern) -> list[str]:
@@ -90,7 +90,7 @@ def pointwise_store(k: Any) -> Store | None:
     """The one store of a kernel that computes every element of one buffer on its own; else None."""
     if isinstance(k, Kernel) and len(k.passes) == 1 and not k.passes[0].axes and not k.passes[0].reduces:
         stores = k.passes[0].stores
-        if len(stores) == 1 and stores[0].mode == "set" and stores[0].mask is None:
+        if len(stores) == 1 and stores[0].mode == "set" and stores[0].mask is None and not stores[0].over:
             if all(
                 len(c.terms) <= 1
                 and (c.value == 0 or c.terms and type(c.terms[0][0]) is ix.Var and c.terms[0][1] == 1 and not c.const)
@@ -110,6 +110,7 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
                 readers.setdefault(b, []).append(step)
             else:
                 pinned.add(b)
+        pinned.update(updates(step))
     sizes = {a.name: a.size for k in loops.steps if isinstance(k, Kernel) for a in all_axes(k)}
     inlined: dict[str, tuple[Kernel, Store]] = {}
     steps: list[Any] = []
@@ -267,8 +268,8 @@ class Merger:
         return out
 
     def small(self, node: Node) -> bool:
-        """Whether a step reads only inputs and does next to nothing (a scale of a layer's parameters)."""
-        return not node.before and isinstance(node.step, Kernel) and all(
+        """Whether a step reads only inputs and does next to nothing (a scale of a layer's parameters); none that overwrites."""
+        return not node.before and isinstance(node.step, Kernel) and not updates(node.step) and all(
             points((*node.step.axes, *p.axes)) <= SMALL for p in node.step.passes)
 
     def run(self) -> Loops:
@@ -284,14 +285,16 @@ class Merger:
 
     def grow(self, node: Node) -> bool:
         """Merges into `node` the kernel before (or beside) it that shares most bytes."""
-        if not isinstance(node.step, Kernel):
+        if not isinstance(node.step, Kernel) or updates(node.step):
             return False
         near = {self.maker[b] for b in node.reads if b in self.maker}
         near = near.union(*(self.readers[b] for b in node.reads)) - {node.id}
         scored = []
         for i in near:
             other = self.nodes[i]
-            if not isinstance(other.step, Kernel) or (i, node.id) in self.failed or not self.legal(other, node):
+            if not isinstance(other.step, Kernel) or updates(other.step) or (i, node.id) in self.failed:
+                continue
+            if not self.legal(other, node):
                 continue
             made, shared = other.writes & node.reads, other.reads & node.reads
             scored.append((-self.bytes(made) * 2 - self.bytes(shared), -i))

@@ -175,6 +175,11 @@ class Cons:
         return self.make("ref", name, (), dtype, None, where)
 
 
+def updates(step: Any) -> list[str]:
+    """Buffers that a kernel writes parts of: the rest is another buffer's."""
+    return [s.over for p in step.passes for s in p.stores if s.over] if isinstance(step, Kernel) else []
+
+
 def walk(roots: Iterator[Expr] | tuple[Expr, ...]) -> Iterator[Expr]:
     """Every node below `roots`, operands first, each once, in first-use order; values inside indirect indices too."""
     seen: set[int] = set()
@@ -230,12 +235,13 @@ class Axis:
 @dataclass(frozen=True)
 class Store:
     """buffer[coords] = value at every point of the pass (where mask holds). mode: set, add (accumulate: duplicates
-    allowed)."""
+    allowed). over: the buffer whose elements the others are, until `updates.settle` has found where both lie; then ""."""
     buffer: str
     coords: tuple
     value: Expr
     mask: Expr | None = None
     mode: str = "set"
+    over: str = ""
     where: Any = field(default=None, compare=False)
 
     def __repr__(self) -> str:

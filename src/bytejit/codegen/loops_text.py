@@ -68,6 +68,10 @@ def _line(where: Any) -> str:
     return f"  // {where.short}" if hasattr(where, "short") else ""
 
 
+def _over(s: Store) -> str:
+    return f" over {s.over}" if s.over else ""
+
+
 def _axis(a: Axis) -> str:
     return repr(a)
 
@@ -89,7 +93,7 @@ def _kernel(k: Kernel) -> list[str]:
             lines.append(f"    {r.name}: {r.dtype} = {kind} {r.kind} {' '.join(map(name, r.args))}{_line(r.where)}")
         for s in p.stores:
             mask = "" if s.mask is None else f" if {name(s.mask)}"
-            lines.append(f"    {s.mode} {s.buffer}[{_coords(s.coords, name)}] = {name(s.value)}{mask}{_line(s.where)}")
+            lines.append(f"    {s.mode} {s.buffer}[{_coords(s.coords, name)}] = {name(s.value)}{mask}{_over(s)}{_line(s.where)}")
     return lines
 
 
@@ -236,9 +240,9 @@ class Reader:
         return tuple(ix.parse_index(c, self.values.__getitem__) for c in body.split(";") if c.strip())
 
     def read_store(self, mode: str, rest: str) -> None:
-        m = re.fullmatch(r"(\w+)\[(.*)\] = (\w+)(?: if (\w+))?", rest)
+        m = re.fullmatch(r"(\w+)\[(.*)\] = (\w+)(?: if (\w+))?(?: over (\w+))?", rest)
         mask = self.values[m[4]] if m[4] else None
-        self.stores.append(Store(m[1], self.coords(m[2]), self.values[m[3]], mask, mode))
+        self.stores.append(Store(m[1], self.coords(m[2]), self.values[m[3]], mask, mode, m[5] or ""))
 
     def read_extern(self, _: str, rest: str) -> None:
         self.end_kernel()

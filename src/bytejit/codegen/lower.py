@@ -35,6 +35,7 @@ from bytejit.codegen.loops import (
 )
 from bytejit.codegen.optable import Op, table
 from bytejit.codegen.sizes import Real
+from bytejit.codegen.writes import written
 from bytejit.errors import Bug
 from bytejit.spec import SHORT, Spec, contiguous_stride
 
@@ -79,6 +80,8 @@ class Lowering:
         self.where: Any = None
         self.node: Any = None
         self.home = "cpu"                        # the device that kernels run on; on others torch's ops do
+        self.written: frozenset = frozenset()    # nodes that stand for writes into an input
+        self.lineage: dict[tuple, str] = {}      # (partly written buffer, map that it was written through) -> what it was before
         self.brought: dict[Value, Value] = {}    # 0-dim tensors of the CPU -> their copies at home
 
     # ---- names, buffers -------------------------------------------------------------------------------------------
@@ -380,7 +383,8 @@ def lower(aten: Any) -> Loops:
     ctx = Lowering(0)
     ctx.home = home_of(aten.graph)
     env: dict[Any, Any] = {}
-    outputs: tuple[Any, ...] = ()
+    outputs: tuple[Any, ...] = next((n.args[0] for n in reversed(aten.graph.nodes) if n.op == "output"), ())
+    ctx.written = written(outputs, aten.mutations)
     for node in aten.graph.nodes:
         ctx.node, ctx.where = node, node.meta.get("where")
         if node.op == "placeholder":
@@ -389,9 +393,7 @@ def lower(aten: Any) -> Loops:
             if not node.users and not _random(node.target):
                 continue
             env[node] = lower_node(ctx, node, env)
-        elif node.op == "output":
-            outputs = node.args[0]
-        else:
+        elif node.op != "output":
             raise Bug(f"lower: {node.op} {node.target} is not part of an ATen graph, at {ctx.where}")
     results = _outputs(ctx, outputs, env, aten.mutations)
     exposed = {getattr(getattr(o, "of", o), "position", None) for o in aten.outputs}

@@ -13,6 +13,7 @@ from bytejit.codegen.fuse import reads, writes
 from bytejit.codegen.loops import Buffer, Extern, Kernel, Loops, MutationCopy, Store, itemsize
 from bytejit.codegen.ops_extern import is_window
 from bytejit.codegen.simplify import kernel_roots, loads, may_raise
+from bytejit.codegen.updates import settle
 
 ALIGN = 64
 
@@ -150,8 +151,9 @@ def write_inputs(loops: Loops) -> Loops:
     """Mutations whose value one kernel makes element by element are written into the input by that kernel.
 
     Only where nobody reads the input's old value later, nobody else sees the new one, and no step from there on can
-    fail.
+    fail. First kernels that write a part of a buffer get their place (`updates.settle`).
     """
+    loops = settle(loops)
     steps, buffers, outputs = list(loops.steps), dict(loops.buffers), list(loops.outputs)
     mutations = []
     for m in loops.mutations:
@@ -186,7 +188,9 @@ def _writer(loops: Loops, steps: list, outputs: list, m: MutationCopy) -> int | 
     if v.shape != b.shape or v.stride != b.stride:
         return None
     at = next((i for i, s in enumerate(steps) if b.name in writes(s)), None)
-    if at is None or not isinstance(steps[at], Kernel) or b.name in reads(steps[at]):
+    if at is None or any(b.name in writes(s) for s in steps[at + 1:]):
+        return None
+    if not isinstance(steps[at], Kernel) or b.name in reads(steps[at]):
         return None
     for step in steps[at:]:
         if (

@@ -98,29 +98,6 @@ def index_tensor(ctx: Lowering, x: Value, indices: Any) -> Value:
     return ctx.map(element)
 
 
-@row("index_put", "index_put", "_unsafe_index_put")
-def index_put(ctx: Lowering, x: Value, indices: Any, values: Value, accumulate: bool = False) -> Value:
-    """x where a mask says no; where it says yes, values, whose shape the count of that has no part in. No sync, unlike
-    torch's own on a GPU."""
-    used = [d for d, i in enumerate(indices) if i is not None]
-    first, mask = used[0], indices[used[0]]
-    here = slice(first, first + len(mask.shape))
-    if len(used) != 1 or mask.dtype != "b8" or mask.shape != x.shape[here] or x.dtype == "b8" and accumulate:
-        raise NoRule("indexing by other than one mask")
-    given, rest = values.shape, x.shape[here.stop:]
-    fits = not first and len(given) <= len(rest) and all(n == 1 or n == m for n, m in zip(given, rest[len(rest) - len(given):]))
-    if values.dtype != x.dtype or not fits and not all(n == 1 for n in given):
-        raise NoRule("a value for each place")
-
-    def element(c: tuple) -> Expr:
-        own = c[len(c) - len(given):] if len(given) <= len(c) else given
-        at = tuple(ix.index(0) if n == 1 else v for n, v in zip(given, own))
-        old, new = ctx.read(x, c, acc_dtype(x.dtype)), ctx.read(values, at, acc_dtype(x.dtype))
-        new = (F(ctx, old) + F(ctx, new)).e if accumulate else new
-        return ctx.op("select", ctx.read(mask, tuple(c[here]), "b8"), new, old, dtype=acc_dtype(x.dtype))
-    return ctx.map(element)
-
-
 # ---- windows
 # --------------------------------------------------------------------------------------------------------------
 def pair(v: Any, default: Any = None) -> tuple[int, int]:

@@ -317,53 +317,6 @@ def stack(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
     return cat(ctx, [ctx.view(x, shape, lambda c: c[:dim] + c[dim + 1:]) for x in xs], dim)
 
 
-def _scatter(ctx: Lowering, x: Value, src: Value, own: Any, mask: Any) -> Value:
-    """x with src written over the points where mask(coords) holds, at own(coords) of src."""
-    work = acc_dtype(x.dtype)
-
-    def at(c: tuple) -> Expr:
-        m = mask(c)
-        e = ctx.read(src, own(c), work, m)
-        return e if m is None else ctx.op("select", m, e, ctx.read(x, c, work), dtype=work)
-    return ctx.map(at)
-
-
-@view("slice_scatter", "slice_scatter")
-def slice_scatter(
-    ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Value:
-    dim = wrap(dim, len(x.shape))
-    start = clamped(0 if start is None else start, x.shape[dim])
-    size, count = x.shape[dim], src.shape[dim]
-    if count == 0:
-        return ctx.map(lambda c: ctx.load(x, c))
-
-    def mask(c: tuple) -> Expr | None:
-        inside = within(ctx, c[dim], start, start + (count - 1) * step + 1)
-        if step == 1:
-            return inside
-        rest = ix.mod(c[dim] - start + step * size, step, ctx.sizes)
-        return both(ctx, inside, ctx.op("eq", ctx.cons.index(rest), ctx.const(0, "i64")))
-    return _scatter(
-        ctx,
-        x,
-        src,
-        lambda c: tuple(
-            (v - start if step == 1 else ix.floordiv(v - start, step, ctx.sizes)) if i == dim else v
-            for i, v in enumerate(c)
-        ),
-        mask,
-    )
-
-
-@view("select_scatter", "select_scatter")
-def select_scatter(ctx: Lowering, x: Value, src: Value, dim: int, i: int) -> Value:
-    dim = wrap(dim, len(x.shape))
-    i = i + x.shape[dim] if ix.hint(i) < 0 else i
-    return _scatter(ctx, x, src, lambda c: c[:dim] + c[dim + 1:],
-                    lambda c: None if x.shape[dim] == 1 else ctx.op("eq", ctx.cons.index(c[dim]), ctx.const(i, "i64")))
-
-
 # ---- made from nothing
 # ------------------------------------------------------------------------------------------------
 def create(name: str, *overloads: str):

@@ -207,7 +207,7 @@ def by_stride(axes: tuple[Axis, ...], p: Pass) -> list[Axis]:
 def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target) -> tuple[Kernel, Schedule]:
     """The kernel in its final loops, and how they run."""
     k = collapse(flatten(k, buffers, cons), cons)
-    k = order_pointwise(k) if flexible(k) else order_rows(k)
+    k = ordered(k) if any(a.kind == "scan" for a in k.axes) else order_pointwise(k) if flexible(k) else order_rows(k)
     k = rename(k, cons)
     block = column_block(k)
     passes = tuple(schedule_pass(k, p, block, target) for p in k.passes)
@@ -247,6 +247,13 @@ def order_pointwise(k: Kernel, least: int = TILE) -> Kernel:
     if other is not None:
         own = [a for a in axes if a.name == other] + own
     return replace(k, axes=tuple(a for a in axes if a not in own), passes=(replace(p, axes=tuple(own)),))
+
+
+def ordered(k: Kernel) -> Kernel:
+    """A kernel that writes to places read from memory: axes along which two points may meet go into the pass, which takes
+    them in order, the last one wins; so do the axes below."""
+    first = next(i for i, a in enumerate(k.axes) if a.kind == "scan")
+    return replace(k, axes=k.axes[:first], passes=(replace(k.passes[0], axes=k.axes[first:]),))
 
 
 def transposed(p: Pass, axes: tuple[Axis, ...], inner: str | None, least: int = TILE) -> str | None:
