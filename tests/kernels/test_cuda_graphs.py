@@ -10,6 +10,8 @@ import torch
 
 import bytejit
 from bytejit import caches, gpu
+from bytejit.codegen.emit_check import Fits
+from bytejit.codegen.relay import after_the_first
 from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
 from bytejit.kernels.cuda_graphs import RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
 from bytejit.options import Options
@@ -101,6 +103,9 @@ def test_recorded_after_plain_calls(device: Device) -> None:
 def test_what_is_known_before_is_said_at_once(device: Device, reason: str) -> None:
     _, told = made(device, reason=reason)
     assert told == [f"not recorded: {reason}"] == list(bytejit.counters["cudagraphs"])
+
+
+kept_memory: dict = {}
 
 
 def test_each_stream_has_recordings_of_its_own(device: Device) -> None:
@@ -197,6 +202,22 @@ def test_a_stream_that_works_on_outputs_is_waited_for(device: Device, monkeypatc
     assert waited == [[other]] and len(caches.GRAPH_OUTPUTS) == 1
     del run
     assert not caches.GRAPH_OUTPUTS
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_outputs_are_allocated_outside(settled: bool) -> None:
+    def call(x, new_f32=torch.empty(0).new_empty_strided, pool=kept_memory):
+        assert pool is not kept_memory
+        out = new_f32((3,), (1,))
+        return out.copy_(x), x, x[1:], (inner := x * 2), inner[1:]
+    outside = cuda_capture.Outside(None)
+    recorded = outside.through(after_the_first(call, Fits(), lambda answered: None) if settled else call)
+    x = torch.arange(3.0)
+    answer = recorded(x)
+    out, same, part, moved, moved_part = outside.settled(answer, (x,))
+    assert out is answer[0] and same is x and part is answer[2] and outside.kept is kept_memory
+    assert moved is not answer[3] and torch.equal(moved, x * 2) and torch.equal(moved_part, x[1:] * 2)
+    assert moved_part.untyped_storage()._cdata == moved.untyped_storage()._cdata != answer[3].untyped_storage()._cdata
 
 
 # ---- inputs -------------------------------------------------------------------------------------------------------------------

@@ -140,6 +140,8 @@ class Outside:
 
     def through(self, call: Callable) -> Callable:
         """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`)."""
+        if hasattr(call, "now"):                # it has been settled in its first call
+            call = call.now()
         if getattr(call, "__defaults__", None) is None:
             return call
         code = call.__code__
