@@ -12,14 +12,13 @@ import triton.language as tl
 if triton.knobs.runtime.interpret:
     from bytejit.kernels.prelude import triton_numpy as libdevice
 else:
-    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
+    from triton.language.extra.cuda import gdc_wait, libdevice
 
 
 @triton.jit
 def bj_after_previous():
-    """The first statement of a kernel for sm_90 and up: it may begin while the one before it on its stream ends, waits here
-    until that one has ended and its memory is seen, and lets the next one begin in its turn."""
-    gdc_launch_dependents()
+    """The first statement of a kernel for sm_90 and up: it may begin while the one before it on its stream ends, and waits here
+    until that one has ended and its memory is seen."""
     gdc_wait()
 
 
