@@ -162,33 +162,62 @@ def _default(conv: Conv, packs: bool, library: Any) -> Times:
 
 # ---- which layout each tensor gets ---------------------------------------------------------------------------------
 
-def _layouts(graph: fx.Graph, nhwc: frozenset[fx.Node], times: dict[fx.Node, Times],
+@dataclass(frozen=True)
+class Place:
+    """A node as the choice of layouts sees it. kind: conv, follows, reads or other; inner: whether its result has its channels
+    innermost as the graph stands; operands: those that can be turned; alike: operands of the result's shape; first: what a
+    follower takes its layout from; seconds: of turning the result."""
+
+    node: fx.Node
+    kind: str
+    inner: bool
+    operands: tuple[fx.Node, ...]
+    alike: tuple[fx.Node, ...]
+    first: fx.Node | None
+    seconds: float
+
+
+def _places(graph: fx.Graph) -> list[Place]:
+    """What stays the same whichever layouts are chosen, of every node."""
+    found = []
+    for node in graph.nodes:
+        spec, kind = spec_of(node), "input" if node.op == "placeholder" else _kind(node)
+        inputs = node.all_input_nodes
+        alike = tuple(a for a in inputs if spec is not None and spec_of(a) is not None and spec_of(a).shape == spec.shape)
+        found.append(Place(node, kind, is_nhwc(spec), tuple(a for a in inputs if turnable(spec_of(a))), alike,
+                           _first(node, spec), _turn_seconds(spec)))
+    return found
+
+
+def _first(node: fx.Node, spec: Spec | None) -> fx.Node | None:
+    """The operand whose layout a result has whatever the others': of several results, of pooling, of a part."""
+    first = node.args[0] if node.args else None
+    leads = spec is None or turnable(spec) and (_is_getitem(node) or node.target in FOLLOWS)
+    return first if leads and isinstance(first, fx.Node) else None
+
+
+def _layouts(places: list[Place], nhwc: frozenset[fx.Node], times: dict[fx.Node, Times],
              ) -> tuple[dict[fx.Node, bool], list[tuple[fx.Node, fx.Node]]]:
     """Whether each node's result has its channels innermost, when the convolutions in `nhwc` run so; and (reader,
     tensor) pairs where the tensor has to be turned on the way."""
     inner: dict[fx.Node, bool] = {}
     turns: list[tuple[fx.Node, fx.Node]] = []
-    for node in graph.nodes:
-        spec = spec_of(node)
-        if node.op == "placeholder":
-            inner[node] = is_nhwc(spec)
-            continue
-        operands = [a for a in node.all_input_nodes if turnable(spec_of(a))]
-        kind = _kind(node)
-        if kind == "conv":
+    asis = {p.node: p.inner for p in places}
+    for p in places:
+        node = p.node
+        if p.kind == "conv":
             inner[node] = node in nhwc
             if inner[node.args[0]] != inner[node] and not (node in nhwc and times[node].turns):
                 turns.append((node, node.args[0]))
-        elif kind == "follows":
-            inner[node] = _follows(node, spec, inner)
+        elif p.kind == "follows":
+            inner[node] = _follows(p, inner)
             # an op that torch runs itself takes its result's layout from all operands: a mix would make it a guess
-            turns.extend((node, a) for a in operands
-                         if inner[node] and not inner[a] and spec is not None and spec_of(a).shape == spec.shape)
-        elif kind == "reads":
-            inner[node] = is_nhwc(spec)
+            if inner[node]:
+                turns.extend((node, a) for a in p.operands if not inner[a] and a in p.alike)
         else:
-            inner[node] = is_nhwc(spec)
-            turns.extend((node, a) for a in operands if inner[a] != is_nhwc(spec_of(a)))
+            inner[node] = p.inner
+            if p.kind == "other":
+                turns.extend((node, a) for a in p.operands if inner[a] != asis[a])
     return inner, turns
 
 
@@ -209,25 +238,28 @@ def _is_getitem(node: fx.Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem"
 
 
-def _follows(node: fx.Node, spec: Spec | None, inner: dict[fx.Node, bool]) -> bool:
+def _follows(p: Place, inner: dict[fx.Node, bool]) -> bool:
     """Channels innermost in the result: when those of an operand of full shape are (the first one, for pooling)."""
-    if spec is None:                              # several results: what the first operand has, handed on by getitem
-        first = node.args[0] if node.args else None
-        return isinstance(first, fx.Node) and inner.get(first, False)
-    if not turnable(spec):
+    if p.first is not None:
+        return inner[p.first]
+    spec = spec_of(p.node)
+    if spec is None or not turnable(spec):
         return False
-    if _is_getitem(node) or node.target in FOLLOWS:
-        return inner.get(node.args[0], False)
-    full = [a for a in node.all_input_nodes if spec_of(a) is not None and spec_of(a).shape == spec.shape]
-    return any(inner[a] for a in full) if full else is_nhwc(spec)
+    return any(inner[a] for a in p.alike) if p.alike else p.inner
 
 
-def _cost(graph: fx.Graph, times: dict[fx.Node, Times], nhwc: frozenset[fx.Node]) -> float:
+def _cost(places: list[Place], times: dict[fx.Node, Times], nhwc: frozenset[fx.Node], turning: dict[fx.Node, float]) -> float:
     """Seconds of all convolutions and conversions."""
-    _, turns = _layouts(graph, nhwc, times)
+    _, turns = _layouts(places, nhwc, times)
     calls = sum(t.nhwc if node in nhwc else t.nchw for node, t in times.items())
-    specs = [spec_of(t) for t in dict.fromkeys(t for _, t in turns)]
-    return calls + sum(TURN_START + 2 * _bytes(s) / (TURN_RATE if s.device.type == "cpu" else GPU_TURN_RATE) for s in specs)
+    return calls + sum(turning[t] for t in dict.fromkeys(t for _, t in turns))
+
+
+def _turn_seconds(spec: Spec | None) -> float:
+    """What it costs to turn a tensor; 0 where it cannot be."""
+    if not turnable(spec):
+        return 0.0
+    return TURN_START + 2 * _bytes(spec) / (TURN_RATE if spec.device.type == "cpu" else GPU_TURN_RATE)
 
 
 def _bytes(spec: Spec) -> int:
@@ -237,17 +269,19 @@ def _bytes(spec: Spec) -> int:
     return total
 
 
-def _assign(graph: fx.Graph, times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
+def _assign(places: list[Place], times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
     """The convolutions to run with channels innermost: all or none or what is there, then each flipped where that
     pays."""
     eligible = frozenset(times)
     now = frozenset(n for n in times if is_nhwc(spec_of(n)))
-    best = min((eligible, frozenset(), now), key=lambda s: _cost(graph, times, s))
-    cost = _cost(graph, times, best)
+    turning = {p.node: p.seconds for p in places}
+    costs = {s: _cost(places, times, s, turning) for s in (eligible, frozenset(), now)}
+    best = min(costs, key=costs.__getitem__)
+    cost = costs[best]
     if len(eligible) <= 40:           # quadratic; large graphs repeat a few shapes, one layout is right for all
-        for node in eligible:
+        for node in times:
             flipped = best ^ {node}
-            changed = _cost(graph, times, flipped)
+            changed = _cost(places, times, flipped, turning)
             if changed < cost:
                 best, cost = flipped, changed
     return best
@@ -257,15 +291,16 @@ def _assign(graph: fx.Graph, times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
 
 def choose_convs(graph: fx.Graph, tune: Any, library: Any, constants: Constants | None = None) -> None:
     """Choose layout and call of every convolution. Changes `graph`."""
-    convs = [match_conv(node) for node in graph.nodes if _kind(node) == "conv"]
+    places = _places(graph)
+    convs = [match_conv(p.node) for p in places if p.kind == "conv"]
     if not convs:
         return
     times = {}
     for conv in convs:
         packs = constants is not None and constants.of(conv.w) is not None
         times[conv.node] = _time(conv, tune, library, packs) or _default(conv, packs, library)
-    nhwc = _assign(graph, times)
-    inner, turns = _layouts(graph, nhwc, times)
+    nhwc = _assign(places, times)
+    inner, turns = _layouts(places, nhwc, times)
     _turn(graph, inner, turns)
     for node, is_inner in inner.items():
         _restride(node, is_inner)
