@@ -36,6 +36,7 @@ ROWS = {
     "norm_gelu": (lambda x, w, b: F.gelu(F.layer_norm(x, (32,), w, b)),
                   lambda a, b: (r(a, b, 32), r(32), r(32)), (AB, (), ())),
     "norm_symbolic": (lambda x: F.layer_norm(x, x.shape[1:]), lambda a, b: (r(a, b),), (AB,)),
+    "group_norm": (lambda x: F.group_norm(x, 1).relu(), lambda a, b: (r(3, a, b),), ((None, "s0", "s1"),)),
     "flat": (lambda x: x.view(-1, 32).softmax(-1) + 1, lambda a, b: (r(a, b, 32),), (AB,)),
     "flat_tail": (lambda x: x.flatten(1).sum(1), lambda a, b: (r(a, b, 3),), (AB,)),
     "cut": (lambda x: x.view(x.shape[0] * x.shape[1], 32)[1:].relu(), lambda a, b: (r(a, b, 32),), (AB,)),

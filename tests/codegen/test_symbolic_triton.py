@@ -18,9 +18,9 @@ from bytejit.codegen.normalise import normalise  # noqa: E402
 from bytejit.codegen.schedule_cuda import schedule_cuda  # noqa: E402
 
 pytestmark = pytest.mark.triton
-KERNELS_ONLY = ["add", "outer", "moments", "all", "softmax", "log_softmax", "norm_gelu", "norm_symbolic", "flat", "flat_tail",
-                "cut", "heads", "unheads", "transpose", "turned", "pool", "pool_all", "arg", "embedding", "gather", "index",
-                "cat", "cat_both", "stack", "pad", "shifted", "half", "repeat", "expand", "choice", "scan"]
+KERNELS_ONLY = ["add", "outer", "moments", "all", "softmax", "log_softmax", "norm_gelu", "norm_symbolic", "group_norm", "flat",
+                "flat_tail", "cut", "heads", "unheads", "transpose", "turned", "pool", "pool_all", "arg", "embedding", "gather",
+                "index", "cat", "cat_both", "stack", "pad", "shifted", "half", "repeat", "expand", "choice", "scan"]
 
 
 def planned(name: str) -> tuple[Plan, tuple[str, ...]]:

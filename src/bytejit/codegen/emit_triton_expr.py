@@ -103,4 +103,14 @@ def fold(r: Reduce, tile: str, axis: int) -> str:
     kind = r.kind
     if r.dtype == "b8":
         kind = {"sum": "any", "prod": "all", "amax": "any", "amin": "all"}.get(kind, kind)
-    return f"bj_{kind}({tile}, {axis})"
+    return wrapped(r, f"bj_{kind}({tile}, {axis})")
+
+
+def scan(r: Reduce, tile: str, axis: int) -> str:
+    """The running results of a tile."""
+    return wrapped(r, f"bj_cum{r.kind}({tile}, {axis})")
+
+
+def wrapped(r: Reduce, text: str) -> str:
+    """The result in its own dtype: Triton's sums of integers of 8 and 16 bits answer 32, which do not wrap around."""
+    return f"{text}.to({tl_type(r.dtype)})" if r.kind == "sum" and r.dtype in ("i8", "u8", "i16") else text

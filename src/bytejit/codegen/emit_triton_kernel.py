@@ -18,7 +18,7 @@ from bytejit.codegen import index as ix
 from bytejit.codegen.emit_triton_expr import IndexText, constant, operation
 from bytejit.codegen.loops import Axis, Buffer, Call, Expr, Pass, Store, itemsize
 from bytejit.codegen.optable import OpTable
-from bytejit.codegen.schedule_cuda import Tile
+from bytejit.codegen.schedule_cuda import Tile, fits_i32
 from bytejit.codegen.triton_source import POINTERS, Arg, Config
 
 
@@ -298,7 +298,7 @@ class Printer:
             name = self.f.refs.get((e.name, self.space))
             return name if name is not None else self.f.refs[e.name, None]
         if e.kind == "index":
-            text, note = f"({self.index(e.attr)}).to(tl.int64)", ""
+            text, note = self.index_value(e.attr), ""
         elif e.kind == "load":
             text, note = self.load(e), common.comment(e.where)
         else:
@@ -307,6 +307,12 @@ class Printer:
         name = self.fresh()
         self.f.text.add(f"{name} = {text}", note)
         return name
+
+    def index_value(self, at: Any) -> str:
+        """An index as a value, i64: its terms are i32 only where none of them, nor their sum, can leave that range."""
+        if self.sched.wide or fits_i32(ix.index(at), self.sizes):
+            return f"({self.index(at)}).to(tl.int64)"
+        return IndexText(self.sizes, lambda name: f"{self.axis(name)}.to(tl.int64)", self.value)(at)
 
     def fault(self, e: Expr) -> str:
         """The arguments of an index check: where the fault goes, which lanes count."""

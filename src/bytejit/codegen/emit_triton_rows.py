@@ -10,7 +10,7 @@ from typing import Any
 
 from bytejit.codegen import emit_common as common
 from bytejit.codegen.carried import KINDS, leader
-from bytejit.codegen.emit_triton_expr import combine, constant, fold, tl_type
+from bytejit.codegen.emit_triton_expr import combine, constant, fold, scan, tl_type
 from bytejit.codegen.emit_triton_kernel import Function, Printer, ceil_div, product, size_text
 from bytejit.codegen.loops import Axis, Expr, Pass, Reduce
 from bytejit.codegen.schedule_cuda import power
@@ -190,7 +190,7 @@ class KernelPrinter(Printer):
         dtype = common.value_dtype(r)
         value = self.masked(r, r.args[0], common.identity(r), dtype)
         if r.running:
-            t.add(f"{name} = bj_cum{r.kind}({value}, {self.axis_number})", note)
+            t.add(f"{name} = {scan(r, value, self.axis_number)}", note)
             self.f.refs[r.name, self.space] = name
             self.dims_memo.clear()
             return
@@ -267,7 +267,7 @@ class KernelPrinter(Printer):
         if r.running:
             scanned, tile = self.fresh("m"), self.fresh()
             t.add(f"{tile} = {value}")
-            t.add(f"{scanned} = {combine(r, name, f'bj_cum{r.kind}({tile}, {self.axis_number})')}", note)
+            t.add(f"{scanned} = {combine(r, name, scan(r, tile, self.axis_number))}", note)
             t.add(f"{name} = {combine(r, name, fold(r, tile, self.axis_number))}")
             self.f.refs[r.name, self.space] = scanned
         elif common.pair(r):

@@ -291,7 +291,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple:
-    acc, each = acc_dtype(x.dtype), C // groups
+    acc, each = acc_dtype(x.dtype), ix.size_of(ix.floordiv(C, groups, {}))
     if each == 0:
         raise NoRule("group_norm of no channels")
     rest = x.shape[2:]
@@ -361,6 +361,8 @@ def _scan(name: str, kind: str, overload: str) -> None:
     def lower(ctx: Lowering, x: Value, dim: int, *, dtype: Any = None) -> Value:
         out = ctx.spec()
         acc, d = acc_dtype(ir_dtype(out)), wrap(dim, len(x.shape))
+        if acc == "b8":
+            raise NoRule("torch has none of bools")
         if not x.shape or x.shape[d] == 1:
             return ctx.map(lambda c: ctx.read(x, c, acc))
         outer, coords = ctx.axes(tuple(1 if i == d else s for i, s in enumerate(x.shape)))

@@ -261,7 +261,8 @@ def drop_repeated(passes: list[Pass], p: Pass, same: dict[str, str]) -> Pass:
             same[r.name] = made[key]
         else:
             left.append(r)
-            made[key] = r.name
+            if not r.running:                    # what a scan has is a value of every element
+                made[key] = r.name
     return replace(p, reduces=tuple(left))
 
 

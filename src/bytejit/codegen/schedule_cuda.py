@@ -49,6 +49,7 @@ LOOP = 2048               # elements of one turn of a loop
 COLUMNS = 64              # columns of a tile whose rows walk memory: two cache lines of f32
 LONG = 32768              # elements a program may reduce before a split pays for its launches
 MOST_WARPS = 32
+MARGIN = 1 << 22          # points that the last program of a range, or the last part of a row, may lie past its end
 SIDE = 8                  # elements of the shorter side of a square from which its unused lanes cost less than strided loads
 WIDE_LOOP = 8192, 32      # elements of a turn, warps, where passes read a long row again: few rows at a time stay in L2
 TWO_LOOPS = 4096, 16      # the same where two rows an SM stay there: one computes while the other waits for memory
@@ -194,19 +195,29 @@ def one_order(k: Kernel) -> Kernel:
 
 # ---- facts of a kernel --------------------------------------------------------------------------------------------
 def needs_wide(k: Kernel, buffers: dict[str, Buffer]) -> bool:
-    """Whether offsets may not fit i32: a buffer or the range of points has 2**31 elements, or an unknown number."""
-    for name in {s.buffer for p in k.passes for s in p.stores} | {e.name for e in loads(kernel_roots(k))}:
-        b = buffers[name]
-        if not all(isinstance(n, int) for n in (*b.shape, *b.stride)):
-            return True
-        if 1 + sum((n - 1) * abs(s) for n, s in zip(b.shape, b.stride) if n) >= 1 << 31:
-            return True
+    """Whether offsets may not fit i32: one reaches 2**31 elements, or so does what it is computed of, or a range of points,
+    or any of these is not known."""
     for p in k.passes:
-        if not all(isinstance(a.size, int) for a in (*k.axes, *p.axes)):
+        if not known((*k.axes, *p.axes)) or max(points(p.axes), points(k.axes)) >= (1 << 31) - MARGIN:
             return True
-        if points(p.axes) >= (1 << 31) - (1 << 20) or points(k.axes) >= (1 << 31) - (1 << 20):
+    sizes = {a.name: a.size for p in k.passes for a in (*k.axes, *p.axes)}
+    places = {(s.buffer, s.coords) for p in k.passes for s in p.stores} | {(e.name, e.attr) for e in loads(kernel_roots(k))}
+    for name, at in places:
+        b = buffers[name]
+        if not all(isinstance(n, int) for n in (*b.shape, *b.stride)) or not all(fits_i32(c, sizes) for c in at):
+            return True
+        if b.kind == "local" and points(k.axes) * points([Axis("", n) for n in b.shape]) >= 1 << 31:
             return True
     return False
+
+
+def fits_i32(at: Any, sizes: dict[str, Any]) -> bool:
+    """Whether an index, each of its terms and each index within it are numbers of 31 bits. sizes: of its axes."""
+    for x in (at, *(ix.Index(((atom, c),), 0) for atom, c in at.terms)):
+        if not all(abs(v) < 1 << 31 for v in ix.bounds(x, sizes)):
+            return False
+    return all(fits_i32(ix.index(part), sizes) for atom, _ in at.terms for part in atom.parts
+               if isinstance(part, ix.Index | ix.Atom))
 
 
 def known(axes: tuple[Axis, ...]) -> bool:
@@ -339,7 +350,7 @@ def schedule_rows(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Tar
     spaces = spaces_of(k)
     x = min(COLUMNS, power(rows)) if column else 1
     work = longest * x
-    programs = -(-rows // x)
+    programs = max(1, -(-rows // x))                         # none of a kernel without rows
     if known(k.axes) and sized and work >= LONG and programs < target.threads and can_split(k, buffers):
         parts = min(-(-4 * target.threads // programs), -(-work // (LONG // 4)), 1024)
         tiles = looped_tiles(x, -(-longest // parts), None)

@@ -114,6 +114,18 @@ def _rounded_bf16() -> None:
     interpreter.InterpreterBuilder.cast_impl = cast
 
 
+def _sizes_of_64_bits() -> None:
+    """Sizes are i64 in a kernel's signature; the interpreter takes the least type that holds a number."""
+    before = interpreter._implicit_cvt
+
+    def convert(arg: Any) -> Any:
+        if isinstance(arg, int):
+            return tl.tensor(TensorHandle(np.array([arg], dtype=np.int64), tl.int64), tl.int64)
+        return before(arg)
+    interpreter._implicit_cvt = convert
+
+
 _loops_over_sizes()
+_sizes_of_64_bits()
 _rounded_bf16()
 _masks_of_bools()

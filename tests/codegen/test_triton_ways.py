@@ -1,0 +1,138 @@
+"""Ways of running that small sizes do not take by themselves: the limits of `schedule_cuda` made small, so that short rows are
+looped, split and walked in columns; and the width of offsets."""
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from dynamic import traced
+from graphs import aten
+
+from bytejit.codegen import schedule_cuda as way
+from bytejit.codegen.check import check_plan
+from bytejit.codegen.emit_triton import emit_triton
+from bytejit.codegen.fuse import fuse
+from bytejit.codegen.loops import Call, Plan, Target
+from bytejit.codegen.lower import lower
+from bytejit.codegen.normalise import normalise
+from bytejit.fake import make
+from bytejit.fake_rows import Meta, Store
+from bytejit.spec import contiguous_stride
+
+pytest.importorskip("triton", reason="the Triton kernels need triton")
+from triton_run import DEVICE, run  # noqa: E402
+
+pytestmark = pytest.mark.triton
+r, ints = torch.randn, torch.randint
+#: sms, room, and the limits of schedule_cuda that are set
+WAYS = {
+    "persistent": (4, 4096, {"ROW": 4, "TILE": 16, "LOOP": 4096}),
+    "looped": (1, 8, {"ROW": 4, "TILE": 16, "LOOP": 16, "WIDE_LOOP": (8, 32), "TWO_LOOPS": (32, 16), "LONG": 1 << 20}),
+    "split": (5, 8, {"LOOP": 8, "LONG": 16, "COLUMNS": 16}),
+    "columns": (2, 64, {"LOOP": 64, "LONG": 1 << 20, "COLUMNS": 16, "TILE": 128}),
+}
+PROGRAMS = {
+    "norm_chain": (lambda x, w: F.layer_norm(F.gelu(x).softmax(-1) + w, (37,), w), (r(5, 37), r(37))),
+    "moments_far_off": (lambda x: (x.var(1), x.std(0), x - x.mean()), (r(9, 33) + 200,)),
+    "group_norm": (lambda x, w: F.group_norm(x, 2, w).relu().sum((0, 2)), (r(3, 4, 5, 3), r(4))),
+    "columns": (lambda x: (x.softmax(0), x.argmax(0), x.cumsum(0), x.flip(0) - x.amax(0)), (r(17, 9),)),
+    "all_of_a_row": (lambda x: (x.sum(1), x.prod(1), x.cumsum(1), x.cumprod(1)), (ints(-2**62, 2**62, (3, 30)),)),
+    "ties": (lambda x: (x.argmax(1), x.argmin(1), x.max(0)[1], x.argmax()), (ints(0, 2, (7, 33)).half(),)),
+    "no_number": (lambda x: (x.softmax(1), x.logsumexp(1), x.argmax(1), x.amin(1)),
+                  (torch.tensor([[1.0, float("inf"), -0.0], [float("nan"), 2, -1], [-float("inf")] * 3]).repeat(1, 5),)),
+    "no_rows": (lambda x: (F.layer_norm(x, (40,)), x.cumsum(1), x.sum(1)), (r(3, 0, 40),)),
+    "rows_of_one": (lambda x: (x.softmax(1), x.argmax(1), x.cumsum(1), x.var(1, unbiased=False)), (r(33, 1),)),
+    "bytes": (lambda x: (x.sum(1), x.amax(0), x.prod(1), x.cumsum(1), (x > 9).any(1)), (ints(0, 255, (6, 35)).byte(),)),
+    "bytes_wrap": (lambda x: (x.sum(1, dtype=torch.uint8) * 3.5, x.cumsum(1, dtype=torch.int8) / 9,
+                              x.sum(dtype=torch.int16) // 7),
+                   (ints(0, 999, (5, 35)),)),
+    "turned": (lambda x: (x.t() - x.mean(1)).flip(0).softmax(1), (r(31, 18),)),
+    "gathered": (lambda x, i: F.rms_norm(x[i] * 2, (19,)).sum(1), (r(6, 19), ints(-6, 6, (4, 3)))),
+}
+
+
+def planned(fn, args, sms: int = 4, room: int = way.PERSISTENT) -> Plan:
+    return check_plan(way.schedule_cuda(fuse(lower(aten(fn, *args)), launches=True), Target("cuda", sms, 16, 50 << 20), room))
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sms, room, limits = WAYS[name]
+    for limit, value in limits.items():
+        monkeypatch.setattr(way, limit, value)
+    taken = set()
+    for what, (fn, args) in PROGRAMS.items():
+        args = [a.to(DEVICE) for a in args]
+        plan = planned(fn, args, sms, room)
+        taken |= {("looped " if s.schedule.looped else "") + s.schedule.mode for s in plan.steps if isinstance(s, Call)}
+        got, fault = run(plan, emit_triton(plan), args)
+        expected = fn(*args)
+        for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True, rtol=2e-5, atol=2e-5, msg=lambda m, what=what: f"{what}: {m}")
+        assert fault == 0
+    assert {"persistent": "rows", "looped": "looped rows", "split": "looped split", "columns": "looped rows"}[name] in taken
+
+
+# ---- the width of offsets and of what is computed of positions ------------------------------------------------------
+def plan_of(fn, *fakes) -> Plan:
+    gm = torch.fx.symbolic_trace(fn)
+    gm.recompile()
+    return way.schedule_cuda(fuse(lower(normalise(gm, list(fakes))), launches=True), Target("cuda", 132, 16, 50 << 20))
+
+
+def fake(*shape: int, stride: tuple[int, ...] | None = None, dtype: torch.dtype = torch.uint8):
+    return make(Meta(shape, stride or contiguous_stride(shape), 0, dtype, torch.device("cpu"), Store(1 << 40)))
+
+
+MANY = 1 << 31
+OFFSETS = {
+    "a range of points": (lambda x: x + 1, [fake(MANY)], True),
+    "one that ends below it": (lambda x: x + 1, [fake(MANY - 2 * way.MARGIN)], False),
+    "a stride": (lambda x: x + 1, [fake(3, 4, stride=(MANY, 1))], True),
+    "rows": (lambda x: x.float().softmax(-1), [fake(1 << 17, 1 << 15)], True),
+    "fewer rows": (lambda x: x.float().softmax(-1), [fake(1 << 15, 1 << 15)], False),
+    "a row": (lambda x: x.argmax(), [fake(4 * MANY)], True),
+    "a square": (lambda x: x.t().contiguous(), [fake(1 << 16, 1 << 16)], True),
+    "rows of a table": (lambda w, i: F.embedding(i, w), [fake(1 << 22, 1024, dtype=torch.half), fake(7, dtype=torch.long)], True),
+    "the head of a large buffer": (lambda x: x[:100] + 1, [fake(MANY)], False),
+    "its tail": (lambda x: x[-100:] + 1, [fake(MANY + 200)], True),
+    "what a small offset is computed of": (lambda x: x.expand(1 << 16, 1 << 16).reshape(-1)[::65537] + 1, [fake(1 << 16)], True),
+}
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+def test_offsets_are_i64_where_they_may_pass_i32(name: str) -> None:
+    fn, fakes, wide = OFFSETS[name]
+    plan = plan_of(fn, *fakes)
+    calls = [s.schedule.wide for s in plan.steps if isinstance(s, Call)]
+    assert any(calls) is wide
+    assert ("tl.program_id(0).to(tl.int64)" in emit_triton(plan).text) is wide
+
+
+POSITIONS = {
+    "a long step": lambda x: torch.arange(0, 5_000_000_000, 500_000_000, device=x.device) + x,
+    "down": lambda x: torch.arange(5_000_000_000, 0, -500_000_000, device=x.device) + x,
+    "of two axes": lambda x: torch.arange(100, device=x.device)[:, None] * 123456789 + torch.arange(10, device=x.device) * 7 + x,
+    "divided": lambda x: (torch.arange(10, device=x.device) * 1_500_000_000) // 7 % 1000 + x,
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_values_of_positions_are_i64(name: str) -> None:
+    fn, args = POSITIONS[name], [torch.arange(10, device=DEVICE)]
+    plan = planned(fn, args)
+    got, _ = run(plan, emit_triton(plan), args)
+    assert torch.equal(got[0], fn(*args))
+
+
+def test_values_of_sizes_are_i64() -> None:
+    """A product of a size that is known at the call only, past 31 bits"""
+    def fn(x):
+        return x * (x.shape[0] * 1_000_000_000) + x.shape[0] ** 2 * 300_000_000
+    args = [torch.arange(10, device=DEVICE)]
+    gm, fakes, _ = traced(fn, args, (("s0",),))
+    plan = way.schedule_cuda(fuse(lower(normalise(gm, fakes))), Target("cuda", 4, 16, 50 << 20))
+    for n in (10, 3, 50):
+        x = torch.arange(n, device=DEVICE)
+        got, _ = run(plan, emit_triton(plan), [n, x], {"s0": n})
+        assert torch.equal(got[0], fn(x))
