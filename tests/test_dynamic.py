@@ -53,6 +53,22 @@ def rand(*sizes: tuple) -> list[tuple]:
     return [(torch.randn(s),) for s in sizes]
 
 
+@torch.library.custom_op("bytejit_dynamic::grouped", mutates_args=(), schema="(Tensor x, Tensor w, int[] ends) -> Tensor")
+def grouped(x, w, ends):
+    return torch.cat([x[:ends[0]] @ w, x[ends[0]:] @ (w * 2)])
+
+
+@grouped.register_fake
+def _grouped_fake(x, w, ends):
+    assert x.shape[1] == w.shape[0] and len(ends) == 2
+    return torch.empty(x.shape[0], w.shape[1], dtype=w.dtype, device=x.device)
+
+
+grouped.register_autograd(
+    lambda ctx, g: (torch.cat([g[:1] @ ctx.saved_tensors[0].t(), g[1:] @ ctx.saved_tensors[0].t() * 2]), None, None),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]))
+
+
 # name -> (function, sizes of its argument, entries)
 PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "elementwise": (lambda x: x.relu() * 2 + x.shape[0], SIZES, 3),
@@ -146,6 +162,9 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "places above the diagonal": (lambda x: x.sum() * torch.triu_indices(x.shape[0], x.shape[1]), SIZES, 3),
     "one hot of size": (lambda x: F.one_hot(torch.arange(x.shape[1]), x.shape[1]) + x.sum(), SIZES, 3),
     "fft": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2, n=x.shape[1]) + torch.fft.fftfreq(x.shape[1]), SIZES, 3),
+    "fft of many dims": (lambda x: torch.fft.fftn(x[None] + 1, dim=(1, 2)).real + torch.fft.irfft(
+        torch.fft.rfft(x.t(), dim=1), n=x.shape[0], dim=1).t() + torch.fft.fft(x, dim=0).abs(), SIZES, 3),
+    "an op of the user's": (lambda x: grouped(x * 2, torch.ones(x.shape[1], 3), [1, 1]) + 1, SIZES, 3),
     "tensor of sizes": (lambda x: x.sum() * torch.tensor([x.shape[0], x.shape[1] * 2]) + torch.as_tensor(x.shape), SIZES, 3),
     "index by size": (lambda x: x[x.shape[0] // 2] + x[..., x.shape[1] - 1].sum() + x[None, x.shape[0] - 2, 1:].sum(),
                       LARGER, 3),

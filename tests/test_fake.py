@@ -167,6 +167,16 @@ PROGRAMS = {
         x.clone().copy_(y),
         x.clone().squeeze_(),
     ),
+    "fft": lambda x, y: (
+        torch.fft.fft(x, dim=0),
+        torch.fft.fft2(x.t()),
+        torch.fft.rfft(x, dim=0),
+        torch.fft.rfft2(x[None].expand(2, 3, 4), dim=(0, 1)),
+        torch.fft.fftn(torch.fft.rfftn(x[None] + y[:2, None, None]), dim=(2, 0)),
+        torch.fft.irfft2(x.t().to(torch.complex64)),
+        torch.fft.irfft(torch.fft.rfft(x, dim=0), dim=0),
+        torch.fft.irfftn((x[None] + y[:2, None, None]).to(torch.complex64), dim=(1, 0)),
+    ),
     "scalars": lambda x, y: (
         x * x.sum(),
         x.double() * x.sum(),

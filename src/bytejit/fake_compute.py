@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from .fake_rows import Meta, NeedsMeta, channels_last_stride, is_contiguous, looks_contiguous, new, numel, row, wrap_dim
+from .fake_rows import (
+    Meta,
+    NeedsMeta,
+    channels_last_stride,
+    is_contiguous,
+    memory_order,
+    new,
+    numel,
+    row,
+    wrap_dim,
+)
 from .fake_views import like_stride, needs_meta
 
 _BOOL = torch.bool
@@ -349,30 +359,50 @@ def _put(x, index, source, accumulate=False) -> Meta:
     return x.m
 
 
-def _fft_strides(x, dims, shape: tuple) -> tuple | None:
-    """Contiguous where only the last dimension is transformed; else as torch's own kernel has it."""
-    if len(dims) != 1 or dims[0] % len(shape) != len(shape) - 1 or x.m.device.type != "cpu" or not looks_contiguous(x.m):
+def _fft_strides(x, dims, shape: tuple, last: bool) -> tuple | None:
+    """As the CPU's kernels have them: dimensions that are not transformed are the outer ones, and both groups keep their
+    order in memory; with `last` the last of `dims` is the innermost."""
+    m, rank = x.m, len(shape)
+    if not dims or m.device.type != "cpu":
         raise NeedsMeta
-    return None
+    if not torch.backends.mkl.is_available():
+        return None
+    order = memory_order(m)
+    if order is None:
+        raise NeedsMeta
+    dims = [d % rank for d in dims]
+    end = dims[-1:] if last else []
+    inner = [d for d in order if d in dims and d not in end] + end
+    stride, step = [0] * rank, 1
+    for d in reversed([d for d in order if d not in dims] + inner):
+        stride[d] = step
+        step = step * shape[d]
+    return tuple(stride)
 
 
 @row("_fft_c2c")
 def _fft_c2c(x, dims, normalization, forward) -> Meta:
-    return new(x.m.shape, _fft_strides(x, dims, x.m.shape), x.m.dtype, x.m.device)
+    return new(x.m.shape, _fft_strides(x, dims, x.m.shape, False), x.m.dtype, x.m.device)
 
 
 @row("_fft_r2c")
 def _fft_r2c(x, dims, normalization, onesided) -> Meta:
     m = x.m
-    shape = (*m.shape[:-1], m.shape[-1] // 2 + 1) if onesided else m.shape
-    return new(shape, _fft_strides(x, dims, shape), _COMPLEX[m.dtype] if m.dtype in _COMPLEX else _refused(), m.device)
+    shape = _resized(m.shape, dims, m.shape[dims[-1]] // 2 + 1) if onesided and dims else m.shape
+    return new(shape, _fft_strides(x, dims, shape, True), _COMPLEX[m.dtype] if m.dtype in _COMPLEX else _refused(), m.device)
 
 
 @row("_fft_c2r")
 def _fft_c2r(x, dims, normalization, last_dim_size) -> Meta:
     m = x.m
-    shape = (*m.shape[:-1], last_dim_size)
-    return new(shape, _fft_strides(x, dims, shape), _REAL[m.dtype] if m.dtype in _REAL else _refused(), m.device)
+    shape = _resized(m.shape, dims, last_dim_size) if dims else m.shape
+    return new(shape, _fft_strides(x, dims, shape, True), _REAL[m.dtype] if m.dtype in _REAL else _refused(), m.device)
+
+
+def _resized(shape: tuple, dims, size) -> tuple:
+    """`shape` with another size of the last of `dims`."""
+    at = dims[-1] % len(shape)
+    return (*shape[:at], size, *shape[at + 1:])
 
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}

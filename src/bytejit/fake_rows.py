@@ -166,6 +166,13 @@ def is_dense(m: Meta) -> bool:
     return True
 
 
+def memory_order(m: Meta) -> list[int] | None:
+    """The dims, outermost first; None where symbols may order them otherwise at other sizes. For a choice of strides."""
+    if not is_dense(m) and not all(type(s) is int for s in m.stride):
+        return None
+    return sorted(range(len(m.shape)), key=lambda d: hint(m.stride[d]), reverse=True)
+
+
 def _hints(pair: tuple) -> tuple:
     return hint(pair[0]), hint(pair[1])
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._library import simple_registry
 
 from .fake_rows import Meta, numel
 
@@ -50,10 +51,19 @@ def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
 
 def references(func) -> list[Callable]:
     """Ways to say an op in terms of others, likeliest first."""
-    found = [func.decompose] if _is_composite(func) else []
+    found = _registered_fake(func)
+    found += [func.decompose] if _is_composite(func) else []
     found += [table[func] for table in _TABLES if func in table]
     meta = getattr(func, "prim_meta_impl", None)
     return [*found, meta] if meta is not None else found
+
+
+def _registered_fake(func) -> list[Callable]:
+    """What `torch.library.register_fake` was given for a user's op."""
+    if func.namespace in ("aten", "prims"):
+        return []
+    kernel = simple_registry.singleton.find(func.name().partition(".")[0]).fake_impl.kernel
+    return [] if kernel is None else [kernel]
 
 
 def _is_composite(func) -> bool:
