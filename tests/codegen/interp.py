@@ -15,6 +15,10 @@ from bytejit.codegen.optable import table
 TORCH = {k: getattr(torch, v[0]) for k, v in DTYPES.items()}
 
 
+SCANS = {"sum": torch.cumsum, "prod": torch.cumprod, "amax": lambda x, d: x.cummax(d).values,
+         "amin": lambda x, d: x.cummin(d).values}
+
+
 class OutOfRange(IndexError):
     """A `bound` check failed."""
 
@@ -196,7 +200,7 @@ def run_kernel(k: Kernel, buffers: dict, memory: dict, flat: bool) -> None:
         for r in p.reduces:
             values = [torch.broadcast_to(grid.value(a), grid.shape) for a in r.args]
             if r.running:
-                refs[r.name] = {"sum": torch.cumsum, "prod": torch.cumprod}[r.kind](values[0], len(k.axes), dtype=TORCH[r.dtype])
+                refs[r.name] = SCANS[r.kind](values[0], len(k.axes)).to(TORCH[r.dtype])
             else:
                 results[r.name] = reduce(r, values, len(k.axes))
         writes = []

@@ -10,7 +10,7 @@ from bytejit.codegen import index as ix
 from bytejit.codegen.loops import Expr, acc_dtype
 from bytejit.codegen.lower import Lowering, NoRule, Value, ir_dtype
 from bytejit.codegen.ops_composite import F
-from bytejit.codegen.ops_gather import UNROLL, pair
+from bytejit.codegen.ops_pools import UNROLL, pair
 from bytejit.codegen.ops_view import both, view, within, wrap
 
 

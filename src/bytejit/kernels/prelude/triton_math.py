@@ -521,3 +521,15 @@ def bj_cumsum(x, AXIS: tl.constexpr):
 @triton.jit
 def bj_cumprod(x, AXIS: tl.constexpr):
     return tl.cumprod(x, AXIS)
+
+
+if triton.knobs.runtime.interpret:
+    bj_cumamax, bj_cumamin = libdevice.scan_amax, libdevice.scan_amin
+else:
+    @triton.jit
+    def bj_cumamax(x, AXIS: tl.constexpr):
+        return tl.associative_scan(x, AXIS, bj_maximum)
+
+    @triton.jit
+    def bj_cumamin(x, AXIS: tl.constexpr):
+        return tl.associative_scan(x, AXIS, bj_minimum)

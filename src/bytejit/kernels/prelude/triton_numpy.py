@@ -63,6 +63,16 @@ def _reduce(fn: Callable) -> Callable:
 reduce_prod, reduce_amax, reduce_amin = _reduce(np.prod), _reduce(np.amax), _reduce(np.amin)
 
 
+def _scan(fn: np.ufunc) -> Callable:
+    """Running results along an axis."""
+    def call(x: Any, axis: Any) -> Any:
+        return _tile(fn.accumulate(x.handle.data, axis=int(getattr(axis, "value", axis))), x)
+    return call
+
+
+scan_amax, scan_amin = _scan(np.maximum), _scan(np.minimum)
+
+
 def _arg(greatest: bool) -> Callable:
     """The best element along an axis and the index that goes with it; nan is best, the least index wins."""
     def call(x: Any, at: Any, axis: Any) -> Any:

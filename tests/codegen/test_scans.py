@@ -1,0 +1,62 @@
+"""Running best elements and places in sorted rows (ops_scans.py, ops_gather.py) as kernels of both printers against eager."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from both import both
+from dynamic import agree
+
+pytestmark = pytest.mark.cxx
+r = torch.randn
+NAN, INF = float("nan"), float("inf")
+TIES = torch.tensor([[3.0, 1, 3, 3, 2, 3, 5, 5], [0.0, -0.0, 0.0, 0.0, -1, -1, 0, 0]])
+ODD = torch.tensor([[1.0, NAN, 2, NAN, 3, INF, 0, 1], [-INF, -INF, -1, -1, INF, INF, NAN, 4], [NAN, NAN, 1, 2, 3, 4, 5, 6]])
+
+
+def running(x: torch.Tensor, dim: int = -1) -> tuple:
+    most, least = x.cummax(dim), x.cummin(dim)
+    return most[0], most[1], least[0], least[1]
+
+
+CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
+    "rows": (running, (r(5, 33),)),
+    "columns": (lambda x: running(x, 0), (r(40, 20),)),
+    "middle": (lambda x: running(x, 1), (r(3, 14, 5),)),
+    "ties": (running, (TIES,)),
+    "nan_and_infinities": (running, (ODD,)),
+    "ints": (running, (torch.arange(60).mul(37).remainder(11).view(4, 15),)),
+    "bytes": (running, (torch.arange(60).mul(37).remainder(11).view(4, 15).to(torch.uint8),)),
+    "half": (running, (r(4, 19).half(),)),
+    "bf16": (running, (r(4, 19).bfloat16(),)),
+    "double": (running, (r(4, 19).double(),)),
+    "transposed": (running, (r(19, 4).t(),)),
+    "one": (running, (r(4, 1),)),
+    "scalar": (lambda x: running(x, 0), (torch.tensor(2.0),)),
+    "nothing": (running, (r(3, 0),)),
+    "values_alone": (lambda x: (x.sin().cummax(1).values * 2).sum(1), (r(5, 33),)),
+    "places_alone": (lambda x: x.cummin(1).indices + 1, (r(5, 33),)),
+    "looped": (lambda x: x.cummax(1), (r(2, 9000).double(),)),
+    "beside_others": (lambda x: (x.cummax(1).values - x.cumsum(1), x.amax(1)), (r(5, 33),)),
+    "searchsorted": (lambda s, x: (torch.searchsorted(s, x), torch.searchsorted(s, x, right=True)),
+                     (torch.tensor([1.0, 2, 2, 2, 5]), torch.tensor([[0.0, 1, 2, 2.5], [5, 6, NAN, -INF]]))),
+    "searchsorted_rows": (lambda s, x: torch.searchsorted(s, x, side="right", out_int32=True), (r(4, 7).sort()[0], r(4, 5))),
+    "searchsorted_nan": (lambda s, x: torch.searchsorted(s, x), (torch.tensor([0.0, 1, NAN]), torch.tensor([0.5, 2, NAN]))),
+    "searchsorted_ints": (lambda s, x: torch.searchsorted(s, x), (torch.tensor([1, 3, 3, 9]), torch.arange(12))),
+    "bucketize": (lambda b, x: (torch.bucketize(x.abs(), b), torch.bucketize(x, b, out_int32=True, right=True)),
+                  (r(9).sort()[0], r(4, 3))),
+    "bucketize_one": (lambda b, x: torch.bucketize(x, b), (torch.tensor([0.0]), r(4, 3))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_eager(name: str) -> None:
+    fn, args = CASES[name]
+    both(fn, *args)
+
+
+@pytest.mark.parametrize("fn", [lambda x: running(x), lambda x: running(x, 0), lambda x: torch.searchsorted(TIES[1].sort()[0], x)])
+def test_sizes_that_change(fn: Callable) -> None:
+    agree(fn, lambda n, m: (torch.arange(1.0 * n * m).view(n, m).cos(),), (("s0", "s1"),), [(6, 7), (2, 9), (21, 160)])
