@@ -18,6 +18,7 @@ from .quiet import Quiet
 from .source import ModuleBuffer, ModuleParam, Source, params_of
 from .tracer.dynamic import Dynamic
 from .tracer.guard_code import compile_entry
+from .tracer.library_flags import states_of
 from .tracer.signals import TooLong
 from .tracer.trace import Trace, trace
 from .tracer.tracer import Job
@@ -283,6 +284,8 @@ class Function:
             env["twin"] = self.twin
         if found.graph is not None:
             env["graph"] = self.run_backend(found, where)
+            if flags := states_of(found.graph.graph.nodes):
+                found.guards.add_state(*flags)
         found.settle()
         code = self.rewritten.original
         params = params_of(state.point.values, state.point.live, (*code.co_cellvars, *code.co_freevars))

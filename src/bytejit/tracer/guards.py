@@ -20,6 +20,7 @@ from bytejit.overriding import overrides, unasked
 from bytejit.references import Printer, Ref, permanent, plain
 from bytejit.source import Constant, Known, Scope, Source
 from bytejit.spec import contiguous_stride, short_dtype
+from bytejit.tracer import library_flags
 from bytejit.tracer.values import PLAIN_VALUE
 
 TYPE_IS = "TYPE_IS"              # value: the exact type
@@ -141,6 +142,7 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "autocast_cpu": (lambda: _autocast("cpu"), "{f}()"),
     "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
     "cuda_device": (lambda: _C._cuda_getDevice() if torch.cuda.is_initialized() else 0, "{f}()"),    # where "cuda" names no index
+    **library_flags.STATES,
 }
 ALWAYS = ("grad_mode", "inference_mode", "autocast", "function_modes", "dispatch_modes", "functorch_level",
           "forward_ad_level", "default_dtype", "deterministic")

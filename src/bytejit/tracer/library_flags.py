@@ -1,0 +1,69 @@
+"""What a program may set of how torch's libraries compute on a GPU: the precision of products and convolutions, which attention.
+Choices made while compiling rest on it, and a recorded CUDA graph is what it was."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+_C = torch._C
+
+
+def _present(*names: str) -> tuple[Callable[[], Any], ...]:
+    """The getters that this torch has."""
+    return tuple(getattr(_C, n) for n in names if hasattr(_C, n))
+
+
+def _precision(of: str, before: str) -> tuple[Callable[[], Any], ...]:
+    """How f32 is multiplied; torches before 2.9 know it by another getter, which later ones may refuse."""
+    getter = getattr(_C, "_get_fp32_precision_getter", None)
+    return _present(before) if getter is None else (functools.partial(getter, "cuda", of),)
+
+
+_PRODUCTS = (*_precision("matmul", "_get_cublas_allow_tf32"), *_present(
+    "_get_cublas_allow_fp16_reduced_precision_reduction", "_get_cublas_allow_bf16_reduced_precision_reduction"))
+_CONVOLUTIONS = (*_precision("conv", "_get_cudnn_allow_tf32"), *_present(
+    "_get_cudnn_enabled", "_get_cudnn_benchmark", "_get_cudnn_deterministic"))
+_ATTENTION = _present(
+    "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled")
+
+
+def products() -> tuple:
+    return tuple([f() for f in _PRODUCTS])
+
+
+def convolutions() -> tuple:
+    return tuple([f() for f in _CONVOLUTIONS])
+
+
+def attention() -> tuple:
+    return tuple([f() for f in _ATTENTION])
+
+
+# name -> (getter, text of its call), as in guards.STATES. Cost: 0.1 to 0.4 us a call
+STATES: dict[str, tuple[Callable[[], Any], str]] = {
+    "gpu_products": (products, "{f}()"), "gpu_convolutions": (convolutions, "{f}()"), "gpu_attention": (attention, "{f}()")}
+# parts of an operation's name -> the states that decide how it computes
+_WORDS = {"conv": ("gpu_convolutions",), "attention": ("gpu_attention", "gpu_products"), **dict.fromkeys(
+    ("mm", "mat", "linear", "einsum", "dot", "inner", "mv", "cdist", "lstm", "gru", "rnn"), ("gpu_products",))}
+
+
+def states_of(nodes: Iterable[torch.fx.Node]) -> list[str]:
+    """The states that decide how a graph's operations on a GPU compute, in order of STATES."""
+    found: set[str] = set()
+    for n in nodes:
+        if n.op in ("placeholder", "output") or not _on_gpu(n.meta.get("val")):
+            continue
+        if getattr(n.target, "opaque", False):              # Python of the program's: any operation
+            return list(STATES)
+        name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target))
+        found.update(s for word, states in _WORDS.items() if word in name.lower() for s in states)
+    return [s for s in STATES if s in found]
+
+
+def _on_gpu(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_on_gpu, value))
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda"

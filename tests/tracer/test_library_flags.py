@@ -1,0 +1,60 @@
+"""Which of torch's settings a graph on a GPU is guarded by. The GPU is pretended."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bytejit
+from bytejit.tracer import library_flags
+from bytejit.tracer.library_flags import STATES, states_of
+
+F = torch.nn.functional
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that says that it lies on a GPU."""
+
+    device = torch.device("cuda", 0)
+
+
+def nodes_of(fn) -> list[torch.fx.Node]:
+    graph = torch.fx.symbolic_trace(fn).graph
+    for n in graph.nodes:
+        n.meta["val"] = (torch.ones(2).as_subclass(Elsewhere),)
+    return list(graph.nodes)
+
+
+@pytest.mark.parametrize("fn, states", [
+    (lambda x: x.sin() + 1, []), (lambda x: x @ x, ["gpu_products"]), (lambda x: F.linear(x, x), ["gpu_products"]),
+    (lambda x: torch.baddbmm(x, x, x), ["gpu_products"]), (lambda x: F.conv2d(x, x), ["gpu_convolutions"]),
+    (lambda x: F.scaled_dot_product_attention(x, x, x), ["gpu_products", "gpu_attention"]),
+    (lambda x: x.matmul(F.conv1d(x, x)), ["gpu_products", "gpu_convolutions"])])
+def test_what_decides_how_operations_compute(fn, states: list[str]) -> None:
+    nodes = nodes_of(fn)
+    assert states_of(nodes) == states
+    for n in nodes:
+        n.meta["val"] = torch.ones(2)
+    assert states_of(nodes) == []
+
+
+def test_a_part_of_the_programs_own_may_do_anything() -> None:
+    nodes = nodes_of(lambda x: x.sin())
+    nodes[1].target = lambda x: x
+    nodes[1].target.opaque = "a checkpointed part"
+    assert states_of(nodes) == list(STATES)
+
+
+def test_a_setting_that_changes_is_another_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_flags, "_on_gpu", lambda value: True)
+    compiled, x = bytejit.compile(lambda x: x @ x + 1), torch.randn(4, 4)
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        for setting, graphs in ((before, 1), (not before, 2), (before, 2), (not before, 2)):
+            torch.backends.cuda.matmul.allow_tf32 = setting
+            torch.testing.assert_close(compiled(x), x @ x + 1)
+            assert bytejit.counters["graphs"]["inductor"] == graphs
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        compiled(x)
+    assert bytejit.counters["graphs"]["inductor"] == 2
