@@ -237,6 +237,32 @@ def test_buffers_that_the_graph_writes(how: str) -> None:
     clean()
 
 
+# ---- settings ----------------------------------------------------------------------------------------------------------
+def test_precision_that_changes(how: str) -> None:
+    compiled, x = bytejit.compile(lambda x: torch.relu(x @ x) + 1, fullgraph=True), rand(256, 256)
+    exact, before = torch.relu(x.double() @ x.double()) + 1, torch.backends.cuda.matmul.allow_tf32
+    try:
+        with torch.no_grad():
+            for tf32 in (False, True, False, True):
+                torch.backends.cuda.matmul.allow_tf32 = tf32
+                for _ in range(5):
+                    error = (compiled(x) - exact).abs().max()
+                    assert error > 1e-3 if tf32 else error < 1e-3
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    clean()
+
+
+def test_autocast_that_changes(how: str) -> None:
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).cuda().eval(), rand(8, 64)
+    compiled = bytejit.compile(model)
+    with torch.no_grad():
+        for turn in range(24):
+            with torch.autocast("cuda", torch.bfloat16 if turn % 2 else torch.float16, enabled=turn % 3 > 0):
+                near(compiled(x).clone(), model(x))
+    clean()
+
+
 # ---- what goes wrong while it is recorded ----------------------------------------------------------------------------
 INTERRUPTS: list[bool] = []        # whether the next recordings are interrupted, the last first
 
