@@ -97,11 +97,12 @@ def in_threads(*work) -> None:
                 one()
         except BaseException as e:
             errors.append(e)
-    threads = [threading.Thread(target=guarded, args=(one,)) for one in work]
+    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in work]
     for t in threads:
         t.start()
     for t in threads:
-        t.join()
+        t.join(60)
+        assert not t.is_alive(), "a thread waits for ever"
     if errors:
         raise errors[0]
 
