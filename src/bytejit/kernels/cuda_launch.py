@@ -104,7 +104,7 @@ static PyObject* launch(PyObject*, PyObject* const* a, bj_size n) {
         for (int d = 0; d < 3; ++d) how.grid[d] = (U)(w[1 + d] >= 0 ? w[1 + d] : value[-1 - w[1 + d]]);
         how.block[0] = (U)w[4];
         how.shared = (U)w[5];
-        how.count = k && w[6];                         # behind a library's kernel it gains nothing, in a recording it costs
+        how.count = k && w[6];                         // behind a library's kernel it gains nothing, in a recording it costs
         Word count = w[7];
         for (Word p = 0; p < count; ++p) {
             cell[p] = value[w[8 + 3 * p]] + w[9 + 3 * p];
