@@ -42,6 +42,14 @@ PROGRAMS = {
         x.t().clone(),
         torch.zeros_like(x.t()),
     ),
+    "first_of_two": lambda x, y: (
+        torch.xlogy(x.t(), x.abs().reshape(4, 3)),
+        torch.copysign(x.t(), x.reshape(4, 3)),
+        torch.xlogy(x.long().t(), x.long().reshape(4, 3)),
+        torch.copysign(x.t(), -1),
+        torch.pow(2.0, x.t()),
+        3 ** x.long().abs().t(),
+    ),
     "mixed": lambda x, y: (
         x.t() + x.reshape(4, 3),
         x[:, ::2] * 2,

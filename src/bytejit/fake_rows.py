@@ -413,7 +413,7 @@ def _bitwise(x, y) -> Meta:
 
 
 def _three(x, y, z, **options) -> Meta:
-    if options:
+    if options or not (y.m.dtype.is_floating_point or z.m.dtype.is_floating_point):     # addcdiv of integers is refused
         raise NeedsMeta
     return elementwise((x, y, z), promoted((x, y, z)))
 
@@ -454,7 +454,7 @@ ROWS["aten::div.Tensor_mode"] = ROWS["aten::div.Scalar_mode"] = _divide_mode
 for _name in "maximum minimum fmax fmin floor_divide".split():
     ROWS[f"aten::{_name}"] = _promoting
 for _name in (
-    "remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor_divide.Scalar pow.Tensor_Tensor pow.Scalar"
+    "remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor_divide.Scalar pow.Tensor_Tensor"
 ).split():
     ROWS[f"aten::{_name}"] = _promoting
 for _name in "eq ne lt le gt ge".split():
@@ -476,6 +476,18 @@ for _name in (
 def _abs(x) -> Meta:
     dtype = x.m.dtype
     return elementwise((x,), dtype.to_real() if dtype.is_complex else dtype)
+
+
+@row("pow.Scalar")
+def _pow_of_number(base, x) -> Meta:
+    """Row-major, whatever x is (torch's meta kernel says otherwise)."""
+    return new(x.m.shape, None, promoted((base, x)), x.m.device)
+
+
+@row("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", "copysign.Tensor", "copysign.Scalar")
+def _float_of_two(x, y) -> Meta:
+    """Laid out as the operands (torch's meta kernels: as what they are computed of)."""
+    return elementwise((x, y), to_float(promoted((x, y))))
 
 
 @row("pow.Tensor_Scalar")

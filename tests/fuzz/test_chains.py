@@ -35,6 +35,9 @@ FOUND = {   # what was wrong once: inputs, body, results
                        "t1, t2, t3 = a.amax(1, keepdim=True), b.tile(2), a.view(-1, 17)\n"
                        "    t3.chunk(2, -1)[0].zero_()", "t1, t2 + 1, t3, a.sum()"),
     "a norm over one element": ("a = torch.tensor([[1e-30], [2.0]])", "t1, t2 = a.norm(dim=1), a[0].norm()", "t1, t2"),
+    "a sum with products of another dtype": ("a = torch.randn(9).bfloat16()\n    b = torch.arange(9).to(torch.uint8) * 9",
+                                             "t1, t2 = torch.addcmul(a, b, b, value=0.5), torch.addcdiv(a, b, b + 1)",
+                                             "t1, t2"),
     "linear of a vector": ("a = torch.randn(9)", "t1 = F.linear(a, a)", "t1"),
 }
 

@@ -151,7 +151,7 @@ def smooth_l1_loss(rec, x, target, reduction=1, beta=1.0):
 @rule(aten.addcmul.default)
 def addcmul(rec, x, a, b, *, value=1):
     """x + value * a * b."""
-    if not x.m.dtype.is_floating_point:
+    if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
         return NotImplemented
     product = rec.call(aten.mul.Tensor, a, b)
     return rec.call(aten.add.Tensor, x, product if value == 1 else rec.call(aten.mul.Tensor, product, value))
@@ -160,7 +160,7 @@ def addcmul(rec, x, a, b, *, value=1):
 @rule(aten.addcdiv.default)
 def addcdiv(rec, x, a, b, *, value=1):
     """x + value * a / b."""
-    if not x.m.dtype.is_floating_point:
+    if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
         return NotImplemented
     quotient = rec.call(aten.div.Tensor, a if value == 1 else rec.call(aten.mul.Tensor, a, value), b)
     return rec.call(aten.add.Tensor, x, quotient)
