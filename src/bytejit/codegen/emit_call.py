@@ -108,6 +108,11 @@ def view_of(block: torch.Tensor, start: int, dtype: torch.dtype, shape: tuple, s
         return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), at, shape, stride)
 
 
+def fixed(v: View) -> bool:
+    """Whether a window is the same at all sizes."""
+    return all(isinstance(n, int) for n in (v.offset, *v.shape, *v.stride))
+
+
 def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]]) -> Callable[[], tuple]:
     """A function that makes an arena: (address, *views). Views hold the memory. Units: size, offsets in bytes."""
     def make() -> tuple:
@@ -354,7 +359,7 @@ class CallPrinter:
                 self.bind("bump", torch.autograd.graph.increment_version)
                 self.lines.append(f"bump(p{m.input})")
         results = flat if outs is None else [self.out(o, flat) for o in outs]
-        if self.plan.slot_bytes:
+        if self.plan.slot_bytes or not all(map(fixed, self.views)):
             self._slots()
         elif self.needs_memory():
             self._arena()
@@ -384,7 +389,8 @@ class CallPrinter:
         self.lines.append("pool.append(whole)")
 
     def _slots(self) -> None:
-        """The same for a plan with temps of symbolic size: the memory says where they are for the sizes of this call."""
+        """The same for a plan with temps, or windows on them, of symbolic size: the memory says where these are for the
+        sizes of this call."""
         rows, dtypes = [], {}
         for v in self.views:
             b = self.plan.buffers[v.buffer]

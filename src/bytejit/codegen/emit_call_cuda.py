@@ -26,7 +26,7 @@ import torch
 from bytejit.codegen import aten as out_of
 from bytejit.codegen import emit_common as common
 from bytejit.codegen import index as ix
-from bytejit.codegen.emit_call import FAULTS, CallPrinter, CallSource
+from bytejit.codegen.emit_call import FAULTS, CallPrinter, CallSource, fixed
 from bytejit.codegen.loops import DTYPES, Call, ExternCall, Plan, View
 from bytejit.codegen.triton_source import Arg, Launch, TritonSource
 from bytejit.errors import DeviceFault
@@ -188,13 +188,14 @@ class CudaPrinter(CallPrinter):
         size = scratch_base(self.plan) + (self.scratch if static else 0)
         if not static:
             blocks = [*blocks, ("scratch", self.size(self.scratch))]
-        views = {v: name for v, name in self.views.items() if v.buffer in self.plan.offsets and isinstance(v.offset, int)}
-        if size or views or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):    # of nothing, too
+        lying = [v for v in self.views if v.buffer in self.plan.offsets]
+        views = {v: self.views[v] for v in lying if fixed(v)}
+        if size or lying or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):    # of nothing, too
             size = max(size, ALIGN)
             rows = [(self.plan.offsets[v.buffer] + v.offset * _dtype(self.plan, v).itemsize, _dtype(self.plan, v), v.shape,
                      v.stride) for v in views]
             maker = self.bind("make_arena", gpu_arena(size, rows, self.device))
-            names = ", ".join(["arena", "_", *views.values()])
+            names = ", ".join(["arena", "_" if len(views) == len(lying) else "m_arena", *views.values()])
             if size <= KEPT:
                 self.bind("pool", defaultdict(list))
                 recorded = f"[] if {self.bind('capturing', torch._C._cuda_isCurrentStreamCapturing)}() else " \
@@ -212,12 +213,14 @@ class CudaPrinter(CallPrinter):
                 self.head.append(f"{name} = {self.symbolic_view(v)}")
 
     def symbolic_view(self, v: View) -> str:
-        """A window of a slot, made in each call."""
+        """A window of a slot, or one of symbolic size in the arena, made in each call."""
         dtype = self.bind(f"dtype_{self.plan.buffers[v.buffer].dtype}", _dtype(self.plan, v))
-        block = f"m_slot{self.plan.slots[v.buffer]}"
-        whole = f"{block}[:{block}.numel() // {DTYPES[self.plan.buffers[v.buffer].dtype][1]} * " \
-                f"{DTYPES[self.plan.buffers[v.buffer].dtype][1]}].view({dtype})"
-        return f"{whole}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {self.size(v.offset)})"
+        width = _dtype(self.plan, v).itemsize
+        slot = self.plan.slots.get(v.buffer)
+        block = "m_arena" if slot is None else f"m_slot{slot}"
+        start = self.plan.offsets[v.buffer] // width + v.offset if slot is None else v.offset
+        whole = f"{block}[:{block}.numel() // {width} * {width}].view({dtype})"
+        return f"{whole}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {self.size(start)})"
 
     def needs_memory(self) -> bool:
         """Whether there is an arena, a slot, scratch, or a view of them."""
