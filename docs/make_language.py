@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "language.md"
 ORDER = ("control", "exceptions", "with", "iteration", "outside_generators", "classes", "builtin_subclasses", "functools",
-         "containers", "corners", "values", "numpy", "tensors", "subclasses", "modules", "autograd", "watched", "calls",
-         "user_programs", "mixed_programs", "flags", "guards_programs")
+         "containers", "corners", "values", "numpy", "tensors", "subclasses", "modules", "autograd", "transforms", "watched",
+         "calls", "user_programs", "mixed_programs", "flags", "guards_programs")
 HEAD = """# The Python that bytejit takes
 
 Written by `python docs/make_language.py` from the tests in tests/programs and their results on Python {version}, torch

@@ -478,7 +478,17 @@ class FakeMode(TorchDispatchMode):
 
 
 def _dispatch(self, func, types, args=(), kwargs=None):
-    return infer(func, args, kwargs or {})
+    return infer(*as_made(func, args, kwargs or {}))
+
+
+def as_made(func, args: tuple, kwargs: dict) -> tuple:
+    """The call to make for one that a function transform's rules ask for: a number that they cast as if it were a tensor
+    becomes one, and zeros without memory get theirs."""
+    if func is torch.ops.aten._efficientzerotensor.default:
+        return torch.ops.aten.zeros.default, args, kwargs
+    if func is torch.ops.aten._to_copy.default and type(args[0]) in (int, float, bool, complex):
+        return torch.ops.aten.scalar_tensor.default, args, {k: v for k, v in kwargs.items() if k in ("dtype", "device")}
+    return func, args, kwargs
 
 
 # Assigned here since TorchDispatchMode wraps a method found in the class body by what imports torch._dynamo.

@@ -18,10 +18,10 @@ from .quiet import Quiet
 from .source import ModuleBuffer, ModuleParam, Source, params_of
 from .tracer.dynamic import Dynamic
 from .tracer.guard_code import compile_entry
+from .tracer.job import Job
 from .tracer.library_flags import states_of
-from .tracer.signals import TooLong
+from .tracer.signals import NotNow, TooLong
 from .tracer.trace import Trace, trace
-from .tracer.tracer import Job
 from .trampoline import follows_lines, in_loop, rewrite
 from .undo import rewinding, undoing
 from .where import Where, where_of, with_source
@@ -33,8 +33,7 @@ _ORIGINALS: dict[int, types.CodeType] = {}
 _lock = threading.RLock()
 _HANDLE = "__bytejit_handle__"       # attribute of a compiled function: its Handle
 MAX_TWINS = 256                      # callees of broken calls whose compiled form a Function keeps
-STARVED = 3             # compiles without enough memory on the GPU, after which a site is left alone
-VALUES_LIMIT = 2                     # entries of a site that hold for some values of tensors only (a mask with and without holes)
+STARVED = 3             # compiles put off (no memory on the GPU, parameters that are not made yet) before a site is left alone
 MODULES_LIMIT = 8                    # recompile_limit counts for each module apart; a site holds this many times as many
 
 
@@ -70,7 +69,7 @@ class Function:
         self.quiet: dict[int, Quiet] = {}
         self.given_up: list[tuple[weakref.ref, ...]] = []
         self.failures: dict[int, str] = {}
-        self.starved: dict[int, int] = {}       # point id -> compiles that found no memory
+        self.put_off: dict[int, int] = {}       # point id -> compiles put off
         # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
         self.changed: dict[int, dict[Source, int]] = {}
         self.where = where_of(code)
@@ -112,6 +111,9 @@ class Function:
             raise
         except _UserError as e:
             raise e.error from None
+        except NotNow:
+            self.put_off[state.point.id] = self.put_off.get(state.point.id, 0) + 1
+            return NOT_NOW
         except TooLong as e:
             return self.leave_uncompiled(str(e))
         except RecursionError:          # values nested deeper than the compiler can follow: the original code may
@@ -122,9 +124,9 @@ class Function:
             return None
         except torch.OutOfMemoryError:  # of a GPU: the original code may do with less, and raises itself where it does not
             registry.count("fallbacks", f"no memory on the GPU to compile {self.where.function}")
-            if (starved := self.starved.get(state.point.id, 0) + 1) >= STARVED:
+            if (put_off := self.put_off.get(state.point.id, 0) + 1) >= STARVED:
                 self.dead.add(state.point.id)
-            self.starved[state.point.id] = starved
+            self.put_off[state.point.id] = put_off
             return NOT_NOW
         except Exception as e:
             if self.settings.nopython:
@@ -175,8 +177,9 @@ class Function:
         began = time.perf_counter()
         job = Job(self.rewritten, state.point.id, args, self.globals, UNBOUND, options.trace_time_limit,
                   not_inlined=not_inlined, original=original_code, function=self.where.function,
-                  dynamic=self.dynamic_at(state), by_value=self.may_take_values(state),
-                  measure=self.settings.nopython, overrides_off=overrides_off)
+                  dynamic=self.dynamic_at(state), by_value=sum(getattr(e, "by_value", False) for e in state.entries),
+                  measure=self.settings.nopython, overrides_off=overrides_off,
+                  may_wait=self.put_off.get(state.point.id, 0) < STARVED)
         found = trace(job, self.twin)
         try:
             return self.entry_of(state, args, found, options, began)
@@ -267,10 +270,6 @@ class Function:
 
     def branch_of(self, point, found: Trace) -> bool:
         return point.id not in self.sites.states
-
-    def may_take_values(self, state: SiteState) -> bool:
-        """Whether another entry may hold for some values of its arguments only: a few do, then such values break."""
-        return self.settings.nopython or sum(getattr(e, "by_value", False) for e in state.entries) < VALUES_LIMIT
 
     def dynamic_at(self, state: SiteState) -> Dynamic:
         """Which sizes the next trace from a site makes symbolic."""
@@ -524,5 +523,5 @@ def reset() -> None:
             function.quiet.clear()
             function.given_up.clear()
             function.failures.clear()
-            function.starved.clear()
+            function.put_off.clear()
             function.changed.clear()

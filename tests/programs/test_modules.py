@@ -328,6 +328,18 @@ def test_lazy_module():
     return seeded(lambda: nn.Sequential(nn.LazyLinear(3), nn.ReLU()))
 
 
+@program(F(2, 3, 5, 5), graphs=0, total=1)
+def test_lazy_modules():
+    """Lazy modules of several kinds: the first call, which makes their parameters, runs as it is, the next is one graph"""
+    return seeded(lambda: nn.Sequential(nn.LazyConv2d(4, 2), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(3)).eval())
+
+
+@case(F(2, 3))
+def test_parameter_never_made(x):
+    """A lazy module made inside that is never called"""
+    return x + 1, nn.LazyLinear(3).has_uninitialized_params()
+
+
 @program(F(2, 4), graphs=1)
 def test_getattr_module():
     """A module with `__getattr__`, properties, class attributes"""

@@ -157,3 +157,39 @@ def test_branch_on_a_float_buffer():
             return x
     m = Gate()
     return m, lambda: m.p.sub_(0.25)
+
+
+CAUSAL = torch.triu(torch.full((3, 3), float("-inf")), diagonal=1)
+MASKS = {"none": None, "causal": CAUSAL, "other": torch.zeros(3, 3), "larger": torch.triu(torch.full((4, 4), float("-inf")), 1)}
+
+
+def Masks(*which):
+    """A float mask, another one in each call."""
+    return Spec(lambda r: MASKS[which[r.call % len(which)]])
+
+
+@case(F(3, 3), Masks("causal", "causal", "other"), graphs=1)
+def test_floats_compared_with_a_constant(x, mask):
+    """Whether a mask of floats from outside is the usual one, asked as a bool"""
+    usual = torch.triu(torch.full((3, 3), float("-inf")), diagonal=1)
+    if bool((mask == usual).all()):
+        x = x.sin()
+    return x + mask, torch.isneginf(mask).any().item()
+
+
+@case(F(3, 3), breaks=True)
+def test_floats_computed_with_and_compared(x):
+    """What is computed of floats from outside and then compared: a break"""
+    return x * 2 if bool((x * 2 == x + x).all()) else x
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_transformer_encoder_with_masks(train):
+    """A TransformerEncoder with optional masks: one graph for each set of masks given"""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(train)
+    compiled = bytejit.compile(model, backend="eager")
+    x, holes = torch.linspace(-1, 1, 48).reshape(2, 3, 8), torch.tensor([[False, False, True], [False, True, True]])
+    for mask, padding in ((None, None), (CAUSAL, None), (None, holes), (CAUSAL, holes), (MASKS["other"], None)):
+        torch.testing.assert_close(compiled(x, mask, padding), model(x, mask, padding))
+    assert bytejit.counters.total("graphs") == 5 and not bytejit.counters["breaks"]

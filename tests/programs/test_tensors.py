@@ -4,7 +4,7 @@ import math
 import torch
 import torch.nn.functional as nnf
 
-from .harness import F, I, Turn, case, program
+from .harness import F, I, Spec, Turn, case, program
 
 
 def both(make):
@@ -503,3 +503,28 @@ def test_nested_tensors(a, b):
     jagged = torch.nested.nested_tensor([a, b], layout=torch.jagged) * 2
     strided = torch.nested.nested_tensor([a, b]) + 1
     return jagged.values(), jagged.offsets(), list(strided.unbind()), strided.is_nested
+
+
+@case(Spec(lambda r: r.f(3 + r.call, 2)), graphs=1, total=2, calls=4)
+def test_sizes_made_tensors(x):
+    """Tensors made of sizes that change: `new_tensor`, `torch.tensor`, `unravel_index`"""
+    n = x.shape[0]
+    return (x.new_tensor([n, 2]), x.new_tensor(n, dtype=torch.int64), torch.tensor([n, x.shape[1]]),
+            torch.unravel_index(torch.tensor([1, 4]), x.shape))
+
+
+@case(Spec(lambda r: r.f(3 + r.call, 2)), graphs=1, total=2, calls=3)
+def test_checks_of_sizes(x):
+    """`torch._check` and its kin of sizes that change"""
+    torch._check(x.shape[0] > 1)
+    torch._check_value(x.shape[1] == 2, lambda: "two columns")
+    return x * x.shape[0]
+
+
+@case(F(3, 2), breaks=True)
+def test_checks_that_fail(x):
+    """`torch._check` that does not hold, caught"""
+    try:
+        torch._check(x.shape[0] == 2, lambda: f"got {x.shape[0]}")
+    except RuntimeError as e:
+        return x + 1, str(e)

@@ -29,7 +29,7 @@ from bytejit.codegen.mutate import (
     with_defaults,
 )
 from bytejit.codegen.sizes import same
-from bytejit.fake import Fake, fake_like, fake_of_spec, infer, spec_of
+from bytejit.fake import Fake, as_made, fake_like, fake_of_spec, infer, spec_of
 from bytejit.spec import Spec, contiguous_stride
 
 aten = torch.ops.aten
@@ -293,7 +293,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _dispatch(self, func, types, args=(), kwargs=None):
-    return self.record(func, args, kwargs or {})
+    return self.record(*as_made(func, args, kwargs or {}))
 
 
 # Assigned here since TorchDispatchMode wraps a method found in the class body by what imports torch._dynamo.

@@ -12,11 +12,11 @@ import numpy
 import torch
 
 from ..symbols import hint
-from .calls import HANDLERS
+from .calls import HANDLERS, models
 from .containers import NotConstant, to_python
 from .counts import describe
 from .signals import Break
-from .values import ArrayVar, DictVar, Known, SeqVar, SymVar, Var
+from .values import NONE, ArrayVar, DictVar, Known, SeqVar, SymVar, TensorVar, Var
 
 # functions of numpy that read or write files, set numpy's own state, or call back
 NOT_FOLDED = set(
@@ -140,6 +140,37 @@ def _tensor_of(function, shares: bool):
 
 for _function, _shares in ((torch.tensor, False), (torch.as_tensor, True), (torch.asarray, True), (torch.from_numpy, True)):
     _tensor_of(_function, _shares)
+
+
+@models(torch.Tensor.new_tensor)
+def new_tensor(t, args, kwargs):
+    of, options = args[0], {k: v for k, v in kwargs.items() if k != "data"}
+    data = args[1] if len(args) == 2 else kwargs.get("data") if len(args) == 1 else None
+    if data is not None and isinstance(of, TensorVar) and "requires_grad" not in options:
+        like = {"dtype": Known(of.fake.dtype), "device": Known(of.fake.device)}
+        made = t.tensor_of_sizes(data, {**like, **{k: v for k, v in options.items() if not t.is_same(v, NONE)}})
+        if made is not None:
+            return made
+    return t.call_tensor_op(torch.Tensor.new_tensor, args, kwargs)
+
+
+def places_of(indices, shape):
+    """torch.unravel_index, for sizes that are symbolic: tensors are made of them."""
+    sizes, steps = list(shape), [1]
+    for n in reversed(sizes[1:]):
+        steps.insert(0, steps[0] * n)
+    steps, sizes = (torch.tensor(v, device=indices.device, dtype=torch.int64) for v in (steps, sizes))
+    return (indices.unsqueeze(-1).floor_divide(steps) % sizes).unbind(-1)
+
+
+@models(torch.unravel_index)
+def unravel_index(t, args, kwargs):
+    indices, shape = (*args, *kwargs.values())[:2] if len(args) + len(kwargs) == 2 and "indices" not in kwargs else (None, None)
+    sizes = [t.real(n) for n in shape.items] if isinstance(shape, SeqVar) else []
+    if any(type(n) is SymVar for n in sizes) and all(t.number_of(n) is not None for n in sizes) and isinstance(
+            indices, TensorVar) and indices.fake.dtype in (torch.int64, torch.int32):
+        return t.inline(t.constant(places_of), [indices, shape], {})
+    return t.call_tensor_op(torch.unravel_index, args, kwargs)
 
 
 def _folded(function):

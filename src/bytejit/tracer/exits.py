@@ -12,12 +12,12 @@ import torch
 from ..overriding import as_subclass
 from ..references import written_out
 from ..source import Cell
-from . import caching, inference_mode, leaving_classes, outside_generators, outside_iterators, overrides
-from .calls import REPLACED
+from . import caching, inference_mode, leaving_classes, leaving_iterators, outside_generators, outside_iterators, overrides
 from .class_facts import class_lookup, is_data_descriptor
 from .containers import is_constant
 from .outside_lists import OutsideList
 from .polyfills import STAYING
+from .signals import CannotRebuild
 from .values import (
     NULL,
     ArrayVar,
@@ -43,14 +43,6 @@ from .values import (
     TracebackVar,
     Var,
 )
-
-
-class CannotRebuild(Exception):
-    """A value cannot leave the region as it is; the region has to end before `step`, where it was made."""
-
-    def __init__(self, what: str, step: int):
-        super().__init__(what)
-        self.what, self.step = what, step
 
 
 class Rebuild:
@@ -130,6 +122,8 @@ class Rebuild:
             return self.at.source(v.source)
         if v.base is not None:
             return self.names.get(id(v)) or self.subclass_instance(v)
+        if v.node is None:
+            raise CannotRebuild("a tensor made inside a function transform", self.t.escaped.get(id(v), 0))
         known, name = id(v) in self.names, self.output(v.node)
         if v.attrs and not known:
             self.names[id(v)] = name
@@ -234,7 +228,7 @@ class Rebuild:
 
     def function(self, v: FuncVar) -> str:
         if v.code in STAYING:
-            raise CannotRebuild("a cached function made in the region", v.step)
+            raise CannotRebuild(f"a function of the tracer's own ({v.name}) made in the region", v.step)
         name = self.new_name(v)
         cells = []
         for cell in v.closure:
@@ -354,68 +348,6 @@ class Rebuild:
                 continue
             self.lines.append(f"{self.bind(object.__setattr__)}({name}, {attr!r}, {self.value(value)})")
 
-    def iterator(self, v: IterVar) -> str:
-        s = v.state
-        name = self.new_name(v)
-        if v.done:
-            text = "iter(())"
-        elif v.kind == "seq" and "text" not in s:
-            text = f"iter({self.value(s['seq'])})"
-            self.lines.append(f"{name} = {text}")
-            if s["at"]:
-                self.lines.append(f"{name}.__setstate__({s['at']})" if s["seq"].cls in (list, tuple) else
-                                  f"for _ in range({s['at']}): next({name})")
-            return name
-        elif v.kind == "seq":
-            text = f"iter({self.value(s['text'])}[{s['at']}:])"
-        elif v.kind == "range":
-            text = f"iter({self.bind(s['range'][s['at']:])})"
-        elif v.kind == "reversed":
-            text = f"reversed({self.value(s['seq'])})"
-            skip = len(s["seq"].items) - 1 - s["at"]
-            self.lines.append(f"{name} = {text}")
-            if skip:
-                self.lines.append(f"for _ in range({skip}): next({name})")
-            return name
-        elif v.kind == "dict":
-            owner = self.value(s["owner"])
-            text = f"iter({owner}.{s['kind']}())"
-            self.lines.append(f"{name} = {text}")
-            if s["at"]:
-                self.lines.append(f"for _ in range({s['at']}): next({name})")
-            if self.t.dirty.get(id(s["owner"])) is not None and s["at"] < len(s["keys"]):
-                raise CannotRebuild("an iterator over a dict that the region changed", v.step)
-            return name
-        elif v.kind == "enumerate":
-            text = f"enumerate({self.value(s['of'])}, {s['at']})"
-        elif v.kind == "zip":
-            text = f"zip({self.many(s['of'])}{'strict=True' if s['strict'] else ''})"
-        elif v.kind in ("map", "filter"):
-            of = s["of"] if v.kind == "map" else [s["of"]]
-            text = f"{v.kind}({self.value(s['function'])}, {self.many(of)})"
-        elif v.kind == "callable":
-            text = f"iter({self.value(s['function'])}, {self.value(s['sentinel'])})"
-        else:
-            raise CannotRebuild(f"an iterator ({v.kind})", v.step)
-        self.lines.append(f"{name} = {text}")
-        return name
-
-    def generator(self, v: GenVar) -> str:
-        """A generator made in the region that has not begun, or has ended: its function is called again."""
-        if v.started and not v.finished:
-            raise CannotRebuild("a generator that is still running", v.step)
-        fn, args, kwargs = v.call
-        instead = REPLACED.get(fn.code)
-        if instead is not None and v.finished:
-            raise CannotRebuild(f"an iterator ({instead.__name__}) at its end", v.step)
-        inside = self.many(args) + "".join(f"{k}={self.value(a)}, " for k, a in kwargs.items())
-        made = f"{self.value(fn) if instead is None else self.bind(instead)}({inside})"
-        name = self.new_name(v)
-        self.lines.append(f"{name} = {made}")
-        if v.finished:
-            self.lines.append(f"{name}.close()")
-        return name
-
     def descriptor(self, v: PropertyVar) -> str:
         return f"{self.bind(v.cls)}({self.many(v.args)})"
 
@@ -525,7 +457,7 @@ MAKERS = {ArrayVar: Rebuild.array, LateVar: Rebuild.late,
           SeqVar: Rebuild.sequence, DictVar: Rebuild.dict, ProxyVar: Rebuild.proxy,
           SetVar: Rebuild.set, DictView: Rebuild.view, SliceVar: Rebuild.slice,
           CellVar: Rebuild.cell, FuncVar: Rebuild.function, MethodVar: Rebuild.method, SuperVar: Rebuild.super,
-          InstanceVar: Rebuild.instance, IterVar: Rebuild.iterator, GenVar: Rebuild.generator,
+          InstanceVar: Rebuild.instance, IterVar: leaving_iterators.iterator, GenVar: leaving_iterators.generator,
           PropertyVar: Rebuild.descriptor, TracebackVar: Rebuild.traceback}
 WRITERS = {CellVar: Rebuild.write_cell, SeqVar: Rebuild.write_sequence, SetVar: Rebuild.write_set, DictVar: Rebuild.write_dict,
            OutsideList: Rebuild.write_sequence, InstanceVar: Rebuild.write_instance, TensorVar: Rebuild.write_tensor}

@@ -31,6 +31,7 @@ class Job:
     overrides_off: bool = False     # whether torch asks no __torch_function__ around the call
     dynamic: Dynamic = Dynamic()
     cached: dict = field(default_factory=dict)      # first calls of cached functions, made while tracing (caching.py)
+    may_wait: bool = True       # whether the call may be left to the original code for what happens once only (NotNow)
     measure: bool = False       # whether sizes that only the run knows may be measured in the graph
 
 

@@ -50,7 +50,8 @@ def lru_cache_wrapper(function, maxsize, typed, info):
     return cached
 
 
-STAYING = frozenset(c for c in lru_cache_wrapper.__code__.co_consts if type(c) is types.CodeType)
+# code of functions that stand for others while tracing, and must not leave a region
+STAYING = {c for c in lru_cache_wrapper.__code__.co_consts if type(c) is types.CodeType}
 
 
 @replaces(itertools.chain)

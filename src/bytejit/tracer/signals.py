@@ -39,4 +39,17 @@ class TooLong(Exception):
     """Tracing took longer than the user allows."""
 
 
-SIGNALS = (Break, Raised, Restart, Specialise, TooLong)
+class NotNow(Exception):
+    """This call is to run as it is, as what it does first is done once (a lazy module gets its parameters); a later one may
+    be compiled."""
+
+
+SIGNALS = (Break, Raised, Restart, Specialise, TooLong, NotNow)
+
+
+class CannotRebuild(Exception):
+    """A value cannot leave the region as it is; the region has to end before `step`, where it was made."""
+
+    def __init__(self, what: str, step: int):
+        super().__init__(what)
+        self.what, self.step = what, step

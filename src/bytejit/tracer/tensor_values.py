@@ -3,8 +3,9 @@
 Where such a value follows from integers and bools on the CPU by a few operations, the trace computes it from the real
 tensors, goes on with it as a constant, and guards that it is the same: the guard runs those operations again before the
 graph does. So do operations whose result has as many elements as the values say (`nonzero`, `unique`): the result is a
-constant of the graph. Of floats from outside only answers about a few in a buffer are found (`self.p[0] > 0`). Values of
-large tensors, and of tensors from outside that the region writes, stay unknown: they break the graph.
+constant of the graph. Of floats from outside only answers about a few in a buffer are found (`self.p[0] > 0`), and whether
+all or some are equal to something (`(mask == causal).all()`). Values of large tensors, and of tensors from outside that
+the region writes, stay unknown: they break the graph.
 """
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from .values import SeqVar, SliceVar, TensorVar, Var
 
 LARGEST = 16_384          # elements of a tensor on the way
 LONGEST = 64              # operations on the way
+VALUES_LIMIT = 2          # entries of a site that hold for some values of tensors only (a mask with and without holes)
+EQUAL_LIMIT = 6           # the same where the values are whether floats are equal to something, which seldom changes
 FEW = 64                  # floats of a buffer of which something is asked
 # what may be on the way: operations without effects that answer the same for the same arguments
 PURE = frozenset(
@@ -25,7 +28,8 @@ PURE = frozenset(
     bucketize cat ceil chunk clamp clone concat concatenate contiguous count_nonzero cpu cumsum detach diag diagonal
     diff div divide double eq equal expand expand_as eye flatten flip float floor floor_divide floordiv fmod full
     full_like ge getattr getitem greater greater_equal gt int interpolate pad one_hot _is_all_true _is_any_true
-    is_nonzero isin item le len less less_equal lerp logical_and logical_not logical_or logical_xor long lt max
+    is_nonzero isin isinf isneginf isposinf isnan isfinite
+    item le len less less_equal lerp logical_and logical_not logical_or logical_xor long lt max
     maximum min minimum mod movedim mul multiply narrow ne neg negative not_ new_full new_ones new_tensor new_zeros
     ones ones_like outer permute pow prod ravel remainder repeat reshape reshape_as roll round rsub scalar_tensor
     select sign size sort split squeeze stack sub subtract sum swapaxes t take_along_dim tensor tile to transpose tril
@@ -42,6 +46,11 @@ WRITES = frozenset(
 UNSET = {"empty": ("zeros", "ones"), "empty_like": ("zeros_like", "ones_like"), "new_empty": ("new_zeros", "new_ones")}
 COUNTED = frozenset("""nonzero argwhere where unique _unique2 unique_dim unique_consecutive masked_select bincount
     repeat_interleave""".split())
+
+
+# what floats from outside may be asked for: whether they are the same as something (a mask, of which the program asks
+# whether it is the usual one) seldom changes, unlike what is computed of them
+COMPARED = frozenset({"eq", "ne", "equal", "isinf", "isneginf", "isposinf", "isnan", "isfinite"})
 
 
 class TensorValues:
@@ -95,7 +104,8 @@ class TensorValues:
         if any(x.real.numel() > LARGEST for x in tensors):
             return None
         lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)      # a symbolic int is a leaf, too
-        if not lasting and not self.job.by_value:
+        limit = VALUES_LIMIT if all(self._is_leaf(x.node) for x in leaves) else EQUAL_LIMIT
+        if not lasting and not self.job.measure and self.job.by_value >= limit:
             return None
         run = _function(nodes, v.node)
         try:
@@ -118,7 +128,7 @@ class TensorValues:
 
     def _chain(self, last) -> list | None:
         """The nodes that a node's value takes, in order; None where it takes something that is not known."""
-        found, todo = {}, [last]
+        found, todo, asked = {}, [last], []
         answers = isinstance(last.meta["val"], Fake) and not last.meta["val"].dtype.is_floating_point
         while todo:
             node = todo.pop()
@@ -129,7 +139,9 @@ class TensorValues:
                 return None
             if node.op == "placeholder":
                 if not self._is_leaf(node) and not (answers and self._is_setting(node)):
-                    return None
+                    if not answers or not _few_floats(node.meta["val"]):
+                        return None
+                    asked.append(node)
                 continue
             name, value = called(node), node.meta.get("val")
             nothing = name == "empty_strided" and isinstance(value, Fake) and value.numel() == 0
@@ -144,6 +156,8 @@ class TensorValues:
                     if writers is None:
                         return None
                     todo.extend(writers)
+        if any(called(user) not in COMPARED for node in asked for user in node.users if user in found):
+            return None
         return [n for n in self.graph.nodes if n in found]
 
     def _writers(self, made: Fake) -> list | None:
@@ -226,6 +240,11 @@ class TensorValues:
             return True
         return _small(fake) and isinstance(fake, torch.Tensor) and not fake.is_floating_point() and not fake.is_complex() \
             and fake.device.type == "cpu"
+
+
+def _few_floats(fake) -> bool:
+    """Whether a fake is a small one of floats on the CPU, as it came."""
+    return isinstance(fake, Fake) and _small(fake) and fake.is_floating_point() and fake.device.type == "cpu"
 
 
 def called(node) -> str:

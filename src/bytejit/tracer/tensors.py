@@ -15,7 +15,7 @@ from ..where import Where
 from .containers import NUMPY_SCALARS, NotConstant, is_constant, to_python
 from .dynamic import numbers_in
 from .overrides import check_class, dispatches
-from .signals import Break
+from .signals import Break, NotNow
 from .values import (
     NONE,
     DictVar,
@@ -78,6 +78,8 @@ class Tensors:
         if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
             raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
         if type(obj) not in PLAIN:
+            if self.job.may_wait and torch.nn.parameter.is_lazy(obj):
+                raise NotNow
             if dispatches(type(obj)) and overrides(type(obj)) == "own" and not type(obj).__module__.startswith("torch."):
                 return self.opaque_tensor(obj, source)
             check_class(type(obj))
@@ -317,6 +319,8 @@ class Tensors:
         """A Var as an argument of an FX node. Raises: NotConstant."""
         v = self.real(v)
         if isinstance(v, TensorVar):
+            if v.node is None and v.cls is None:
+                raise Break("a tensor that left the function transform in which it was made")
             if v.node is None:
                 raise Break(f"a tensor of the subclass {v.cls.__name__}, which has a __torch_dispatch__")
             return v.node

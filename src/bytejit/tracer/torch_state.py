@@ -193,6 +193,14 @@ def torch_assert(t, args, kwargs):
     return NONE
 
 
+@models(torch._check_with)
+def check_with(t, args, kwargs):
+    """torch._check and its kin: a condition on Python values or sizes that holds."""
+    if len(args) != 3 or not issubclass(t.type_of(args[1]), bool) or not t.truth(args[1]):
+        raise Break("a torch._check that does not hold")
+    return NONE
+
+
 @models(registry.is_compiling)
 def is_compiling(t, args, kwargs):
     return TRUE

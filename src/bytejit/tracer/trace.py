@@ -17,10 +17,11 @@ from ..overriding import overrides
 from ..source import Source
 from ..where import Where
 from . import checkpoints, inference_mode, outside_iterators
-from .exits import CannotRebuild, Rebuild
+from .exits import Rebuild
 from .guards import GuardSet
-from .signals import Break, Restart, Specialise
-from .tracer import Job, Stop, Tracer
+from .job import Job, Stop
+from .signals import Break, CannotRebuild, Restart, Specialise
+from .tracer import Tracer
 from .values import NULL, Known, TensorVar, Var
 
 CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}

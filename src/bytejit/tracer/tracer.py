@@ -4,9 +4,6 @@ from __future__ import annotations
 import sys
 import time
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy
 import torch
@@ -40,17 +37,19 @@ from . import (  # noqa: F401 (each registers its rows)
     raising,
     scans,
     torch_state,
+    transforms,
 )
 from .arrays import Arrays
 from .attrs import Attributes
 from .calls import REPLACED, Calls
 from .classes import Classes
 from .containers import NotConstant, to_python
-from .dynamic import Dynamic, Feed, Symbols
+from .dynamic import Feed, Symbols
 from .exceptions import exception_var, with_context
 from .frame import Frame
 from .guards import ALWAYS, GuardSet
 from .iterators import Iteration
+from .job import Job, Snapshot, Stop, forget_graph
 from .late import Late
 from .marks import Marks
 from .measured import Measured
@@ -93,48 +92,6 @@ LONG_WORK = 50_000        # instructions traced without a new graph node after w
 LONG_SYMBOLIC = 100       # the same for jumps back that each decide something anew about a symbolic size
 
 
-@dataclass
-class Job:
-    """What to trace: a point of a rewritten function and the live values there, as the dispatcher got them."""
-
-    rewritten: Any
-    point: int
-    args: tuple
-    globals: dict
-    unbound: object
-    time_limit: float = 60.0
-    not_inlined: Callable[[object], str] = lambda fn: ""
-    by_value: bool = True       # whether values of small tensors among the arguments may be taken as constants
-    original: Callable[[types.CodeType], types.CodeType] = lambda code: code    # the code as the user wrote it
-    function: str = ""
-    overrides_off: bool = False     # whether torch asks no __torch_function__ around the call
-    dynamic: Dynamic = Dynamic()
-    cached: dict = field(default_factory=dict)      # first calls of cached functions, made while tracing (caching.py)
-    measure: bool = False       # whether sizes that only the run knows may be measured in the graph
-
-
-@dataclass
-class Snapshot:
-    """The root frame at its last resume point."""
-
-    step: int
-    ip: int
-    stack: list
-    locals: dict
-    mutations: int
-
-
-@dataclass
-class Stop:
-    """Where and why a trace ended: by returning `value`, or at an exit with the root frame as `snapshot` has it."""
-
-    value: Var | None = None
-    snapshot: Snapshot | None = None
-    cause: Break | None = None
-    where: Where | None = None
-    depth: int = 0
-
-
 class _ExitHere(Exception):
     pass
 
@@ -168,6 +125,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.devices: list[torch.device] = []       # device managers entered in the region
         self.inference: list[tuple] = []            # inference modes entered in it: (manager, grad mode set before)
         self.looked_into: list[IterVar] = []        # iterators from outside, see outside_iterators.py
+        self.escaped: dict[int, int] = {}           # tensors of function transforms that are over -> step, see transforms.py
         self.claimed: dict[int, object] = {}        # iterator -> the enumerate or zip that draws from it
         self.data_set: list[TensorVar] = []         # tensors whose .data was set
         self.checkpoints = False                    # whether a part of the graph is a checkpoint's
@@ -559,17 +517,6 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         else:
             self.guards.add("ID_IS", source, value)
         return bound
-
-
-def forget_graph(graph: torch.fx.Graph) -> None:
-    """Take a graph apart that nothing uses: its nodes hold one another, and would stand until a collection."""
-    nodes = list(graph.nodes)
-    for node in nodes:
-        node.args, node.kwargs = (), {}
-    for node in (graph._root, *nodes):
-        node._prev = node._next = None
-        vars(node).clear()
-    vars(graph).clear()
 
 
 PYTHON_TYPES = {

@@ -56,6 +56,7 @@ BY_REFERENCE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodD
                 types.MethodWrapperType, staticmethod, classmethod, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
                 types.GenericAlias, numpy.ufunc, type(numpy.sum), type(numpy.random.uniform.__func__),
                 type(collections.abc.Callable[[int], int]), types.UnionType)
+IN_SETS = (*BY_REFERENCE, types.FunctionType)        # known by identity in a set
 # singletons compared by identity: a guard `is` is cheaper than `==` and as strict
 SINGLETONS = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
 
@@ -213,7 +214,7 @@ class Wrapping:
             return DictVar({}, cls, source, obj, factory=Lazy(obj.default_factory, Attr(source, "default_factory")))
         if cls is types.MappingProxyType and type(*gc.get_referents(obj)) in (dict, collections.OrderedDict):
             return DictVar({}, cls, source, obj)
-        if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, BY_REFERENCE) for o in obj):
+        if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, IN_SETS) for o in obj):
             self.guard("SET_ITEMS", source, frozenset(obj))
             return SetVar({o: self.constant(o) for o in obj}, cls, source, obj)
         return self._wrap_instance(obj, source)
