@@ -164,6 +164,8 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "fft": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2, n=x.shape[1]) + torch.fft.fftfreq(x.shape[1]), SIZES, 3),
     "fft of many dims": (lambda x: torch.fft.fftn(x[None] + 1, dim=(1, 2)).real + torch.fft.irfft(
         torch.fft.rfft(x.t(), dim=1), n=x.shape[0], dim=1).t() + torch.fft.fft(x, dim=0).abs(), SIZES, 3),
+    "quotients of sums": (lambda x: torch.cat([x, x[1:]])[:(2 * x.shape[0] - 1) // 2 + 1] + x[:(3 * x.shape[0] + 1) // 3],
+                          SIZES, 3),
     "an op of the user's": (lambda x: grouped(x * 2, torch.ones(x.shape[1], 3), [1, 1]) + 1, SIZES, 3),
     "tensor of sizes": (lambda x: x.sum() * torch.tensor([x.shape[0], x.shape[1] * 2]) + torch.as_tensor(x.shape), SIZES, 3),
     "index by size": (lambda x: x[x.shape[0] // 2] + x[..., x.shape[1] - 1].sum() + x[None, x.shape[0] - 2, 1:].sum(),

@@ -34,7 +34,7 @@ class FloorDiv(sympy.Function):
         common = _common_factor(rest, b)
         if common != 1:
             return whole + FloorDiv(rest / common, b / common)
-        return whole + cls(rest, b, evaluate=False) if whole != 0 else None
+        return whole + cls(rest, b, evaluate=rest.is_Integer and b.is_Integer) if whole != 0 else None
 
 
 class Mod(sympy.Function):
