@@ -50,6 +50,11 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "trace": (lambda x, y: (x.trace(), y.trace()), (r(4, 6), torch.arange(9, dtype=torch.int32).view(3, 3))),
     "rot90": (lambda x: (x.rot90(), x.rot90(2), x.rot90(3, (1, 2)), x.rot90(0)), (r(3, 4, 5),)),
     "roll_flat": (lambda x: (x.roll(3), x.roll(-30), x.t().roll(1)), (r(4, 5),)),
+    "roll_last": (lambda x: (x.roll((1, -2), (0, 2)), x.roll(5, -1), x.roll(7, -1)), (r(3, 4, 5),)),
+    "circular_whole": (pad(3, 0, 4, 4, mode="circular"), (r(2, 3, 4, 3),)),
+    "circular_cropped": (pad(-1, 2, mode="circular"), (r(2, 3, 4),)),
+    "reflect_low": (pad(2, 0, mode="reflect"), (r(2, 3, 4),)),
+    "replicate_high": (pad(0, 2, mode="replicate"), (r(2, 3, 4),)),
     "roll_flat_one": (lambda x: x.roll(3), (r(1, 1),)),
     "im2col": (lambda x: F.unfold(x.sin(), 3, padding=1), (r(2, 3, 6, 7),)),
     "im2col_stepped": (lambda x: F.unfold(x, (2, 3), 2, (1, 0), (3, 1)), (r(3, 8, 9),)),
@@ -88,7 +93,8 @@ SIZES = [(6, 7), (9, 4), (5, 12), (31, 8)]
 @pytest.mark.parametrize("fn", [
     lambda x: F.pad(x, (2, 1), mode="reflect") + 1, lambda x: F.pad(x, (2, 1, 3, 0), mode="replicate") + 1,
     lambda x: F.pixel_shuffle(x.view(3, x.shape[1], x.shape[2])[None].expand(4, 3, x.shape[1], x.shape[2]).transpose(0, 1), 2),
-    lambda x: x.roll(2), lambda x: x.rot90(1, (1, 2)), lambda x: x.diag_embed(), lambda x: F.unfold(x, 3, padding=1),
+    lambda x: F.pad(x, (2, 1), mode="circular"), lambda x: x.roll((1, 2), (1, 2)), lambda x: x.roll(2),
+    lambda x: x.rot90(1, (1, 2)), lambda x: x.diag_embed(), lambda x: F.unfold(x, 3, padding=1),
 ])
 def test_sizes_that_change(fn: Callable) -> None:
     agree(fn, args_of, ((None, "s0", "s1"),), SIZES)

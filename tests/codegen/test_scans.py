@@ -57,6 +57,7 @@ def test_against_eager(name: str) -> None:
     both(fn, *args)
 
 
-@pytest.mark.parametrize("fn", [lambda x: running(x), lambda x: running(x, 0), lambda x: torch.searchsorted(TIES[1].sort()[0], x)])
+@pytest.mark.parametrize("fn", [lambda x: running(x), lambda x: running(x, 0),
+                                lambda x: torch.searchsorted(TIES[1].sort()[0], x)])
 def test_sizes_that_change(fn: Callable) -> None:
     agree(fn, lambda n, m: (torch.arange(1.0 * n * m).view(n, m).cos(),), (("s0", "s1"),), [(6, 7), (2, 9), (21, 160)])

@@ -98,6 +98,13 @@ class ExprText:
             return f"({self.index(e.attr)})"
         return None
 
+    def short(self, e: Expr) -> bool:
+        """Whether a whole number is a place that is known to fit 32 bits, which vector units can turn into floats."""
+        if e.kind != "index":
+            return False
+        low, high = ix.bounds(ix.index(e.attr), self.index.sizes)
+        return -(1 << 31) <= low <= high < 1 << 31
+
     def __call__(self, e: Expr, far: bool = False, err: str = "&fault") -> str:
         """The right side of a statement. far: trigonometry for any argument (not in lanes)."""
         if e.kind == "load":
@@ -109,6 +116,8 @@ class ExprText:
         args = [self.names[id(a)] for a in e.args]
         if far and e.name in TRIG:
             return f"bj::{e.name}_any({args[0]})"
+        if e.name == "to" and e.dtype in FLOATS and self.short(e.args[0]):
+            args = [f"(i32){args[0]}"]
         first = e.args[0].dtype if e.args else e.dtype
         return common.row_text(e, self.table, "cpp").format(*args, T=e.dtype, A=first, attr=e.attr, err=err)
 
@@ -126,6 +135,9 @@ def identity(r: Reduce) -> str:
 def combine(r: Reduce, into: str, value: str) -> str:
     """The new value of accumulator `into` with `value`; not for argmax, argmin."""
     b8 = r.dtype == "b8"
+    if r.running and r.kind in ("amax", "amin"):         # of equal ones the later, as eager: one comparison an element
+        sign = ">=" if r.kind == "amax" else "<="
+        return f"({value} {sign} {into}) | ({value} != {value}) ? {value} : {into}"
     return {
         "sum": f"{into} | {value}" if b8 else f"{into} + {value}",
         "prod": f"{into} & {value}" if b8 else f"{into} * {value}",

@@ -34,21 +34,8 @@ WHOLE = {
 }
 
 
-def _round(x: Fake, pad: Sequence, mode: str = "constant", value: float | None = None) -> Fake:
-    """torch's pad; a circular one as pieces side by side, not as memory written piece by piece."""
-    sides = list(zip(pad[::2], pad[1::2], reversed(x.shape)))
-    if mode != "circular" or len(x.shape) not in (len(sides) + 1, len(sides) + 2) or not all(
-            0 <= low <= n and 0 <= high <= n for low, high, n in sides):
-        return torch._C._nn.pad(x, pad, mode, value)
-    for k, (low, high, n) in enumerate(sides, 1):
-        parts = [x.narrow(-k, n - low, low)] if low else []
-        parts += [x, x.narrow(-k, 0, high)] if high else [x]
-        x = torch.cat(parts, -k) if len(parts) > 1 else x
-    return x.clone(memory_format=torch.contiguous_format)
-
-
-# torch functions that are written here in other operations
-INSTEAD = {torch.nn.functional.pad: _round, torch._C._nn.pad: _round}
+# torch functions of which one form stays one node, where torch would write memory piece by piece
+PADS = frozenset((torch.nn.functional.pad, torch._C._nn.pad))
 
 
 def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
@@ -155,8 +142,8 @@ class _Run:
         whole = WHOLE.get(node.target)
         if whole is not None:
             return self.whole(node.target, whole, args, kwargs)
-        if node.target in INSTEAD:
-            return INSTEAD[node.target](*args, **kwargs)
+        if node.target in PADS:
+            return self.pad(*args, **kwargs)
         if isinstance(node.target, FunctionType):
             with _Wholes(self):
                 return node.target(*args, **kwargs)
@@ -164,6 +151,17 @@ class _Run:
 
     def _value(self, x: object) -> object:
         return self.env[x] if isinstance(x, torch.fx.Node) else x
+
+    def pad(self, input: Fake, pad: Sequence, mode: str = "constant", value: float | None = None) -> Fake:
+        """torch's pad; a circular one as one op."""
+        x = self.rec.fake(input)
+        sides = list(zip(pad[::2], pad[1::2], reversed(x.shape)))
+        if mode != "circular" or len(x.shape) not in (len(sides) + 1, len(sides) + 2) or not all(
+                0 <= low <= n and 0 <= high <= n for low, high, n in sides):
+            return torch._C._nn.pad(input, pad, mode, value)
+        shape = (*x.shape[:-len(sides)], *(n + low + high for low, high, n in reversed(sides)))
+        made = fake_of_spec(Spec(shape, contiguous_stride(shape), x.dtype, x.device))
+        return self.rec.new(aten._pad_circular.default, (x, list(pad)), {}, made)
 
     def whole(self, function, op, args: tuple, kwargs: dict) -> Fake:
         """Record a torch function as one op, cast as autocast would have it."""
@@ -203,7 +201,7 @@ class _Wholes(TorchFunctionMode):
         whole = WHOLE.get(func)
         if whole is not None:
             return self.run.whole(func, whole, args, kwargs or {})
-        return INSTEAD.get(func, func)(*args, **(kwargs or {}))
+        return (self.run.pad if func in PADS else func)(*args, **(kwargs or {}))
 
 
 def _answer(function, given: tuple, named: dict, device: str) -> Spec:

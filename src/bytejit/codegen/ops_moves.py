@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen import index as ix
@@ -20,6 +21,15 @@ def place(ctx: Lowering, e: Expr, size: Any) -> ix.Index:
     return ix.index(ix.Val(e, size))
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Where a pad reads outside of range(n): low(v, n) before it, high(v, n) past it; anywhere(ctx, v, n) says both and the
+    places inside as one computed coordinate."""
+    low: Callable[[ix.Index, Any], ix.Index]
+    high: Callable[[ix.Index, Any], ix.Index]
+    anywhere: Callable[[Lowering, ix.Index, Any], ix.Index]
+
+
 def mirrored(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
     """v, which leaves range(n) by less than n on either side, turned back at the ends."""
     last = ctx.const(ix.size_of(ix.index(n) - 1), "i64")
@@ -33,22 +43,47 @@ def held(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
     return place(ctx, ctx.op("minimum", low.e, ctx.const(ix.size_of(ix.index(n) - 1), "i64")), n)
 
 
-def _padded(name: str, turn: Callable[[Lowering, ix.Index, Any], ix.Index]) -> None:
-    def lower(ctx: Lowering, x: Value, pad: Any) -> Value:
-        n, low = len(x.shape), {}
-        for k in range(len(pad) // 2):
-            if pad[2 * k] != 0 or pad[2 * k + 1] != 0:
-                low[n - 1 - k] = pad[2 * k]
-
-        def at(c: tuple) -> Expr:
-            return ctx.load(x, tuple(turn(ctx, ix.index(v - low[i]), x.shape[i]) if i in low else v
-                                     for i, v in enumerate(c)))
-        return ctx.map(at)
-    view(name, f"{name}1d", f"{name}2d", f"{name}3d")(lower)
+def around(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
+    """v, which leaves range(n) by n at most, gone round."""
+    return ix.mod(v + n, n, ctx.sizes)
 
 
-_padded("reflection_pad", mirrored)
-_padded("replication_pad", held)
+def padded(ctx: Lowering, x: Value, pad: Any, turn: Turn) -> Value:
+    """x with places around it. On the CPU the innermost dim is read by pieces, which walk memory; elsewhere, and in the other
+    dims, at one computed place."""
+    n, low, high = len(x.shape), {}, {}
+    for k in range(len(pad) // 2):
+        if pad[2 * k] != 0 or pad[2 * k + 1] != 0:
+            low[n - 1 - k], high[n - 1 - k] = pad[2 * k], pad[2 * k + 1]
+    inner = n - 1 if ctx.home == "cpu" and n - 1 in low else None
+
+    def at(c: tuple) -> Expr:
+        own = [turn.anywhere(ctx, ix.index(v - low[i]), x.shape[i]) if i in low and i != inner else v for i, v in enumerate(c)]
+        if inner is None:
+            return ctx.load(x, tuple(own))
+        v, size = ix.index(c[inner] - low[inner]), x.shape[inner]
+        here, zero, end = ctx.cons.index(v), ctx.const(0, "i64"), ctx.const(size, "i64")
+        e = ctx.load(x, (*own[:-1], v), within(ctx, v, 0, size))
+        for some, test, there in ((ix.hint(low[inner]) > 0, ctx.op("lt", here, zero), turn.low),
+                                  (ix.hint(high[inner]) > 0, ctx.op("ge", here, end), turn.high)):
+            if some:
+                e = ctx.op("select", test, ctx.load(x, (*own[:-1], ix.index(there(v, size))), test), e, dtype=x.dtype)
+        return e
+    return ctx.map(at)
+
+
+MIRRORED = Turn(lambda v, n: -v, lambda v, n: 2 * (n - 1) - v, mirrored)
+HELD = Turn(lambda v, n: ix.ZERO, lambda v, n: ix.index(n - 1), held)
+AROUND = Turn(lambda v, n: v + n, lambda v, n: v - n, around)
+
+
+def _pad(name: str, turn: Turn, *overloads: str) -> None:
+    view(name, *overloads)(lambda ctx, x, pad: padded(ctx, x, pad, turn))
+
+
+_pad("reflection_pad", MIRRORED, "reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
+_pad("replication_pad", HELD, "replication_pad1d", "replication_pad2d", "replication_pad3d")
+_pad("circular_pad", AROUND, "_pad_circular")
 
 
 # ---- channels into squares and back -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from bytejit.codegen.loops import Expr, acc_dtype
 from bytejit.codegen.lower import Lowering, NoRule, Value, ir_dtype
 from bytejit.codegen.ops_composite import F
 from bytejit.codegen.ops_gather import numbers, row
+from bytejit.codegen.ops_moves import place
 from bytejit.codegen.ops_view import both
 
 CUBIC = -0.75             # torch's constant of cubic convolution
@@ -76,18 +77,18 @@ class Between:
     def ends(self, d: int, c: tuple) -> tuple[ix.Index, ix.Index, F]:
         """The pixels around a position, and how far it lies from the first."""
         ctx, n, pos = self.ctx, self.x.shape[d - self.n], self.position(d, c, True)
-        low = F(ctx, ctx.cast(pos.e, "i64")).do("minimum", n - 1)
+        low = F(ctx, ctx.cast(pos.e, "i32")).do("minimum", n - 1)        # i32: vector units turn floats into those
         high = (low + 1).do("minimum", n - 1)
         part = (pos - F(ctx, ctx.cast(low.e, self.acc))).do("minimum", 1.0)
-        return ix.index(ix.Val(low.e, n)), ix.index(ix.Val(high.e, n)), part
+        return place(ctx, ctx.cast(low.e, "i64"), n), place(ctx, ctx.cast(high.e, "i64"), n), part
 
     def cubic(self, d: int, c: tuple) -> list[tuple[ix.Index, F]]:
         """The four pixels around a position, and their weights."""
         ctx, n, pos = self.ctx, self.x.shape[d - self.n], self.position(d, c, False)
         low = pos.do("floor")
-        first = F(ctx, ctx.cast(low.e, "i64"))
+        first = F(ctx, ctx.cast(low.e, "i32"))
         places = ((first + (k - 1)).do("maximum", 0).do("minimum", n - 1) for k in range(4))
-        return [(ix.index(ix.Val(i.e, n)), w) for i, w in zip(places, weights(pos - low))]
+        return [(place(ctx, ctx.cast(i.e, "i64"), n), w) for i, w in zip(places, weights(pos - low))]
 
 
 def weights(t: F) -> list[F]:
@@ -170,8 +171,8 @@ class Grid:
         ctx, acc, own, tests = self.ctx, acc_dtype(self.x.dtype), [], []
         for v, n in ((y, self.x.shape[-2]), (z, self.x.shape[-1])):
             tests += [v.do("ge", 0.0).e, v.do("le", float(n - 1)).e]
-            i = F(ctx, ctx.cast(v.do("fmax", 0.0).do("fmin", float(n - 1)).e, "i64"))
-            own.append(ix.index(ix.Val(i.e, n)))
+            i = ctx.cast(v.do("fmax", 0.0).do("fmin", float(n - 1)).e, "i32")
+            own.append(place(ctx, ctx.cast(i, "i64"), n))
         e = F(ctx, ctx.read(self.x, (*c[:2], *own), acc))
         return e if self.padding != ZEROS else F(ctx, both(ctx, *tests)).pick(e, 0.0)
 
@@ -183,9 +184,11 @@ def grid_sampler(ctx: Lowering, x: Value, grid: Value, mode: int = 0, padding: i
     if mode > 1 or 0 in x.shape or ir_dtype(ctx.spec()) not in ("f32", "f64"):
         raise NoRule("cubic, or of nothing, or of few bits")
     found = Grid(ctx, x, padding, align)
+    across, down = (ctx.pointwise(grid.shape[:-1], grid.dtype, lambda c, k=k: found.position(
+        F(ctx, ctx.read(grid, (*c, ix.index(k)))), x.shape[-1 - k]).e) for k in (0, 1))        # once for all channels
 
     def element(c: tuple) -> Expr:
-        z, y = (found.position(F(ctx, ctx.read(grid, (c[0], *c[2:], ix.index(k)))), x.shape[-1 - k]) for k in (0, 1))
+        z, y = (F(ctx, ctx.read(v, (c[0], *c[2:]))) for v in (across, down))
         if mode == 1:
             return found.pixel(c, y.do("round"), z.do("round")).e
         y0, z0 = y.do("floor"), z.do("floor")

@@ -227,16 +227,35 @@ def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
         total = ix.size_of(math.prod(x.shape, start=ix.ONE))
         if total == 1:
             return ctx.map(lambda c: ctx.load(x, c))
-        back = ix.mod(-shifts[0], total, {})
-        return ctx.map(lambda c: ctx.load(x, ix.delinear(
-            ix.mod(ix.linear(c, contiguous_stride(x.shape)) + back, total, ctx.sizes), x.shape, ctx.sizes)))
+        row = ctx.view(x, (total,), lambda c: reshape_coords((total,), x.shape, c))
+        turned = ctx.pointwise((total,), x.dtype, lambda c: turned_at(ctx, row, c, 0, ix.mod(shifts[0], total, {})))
+        spec = ctx.spec()
+        out = ctx.view(turned, x.shape, lambda c: reshape_coords(x.shape, (total,), c))
+        same = tuple(spec.stride) == contiguous_stride(x.shape)
+        return out if same else ctx.map(lambda c: ctx.load(out, c))
     shift: dict[int, int] = {}
     for s, d in zip(shifts, dims):
         d = wrap(d, len(x.shape))
         shift[d] = shift.get(d, 0) + s
-    return ctx.map(lambda c: ctx.load(x, tuple(
-        ix.mod(v + ix.mod(-shift[i], x.shape[i], {}), x.shape[i], ctx.sizes) if i in shift and x.shape[i] not in (0, 1)
-        else v for i, v in enumerate(c))))
+    shift = {d: s for d, s in shift.items() if x.shape[d] not in (0, 1)}
+    last = len(x.shape) - 1 if len(x.shape) - 1 in shift else None
+
+    def at(c: tuple) -> Expr:
+        own = tuple(ix.mod(v + ix.mod(-shift[i], x.shape[i], {}), x.shape[i], ctx.sizes) if i in shift and i != last else v
+                    for i, v in enumerate(c))
+        return ctx.load(x, own) if last is None else turned_at(ctx, x, own, last, ix.mod(shift[last], x.shape[last], {}))
+    return ctx.map(at)
+
+
+def turned_at(ctx: Lowering, x: Value, c: tuple, dim: int, shift: ix.Index) -> Expr:
+    """The element of x turned by shift along a dim: one of two pieces, which walk memory."""
+    first, size = ix.index(c[dim] - shift), x.shape[dim]
+    here = within(ctx, first, 0, size)
+    if here is None:
+        return ctx.load(x, (*c[:dim], first, *c[dim + 1:]))
+    there = ctx.op("logical_not", here)
+    return ctx.op("select", here, ctx.load(x, (*c[:dim], first, *c[dim + 1:]), here),
+                  ctx.load(x, (*c[:dim], ix.index(first + size), *c[dim + 1:]), there), dtype=x.dtype)
 
 
 @view("repeat", "repeat", "tile")
