@@ -114,6 +114,7 @@ def test_no_memory_to_time_configurations() -> None:
 def taken() -> tuple[int, int]:
     """Bytes of tensors, bytes held of the device."""
     gc.collect()
+    gc.collect()                # what a module's death lets go of: entries and their graphs
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
@@ -133,7 +134,7 @@ class Deep(torch.nn.Module):
 @pytest.mark.parametrize("ends", ["reset", "deleted"])
 def test_memory_is_given_back(how: str, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "how_of", lambda options: how)
-    before = taken()
+    before, recorded = taken(), 0
     for _ in range(2):
         model = Deep().cuda().eval()
         compiled, x = bytejit.compile(model), rand(4096, 512)
@@ -142,12 +143,13 @@ def test_memory_is_given_back(how: str, ends: str, monkeypatch: pytest.MonkeyPat
                 kept = compiled(x + turn)
         near(kept, model(x + turn))
         assert taken()[0] - before[0] > 16 * MIB
+        recorded += bytejit.counters["cudagraphs"]["recorded"]
         if ends == "reset":
             bytejit.reset()
         del model, compiled, x, kept
         after = taken()
         assert after[0] <= before[0] and after[1] <= before[1] + 2 * MIB
-    assert not how or bytejit.counters["cudagraphs"]["recorded"]
+    assert bool(recorded) is bool(how)
 
 
 def test_recordings_that_are_given_up_give_their_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple]]] = {
     "a number of i64": (lambda x, s: x * s - s, lambda: (rand(100), torch.tensor(3))),
     "numbers alone first": (lambda x, s: x * (s * 2 + 1).exp(), lambda: (rand(100), torch.tensor(0.5))),
     "a number chooses": (lambda x, s: torch.where(x > 0, x, s), lambda: (rand(100), torch.tensor(0.5))),
-    "a number fills": (lambda x, s: x.masked_fill(x > 0, s) + torch.clamp(x, max=s), lambda: (rand(100), torch.tensor(0.5))),
+    "a number fills": (lambda x, s: x.masked_fill(x > 0, s) + torch.maximum(x, s), lambda: (rand(100), torch.tensor(0.5))),
     "a number is added in place": (lambda x, s: x.clone().add_(s).mul_(s), lambda: (rand(100), torch.tensor(0.5))),
     "a number of the gpu": (lambda x, s: x * 2 + s.cpu(), lambda: (host(100), rand(()))),
     "both kinds of numbers": (lambda s, t: (s + t) * 2, lambda: (rand(()), torch.tensor(0.5))),

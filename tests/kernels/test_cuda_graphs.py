@@ -13,7 +13,7 @@ from bytejit import caches, gpu
 from bytejit.codegen.emit_check import Fits
 from bytejit.codegen.relay import after_the_first
 from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
-from bytejit.kernels.cuda_graphs import RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
+from bytejit.kernels.cuda_graphs import PUT_OFF, RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
 from bytejit.options import Options
 
 
@@ -150,7 +150,7 @@ def test_another_thread_meanwhile(device: Device) -> None:
     assert device.replays == 2 and told == ["recorded"] * 2
 
 
-@pytest.mark.parametrize("how, word", [("auto", "not recorded: several threads call graphs of a GPU"), ("safe", "recorded")])
+@pytest.mark.parametrize("how, word", [("auto", "not recorded: several threads use torch"), ("safe", "recorded")])
 def test_calls_of_several_threads(device: Device, how: str, word: str) -> None:
     run, told = made(device, how)
     x = tensor()
@@ -160,6 +160,41 @@ def test_calls_of_several_threads(device: Device, how: str, word: str) -> None:
     for _ in range(WARM + TIMED + 2):
         run(x)
     assert told == [word]
+
+
+def wait_beside_torch(begun: threading.Event, end: threading.Event) -> None:
+    begun.set()
+    end.wait()
+
+
+@pytest.mark.parametrize("how, calls, words", [("auto", 3, ["recorded"]), ("auto", PUT_OFF + 2, [
+    "not recorded: several threads use torch"]), ("safe", 3, ["recorded"])])
+def test_another_thread_uses_torch(device: Device, how: str, calls: int, words: list[str]) -> None:
+    run, told = made(device, how)
+    x, begun, end = tensor(), threading.Event(), threading.Event()
+    other = threading.Thread(target=wait_beside_torch, args=(begun, end))
+    other.start()
+    begun.wait()
+    for _ in range(WARM + TIMED + calls):
+        run(x)
+    assert (device.replays > 0) == (how == "safe")
+    end.set()
+    other.join()
+    for _ in range(2):
+        run(x)
+    assert told == words
+
+
+def test_threads_that_do_not_use_torch_do_no_harm(device: Device) -> None:
+    run, told = made(device, "auto")
+    x, end = tensor(), threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    for _ in range(WARM + TIMED + 2):
+        run(x)
+    end.set()
+    other.join()
+    assert told == ["recorded"]
 
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------------

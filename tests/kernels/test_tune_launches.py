@@ -110,7 +110,8 @@ def test_a_launch_of_its_own_has_the_launchers_table() -> None:
     builder = types.SimpleNamespace(calls=calls)
     Builder.alone(builder, launch(), CONFIGS[1], cuda_launch.Loaded(77, 128, 0), [16, 32, 48, 64], 5)()
     (table, stream, args), = tables
-    assert table == [1, 77, 8, 1, 1, 128, 0, 0, 4, 0, 0, 1, 1, 0, 1, 2, 0, 0, 3, 0, 0] and stream == 5 and args == (16, 32, 48, 64)
+    assert table == [1, 77, 8, 1, 1, 128, 0, 0, 4, 0, 0, 1, 1, 0, 1, 2, 0, 0, 3, 0, 0]
+    assert stream == 5 and args == (16, 32, 48, 64)
 
 
 def test_memory_that_earlier_launches_took_is_given_back(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

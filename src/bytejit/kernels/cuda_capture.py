@@ -1,10 +1,13 @@
 """Recording a call as a CUDA graph: memory pools and streams of recordings, where outputs lie, what a failure leaves behind."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import sys
 import threading
 import types
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +23,19 @@ from .cuda_launch import driver, memsets_to_kernels
 # Held while a call is recorded: whoever finds it held runs its call plain. torch's allocator and random numbers know of a
 # recording in the whole process.
 RECORDING = threading.Lock()
+
+
+def others_at_work() -> bool:
+    """Whether another thread is within Python code that uses torch. While this one records, torch refuses it random numbers,
+    and the driver refuses to wait for the device (and ends the recording). Loaders of data do neither."""
+    for ident, frame in sys._current_frames().items():
+        while ident != threading.get_ident() and frame is not None:
+            if frame.f_globals.get("__name__", "").startswith(("torch.utils.data.", "bytejit.")):
+                break
+            if "torch" in frame.f_globals:
+                return True
+            frame = frame.f_back
+    return False
 
 
 # ---- memory -----------------------------------------------------------------------------------------------------------
@@ -70,7 +86,8 @@ def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple
         with torch.cuda.device(device), torch.cuda.stream(side):
             try:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            except RuntimeError as e:   # no memory for what torch keeps of it: nothing has begun
+            except RuntimeError as e:   # no memory for what torch keeps of it, a pool that another capture left open
+                leave_capture(device, pool)
                 return graph, e
             try:
                 run()
@@ -89,7 +106,9 @@ def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple
 def end_of(graph: Any, device: int, pool: Any) -> Exception | None:
     """End a capture. Answers what went wrong in it; then all is as before."""
     try:
-        graph.capture_end()
+        with warnings.catch_warnings():     # nothing in it: what it should hold has raised
+            warnings.simplefilter("ignore")
+            graph.capture_end()
     except RuntimeError as e:
         leave_capture(device, pool)
         return e
@@ -99,8 +118,9 @@ def end_of(graph: Any, device: int, pool: Any) -> Exception | None:
 def leave_capture(device: int, pool: Any) -> None:
     """What torch leaves undone when a capture fails. Its random numbers believe that they are still captured, until a capture
     ends well; a new state would do, but recordings that draw hold the one there is."""
-    torch._C._cuda_endAllocateToPool(device, pool)
-    torch._C._cuda_releasePool(device, pool)
+    with contextlib.suppress(RuntimeError):         # a capture that could not even begin has not taken the pool
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream(device)):
         graph.capture_begin(capture_error_mode="thread_local")

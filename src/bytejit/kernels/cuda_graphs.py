@@ -26,7 +26,19 @@ from .. import caches
 from ..registry import count
 from ..tensor_check import exchange_fill
 from . import other_streams
-from .cuda_capture import RECORDING, Outside, Pool, bytes_of, captured, instantiated, launcher, pool_of, span_of, window
+from .cuda_capture import (
+    RECORDING,
+    Outside,
+    Pool,
+    bytes_of,
+    captured,
+    instantiated,
+    launcher,
+    others_at_work,
+    pool_of,
+    span_of,
+    window,
+)
 from .cuda_launch import address_check
 
 WARM = 2                   # plain calls before anything is timed or recorded
@@ -37,6 +49,7 @@ HANDING = 2                # recordings whose outputs are handed out
 RERECORDS = 6              # recordings made anew because addresses changed, after which it stays plain
 SHAPES = 8                 # combinations of sizes that get recordings of their own
 STREAMS = 4                # streams that do
+PUT_OFF = 8                # calls that find other threads at work, after which `auto` stays plain
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,7 @@ class Sized:
     seen: list[tuple] = field(default_factory=list)      # addresses of the inputs in the last plain calls
     moved: set[int] = field(default_factory=set)         # inputs whose address did not repeat
     rerecords: int = 0
+    put_off: int = 0                       # calls that were not recorded because of other threads
     verdict: str = ""                      # why it stays plain
 
 
@@ -297,10 +311,13 @@ class Replayer:
         if any(isinstance(t, torch.Tensor) and t.device.type != "cuda" for t in inputs):
             self.stays_plain(state, "an input is on the CPU")
             return None
-        if self.policy.how == "auto" and len(caches.GPU_CALLERS) > 1:
-            # meanwhile torch refuses random numbers in the other threads, and to wait for the device
-            self.stays_plain(state, "several threads call graphs of a GPU")
-            return None
+        if self.policy.how == "auto":
+            at_work = others_at_work()
+            state.put_off += at_work
+            if len(caches.GPU_CALLERS) > 1 or state.put_off > PUT_OFF:
+                self.stays_plain(state, "several threads use torch")
+            if at_work or state.verdict:
+                return None
         if not RECORDING.acquire(False):
             return None
         try:
