@@ -76,6 +76,18 @@ def test_written_and_answered_inputs(how: str, fn: Callable, place: str) -> None
             assert not bytejit.counters["fallbacks"], turn
 
 
+def test_a_replay_writes_nothing_of_the_programs_but_its_inputs(how: str) -> None:
+    compiled, x, y = bytejit.compile(writes, fullgraph=True), rand(1000), rand(1000)
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(x, y)
+        others = [torch.full((1000,), 7.0, device="cuda") for _ in range(200)]
+        for _ in range(3):
+            compiled(x, y)
+        assert all((t == 7).all() for t in others)
+    clean()
+
+
 def test_inputs_that_share_memory(how: str) -> None:
     def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)

@@ -54,7 +54,7 @@ class Device:
                 if isinstance(out, torch.Tensor) and not any(out is t for t in given):
                     out.copy_(again)
         replayer.policy.say("recorded")
-        return types.SimpleNamespace(replay=replay), answer
+        return types.SimpleNamespace(replay=replay), answer, ()
 
     def check(self, replayer: object, addresses: tuple) -> Callable:
         def moved(*inputs: torch.Tensor) -> int:
@@ -234,16 +234,19 @@ def test_a_stream_that_works_on_outputs_is_waited_for(device: Device, monkeypatc
     del whole, part, t
     run(x)
     run(x)
-    assert waited == [[other]] and len(caches.GRAPH_OUTPUTS) == 1
-    del run
-    assert not caches.GRAPH_OUTPUTS
+    recording, = run.replayer.lanes[1].sized[()].recordings
+    storage, = recording.storages
+    assert waited == [[other]] and caches.GRAPH_OUTPUTS[storage]() is recording
+    del run, recording
+    assert storage not in caches.GRAPH_OUTPUTS
 
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_outputs_are_allocated_outside(settled: bool) -> None:
     def call(x, new_f32=torch.empty(0).new_empty_strided, pool=kept_memory):
         assert pool is not kept_memory
-        out = new_f32((3,), (1,))
+        out, written = new_f32((3,), (1,)), new_f32((3,), (1,))
+        written.fill_(7)
         return out.copy_(x), x, x[1:], (inner := x * 2), inner[1:]
     outside = cuda_capture.Outside(None)
     recorded = outside.through(after_the_first(call, Fits(), lambda answered: None) if settled else call)
@@ -251,6 +254,7 @@ def test_outputs_are_allocated_outside(settled: bool) -> None:
     answer = recorded(x)
     out, same, part, moved, moved_part = outside.settled(answer, (x,))
     assert out is answer[0] and same is x and part is answer[2] and outside.kept is kept_memory
+    assert len(outside.made) == 2 and any(set(t.view(torch.float32).tolist()) == {7} for t in outside.made.values())
     assert moved is not answer[3] and torch.equal(moved, x * 2) and torch.equal(moved_part, x[1:] * 2)
     assert moved_part.untyped_storage()._cdata == moved.untyped_storage()._cdata != answer[3].untyped_storage()._cdata
 

@@ -151,11 +151,13 @@ def launcher() -> dict[str, Callable] | None:
 
 # ---- outputs ----------------------------------------------------------------------------------------------------------
 class Outside:
-    """While a call is recorded: its outputs in memory of the allocator's own, not of the pool."""
+    """While a call is recorded: its outputs in memory of the allocator's own, not of the pool. made: that memory, by storage.
+    Keep it as long as the recording is replayed: what the call makes and does not answer (what it writes into an input at its
+    end) lies there too."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self.made: set[int] = set()
+        self.made: dict[int, torch.Tensor] = {}
         self.kept: dict | None = None           # the call's own memory, kept between plain calls
 
     def through(self, call: Callable) -> Callable:
@@ -177,7 +179,7 @@ class Outside:
         def make(shape: tuple, stride: tuple) -> torch.Tensor:
             with torch.cuda.stream(self.stream):
                 t = plain(shape, stride)
-            self.made.add(t.untyped_storage()._cdata)
+            self.made[t.untyped_storage()._cdata] = bytes_of(t)
             return t
         return make
 
@@ -187,7 +189,7 @@ class Outside:
         moved: dict[int, torch.Tensor] = {}
 
         def out(t: Any) -> Any:
-            if not isinstance(t, torch.Tensor) or t.untyped_storage()._cdata in inputs | self.made:
+            if not isinstance(t, torch.Tensor) or t.untyped_storage()._cdata in inputs | self.made.keys():
                 return t
             t = t.resolve_conj().resolve_neg()
             whole = bytes_of(t)

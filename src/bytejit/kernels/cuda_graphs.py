@@ -75,7 +75,8 @@ class Policy:
 class Recording:
     """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
     outputs: what the call answered; give: how each is handed out; own: the memory of outputs that is the recording's;
-    copies: it is handed out as a copy; others: streams that the program says work on outputs; pool: is kept alive."""
+    copies: it is handed out as a copy; others: streams that the program says work on outputs; kept, pool: memory that it
+    writes, kept alive."""
     graph: Any
     device: int
     addresses: tuple[int | None, ...]
@@ -89,6 +90,7 @@ class Recording:
     storages: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
     others: list[torch.Stream] = field(default_factory=list)
+    kept: tuple[torch.Tensor, ...] = ()
     pool: Pool | None = None
 
     def __repr__(self) -> str:
@@ -342,18 +344,18 @@ class Replayer:
         made = self.capture(lane, state, given)
         if made is None:
             return None
-        graph, answer = made
+        graph, answer, kept = made
         single = not isinstance(answer, (tuple, list))
         outputs = (answer,) if single else tuple(answer)
         give = tuple(giver(o, given, copies) for o in outputs)
         recording = Recording(graph, policy.device, tuple(addresses), statics, outputs, give, single, self.check(addresses),
-                              copies, pool=lane.pool)
+                              copies, kept=kept, pool=lane.pool)
         del answer, outputs, made
         recording.settle([o for o, g in zip(recording.outputs, give) if getattr(g, "owned", False)])
         return recording
 
-    def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any] | None:
-        """(CUDA graph, what the call answered), from a stream of our own."""
+    def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any, tuple] | None:
+        """(CUDA graph, what the call answered, memory outside the pool that it writes), from a stream of our own."""
         device = self.policy.device
         lane.pool = pool_of(device, lane.stream)
         outside = Outside(torch.cuda.current_stream(device))
@@ -369,7 +371,7 @@ class Replayer:
         self.policy.say("recorded")
         if outside.kept:
             outside.kept.clear()            # plain calls are rare from here on
-        return graph, answer[0]
+        return graph, answer[0], tuple(outside.made.values())
 
     def failed(self, lane: Lane, state: Sized, failure: Exception) -> None:
         """A recording failed: plain from here on. Its pool takes no more: torch's host allocator ends no failed capture."""
