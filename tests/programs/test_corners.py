@@ -2,6 +2,10 @@
 import decimal
 import types
 
+import torch
+
+import bytejit
+
 from .harness import F, Spec, case, program
 
 
@@ -191,4 +195,26 @@ def test_namespace_read_by_another_classs_descriptor():
     def f(x):
         return x + it.n
 
+    return f, None
+
+
+@case(F(3), Spec(lambda r: [1.0, 2.0].pop), Spec(lambda r: {"a": 3}.get), Spec(lambda r: (2.5).__add__), Spec(lambda r: ",".join),
+      Spec(lambda r: (torch.arange(4.0) + r.call).sum), graphs=1, total=1, calls=4)
+def test_bound_methods_of_c_given(x, pop, get, add, join, total):
+    """Methods written in C bound to an object, made anew for each call"""
+    return x * pop() + get("a") + get("b", 4) + add(1), join(["x", "y"]), total(), pop.__self__, pop
+
+
+@program(F(3), total=2, calls=4)
+def test_bound_method_of_c_over_a_break():
+    """A bound `append` and `get` kept over a break"""
+    table = {"a": 1, "b": 2}
+
+    def f(x):
+        seen = []
+        add, get = seen.append, table.get
+        y = x + 1
+        bytejit.graph_break()
+        add(get("b"))
+        return y * get("a"), seen
     return f, None

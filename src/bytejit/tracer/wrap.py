@@ -27,7 +27,7 @@ from ..source import (
 )
 from ..source import Known as KnownSource
 from ..symbols import is_symbolic
-from .class_facts import hides_dict, replaces_lookup
+from .class_facts import MRO, NAMESPACE, hides_dict, replaces_lookup
 from .containers import is_constant
 from .operators import class_attribute
 from .outside_generators import outside_generator
@@ -56,6 +56,8 @@ BY_REFERENCE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodD
                 types.MethodWrapperType, staticmethod, classmethod, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
                 types.GenericAlias, numpy.ufunc, type(numpy.sum), type(numpy.random.uniform.__func__),
                 type(collections.abc.Callable[[int], int]), types.UnionType)
+BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
 IN_SETS = (*BY_REFERENCE, types.FunctionType)        # known by identity in a set
 # singletons compared by identity: a guard `is` is cheaper than `==` and as strict
 SINGLETONS = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
@@ -140,6 +142,8 @@ class Wrapping:
 
     def _wrap_object(self, obj, source, guard) -> Var:
         cls = type(obj)         # not isinstance(): what an object says of its class is the program's business, and may be code
+        if cls in BOUND and guard and (bound := self.bound_builtin(obj, source)) is not None:
+            return bound
         if issubclass(cls, BY_REFERENCE):
             if issubclass(cls, types.ModuleType) and cls.__getattribute__ is not types.ModuleType.__getattribute__:
                 raise Break("a module that is not loaded until it is asked for something")
@@ -161,6 +165,20 @@ class Wrapping:
         if cls is types.GeneratorType and guard and (generator := outside_generator(self, obj, source)) is not None:
             return generator
         return self._wrap_container(obj, source)
+
+    def bound_builtin(self, obj, source: Source) -> MethodVar | None:
+        """A method written in C bound to an object (`items.append`), made anew whenever it is read: known by its name and
+        what it is bound to. None for functions, and for methods that are known as they are."""
+        owner, name = obj.__self__, obj.__name__
+        if owner is None or issubclass(type(owner), (type, types.ModuleType)) or replaces_lookup(owner) or self.has_handler(obj):
+            return None
+        found = next((NAMESPACE(c)[name] for c in MRO(type(owner)) if type(NAMESPACE(c).get(name)) in UNBOUND), None)
+        if found is None or found.__get__(owner) != obj:
+            return None
+        for kind, of, value in (("TYPE_IS", source, type(obj)), ("EQUALS", Attr(source, "__name__"), name),
+                                ("TYPE_IS", Attr(source, "__self__"), type(owner))):
+            self.guard(kind, of, value)
+        return MethodVar(Known(found), Lazy(owner, Attr(source, "__self__")), source)
 
     def wrap_cell(self, cell: types.CellType, source: Source | None) -> CellVar:
         """A closure cell; two functions that share a cell share the CellVar."""
