@@ -330,6 +330,8 @@ def test_devices():
     cuda = fake_of_spec(Spec((3, 4), (4, 1), torch.float32, torch.device("cuda:0")))
     scalar = fake_like(torch.tensor(2.0))
     assert (cuda + scalar).device == (scalar * cuda).device == torch.device("cuda:0")
+    with pytest.raises(RuntimeError, match="on the same device"):
+        torch.clamp(cuda, max=scalar)
     assert cuda.sin().sum().device.type == "cuda"
     assert cuda.cpu().device.type == "cpu"
     with pytest.raises(RuntimeError, match="same device"):

@@ -102,7 +102,7 @@ def test_equals_eager(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("fn", [lambda x, y: x + y, lambda x, y: torch.cat([x, y]), lambda x, y: torch.where(x > 0, x, y),
-                                lambda x, y: x @ y[:, None]])
+                                lambda x, y: x @ y[:, None], lambda x, y: torch.clamp(x, max=y[0])])
 def test_tensors_of_both_in_one_operation_raise_as_in_eager(fn: Callable) -> None:
     x, y = rand(4), host(4)
     with pytest.raises(RuntimeError) as want:

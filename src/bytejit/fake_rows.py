@@ -510,6 +510,8 @@ def _clamp(x, *bounds, **named) -> Meta:
 @row("clamp.Tensor")
 def _clamp_tensor(x, low=None, high=None) -> Meta:
     present = tuple(t for t in (x, low, high) if t is not None)
+    if any(t.m.device != x.m.device for t in present):          # eager takes no number of the CPU's here
+        raise RuntimeError("Expected all tensors to be on the same device")
     return elementwise(present, promoted(present))
 
 
