@@ -185,10 +185,13 @@ def test_another_thread_uses_torch(device: Device, how: str, calls: int, words: 
     assert told == words
 
 
-def test_threads_that_do_not_use_torch_do_no_harm(device: Device) -> None:
+@pytest.mark.parametrize("module", ["somewhere", "torch.utils.data._utils.pin_memory"])
+def test_threads_without_the_programs_torch_do_no_harm(device: Device, module: str) -> None:
     run, told = made(device, "auto")
     x, end = tensor(), threading.Event()
-    other = threading.Thread(target=end.wait)
+    names = {"__name__": module, "end": end, **({"torch": torch} if module.startswith("torch") else {})}
+    exec("def wait():\n    end.wait()", names)
+    other = threading.Thread(target=names["wait"])
     other.start()
     for _ in range(WARM + TIMED + 2):
         run(x)

@@ -26,13 +26,12 @@ RECORDING = threading.Lock()
 
 
 def others_at_work() -> bool:
-    """Whether another thread is within Python code that uses torch. While this one records, torch refuses it random numbers,
-    and the driver refuses to wait for the device (and ends the recording). Loaders of data do neither."""
+    """Whether another thread is within the program's code that uses torch. While this one records, torch refuses it random
+    numbers, and the driver refuses to wait for the device (and ends the recording). Threads of torch's own do neither."""
     for ident, frame in sys._current_frames().items():
         while ident != threading.get_ident() and frame is not None:
-            if frame.f_globals.get("__name__", "").startswith(("torch.utils.data.", "bytejit.")):
-                break
-            if "torch" in frame.f_globals:
+            own = frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "bytejit")
+            if "torch" in frame.f_globals and not own:
                 return True
             frame = frame.f_back
     return False
