@@ -1,5 +1,6 @@
 """A function through all of bytejit by both printers (C++, and Triton under its interpreter) against eager: results, what was
-written, strides; and which ops still went through torch. Needs a C++ compiler; the Triton part needs triton and no GPU."""
+written, strides; and which ops still went through torch. Needs a C++ compiler; the Triton part needs triton. Where there is a
+GPU it runs there, not in the interpreter."""
 from __future__ import annotations
 
 import importlib.util
@@ -22,9 +23,9 @@ def tensors(x: Any) -> list[torch.Tensor]:
     return [t for part in x for t in tensors(part)] if isinstance(x, (tuple, list)) else []
 
 
-def fresh(args: tuple) -> tuple:
+def fresh(args: tuple, device: str = "cpu") -> tuple:
     """Copies with the same strides."""
-    return tuple(a.clone() if isinstance(a, torch.Tensor) else a for a in args)
+    return tuple(a.clone().to(device) if isinstance(a, torch.Tensor) else a for a in args)
 
 
 def compare(got: Any, expected: Any, **tol: Any) -> None:
@@ -44,9 +45,10 @@ def both(fn: Callable, *args: Any, externs: tuple[str, ...] = (), triton: bool =
         return made[-1]
     lowering.lower = lower
     try:
-        for options in ({}, {"interpret": True}) if triton and TRITON else ({},):
+        ways = [("cpu", {})] + [("cpu", {"interpret": True})] * (triton and TRITON)
+        for device, options in ways + [("cuda", {})] * (triton and torch.cuda.is_available()):
             bytejit.reset()
-            given, own = fresh(args), fresh(args)
+            given, own = fresh(args, device), fresh(args, device)
             expected = fn(*given)
             compiled = bytejit.compile(fn, options=options)
             compare(compiled(*own), expected, **tol)

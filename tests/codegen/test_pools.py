@@ -45,6 +45,8 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "max2_unbatched": (lambda x: F.max_pool2d(x, 5, 2), (r(3, 20, 20),)),
     "avg3": (lambda x: F.avg_pool3d(x, 2, padding=1) + F.avg_pool3d(x, 2, padding=1, count_include_pad=False),
              (r(2, 3, 4, 6, 8),)),
+    "avg2_ceil": (lambda x: (F.avg_pool2d(x, 2, ceil_mode=True), F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+                             F.avg_pool2d(x, 3, 2, 1, True, False), F.avg_pool2d(x, 3, 2, 1, True, True, 5)), (r(2, 3, 7, 10),)),
     "avg1": (lambda x: F.avg_pool1d(x, 3, 2, 1), (r(2, 3, 11),)),
     "response": (lambda x: F.local_response_norm(x, 5), (r(2, 8, 5, 5),)),
     "adaptive_uneven": (lambda x: F.adaptive_avg_pool2d(x, (4, 3)) + 1, (r(2, 3, 9, 7),)),

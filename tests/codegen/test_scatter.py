@@ -11,6 +11,7 @@ from both import both, both_raise
 from dynamic import agree
 from graphs import aten
 
+import bytejit
 from bytejit.codegen import memory
 from bytejit.codegen.loops import Kernel, Loops
 from bytejit.codegen.loops_text import parse, text
@@ -87,7 +88,7 @@ def of_a_temp(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor
 
 
 def one_hot(i: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(i.shape[0], 9).scatter_(1, i[:, None], 1.0) * 2
+    return i.new_zeros(i.shape[0], 9, dtype=torch.float32).scatter_(1, i[:, None], 1.0) * 2
 
 
 def experts(x: torch.Tensor) -> torch.Tensor:
@@ -142,6 +143,7 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "scatter_add": (lambda x, i, s: x.scatter_add(0, i, s), (r(4, 9), ints(4, 7, 9), r(7, 9))),
     "scatter_add_expanded": (lambda x, i, s: x.scatter_add(0, i[:, None].expand(7, 9), s), (r(4, 9), ints(4, 7), r(7, 9))),
     "scatter_add_last": (lambda x, i, s: x.scatter_add(1, i, s.relu()), (r(4, 9), ints(9, 4, 20), r(4, 20))),
+    "scatter_reduce_sum": (lambda x, i, s: x.scatter_reduce(0, i, s, "sum"), (r(4, 9), ints(4, 7, 9), r(7, 9))),
     "scatter_add_ints": (lambda x, i, s: x.scatter_add(0, i, s), (ints(9, 4, 9), ints(4, 7, 9), ints(9, 7, 9))),
     "graph_sum": (graph_sum, (r(6, 5), ints(6, 20), ints(5, 20))),
     "select_scatter": (lambda x, s: (x.select_scatter(s, 0, -1), x.select_scatter(s[:4], 1, 2)), (r(4, 9), r(9))),
@@ -158,6 +160,34 @@ def test_against_eager(name: str) -> None:
 
 def test_weights_of_experts() -> None:
     both(experts, r(5, 8), externs=("aten.topk.default",))
+
+
+def at(x: torch.Tensor, pos: int, k: torch.Tensor) -> torch.Tensor:
+    x[:, :, pos] = k[:, :, 0]
+    return x[:, :, :pos + 1].sum(2)
+
+
+def upto(x: torch.Tensor, pos: int, k: torch.Tensor) -> torch.Tensor:
+    x[:, :, pos:pos + k.shape[2]] = k
+    return x.sum()
+
+
+def around(x: torch.Tensor, pos: int, k: torch.Tensor) -> torch.Tensor:
+    x[:, :, pos % x.shape[2]] = k[:, :, 0]
+    return x.mean()
+
+
+@pytest.mark.parametrize("fn", [at, upto, around])
+def test_positions_that_change(fn: Callable) -> None:
+    """Two compiles: one for the first position, one for all others."""
+    compiled = bytejit.compile(fn)
+    mine = r(2, 3, 16, 4)
+    theirs = mine.clone()
+    for pos in (3, 4, 5, 7, 11, 2):
+        k = r(2, 3, 2, 4)
+        torch.testing.assert_close(compiled(mine, pos, k), fn(theirs, pos, k))
+        assert torch.equal(mine, theirs)
+    assert sum(bytejit.counters["graphs"].values()) == 2
 
 
 def settled(fn: Callable, *args: Any, monkeypatch: pytest.MonkeyPatch) -> Loops:

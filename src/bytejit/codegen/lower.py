@@ -294,8 +294,8 @@ class Lowering:
         many = isinstance(specs, (tuple, list))
         into = row is not None and row.out is not None and not many and self.device() == self.home
         values: list[Value | None] = []
-        for spec in specs if many else (specs,):
-            if spec is None or not isinstance(spec, Spec):
+        for i, spec in enumerate(specs if many else (specs,)):
+            if spec is None or not isinstance(spec, Spec) or many and not self.used(i):
                 values.append(None)
                 continue
             b = self.buffer(spec.shape, ir_dtype(spec), spec.stride, "temp" if into else "extern", str(spec.device))

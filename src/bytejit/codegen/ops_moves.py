@@ -13,6 +13,7 @@ from bytejit.codegen.lower import Lowering, NoRule, Value, ir_dtype
 from bytejit.codegen.ops_composite import F
 from bytejit.codegen.ops_pools import UNROLL, pair
 from bytejit.codegen.ops_view import both, view, within, wrap
+from bytejit.spec import contiguous_stride
 
 
 # ---- pads ---------------------------------------------------------------------------------------------------------
@@ -143,6 +144,26 @@ def diagonal_scatter(ctx: Lowering, x: Value, src: Value, offset: int = 0, a: in
     def at(c: tuple) -> Expr:
         here, i = on_diagonal(ctx, c[a], c[b], offset)
         return ctx.op("select", here, ctx.read(src, (*_others(c, a, b), i), work, here), ctx.read(x, c, work), dtype=work)
+    return ctx.map(at)
+
+
+@view("as_strided_scatter", "as_strided_scatter")
+def as_strided_scatter(ctx: Lowering, x: Value, src: Value, size: Any, stride: Any, offset: Any = None) -> Value:
+    """x, one stretch of memory, with src written at every stride-th element."""
+    b = ctx.buffers[x.buffer]
+    if len(size) != 1 or x.map is not None or b.stride != contiguous_stride(b.shape) or b.shape != x.shape:
+        raise NoRule("a write through strides")
+    count, step, first, work = size[0], stride[0], offset or 0, acc_dtype(x.dtype)
+    if not all(isinstance(n, int) for n in (count, step, first)) or step < 1:
+        raise NoRule("a symbolic stride")
+
+    def at(c: tuple) -> Expr:
+        v = ix.index(ix.linear(c, b.stride) - first)
+        own = ix.floordiv(v, step, ctx.sizes)
+        mask = both(ctx, within(ctx, v, 0, (count - 1) * step + 1),
+                    None if step == 1 else ctx.op("eq", ctx.cons.index(ix.mod(v, step, ctx.sizes)), ctx.const(0, "i64")))
+        e = ctx.read(src, (own,), work, mask)
+        return e if mask is None else ctx.op("select", mask, e, ctx.read(x, c, work), dtype=work)
     return ctx.map(at)
 
 

@@ -58,6 +58,16 @@ class Window:
             out.append((F(ctx, e), mask))
         return out
 
+    def count(self, c: tuple) -> F:
+        """Elements of the window that lie in x or its padding."""
+        total = None
+        for i in range(self.n):
+            rest = F(self.ctx, self.ctx.cons.index(ix.index(
+                self.x.shape[i - self.n] + 2 * self.padding[i] - c[i - self.n] * self.stride[i])))
+            here = rest.do("minimum", self.kernel[i])
+            total = here if total is None else total * here
+        return total
+
     def most(self, c: tuple) -> Expr:
         """The greatest element; nan is greatest."""
         return _tree([e for e, _ in self.elements(c, -math.inf)], lambda a, b: a.do("maximum", b)).e
@@ -132,13 +142,15 @@ def _avg_pool(n: int) -> None:
               count_include_pad: bool = True, divisor: int | None = None) -> Value:
         window = Window(ctx, x, n, kernel, stride, padding)
         size = math.prod(window.kernel)
-        if size > UNROLL or ceil_mode or x.dtype not in FLOATS:
-            raise NoRule("a large window, or one that may leave the padding")
+        if size > UNROLL or x.dtype not in FLOATS:
+            raise NoRule("a large window")
 
         def element(c: tuple) -> Expr:
             parts = window.elements(c, 0)
             total = _tree([e for e, _ in parts], F.__add__)
-            if divisor is not None or count_include_pad or not any(window.padding):
+            if ceil_mode and divisor is None and count_include_pad:
+                return (total / F(ctx, ctx.cast(window.count(c).e, total.e.dtype))).e
+            if divisor is not None or count_include_pad or not any(window.padding) and not ceil_mode:
                 return (total / float(divisor or size)).e
             one = F(ctx, ctx.const(1.0, total.e.dtype))
             return (total / _tree([one if m is None else F(ctx, m).pick(one, 0.0) for _, m in parts], F.__add__)).e

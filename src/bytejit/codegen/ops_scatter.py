@@ -47,7 +47,7 @@ def update(ctx: Lowering, x: Value, shape: tuple, at: Callable[[tuple], tuple[tu
     if x.map is not None:
         own = tuple(ix.substitute(m, {f"d{i}": c for i, c in enumerate(own)}, ctx.sizes) for m in x.map)
     own = tuple(map(ix.index, own))
-    apart = {c.terms[0][0].parts[0] for c in own if len(c.terms) == 1 and type(c.terms[0][0]) is ix.Var}
+    apart = {terms[0][0] for c in own if (terms := ix.axis_terms(c)) and len(terms) == 1}
     axes = tuple(a if a.name in apart else replace(a, kind="scan") for a in axes)      # those along which places may meet
     ctx.kernel(axes, (Pass((), (Store(out.name, own, ctx.finish(value, b.dtype), mode=mode, over=b.name, where=ctx.where),)),))
     ctx.lineage[out.name, x.map] = b.name
@@ -207,6 +207,13 @@ def scatter_value(ctx: Lowering, x: Value, dim: int, at: Value, value: Any) -> V
 def scatter_add(ctx: Lowering, x: Value, dim: int, at: Value, src: Value) -> Value:
     added(ctx, x)
     return _scattered(ctx, x, dim, at, lambda c: ctx.load(src, c), "add")
+
+
+@row("scatter_reduce", "scatter_reduce.two")
+def scatter_reduce(ctx: Lowering, x: Value, dim: int, at: Value, src: Value, reduce: str, *, include_self: bool = True) -> Value:
+    if reduce != "sum" or not include_self:
+        raise NoRule("another reduction than sums")
+    return scatter_add(ctx, x, dim, at, src)
 
 
 # ---- windows ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from bytejit.codegen import index as ix
-from bytejit.codegen.loops import DTYPES, Expr, acc_dtype
+from bytejit.codegen.loops import DTYPES, FLOATS, Expr, acc_dtype
 from bytejit.codegen.lower import Lowering, NoRule, Value, ir_dtype
 from bytejit.codegen.ops_pointwise import aten
 from bytejit.codegen.optable import op, table
@@ -384,6 +384,23 @@ def arange(ctx: Lowering, *args: Any, start: Any = None, step: Any = None, **kw:
             "mul", ctx.cast(ctx.cons.index(c[0]), work), ctx.const(by, work))), dtype))
     begin, by = (v if isinstance(v, ix.Index) else int(v) for v in (begin, by))
     return ctx.map(lambda c: ctx.cast(ctx.cons.index(c[0] * by + begin), dtype))
+
+
+@create("linspace", "linspace")
+def linspace(ctx: Lowering, start: Any, end: Any, steps: int, **kw: Any) -> Value:
+    """From the nearer end, as eager; computed in f64."""
+    dtype = ir_dtype(ctx.spec())
+    if dtype not in FLOATS or not all(isinstance(v, (int, float)) for v in (start, end, steps)) or steps < 2:
+        raise NoRule("linspace of whole numbers, or of sizes known at the call")
+    step = (end - start) / (steps - 1)
+
+    def at(c: tuple) -> Expr:
+        def line(v: ix.Index, first: float, by: float) -> Expr:
+            return ctx.op("add", ctx.const(first, "f64"), ctx.op("mul", ctx.cast(ctx.cons.index(v), "f64"), ctx.const(by, "f64")))
+        low = ctx.op("lt", ctx.cons.index(c[0]), ctx.const(steps // 2, "i64"))
+        return ctx.cast(ctx.op("select", low, line(c[0], start, step), line(ix.index(steps - 1 - c[0]), end, -step),
+                               dtype="f64"), dtype)
+    return ctx.map(at)
 
 
 @create("eye", "eye", "eye.m")
