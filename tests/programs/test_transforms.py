@@ -3,6 +3,7 @@ import functools
 
 import torch
 import torch.nn.functional as NF
+import torch.utils.checkpoint
 from torch import func, nn
 
 import bytejit
@@ -102,6 +103,51 @@ def test_gradients_through_a_transform():
         return (func.functional_call(net, stepped, (x,)) ** 2).mean()
 
     return f, lambda: [p.grad for p in net.parameters()]
+
+
+@case(F(3, 3), graphs=1, tol=(1e-5, 1e-6))
+def test_jacobians_of_modules(x):
+    """jacrev and jvp of functional_call of a module; a physics-informed loss: Hessians by the input"""
+    weights = weights_of(NET)
+
+    def answer(weights, x):
+        return func.functional_call(NET, weights, (x,))
+
+    def curvature(weights, x):
+        return torch.stack([torch.trace(h) for h in func.hessian(answer, argnums=1)(weights, x)])
+    jacobians = torch.vmap(func.jacrev(answer), (None, 0))(weights, x)
+    flat = [j.flatten(2) for j in jacobians.values()]
+    return (sum(torch.einsum("Naf,Mbf->NMab", j, j) for j in flat), torch.vmap(curvature, (None, 0))(weights, x),
+            func.vjp(lambda w: answer(w, x), weights)[1](torch.ones(3, 2)))
+
+
+@case(F(3, 3))
+def test_answers_that_are_arguments(x):
+    """Functions that answer their argument, or a view of it, under transforms; a custom function; a checkpoint, refused"""
+    try:
+        func.grad(lambda a: torch.utils.checkpoint.checkpoint(torch.sin, a, use_reentrant=False).sum())(x)
+    except RuntimeError as e:
+        said = str(e)[:20]
+    return (torch.vmap(lambda a: a)(x) is x, torch.vmap(lambda a: a.view(-1))(x), func.grad_and_value(lambda a: a.sum())(x),
+            func.grad(lambda a: Square.apply(a).sum())(x), torch.vmap(Square.apply)(x), said)
+
+
+class Square(torch.autograd.Function):
+    """A function with its own backward that transforms take."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a):
+        return a * a
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0]
 
 
 @case(Spec(lambda r: r.f(3 + r.call, 3)), graphs=1, total=2, calls=4)

@@ -20,9 +20,10 @@ from .. import registry
 from ..fake import fake_of_spec, spec_of
 from ..symbols import is_symbolic
 from .calls import models, replaces
+from .checkpoints import begin
 from .polyfills import STAYING
 from .signals import Break, Raised
-from .values import NONE, CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar, TensorVar, Var
+from .values import DELETED, NONE, CellVar, DictVar, FuncVar, InstanceVar, Lazy, MethodVar, SeqVar, SetVar, TensorVar, Var
 
 
 def transform(kind, flat, leaves, user, options):
@@ -159,8 +160,9 @@ def traced(t, args, kwargs) -> Var:
         raise Break(f"torch.func.{kind} under a mode")
     grad, first = torch.is_grad_enabled(), len(t.graph.nodes)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    reached, outer, late = reachable(t, user), t.touched, (len(t.late), len(t.globals_written), len(t.classes_written))
-    t.touched = {}
+    reached, outer, late = reachable(t, user), t.touched, (
+        len(t.late), len(t.globals_written), len(t.classes_written), len(t.data_set))
+    t.touched = Touched()
     t.undo.append((torch._C._set_grad_enabled, (grad,)))
     torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))        # as torch's own transforms do
     try:
@@ -170,10 +172,41 @@ def traced(t, args, kwargs) -> Var:
         t.undo.pop()
         changed, t.touched = t.touched, {**outer, **t.touched}
     if any(v.fake._version != n for v, n in before.items()) or late != (
-            len(t.late), len(t.globals_written), len(t.classes_written)) or kind in ("forward", "vjp") and any(
-            v.source is not None or key in reached for key, v in changed.items()):
+            len(t.late), len(t.globals_written), len(t.classes_written), len(t.data_set)) or kind == "vjp" and any(
+            (v.source is not None or key in reached) and not changed.same(key) for key, v in changed.items()):
         raise Break(f"torch.func.{kind} of a function that changes more than what it returns")
     return one_node(t, kind, leaves, result, asked, list(t.graph.nodes)[first:])
+
+
+class Touched(dict):
+    """What a function changes, and what dicts held before: torch's functional_call puts a module's tensors back."""
+
+    def __init__(self):
+        super().__init__()
+        self.before: dict[int, dict] = {}
+
+    def __setitem__(self, key: int, v: Var) -> None:
+        if key not in self and type(v) is DictVar:
+            self.before[key] = held_by(v)
+        super().__setitem__(key, v)
+
+    def same(self, key: int) -> bool:
+        """Whether a dict holds what it held before."""
+        before = self.before.get(key)
+        if before is None:
+            return False
+        after = held_by(self[key])
+        real = self[key].real if type(self[key].real) is dict else {}
+        return all(before.get(k, real.get(k)) is after.get(k, real.get(k)) for k in (*before, *after))
+
+
+def held_by(d: DictVar) -> dict:
+    """Keys of a dict that were looked at or changed, and what stands for their values: the object where it is from outside."""
+    found: dict = dict.fromkeys(d.deleted, DELETED)
+    for key, (_, v) in d.items.items():
+        v = v if type(v) is not Lazy or v.var is None else v.var
+        found[key] = v.obj if type(v) is Lazy else v.real if isinstance(v, TensorVar) and v.real is not None else v
+    return found
 
 
 def inside(t, kind: str, flat: Var, leaves: list, options: Var) -> tuple[list, tuple]:
@@ -252,6 +285,8 @@ def one_node(t, kind: str, leaves: list, result: list, options: tuple, nodes: li
     held = set(moved)
     taken = dict.fromkeys(i for n in moved if n not in marks for i in n.all_input_nodes if i not in held)
     taken.update(dict.fromkeys(v.node for v in outputs if v.node not in held))
+    if any(n.target is begin for n in moved):
+        raise Break(f"torch.utils.checkpoint under torch.func.{kind}")
     if kind in ("forward", "vjp") and any(draws(n) for n in moved):
         raise Break("torch.func.vjp of a function that draws random numbers")
     part = torch.fx.Graph()
@@ -268,8 +303,6 @@ def one_node(t, kind: str, leaves: list, result: list, options: tuple, nodes: li
     target = transformed(kind, torch.fx.GraphModule(torch.nn.Module(), part), len(leaves), options)
     args = (*(v.node for v in leaves), *taken)
     made = t.run_fake(target, tuple(n.meta["val"] for n in args), {})
-    if any(m is n.meta["val"] for m in made for n in args):
-        raise Break(f"torch.func.{kind} of a function that answers its argument")
     node = t.add_node(target, None, args, {})
     node.meta["val"] = made
     return t.wrap_result(node, made)
@@ -297,8 +330,8 @@ def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tupl
             return tuple(run(lambda *args: tuple(part.forward(*args, *closed)), inputs[:count], *options))
     under_transform.__name__ = under_transform.__qualname__ = f"{kind}_of_part"
     under_transform.part = part
-    if any(map(draws, part.graph.nodes)):
-        under_transform.opaque = "random numbers under a function transform"
+    if any(getattr(n.target, "opaque", "") or n.target is torch.manual_seed or draws(n) for n in part.graph.nodes):
+        under_transform.opaque = "a function transform of random numbers or of an autograd function"
     return under_transform
 
 
