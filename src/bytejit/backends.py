@@ -93,7 +93,7 @@ def _recorded(gm: torch.fx.GraphModule, runner: Callable) -> Callable:
         registry.count("cudagraphs", f"not recorded: {reason}")
         gpu().Told(gm, gm.meta["settings"].options)(f"not recorded: {reason}")
         return gm.forward
-    return guarded(gm, gpu().record_graph(gm, aten, runner(aten), made_for.index, "safe"), aten)
+    return guarded(gm, gpu().record_graph(gm, aten, runner(aten), made_for.index, "forced"), aten)
 
 
 # ---- devices ---------------------------------------------------------------------------------------------------------------

@@ -140,8 +140,7 @@ class Interpreted(OnGpu):
 
 # ---- CUDA graphs ----------------------------------------------------------------------------------------------------
 WAITING = {
-    "forced": f"recorded after {WARM} calls; outputs are valid until the next call",
-    "safe": f"recorded after {WARM} calls; outputs stay valid",
+    "forced": f"recorded after {WARM} calls",
     "auto": f"recorded after {WARM + TIMED} calls where launching takes much of a call and a replay is faster",
 }
 

@@ -1,15 +1,15 @@
 """A compiled graph recorded once as a CUDA graph and replayed: one launch in place of all of them.
 
 Policies, by `Policy.how`:
-    forced    reduce-overhead: recorded after two plain calls; outputs are valid until the next call
-    safe      the backends `cudagraphs`: recorded likewise; outputs stay valid
-    auto      the default: only where enqueuing takes most of a call's time; outputs stay valid; kept if timed faster
+    forced    reduce-overhead and the backends `cudagraphs`: recorded after two plain calls
+    auto      the default: only where enqueuing takes most of a call's time; kept if timed faster
 
 Inputs are read where they are when their addresses repeat (weights, what the allocator hands back); others are copied
 into memory of the recording. Inputs that the graph writes are always used where they are. All recordings of a device and
 stream share one memory pool for what lives only within them: any replay may overwrite it. So outputs lie outside the pool,
-in memory of their recording, and stay valid because a recording whose outputs somebody still holds is not replayed: a
-second one takes turns with it, and a third hands out copies. Each stream that calls come on has recordings of its own.
+in memory of their recording, and stay valid (a graph may be called several times within one call of the program's function):
+a recording whose outputs somebody still holds is not replayed, a second one takes turns with it, and a third hands out
+copies. Each stream that calls come on has recordings of its own.
 What cannot be recorded runs as it would without, counted under "cudagraphs" with the reason.
 """
 from __future__ import annotations
@@ -260,7 +260,7 @@ class Replayer:
     # ---- recordings -----------------------------------------------------------------------------------------------
     def by_recording(self, lane: Lane, state: Sized, inputs: Sequence) -> Any:
         """A replay of a recording that may be overwritten; made now if need be."""
-        recording = next((r for r in state.recordings if r.copies or not self.keeps or not r.held()), None)
+        recording = next((r for r in state.recordings if r.copies or not r.held()), None)
         if recording is not None:
             off = recording.moved(*inputs)
             if off >= 0:
@@ -276,11 +276,6 @@ class Replayer:
         if state.timed < TIMED and state.plain < float("inf"):
             return self.time_replay(state, recording, inputs)
         return recording.replay(inputs)
-
-    @property
-    def keeps(self) -> bool:
-        """Whether outputs stay valid after the next call."""
-        return self.policy.how != "forced"
 
     def time_replay(self, state: Sized, recording: Recording, inputs: Sequence) -> Any:
         """A replay, timed; after the last one the faster way is taken."""
