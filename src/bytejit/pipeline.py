@@ -420,15 +420,10 @@ def forget_entry(owner, point: int, entry_ref) -> None:
 # ---- what is left alone ----------------------------------------------------------------------------------------------
 def not_inlined(fn) -> str:
     """Why a Python function is never looked into; "" when it may be."""
-    if registry.marked("disable", fn):
-        return f"{fn.__qualname__} is marked bytejit.disable"
-    if registry.marked("disallow", fn):
-        return f"{fn.__qualname__} is marked bytejit.disallow_in_graph"
-    if getattr(fn, "_torchdynamo_disable", False):
-        return f"{fn.__qualname__} is marked torch.compiler.disable"
-    if follows_lines(original_code(fn.__code__)):
+    reason = registry.kept_out(fn)
+    if not reason and follows_lines(original_code(fn.__code__)):
         return f"{fn.__qualname__} has its lines followed (sys.settrace)"
-    return ""
+    return reason
 
 
 def original_code(code: types.CodeType) -> types.CodeType:

@@ -140,6 +140,27 @@ def marked(kind: str, obj: object) -> bool:
     return id(obj) in table or (bool(table) and id(getattr(obj, "__func__", None)) in table)
 
 
+# modules of torch whose Python drives its autograd engine or makes graphs of functions: nothing in them is for a graph
+LEFT_WHOLE = frozenset({"torch.autograd.functional", "torch.autograd.gradcheck", "torch.fx._symbolic_trace",
+                        "torch.fx.experimental.proxy_tensor", "torch.fx.experimental.const_fold"})
+
+EXPOSED = ("torch.func", "torch._functorch.eager_transforms")
+
+
+def kept_out(fn: Callable) -> str:
+    """Why a Python function is never compiled, nor inlined; "" when it may be."""
+    name = getattr(fn, "__qualname__", "a function")
+    if marked("disable", fn):
+        return f"{name} is marked bytejit.disable"
+    if marked("disallow", fn):
+        return f"{name} is marked bytejit.disallow_in_graph"
+    if getattr(fn, "_torchdynamo_disable", False):
+        return f"{name} is marked torch.compiler.disable"
+    if fn.__module__ in LEFT_WHOLE or fn.__module__ in EXPOSED and name.startswith("linearize"):
+        return f"{fn.__module__}.{name} runs as it is"
+    return ""
+
+
 def unmark(kind: str, obj: object) -> None:
     """Take a mark away; nothing happens when there is none."""
     _unmark(kind, id(obj))

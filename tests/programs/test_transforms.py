@@ -266,3 +266,12 @@ def test_transforms_around_a_compiled_function():
         for _ in range(2):
             torch.testing.assert_close(around(compiled)(x), around(f)(x))
             torch.testing.assert_close(compiled(x), f(x))
+
+
+@case(F(2, 3), breaks=True)
+def test_autograd_functional(x):
+    """torch.autograd.functional and linearize: called as they are, one break each"""
+    y = x * 2
+    functional = torch.autograd.functional
+    return (functional.jacobian(torch.sin, y[0]) + 1, functional.hvp(lambda a: (a ** 3).sum(), x, torch.ones_like(x)),
+            func.linearize(torch.sin, x)[1](torch.ones_like(x)))
