@@ -226,11 +226,13 @@ def test_mutation() -> None:
         near(a, b)
 
 
-def test_index_out_of_range_is_told() -> None:
+@pytest.mark.parametrize("cudagraphs", [False, True])
+def test_index_out_of_range_is_told(cudagraphs: bool) -> None:
     table, bad = rand(10, 4), torch.tensor([1, 50], device="cuda")
-    compiled = bytejit.compile(lambda t, i: t[i] * 2, options={"cudagraphs": False})
+    compiled = bytejit.compile(lambda t, i: t[i] * 2, options={"cudagraphs": cudagraphs})
     with torch.no_grad():
-        compiled(table, torch.tensor([1, 2], device="cuda"))
+        for _ in range(7):
+            compiled(table, torch.tensor([1, 2], device="cuda"))
         try:
             compiled(table, bad)
             torch.cuda.synchronize()

@@ -10,8 +10,10 @@ import torch
 
 import bytejit
 from bytejit import caches, gpu
+from bytejit.codegen.emit_call_cuda import Fault
 from bytejit.codegen.emit_check import Fits
 from bytejit.codegen.relay import after_the_first
+from bytejit.errors import DeviceFault
 from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
 from bytejit.kernels.cuda_graphs import PUT_OFF, RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
 from bytejit.options import Options
@@ -54,7 +56,9 @@ class Device:
                 if isinstance(out, torch.Tensor) and not any(out is t for t in given):
                     out.copy_(again)
         replayer.policy.say("recorded")
-        return types.SimpleNamespace(replay=replay), answer, ()
+        outside = cuda_capture.Outside(None)
+        outside.fault = getattr(self.fn, "fault", None)
+        return types.SimpleNamespace(replay=replay), answer, outside
 
     def check(self, replayer: object, addresses: tuple) -> Callable:
         def moved(*inputs: torch.Tensor) -> int:
@@ -245,7 +249,7 @@ def test_a_stream_that_works_on_outputs_is_waited_for(device: Device, monkeypatc
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_outputs_are_allocated_outside(settled: bool) -> None:
-    def call(x, new_f32=torch.empty(0).new_empty_strided, pool=kept_memory):
+    def call(x, new_f32=torch.empty(0).new_empty_strided, pool=kept_memory, fault="a word"):
         assert pool is not kept_memory
         out, written = new_f32((3,), (1,)), new_f32((3,), (1,))
         written.fill_(7)
@@ -256,6 +260,7 @@ def test_outputs_are_allocated_outside(settled: bool) -> None:
     answer = recorded(x)
     out, same, part, moved, moved_part = outside.settled(answer, (x,))
     assert out is answer[0] and same is x and part is answer[2] and outside.kept is kept_memory
+    assert outside.fault == "a word"
     assert len(outside.made) == 2 and any(set(t.view(torch.float32).tolist()) == {7} for t in outside.made.values())
     assert moved is not answer[3] and torch.equal(moved, x * 2) and torch.equal(moved_part, x[1:] * 2)
     assert moved_part.untyped_storage()._cdata == moved.untyped_storage()._cdata != answer[3].untyped_storage()._cdata
@@ -293,6 +298,25 @@ def test_outputs_that_are_inputs(device: Device) -> None:
 
 
 # ---- what fails ----------------------------------------------------------------------------------------------------------------
+def test_an_index_out_of_range_is_told_by_a_later_replay(device: Device) -> None:
+    def f(x: torch.Tensor) -> tuple:
+        if x[0] > 5:
+            f.fault.word.value = 2
+        return (x + 1,)
+    f.fault = Fault(False)
+    run, _ = made(device, "forced", f)
+    x = tensor()
+    for _ in range(WARM + 2):
+        run(x)
+    x.fill_(6)
+    run(x)
+    x.fill_(1)
+    before = device.replays
+    with pytest.raises(DeviceFault, match="earlier call"):
+        run(x)
+    assert device.replays == before and torch.equal(run(x)[0], x + 1)
+
+
 def test_no_memory_to_record(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*given: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

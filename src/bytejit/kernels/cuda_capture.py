@@ -152,11 +152,12 @@ def launcher() -> dict[str, Callable] | None:
 class Outside:
     """While a call is recorded: its outputs in memory of the allocator's own, not of the pool. made: that memory, by storage.
     Keep it as long as the recording is replayed: what the call makes and does not answer (what it writes into an input at its
-    end) lies there too."""
+    end) lies there too. fault: tells of an index that a kernel of the call found out of range; None where none looks."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self.made: dict[int, torch.Tensor] = {}
+        self.fault: Any = None
         self.kept: dict | None = None           # the call's own memory, kept between plain calls
 
     def through(self, call: Callable) -> Callable:
@@ -168,7 +169,7 @@ class Outside:
         code = call.__code__
         names = code.co_varnames[code.co_argcount - len(call.__defaults__):code.co_argcount]
         values = dict(zip(names, call.__defaults__))
-        self.kept = values.get("pool")
+        self.kept, self.fault = values.get("pool"), values.get("fault")
         defaults = tuple(self.maker(v) if n.startswith("new_") else defaultdict(list) if n == "pool" else v
                          for n, v in values.items())
         return types.FunctionType(code, call.__globals__, code.co_name, defaults, call.__closure__)

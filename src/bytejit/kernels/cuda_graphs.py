@@ -76,7 +76,7 @@ class Recording:
     """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
     outputs: what the call answered; give: how each is handed out; own: the memory of outputs that is the recording's;
     copies: it is handed out as a copy; others: streams that the program says work on outputs; kept, pool: memory that it
-    writes, kept alive."""
+    writes, kept alive; fault: as in `Outside`."""
     graph: Any
     device: int
     addresses: tuple[int | None, ...]
@@ -92,6 +92,7 @@ class Recording:
     others: list[torch.Stream] = field(default_factory=list)
     kept: tuple[torch.Tensor, ...] = ()
     pool: Pool | None = None
+    fault: Any = None
 
     def __repr__(self) -> str:
         direct = sum(a is not None for a in self.addresses)
@@ -112,7 +113,9 @@ class Recording:
 
     def replay(self, inputs: Sequence) -> Any:
         """Run it on these inputs; the outputs as the call answers them. What raises for want of memory does so before
-        anything is written."""
+        anything is written. Raises: DeviceFault (of an earlier replay)."""
+        if self.fault is not None and self.fault.word.value:
+            self.fault.report()
         rooms = {s: torch.empty_like(t) for s, t in zip(self.storages, self.own)} if self.copies else {}
         if self.others:
             other_streams.wait_for(self.others, self.device)
@@ -339,18 +342,18 @@ class Replayer:
         made = self.capture(lane, state, given)
         if made is None:
             return None
-        graph, answer, kept = made
+        graph, answer, outside = made
         single = not isinstance(answer, (tuple, list))
         outputs = (answer,) if single else tuple(answer)
         give = tuple(giver(o, given, copies) for o in outputs)
         recording = Recording(graph, policy.device, tuple(addresses), statics, outputs, give, single, self.check(addresses),
-                              copies, kept=kept, pool=lane.pool)
-        del answer, outputs, made
+                              copies, kept=tuple(outside.made.values()), pool=lane.pool, fault=outside.fault)
+        del answer, outputs, made, outside
         recording.settle([o for o, g in zip(recording.outputs, give) if getattr(g, "owned", False)])
         return recording
 
-    def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any, tuple] | None:
-        """(CUDA graph, what the call answered, memory outside the pool that it writes), from a stream of our own."""
+    def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any, Outside] | None:
+        """(CUDA graph, what the call answered, what it has outside the pool), from a stream of our own."""
         device = self.policy.device
         lane.pool = pool_of(device, lane.stream)
         outside = Outside(torch.cuda.current_stream(device))
@@ -366,7 +369,7 @@ class Replayer:
         self.policy.say("recorded")
         if outside.kept:
             outside.kept.clear()            # plain calls are rare from here on
-        return graph, answer[0], tuple(outside.made.values())
+        return graph, answer[0], outside
 
     def failed(self, lane: Lane, state: Sized, failure: Exception) -> None:
         """A recording failed: plain from here on. Its pool takes no more: torch's host allocator ends no failed capture."""
