@@ -164,6 +164,8 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "fft": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2, n=x.shape[1]) + torch.fft.fftfreq(x.shape[1]), SIZES, 3),
     "fft of many dims": (lambda x: torch.fft.fftn(x[None] + 1, dim=(1, 2)).real + torch.fft.irfft(
         torch.fft.rfft(x.t(), dim=1), n=x.shape[0], dim=1).t() + torch.fft.fft(x, dim=0).abs(), SIZES, 3),
+    "linear systems": (lambda x: torch.linalg.solve_triangular(square(x).tril(), torch.linalg.solve(square(x), x[..., None] + x[
+        :, None]), upper=False) + torch.linalg.inv(square(x)) @ torch.linalg.cholesky(square(x)), SIZES, 3),
     "quotients of sums": (lambda x: torch.cat([x, x[1:]])[:(2 * x.shape[0] - 1) // 2 + 1] + x[:(3 * x.shape[0] + 1) // 3],
                           SIZES, 3),
     "an op of the user's": (lambda x: grouped(x * 2, torch.ones(x.shape[1], 3), [1, 1]) + 1, SIZES, 3),
@@ -183,6 +185,12 @@ def set_row(x: torch.Tensor) -> torch.Tensor:
     x[0] = 1.0
     x[:, 1:] = x[:, 1:] * 2
     return x
+
+
+def square(x: torch.Tensor) -> torch.Tensor:
+    """A well-behaved matrix for each row."""
+    y = x.sigmoid()
+    return y[:, :, None] * y[:, None] + torch.eye(x.shape[1])
 
 
 def set_at(x: torch.Tensor) -> torch.Tensor:

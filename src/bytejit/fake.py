@@ -13,13 +13,13 @@ from collections.abc import Callable
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import fake_compute, fake_views
+from . import fake_compute, fake_linalg, fake_views
 from .fake_meta import keep_plain
 from .fake_rows import ROWS, Meta, NeedsMeta, Store, device_given
 from .spec import Spec
 
 _STRIDED = torch.strided
-ROW_FILES = (fake_views, fake_compute)  # importing them fills ROWS
+ROW_FILES = (fake_views, fake_compute, fake_linalg)  # importing them fills ROWS
 
 
 class DataDependent(Exception):

@@ -70,14 +70,14 @@ def _is_composite(func) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
-# ops that answer numbers
+# ops that answer numbers, or nothing
 _SIZES: dict[str, Callable] = {
     "aten::size": lambda m: list(m.shape), "aten::sym_size": lambda m: list(m.shape), "aten::size.int": lambda m, d: m.shape[d],
     "aten::sym_size.int": lambda m, d: m.shape[d], "aten::stride": lambda m: list(m.stride),
     "aten::sym_stride": lambda m: list(m.stride), "aten::stride.int": lambda m, d: m.stride[d],
     "aten::sym_stride.int": lambda m, d: m.stride[d], "aten::numel": lambda m: numel(m.shape),
     "aten::sym_numel": lambda m: numel(m.shape), "aten::storage_offset": lambda m: m.offset,
-    "aten::sym_storage_offset": lambda m: m.offset,
+    "aten::sym_storage_offset": lambda m: m.offset, "aten::_linalg_check_errors": lambda m, name: None,
 }
 
 

@@ -154,3 +154,12 @@ def check(aten: Aten) -> Aten:
         if write.input >= inputs or not isinstance(outputs[write.position], torch.fx.Node):
             raise Bug(f"normalise: {write} of a graph with {inputs} inputs and {len(outputs)} outputs")
     return aten
+
+
+def acts(node: torch.fx.Node) -> bool:
+    """Whether running a node has an effect beyond its value: it draws random numbers, or answers nothing and so is there to
+    raise (`_linalg_check_errors`) or to do what a user's op does."""
+    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+        return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
+    schema = getattr(node.target, "_schema", None)
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or schema is not None and not schema.returns

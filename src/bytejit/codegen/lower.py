@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen import index as ix
+from bytejit.codegen.aten import acts
 from bytejit.codegen.index import Index, Sym, Val, var
 from bytejit.codegen.loops import (
     DTYPES,
@@ -390,7 +391,7 @@ def lower(aten: Any) -> Loops:
         if node.op == "placeholder":
             env[node] = _placeholder(ctx, node)
         elif node.op == "call_function":
-            if not node.users and not _random(node.target):
+            if not node.users and not acts(node):
                 continue
             env[node] = lower_node(ctx, node, env)
         elif node.op != "output":
@@ -400,10 +401,6 @@ def lower(aten: Any) -> Loops:
     mutations = tuple(MutationCopy(m.input, m.position) for m in aten.mutations)
     private = frozenset(m.position for m in mutations) - exposed
     return Loops(tuple(ctx.inputs), ctx.buffers, tuple(ctx.steps), results, mutations, private, ctx.symbols, ctx.cons)
-
-
-def _random(target: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def _placeholder(ctx: Lowering, node: Any) -> Value | Index | None:

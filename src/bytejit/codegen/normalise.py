@@ -16,7 +16,8 @@ from bytejit.codegen.aten import Alias, Aten, Const, Input, Mutation, Number, Ou
 from bytejit.codegen.decomps import RULES
 from bytejit.codegen.index import Index
 from bytejit.codegen.mutate import CannotNormalise, same_stride
-from bytejit.codegen.recorder import SEEDED, Bound, Recorder, Root, is_view
+from bytejit.codegen.recorder import Bound, Recorder, Root, is_view
+from bytejit.codegen.rewrite import drop_dead
 from bytejit.codegen.sizes import Real, Sizes, same, same_spec
 from bytejit.fake import Fake, FakeMode, fake_of_spec, make, spec_of
 from bytejit.fake_rows import Meta, Store
@@ -57,7 +58,7 @@ def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
     ):
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     outputs, mutations = _finish(rec, flat)
-    _drop_dead(rec.graph)
+    drop_dead(rec.graph)
     outputs = _sized(rec.graph, outputs)
     return check(Aten(rec.graph, outputs, mutations, tuple(rec.constants), single))
 
@@ -340,19 +341,3 @@ def _sized_output(o: Out, sizes: Sizes) -> Out:
         value = sizes(o.value)
         return Number(value) if isinstance(value, (Index, Real)) else Const(value)
     return o
-
-
-def _drop_dead(graph: torch.fx.Graph) -> None:
-    """Erase calls that nothing reads; random ones stay, since they advance the generator."""
-    for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users and not _acts(node):
-            graph.erase_node(node)
-
-
-def _acts(node: torch.fx.Node) -> bool:
-    """Whether running a node has an effect beyond its value."""
-    if node.target is operator.getitem:
-        return False
-    if node.target is aten.scaled_dot_product_attention.default:
-        return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
-    return SEEDED in node.target.tags or not node.target._schema.returns

@@ -11,6 +11,7 @@ from torch import fx
 
 from ..spec import Spec, contiguous_stride
 from . import index as ix
+from .aten import acts
 
 aten = torch.ops.aten
 VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
@@ -83,9 +84,9 @@ def sole_user(node: fx.Node) -> fx.Node | None:
 
 
 def drop_dead(graph: fx.Graph) -> None:
-    """Remove calls without users, last first. The graph is functional: nothing in it acts but through its results."""
+    """Erase calls that nothing reads, last first, but for those that act."""
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users:
+        if node.op == "call_function" and not node.users and not acts(node):
             graph.erase_node(node)
 
 
