@@ -88,6 +88,20 @@ def test_a_replay_writes_nothing_of_the_programs_but_its_inputs(how: str) -> Non
     clean()
 
 
+def test_a_write_that_autograd_must_know_of(how: str) -> None:
+    compiled, x, y = bytejit.compile(writes, fullgraph=True), rand(20), rand(20)
+    w = rand(20).requires_grad_()
+    for _ in range(5):
+        loss = (w * x).sum()
+        before = x._version, y._version
+        with torch.no_grad():
+            compiled(x, y)
+        assert x._version > before[0] and y._version > before[1]
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    clean()
+
+
 def test_inputs_that_share_memory(how: str) -> None:
     def writes(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)

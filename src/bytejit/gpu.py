@@ -180,6 +180,14 @@ def waits(node: torch.fx.Node) -> bool:
     return bool(tags & set(getattr(node.target, "tags", ())))
 
 
+KNOWN = {"aten", "prims", "bytejit", "mkldnn", "torchvision"}
+
+
+def known(node: torch.fx.Node) -> bool:
+    """Whether an op is torch's, whose kernels are launched and nothing else is done."""
+    return node.op != "call_function" or getattr(node.target, "namespace", "aten") in KNOWN
+
+
 def how_of(options: Options) -> str:
     """The policy of CUDA graphs that a mode stands for; "" for none."""
     if options.cudagraphs is None and options.mode == "default":
@@ -199,6 +207,8 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
             reason = reason or "a tensor is on the CPU"
         if waits(n):
             reason = reason or f"{n.target} waits for the GPU"
+        if how == "auto" and not known(n):
+            reason = reason or f"{n.target} is the program's own: it may do something else in each call"
     weights = frozenset(gm.meta.get("weights", ()))
     written = frozenset(m.input for m in aten.mutations)
     tell = Told(gm, gm.meta["settings"].options)

@@ -10,6 +10,7 @@ import torch
 
 import bytejit
 from bytejit import caches, gpu
+from bytejit.codegen.aten import Aten, Value
 from bytejit.codegen.emit_call_cuda import Fault
 from bytejit.codegen.emit_check import Fits
 from bytejit.codegen.relay import after_the_first
@@ -17,6 +18,7 @@ from bytejit.errors import DeviceFault
 from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
 from bytejit.kernels.cuda_graphs import PUT_OFF, RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
 from bytejit.options import Options
+from bytejit.spec import Spec
 
 
 class Device:
@@ -284,6 +286,18 @@ def test_inputs_that_are_copied(device: Device, name: str) -> None:
     assert device.replays == (6 if name == "empty" else 3)        # no elements have no address that could change
 
 
+def test_a_replay_counts_as_a_write(device: Device) -> None:
+    run, _ = made(device, "forced", lambda x, y: (x + y,), written=frozenset([1]))
+    x, y = tensor(), tensor()
+    for _ in range(WARM):
+        run(x, y)
+    before = x._version, y._version
+    for turn in range(3):
+        run(x, y)
+        assert (x._version, y._version) == (before[0], before[1] + turn + 1)
+    assert device.replays == 3
+
+
 def test_outputs_that_are_inputs(device: Device) -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> tuple:
         return x, y[1:], x + y
@@ -390,6 +404,31 @@ def test_by_itself_only_where_it_pays(device: Device, work: float, replay: float
     for _ in range(WARM + 2 * TIMED + 2):
         run(x)
     assert told[-1] == verdict
+
+
+# ---- which graphs ------------------------------------------------------------------------------------------------------
+@torch.library.custom_op("bytejit_test_cuda_graphs::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@pytest.mark.parametrize("target, how, words", [
+    (torch.ops.aten.sin.default, "auto", gpu.WAITING["auto"]),
+    (torch.ops.bytejit_test_cuda_graphs.counted.default, "auto", "not recorded: bytejit_test_cuda_graphs.counted.default is the "
+     "program's own: it may do something else in each call"),
+    (torch.ops.bytejit_test_cuda_graphs.counted.default, "forced", gpu.WAITING["forced"]),
+    (torch.ops.aten.nonzero.default, "forced", "not recorded: aten.nonzero.default waits for the GPU"),
+    (torch.ops.aten.rand_like.default, "auto", "not recorded: it draws random numbers")])
+def test_operations(device: Device, target: object, how: str, words: str) -> None:
+    gm = graph_of()
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(target, (x,))
+    graph.output((y,))
+    for n in (x, y):
+        n.meta["spec"] = Spec((3,), (1,), torch.float32, torch.device("cuda", 0))
+    gpu.record_graph(gm, Aten(graph, (Value(0),)), lambda x: (x,), 0, how)
+    assert gm.meta["cudagraphs"] == [words]
 
 
 # ---- what explain and the log say ---------------------------------------------------------------------------------------

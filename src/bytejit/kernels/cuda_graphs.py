@@ -76,7 +76,7 @@ class Recording:
     """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
     outputs: what the call answered; give: how each is handed out; own: the memory of outputs that is the recording's;
     copies: it is handed out as a copy; others: streams that the program says work on outputs; kept, pool: memory that it
-    writes, kept alive; fault: as in `Outside`."""
+    writes, kept alive; fault: as in `Outside`; written: inputs whose version counts a write in each replay."""
     graph: Any
     device: int
     addresses: tuple[int | None, ...]
@@ -93,6 +93,7 @@ class Recording:
     kept: tuple[torch.Tensor, ...] = ()
     pool: Pool | None = None
     fault: Any = None
+    written: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         direct = sum(a is not None for a in self.addresses)
@@ -122,6 +123,8 @@ class Recording:
         if self.statics:
             torch._foreach_copy_(list(self.statics.values()), [lying(inputs[i], t) for i, t in self.statics.items()])
         self.graph.replay()
+        if self.written:
+            torch.autograd.graph.increment_version([inputs[i] for i in self.written])
         if rooms:
             torch._foreach_copy_(list(rooms.values()), list(self.own))
         if self.single:
@@ -347,7 +350,8 @@ class Replayer:
         outputs = (answer,) if single else tuple(answer)
         give = tuple(giver(o, given, copies) for o in outputs)
         recording = Recording(graph, policy.device, tuple(addresses), statics, outputs, give, single, self.check(addresses),
-                              copies, kept=tuple(outside.made.values()), pool=lane.pool, fault=outside.fault)
+                              copies, kept=tuple(outside.made.values()), pool=lane.pool, fault=outside.fault,
+                              written=tuple(i for i in sorted(policy.written) if i < len(inputs)))
         del answer, outputs, made, outside
         recording.settle([o for o, g in zip(recording.outputs, give) if getattr(g, "owned", False)])
         return recording
