@@ -331,3 +331,56 @@ def test_explain_says_why_draws_are_not_recorded() -> None:
     with torch.no_grad():
         report = bytejit.explain(Dropping().cuda().train(), rand(32, 64))
     assert "not recorded: it draws random numbers" in str(report)
+
+
+# ---- what a program asks of the GPU and its random numbers, inside ------------------------------------------------------
+def seeded(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2 + 1
+    torch.cuda.manual_seed(5)
+    return torch.rand_like(y) + y
+
+
+def seeded_everywhere(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(6)
+    return torch.rand_like(x) + torch.rand(1).cuda()
+
+
+def forked(x: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng(devices=[x.get_device()]):
+        torch.manual_seed(1)
+        y = torch.rand_like(x)
+    return y + torch.rand_like(x)
+
+
+def drawn_again(x: torch.Tensor) -> torch.Tensor:
+    state = torch.cuda.get_rng_state()
+    y = torch.rand_like(x)
+    torch.cuda.set_rng_state(state)
+    return (y - torch.rand_like(x)).abs() + torch.rand_like(x)
+
+
+def asks(x: torch.Tensor) -> tuple:
+    torch.cuda.nvtx.range_push("part")
+    y = x.sin() * 2
+    torch.cuda.nvtx.range_pop()
+    before = torch.cuda.memory_allocated()
+    z = y.expand(1 << 10, *y.shape).contiguous()
+    return z.sum(0), torch.cuda.memory_allocated() - before >= z.numel() * 4, torch.cuda.current_device(), x.get_device()
+
+
+@pytest.mark.parametrize("fn", [seeded, seeded_everywhere, forked, drawn_again, asks])
+def test_what_a_program_asks_inside(how: str, fn) -> None:
+    compiled = bytejit.compile(fn)
+    with torch.no_grad():
+        for turn in range(6):
+            x = rand(500)
+            torch.manual_seed(turn)
+            got = compiled(x)
+            state = torch.cuda.get_rng_state()
+            torch.manual_seed(turn)
+            want = fn(x)
+            assert torch.equal(state, torch.cuda.get_rng_state())
+            if isinstance(want, tuple):
+                assert got[1:] == want[1:]
+                got, want = got[0], want[0]
+            near(got, want)
