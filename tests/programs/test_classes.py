@@ -1061,3 +1061,77 @@ def test_annotations_of_what_leaves():
         assert y.tolist() == [2.0, 2.0] and record.__annotations__ == {"size": int, "kind": torch.float32}
         assert record.scaled.__annotations__ == {"by": 3, "return": "Record"}
         assert of.__annotations__ == {"record": record, "return": int} and "__classdictcell__" not in vars(record)
+
+
+@case(F(3), graphs=1)
+def test_named_tuples_made_inside(x):
+    """NamedTuple classes and namedtuple() made inside: methods, properties, defaults, leaving with their instances"""
+    class Pair(typing.NamedTuple):
+        a: torch.Tensor
+        b: int = 3
+
+        def total(self):
+            return self.a * self.b
+
+        @property
+        def first(self):
+            return self.a[0]
+    point = namedtuple("Point", "u v", defaults=(4,))
+    typed = typing.NamedTuple("Typed", [("u", int)])  # noqa: UP014
+    pair = Pair(x)
+    return (pair.total(), pair.first, pair._replace(b=4).b, repr(Pair(1, 2)), point(1), point(1)._asdict(), typed(2).u,
+            Pair._fields, Pair.__module__, point.__module__, isinstance(pair, Pair), pair == (x, 4))
+
+
+@case(F(3), graphs=1)
+def test_enums_made_inside(x):
+    """Enum classes made inside: values, auto(), methods, lookups, flags, match"""
+    class Mode(enum.Enum):
+        A = 1
+        B = "b"
+
+        def tag(self):
+            return self.name.lower() + str(self.value)
+
+        @classmethod
+        def default(cls):
+            return cls.A
+
+    class Bits(enum.IntFlag):
+        LOW = enum.auto()
+        HIGH = enum.auto()
+    match Mode("b"):
+        case Mode.A:
+            y = x
+        case Mode.B:
+            y = x * (Bits.LOW | Bits.HIGH) + Bits.HIGH
+    return y, Mode.B.tag(), Mode.default() is Mode.A, [m.name for m in Mode], {Mode.A: 1}[Mode.A], Mode["A"].value, len(Mode)
+
+
+@case(F(3))
+def test_enum_member_that_leaves(x):
+    """A member of an Enum made inside, returned with its class"""
+    class Mode(enum.Enum):
+        A = 1
+    return x + Mode.A.value, Mode.A.name, type(Mode.A) is Mode
+
+
+@case(F(3), graphs=1)
+def test_typed_dicts_made_inside(x):
+    """TypedDict classes made inside: their instances are dicts"""
+    class Options(typing.TypedDict, total=False):
+        scale: int
+    options = Options(scale=2)
+    options["more"] = 1
+    return x * options["scale"], options, type(options) is dict, Options.__total__, list(Options.__annotations__)
+
+
+class Scale(enum.IntEnum):
+    """Numbers with names."""
+    TWO = 2
+
+
+@case(F(3), graphs=1)
+def test_int_enum_in_operations(x):
+    """Members of an IntEnum as numbers and sizes of operations"""
+    return x * Scale.TWO + Scale.TWO, torch.zeros(Scale.TWO), x[: Scale.TWO], x.sum(Scale.TWO - 2)

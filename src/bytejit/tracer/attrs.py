@@ -175,20 +175,24 @@ class Attributes:
         for c in cls.__mro__:
             if c is owner:
                 return
-            if c not in self.made_classes and name not in c.__dict__ and not of_library(c):    # super() starts later
+            known = c in self.made_classes or c in self.remade or of_library(c)
+            if not known and name not in c.__dict__:    # super() starts later
                 self.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
 
     def lift(self, fn, owner: type, name: str) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
-        if owner not in self.made_classes and name not in WRITTEN.get(owner, ()) and not of_library(owner):
+        known = owner in self.made_classes or owner in self.remade or of_library(owner)
+        if not known and name not in WRITTEN.get(owner, ()):
             self.guard("ID_IS", DictItem(InstanceDict(KnownSource.of(owner)), name), NAMESPACE(owner)[name])
-        return self.constant(fn)
+        return self.passing(fn) if owner in self.remade else self.constant(fn)
 
     def class_value(self, owner: type, name: str, found) -> Var:
         """A class attribute with its source, so that a change of the class is noticed."""
         made = self.made_classes.get(owner)
         if made is not None and name in made.contents:
             return made.contents[name]
+        if owner in self.remade:
+            return self.passing(found)
         source = KnownSource.of(owner)
         return self.memo_lazy(("c", owner, name), found, lambda: DictItem(InstanceDict(source), name))
 

@@ -334,6 +334,8 @@ class Calls:
             if issubclass(type(cls), type(__import__("enum").Enum)):
                 return self._fold_class(cls, args, kwargs)
             return self.call(self.class_value(owner, "__call__", meta_call), [Known(cls), *args], kwargs)
+        if meta_call is dict:           # a TypedDict
+            return self.call_python(dict, args, kwargs)
         if meta_call is not type.__call__:
             raise Break(f"making a {describe(cls)}")
         return self.make_instance(cls, args, kwargs)
@@ -436,7 +438,8 @@ class Calls:
         return made
 
     def _named_tuple(self, cls, fn, args, kwargs) -> Var:
-        bound = bind(self, self.constant(fn), [Known(cls), *args], kwargs)
+        maker = self.passing(fn) if cls in self.remade else self.constant(fn)
+        bound = bind(self, maker, [Known(cls), *args], kwargs)
         items = SeqVar([bound[name] for name in cls._fields], cls)
         if cls.__new__ is fn and cls.__dict__.get("__slots__") == () and cls.__mro__[1] is tuple:
             return items

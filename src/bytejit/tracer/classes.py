@@ -13,6 +13,7 @@ import functools
 import types
 
 from ..registry import seen_as
+from . import remade_classes
 from .calls import models
 from .class_facts import MISSING, NAMESPACE, WRITTEN, answers_itself, class_lookup, is_data_descriptor
 from .containers import NotConstant, to_python
@@ -39,6 +40,10 @@ class _Gone:
 def build_class(t, args, kwargs):
     """Run the class body in the trace and call the metaclass. https://docs.python.org/3/reference/datamodel.html#metaclasses"""
     body, name, given = t.real(args[0]), args[1], [t.real(a) for a in args[2:]]
+    if kind := remade_classes.kind_of(t, given):
+        names = DictVar({})
+        run_body(t, body, names)
+        return remade_classes.of_body(t, kind, name, given, names, kwargs)
     bases, kwargs = resolve_bases(t, given), dict(kwargs)
     meta = metaclass_of(t, kwargs.pop("metaclass", None), bases)
     prepare, owner = class_lookup(type(meta), "__prepare__")
@@ -51,15 +56,20 @@ def build_class(t, args, kwargs):
         raise Break("a class body whose namespace is no dict")
     if bases != given:
         t.dict_set(names, Known("__orig_bases__"), SeqVar(given, tuple))
-    frame = Frame(body.code, body.globals, t.frame, body)
-    frame.names = names
-    t.set_up(frame, {}, body.closure)
-    t.inlined[id(body.code)] = body.code
-    cell = t.real(t.run(frame))
+    cell = run_body(t, body, names)
     made = t.real(t.call(Known(meta), [name, SeqVar(list(bases), tuple), names], kwargs))
     if isinstance(cell, CellVar) and cell.content is None:
         cell.content = made
     return made
+
+
+def run_body(t, body: FuncVar, names: Var) -> Var:
+    """Run a class's body, whose names go into `names`; what it answers: the cell of its class, or None."""
+    frame = Frame(body.code, body.globals, t.frame, body)
+    frame.names = names
+    t.set_up(frame, {}, body.closure)
+    t.inlined[id(body.code)] = body.code
+    return t.real(t.run(frame))
 
 
 def resolve_bases(t, given: list[Var]) -> list[Var]:

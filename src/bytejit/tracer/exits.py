@@ -12,7 +12,16 @@ import torch
 from ..overriding import as_subclass
 from ..references import written_out
 from ..source import Cell
-from . import caching, inference_mode, leaving_classes, leaving_iterators, outside_generators, outside_iterators, overrides
+from . import (
+    caching,
+    inference_mode,
+    leaving_classes,
+    leaving_iterators,
+    outside_generators,
+    outside_iterators,
+    overrides,
+    remade_classes,
+)
 from .class_facts import class_lookup, is_data_descriptor
 from .containers import is_constant
 from .outside_lists import OutsideList
@@ -93,6 +102,10 @@ class Rebuild:
             if leaving_classes.can_be_made(self.t, obj):
                 return leaving_classes.make_class(self, obj)
             raise CannotRebuild(f"the class {obj.__name__} made in the region", self.t.made_classes[obj].step)
+        if self.t.remade and isinstance(obj, type) and obj in self.t.remade:
+            return remade_classes.made_again(self, obj)
+        if self.t.remade and type(obj) in self.t.remade:
+            raise CannotRebuild(f"a {type(obj).__name__}, whose class was made in the region,", self.t.remade[type(obj)][3])
         return self.at.bind(obj, "k")
 
     # ---- values ------------------------------------------------------------------------------------------------------

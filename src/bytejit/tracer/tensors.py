@@ -1,6 +1,7 @@
 """Tensor values: inputs, operations as graph nodes, attributes, and what needs a tensor's data (which breaks the graph)."""
 from __future__ import annotations
 
+import enum
 import operator
 import types
 
@@ -18,6 +19,7 @@ from .overrides import check_class, dispatches
 from .signals import Break, NotNow
 from .values import (
     NONE,
+    PLAIN_VALUE,
     DictVar,
     InstanceVar,
     Known,
@@ -329,6 +331,9 @@ class Tensors:
         if isinstance(v, Known):
             if type(v.obj) in NUMPY_SCALARS:
                 return v.obj.item()
+            if isinstance(v.obj, enum.Enum):        # a graph's text cannot spell a member
+                plain = next((c for c in PLAIN_VALUE if isinstance(v.obj, c)), None)
+                return v.obj if plain is None else PLAIN_VALUE[plain](v.obj)
             if isinstance(v.obj, type) and v.obj in PYTHON_DTYPES:
                 return PYTHON_DTYPES[v.obj]         # a graph's text cannot spell a class
             if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):

@@ -139,6 +139,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.raised_at: dict[int, Where] = {}
         self.inlined: dict[int, types.CodeType] = {}
         self.made_classes: dict = {}
+        self.remade: dict[type, tuple] = {}         # classes that the library made of constants, see remade_classes.py
         self.classes_written: dict = {}
         self.stubs: dict[int, object] = {}
         self.part_of: dict[int, Var] = {}
@@ -434,7 +435,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
                      self.globals_written, self.dirty, self.looked_into, self.claimed, self.data_set, self.late, self.locked,
                      self.stubs, self.part_of, self.made_classes, self.classes_written, self.own_cells, self.rehearsed,
-                     self.copied, self.touched):
+                     self.copied, self.touched, self.remade, self.escaped):
             held.clear()
         self.frame = self.root = self.snapshot = self.handled = None
 

@@ -98,6 +98,18 @@ class Wrapping:
             return Known(obj)
         return self.wrap(obj, KnownSource.of(obj), guard=False)
 
+    def passing(self, value: object) -> Var:
+        """`constant` of what is gone when the region has been traced (a class made in it): the parts of a function are
+        constants as well."""
+        v = self.constant(value)
+        if isinstance(v, FuncVar) and v.real is not None:
+            v.defaults = tuple(map(self.constant, v.real.__defaults__ or ()))
+            v.kwdefaults = {k: self.constant(d) for k, d in (v.real.__kwdefaults__ or {}).items()}
+            for cell in v.closure:
+                if cell.content is not None and cell.source is not None:
+                    cell.content = self.passing(cell.real.cell_contents)
+        return v
+
     def wrap(self, obj: object, source: Source, guard: bool = True) -> Var:
         """Look at a value from outside: guard what it is, and model it."""
         if type(obj) in weakref.ProxyTypes:         # each look at it looks at what it stands for, which may be gone
