@@ -16,7 +16,7 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "bytejit"
 BOTTOM = {"errors", "where", "text", "options"}
 PACKAGES = {"tracer", "codegen", "kernels"}
 TOP = {"__init__": 5, "__main__": 5, "verify": 5, "api": 4, "module": 4, "explanation": 4, "exporting": 4, "pipeline": 3}
-TOP |= {"compiled": 3, "compiled_cuda": 3, "compiling": 3, "gpu": 3, "backends": 3}
+TOP |= {"compiled": 3, "compiled_cuda": 3, "compiling": 3, "plan_cache": 3, "gpu": 3, "backends": 3}
 FORBIDDEN = (
     "torch._dynamo",
     "torch._inductor",

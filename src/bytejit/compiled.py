@@ -8,7 +8,7 @@ from typing import Any
 from .codegen.aten import Out
 from .codegen.emit_call import emit_call
 from .codegen.emit_check import Fits
-from .codegen.emit_cpp import emit_cpp
+from .codegen.emit_cpp import CppSource, emit_cpp
 from .codegen.loops import Plan, Target
 from .kernels import attention, conv, gemm
 from .kernels.build_cpp import Built, build
@@ -61,14 +61,19 @@ def cpu_target(threads: int) -> Target:
     return Target("cpu", threads, c.vector_bytes, c.l2 or 512 * 1024)
 
 
+def printed(plan: Plan) -> CppSource:
+    """The C++ of a plan, in as many units as can be built side by side."""
+    return emit_cpp(plan, max_units=max(1, min(4, cpu().cores)))
+
+
 def compile_plan(plan: Plan, target: Target, options: Options, constants: Sequence[Any] = (),
-                 outs: Sequence[Out] | None = None, single: bool = False) -> CompiledGraph:
+                 outs: Sequence[Out] | None = None, single: bool = False, source: CppSource | None = None) -> CompiledGraph:
     """Build a plan. constants, outs, single: as `Aten` holds them; without outs `call` answers the flat tuple of the
-    plan.
+    plan. source: `printed(plan)` where it is there already.
 
     `call` must run without gradients: library calls write into planned memory. Raises: NoCompiler, BuildFailed.
     """
-    source = emit_cpp(plan, max_units=max(1, min(4, cpu().cores)))
+    source = source or printed(plan)
     built = build(source.units, options) if source.units else Built((), 0, 0.0)
     runs = [built.calls[r.unit][r.function] for r in source.runs]
     made = emit_call(plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | attention.BUILT)

@@ -68,13 +68,20 @@ def plan_cuda(loops: Loops, target: Target, room: int = PERSISTENT) -> Plan:
     return schedule_cuda(fuse(loops, launches=True), target, room)
 
 
+def early_on(device: torch.device) -> bool:
+    """Whether kernels may begin before the one in front of them has ended."""
+    return device.type == "cuda" and arch_of(device.index) >= cuda_launch.EARLY
+
+
 def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, constants: Sequence[Any] = (),
-                      outs: Sequence[Out] | None = None, single: bool = False) -> CompiledGraph:
-    """Build a plan for a GPU, or, on the CPU, for Triton's interpreter. constants, outs, single: as `Aten` holds them.
+                      outs: Sequence[Out] | None = None, single: bool = False,
+                      source: TritonSource | None = None) -> CompiledGraph:
+    """Build a plan for a GPU, or, on the CPU, for Triton's interpreter. constants, outs, single: as `Aten` holds them. source:
+    `emit_triton` of the plan where it is there already.
 
     `call` must run without gradients. Raises: NoCompiler, NoDriver, BuildFailed.
     """
-    source = emit_triton(plan, early=device.type == "cuda" and arch_of(device.index) >= cuda_launch.EARLY)
+    source = source or emit_triton(plan, early=early_on(device))
     rows = rows_of(plan, source)
     if device.type == "cpu":
         runs = interpret.build(source, rows, functools.partial(span, plan, source), options) if rows else ()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 
@@ -153,6 +153,7 @@ class Compiled:
 
     def emit(self, aten, target) -> Callable:
         """Loops, groups, plan, kernels, a callable."""
+        from . import plan_cache
         from .codegen.loops_text import text
         from .codegen.lower import lower
         from .codegen.relay import after_the_first, foreseen, relaid
@@ -160,10 +161,19 @@ class Compiled:
         aten = foreseen(aten)
         if self.options.debug:
             with_lines(aten.graph)
-        loops = lower(aten)
-        plan = self.plan(loops, target)
+        # under debug all stages are to be printed
+        key = None if self.options.debug else plan_cache.key_of(aten, astuple(target), *self.ways())
+        found = plan_cache.load(key, self.options) if key else None
+        if found is None:
+            loops = lower(aten)
+            plan = self.plan(loops, target)
+            source = self.printed(plan)
+            if key:
+                plan_cache.keep(key, plan, source, self.options)
+        else:
+            plan, source = found
         lowered = time.perf_counter() - began
-        made = self.compile(plan, target, aten)
+        made = self.compile(plan, target, aten, source)
         for name, n in made.stats.unfused.items():
             registry.count("externs", f"{name} has no row: run by torch", n)
         self.gm.meta["stats"] = made.stats
@@ -192,10 +202,19 @@ class Compiled:
         from .codegen.schedule import schedule
         return schedule(fuse(loops), target)
 
-    def compile(self, plan, target, aten):
-        """The plan as a `CompiledGraph`."""
+    def printed(self, plan):
+        """The kernels' text."""
+        from .compiled import printed
+        return printed(plan)
+
+    def ways(self) -> tuple:
+        """What decides a plan beside the graph and the device."""
+        return ()
+
+    def compile(self, plan, target, aten, source=None):
+        """The plan as a `CompiledGraph`. source: `printed(plan)` where it is there already."""
         from .compiled import compile_plan
-        return compile_plan(plan, target, self.options, aten.constants, aten.outputs, aten.single)
+        return compile_plan(plan, target, self.options, aten.constants, aten.outputs, aten.single, source)
 
     def replayed(self, call: Callable) -> Callable:
         """The graph's callable, recorded and replayed where a device can do that."""

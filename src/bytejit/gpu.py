@@ -9,10 +9,11 @@ import torch
 from . import logs, registry
 from .codegen.aten import Aten
 from .codegen.cpu_part import cpu_part, cpu_rest
+from .codegen.emit_triton import emit_triton
 from .codegen.run_aten import run_aten
 from .codegen.schedule_cuda import PERSISTENT, SMALL
 from .compiled import CompiledGraph
-from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, lacks, lacks_triton, plan_cuda
+from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, early_on, lacks, lacks_triton, plan_cuda
 from .compiling import Compiled
 from .kernels.build import BuildFailed
 from .kernels.cuda_graphs import TIMED, WARM, Policy, replayed
@@ -85,8 +86,14 @@ class OnGpu(Compiled):
     def plan(self, loops, target):
         return plan_cuda(loops, target, self.room)
 
-    def compile(self, plan, target, aten) -> CompiledGraph:
-        return compile_plan_cuda(plan, self.device(), self.options, aten.constants, aten.outputs, aten.single)
+    def compile(self, plan, target, aten, source=None) -> CompiledGraph:
+        return compile_plan_cuda(plan, self.device(), self.options, aten.constants, aten.outputs, aten.single, source)
+
+    def printed(self, plan):
+        return emit_triton(plan, early=early_on(self.device()))
+
+    def ways(self) -> tuple:
+        return self.room, early_on(self.device())
 
     def replayed(self, call: Callable) -> Callable:
         """The callable behind a CUDA graph, as the mode says."""
