@@ -100,6 +100,17 @@ def test_another_graph_is_another(lowered: list, other) -> None:
     assert len(lowered) == 2
 
 
+@pytest.mark.cxx
+def test_what_is_shown_tells_graphs_apart(lowered: list) -> None:
+    """One graph that writes y into x; y is shown, or x, or neither."""
+    for fn in (lambda x: (y := x * 2.0, x.copy_(y))[0], lambda x: (y := x * 2.0, x.copy_(y))[1], lambda x: (x.copy_(x * 2.0), 1)[1]):
+        eager = torch.ones(4, 6)
+        want, (made, (x,)) = fn(eager), answer(fn, torch.ones(4, 6))
+        torch.testing.assert_close((made, x), (want, eager))
+        assert isinstance(want, int) or (made.data_ptr() == x.data_ptr()) == (want.data_ptr() == eager.data_ptr())
+    assert len(lowered) >= 2
+
+
 def test_numbers_of_one_value_are_told_apart() -> None:
     texts = {plan_cache._text(v, {}) for v in (0, 0.0, -0.0, False, None, "0", (0,), ((0,),), torch.float32, "torch.float32", 0j)}
     assert len(texts) == 11

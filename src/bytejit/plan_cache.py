@@ -48,7 +48,8 @@ def key_of(aten: Aten, *facts: object) -> str | None:
         lines += [_text(m.input, names) + _text(m.position, names) for m in aten.mutations]
     except NotKept:
         return None
-    flags = (aten.single, len(aten.constants), torch.are_deterministic_algorithms_enabled())
+    shown = [getattr(getattr(o, "of", o), "position", None) for o in aten.outputs]       # what no output shows may be overwritten
+    flags = (shown, len(aten.constants), torch.are_deterministic_algorithms_enabled())
     return digest(planner(), repr(facts), repr(flags), *lines)
 
 
