@@ -103,7 +103,7 @@ def test_another_graph_is_another(lowered: list, other) -> None:
 @pytest.mark.cxx
 def test_what_is_shown_tells_graphs_apart(lowered: list) -> None:
     """One graph that writes y into x; y is shown, or x, or neither."""
-    for fn in (lambda x: (y := x * 2.0, x.copy_(y))[0], lambda x: (y := x * 2.0, x.copy_(y))[1], lambda x: (x.copy_(x * 2.0), 1)[1]):
+    for fn in (lambda x: (y := x * 2., x.copy_(y))[0], lambda x: (y := x * 2., x.copy_(y))[1], lambda x: (x.copy_(x * 2.), 1)[1]):
         eager = torch.ones(4, 6)
         want, (made, (x,)) = fn(eager), answer(fn, torch.ones(4, 6))
         torch.testing.assert_close((made, x), (want, eager))
