@@ -23,7 +23,17 @@ pytest.importorskip("triton", reason="the Triton kernels need triton")
 from triton_run import DEVICE, run  # noqa: E402
 
 pytestmark = pytest.mark.triton
-r, ints = torch.randn, torch.randint
+numbers = torch.Generator().manual_seed(0)
+
+
+def r(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=numbers)
+
+
+def ints(low: int, high: int, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=numbers)
+
+
 #: sms, room, and the limits of schedule_cuda that are set
 WAYS = {
     "persistent": (4, 4096, {"ROW": 4, "TILE": 16, "LOOP": 4096}),
@@ -68,7 +78,7 @@ def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) 
         got, fault = run(plan, emit_triton(plan), args)
         expected = fn(*args)
         for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
-            torch.testing.assert_close(a, b, equal_nan=True, rtol=2e-5, atol=2e-5, msg=lambda m, what=what: f"{what}: {m}")
+            torch.testing.assert_close(a, b, equal_nan=True, rtol=1e-4, atol=5e-5, msg=lambda m, what=what: f"{what}: {m}")
         assert fault == 0
     assert {"persistent": "rows", "looped": "looped rows", "split": "looped split", "columns": "looped rows"}[name] in taken
 
@@ -136,3 +146,14 @@ def test_values_of_sizes_are_i64() -> None:
         x = torch.arange(n, device=DEVICE)
         got, _ = run(plan, emit_triton(plan), [n, x], {"s0": n})
         assert torch.equal(got[0], fn(x))
+
+
+def test_a_shift_around_a_size_that_is_known_at_the_call_only_compiles() -> None:
+    """The text of an offset that may be negative: its division asks for a dtype, which a bare number has none of"""
+    gm, fakes, _ = traced(lambda x: x.roll(1, 0) * 2, [torch.randn(6)], (("s0",),))
+    plan = way.schedule_cuda(fuse(lower(normalise(gm, fakes))), Target("cuda", 4, 16, 50 << 20))
+    text = emit_triton(plan).text
+    assert "bj_remainder(" not in text or "bj_remainder(tl.full(" in text
+    x = torch.randn(11, device=DEVICE)
+    got, _ = run(plan, emit_triton(plan), [11, x], {"s0": 11})
+    assert torch.equal(got[0], x.roll(1, 0) * 2)

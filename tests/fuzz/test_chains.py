@@ -38,6 +38,7 @@ FOUND = {   # what was wrong once: inputs, body, results
     "a sum with products of another dtype": ("a = torch.randn(9).bfloat16()\n    b = torch.arange(9).to(torch.uint8) * 9",
                                              "t1, t2 = torch.addcmul(a, b, b, value=0.5), torch.addcdiv(a, b, b + 1)",
                                              "t1, t2"),
+    "a diagonal of a tensor within another": ("a = torch.randn(8, 3)[..., 1:]", "a.fill_diagonal_(5.0)\n    t1 = a + 1", "t1"),
     "linear of a vector": ("a = torch.randn(9)", "t1 = F.linear(a, a)", "t1"),
 }
 

@@ -304,8 +304,9 @@ class CallPrinter:
         e = step.extern
         self.externs.append((e.target, e.reason))
         args = [self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs]
-        if e.target == "aten.as_strided.default":
-            args[3:] = [f"{args[0]}.storage_offset() + {args[3] if len(args) > 3 else 0}"]
+        at = {"aten.as_strided.default": 3, "aten.as_strided_scatter.default": 4}.get(e.target)
+        if at:                          # offsets of a graph count from the first element
+            args[at:] = [f"{args[0]}.storage_offset() + {args[at] if len(args) > at else 0}"]
         if e.into:
             args.append(f"out={self.tensor(e.outs[0])}")
         fn = self.overrides.get(e.target)

@@ -75,7 +75,8 @@ class IndexText:
         if low >= 0:                                 # Triton divides towards zero
             return f"(({self(x)}) {'//' if kind is ix.Div else '%'} {self(d) if isinstance(d, int) else f'({self(d)})'})"
         name = "bj_floordiv" if kind is ix.Div else "bj_remainder"
-        return f"{name}({self(x)}, {self(d)})"
+        text = self(x) if x.terms else f"tl.full((), {x.const}, tl.int64)"       # they ask for a dtype
+        return f"{name}({text}, {self(d)})"
 
 
 def operation(e: Expr, args: list[str], rows: OpTable, err: str) -> str:
