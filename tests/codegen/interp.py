@@ -16,7 +16,7 @@ TORCH = {k: getattr(torch, v[0]) for k, v in DTYPES.items()}
 
 
 SCANS = {"sum": torch.cumsum, "prod": torch.cumprod, "amax": lambda x, d: x.cummax(d).values,
-         "amin": lambda x, d: x.cummin(d).values}
+         "amin": lambda x, d: x.cummin(d).values, "logsum": torch.logcumsumexp}
 
 
 class OutOfRange(IndexError):

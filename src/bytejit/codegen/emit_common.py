@@ -158,7 +158,7 @@ def identity(r: Reduce) -> Any:
         return 0
     if r.kind in ("prod", "all"):
         return 1
-    least = r.kind in ("amax", "argmax")
+    least = r.kind in ("amax", "argmax", "logsum")
     if dtype == "b8":
         return not least
     if dtype in FLOATS:

@@ -94,6 +94,7 @@ def combine(r: Reduce, a: str, b: str) -> str:
         "prod": f"{a} & {b}" if b8 else f"{a} * {b}",
         "amax": f"bj_maximum({a}, {b})",
         "amin": f"bj_minimum({a}, {b})",
+        "logsum": f"bj_logsum_of({a}, {b})",
         "any": f"{a} | {b}",
         "all": f"{a} & {b}",
     }[r.kind]

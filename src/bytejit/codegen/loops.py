@@ -51,7 +51,7 @@ NARROW = frozenset({"f16", "bf16"})
 INTS = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
 #: kinds of reduction; `emit_common.identity` says what each starts from
-REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "logsum")
 CARRIED = ("expsum", "expsum0", "moments")           # of plans for a GPU: `carried.py`
 
 
@@ -252,9 +252,9 @@ class Store:
 class Reduce:
     """A reduction over all axes of its pass, per point of the kernel's outer axes; result read by `ref(name)`.
 
-    kind: one of REDUCTIONS. argmax and argmin take (value, index as i64) and answer the index of the first best one,
-    nan being best; amax and amin propagate nan. running: a scan; `ref` in the same pass reads the value after this
-    element.
+    kind: one of REDUCTIONS. logsum: log(exp(a) + exp(b)). argmax and argmin take (value, index as i64) and answer the index of
+    the first best one, nan being best; amax and amin propagate nan. running: a scan; `ref` in the same pass reads the value
+    after this element.
     dtype: of the accumulator and the result (f32 for f16 and bf16 values; i64 for argmax, argmin).
     """
     name: str

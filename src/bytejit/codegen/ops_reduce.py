@@ -378,3 +378,4 @@ def _scan(name: str, kind: str, overload: str) -> None:
 
 _scan("cumsum", "sum", "cumsum")
 _scan("cumprod", "prod", "cumprod")
+_scan("logcumsumexp", "logsum", "logcumsumexp")

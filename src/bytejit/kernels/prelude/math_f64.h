@@ -330,5 +330,10 @@ BJ_COLD f64 digamma(f64 x) {
     return x == BJ_INF64 ? x : out + __builtin_log(x) - 0.5 / x + q * z;
 }
 BJ f32 digamma(f32 x) { return (f32)digamma((f64)x); }
+// log(exp(a) + exp(b)); of two equal infinities that.
+template <class T> BJ T logsum(T a, T b) {
+    const T top = maximum<T>(a, b), less = minimum<T>(a, b);
+    return a == b && isinf(a) ? a : top + log1p(exp(less - top));
+}
 
 }  // namespace bj

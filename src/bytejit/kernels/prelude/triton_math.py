@@ -523,9 +523,27 @@ def bj_cumprod(x, AXIS: tl.constexpr):
     return tl.cumprod(x, AXIS)
 
 
+@triton.jit
+def bj_logsum_of(a, b):
+    """log(exp(a) + exp(b)); of two equal infinities that."""
+    top = bj_maximum(a, b)
+    less = bj_minimum(a, b)
+    more = top + bj_log1p(bj_exp(less - top))
+    return tl.where(a == b, tl.where(tl.abs(top) == float("inf"), top, more), more)
+
+
 if triton.knobs.runtime.interpret:
     bj_cumamax, bj_cumamin = libdevice.scan_amax, libdevice.scan_amin
+    bj_cumlogsum, bj_logsum = libdevice.scan_logsum, libdevice.reduce_logsum
 else:
+    @triton.jit
+    def bj_logsum(x, AXIS: tl.constexpr):
+        return tl.reduce(x, AXIS, bj_logsum_of, keep_dims=AXIS == 1)
+
+    @triton.jit
+    def bj_cumlogsum(x, AXIS: tl.constexpr):
+        return tl.associative_scan(x, AXIS, bj_logsum_of)
+
     @triton.jit
     def bj_cumamax(x, AXIS: tl.constexpr):
         return tl.associative_scan(x, AXIS, bj_maximum)

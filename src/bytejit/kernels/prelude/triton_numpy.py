@@ -70,7 +70,8 @@ def _scan(fn: np.ufunc) -> Callable:
     return call
 
 
-scan_amax, scan_amin = _scan(np.maximum), _scan(np.minimum)
+scan_amax, scan_amin, scan_logsum = _scan(np.maximum), _scan(np.minimum), _scan(np.logaddexp)
+reduce_logsum = _reduce(np.logaddexp.reduce)
 
 
 def _arg(greatest: bool) -> Callable:
