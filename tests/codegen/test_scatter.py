@@ -12,6 +12,7 @@ from dynamic import agree
 from graphs import aten
 
 import bytejit
+from bytejit import plan_cache
 from bytejit.codegen import memory
 from bytejit.codegen.loops import Kernel, Loops
 from bytejit.codegen.loops_text import parse, text
@@ -193,6 +194,7 @@ def test_positions_that_change(fn: Callable) -> None:
 def settled(fn: Callable, *args: Any, monkeypatch: pytest.MonkeyPatch) -> Loops:
     """The loops of fn after its updates have their places."""
     made, before = [], memory.settle
+    monkeypatch.setattr(plan_cache, "load", lambda *_: None)
     monkeypatch.setattr(memory, "settle", lambda loops: (made.append(before(loops)), made[-1])[1])
     both(fn, *args, triton=False)
     return made[0]
