@@ -505,3 +505,17 @@ def test_a_lazy_module_is_loaded_when_the_program_asks():
         y, known, value = compiled(torch.ones(2), module)
         assert known == [] and value == 3 and asked == ["value"]
         assert torch.equal(y, torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.cxx)])
+@pytest.mark.parametrize("grad", [True, False])
+def test_autocast_around_the_call_may_change(backend: str, grad: bool) -> None:
+    """On and off, its dtype, its cache of cast weights: each is an entry of its own, whatever came before."""
+    model, x = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.GELU(), torch.nn.Linear(8, 3)).eval(), torch.randn(4, 16)
+    compiled = bytejit.compile(model, backend=backend)
+    with torch.set_grad_enabled(grad):
+        for dtype in (torch.bfloat16, torch.float16, None, torch.float16, torch.bfloat16, None):
+            for cache in (True, False):
+                with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None, cache_enabled=cache):
+                    torch.testing.assert_close(compiled(x), model(x))
+    assert grad or not bytejit.counters["fallbacks"]        # gradients: through torch

@@ -47,7 +47,7 @@ from .containers import NotConstant, to_python
 from .dynamic import Feed, Symbols
 from .exceptions import exception_var, with_context
 from .frame import Frame
-from .guards import ALWAYS, GuardSet
+from .guards import GuardSet
 from .iterators import Iteration
 from .job import Job, Snapshot, Stop, forget_graph
 from .late import Late
@@ -160,7 +160,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.deadline = time.monotonic() + job.time_limit
         self.break_depth = 0
         self.break_where: Where | None = None
-        self.guards.add_state(*ALWAYS)
+        self.guards.add_state()
         self.start_symbols(job.dynamic)
 
     # ---- small services --------------------------------------------------------------------------------------------------
