@@ -554,3 +554,19 @@ def test_draws_into_views_go_in_eagers_order(draw, view):
             made(fn, [torch.ones(5, 6, 7)])
     else:
         compare(fn, torch.ones(5, 6, 7))
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x.to(torch.float64), lambda x: x.to(torch.float32), lambda x: x.to(torch.float64, memory_format=torch.contiguous_format),
+    lambda x: x.to(device="cpu", dtype=torch.float16), lambda x: x.t().contiguous(),
+    lambda x: x.expand_as(x[None]), lambda x: x.reshape(-1), lambda x: x.t().reshape(-1), lambda x: x.flatten(), lambda x: x.mT,
+    lambda x: x.type_as(x.long()), lambda x: F.rms_norm(x, (4,)), lambda x: torch.linalg.vector_norm(x.swapaxes(0, 1), dim=0)])
+@pytest.mark.parametrize("given", [torch.linspace(-2, 3, 12).view(3, 4), torch.linspace(-2, 3, 12).view(3, 4).bfloat16()])
+def test_composite_ops_that_arrive_whole_are_taken_apart(fn, given) -> None:
+    """As they do in inference mode, and within the decomposition of another op."""
+    with torch.inference_mode():
+        given = given.clone()
+        aten = normalise(graph_of(fn), [fake_like(given)])
+        targets = [n.target for n in aten.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+        assert not [t for t in targets if torch._C._dispatch_has_kernel_for_dispatch_key(t.name(), "CompositeImplicitAutograd")]
+        torch.testing.assert_close(run_aten(aten)(given), fn(given))

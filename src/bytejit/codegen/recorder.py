@@ -336,10 +336,10 @@ def _plan(func) -> Callable:
         return _reshape_in_place
     if schema.is_mutable:
         return _out if any(a.is_out for a in schema.arguments) else _in_place
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return _composite              # from within another op's decomposition; `to` and `contiguous` only sometimes are views
     if is_view(func) or schema.name in _UNSAFE:
         return _view
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-        return _composite
     return _functional
 
 
