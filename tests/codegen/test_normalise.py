@@ -557,7 +557,7 @@ def test_draws_into_views_go_in_eagers_order(draw, view):
 
 
 @pytest.mark.parametrize("fn", [
-    lambda x: x.to(torch.float64), lambda x: x.to(torch.float32), lambda x: x.to(torch.float64, memory_format=torch.contiguous_format),
+    lambda x: x.to(torch.float64), lambda x: x.to(torch.float32), lambda x: x.to(torch.float64, copy=True),
     lambda x: x.to(device="cpu", dtype=torch.float16), lambda x: x.t().contiguous(),
     lambda x: x.expand_as(x[None]), lambda x: x.reshape(-1), lambda x: x.t().reshape(-1), lambda x: x.flatten(), lambda x: x.mT,
     lambda x: x.type_as(x.long()), lambda x: F.rms_norm(x, (4,)), lambda x: torch.linalg.vector_norm(x.swapaxes(0, 1), dim=0)])
