@@ -56,6 +56,8 @@ CASES = {
     "group_norm": (lambda x: F.group_norm(x, 2), lambda: (rand(2, 8, 128, 130),)),
     "var_long": (lambda x: (x.var(-1), x.mean(-1)), lambda: (rand(300, 40000) + 10,)),
     "layer_norm": (lambda x: F.gelu(F.layer_norm(x, (1024,))), lambda: (rand(64, 1024),)),
+    "rms_norm": (lambda x, w: F.rms_norm(x * 2, (333,), w), lambda: (rand(40, 333), rand(333))),
+    "rms_norm_half": (lambda x: F.rms_norm(x, (64,)), lambda: (rand(2, 9, 64, dtype=torch.bfloat16),)),
     "argmax": (lambda x: x.argmax(-1), lambda: (rand(40, 1000),)),
     "var": (lambda x: x.var(-1), lambda: (rand(40, 1000),)),
     "cumsum": (lambda x: x.cumsum(-1), lambda: (rand(40, 100),)),
