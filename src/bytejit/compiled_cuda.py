@@ -73,15 +73,20 @@ def early_on(device: torch.device) -> bool:
     return device.type == "cuda" and arch_of(device.index) >= cuda_launch.EARLY
 
 
+def printed(plan: Plan, device: torch.device) -> TritonSource:
+    """The Triton kernels of a plan for a device."""
+    return emit_triton(plan, early=early_on(device))
+
+
 def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, constants: Sequence[Any] = (),
                       outs: Sequence[Out] | None = None, single: bool = False,
                       source: TritonSource | None = None) -> CompiledGraph:
     """Build a plan for a GPU, or, on the CPU, for Triton's interpreter. constants, outs, single: as `Aten` holds them. source:
-    `emit_triton` of the plan where it is there already.
+    `printed(plan, device)` where it is there already.
 
     `call` must run without gradients. Raises: NoCompiler, NoDriver, BuildFailed.
     """
-    source = source or emit_triton(plan, early=early_on(device))
+    source = source or printed(plan, device)
     rows = rows_of(plan, source)
     if device.type == "cpu":
         runs = interpret.build(source, rows, functools.partial(span, plan, source), options) if rows else ()

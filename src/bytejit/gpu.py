@@ -9,11 +9,10 @@ import torch
 from . import logs, registry
 from .codegen.aten import Aten
 from .codegen.cpu_part import cpu_part, cpu_rest
-from .codegen.emit_triton import emit_triton
 from .codegen.run_aten import run_aten
 from .codegen.schedule_cuda import PERSISTENT, SMALL
 from .compiled import CompiledGraph
-from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, early_on, lacks, lacks_triton, plan_cuda
+from .compiled_cuda import INTERPRETED, begin, compile_plan_cuda, cuda_target, early_on, lacks, lacks_triton, plan_cuda, printed
 from .compiling import Compiled
 from .kernels.build import BuildFailed
 from .kernels.cuda_graphs import TIMED, WARM, Policy, replayed
@@ -90,7 +89,7 @@ class OnGpu(Compiled):
         return compile_plan_cuda(plan, self.device(), self.options, aten.constants, aten.outputs, aten.single, source)
 
     def printed(self, plan):
-        return emit_triton(plan, early=early_on(self.device()))
+        return printed(plan, self.device())
 
     def ways(self) -> tuple:
         return self.room, early_on(self.device())

@@ -166,7 +166,7 @@ def _default(conv: Conv, packs: bool, library: Any) -> Times:
 class Place:
     """A node as the choice of layouts sees it. kind: conv, follows, reads or other; inner: whether its result has its channels
     innermost as the graph stands; operands: those that can be turned; alike: operands of the result's shape; first: what a
-    follower takes its layout from; seconds: of turning the result."""
+    follower takes its layout from; seconds: of turning the result, 0 where it cannot be."""
 
     node: fx.Node
     kind: str
@@ -242,8 +242,7 @@ def _follows(p: Place, inner: dict[fx.Node, bool]) -> bool:
     """Channels innermost in the result: when those of an operand of full shape are (the first one, for pooling)."""
     if p.first is not None:
         return inner[p.first]
-    spec = spec_of(p.node)
-    if spec is None or not turnable(spec):
+    if not p.seconds:
         return False
     return any(inner[a] for a in p.alike) if p.alike else p.inner
 
