@@ -32,6 +32,7 @@ from functools import cache
 from typing import Any
 
 from bytejit import registry
+from bytejit.ambient import capture, putting_back
 from bytejit.trampoline import UNBOUND, Point, Rewritten, successor_sites
 
 __all__ = ["COVERED", "MISS", "UNBOUND", "SiteState", "Sites", "compiling", "own_exit"]
@@ -233,14 +234,14 @@ class SiteState:
         self.misses += 1
         lock = _COMPILING
         try:
-            sys.setrecursionlimit(sys.getrecursionlimit())      # raises where the compiler could not set it back
+            before = capture()          # raises where the recursion limit could not be set back
             if self.frozen or registry.only_runs() or replaced() or debugged() or not lock.acquire(blocking=False):
                 return self.own(args)
         except RecursionError:      # the program runs close to its limit
             return args[: self.flat], self.point.id
         try:
             self.compiles += 1
-            entry = self._compile_with_room(args)
+            entry = putting_back(before, self._compile_with_room, args)
             if entry is NOT_NOW:
                 return self.own(args)
             if entry is None or entry is COVERED:
@@ -256,20 +257,14 @@ class SiteState:
         return self.own(args) if answer is MISS else answer
 
     def _compile_with_room(self, args: Args) -> Entry | None:
-        """Compile; the user's recursion limit is not what the compiler has to fit in.
+        """Compile; the ambient state is put back, the user's recursion limit is not what the compiler has to fit in.
 
         Without cyclic collections: a compile makes many objects that all stay, and a full collection looks at every
         object that torch and the model have made: 0.25 s with BERT loaded.
         """
-        limit, collects = sys.getrecursionlimit(), gc.isenabled()
-        sys.setrecursionlimit(limit + COMPILER_FRAMES)
+        sys.setrecursionlimit(sys.getrecursionlimit() + COMPILER_FRAMES)
         gc.disable()
-        try:
-            return self.compile(self, args)
-        finally:
-            if collects:
-                gc.enable()
-            sys.setrecursionlimit(limit)
+        return self.compile(self, args)
 
     def _others(self, *args: Any) -> Answer:
         """All entries but the first, then `miss`. The one that fits twice in a row becomes the first."""

@@ -28,6 +28,17 @@ def leave() -> None:
     _entered.stack.pop()[1].__exit__(None, None, None)
 
 
+def depth() -> int:
+    """How many modes this thread's graphs have entered and not left."""
+    return len(_entered.stack)
+
+
+def leave_to(wanted: int) -> None:
+    """Leave modes until `wanted` are entered. A write: it may be repeated."""
+    while len(_entered.stack) > wanted:
+        leave()
+
+
 def leave_all(region: int) -> None:
     """Leave all that a region has entered and not left: its graph raised."""
     while any(r == region for r, _ in _entered.stack):

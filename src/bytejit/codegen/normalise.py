@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from contextlib import contextmanager
 from types import FunctionType
 
 import torch
@@ -12,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from bytejit import inference, symbols
+from bytejit.ambient import preserved
 from bytejit.codegen.aten import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
 from bytejit.codegen.decomps import RULES
 from bytejit.codegen.index import Index
@@ -48,8 +48,7 @@ def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
     Cost: some 50 us an op.
     """
     rec = Recorder(RULES)
-    with _restored(), torch.no_grad():
-        returned = _Run(rec, gm, fakes).run()
+    returned = preserved(_Run(rec, gm, fakes).run)
     single = not isinstance(returned, (list, tuple))
     flat = [returned] if single else list(returned)
     if any(
@@ -63,27 +62,6 @@ def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
     return check(Aten(rec.graph, outputs, mutations, tuple(rec.constants), single))
 
 
-@contextmanager
-def _restored():
-    """Undo what the program does to the grad mode and to autocast."""
-    devices = ("cpu", "cuda")
-    before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
-    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-    nesting = torch.autocast_increment_nesting() - 1
-    try:
-        yield
-    finally:
-        while torch.autocast_decrement_nesting() > nesting:
-            pass
-        if nesting == 0:
-            torch.clear_autocast_cache()
-        torch._C._set_grad_enabled(grad)
-        torch.set_autocast_cache_enabled(cache)
-        for device, enabled, dtype in before:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
-
-
 class _Run:
     """Executes the nodes of a graph module on fakes under a recorder."""
 
@@ -92,8 +70,9 @@ class _Run:
         self.env: dict[torch.fx.Node, object] = {}
 
     def run(self) -> object:
-        """What the graph returns, on fakes."""
+        """What the graph returns, on fakes, without gradients. Leaves the modes that the graph leaves."""
         env, rec = self.env, self.rec
+        torch._C._set_grad_enabled(False)
         given = iter(self.fakes)
         nodes = self.gm.graph.nodes
         for node in nodes:

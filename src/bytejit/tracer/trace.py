@@ -1,7 +1,6 @@
 """trace(job) -> Trace: runs the tracer, again with an earlier end where it must, and writes the entry's tail."""
 from __future__ import annotations
 
-import gc
 import linecache
 import types
 import weakref
@@ -60,8 +59,6 @@ class Trace:
 
 def trace(job: Job, twin: Callable | None = None) -> Trace:
     """Trace a region. Shapes: as the live values have them. Raises: what the compiler's own faults raise, never Break."""
-    collecting = gc.isenabled()
-    gc.disable()            # thousands of values that all live to the end: collections find nothing and take a third of the time
     hooks = torch._C._autograd
     hooked = hooks._top_saved_tensors_default_hooks(False) is not None
     if hooked:              # the user's hooks are not for fakes
@@ -71,8 +68,6 @@ def trace(job: Job, twin: Callable | None = None) -> Trace:
     finally:
         if hooked:
             hooks._pop_saved_tensors_default_hooks()
-        if collecting:
-            gc.enable()
 
 
 def _as_it_is(x):

@@ -8,6 +8,7 @@ import types
 import numpy
 import torch
 
+from ..ambient import capture
 from ..fake import FakeMode
 from ..source import Cell, Local, Source, StackSlot
 from ..source import Known as KnownSource
@@ -445,7 +446,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
 
     def run_root(self) -> Stop:
         """Trace the region. Raises: Restart when it has to be traced again with an earlier end."""
-        state = (torch.is_grad_enabled(),)
+        before = capture()
         try:
             self.set_up_root()
             value = self.run(self.root)
@@ -461,11 +462,9 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             return self.stop_at_break(e)
         finally:
             self.restore = tuple(reversed(self.undo))
-            for function, args in self.restore:
-                function(*args)
             self.undo.clear()
+            before.restore()
             self.forget_classes()
-            assert state == (torch.is_grad_enabled(),)
 
     def words_of(self, exc: InstanceVar) -> str:
         """An exception's message, for a break's reason."""
