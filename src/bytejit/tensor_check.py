@@ -18,7 +18,6 @@ import torch
 
 from .errors import BytejitError
 from .registry import count
-from .walk_memory import MEMORY
 
 # torch dtype -> DLPack (code, bits); dtypes that are not here are checked from Python
 CODES = {
@@ -95,7 +94,7 @@ struct View { void* data; int device_type, device_index, rank; unsigned dtype; l
               unsigned long long offset; };   // DLTensor
 typedef int (*Fill)(PyObject*, View*);
 enum Answer { NO, YES, ERROR };
-struct Head { Word alive, fill, dict, same, slots, memory; };
+struct Head { Word alive, fill, dict, same, slots; };
 
 static Word type_of(PyObject* x) { return ((const Word*)x)[1]; }      // Checker.usable has looked: ob_type is there
 static Answer when(int truth, Word want) { return truth < 0 ? ERROR : truth == want ? YES : NO; }
@@ -190,8 +189,7 @@ struct Slots {
     }
 };
 
-""" + MEMORY + r"""
-// The steps from w on, over slots some of which may be filled: the tuple wanted, None where a check fails.
+// The steps from w on: the tuple wanted, None where a check fails.
 static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const* args) {
     Answer ok = YES;
     while (ok == YES) {
@@ -228,38 +226,15 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
     Py_IncRef(&_Py_NoneStruct);
     return &_Py_NoneStruct;
 }
-// What was noted has not changed: only the steps that it says nothing of are left.
-static PyObject* rest(const Head* head, Memory* m, PyObject* const* args) {
-    ++m->runs;
-    ++m->busy;      // code that runs meanwhile may walk over the same table
-    Slots s(m->held + m->makers);
-    for (Word i = 0; i < m->held; ++i) s.borrow((PyObject*)m->hold()[i]);
-    PyObject* answer = run(head, m->steps(), s, args);
-    --m->busy;
-    return answer;
-}
 // walk(table, *args) -> tuple of the values wanted, or None where a guard fails. Raises what a step raises.
 static PyObject* walk(PyObject*, PyObject* const* args, bj_size) {
     const Head* head = (const Head*)PyLong_AsVoidPtr(args[0]);
-    const Word* steps = (const Word*)(head + 1);
-    Memory* m = (Memory*)head->memory;
     if (!head->alive) {
         Py_IncRef(&_Py_NoneStruct);
         return &_Py_NoneStruct;
     }
-    Word blame = -1;
-    if (m && m->made) {
-        Answer same = unchanged(m, args, &blame);
-        if (same == YES) return rest(head, m, args);
-        if (same == ERROR) return nullptr;
-    }
     Slots s(head->slots);
-    PyObject* answer = run(head, steps, s, args);
-    if (m && !m->busy && answer && answer != &_Py_NoneStruct) {
-        if (blame >= 0 && m->runs < 4) m->marks()[blame >> 8] |= blame >> 4 & 15;
-        Noting(head, m, s.at).run(steps);
-    }
-    return answer;
+    return run(head, (const Word*)(head + 1), s, args);
 }
 static bj::Method methods[] = {{"walk", walk, 0x80, "checks guards and fetches values as a table says"}};
 BJ_EXPORT(methods, 1)
@@ -362,12 +337,10 @@ def row(check: Any, neg_possible: bool = False) -> list[int] | None:
     return [*head, *c.shape, *(ANY if s is None else s for s in c.stride)]
 
 
-def table(steps: list[int], slots: int, same: Any, memory: array.array | None = None) -> array.array:
+def table(steps: list[int], slots: int, same: Any) -> array.array:
     """The table of a walk: its head, then the steps, the last of which is DONE. `slots`: how many the steps make.
 
-    `same(a, b) -> bool` answers where EQUALS meets another object. `memory`: from `walk_memory.room`. Keep the table,
-    its memory, and all objects that it names, alive as long as its address (`buffer_info()[0]`) is used; set word ALIVE
-    to 0 once one of them dies.
+    `same(a, b) -> bool` answers where EQUALS meets another object. Keep the table, and all objects that it names, alive as
+    long as its address (`buffer_info()[0]`) is used; set word ALIVE to 0 once one of them dies.
     """
-    notes = 0 if memory is None else memory.buffer_info()[0]
-    return array.array("q", [1, exchange_fill(), id(dict), id(same), slots, notes, *steps])
+    return array.array("q", [1, exchange_fill(), id(dict), id(same), slots, *steps])

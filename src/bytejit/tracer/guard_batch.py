@@ -62,7 +62,6 @@ from bytejit.tracer.guards import (
     neg_possible,
     same,
 )
-from bytejit.walk_memory import room
 
 FEWEST = 8    # guards without a tensor: below, the call costs more than it saves
 ATTRS = {InstanceDict: "__dict__", CellContents: "cell_contents", MethodSelf: "__self__", MethodFunc: "__func__"}
@@ -294,9 +293,8 @@ class Walk:
         step can be added after this."""
         steps, slots = _fused([*self.steps, (OP["DONE"], len(self.wanted), *self.wanted)])
         flat = [word for step in steps for word in step]
-        memory = room(len(steps), len(flat), slots)
-        words = table(flat, slots, same, memory)
-        self.at.bind((words, memory, self.keep), "table")
+        words = table(flat, slots, same)
+        self.at.bind((words, self.keep), "table")
         call = ", ".join([str(words.buffer_info()[0]), *self.args])
         lines = [f"{walked} = {self.at.bind(CHECKER.walk, 'walk')}({call})", f"if {walked} is None: return MISS"]
         if self.named and len(self.named) == len(self.wanted):
