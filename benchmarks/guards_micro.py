@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from bytejit import tensor_check
-from bytejit.kernels.build_cpp import build
-from bytejit.options import Options
-from bytejit.source import (
+from bytejit.guards import native_checker
+from bytejit.guards.generated import compile_entry
+from bytejit.guards.kinds import BOOL, DICT_ABSENT, EQUALS, FUNCTION, ID_IS, TENSOR, TYPE_IS, GuardSet, TensorCheck
+from bytejit.guards.sources import (
     Attr,
     DictItem,
     InstanceDict,
@@ -32,8 +32,8 @@ from bytejit.source import (
     Type,
     params_of,
 )
-from bytejit.tracer.guard_code import compile_entry
-from bytejit.tracer.guards import BOOL, DICT_ABSENT, EQUALS, FUNCTION, ID_IS, TENSOR, TYPE_IS, GuardSet, TensorCheck
+from bytejit.kernels.build_cpp import build
+from bytejit.options import Options
 
 MISS = object()
 HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -163,7 +163,7 @@ def main() -> None:
     options = args.parse_args()
     torch.set_num_threads(1)
     if not options.python:
-        tensor_check.CHECKER.install(lambda text: build([text], Options()).calls[0])
+        native_checker.CHECKER.install(lambda text: build([text], Options()).calls[0])
     x, y = torch.randn(8), torch.randn(8)
     image = torch.randn(1, 3, 16, 16)
     resnet, bert = ResNet18().eval(), Bert().eval()

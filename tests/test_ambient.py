@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from bytejit import ambient
-from bytejit.fake import FakeMode
+from bytejit.common import ambient
+from bytejit.fake.tensor import FakeMode
 
 
 class Told(torch.overrides.TorchFunctionMode):

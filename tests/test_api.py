@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import bytejit
-from bytejit import caches, registry
+from bytejit.common import caches, registry
+from bytejit.common.where import Where, where_of
 from bytejit.errors import Unsupported, note_place
 from bytejit.options import Options, Settings
-from bytejit.where import Where, where_of
 
 X = torch.arange(4.0)
 

@@ -8,15 +8,37 @@ import importlib
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "bytejit"
-BOTTOM = {"errors", "where", "text", "options"}
-PACKAGES = {"tracer", "codegen", "kernels"}
-TOP = {"__init__": 5, "__main__": 5, "verify": 5, "api": 4, "module": 4, "explanation": 4, "exporting": 4, "pipeline": 3}
-TOP |= {"compiled": 3, "compiled_cuda": 3, "compiling": 3, "plan_cache": 3, "gpu": 3, "backends": 3}
+# Imports go from a higher level to a lower one, or stay within their room. Rooms of one level never import one another.
+LEVELS = (
+    ("common", "errors", "options", "exc"),
+    ("compat",),
+    ("rewriter",),
+    ("runtime",),
+    ("guards",),
+    ("shapes",),
+    ("fake",),
+    ("tracer", "codegen", "kernels"),
+    ("backends",),
+    ("inspection",),
+    ("pipeline",),
+    ("api", "explanation", "exporting"),
+    ("__init__", "__main__", "verify"),
+)
+LEVEL = {room: n for n, rooms in enumerate(LEVELS) for room in rooms}
+JOINED = {"common", "errors", "options", "exc", "api", "explanation", "exporting", "__init__", "__main__", "verify"}
+# every folder of the package: a new one is named here
+FOLDERS = {
+    "backends", "codegen", "codegen/aten", "codegen/cpu", "codegen/cuda", "codegen/emit", "codegen/libraries", "codegen/loops",
+    "codegen/loops/passes", "codegen/ops", "common", "fake", "fake/rules", "guards", "kernels", "kernels/prelude", "rewriter",
+    "runtime", "shapes", "tracer", "tracer/builtins", "tracer/core", "tracer/objects", "tracer/opcodes", "tracer/sizes",
+    "tracer/torch",
+}
 FORBIDDEN = (
     "torch._dynamo",
     "torch._inductor",
@@ -27,29 +49,23 @@ FORBIDDEN = (
 )
 
 
-def level(module: str) -> int:
-    """Height in the order api -> pipeline -> packages -> root modules -> bottom; imports go level or down."""
-    head = module.split(".")[0]
-    if head in BOTTOM:
-        return 0
-    if head in PACKAGES:
-        return 2
-    return TOP.get(head, 1)
+def room(module: str) -> str:
+    """The first part of a module's name: a room, or a file of the root."""
+    return module.split(".")[0]
 
 
+@cache
 def modules() -> dict[str, Path]:
     """All modules of bytejit: dotted name below the package -> file."""
     return {".".join(p.relative_to(SRC).with_suffix("").parts): p for p in sorted(SRC.rglob("*.py"))}
 
 
 def imports(name: str, path: Path) -> list[tuple[str, int]]:
-    """What a module imports, absolute, with lines. Imports for type checkers only are left out."""
+    """What a module imports, absolute, with lines: within functions and for type checkers too."""
     package = ["bytejit", *name.split(".")[:-1]]
     found = []
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            return
         if isinstance(node, ast.Import):
             found.extend((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -79,6 +95,12 @@ def own(target: str) -> str | None:
     return "__init__"
 
 
+def test_every_file_has_its_place() -> None:
+    unknown = [name for name in modules() if "." not in name and name not in LEVEL]
+    folders = {str(path.parent.relative_to(SRC)) for path in modules().values()} - {"."}
+    assert not unknown and folders == FOLDERS, (unknown, folders ^ FOLDERS)
+
+
 def test_imports_go_one_way() -> None:
     wrong = []
     for name, path in modules().items():
@@ -86,8 +108,8 @@ def test_imports_go_one_way() -> None:
             other = own(target)
             if other is None or other == name:
                 continue
-            a, b = name.split(".")[0], other.split(".")[0]
-            if level(other) > level(name) or (a != b and {a, b} <= PACKAGES):
+            a, b = room(name), room(other)
+            if LEVEL[b] > LEVEL[a] or (a != b and LEVEL[a] == LEVEL[b] and not {a, b} <= JOINED):
                 wrong.append(f"{name}:{line} -> {other}: against the order")
     assert not wrong, "\n".join(wrong)
 
@@ -157,8 +179,8 @@ def test_compiling_does_not_load_torchs_compiler() -> None:
 
 
 def test_every_opcode_is_handled_or_refused() -> None:
-    table = importlib.import_module("bytejit.tracer.table")
-    importlib.import_module("bytejit.tracer.tracer")  # imports the handlers
+    table = importlib.import_module("bytejit.tracer.core.table")
+    importlib.import_module("bytejit.tracer.core.tracer")  # imports the handlers
     # specialised and instrumented forms are the interpreter's own: code objects never hold them
     specialised = set(getattr(dis, "_specialized_opmap", ())) | set(getattr(dis, "_specialized_instructions", ()))
     real = {name for name, n in dis.opmap.items() if n < 256 and not name.startswith("INSTRUMENTED_")} - specialised
@@ -178,7 +200,7 @@ POP_ITER RESERVED RETURN_CONST SET_FUNCTION_ATTRIBUTE STORE_FAST_LOAD_FAST STORE
 
 
 def test_opcodes_of_later_pythons_are_handled_or_refused() -> None:
-    from bytejit.tracer import table, tracer  # noqa: F401 - registers the handlers
+    from bytejit.tracer.core import table, tracer  # noqa: F401 - registers the handlers
     assert not set(LATER_OPCODES) - set(table.HANDLERS) - set(table.REFUSED)
 
 

@@ -77,6 +77,6 @@ def test_the_cache_folder(tmp_path: Path) -> None:
 
 
 def test_a_wrong_backend_is_broken_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(bytejit.registry.BACKENDS, "wrong", lambda gm, inputs: lambda *args: (torch.zeros(()),))
+    monkeypatch.setitem(bytejit.common.registry.BACKENDS, "wrong", lambda gm, inputs: lambda *args: (torch.zeros(()),))
     check = verify.check_backend("wrong", "cpu")
     assert check.state == "broken" and check.name == "wrong on cpu" and check.found.startswith("function: ")

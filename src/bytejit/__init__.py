@@ -3,6 +3,8 @@
 Importing this package loads no compiler: the tracer and the code generators are imported by the first compiled call.
 """
 
+from bytejit.common.registry import counters, graph_break, is_compiling, list_backends, register_backend
+
 from . import exc
 from .api import (
     allow_in_graph,
@@ -19,7 +21,6 @@ from .api import (
     run,
 )
 from .options import Options, config
-from .registry import counters, graph_break, is_compiling, list_backends, register_backend
 
 __version__ = "0.1.0"
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from . import caches, debug, logs, module, registry
+from .common import caches, debug, logs, registry
 from .options import Settings
+from .runtime import module
 
 CAN_COMPILE = (
     "bytejit compiles Python functions, methods, lambdas, closures, functools.partial of these, objects whose "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .where import Where
+from bytejit.common.where import Where
 
 
 class BytejitError(Exception):

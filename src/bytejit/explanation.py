@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from . import registry
+from bytejit.common.text import indent, plural, table
+from bytejit.inspection import BreakReason, Region, recording
+
+from .common import registry
 from .errors import backend_name
-from .inspection import BreakReason, Region, recording
-from .text import indent, plural, table
 
 
 @dataclass(frozen=True)

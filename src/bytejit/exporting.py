@@ -10,10 +10,11 @@ import torch
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
+from bytejit.common.where import where_of_function
+from bytejit.guards.sources import TensorSize, TensorStride
+from bytejit.inspection import Region, recording
+
 from .errors import Unsupported
-from .inspection import Region, recording
-from .source import TensorSize, TensorStride
-from .where import where_of_function
 
 
 @dataclass(eq=False)
@@ -146,8 +147,8 @@ class Builder:
 
     def aten(self, region: Region, inputs: list[torch.fx.Node]) -> list[torch.fx.Node]:
         """Append the graph's functional ATen form, its writes into inputs as copies at the end."""
-        from .codegen.aten import Alias, Const, Input
-        from .codegen.normalise import CannotNormalise, normalise
+        from bytejit.codegen.aten.graph import Alias, Const, Input
+        from bytejit.codegen.aten.normalise import CannotNormalise, normalise
         fakes = [n.meta["val"] for n in region.graph.graph.nodes if n.op == "placeholder"]
         try:
             aten = normalise(region.graph, fakes)

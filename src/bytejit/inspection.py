@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from . import debug, logs
+from .common import debug, logs
+from .common.where import Where
 from .options import Options
-from .where import Where
 
 if TYPE_CHECKING:
     import torch
 
-    from .tracer.trace import Trace
+    from .tracer.core.trace import Trace
 
 
 @dataclass(frozen=True)

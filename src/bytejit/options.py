@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .text import unknown
+from bytejit.common.text import unknown
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code", "cudagraphs")

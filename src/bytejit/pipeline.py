@@ -9,22 +9,24 @@ import weakref
 
 import torch
 
-from . import inspection, logs, registry
-from .dispatch import COVERED, MISS, NOT_NOW, UNBOUND, Sites, SiteState, own_exit
+from bytejit.common.overriding import unasked, within_modes
+from bytejit.common.where import Where, where_of, with_source
+from bytejit.guards.generated import compile_entry
+from bytejit.guards.library_flags import states_of
+from bytejit.guards.sources import ModuleBuffer, ModuleParam, Source, params_of
+from bytejit.rewriter.trampoline import follows_lines, in_loop, rewrite
+from bytejit.runtime.dispatch import COVERED, MISS, NOT_NOW, UNBOUND, Sites, SiteState, own_exit
+from bytejit.runtime.negative_cache import Quiet
+from bytejit.runtime.rollback import rewinding, undoing
+from bytejit.tracer.core.job import Job
+from bytejit.tracer.core.signals import NotNow, TooLong
+from bytejit.tracer.core.trace import Trace, trace
+from bytejit.tracer.sizes.dynamic import Dynamic
+
+from . import inspection
+from .common import logs, registry
 from .errors import BackendFailed, CannotRewrite, DeviceFault, Unsupported, backend_name, note_place
 from .options import Settings
-from .overriding import unasked, within_modes
-from .quiet import Quiet
-from .source import ModuleBuffer, ModuleParam, Source, params_of
-from .tracer.dynamic import Dynamic
-from .tracer.guard_code import compile_entry
-from .tracer.job import Job
-from .tracer.library_flags import states_of
-from .tracer.signals import NotNow, TooLong
-from .tracer.trace import Trace, trace
-from .trampoline import follows_lines, in_loop, rewrite
-from .undo import rewinding, undoing
-from .where import Where, where_of, with_source
 
 # owner: handle_of; size: one a living compiled (code, globals, settings); an item goes with its last compiled function
 _HANDLES: weakref.WeakValueDictionary[tuple, Handle] = weakref.WeakValueDictionary()

@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.check import check_loops, check_plan
-from bytejit.codegen.fuse import fuse
-from bytejit.codegen.lower import lower
-from bytejit.codegen.normalise import normalise
-from bytejit.codegen.schedule import schedule
-from bytejit.compiled import CompiledGraph, compile_plan, cpu_target
-from bytejit.fake import fake_like, make
-from bytejit.fake_rows import Meta, Store
+from bytejit.backends.cpu_plan import CompiledGraph, compile_plan, cpu_target
+from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.cpu.schedule import schedule
+from bytejit.codegen.loops.check import check_loops, check_plan
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.common.spec import contiguous_stride
+from bytejit.fake.rules.core import Meta, Store
+from bytejit.fake.tensor import fake_like, make
 from bytejit.options import config
-from bytejit.spec import contiguous_stride
-from bytejit.symbol_env import Env
-from bytejit.symbols import Manner
+from bytejit.shapes.environment import Env
+from bytejit.shapes.symbols import Manner
 
 
 @dataclass(frozen=True)

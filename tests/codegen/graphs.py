@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bytejit.spec import Spec
+from bytejit.common.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ def aten(fn: Callable, *args: Any, decompositions: dict | None = None) -> Graph:
 
 def stages(graph: Graph, threads: int = 2) -> tuple:
     """Loops, fused loops and plan of a graph; each checked."""
-    from bytejit.codegen.check import check_loops, check_plan
-    from bytejit.codegen.fuse import fuse
-    from bytejit.codegen.loops import Target
-    from bytejit.codegen.lower import lower
-    from bytejit.codegen.schedule import schedule
+    from bytejit.codegen.cpu.schedule import schedule
+    from bytejit.codegen.loops.check import check_loops, check_plan
+    from bytejit.codegen.loops.ir import Target
+    from bytejit.codegen.loops.lower import lower
+    from bytejit.codegen.loops.passes.fuse import fuse
     loops = check_loops(lower(graph))
     fused = check_loops(fuse(loops))
     return loops, fused, check_plan(schedule(fused, Target(threads=threads)))

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen import index as ix
-from bytejit.codegen.loops import DTYPES, Call, Expr, Extern, ExternCall, Kernel, Loops, Plan, View
-from bytejit.codegen.optable import table
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import DTYPES, Call, Expr, Extern, ExternCall, Kernel, Loops, Plan, View
+from bytejit.codegen.ops.table import table
 
 TORCH = {k: getattr(torch, v[0]) for k, v in DTYPES.items()}
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 import bytejit
-from bytejit import compiling
-from bytejit.codegen import attentions, layout
+from bytejit.backends import cpu_compiler
+from bytejit.codegen.libraries import attention, layout
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
 
@@ -29,13 +29,13 @@ def own(monkeypatch):
     found: list[int] = []
 
     def look(graph, tune, library):
-        attentions.choose_attentions(graph, tune, library)
+        attention.choose_attentions(graph, tune, library)
         found.append(sum(str(n.target) == "bytejit.attention.default" for n in graph.nodes))
 
     bytejit.reset()
     monkeypatch.setattr(layout, "choose_attentions", look)
-    monkeypatch.setattr(attentions, "LEAST_WORK", 0)
-    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: Own())
+    monkeypatch.setattr(attention, "LEAST_WORK", 0)
+    monkeypatch.setattr(cpu_compiler.Compiled, "tuner", lambda self: Own())
     yield found
     bytejit.reset()
 
@@ -112,7 +112,7 @@ def test_dropout_is_left_to_torch(own) -> None:
 
 def test_timed_operands_can_be_filled(monkeypatch) -> None:
     """Expanded operands are timed dense, masks of bools as numbers."""
-    monkeypatch.setattr(attentions, "LEAST_WORK", 0)
+    monkeypatch.setattr(attention, "LEAST_WORK", 0)
     found = []
 
     class Look(Tuner):
@@ -129,10 +129,10 @@ def test_timed_operands_can_be_filled(monkeypatch) -> None:
                          ((2, 3, 20, 30), torch.bool)):
         nodes.append(graph.placeholder(f"p{len(nodes)}"))
         one = torch.zeros((shape[0], 1, *shape[2:]) if len(nodes) != 1 else shape, dtype=dtype).expand(shape)
-        nodes[-1].meta["spec"] = attentions.Spec.of(one)
+        nodes[-1].meta["spec"] = attention.Spec.of(one)
     node = graph.call_function(torch.ops.aten.scaled_dot_product_attention.default, tuple(nodes))
-    node.meta["spec"] = attentions.Spec.of(torch.zeros(2, 20, 3, 8).transpose(1, 2))
+    node.meta["spec"] = attention.Spec.of(torch.zeros(2, 20, 3, 8).transpose(1, 2))
     graph.output(node)
-    attentions.choose_attentions(graph, Look(), library)
+    attention.choose_attentions(graph, Look(), library)
     assert found == [[((2, 3, 20, 8), torch.float32), ((2, 3, 30, 8), torch.float32), ((2, 3, 30, 8), torch.float32),
                       ((2, 1, 20, 30), torch.float32)]]

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import bytejit
-from bytejit import compiling, registry
-from bytejit.codegen import attentions, layout, linears
+from bytejit.backends import cpu_compiler
+from bytejit.codegen.libraries import attention, layout, linear
+from bytejit.common import registry
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
 
@@ -106,9 +107,9 @@ LINEARS = {name: first(name) for name in ("linear_mkl", "linear_onednn", "linear
 def agrees(monkeypatch: pytest.MonkeyPatch, name: str, prefer, freeze: bool, dynamic: bool = False) -> None:
     """Compiles a model with forced choices and compares it with eager, strides included."""
     made: list[Forced] = []
-    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: made.append(Forced(prefer)) or made[-1])
-    monkeypatch.setattr(linears, "LEAST_WORK", 0)
-    monkeypatch.setattr(attentions, "LEAST_WORK", 0)
+    monkeypatch.setattr(cpu_compiler.Compiled, "tuner", lambda self: made.append(Forced(prefer)) or made[-1])
+    monkeypatch.setattr(linear, "LEAST_WORK", 0)
+    monkeypatch.setattr(attention, "LEAST_WORK", 0)
     torch.manual_seed(0)
     make, shape = MODELS[name]
     model = make().eval()
@@ -185,15 +186,15 @@ def test_products_of_one_operand_are_one_call(monkeypatch) -> None:
     if "linear_own" not in library.available():
         pytest.skip("no C++ compiler")
     found = []
-    real = linears.join_products
+    real = linear.join_products
 
     def look(graph, most):
         real(graph, most)
         found.append([len(n.args[1]) for n in graph.nodes if str(n.target) == "bytejit.linears.default"])
 
-    monkeypatch.setattr(linears, "join_products", look)
-    monkeypatch.setattr(linears, "LEAST_WORK", 0)
-    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: Forced(lambda i, n: n != "linear_own"))
+    monkeypatch.setattr(linear, "join_products", look)
+    monkeypatch.setattr(linear, "LEAST_WORK", 0)
+    monkeypatch.setattr(cpu_compiler.Compiled, "tuner", lambda self: Forced(lambda i, n: n != "linear_own"))
     model, x = Heads().eval(), torch.randn(4, 64, 96)
     with torch.no_grad():
         for got, want in zip(bytejit.compile(model)(x), model(x)):
@@ -248,7 +249,7 @@ def test_what_follows_a_convolution_is_fused(monkeypatch, choice) -> None:
         found.append([str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function"])
 
     monkeypatch.setattr(layout, "choose_convs", look)
-    monkeypatch.setattr(compiling.Compiled, "tuner", lambda self: Forced(CONVS[choice]))
+    monkeypatch.setattr(cpu_compiler.Compiled, "tuner", lambda self: Forced(CONVS[choice]))
     torch.manual_seed(0)
     model, x = Residual().eval(), torch.randn(2, 8, 9, 7)
     with torch.no_grad():

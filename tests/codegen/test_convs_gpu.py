@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from graphs import aten as traced
 from torch import fx, nn
 
-from bytejit.codegen.convs_gpu import TOGETHER, fuse_convs
-from bytejit.codegen.rewrite import copy_graph
+from bytejit.codegen.aten.rewrite import copy_graph
+from bytejit.codegen.libraries.convolution_cuda import TOGETHER, fuse_convs
+from bytejit.common.spec import Spec
 from bytejit.kernels.tune import Candidate, Choice
-from bytejit.spec import Spec
 
 aten = torch.ops.aten
 RELU, ADD_RELU = aten.cudnn_convolution_relu.default, aten.cudnn_convolution_add_relu.default

@@ -7,16 +7,16 @@ import pytest
 import torch
 from graphs import aten
 
-from bytejit.codegen.aten import Aten
-from bytejit.codegen.cpu_part import cpu_part, cpu_rest
-from bytejit.codegen.fuse import fuse
-from bytejit.codegen.loops import Kernel
-from bytejit.codegen.lower import lower
-from bytejit.codegen.normalise import normalise
-from bytejit.codegen.rewrite import copy_graph
-from bytejit.codegen.run_aten import run_aten
-from bytejit.fake import fake_like
-from bytejit.spec import Spec
+from bytejit.codegen.aten.cpu_part import cpu_part, cpu_rest
+from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.aten.rewrite import copy_graph
+from bytejit.codegen.aten.run import run_aten
+from bytejit.codegen.loops.ir import Kernel
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.common.spec import Spec
+from bytejit.fake.tensor import fake_like
 
 MOVE = torch.ops.aten._to_copy.default
 

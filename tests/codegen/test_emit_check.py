@@ -10,24 +10,25 @@ from dynamic import compiled as compiled_for_all
 from graphs import aten
 
 import bytejit
-from bytejit import plan_cache, registry
-from bytejit.codegen import lower as lower_module
-from bytejit.codegen import normalise as normalise_module
-from bytejit.codegen.emit_check import KEPT, Fits
-from bytejit.codegen.fuse import fuse
-from bytejit.codegen.lower import lower
-from bytejit.codegen.normalise import normalise
-from bytejit.codegen.relay import foreseen
-from bytejit.codegen.rewrite import channels_last_stride, contiguous
-from bytejit.codegen.schedule import schedule
-from bytejit.compiled import compile_plan, cpu_target
-from bytejit.compiling import Compiled
+from bytejit.backends import plan_cache
+from bytejit.backends.cpu_compiler import Compiled
+from bytejit.backends.cpu_plan import compile_plan, cpu_target
+from bytejit.codegen.aten import normalise as normalise_module
+from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.aten.rewrite import channels_last_stride, contiguous
+from bytejit.codegen.cpu.schedule import schedule
+from bytejit.codegen.emit.check import KEPT, Fits
+from bytejit.codegen.libraries.stride_feedback import foreseen
+from bytejit.codegen.loops import lower as lower_module
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.common import registry
+from bytejit.common.spec import Spec
 from bytejit.errors import Bug
-from bytejit.fake import fake_of_spec
+from bytejit.fake.tensor import fake_of_spec
 from bytejit.kernels.build import BuildFailed
 from bytejit.kernels.build_triton import triton_version
 from bytejit.options import config
-from bytejit.spec import Spec
 
 r = torch.randn
 interpreted = pytest.mark.skipif(not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",

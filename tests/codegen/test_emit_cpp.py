@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from graphs import aten, stages
 
-from bytejit.codegen.emit_cpp import emit_cpp
-from bytejit.codegen.emit_cpp_expr import constant
-from bytejit.compiled import CompiledGraph, compile_plan, cpu_target
+from bytejit.backends.cpu_plan import CompiledGraph, compile_plan, cpu_target
+from bytejit.codegen.cpu.emit import emit_cpp
+from bytejit.codegen.cpu.expressions import constant
 from bytejit.kernels.build import PRELUDE, find_compiler
 from bytejit.kernels.disk import disk_of
 from bytejit.options import config

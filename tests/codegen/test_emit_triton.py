@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from graphs import aten
 
-from bytejit.codegen.check import check_plan
-from bytejit.codegen.emit_triton import emit_triton
-from bytejit.codegen.emit_triton_expr import constant
-from bytejit.codegen.fuse import fuse
-from bytejit.codegen.loops import Call, Plan, Target
-from bytejit.codegen.lower import lower
-from bytejit.codegen.schedule_cuda import PERSISTENT, SMALL, schedule_cuda
-from bytejit.codegen.triton_main import runnable
+from bytejit.codegen.cuda.emit import emit_triton
+from bytejit.codegen.cuda.expressions import constant
+from bytejit.codegen.cuda.main import runnable
+from bytejit.codegen.cuda.schedule import PERSISTENT, SMALL, schedule_cuda
+from bytejit.codegen.loops.check import check_plan
+from bytejit.codegen.loops.ir import Call, Plan, Target
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.fuse import fuse
 
 pytest.importorskip("triton", reason="the Triton kernels need triton")
 from triton_run import DEVICE, run  # noqa: E402

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from bytejit.codegen.freeze import freeze, watch
-from bytejit.codegen.layout import choose_libraries, is_nhwc
-from bytejit.codegen.loops import Target
+from bytejit.codegen.libraries.freeze import freeze, watch
+from bytejit.codegen.libraries.layout import choose_libraries, is_nhwc
+from bytejit.codegen.loops.ir import Target
+from bytejit.common.spec import Spec
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
-from bytejit.spec import Spec
 
 aten = torch.ops.aten
 CPU = Target(name="cpu")

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from graphs import aten, same
 
-from bytejit.codegen.fuse import fuse
-from bytejit.codegen.loops import Extern, Kernel
-from bytejit.codegen.loops_text import parse, text
-from bytejit.codegen.lower import lower
+from bytejit.codegen.loops.ir import Extern, Kernel
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.codegen.loops.text import parse, text
 
 
 def kernels(fn, *args) -> list[Kernel]:
@@ -72,7 +72,7 @@ def test_no_cycle_through_a_library_call() -> None:
         return a * b.sum() + F.layer_norm(a, (96,)) * b.mean()
     _, fused, _ = same(fn, X)
     made: set[str] = set()
-    from bytejit.codegen.fuse import reads, writes
+    from bytejit.codegen.loops.passes.fuse import reads, writes
     for step in fused.steps:
         assert all(b in made or fused.buffers[b].kind in ("input", "local") for b in reads(step) if b not in writes(step))
         made |= set(writes(step))

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from graphs import aten, stages
 
-from bytejit.codegen.loops_text import text
+from bytejit.codegen.loops.text import text
 
 PROGRAMS = {
     "sin_cos": (lambda x, y: torch.sin(x) + torch.cos(y), ((10000,), (10000,))),

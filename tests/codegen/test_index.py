@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bytejit.codegen import index as ix
-from bytejit.codegen.index import floordiv, mod, var
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.index import floordiv, mod, var
 
 SIZES = {"i": 12, "j": 64, "k": 5}
 
@@ -79,7 +79,7 @@ def test_simple_forms(made: ix.Index, text: str) -> None:
 
 
 def test_a_reshape_and_back_is_nothing() -> None:
-    from bytejit.codegen.ops_view import reshape_coords
+    from bytejit.codegen.ops.view import reshape_coords
     coords = (var("i"), var("j"), var("k"))
     there = reshape_coords((12, 64, 5), (4, 960), coords)
     sizes = {"i": 4, "j": 960}

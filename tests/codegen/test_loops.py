@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from graphs import aten, stages
 
-from bytejit.codegen.check import check_loops
-from bytejit.codegen.loops import Cons, Expr, walk
-from bytejit.codegen.loops_text import parse, text
+from bytejit.codegen.loops.check import check_loops
+from bytejit.codegen.loops.ir import Cons, Expr, walk
+from bytejit.codegen.loops.text import parse, text
 from bytejit.errors import Bug
 
 PROGRAMS = {

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from graphs import aten
 
 import bytejit
-from bytejit.codegen.fuse import fuse
-from bytejit.codegen.loops import Kernel
-from bytejit.codegen.lower import lower
+from bytejit.codegen.loops.ir import Kernel
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.fuse import fuse
 
 TARGET = torch.tensor([0, 3, 2, 3, 6, 1, 0, 5, 3])
 

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from graphs import aten, same, stages
 from interp import run
 
-from bytejit.codegen.cost import kernel_cost, plan_cost
-from bytejit.codegen.memory import ALIGN, extent, lives, plan_memory
+from bytejit.codegen.loops.cost import kernel_cost, plan_cost
+from bytejit.codegen.loops.memory import ALIGN, extent, lives, plan_memory
 
 W = torch.randn(32, 32)
 

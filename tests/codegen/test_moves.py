@@ -1,4 +1,4 @@
-"""Ops that put elements elsewhere (ops_moves.py, ops_view.py) as kernels of both printers against eager."""
+"""Ops that put elements elsewhere (codegen/ops/moves.py, codegen/ops/view.py) as kernels of both printers against eager."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bytejit.codegen.aten import Alias, Input, Mutation, Value
-from bytejit.codegen.normalise import CannotNormalise, normalise
-from bytejit.codegen.run_aten import run_aten
-from bytejit.fake import fake_like
+from bytejit.codegen.aten.graph import Alias, Input, Mutation, Value
+from bytejit.codegen.aten.normalise import CannotNormalise, normalise
+from bytejit.codegen.aten.run import run_aten
+from bytejit.fake.tensor import fake_like
 
 
 class _Settable(torch.fx.Proxy):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from graphs import same
 
-from bytejit.codegen.optable import Op, OpTable, table
+from bytejit.codegen.ops.table import Op, OpTable, table
 from bytejit.kernels import attention, conv, gemm
 
 ROWS = table()

@@ -4,8 +4,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bytejit.codegen.index import var
-from bytejit.codegen.loops import (
+from bytejit.backends.cpu_plan import compile_plan, cpu_target
+from bytejit.codegen.loops.index import var
+from bytejit.codegen.loops.ir import (
     DTYPES,
     FLOATS,
     INTS,
@@ -23,8 +24,7 @@ from bytejit.codegen.loops import (
     Store,
     View,
 )
-from bytejit.codegen.optable import Op, table
-from bytejit.compiled import compile_plan, cpu_target
+from bytejit.codegen.ops.table import Op, table
 from bytejit.options import config
 
 pytestmark = pytest.mark.cxx

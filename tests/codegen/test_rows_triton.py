@@ -10,9 +10,9 @@ pytest.importorskip("triton", reason="the Triton kernels need triton")
 from test_rows_cpp import IR_ONLY, N, Op, check, operands, plan_of, rows, table  # noqa: E402
 from triton_run import DEVICE, run  # noqa: E402
 
-from bytejit.codegen.emit_triton import emit_triton  # noqa: E402
-from bytejit.codegen.loops import FLOATS, INTS, Plan  # noqa: E402
-from bytejit.codegen.schedule_cuda import CudaSchedule, Tile  # noqa: E402
+from bytejit.codegen.cuda.emit import emit_triton  # noqa: E402
+from bytejit.codegen.cuda.schedule import CudaSchedule, Tile  # noqa: E402
+from bytejit.codegen.loops.ir import FLOATS, INTS, Plan  # noqa: E402
 
 pytestmark = pytest.mark.triton
 

@@ -1,5 +1,5 @@
-"""Writes to places read from memory (ops_scatter.py, updates.py) as kernels of both printers against eager: values, what was
-written, what a fault leaves behind; and that nothing is copied where a program writes into a part of what it was given."""
+"""Writes to places read from memory (ops/scatter.py, passes/inplace.py) as kernels of both printers against eager: values, what
+was written, what a fault leaves behind; and that nothing is copied where a program writes into a part of what it was given."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from dynamic import agree
 from graphs import aten
 
 import bytejit
-from bytejit import plan_cache
-from bytejit.codegen import memory
-from bytejit.codegen.loops import Kernel, Loops
-from bytejit.codegen.loops_text import parse, text
-from bytejit.codegen.lower import lower
+from bytejit.backends import plan_cache
+from bytejit.codegen.loops import memory
+from bytejit.codegen.loops.ir import Kernel, Loops
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.text import parse, text
 
 pytestmark = pytest.mark.cxx
 r = torch.randn

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from graphs import same
 
-from bytejit.codegen.loops import Call
+from bytejit.codegen.loops.ir import Call
 
 
 def calls(fn, *args, threads: int = 2) -> list[Call]:
@@ -61,7 +61,7 @@ def test_equal_kernels_have_equal_bodies() -> None:
 
     def bare(c: Call):
         names = {n: f"q{i}" for i, n in enumerate((*c.reads, *c.writes))}
-        from bytejit.codegen.loops_text import text
+        from bytejit.codegen.loops.text import text
         out = text(c.kernel)
         for n, m in names.items():
             out = out.replace(f"{n}[", f"{m}[")

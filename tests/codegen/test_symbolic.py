@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from dynamic import agree, compiled, traced
 
-from bytejit.codegen import index as ix
-from bytejit.codegen.fuse import fuse
-from bytejit.codegen.index import Sym, index, var
-from bytejit.codegen.loops import DTYPES
-from bytejit.codegen.loops_text import parse, text
-from bytejit.codegen.lower import lower
-from bytejit.codegen.memory import extent, plan_memory
-from bytejit.codegen.normalise import normalise
-from bytejit.codegen.run_aten import run_aten
+from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.aten.run import run_aten
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.index import Sym, index, var
+from bytejit.codegen.loops.ir import DTYPES
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.memory import extent, plan_memory
+from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.codegen.loops.text import parse, text
 from bytejit.kernels import build_cpp
 
 cxx = pytest.mark.cxx

@@ -9,13 +9,13 @@ from dynamic import traced  # noqa: E402
 from test_symbolic import ROWS  # noqa: E402
 from triton_run import DEVICE, run  # noqa: E402
 
-from bytejit.codegen.check import check_plan
-from bytejit.codegen.emit_triton import emit_triton  # noqa: E402
-from bytejit.codegen.fuse import fuse  # noqa: E402
-from bytejit.codegen.loops import ExternCall, Plan, Target  # noqa: E402
-from bytejit.codegen.lower import lower  # noqa: E402
-from bytejit.codegen.normalise import normalise  # noqa: E402
-from bytejit.codegen.schedule_cuda import schedule_cuda  # noqa: E402
+from bytejit.codegen.aten.normalise import normalise  # noqa: E402
+from bytejit.codegen.cuda.emit import emit_triton  # noqa: E402
+from bytejit.codegen.cuda.schedule import schedule_cuda  # noqa: E402
+from bytejit.codegen.loops.check import check_plan
+from bytejit.codegen.loops.ir import ExternCall, Plan, Target  # noqa: E402
+from bytejit.codegen.loops.lower import lower  # noqa: E402
+from bytejit.codegen.loops.passes.fuse import fuse  # noqa: E402
 
 pytestmark = pytest.mark.triton
 KERNELS_ONLY = ["add", "outer", "moments", "all", "softmax", "log_softmax", "norm_gelu", "norm_symbolic", "group_norm", "flat",

@@ -8,18 +8,18 @@ import torch.nn.functional as F
 from dynamic import traced
 from graphs import aten
 
-from bytejit.codegen import schedule_cuda as way
-from bytejit.codegen.check import check_plan
-from bytejit.codegen.emit_triton import emit_triton
-from bytejit.codegen.fuse import fuse
-from bytejit.codegen.loops import Call, Plan, Target
-from bytejit.codegen.lower import lower
-from bytejit.codegen.normalise import normalise
-from bytejit.fake import make
-from bytejit.fake_rows import Meta, Store
+from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.cuda import schedule as way
+from bytejit.codegen.cuda.emit import emit_triton
+from bytejit.codegen.loops.check import check_plan
+from bytejit.codegen.loops.ir import Call, Plan, Target
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.common.spec import contiguous_stride
+from bytejit.fake.rules.core import Meta, Store
+from bytejit.fake.tensor import make
 from bytejit.kernels.build_triton import Binaries, Job, parameters, split_module
 from bytejit.options import config
-from bytejit.spec import contiguous_stride
 
 pytest.importorskip("triton", reason="the Triton kernels need triton")
 from triton_run import DEVICE, run  # noqa: E402

@@ -13,10 +13,10 @@ from typing import Any
 import interp
 import torch
 
-from bytejit.codegen import index as ix
-from bytejit.codegen.emit_common import symbol_atoms
-from bytejit.codegen.loops import DTYPES, Call, ExternCall, Plan, View
-from bytejit.codegen.triton_source import POINTERS, Launch, TritonSource
+from bytejit.codegen.cuda.source import POINTERS, Launch, TritonSource
+from bytejit.codegen.emit.common import symbol_atoms
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import DTYPES, Call, ExternCall, Plan, View
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TORCH = {POINTERS[k]: getattr(torch, v[0]) for k, v in DTYPES.items()}

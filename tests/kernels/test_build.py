@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bytejit import caches
+from bytejit.common import caches
 from bytejit.kernels import build_cpp, launch
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.target import cpu

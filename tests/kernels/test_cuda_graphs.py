@@ -9,16 +9,17 @@ import pytest
 import torch
 
 import bytejit
-from bytejit import caches, gpu
-from bytejit.codegen.aten import Aten, Value
-from bytejit.codegen.emit_call_cuda import Fault
-from bytejit.codegen.emit_check import Fits
-from bytejit.codegen.relay import after_the_first
+from bytejit.backends import cuda_compiler
+from bytejit.codegen.aten.graph import Aten, Value
+from bytejit.codegen.cuda.call import Fault
+from bytejit.codegen.emit.check import Fits
+from bytejit.codegen.libraries.stride_feedback import after_the_first
+from bytejit.common import caches
+from bytejit.common.spec import Spec
 from bytejit.errors import DeviceFault
 from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
 from bytejit.kernels.cuda_graphs import PUT_OFF, RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
 from bytejit.options import Options
-from bytejit.spec import Spec
 
 
 class Device:
@@ -413,10 +414,10 @@ def counted(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("target, how, words", [
-    (torch.ops.aten.sin.default, "auto", gpu.WAITING["auto"]),
+    (torch.ops.aten.sin.default, "auto", cuda_compiler.WAITING["auto"]),
     (torch.ops.bytejit_test_cuda_graphs.counted.default, "auto", "not recorded: bytejit_test_cuda_graphs.counted.default is the "
      "program's own: it may do something else in each call"),
-    (torch.ops.bytejit_test_cuda_graphs.counted.default, "forced", gpu.WAITING["forced"]),
+    (torch.ops.bytejit_test_cuda_graphs.counted.default, "forced", cuda_compiler.WAITING["forced"]),
     (torch.ops.aten.nonzero.default, "forced", "not recorded: aten.nonzero.default waits for the GPU"),
     (torch.ops.aten.rand_like.default, "auto", "not recorded: it draws random numbers")])
 def test_operations(device: Device, target: object, how: str, words: str) -> None:
@@ -427,7 +428,7 @@ def test_operations(device: Device, target: object, how: str, words: str) -> Non
     graph.output((y,))
     for n in (x, y):
         n.meta["spec"] = Spec((3,), (1,), torch.float32, torch.device("cuda", 0))
-    gpu.record_graph(gm, Aten(graph, (Value(0),)), lambda x: (x,), 0, how)
+    cuda_compiler.record_graph(gm, Aten(graph, (Value(0),)), lambda x: (x,), 0, how)
     assert gm.meta["cudagraphs"] == [words]
 
 
@@ -440,7 +441,7 @@ def graph_of() -> torch.fx.GraphModule:
 
 def test_each_reason_is_logged_once(capsys: pytest.CaptureFixture) -> None:
     gm = graph_of()
-    tell = gpu.Told(gm, Options(logs=("cudagraphs",)))
+    tell = cuda_compiler.Told(gm, Options(logs=("cudagraphs",)))
     for what in ("a", "b", "a"):
         tell(what)
     assert gm.meta["cudagraphs"] == ["a", "b"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bytejit import caches
+from bytejit.common import caches
 from bytejit.kernels.disk import Disk, JsonCache, digest
 
 

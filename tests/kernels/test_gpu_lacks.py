@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import bytejit
-from bytejit import backends, caches, compiled_cuda, gpu, verify
-from bytejit.codegen.triton_source import Arg, Config, Launch, TritonSource
+from bytejit import verify
+from bytejit.backends import builtin, cuda_compiler, cuda_plan
+from bytejit.codegen.cuda.source import Arg, Config, Launch, TritonSource
+from bytejit.common import caches
 from bytejit.kernels import build_triton, cuda_launch
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.build_triton import Builder, triton_version
@@ -95,8 +97,8 @@ def test_then_smaller_tiles_then_torch(monkeypatch: pytest.MonkeyPatch, fails: i
         plans.append(plan)
         if len(plans) <= fails:
             raise BuildFailed("a Triton kernel cannot be built\n  where  k.py\n  why    too large")
-        return compiled_cuda.compile_plan_cuda(plan, *args, **kwargs)
-    monkeypatch.setattr(gpu, "compile_plan_cuda", refuse)
+        return cuda_plan.compile_plan_cuda(plan, *args, **kwargs)
+    monkeypatch.setattr(cuda_compiler, "compile_plan_cuda", refuse)
     x = torch.randn(2, 5000)
     compiled = bytejit.compile(lambda x: x.softmax(-1), options={"interpret": True})
     with torch.no_grad(), pytest.warns(RuntimeWarning, match="k.py") if fails else contextlib.nullcontext():
@@ -132,12 +134,12 @@ def graph_on(*devices: str) -> torch.fx.GraphModule:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """What this machine pretends to have."""
     def have(triton: str = "3.6.0", capability: tuple[int, int] = (9, 0)) -> None:
-        compiled_cuda.lacks.cache_clear()
+        cuda_plan.lacks.cache_clear()
         monkeypatch.setattr(build_triton, "triton_version", lambda: triton)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=0: capability)
-        monkeypatch.setattr(gpu, "begin", lambda device, options: None)
+        monkeypatch.setattr(cuda_compiler, "begin", lambda device, options: None)
     yield have
-    compiled_cuda.lacks.cache_clear()
+    cuda_plan.lacks.cache_clear()
 
 
 @pytest.mark.parametrize("have, devices, words", [
@@ -147,10 +149,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ({}, ("cuda:0", "cuda:1"), "its tensors are on cuda:0 and cuda:1"), ({}, ("meta", "cpu"), "a tensor is on meta")])
 def test_why_a_graph_gets_no_kernels(machine, have: dict, devices: tuple, words: str) -> None:
     machine(**have)
-    assert backends.compiler_of(graph_on(*devices))[1] == words
+    assert builtin.compiler_of(graph_on(*devices))[1] == words
     if words:
         gm = graph_on(*devices)
-        run = backends.inductor(gm, [])
+        run = builtin.inductor(gm, [])
         assert torch.equal(run(torch.ones(2), torch.ones(2)), torch.full((2,), 2.0))
         assert gm.meta["through_torch"] == words and bytejit.counters["fallbacks"] == {f"a graph runs through torch: {words}": 1}
 
@@ -161,7 +163,7 @@ def test_why_a_graph_gets_no_kernels(machine, have: dict, devices: tuple, words:
 def test_nothing_to_launch_with(monkeypatch: pytest.MonkeyPatch, error: Exception, words: str) -> None:
     def refuse(*args, **kwargs):
         raise error
-    monkeypatch.setattr(gpu, "compile_plan_cuda", refuse)
+    monkeypatch.setattr(cuda_compiler, "compile_plan_cuda", refuse)
     compiled = bytejit.compile(lambda x: x * 2, options={"interpret": True})
     with pytest.warns(RuntimeWarning, match=re.escape(str(error))):
         assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))

@@ -5,9 +5,11 @@ import pytest
 import torch
 
 import bytejit
-from bytejit import compiling, pipeline, undo
+from bytejit import pipeline
+from bytejit.backends import cpu_compiler
 from bytejit.kernels.tune import Tuner
 from bytejit.kernels.tune_gpu import GpuTuner
+from bytejit.runtime import rollback
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -21,7 +23,7 @@ def out_of_memory(*args: object, **kwargs: object) -> None:
 def test_no_memory_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     x, compiled = torch.randn(10), bytejit.compile(doubled)
     with monkeypatch.context() as none_left:
-        none_left.setattr(compiling.Compiled, "build", out_of_memory)
+        none_left.setattr(cpu_compiler.Compiled, "build", out_of_memory)
         assert torch.equal(compiled(x), x.sin() * 2)
     compiled(x)
     compiled(x)
@@ -30,7 +32,7 @@ def test_no_memory_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_never_memory_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling.Compiled, "build", out_of_memory)
+    monkeypatch.setattr(cpu_compiler.Compiled, "build", out_of_memory)
     x, compiled = torch.randn(10), bytejit.compile(doubled, fullgraph=True)
     for _ in range(2 * pipeline.STARVED):
         assert torch.equal(compiled(x), x.sin() * 2)
@@ -46,7 +48,7 @@ def test_the_original_runs_while_a_cuda_graph_is_recorded_around_it(monkeypatch:
         recorded.setattr(torch.cuda, "is_initialized", lambda: True)
         recorded.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         assert torch.equal(compiled(x), x.sin() * 2) and not bytejit.counters["graphs"]
-        assert [g for g, _ in undo.random_states()] == [torch.default_generator]
+        assert [g for g, _ in rollback.random_states()] == [torch.default_generator]
         strict = bytejit.compile(doubled, fullgraph=True)
         with pytest.raises(bytejit.exc.Unsupported, match="a CUDA graph that is recorded around the call"):
             strict(x)

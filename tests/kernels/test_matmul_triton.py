@@ -14,12 +14,12 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "codegen"))
 from graphs import aten  # noqa: E402
 
-from bytejit.codegen.linears_gpu import choose_gpu_linears  # noqa: E402
-from bytejit.codegen.rewrite import copy_graph  # noqa: E402
+from bytejit.codegen.aten.rewrite import copy_graph  # noqa: E402
+from bytejit.codegen.libraries.linear_cuda import choose_gpu_linears  # noqa: E402
+from bytejit.common.spec import Spec  # noqa: E402
 from bytejit.kernels import matmul_triton as mt  # noqa: E402
 from bytejit.kernels.build_triton import parameters, triton_version  # noqa: E402
 from bytejit.kernels.tune import Candidate, Choice  # noqa: E402
-from bytejit.spec import Spec  # noqa: E402
 
 interpreted = pytest.mark.skipif(not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
                                  reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)")

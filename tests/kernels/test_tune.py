@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bytejit.common.spec import Spec
 from bytejit.kernels import gemm, library
 from bytejit.kernels.build import NoCompiler
 from bytejit.kernels.disk import json_cache
 from bytejit.kernels.tune import Candidate, Tuner
 from bytejit.options import Options
-from bytejit.spec import Spec
 
 pytestmark = pytest.mark.timed
 

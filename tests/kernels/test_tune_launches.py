@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.codegen.triton_source import Arg, Config, Launch
+from bytejit.codegen.cuda.source import Arg, Config, Launch
 from bytejit.kernels import cuda_launch
 from bytejit.kernels.build_triton import Builder
 from bytejit.kernels.tune_launches import BUDGET, MARGIN, ROUNDS, LaunchTuner, candidates, choose

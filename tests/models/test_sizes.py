@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bytejit
-from bytejit import registry
+from bytejit.common import registry
 
 from . import zoo
 

@@ -31,7 +31,7 @@ def lookup(name: str) -> Callable:
     if TARGET == "torch":
         from torch._dynamo import lookup_backend
         return lookup_backend(name)
-    from bytejit import registry
+    from bytejit.common import registry
     return registry.lookup_backend(name)
 
 

@@ -134,7 +134,7 @@ def test_what_does_not_hold_runs_as_it_is():
 
 def test_long_work_is_no_break(monkeypatch):
     """Many instructions between two operations (a configuration is read over and over): under nopython they are traced"""
-    from bytejit.tracer import tracer
+    from bytejit.tracer.core import tracer
     monkeypatch.setattr(tracer, "LONG_WORK", 100)
 
     def f(x):

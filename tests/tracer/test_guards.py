@@ -1,6 +1,6 @@
 """Each kind of guard both ways: what it names changed -> the entry misses; something else changed -> it still fits.
 
-Everything runs twice: with checks made from Python, and with the compiled ones (tensor_check.py).
+Everything runs twice: with checks made from Python, and with the compiled ones (guards/native_checker.py).
 """
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import pytest
 import torch
 from torch import nn
 
-from bytejit.options import Options
-from bytejit.source import (
+from bytejit.guards.generated import compile_entry
+from bytejit.guards.kinds import KINDS, Computed, Expr, Guard, GuardSet, TensorCheck, same
+from bytejit.guards.native_checker import CHECKER
+from bytejit.guards.sources import (
     Attr,
     Closure,
     DictItem,
@@ -36,9 +38,7 @@ from bytejit.source import (
     Type,
     params_of,
 )
-from bytejit.tensor_check import CHECKER
-from bytejit.tracer.guard_code import compile_entry
-from bytejit.tracer.guards import KINDS, Computed, Expr, Guard, GuardSet, TensorCheck, same
+from bytejit.options import Options
 
 MISS = object()
 A, B = Local("a"), Local("b")
@@ -566,7 +566,7 @@ def test_stack_slots_and_the_text_in_tracebacks() -> None:
 
 
 def test_without_a_compiler_checks_are_made_from_python() -> None:
-    from bytejit import registry
+    from bytejit.common import registry
     from bytejit.errors import BytejitError
 
     def build(text):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.tracer import library_flags
-from bytejit.tracer.library_flags import STATES, states_of
+from bytejit.guards import library_flags
+from bytejit.guards.library_flags import STATES, states_of
 
 F = torch.nn.functional
 

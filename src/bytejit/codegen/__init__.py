@@ -1,0 +1,1 @@
+"""Graphs to kernels: ATen graph, loops, plan, text. Builds nothing."""

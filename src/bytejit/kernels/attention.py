@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-from ..options import Options
+from bytejit.options import Options
+
 from .build_cpp import build
 from .gemm import _namespace
 

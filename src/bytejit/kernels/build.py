@@ -12,9 +12,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import caches
-from ..errors import BytejitError
-from ..registry import count
+from bytejit.common import caches
+from bytejit.common.registry import count
+from bytejit.errors import BytejitError
+
 from .disk import Disk, json_cache
 
 PRELUDE = Path(__file__).parent / "prelude"

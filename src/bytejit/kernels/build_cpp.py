@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import caches
-from ..errors import BytejitError
-from ..options import Options
+from bytejit.common import caches
+from bytejit.errors import BytejitError
+from bytejit.options import Options
+
 from .build import PRELUDE, BuildFailed, Compiler, candidates, find_compiler
 from .disk import Disk, digest, disk_of
 from .launch import load

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from .. import caches
-from ..options import Options
-from ..registry import count
+from bytejit.common import caches
+from bytejit.common.registry import count
+from bytejit.options import Options
+
 from . import cuda_launch
 from .build import PRELUDE, BuildFailed
 from .cuda_launch import Loaded, Param

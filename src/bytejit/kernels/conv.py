@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..options import Options
+from bytejit.options import Options
+
 from .build_cpp import build
 from .gemm import _namespace
 

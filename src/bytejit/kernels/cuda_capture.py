@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from .. import caches
-from ..errors import BytejitError
-from ..options import config
+from bytejit.common import caches
+from bytejit.errors import BytejitError
+from bytejit.options import config
+
 from .cuda_launch import driver, memsets_to_kernels
 
 # Held while a call is recorded: whoever finds it held runs its call plain. torch's allocator and random numbers know of a

@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
-from .. import caches
-from ..registry import count
-from ..tensor_check import exchange_fill
+from bytejit.common import caches
+from bytejit.common.registry import count
+from bytejit.guards.native_checker import exchange_fill
+
 from . import other_streams
 from .cuda_capture import (
     RECORDING,

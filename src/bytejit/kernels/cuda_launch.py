@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import caches
-from ..errors import BytejitError
-from ..options import Options
+from bytejit.common import caches
+from bytejit.errors import BytejitError
+from bytejit.options import Options
+
 from .build_cpp import build
 
 UNIT = r"""

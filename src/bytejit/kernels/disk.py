@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from .. import caches
+from bytejit.common import caches
 
 
 def digest(*parts: str | bytes) -> str:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import torch
 
-from ..options import Options
+from bytejit.options import Options
+
 from .build_cpp import build
 
 # -O3 spends 4.6 s on the tiles, -O2 0.8 s for the same speed: the tiles spell out their vectors

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..options import Options
+from bytejit.options import Options
+
 from .disk import digest, disk_of
 
 DTYPES = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16,

@@ -1,8 +1,9 @@
 """Matrix products of our own on a GPU, with what leads to them and what follows in the same kernel: `bytejit::gpu_linear`.
 
 cuBLAS is hard to beat; but what stands before or behind a product is then a kernel of its own, which a small product does not
-hide. Under max-autotune the two are timed (`codegen/linears_triton.py`). Products of f32 are three of TF32 each, on the tensor
-cores: as near to float64 as cuBLAS's (measured: nearer) in two thirds of its time; TF32 itself only where torch is told to.
+hide. Under max-autotune the two are timed (`codegen/libraries/linear_triton.py`). Products of f32 are three of TF32
+each, on the tensor cores: as near to float64 as cuBLAS's (measured: nearer) in two thirds of its time; TF32 itself only
+where torch is told to.
 """
 from __future__ import annotations
 
@@ -13,9 +14,10 @@ from typing import Any
 
 import torch
 
-from .. import caches
-from ..options import config as options
-from ..spec import Spec
+from bytejit.common import caches
+from bytejit.common.spec import Spec
+from bytejit.options import config as options
+
 from . import cuda_launch
 from .build import PRELUDE
 from .build_triton import Binaries, Binary, Job

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import caches
+from bytejit.common import caches
 
 
 def watch(storages: tuple[int, ...], owner: Any) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import torch
 
-from ..spec import Spec
+from bytejit.common.spec import Spec
 
 MARGIN = 0.95            # a candidate replaces the default when it needs less than this part of its time
 WINS = 0.65              # and was faster than it in this part of the rounds

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..registry import count
-from ..spec import Spec
+from bytejit.common.registry import count
+from bytejit.common.spec import Spec
+
 from .tune import DROP, ROUNDS, Choice, Store, Tuner
 
 CALLS = 4            # calls between two events: a launch's own gaps count less

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ..registry import count
+from bytejit.common.registry import count
+
 from .disk import digest, json_cache
 
 MARGIN = 0.97        # another configuration must need less than this part of the default's time

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import BytejitError
+from bytejit.errors import BytejitError
+
 from .target import cpu
 
 MOST = 8            # workers at once

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 if triton.knobs.runtime.interpret:
-    from bytejit.kernels.prelude import triton_numpy as libdevice
+    from . import triton_numpy as libdevice
 else:
     from triton.language.extra.cuda import gdc_wait, libdevice
 
@@ -164,7 +164,7 @@ def bj_signbit(x):
 
 @triton.jit
 def bj_philox(key, index, draw):
-    """Words 0 and 1 of Philox 4x32-10, as word 0 << 32 | word 1 (codegen/ops_random.py)."""
+    """Words 0 and 1 of Philox 4x32-10, as word 0 << 32 | word 1 (codegen/ops/random.py)."""
     a, b, _, _ = tl.philox(key, index.to(tl.int32), (index >> 32).to(tl.int32), draw.to(tl.int32), (draw >> 32).to(tl.int32))
     return (a.to(tl.int64) << 32) | b.to(tl.int64)
 
@@ -457,7 +457,7 @@ else:
         return tl.reduce((x, i), AXIS, bj_less_of, keep_dims=AXIS == 1)
 
 
-# ---- reductions that carry a state (codegen/carried.py) --------------------------------------------------------------
+# ---- reductions that carry a state (codegen/loops/passes/online_reductions.py) ----------------------------------------
 @triton.jit
 def bj_decay(a, top):
     """exp(a - top), 1 where they are equal, infinities too."""

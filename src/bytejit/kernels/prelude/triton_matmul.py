@@ -3,7 +3,7 @@ batch. Sizes and distances are constants. Only `kernels/matmul_triton.py` uses t
 import triton
 import triton.language as tl
 
-from bytejit.kernels.prelude.triton_math import bj_activation, bj_after_previous
+from .triton_math import bj_activation, bj_after_previous
 
 
 @triton.jit

@@ -1,0 +1,1 @@
+"""The built-in backends, and the compilers of a graph for each device."""

@@ -1,0 +1,109 @@
+"""Plans of graphs on disk: what was planned before, in this process or another, is not lowered, fused and scheduled again.
+
+A plan is kept with the text of its kernels and without their expressions, under the hash of all that decides it: every node
+of the ATen graph with its arguments, specs and place in the user's code, the device, torch's version and the code that plans.
+Graphs with sizes that are known at the call only are planned each time.
+"""
+from __future__ import annotations
+
+import functools
+import io
+import operator
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.loops.index_core import Atom, Index
+from bytejit.codegen.loops.ir import Call, Expr, Kernel, Plan
+from bytejit.codegen.loops.sizes import Real
+from bytejit.common.spec import Spec
+from bytejit.kernels.disk import digest, disk_of
+from bytejit.options import Options
+
+PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+HERE = Path(__file__).parent.parent
+
+
+class NotKept(Exception):
+    """A graph holds something whose text does not say all about it: it is planned each time."""
+
+
+@functools.cache
+def planner() -> str:
+    """The hash of the code that plans and prints kernels."""
+    files = sorted((HERE / "codegen").rglob("*.py"))
+    return digest(torch.__version__, *(f.read_bytes() for f in (*files, HERE / "common/spec.py", HERE / "common/where.py")))
+
+
+def key_of(aten: Aten, *facts: object) -> str | None:
+    """The name of a graph's plan; None where it is not kept. facts: what else decides it, as its text tells: the device, how
+    large tiles may be."""
+    names: dict[torch.fx.Node, str] = {}
+    try:
+        lines = [_line(node, names) for node in aten.graph.nodes]
+        lines += [_text(m.input, names) + _text(m.position, names) for m in aten.mutations]
+    except NotKept:
+        return None
+    shown = [getattr(getattr(o, "of", o), "position", None) for o in aten.outputs]       # what no output shows may be overwritten
+    flags = (shown, len(aten.constants), torch.are_deterministic_algorithms_enabled())
+    return digest(planner(), repr(facts), repr(flags), *lines)
+
+
+def _line(node: torch.fx.Node, names: dict[torch.fx.Node, str]) -> str:
+    names[node] = f"n{len(names)}"
+    if node.op == "call_function":
+        if not isinstance(node.target, torch._ops.OpOverload) and node.target is not operator.getitem:
+            raise NotKept
+        target = str(node.target)
+    elif node.op in ("placeholder", "output"):
+        target = node.op
+    else:
+        raise NotKept
+    where = node.meta.get("where")
+    place = f"{getattr(where, 'file', where)}:{getattr(where, 'line', 0)}"
+    return " ".join((target, _text(node.args, names) if node.op != "placeholder" else "",
+                     _text(tuple(node.kwargs.items()), names), _text(node.meta.get("spec"), names), place))
+
+
+def _text(value: object, names: dict[torch.fx.Node, str]) -> str:
+    """A value as text that no other value has. Raises: NotKept."""
+    if isinstance(value, torch.fx.Node):
+        return names[value]
+    if isinstance(value, Spec):
+        return f"spec{_text((value.shape, value.stride, value.dtype, value.device), names)}"
+    if isinstance(value, (tuple, list)):
+        return f"({','.join(_text(v, names) for v in value)})"
+    if type(value) in PLAIN:
+        return repr(value)
+    raise NotKept
+
+
+def load(key: str, options: Options) -> tuple[Plan, Any] | None:
+    """(plan, source) as `keep` got them, kernels without their passes; None where there is none."""
+    body = disk_of(options.cache_path, options.cache_mb).read(key + ".plan")
+    return pickle.loads(body) if body is not None else None
+
+
+def keep(key: str, plan: Plan, source: Any, options: Options) -> None:
+    """Put a plan and its source on disk, where all sizes in it are numbers."""
+    steps = tuple(replace(s, kernel=Kernel(s.kernel.name, (), (), s.kernel.ops)) if isinstance(s, Call) else s
+                  for s in plan.steps)
+    body = io.BytesIO()
+    try:
+        Numbers(body, 5).dump((replace(plan, steps=steps), source))
+    except NotKept:
+        return
+    disk_of(options.cache_path, options.cache_mb).write(key + ".plan", body.getvalue())
+
+
+class Numbers(pickle.Pickler):
+    """A pickler that refuses index expressions and those of kernels: they know their hashes, which are a process's own."""
+
+    def reducer_override(self, value: object) -> object:
+        if isinstance(value, (Atom, Index, Expr, Real)):
+            raise NotKept
+        return NotImplemented

@@ -1,0 +1,1 @@
+"""Traced graph -> functional ATen graph, and passes over it."""

@@ -1,0 +1,214 @@
+"""Decompositions: ops written in terms of simpler ones, as eager computes them. A rule gets the recorder and the
+op's arguments.
+
+A rule returns fakes bound to the values, or NotImplemented to keep the op whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bytejit.fake.tensor import Fake, infer
+
+aten = torch.ops.aten
+RULES: dict[object, Callable] = {}
+
+
+def rule(*ops):
+    """Register the decomposition of ATen overloads."""
+
+    def register(fn):
+        for op in ops:
+            RULES[op] = fn
+        return fn
+
+    return register
+
+
+def _copied(view) -> Callable:
+    def copied(rec, *args, **kwargs):
+        return rec.call(aten.clone.default, rec.call(view, *args, **kwargs), memory_format=torch.contiguous_format)
+
+    return copied
+
+
+for _view in (
+    "permute", "expand", "slice.Tensor", "select.int", "unsqueeze", "transpose.int", "t", "squeeze", "squeeze.dim",
+    "squeeze.dims", "diagonal", "alias", "detach", "unfold", "view", "view.dtype", "narrow", "as_strided",
+):  # a view's value in memory of its own, contiguous
+    _name, _, _overload = _view.partition(".")
+    _of = getattr(aten, _name)
+    _made = getattr(getattr(aten, f"{_name}_copy"), _overload or "default")
+    RULES[_made] = _copied(getattr(_of, _overload or "default"))
+
+
+def _per_channel(rec, t: Fake, rank: int) -> Fake:
+    return rec.call(aten.view.default, t, [1, t.m.shape[0]] + [1] * (rank - 2))
+
+
+def _suggested(rec, t: Fake) -> Fake:
+    """`t` with its channels innermost where they are, else row-major, as eager's kernels lay out what they make."""
+    formats = {4: (torch.channels_last,), 5: (torch.channels_last_3d,)}.get(len(t.m.shape), ())
+    if any(t.is_contiguous(memory_format=f) for f in (torch.contiguous_format, *formats)):
+        return t
+    return rec.call(aten.clone.default, t, memory_format=torch.contiguous_format)
+
+
+def _as(rec, t: Fake | None, dtype: torch.dtype) -> Fake | None:
+    return t if t is None or t.m.dtype is dtype else rec.call(aten._to_copy.default, t, dtype=dtype)
+
+
+@rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
+    """x * alpha + beta with alpha = weight / sqrt(var + eps), beta = bias - mean * alpha, which is how
+    eager's kernel computes.
+    """
+    m = x.m
+    rank = len(m.shape)
+    work = torch.float32 if m.dtype in (torch.float16, torch.bfloat16) else m.dtype
+    wide = _as(rec, x, work)
+    if training:
+        dims = [d for d in range(rank) if d != 1]
+        now_var, now_mean = rec.call(aten.var_mean.correction, wide, dims, correction=0, keepdim=False)
+        count = 1
+        for d in dims:
+            count = count * m.shape[d]
+        if mean is not None:
+            _running(rec, mean, now_mean, momentum, 1)
+            _running(rec, var, now_var, momentum, count / max(count - 1, 1))
+    else:
+        now_mean, now_var = _as(rec, mean, work), _as(rec, var, work)
+    scale = rec.call(aten.rsqrt.default, rec.call(aten.add.Tensor, now_var, eps))
+    alpha = scale if weight is None else rec.call(aten.mul.Tensor, scale, _as(rec, weight, work))
+    shift = rec.call(aten.mul.Tensor, now_mean, alpha)
+    beta = rec.call(aten.neg.default, shift) if bias is None else rec.call(aten.sub.Tensor, _as(rec, bias, work), shift)
+    out = rec.call(aten.mul.Tensor, wide, _per_channel(rec, alpha, rank))
+    out = _suggested(rec, _as(rec, rec.call(aten.add.Tensor, out, _per_channel(rec, beta, rank)), m.dtype))
+    if training:
+        return out, now_mean, scale
+    empty = infer(aten.new_empty.default, (x, [0]), {"dtype": work})
+    return (
+        out,
+        rec.new(aten.new_empty.default, (x, [0]), {"dtype": work}, empty),
+        rec.call(aten.new_empty.default, x, [0], dtype=work),
+    )
+
+
+def _running(rec, kept: Fake, now: Fake, momentum: float, factor: float) -> None:
+    """kept = (1 - momentum) * kept + momentum * factor * now, in place."""
+    now = _as(rec, now, kept.m.dtype)
+    old = rec.call(aten.mul.Tensor, kept, 1 - momentum)
+    rec.call(
+        aten.copy_.default, kept, rec.call(aten.add.Tensor, old, rec.call(aten.mul.Tensor, now, momentum * factor))
+    )
+
+
+@rule(aten.cudnn_batch_norm.default)
+def batch_norm_cudnn(rec, x, weight, bias, mean, var, training, momentum, eps):
+    """The same with cuDNN's fourth result, memory for its backward pass: none."""
+    made = batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps)
+    return *made, rec.call(aten.new_empty.default, x, [0], dtype=torch.uint8)
+
+
+@rule(aten._native_batch_norm_legit.no_stats)
+def batch_norm_no_stats(rec, x, weight, bias, training, momentum, eps):
+    """Batch norm by the batch's own statistics."""
+    return batch_norm(rec, x, weight, bias, None, None, training, momentum, eps)
+
+
+@rule(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_eval(rec, x, weight, bias, mean, var, momentum, eps):
+    """Batch norm by the running statistics."""
+    return batch_norm(rec, x, weight, bias, mean, var, False, momentum, eps)
+
+
+def _reduced(rec, x: Fake, reduction: int) -> Fake:
+    if reduction == 0:
+        return x
+    return rec.call(aten.mean.default if reduction == 1 else aten.sum.default, x)
+
+
+@rule(aten.mse_loss.default)
+def mse_loss(rec, x, target, reduction=1):
+    """The mean, sum or all of (x - target)^2."""
+    d = rec.call(aten.sub.Tensor, x, target)
+    return _reduced(rec, rec.call(aten.mul.Tensor, d, d), reduction)
+
+
+@rule(aten.smooth_l1_loss.default)
+def smooth_l1_loss(rec, x, target, reduction=1, beta=1.0):
+    """|d| - beta/2 beyond beta, d^2 / (2 beta) within."""
+    if beta == 0:
+        return NotImplemented
+    d = rec.call(aten.abs.default, rec.call(aten.sub.Tensor, x, target))
+    inner = rec.call(aten.div.Tensor, rec.call(aten.mul.Tensor, rec.call(aten.mul.Tensor, d, d), 0.5), beta)
+    outer = rec.call(aten.sub.Tensor, d, 0.5 * beta)
+    return _reduced(rec, rec.call(aten.where.self, rec.call(aten.lt.Scalar, d, beta), inner, outer), reduction)
+
+
+@rule(aten.addcmul.default)
+def addcmul(rec, x, a, b, *, value=1):
+    """x + value * a * b."""
+    if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
+        return NotImplemented
+    product = rec.call(aten.mul.Tensor, a, b)
+    return rec.call(aten.add.Tensor, x, product if value == 1 else rec.call(aten.mul.Tensor, product, value))
+
+
+@rule(aten.addcdiv.default)
+def addcdiv(rec, x, a, b, *, value=1):
+    """x + value * a / b."""
+    if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
+        return NotImplemented
+    quotient = rec.call(aten.div.Tensor, a if value == 1 else rec.call(aten.mul.Tensor, a, value), b)
+    return rec.call(aten.add.Tensor, x, quotient)
+
+
+@rule(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(rec, x, other, alpha=1):
+    """other - alpha * x; of ints nothing is negated before it has the result's dtype."""
+    if not x.m.dtype.is_floating_point:
+        return NotImplemented
+    if alpha != 1:
+        x = rec.call(aten.mul.Tensor, x, alpha)
+    if isinstance(other, Fake):
+        return rec.call(aten.sub.Tensor, other, x)
+    return rec.call(aten.add.Tensor, rec.call(aten.neg.default, x), other)
+
+
+@rule(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
+def count_nonzero(rec, x, dim=None):
+    """The sum of what is not zero."""
+    some = rec.call(aten.ne.Scalar, x, 0)
+    if dim is None:
+        return rec.call(aten.sum.default, some)
+    return rec.call(aten.sum.dim_IntList, some, [dim] if type(dim) is int else dim)
+
+
+@rule(aten.nansum.default)
+def nansum(rec, x, dim=None, keepdim=False, *, dtype=None):
+    """The sum with nan as zero."""
+    if not x.m.dtype.is_floating_point:
+        return NotImplemented
+    kept = rec.call(aten.where.ScalarSelf, rec.call(aten.isnan.default, x), 0.0, x)
+    return rec.call(aten.sum.dim_IntList, kept, dim, keepdim, dtype=dtype)
+
+
+@rule(aten.aminmax.default)
+def aminmax(rec, x, *, dim=None, keepdim=False):
+    """Both ends."""
+    dims = [] if dim is None else [dim]
+    return rec.call(aten.amin.default, x, dims, keepdim), rec.call(aten.amax.default, x, dims, keepdim)
+
+
+@rule(aten.binary_cross_entropy_with_logits.default)
+def bce_with_logits(rec, x, target, weight=None, pos_weight=None, reduction=1):
+    """(1 - target) * x - (1 + (pos_weight - 1) * target) * log_sigmoid(x), as eager computes it."""
+    log = rec.call(aten.log_sigmoid_forward.default, x)[0]
+    if pos_weight is not None:
+        more = rec.call(aten.mul.Tensor, rec.call(aten.sub.Tensor, pos_weight, 1), target)
+        log = rec.call(aten.mul.Tensor, log, rec.call(aten.add.Tensor, more, 1))
+    loss = rec.call(aten.sub.Tensor, rec.call(aten.mul.Tensor, rec.call(aten.rsub.Scalar, target, 1), x), log)
+    return _reduced(rec, loss if weight is None else rec.call(aten.mul.Tensor, loss, weight), reduction)

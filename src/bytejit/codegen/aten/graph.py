@@ -1,0 +1,165 @@
+"""What `normalise` gives: a functional ATen graph, and how user outputs and mutations are made from its values."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+import torch
+
+from bytejit.common.spec import Spec
+from bytejit.errors import Bug
+
+
+@dataclass(frozen=True)
+class Value:
+    """A user output: the value at `position` of the graph's output tuple."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """A user output: the input tensor itself. Indices past the last input count `Aten.constants`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A user output: a view of `of`. Units: elements; sizes may be symbolic; `offset` counts from `of`'s first element, not from
+    its storage's.
+    """
+
+    of: Value | Input
+    size: tuple
+    stride: tuple
+    offset: int
+
+
+@dataclass(frozen=True)
+class Const:
+    """A user output that is no tensor of the graph."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class Number:
+    """A user output: a number that is known at the call only: a size (`Index`) or a `sizes.Real`."""
+
+    value: object
+
+
+Out = Value | Input | Alias | Const | Number
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """At the end the value at `position` is copied into input `input`."""
+
+    input: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Aten:
+    """A functional ATen graph. See docs/architecture.md section 5.
+
+    graph: placeholders (the inputs, then one for each of `constants`), calls of ATen overloads and
+    `operator.getitem`, one output
+    node with a flat tuple. No op writes into its arguments. `as_strided` counts its offset from its argument's
+    first element.
+    Values that an output exposes are neither placeholders nor views, and two outputs never expose one value under
+    two storages.
+    single: the traced graph returned one value, not a tuple.
+    """
+
+    graph: torch.fx.Graph
+    outputs: tuple[Out, ...]
+    mutations: tuple[Mutation, ...] = ()
+    constants: tuple[torch.Tensor, ...] = ()
+    single: bool = False
+
+    def __repr__(self) -> str:
+        return f"Aten({len(self.graph.nodes)} nodes, outputs {list(self.outputs)}, mutations {list(self.mutations)})"
+
+    def text(self) -> str:
+        """The graph in lines: `v3: f32[2,4] = add.Tensor(p0, 1)  # model.py:14`; the last lines name outputs
+        and mutations.
+        """
+        return text(self)
+
+
+def text(aten: Aten) -> str:
+    """See `Aten.text`."""
+    names: dict[torch.fx.Node, str] = {}
+    lines = []
+    for node in aten.graph.nodes:
+        if node.op == "output":
+            lines.append(f"return {_show(node.args[0], names)}")
+            continue
+        names[node] = name = f"p{len(lines)}" if node.op == "placeholder" else f"v{len(lines)}"
+        spec = node.meta.get("spec")
+        call = "input" if node.op == "placeholder" else _call(node, names)
+        where = node.meta.get("where")
+        place = f"  # {getattr(where, 'short', where)}" if where is not None else ""
+        lines.append(f"{name}: {_show_spec(spec)} = {call}{place}")
+    lines += [f"out {i}: {out!r}" for i, out in enumerate(aten.outputs)]
+    lines += [f"write p{m.input}: position {m.position}" for m in aten.mutations]
+    return "\n".join(lines) + "\n"
+
+
+def _show_spec(spec) -> str:
+    return "(" + ", ".join(map(_show_spec, spec)) + ")" if isinstance(spec, (tuple, list)) else repr(spec)
+
+
+def _call(node: torch.fx.Node, names: dict) -> str:
+    if node.target is operator.getitem:
+        return f"{names[node.args[0]]}[{node.args[1]}]"
+    args = [_show(a, names) for a in node.args] + [f"{k}={_show(v, names)}" for k, v in node.kwargs.items()]
+    target = str(node.target).removeprefix("aten.").removesuffix(".default")
+    return f"{target}({', '.join(args)})"
+
+
+def _show(value, names: dict) -> str:
+    if isinstance(value, torch.fx.Node):
+        return names[value]
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_show(v, names) for v in value) + "]"
+    return str(value).removeprefix("torch.") if isinstance(value, (torch.dtype, torch.memory_format)) else repr(value)
+
+
+def check(aten: Aten) -> Aten:
+    """Returns `aten` when it is a legal functional graph. Raises: Bug naming the first node that is not."""
+    nodes = list(aten.graph.nodes)
+    inputs = sum(n.op == "placeholder" for n in nodes)
+    outputs = nodes[-1].args[0]
+    for node in nodes[:-1]:
+        if node.op == "placeholder":
+            continue
+        if node.op != "call_function":
+            raise Bug(f"normalise: {node.op} {node.target} in an ATen graph, from {node.meta.get('where')}")
+        if node.target is not operator.getitem and node.target._schema.is_mutable:
+            raise Bug(f"normalise: {node.target} writes into its arguments, from {node.meta.get('where')}")
+        if not isinstance(node.meta.get("spec"), (Spec, tuple, list, type(None))):
+            raise Bug(f"normalise: {node.target} has the spec {node.meta.get('spec')!r}")
+    for out in aten.outputs:
+        base = out.of if isinstance(out, Alias) else out
+        if isinstance(base, Value) and not isinstance(outputs[base.position], torch.fx.Node):
+            raise Bug(f"normalise: {out} names {outputs[base.position]!r}, which is no tensor")
+        if isinstance(base, Input) and base.index >= inputs:
+            raise Bug(f"normalise: {out} of a graph with {inputs} inputs")
+    for write in aten.mutations:
+        if write.input >= inputs or not isinstance(outputs[write.position], torch.fx.Node):
+            raise Bug(f"normalise: {write} of a graph with {inputs} inputs and {len(outputs)} outputs")
+    return aten
+
+
+def acts(node: torch.fx.Node) -> bool:
+    """Whether running a node has an effect beyond its value: it draws random numbers, or answers nothing and so is there to
+    raise (`_linalg_check_errors`) or to do what a user's op does."""
+    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
+        return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))
+    schema = getattr(node.target, "_schema", None)
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or schema is not None and not schema.returns

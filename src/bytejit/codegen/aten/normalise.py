@@ -1,0 +1,324 @@
+"""A traced FX graph of torch calls -> a functional ATen graph, by running it on fakes under a recording mode."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from types import FunctionType
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from bytejit.codegen.loops.index import Index
+from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
+from bytejit.common import inference
+from bytejit.common.ambient import preserved
+from bytejit.common.spec import Spec, contiguous_stride
+from bytejit.fake.rules.core import Meta, Store
+from bytejit.fake.sized import infer_sized
+from bytejit.fake.tensor import Fake, FakeMode, fake_of_spec, make, spec_of
+from bytejit.shapes import symbols
+from bytejit.shapes.symbols import manner_of
+
+from .decompositions import RULES
+from .graph import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
+from .mutation import CannotNormalise, same_stride
+from .recorder import Bound, Recorder, Root, is_view
+from .rewrite import drop_dead
+
+__all__ = ["CannotNormalise", "normalise"]
+aten = torch.ops.aten
+
+# torch functions that stay one node: a library serves them better whole than in parts.
+WHOLE = {
+    torch.nn.functional.scaled_dot_product_attention: aten.scaled_dot_product_attention.default,
+    torch.nn.functional.linear: aten.linear.default,
+}
+
+
+# torch functions of which one form stays one node, where torch would write memory piece by piece
+PADS = frozenset((torch.nn.functional.pad, torch._C._nn.pad))
+
+
+def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
+    """The functional ATen graph of `gm`, whose placeholders look like `fakes` (values that are no fakes are baked
+    in).
+
+    Raises: CannotNormalise when a write or an alias has no functional form here; what the program itself raises
+    passes through.
+    Cost: some 50 us an op.
+    """
+    rec = Recorder(RULES)
+    returned = preserved(_Run(rec, gm, fakes).run)
+    single = not isinstance(returned, (list, tuple))
+    flat = [returned] if single else list(returned)
+    if any(
+        isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x))
+        for x in flat
+    ):
+        raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
+    outputs, mutations = _finish(rec, flat)
+    drop_dead(rec.graph)
+    outputs = _sized(rec.graph, outputs)
+    return check(Aten(rec.graph, outputs, mutations, tuple(rec.constants), single))
+
+
+class _Run:
+    """Executes the nodes of a graph module on fakes under a recorder."""
+
+    def __init__(self, rec: Recorder, gm: torch.fx.GraphModule, fakes: Sequence) -> None:
+        self.rec, self.gm, self.fakes = rec, gm, fakes
+        self.env: dict[torch.fx.Node, object] = {}
+
+    def run(self) -> object:
+        """What the graph returns, on fakes, without gradients. Leaves the modes that the graph leaves."""
+        env, rec = self.env, self.rec
+        torch._C._set_grad_enabled(False)
+        given = iter(self.fakes)
+        nodes = self.gm.graph.nodes
+        for node in nodes:
+            if node.op == "placeholder":
+                env[node] = self._input(node, next(given))
+        with rec:
+            for node in nodes:
+                rec.where = node.meta.get("where")
+                if node.op == "output":
+                    return torch.fx.node.map_arg(node.args[0], env.__getitem__)
+                if node.op != "placeholder":
+                    with manner_of(node):
+                        env[node] = self._step(node)
+        return None
+
+    def _input(self, node: torch.fx.Node, fake: object) -> object:
+        """A fake of our own for an input: the tracer's keeps its autograd and is not written into."""
+        if isinstance(fake, Fake):
+            fake = make(fake.m)
+        elif isinstance(fake, torch.Tensor):
+            raise CannotNormalise(f"input {node.name}: a real tensor where a fake is expected")
+        self.rec.placeholder(node.name, fake)
+        return fake
+
+    def _step(self, node: torch.fx.Node) -> object:
+        if symbols.is_symbolic(node.meta.get("val")):
+            return node.meta["val"]             # arithmetic on sizes and floats: what it comes to is known
+        if node.op == "get_attr":
+            return operator.attrgetter(node.target)(self.gm)
+        args = torch.fx.node.map_aggregate(node.args, self._value)
+        kwargs = torch.fx.node.map_aggregate(node.kwargs, self._value)
+        target = getattr(torch.Tensor, node.target, None) if node.op == "call_method" else node.target
+        said = infer_sized(target, args, kwargs) if node.op != "call_module" else None
+        if said is not None:
+            return self.rec.new(said[0], self.rec.fake(tuple(args)), {k: self.rec.fake(v) for k, v in kwargs.items()}, said[1])
+        if node.op == "call_method":
+            return getattr(args[0], node.target)(*args[1:], **kwargs)
+        if node.op == "call_module":
+            with _Wholes(self):
+                return self.gm.get_submodule(node.target)(*args, **kwargs)
+        if node.target in (inference.enter, inference.leave):       # what came of it is known: gm.meta["inference"]
+            return None
+        if getattr(node.target, "opaque", ""):
+            raise CannotNormalise(node.target.opaque)
+        if node.target is torch.manual_seed:
+            raise CannotNormalise("the seed of random numbers is set within the graph")
+        whole = WHOLE.get(node.target)
+        if whole is not None:
+            return self.whole(node.target, whole, args, kwargs)
+        if node.target in PADS:
+            return self.pad(*args, **kwargs)
+        if isinstance(node.target, FunctionType):
+            with _Wholes(self):
+                return node.target(*args, **kwargs)
+        return node.target(*args, **kwargs)
+
+    def _value(self, x: object) -> object:
+        return self.env[x] if isinstance(x, torch.fx.Node) else x
+
+    def pad(self, input: Fake, pad: Sequence, mode: str = "constant", value: float | None = None) -> Fake:
+        """torch's pad; a circular one as one op."""
+        x = self.rec.fake(input)
+        sides = list(zip(pad[::2], pad[1::2], reversed(x.shape)))
+        if mode != "circular" or len(x.shape) not in (len(sides) + 1, len(sides) + 2) or not all(
+                0 <= low <= n and 0 <= high <= n for low, high, n in sides):
+            return torch._C._nn.pad(input, pad, mode, value)
+        shape = (*x.shape[:-len(sides)], *(n + low + high for low, high, n in reversed(sides)))
+        made = fake_of_spec(Spec(shape, contiguous_stride(shape), x.dtype, x.device))
+        return self.rec.new(aten._pad_circular.default, (x, list(pad)), {}, made)
+
+    def whole(self, function, op, args: tuple, kwargs: dict) -> Fake:
+        """Record a torch function as one op, cast as autocast would have it."""
+        rec = self.rec
+        names = [a.name for a in op._schema.arguments]
+        given = rec.fake(tuple(args))
+        named = {k: rec.fake(v) for k, v in kwargs.items()}
+        for name in [n for n in names[len(given) :] if n in named and not _keyword_only(op, n)]:
+            if names[len(given)] != name:
+                break
+            given += (named.pop(name),)
+        device = next(x.m.device.type for x in given if isinstance(x, Fake))
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            given = tuple(_cast(x, dtype) for x in given)
+            named = {k: _cast(v, dtype) for k, v in named.items()}
+        answered = _answer(function, given, named, device)
+        made = rec.new(op, given, named, fake_of_spec(answered))
+        mask = given[3] if len(given) > 3 else named.get("attn_mask")
+        numbers = _as_numbers(mask, given[0])
+        if device != "cpu" and op is aten.scaled_dot_product_attention.default and numbers is not mask:
+            rest = {k: v for k, v in named.items() if k != "attn_mask"}
+            later = _answer(function, (*given[:3], numbers, *given[4:]), rest, device)
+            if later.stride != answered.stride and all(type(n) is int for n in (*later.shape, *later.stride)):
+                made.bound.root.node.meta["answers"] = later.stride
+        return made
+
+
+class _Wholes(TorchFunctionMode):
+    """Inside Python functions and modules, calls of what stays whole are recorded as such too."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        whole = WHOLE.get(func)
+        if whole is not None:
+            return self.run.whole(func, whole, args, kwargs or {})
+        return (self.run.pad if func in PADS else func)(*args, **(kwargs or {}))
+
+
+def _answer(function, given: tuple, named: dict, device: str) -> Spec:
+    """What a torch function answers to tensors like these fakes, without autocast."""
+    def plain(x: object) -> object:
+        return fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x
+    with torch.utils._python_dispatch._disable_current_modes(), FakeMode(), torch.autocast(device, enabled=False):
+        return spec_of(function(*map(plain, given), **{k: plain(v) for k, v in named.items()}))
+
+
+def _as_numbers(x: object, query: Fake) -> object:
+    """A mask of attention as `lower` hands it over on a GPU: numbers side by side."""
+    if not isinstance(x, Fake) or x.m.dtype is not torch.bool and x.m.stride[-1:] == (1,):
+        return x
+    return make(Meta(x.m.shape, contiguous_stride(x.m.shape), 0, query.m.dtype, x.m.device, Store(0)))
+
+
+def _keyword_only(op, name: str) -> bool:
+    return next(a.kwarg_only for a in op._schema.arguments if a.name == name)
+
+
+def _cast(x: object, dtype: torch.dtype) -> object:
+    if isinstance(x, Fake) and x.m.dtype.is_floating_point and x.m.dtype not in (dtype, torch.float64):
+        return x.to(dtype)
+    return x
+
+
+# --- outputs --------------------------------------------------------------------------------------
+
+
+class _Outputs:
+    """The flat output tuple as it grows, and which storage each of its nodes stands for."""
+
+    def __init__(self, rec: Recorder) -> None:
+        self.rec = rec
+        self.nodes: list[torch.fx.Node] = []
+        self.owner: dict[torch.fx.Node, Root] = {}
+        self.position: dict[Root, int] = {}
+        self.whole: dict[Root, Fake] = {}   # which of a fresh storage's tensors is the one that is made
+
+    def add(self, node: torch.fx.Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def of_root(self, root: Root) -> int:
+        """The position of a fresh storage's value, which is a tensor of its own."""
+        at = self.position.get(root)
+        if at is None:
+            node = root.node
+            if self.owner.get(node, root) is not root or storage_node(node) is not node or node.op == "placeholder":
+                node = _own_copy(self.rec, node, root)
+            self.owner[node] = root
+            at = self.position[root] = self.add(node)
+        return at
+
+
+def storage_node(node: torch.fx.Node) -> torch.fx.Node:
+    """The node in whose memory a node's value lies: through view ops."""
+    while node.op == "call_function" and node.target is not operator.getitem and is_view(node.target):
+        node = node.args[0]
+    return node
+
+
+def _own_copy(rec: Recorder, node: torch.fx.Node, root: Root) -> torch.fx.Node:
+    """A copy that shares memory and node with nothing else."""
+    rec.where = node.meta.get("where")
+    spec = node.meta["spec"]
+    copy = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(spec))
+    if not same_stride(spec.shape, copy.meta["spec"].stride, root.spec.stride):
+        raise CannotNormalise(f"an output has the strides {root.spec.stride} that a copy does not get")
+    return copy
+
+
+def _finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation, ...]]:
+    """Make the output node. Returns how user outputs and mutations are made from it."""
+    found = _Outputs(rec)
+    outs = tuple(_out(rec, found, x) for x in flat)
+    written = [r for r in rec.inputs if r is not None and r.index is not None and r.version > 0]
+    sources = {n for n in rec.graph.nodes if n.op == "placeholder"}
+    mutations = []
+    for root in written:
+        node = root.node
+        if storage_node(node) in sources and (
+            len(written) > 1 or storage_node(node) is _placeholder_of(rec, root.index)
+        ):
+            node = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(node.meta["spec"]))
+        mutations.append(Mutation(root.index, found.add(node)))
+    rec.graph.output(tuple(found.nodes))
+    return outs, tuple(mutations)
+
+
+def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
+    for i, node in enumerate(rec.graph.nodes):
+        if i == index:
+            return node
+    raise IndexError(index)
+
+
+def _out(rec: Recorder, found: _Outputs, x: object) -> Out:
+    """How one user output is made."""
+    if isinstance(x, torch.Tensor):
+        x = rec.fake(x)
+    else:
+        return Number(x) if isinstance(x, torch.SymInt) else Const(x)
+    bound: Bound = x.bound
+    root = bound.root
+    base = Input(root.index) if root.index is not None else Value(found.of_root(root))
+    m = x.m
+    if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):
+        # a view of all of it is another object: what is done to it later (resize_, requires_grad_) is not done to this one
+        if x is (root.fake if root.index is not None else found.whole.setdefault(root, x)):
+            return base
+        return Alias(base, m.shape, m.stride, 0)
+    if m.dtype is not root.spec.dtype:
+        raise CannotNormalise(f"an output views a {root.spec.dtype} storage as {m.dtype}")
+    if m.offset < root.offset:
+        raise CannotNormalise("an output begins before its base")
+    return Alias(base, m.shape, m.stride, m.offset - root.offset)
+
+
+def _sized(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ...]:
+    """Symbolic numbers of the tracer become sizes of codegen, in the graph and in what is answered (the outputs)."""
+    sizes = Sizes()
+    for node in graph.nodes:
+        if "spec" in node.meta:
+            node.meta["spec"] = sizes(node.meta["spec"])
+        if node.op == "call_function":
+            node.args, node.kwargs = sizes(node.args), sizes(dict(node.kwargs))
+    return tuple(_sized_output(o, sizes) for o in outputs)
+
+
+def _sized_output(o: Out, sizes: Sizes) -> Out:
+    if isinstance(o, Alias):
+        return Alias(o.of, sizes(o.size), sizes(o.stride), sizes(o.offset))
+    if isinstance(o, (Number, Const)):
+        value = sizes(o.value)
+        return Number(value) if isinstance(value, (Index, Real)) else Const(value)
+    return o

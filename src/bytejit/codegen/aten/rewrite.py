@@ -1,0 +1,147 @@
+"""Small tools for passes on the ATen graph: copy it, read specs, insert calls, and the constants that freezing puts
+beside its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from bytejit.codegen.loops import index as ix
+from bytejit.common.spec import Spec, contiguous_stride
+
+from .graph import acts
+
+aten = torch.ops.aten
+VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
+                   aten.squeeze.dim, aten.squeeze.dims, aten.alias.default})
+
+
+def copy_graph(graph: fx.Graph) -> fx.Graph:
+    """A copy that can be changed; nodes keep their names, targets and meta."""
+    new = fx.Graph()
+    result = new.graph_copy(graph, {})
+    new.output(result)
+    return new
+
+
+def spec_of(node: object) -> Spec | None:
+    """Spec of a node that yields one tensor; None for anything else."""
+    spec = node.meta.get("spec") if isinstance(node, fx.Node) else None
+    return spec if isinstance(spec, Spec) else None
+
+
+def is_static(spec: Spec | None) -> bool:
+    """All sizes and strides are plain ints."""
+    return spec is not None and all(isinstance(n, int) for n in (*spec.shape, *spec.stride))
+
+
+def plain_cpu(*specs: Spec | None) -> bool:
+    """All are float32 tensors on the CPU: what the library rows are offered."""
+    return all(s is not None and s.dtype is torch.float32 and s.device.type == "cpu" for s in specs)
+
+
+GPU_FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+
+
+def plain_floats(*specs: Spec | None) -> bool:
+    """All are float32 on the CPU, or of one float dtype on a GPU: what the convolution rows are offered."""
+    if plain_cpu(*specs):
+        return True
+    kinds = {(s.dtype, s.device.type) if s is not None else None for s in specs}
+    return len(kinds) == 1 and None not in kinds and all(d in GPU_FLOATS and t == "cuda" for d, t in kinds)
+
+
+def at_hints(spec: Spec) -> Spec:
+    """The spec with the sizes that it had when the graph was made, for those that are known at the call only."""
+    return Spec(tuple(map(ix.hint, spec.shape)), tuple(map(ix.hint, spec.stride)), spec.dtype, spec.device)
+
+
+def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spec: Spec,
+                kwargs: dict | None = None) -> fx.Node:
+    """A new call just before `node`, with its spec and the place in the user's code that `node` has."""
+    with graph.inserting_before(node):
+        new = graph.call_function(target, args, kwargs or {})
+    new.meta["spec"] = spec
+    if "where" in node.meta:
+        new.meta["where"] = node.meta["where"]
+    return new
+
+
+def replace(node: fx.Node, new: fx.Node) -> None:
+    """Let every user of `node` read `new`, and remove `node`."""
+    node.replace_all_uses_with(new, propagate_meta=False)
+    node.graph.erase_node(node)
+
+
+def sole_user(node: fx.Node) -> fx.Node | None:
+    """The only user, when there is one and it reads the node once and is not the output."""
+    users = list(node.users)
+    if len(users) != 1 or users[0].op == "output" or list(users[0].all_input_nodes).count(node) != 1:
+        return None
+    return users[0]
+
+
+def drop_dead(graph: fx.Graph) -> None:
+    """Erase calls that nothing reads, last first, but for those that act."""
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and not node.users and not acts(node):
+            graph.erase_node(node)
+
+
+def channels_last_stride(shape: tuple) -> tuple:
+    """Strides of a 4-d tensor with the channels innermost. Units: elements."""
+    batch, channels, height, width = shape
+    return (channels * height * width, 1, width * channels, channels)
+
+
+def contiguous(spec: Spec) -> Spec:
+    """The same tensor row-major."""
+    return Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device)
+
+
+@dataclass
+class Constants:
+    """Tensors that go with a frozen graph: placeholders after the graph's own inputs, in this order."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def add(self, graph: fx.Graph, tensor: torch.Tensor, hint: str, spec: Spec | None = None) -> fx.Node:
+        """A placeholder that is always fed `tensor`. spec: given for a tensor in a library's own layout, which has
+        no strides."""
+        name = f"const{len(self.tensors)}_{hint}"
+        last = [n for n in graph.nodes if n.op == "placeholder"]
+        if last:
+            with graph.inserting_after(last[-1]):
+                node = graph.placeholder(name)
+        else:
+            with graph.inserting_before(next(iter(graph.nodes))):
+                node = graph.placeholder(name)
+        node.meta["spec"] = spec or Spec.of(tensor)
+        node.meta["opaque"] = spec is not None
+        self.tensors[node.name] = tensor
+        return node
+
+    def of(self, node: object) -> torch.Tensor | None:
+        """The real tensor behind a placeholder that is a plain constant; None for anything else."""
+        if isinstance(node, fx.Node) and node.op == "placeholder" and not node.meta.get("opaque"):
+            return self.tensors.get(node.name)
+        return None
+
+    def prune(self, graph: fx.Graph) -> None:
+        """Forget constants that nothing reads."""
+        for node in list(graph.nodes):
+            if node.op == "placeholder" and node.name in self.tensors and not node.users:
+                del self.tensors[node.name]
+                graph.erase_node(node)
+
+    def in_order(self, graph: fx.Graph) -> tuple[torch.Tensor, ...]:
+        """The tensors as the graph's last placeholders want them."""
+        return tuple(self.tensors[n.name] for n in graph.nodes if n.op == "placeholder" and n.name in self.tensors)
+
+
+def same_shape(specs: Iterable[Spec | None], shape: tuple) -> list[Spec]:
+    """Those of the specs that have this very shape (no broadcasting)."""
+    return [s for s in specs if s is not None and s.shape == shape]

@@ -1,0 +1,47 @@
+"""Which nodes of an ATen graph make the new value of something that the program writes into a part of.
+
+    v = select(cache, 0, layer);  w = index_put(v, [None, i], k);  cache' = select_scatter(cache, w, 0, layer)
+
+Where cache' is what an input holds afterwards, all three stand for one write into it (codegen/ops/scatter.py,
+codegen/loops/passes/inplace.py).
+"""
+from __future__ import annotations
+
+from typing import Any
+
+VIEWS = frozenset(f"aten.{name}" for name in (
+    "select.int", "slice.Tensor", "view.default", "permute.default", "transpose.int", "unsqueeze.default", "squeeze.dim",
+    "squeeze.dims", "t.default", "alias.default"))
+WINDOWS = frozenset({"aten.slice_scatter.default", "aten.select_scatter.default"})
+WRITES = WINDOWS | frozenset(f"aten.{name}" for name in (
+    "index_put.default", "index_copy.default", "index_add.default", "index_fill.int_Scalar", "index_fill.int_Tensor",
+    "scatter.src", "scatter.value", "scatter_add.default"))
+
+
+def written(outputs: tuple, mutations: tuple) -> frozenset[Any]:
+    """Nodes that stand for writes into an input."""
+    found: set[Any] = set()
+    stack = [outputs[m.position] for m in mutations]
+    while stack:
+        node = stack.pop()
+        if getattr(node, "op", "") != "call_function" or node in found:
+            continue
+        target = str(node.target)
+        if target in WRITES:
+            found.add(node)
+            stack += node.args[:2] if target in WINDOWS else node.args[:1]
+        elif target in VIEWS:
+            stack.append(node.args[0])
+    return frozenset(found)
+
+
+def viewed(node: Any) -> Any:
+    """What a node is a view of, in the end; a write in between stands for what it writes to."""
+    while getattr(node, "op", "") == "call_function" and str(node.target) in VIEWS | WRITES:
+        node = node.args[0]
+    return node
+
+
+def goes_back(node: Any) -> bool:
+    """Whether a node's result, made from a view, is put back to where that view comes from."""
+    return any(str(u.target) in WINDOWS and u.args[1] is node and viewed(u.args[0]) is viewed(node.args[0]) for u in node.users)

@@ -1,0 +1,151 @@
+"""Plan -> C++: one translation unit a graph (a few when large), a `run` function for each row of kernels between
+library calls.
+
+    source = emit_cpp(plan)
+    source.units      texts of the translation units
+    source.runs       one a run of kernels: which unit and function, which pointers and sizes it takes, in order
+
+Kernels that differ in buffers only are one function: a BERT has 12 equal layers. The user's line stands beside a
+statement; it takes no part in telling kernels apart.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bytejit.codegen.emit import common
+from bytejit.codegen.loops.ir import Call, Plan
+from bytejit.codegen.ops.table import OpTable
+from bytejit.codegen.ops.table import table as op_table
+
+from .kernel import KernelPrinter
+from .reductions import Text
+
+HEAD = '#include "glue.h"\n#define BJ_KERNEL static __attribute__((noinline)) void\n'
+UNIT_CHARS = 12_000        # of kernel text, from which a second unit pays for its own start of the compiler
+RELEASE_BYTES = 1 << 18    # traffic of a run above which other Python threads may run meanwhile
+
+
+@dataclass(frozen=True)
+class Run:
+    """A function of a unit. args: what a call passes, in order: ("buffer", name), ("arena", ""), ("slot", number),
+    ("size", symbol), ("threads", "").
+
+    raises: it answers an error code that is not zero when a check failed.
+    """
+    steps: tuple[int, ...]
+    unit: int
+    function: str
+    args: tuple[tuple[str, str], ...]
+    raises: bool = False
+
+    def __repr__(self) -> str:
+        return f"run {self.function} of unit {self.unit}: steps {self.steps[0]}..{self.steps[-1]}"
+
+
+@dataclass(frozen=True)
+class CppSource:
+    """What emit_cpp answers. kernels: distinct kernel functions; bytes: traffic of one call of the graph."""
+    units: tuple[str, ...]
+    runs: tuple[Run, ...]
+    kernels: int
+    bytes: int
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.units)} units, {self.kernels} kernels, {len(self.runs)} runs"
+        return f"C++ source: {counts}, {self.bytes} bytes a call"
+
+
+@dataclass
+class Kernels:
+    """Distinct kernels: text without name and comments -> (name, text, raises)."""
+    found: dict[str, tuple[str, Text, bool]]
+
+    def add(self, printer: KernelPrinter) -> tuple[str, bool]:
+        text = printer.print()
+        key = text.plain()
+        if key not in self.found:
+            self.found[key] = (f"k{len(self.found)}", text, printer.raises)
+        name, _, raises = self.found[key]
+        return name, raises
+
+
+def emit_cpp(plan: Plan, rows: OpTable | None = None, max_units: int = 2) -> CppSource:
+    """The C++ of a plan. Deterministic: equal plans give equal text."""
+    rows = rows or op_table()
+    kernels, bodies, total = Kernels({}), {}, 0
+    runs: list[tuple[tuple[int, ...], tuple, bool, str]] = []
+    for steps in common.segments(plan):
+        calls = [plan.steps[i] for i in steps]
+        if not isinstance(calls[0], Call):
+            continue
+        body, args, raises, traffic = _run(plan, calls, kernels, rows)
+        total += traffic
+        bodies.setdefault(body, f"run{len(bodies)}")
+        runs.append((tuple(steps), args, raises, body))
+    names = {name: text for name, text, _ in kernels.found.values()}
+    units, place = _units(names, bodies, max_units)
+    made = tuple(Run(steps, place[body], bodies[body], args, raises) for steps, args, raises, body in runs)
+    return CppSource(units, made, len(names), total)
+
+
+def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tuple[str, tuple, bool, int]:
+    """(body of the run's function, its arguments, raises, traffic). The body names kernels and a[...], no buffers."""
+    args: dict[tuple[str, str], str] = {}
+    lines: list[str] = []
+    any_raises, parallel, traffic, failed = False, False, 0, False
+    for call in calls:
+        printer = KernelPrinter(call, plan.buffers, rows, "@")
+        name, raises = kernels.add(printer)
+        any_raises, parallel = any_raises or raises, parallel or bool(call.schedule.parallel or call.schedule.split)
+        traffic += common.traffic(plan, call)
+        passed = [_pointer(plan, b, args) for b in (*call.reads, *call.writes)]
+        passed += [args.setdefault(("size", s), f"n{len(args)}") for s in printer.symbols]
+        # what is the user's stays as it was where an earlier kernel failed: the caller then runs the program's own code
+        guard = "if (!err) " if failed and any(plan.buffers[b].kind == "input" for b in call.writes) else ""
+        failed = failed or raises
+        lines.append(f"    {guard}{name}({', '.join([*passed, 'threads', '&err'])});")
+    out = []
+    for i, ((kind, _), name) in enumerate(args.items()):
+        out.append(f"    i64 {name} = integer(a[{i}]);" if kind == "size" else f"    u8* {name} = pointer<u8>(a[{i}]);")
+    out.append(f"    i64 threads = {f'integer(a[{len(args)}])' if parallel else '1'};")
+    out.append("    i32 err = 0;")
+    release = traffic >= RELEASE_BYTES
+    out += ["    void* state = PyEval_SaveThread();"] * release + lines + ["    PyEval_RestoreThread(state);"] * release
+    out.append("    return PyLong_FromLong(err);")
+    listed = tuple(args) + ((("threads", ""),) if parallel else ())
+    return "\n".join(out), listed, any_raises, traffic
+
+
+def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str]) -> str:
+    """A buffer as a kernel's argument: a pointer that was passed, or a place in the arena."""
+    b = plan.buffers[name]
+    if name in plan.slots:
+        return f"({b.dtype}*){args.setdefault(('slot', str(plan.slots[name])), f'n{len(args)}')}"
+    if name in plan.offsets:
+        base = args.setdefault(("arena", ""), f"n{len(args)}")
+        return f"({b.dtype}*)({base} + {plan.offsets[name]})"
+    return f"({b.dtype}*){args.setdefault(('buffer', name), f'n{len(args)}')}"
+
+
+def _units(names: Mapping[str, Text], bodies: Mapping[str, str],
+           max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Unit texts, and the unit of each run body. A kernel stands in every unit that a run of it is in."""
+    sizes = {name: len(text.plain()) for name, text in names.items()}
+    count = max(1, min(max_units, 1 + sum(sizes.values()) // UNIT_CHARS, len(bodies)))
+    held: list[dict[str, None]] = [{} for _ in range(count)]
+    place: dict[str, int] = {}
+    uses = {body: [k for k in names if f" {k}(" in body] for body in bodies}
+    for body in sorted(bodies, key=lambda b: -sum(sizes[k] for k in uses[b])):
+        load = [sum(sizes[k] for k in {**unit, **dict.fromkeys(uses[body])}) for unit in held]
+        place[body] = load.index(min(load))
+        held[place[body]].update(dict.fromkeys(uses[body]))
+    texts = []
+    for u in range(count):
+        inside = [(body, fn) for body, fn in bodies.items() if place[body] == u]
+        kernels = [text.full().replace("@", name) for name, text in names.items() if name in held[u]]
+        runs = [f"static PyObject* {fn}(PyObject*, PyObject* const* a, bj_size) {{\n{body}\n}}" for body, fn in inside]
+        entries = ", ".join(f'{{"{fn}", {fn}, 0x80, nullptr}}' for _, fn in inside)
+        tail = f"static bj::Method table[] = {{{entries}}};\nBJ_EXPORT(table, {len(inside)})\n"
+        texts.append("\n\n".join([HEAD, *kernels, *runs, tail]) if inside else "")
+    return tuple(t for t in texts if t), place

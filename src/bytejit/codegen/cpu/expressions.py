@@ -1,0 +1,149 @@
+"""Expressions, indices, constants and reductions as C++ text."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bytejit.codegen.emit import common
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import FLOATS, Expr, Reduce
+from bytejit.codegen.ops.table import OpTable
+
+TRIG = frozenset({"sin", "cos", "tan"})      # right for arguments up to BJ_TRIG only; `<name>_any` for the rest
+# numbers that C++ has no plain literal for
+LITERALS = {-(1 << 63): "(-9223372036854775807LL - 1)", (1 << 63) - 1: "9223372036854775807LL", -(1 << 31): "(-2147483647 - 1)"}
+
+
+def constant(value: Any, dtype: str) -> str:
+    """A constant of a dtype. A f32 is rounded here, once, as torch rounds a Python number."""
+    if dtype == "b8":
+        return "true" if value else "false"
+    if dtype in FLOATS:
+        value = float(value)
+        if dtype != "f64" and math.isfinite(value):
+            value = common.rounded(value)
+        cast = {"f64": "(f64)", "f32": ""}.get(dtype, f"bj::to<{dtype}>")
+        if math.isnan(value):
+            text = "BJ_NAN"
+        elif math.isinf(value):
+            text = "BJ_INF" if value > 0 else "-BJ_INF"
+        elif dtype == "f64":
+            return f"({value!r})" if math.copysign(1, value) < 0 else repr(value)
+        else:
+            text = f"{value!r}f"
+        return f"{cast}({text})" if cast or text[0] == "-" else text
+    value = int(value)
+    if dtype == "i64":
+        return LITERALS[value] if value == -(1 << 63) else f"({value}LL)" if value < 0 else f"{value}LL"
+    if dtype in ("i8", "i16", "u8"):    # C++ deduces a function's type from its operands
+        return f"({dtype}){value}" if value >= 0 else f"({dtype})({value})"
+    return LITERALS[value] if value == -(1 << 31) else f"({value})" if value < 0 else str(value)
+
+
+class IndexText:
+    """Prints index expressions. sizes: of the axes, for bounds; value(expr) names a value read from memory."""
+
+    def __init__(self, sizes: Mapping[str, Any], value: Any) -> None:
+        self.sizes, self.value = sizes, value
+
+    def __call__(self, index: Any) -> str:
+        """The index as an i64 expression, in parentheses where it is more than a name or a number."""
+        if isinstance(index, int):
+            return f"{index}LL" if abs(index) >= 1 << 31 else str(index)
+        parts = []
+        for atom, c in index.terms:
+            text = self.atom(atom)
+            parts.append(text if c == 1 else f"-{text}" if c == -1 else f"{c}LL * {text}")
+        if index.const or not parts:
+            parts.append(f"{index.const}LL" if abs(index.const) >= 1 << 31 else str(index.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def atom(self, atom: Any) -> str:
+        kind = type(atom)
+        if kind is ix.Var:
+            return atom.parts[0]
+        if kind is ix.Sym:
+            return f"s_{atom.parts[0]}"
+        if kind is ix.Val:
+            return self.value(atom.parts[0])
+        if kind is ix.Prod:
+            return "(" + " * ".join(self.atom(p) for p in atom.parts) + ")"
+        return self.division(kind is ix.Div, *atom.parts)
+
+    def division(self, div: bool, x: ix.Index, d: Any) -> str:
+        """Floor division or remainder; in unsigned 32 bit arithmetic where both fit: that becomes multiplications,
+        in lanes."""
+        sign = "/" if div else "%"
+        low, high = ix.bounds(x, self.sizes)
+        if low >= 0 and high < 1 << 32 and isinstance(d, int):
+            return f"(i64)((u32)({self(x)}) {sign} {d}u)"
+        if low >= 0:
+            return f"(({self(x)}) {sign} ({self(d)}))"
+        return f"bj::floor_{'div' if div else 'mod'}<i64>({self(x)}, {self(d)})"
+
+
+class ExprText:
+    """Prints one expression; `names` maps the id of an expression to its text, `element(buffer, offset)` names
+    memory."""
+
+    def __init__(self, table: OpTable, names: dict[int, str], index: IndexText, element: Any) -> None:
+        self.table, self.names, self.index, self.element = table, names, index, element
+
+    def inline(self, e: Expr) -> str | None:
+        """The text of an expression that needs no statement; None for the others."""
+        if e.kind == "const":
+            return constant(e.attr, e.dtype)
+        if e.kind == "index":
+            return f"({self.index(e.attr)})"
+        return None
+
+    def short(self, e: Expr) -> bool:
+        """Whether a whole number is a place that is known to fit 32 bits, which vector units can turn into floats."""
+        if e.kind != "index":
+            return False
+        low, high = ix.bounds(ix.index(e.attr), self.index.sizes)
+        return -(1 << 31) <= low <= high < 1 << 31
+
+    def __call__(self, e: Expr, far: bool = False, err: str = "&fault") -> str:
+        """The right side of a statement. far: trigonometry for any argument (not in lanes)."""
+        if e.kind == "load":
+            text = self.element(e.name, e.attr[0])
+            if e.mask is not None:
+                zero = f"bj::to<{e.dtype}>(0.0f)" if e.dtype in ("bf16", "f16") else f"({e.dtype})0"
+                return f"{self.names[id(e.mask)]} ? {text} : {zero}"
+            return text
+        args = [self.names[id(a)] for a in e.args]
+        if far and e.name in TRIG:
+            return f"bj::{e.name}_any({args[0]})"
+        if e.name == "to" and e.dtype in FLOATS and self.short(e.args[0]):
+            args = [f"(i32){args[0]}"]
+        first = e.args[0].dtype if e.args else e.dtype
+        return common.row_text(e, self.table, "cpp").format(*args, T=e.dtype, A=first, attr=e.attr, err=err)
+
+
+def identity(r: Reduce) -> str:
+    """What a reduction starts from."""
+    value, dtype = common.identity(r), common.value_dtype(r)
+    if dtype == "b8":
+        return "true" if value else "false"
+    if dtype in FLOATS and math.isinf(value):
+        return f"({dtype}){'-' if value < 0 else ''}BJ_INF"
+    return f"({dtype}){LITERALS.get(value, value)}"
+
+
+def combine(r: Reduce, into: str, value: str) -> str:
+    """The new value of accumulator `into` with `value`; not for argmax, argmin."""
+    b8 = r.dtype == "b8"
+    if r.running and r.kind in ("amax", "amin"):         # of equal ones the later, as eager: one comparison an element
+        sign = ">=" if r.kind == "amax" else "<="
+        return f"({value} {sign} {into}) | ({value} != {value}) ? {value} : {into}"
+    return {
+        "sum": f"{into} | {value}" if b8 else f"{into} + {value}",
+        "prod": f"{into} & {value}" if b8 else f"{into} * {value}",
+        "amax": f"bj::maximum<{r.dtype}>({into}, {value})",
+        "amin": f"bj::minimum<{r.dtype}>({into}, {value})",
+        "logsum": f"bj::logsum<{r.dtype}>({into}, {value})",
+        "any": f"{into} | ({value} != 0)",
+        "all": f"{into} & ({value} != 0)",
+    }[r.kind]

@@ -1,0 +1,166 @@
+"""Reductions of a pass as C++: accumulators, steps, the combination of lanes and of threads' parts. Also the text
+being written."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bytejit.codegen.emit import common
+from bytejit.codegen.loops.ir import Expr, Kernel, Pass, PassSchedule, Reduce, Schedule
+
+from .expressions import IndexText, combine, identity
+
+
+class Text:
+    """Lines with an indent, and beside each the user's line, kept apart: equal code may come from different lines."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str]] = []
+        self.depth = 0
+
+    def add(self, line: str, comment: str = "") -> None:
+        self.rows.append(("    " * self.depth + line if line and not line.startswith("#") else line, comment))
+
+    def open(self, line: str) -> None:
+        self.add(line + " {")
+        self.depth += 1
+
+    def close(self, end: str = "}") -> None:
+        self.depth -= 1
+        self.add(end)
+
+    def plain(self) -> str:
+        """The code alone: what decides whether two kernels are one."""
+        return "\n".join(line for line, _ in self.rows)
+
+    def full(self) -> str:
+        """The code with the user's lines."""
+        return "\n".join(f"{line}  // {note}" if note else line for line, note in self.rows)
+
+
+@dataclass
+class Nest:
+    """The loops of one pass: outermost first; inner: (axis, low text, high text) of the innermost, None when there
+    is no loop."""
+    p: Pass
+    sched: PassSchedule
+    names: list[str]
+    sizes: dict[str, Any]
+    lanes: int = 1                           # partial results a reduction keeps; 1: one scalar
+    block: tuple[str, str] | None = None     # (axis, width text) when the innermost is the kernel's blocked axis
+    placed: tuple = ()
+    trig: tuple[Expr, ...] = field(default=())
+
+
+class Reductions:
+    """The part of a kernel's printer that knows reductions. ref_text: what a reduction's result is called; refs: the
+    axes it depends on."""
+    text: Text
+    kernel: Kernel
+    sched: Schedule
+    sizes: dict[str, Any]
+    names: dict[int, str]
+    ref_text: dict[str, str]
+    refs: dict[str, frozenset[str]]
+    index: IndexText
+    counter: int
+
+    def start(self, r: Reduce, n: Nest) -> None:
+        """Declare the accumulators of a reduction, set to its identity."""
+        t, dtype = self.text, common.value_dtype(r)
+        if n.block:
+            length = self.sched.block[1]
+        elif n.lanes > 1:
+            length = n.lanes
+        else:
+            t.add(f"{dtype} {r.name}{'_best' if common.pair(r) else ''} = {identity(r)};")
+            if common.pair(r):
+                t.add(f"i64 {r.name} = 9223372036854775807LL;")
+            self.ref_text[r.name], self.refs[r.name] = r.name, self.refs.get(r.name, frozenset())
+            return
+        suffix = "_best" if common.pair(r) else ""
+        tail = "" if n.block else "_part"
+        t.add(f"alignas(64) {dtype} {r.name}{suffix}{tail}[{length}];")
+        t.add(f"for (int k = 0; k < {length}; ++k) {r.name}{suffix}{tail}[k] = {identity(r)};")
+        if common.pair(r):
+            t.add(f"alignas(64) i64 {r.name}{tail}[{length}];")
+            t.add(f"for (int k = 0; k < {length}; ++k) {r.name}{tail}[k] = 9223372036854775807LL;")
+        if n.block:
+            self.ref_text[r.name] = f"{r.name}[{n.block[0]}_at]"
+            self.refs[r.name] = self.refs.get(r.name, frozenset()) | {n.block[0]}
+
+    def cell(self, r: Reduce, n: Nest, lane: str) -> tuple[str, str]:
+        """(accumulator, its index for argmax) of one element."""
+        at = f"[{n.block[0]}_at]" if n.block else f"_part[{lane}]" if n.lanes > 1 else ""
+        if n.block or n.lanes == 1:
+            return (f"{r.name}_best{at}", f"{r.name}{at}") if common.pair(r) else (f"{r.name}{at}", "")
+        return (f"{r.name}_best{at}", f"{r.name}{at}") if common.pair(r) else (f"{r.name}{at}", "")
+
+    def step(self, r: Reduce, n: Nest, lane: str) -> None:
+        into, where = self.cell(r, n, lane)
+        values = [self.names[id(a)] for a in r.args]
+        note = common.comment(r.where)
+        if common.pair(r):
+            self.better(r, into, where, values[0], values[1], note)
+        else:
+            value = values[0] if r.args[0].dtype == r.dtype else f"bj::to<{r.dtype}>({values[0]})"
+            self.text.add(f"{into} = {combine(r, into, value)};", note)
+
+    def better(self, r: Reduce, into: str, where: str, value: str, at: str, note: str = "") -> None:
+        name = f"w{self.counter}"
+        self.counter += 1
+        t, call = self.text, f"bj::arg_{r.kind[3:]}<{common.value_dtype(r)}>"
+        t.add(f"const b8 {name} = {call}({value}, {at}, {into}, {where});", note)
+        t.add(f"{into} = {name} ? {value} : {into};")
+        t.add(f"{where} = {name} ? {at} : {where};")
+
+    def finish(self, r: Reduce, n: Nest) -> None:
+        """Combine the partial results of the lanes, halving."""
+        if n.block or n.lanes == 1:
+            return
+        t = self.text
+        t.open(f"for (int half = {n.lanes // 2}; half; half /= 2) for (int k = 0; k < half; ++k)")
+        if common.pair(r):
+            best, at = f"{r.name}_best_part", f"{r.name}_part"
+            self.better(r, f"{best}[k]", f"{at}[k]", f"{best}[k + half]", f"{at}[k + half]")
+        else:
+            t.add(f"{r.name}_part[k] = {combine(r, f'{r.name}_part[k]', f'{r.name}_part[k + half]')};")
+        t.close()
+        t.add(f"const {r.dtype} {r.name} = {r.name}_part[0];")
+        self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
+
+    # ---- few long rows: parts over threads ------------------------------------------------------------------------
+    def split_pass(self) -> None:
+        """The first pass's first axis in `split` parts over the threads, each with its own results; combined in
+        order, so that the answer does not depend on how many threads ran."""
+        t, p, parts = self.text, self.kernel.passes[0], self.sched.split
+        axis = self.sched.passes[0].order[0]
+        for r in p.reduces:
+            t.add(f"{common.value_dtype(r)} {r.name}_of[{parts}];")
+            if common.pair(r):
+                t.add(f"i64 {r.name}_at_of[{parts}];")
+        t.open(f"bj::parallel({parts}, 1, threads, [&](i64 first, i64 last)")
+        t.open("for (i64 part = first; part < last; ++part)")
+        t.add(f"const i64 begin = {self.index(self.sizes[axis])} * part / {parts};")
+        t.add(f"const i64 end = {self.index(self.sizes[axis])} * (part + 1) / {parts};")
+        self.pass_(0, cut=axis)
+        for r in p.reduces:
+            if common.pair(r):
+                best = f"{r.name}_best" if self.lanes_of(0) == 1 else f"{r.name}_best_part[0]"
+                t.add(f"{r.name}_of[part] = {best}, {r.name}_at_of[part] = {r.name};")
+            else:
+                t.add(f"{r.name}_of[part] = {r.name};")
+        t.close()
+        t.close("});")
+        for r in p.reduces:
+            t.open(f"for (int k = 1; k < {parts}; ++k)")
+            if common.pair(r):
+                self.better(r, f"{r.name}_of[0]", f"{r.name}_at_of[0]", f"{r.name}_of[k]", f"{r.name}_at_of[k]")
+            else:
+                t.add(f"{r.name}_of[0] = {combine(r, f'{r.name}_of[0]', f'{r.name}_of[k]')};")
+            t.close()
+            t.add(f"const {r.dtype} {r.name} = {r.name}{'_at' if common.pair(r) else ''}_of[0];")
+            self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
+
+    def lanes_of(self, i: int) -> int:
+        return self.nest(i).lanes

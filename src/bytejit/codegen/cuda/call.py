@@ -1,0 +1,270 @@
+"""Plan and Triton source -> the Python function that runs them on a GPU. As `emit_call`, with these differences:
+
+    def call(p0, p1):
+        if device() != 0: return elsewhere(0, call, p0, p1)
+        stream = stream_of(0)
+        o0 = new_f32((64, 128), (128, 1))
+        if run0(stream, p0.data_ptr(), p1.data_ptr(), o0.data_ptr()): slow0(stream, ...)
+        return (o0,)
+
+Launches between two library calls are one run. The arena comes from torch's allocator; a small one is kept between calls,
+for each stream apart: work on one stream runs in order, so the next call there may overwrite it. Not so within a CUDA graph
+that the program records: its memory must be that graph's own, which lives as long as it does. A tensor may be freed as
+soon as its last reader is launched, for the same reason. What a kernel found wrong is read from the fault word, which
+lies in the host's memory, at the next call.
+"""
+from __future__ import annotations
+
+import ctypes
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bytejit.codegen.aten import graph as out_of
+from bytejit.codegen.emit import common
+from bytejit.codegen.emit.call import FAULTS, CallPrinter, CallSource, fixed
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import DTYPES, Call, ExternCall, Plan, View
+from bytejit.errors import DeviceFault
+
+from .source import Arg, Launch, TritonSource
+
+ALIGN = 256
+KEPT = 64 << 20            # bytes: an arena up to this size is kept between calls
+
+
+@dataclass(frozen=True)
+class Row:
+    """The launches between two library calls. args: what its call passes, in order: ("stream", ""), then as `CppSource`'s
+    runs, ("fault", ""), ("scratch", offset), ("value", index). added: byte offset of buffers and scratch in the arena."""
+    steps: tuple[int, ...]
+    launches: tuple[Launch, ...]
+    args: tuple[tuple[str, Any], ...]
+    where: tuple[tuple[Arg, tuple[tuple[str, Any], int]], ...]
+
+    def __repr__(self) -> str:
+        return f"row of {len(self.launches)} launches: steps {self.steps[0]}..{self.steps[-1]}"
+
+    def place(self, arg: Arg, index: dict[tuple[str, Any], int]) -> tuple[int, int]:
+        """(position of the call's argument, bytes to add) for an argument of a launch."""
+        key, added = dict(self.where)[arg]
+        return index[key], added
+
+
+def rows_of(plan: Plan, source: TritonSource) -> tuple[Row, ...]:
+    """The rows of a plan. A plan without kernels has none."""
+    by_step: dict[int, list[Launch]] = {}
+    for launch in source.launches:
+        by_step.setdefault(launch.step, []).append(launch)
+    base = scratch_base(plan)
+    static = isinstance(source.scratch, int)
+    out = []
+    for steps in common.segments(plan):
+        launches = [la for i in steps for la in by_step.get(i, ())]
+        if not launches or not isinstance(plan.steps[steps[0]], Call):
+            continue
+        args: dict[tuple[str, Any], None] = {("stream", ""): None}
+        where: dict[Arg, tuple[tuple[str, Any], int]] = {}
+        for launch in launches:
+            for a in launch.args:
+                if a.kind == "buffer" and a.name in plan.offsets:
+                    where[a] = ("arena", ""), plan.offsets[a.name]
+                elif a.kind == "buffer" and a.name in plan.slots:
+                    where[a] = ("slot", str(plan.slots[a.name])), 0
+                elif a.kind == "scratch" and static:
+                    where[a] = ("arena", ""), base + a.offset
+                elif a.kind == "scratch":
+                    where[a] = ("scratch", a.offset), 0
+                else:
+                    where[a] = (a.kind, a.name), 0
+                args.setdefault(where[a][0])
+            configs = (launch.config, *launch.alternatives)
+            args.update(dict.fromkeys(("value", g) for c in configs for g in c.grid if not isinstance(g, int)))
+        out.append(Row(tuple(steps), tuple(launches), tuple(args), tuple(where.items())))
+    return tuple(out)
+
+
+def scratch_base(plan: Plan) -> int:
+    """Where the launches' scratch begins in the arena. Units: bytes."""
+    return -(-plan.arena // ALIGN) * ALIGN
+
+
+class Fault:
+    """A word that kernels set when an index is out of range; in memory that the host reads without asking the device."""
+
+    def __init__(self, pinned: bool) -> None:
+        self.tensor = torch.zeros(1, dtype=torch.int32, pin_memory=pinned)
+        self.address = self.tensor.data_ptr()
+        self.word = ctypes.c_int32.from_address(self.address)
+
+    def report(self) -> None:
+        """Clear the word and raise what it says. Raises: DeviceFault."""
+        code, self.word.value = self.word.value, 0
+        _, text = FAULTS[1 if code & 1 else 2]
+        raise DeviceFault(f"{text} (in an earlier call of this graph on the GPU: what that call answered is wrong)")
+
+
+def elsewhere(device: int, call: Callable, *args: Any) -> Any:
+    """Run `call` with another current device."""
+    with torch.cuda.device(device):
+        return call(*args)
+
+
+def gpu_arena(size: int, views: Sequence[tuple], device: torch.device) -> Callable[[], tuple]:
+    """A function that makes an arena: (address, memory, *views). Units: bytes."""
+    def make() -> tuple:
+        with torch.inference_mode(False), torch.no_grad():
+            memory = torch.empty(size, dtype=torch.uint8, device=device)
+            made = [torch.empty(0, dtype=dtype, device=device).set_(memory.untyped_storage(), start // dtype.itemsize,
+                                                                    shape, stride)
+                    for start, dtype, shape, stride in views]
+            return (memory.data_ptr(), memory, *made)
+    return make
+
+
+class CudaPrinter(CallPrinter):
+    """Prints one plan for a GPU. `source.runs` are `Row`s; runs: (run, unaligned) of each."""
+
+    def __init__(self, plan: Plan, rows: Sequence[Row], runs: Sequence[tuple[Callable, Callable]], device: torch.device,
+                 scratch: Any, constants: Sequence[Any] = ()) -> None:
+        self.device, self.scratch = device, scratch
+        super().__init__(plan, _Runs(tuple(rows)), runs, constants)
+        self.order = {row.steps[0]: n for n, row in enumerate(rows)}
+
+    def maker(self, dtype: torch.dtype) -> Callable:
+        """What allocates outputs."""
+        return torch.empty(0, dtype=dtype, device=self.device).new_empty_strided
+
+    def stays(self, buffer: str) -> bool:
+        """Whether a dead tensor's local is kept to the end: never, the stream keeps the order."""
+        return False
+
+    def run(self, row: Row, fns: tuple[Callable, Callable]) -> None:
+        """One row of launches."""
+        n = self.order[row.steps[0]]
+        args = [self.argument(kind, what) for kind, what in row.args]
+        text = ", ".join(args)
+        self.bind(f"slow{n}", fns[1])
+        self.lines.append(f"if {self.bind(f'run{n}', fns[0])}({text}): slow{n}({text})")
+
+    def argument(self, kind: str, what: Any) -> str:
+        """An argument of a row's call, as text."""
+        if kind == "buffer":
+            return self.pointer(what)
+        if kind == "size":
+            return self._atom(ix.Sym(what))
+        if kind == "value":
+            return self.size(what)
+        if kind == "slot":
+            return f"slot{what}"
+        if kind == "scratch":
+            return f"scratch + {self.size(what)}"
+        if kind == "fault":
+            return str(self.fault().address)
+        return kind
+
+    def fault(self) -> Fault:
+        """The plan's fault word."""
+        if "fault" not in self.names:
+            self.names["fault"] = Fault(self.device.type == "cuda")
+            self.names["word"] = self.names["fault"].word
+        return self.names["fault"]
+
+    def _arena(self) -> None:
+        self.memory([])
+
+    def _slots(self) -> None:
+        blocks = []
+        for i, sizes in enumerate(self.plan.slot_bytes):
+            wanted = f"max({', '.join(map(self.size, sizes))})" if len(sizes) > 1 else self.size(sizes[0])
+            blocks.append((f"slot{i}", wanted))
+        self.memory(blocks)
+
+    def memory(self, blocks: list[tuple[str, str]]) -> None:
+        """Take an arena at the head and put it back at the end; allocate a block for each slot."""
+        static = isinstance(self.scratch, int)
+        size = scratch_base(self.plan) + (self.scratch if static else 0)
+        if not static:
+            blocks = [*blocks, ("scratch", self.size(self.scratch))]
+        lying = [v for v in self.views if v.buffer in self.plan.offsets]
+        views = {v: self.views[v] for v in lying if fixed(v)}
+        if size or lying or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):    # of nothing, too
+            size = max(size, ALIGN)
+            rows = [(self.plan.offsets[v.buffer] + v.offset * _dtype(self.plan, v).itemsize, _dtype(self.plan, v), v.shape,
+                     v.stride) for v in views]
+            maker = self.bind("make_arena", gpu_arena(size, rows, self.device))
+            names = ", ".join(["arena", "_" if len(views) == len(lying) else "m_arena", *views.values()])
+            if size <= KEPT:
+                self.bind("pool", defaultdict(list))
+                recorded = f"[] if {self.bind('capturing', torch._C._cuda_isCurrentStreamCapturing)}() else " \
+                    if self.device.type == "cuda" else ""
+                self.head += [f"kept = {recorded}pool[stream]", "try:", "    whole = kept.pop()", "except IndexError:",
+                              f"    whole = {maker}()", f"{names} = whole"]
+                self.lines.append("kept.append(whole)")
+            else:
+                self.head.append(f"{names} = {maker}()")
+        for name, wanted in blocks:
+            self.bind("block", torch.empty(0, dtype=torch.uint8, device=self.device).new_empty)
+            self.head += [f"m_{name} = block(({wanted},))", f"{name} = m_{name}.data_ptr()"]
+        for v, name in self.views.items():
+            if v not in views:
+                self.head.append(f"{name} = {self.symbolic_view(v)}")
+
+    def symbolic_view(self, v: View) -> str:
+        """A window of a slot, or one of symbolic size in the arena, made in each call."""
+        dtype = self.bind(f"dtype_{self.plan.buffers[v.buffer].dtype}", _dtype(self.plan, v))
+        width = _dtype(self.plan, v).itemsize
+        slot = self.plan.slots.get(v.buffer)
+        block = "m_arena" if slot is None else f"m_slot{slot}"
+        start = self.plan.offsets[v.buffer] // width + v.offset if slot is None else v.offset
+        whole = f"{block}[:{block}.numel() // {width} * {width}].view({dtype})"
+        return f"{whole}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)}, {self.size(start)})"
+
+    def needs_memory(self) -> bool:
+        """Whether there is an arena, a slot, scratch, or a view of them."""
+        return bool(self.plan.slot_bytes or self.scratch) or super().needs_memory()
+
+    def opening(self) -> list[str]:
+        """The first lines: the graph's device is the current one, the stream, faults of earlier calls."""
+        lines = []
+        if self.device.type == "cuda":
+            index = self.device.index
+            self.bind("device", torch._C._cuda_getDevice)
+            self.bind("elsewhere", elsewhere)
+            self.bind("stream_of", torch._C._cuda_getCurrentRawStream)
+            given = "".join(f", p{i}" for i in range(self.given))
+            lines += [f"if device() != {index}: return elsewhere({index}, call{given})", f"stream = stream_of({index})"]
+        else:
+            lines.append("stream = 0")
+        if "fault" in self.names:
+            lines.append("if word.value: fault.report()")
+        return lines
+
+    def closing(self) -> list[str]:
+        """The last lines: a fault that is known by now is told now."""
+        return ["if word.value: fault.report()"] if "fault" in self.names else []
+
+
+@dataclass(frozen=True)
+class _Runs:
+    runs: tuple[Row, ...]
+
+
+def _dtype(plan: Plan, v: View) -> torch.dtype:
+    return getattr(torch, DTYPES[plan.buffers[v.buffer].dtype][0])
+
+
+def emit_call_cuda(plan: Plan, rows: Sequence[Row], runs: Sequence[tuple[Callable, Callable]], device: torch.device,
+                   scratch: Any, constants: Sequence[Any] = (), outs: Sequence[out_of.Out] | None = None,
+                   single: bool = False) -> CallSource:
+    """The Python of a plan on `device` (the CPU: Triton's interpreter). rows: `rows_of(plan, source)`; scratch:
+    `source.scratch`; the rest as `emit_call`."""
+    return CudaPrinter(plan, rows, runs, device, scratch, constants).print(outs, single)
+
+
+def extern_only(plan: Plan) -> bool:
+    """Whether a plan has library calls alone."""
+    return all(isinstance(s, ExternCall) for s in plan.steps)

@@ -1,0 +1,119 @@
+"""Constants, indices, operations and reductions as Triton text."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bytejit.codegen.emit import common
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import FLOATS, NARROW, Expr, Reduce, acc_dtype
+from bytejit.codegen.ops.table import OpTable
+
+from .source import TYPES
+
+
+def tl_type(dtype: str) -> str:
+    """`tl.float32` of `f32`."""
+    return f"tl.{TYPES[dtype]}"
+
+
+def number(value: Any, dtype: str) -> str:
+    """A Python number as Triton reads it. A f32 is rounded here, once, as torch rounds a Python number."""
+    if dtype == "b8":
+        return "True" if value else "False"
+    if dtype not in FLOATS:
+        return str(int(value) & 255 if dtype == "u8" else int(value))
+    value = float(value)
+    if dtype != "f64" and math.isfinite(value):
+        value = common.rounded(value)
+    if math.isfinite(value):
+        return repr(value)
+    return 'float("nan")' if math.isnan(value) else 'float("inf")' if value > 0 else 'float("-inf")'
+
+
+def constant(value: Any, dtype: str, shape: str = "()") -> str:
+    """A constant with its type (a bare number would take the type of what stands beside it)."""
+    work = acc_dtype(dtype)
+    if work in ("f32", "f64") and value == 0 and math.copysign(1, value) < 0:        # tl.full(-0.0) is +0.0
+        bits, whole = (31, "tl.int32") if work == "f32" else (63, "tl.int64")
+        text = f"tl.full({shape}, {-(1 << bits)}, {whole}).to({tl_type(work)}, bitcast=True)"
+    else:
+        text = f"tl.full({shape}, {number(value, work)}, {tl_type(work)})"
+    return f"{text}.to({tl_type(dtype)})" if dtype in NARROW else text
+
+
+class IndexText:
+    """Prints index expressions. sizes: of the axes, for bounds; axis(name) and value(expr) name what they hold."""
+
+    def __init__(self, sizes: Mapping[str, Any], axis: Callable[[str], str], value: Callable[[Expr], str]) -> None:
+        self.sizes, self.axis, self.value = sizes, axis, value
+
+    def __call__(self, index: Any) -> str:
+        """The index as a sum of terms, largest steps first as they stand."""
+        if isinstance(index, int):
+            return str(index)
+        parts = []
+        for atom, c in index.terms:
+            text = self.atom(atom)
+            parts.append(text if c == 1 else f"-{text}" if c == -1 else f"{c} * {text}")
+        if index.const or not parts:
+            parts.append(str(index.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def atom(self, atom: Any) -> str:
+        kind = type(atom)
+        if kind is ix.Var:
+            return self.axis(atom.parts[0])
+        if kind is ix.Sym:
+            return f"s_{atom.parts[0]}"
+        if kind is ix.Val:
+            return self.value(atom.parts[0])
+        if kind is ix.Prod:
+            return "(" + " * ".join(self.atom(p) for p in atom.parts) + ")"
+        x, d = atom.parts
+        low, _ = ix.bounds(x, self.sizes)
+        if low >= 0:                                 # Triton divides towards zero
+            return f"(({self(x)}) {'//' if kind is ix.Div else '%'} {self(d) if isinstance(d, int) else f'({self(d)})'})"
+        name = "bj_floordiv" if kind is ix.Div else "bj_remainder"
+        text = self(x) if x.terms else f"tl.full((), {x.const}, tl.int64)"       # they ask for a dtype
+        return f"{name}({text}, {self(d)})"
+
+
+def operation(e: Expr, args: list[str], rows: OpTable, err: str) -> str:
+    """An op's row, filled in."""
+    first = e.args[0].dtype if e.args else e.dtype
+    return common.row_text(e, rows, "triton").format(*args, T=tl_type(e.dtype), A=tl_type(first), attr=e.attr, err=err)
+
+
+# ---- reductions ---------------------------------------------------------------------------------------------------
+def combine(r: Reduce, a: str, b: str) -> str:
+    """Two partial results as one; not for argmax, argmin."""
+    b8 = r.dtype == "b8"
+    return {
+        "sum": f"{a} | {b}" if b8 else f"{a} + {b}",
+        "prod": f"{a} & {b}" if b8 else f"{a} * {b}",
+        "amax": f"bj_maximum({a}, {b})",
+        "amin": f"bj_minimum({a}, {b})",
+        "logsum": f"bj_logsum_of({a}, {b})",
+        "any": f"{a} | {b}",
+        "all": f"{a} & {b}",
+    }[r.kind]
+
+
+def fold(r: Reduce, tile: str, axis: int) -> str:
+    """A tile's partial results as one a row; not for argmax, argmin."""
+    kind = r.kind
+    if r.dtype == "b8":
+        kind = {"sum": "any", "prod": "all", "amax": "any", "amin": "all"}.get(kind, kind)
+    return wrapped(r, f"bj_{kind}({tile}, {axis})")
+
+
+def scan(r: Reduce, tile: str, axis: int) -> str:
+    """The running results of a tile."""
+    return wrapped(r, f"bj_cum{r.kind}({tile}, {axis})")
+
+
+def wrapped(r: Reduce, text: str) -> str:
+    """The result in its own dtype: Triton's sums of integers of 8 and 16 bits answer 32, which do not wrap around."""
+    return f"{text}.to({tl_type(r.dtype)})" if r.kind == "sum" and r.dtype in ("i8", "u8", "i16") else text

@@ -1,0 +1,166 @@
+"""What every printer needs of a plan: which loop a value belongs in, what is computed once outside it, what a reduction
+starts from, the user's line."""
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import FLOATS, Call, Expr, Kernel, Pass, Plan, Reduce, walk
+from bytejit.codegen.ops.table import OpTable
+
+LEAST = {"i64": -(1 << 63), "i32": -(1 << 31), "i16": -(1 << 15), "i8": -128, "u8": 0}
+MOST = {"i64": (1 << 63) - 1, "i32": (1 << 31) - 1, "i16": (1 << 15) - 1, "i8": 127, "u8": 255}
+
+
+def axes_of(index: Any) -> frozenset[str]:
+    """Axes that an index names, those inside the values that it reads aside (they are operands of their own)."""
+    return frozenset(ix.variables(ix.index(index)))
+
+
+def symbols_in(index: Any) -> Iterable[str]:
+    """Size symbols of an index or size, in order of use."""
+    if type(index) is ix.Index:
+        for atom in ix.atoms(index):
+            if type(atom) is ix.Sym:
+                yield atom.parts[0]
+
+
+def symbol_atoms(kernel: Kernel) -> dict[str, ix.Sym]:
+    """Every size symbol that a kernel's sizes and offsets name, by name, sorted."""
+    found: dict[str, ix.Sym] = {}
+    for p in kernel.passes:
+        for axis in (*kernel.axes, *p.axes):
+            found.update(ix.symbols(axis.size))
+        for e in walk(p.roots()):
+            for index in e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ():
+                found.update(ix.symbols(index))
+        for s in p.stores:
+            for c in s.coords:
+                found.update(ix.symbols(c))
+    return dict(sorted(found.items()))
+
+
+def kernel_symbols(kernel: Kernel) -> tuple[str, ...]:
+    """The names of a kernel's size symbols, sorted."""
+    return tuple(symbol_atoms(kernel))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An expression and the depth of the loop nest that it is evaluated at: 0 before the pass's loops."""
+    expr: Expr
+    depth: int
+
+
+def place(p: Pass, nest: Sequence[str], refs: dict[str, frozenset[str]],
+          held: dict[str, frozenset[str]] | None = None) -> tuple[Placed, ...]:
+    """Each expression of a pass, operands first, at the outermost depth where its axes are known.
+
+    nest: the pass's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all
+    of them for a scan read in its own pass). held: axes that an element of a buffer depends on beside those of its
+    coordinates (a thread's row keeps one element for each point of a block).
+    """
+    depth_of = {name: i + 1 for i, name in enumerate(nest)}
+    depths: dict[int, int] = {}
+    out = []
+    for e in walk(p.roots()):
+        depth = max((depths[id(a)] for a in e.needs), default=0)
+        names: frozenset[str] = frozenset()
+        if e.kind == "load":
+            names = frozenset().union(*(axes_of(c) for c in e.attr), (held or {}).get(e.name, names))
+        elif e.kind == "index":
+            names = axes_of(e.attr)
+        elif e.kind == "ref":
+            names = refs.get(e.name, names)
+        depth = max([depth, *(depth_of[n] for n in names if n in depth_of)])
+        depths[id(e)] = depth
+        out.append(Placed(e, depth))
+    return tuple(out)
+
+
+def below(e: Expr, wanted: Iterable[Expr]) -> bool:
+    """Whether any of `wanted` is e or an operand of e, at any depth."""
+    ids = {id(w) for w in wanted}
+    return any(id(x) in ids for x in walk((e,)))
+
+
+def running(p: Pass) -> dict[str, Reduce]:
+    """The scans of a pass by name."""
+    return {r.name: r for r in p.reduces if r.running}
+
+
+def comment(where: Any) -> str:
+    """`model.py:14 x*y`; "" when the place is not known."""
+    if where is None:
+        return ""
+    source = " ".join(str(getattr(where, "source", "") or "").split())
+    text = f"{getattr(where, 'short', where)} {source}".strip()
+    return text.replace("\\", "/")[:100]
+
+
+def segments(plan: Plan) -> list[list[int]]:
+    """Positions of steps in runs: kernels that follow one another are one run, an extern call is one by itself."""
+    out: list[list[int]] = []
+    for i, step in enumerate(plan.steps):
+        if isinstance(step, Call) and out and isinstance(plan.steps[out[-1][-1]], Call):
+            out[-1].append(i)
+        else:
+            out.append([i])
+    return out
+
+
+def traffic(plan: Plan, call: Call) -> int:
+    """Bytes of the buffers that a kernel reads and writes, each once; symbolic sizes count as their hints."""
+    from bytejit.codegen.loops.ir import itemsize
+    total = 0
+    for name in (*call.reads, *call.writes):
+        b = plan.buffers[name]
+        n = itemsize(b.dtype)
+        for size in b.shape:
+            n *= ix.hint(size)
+        total += n
+    return total
+
+
+def row_text(e: Expr, rows: OpTable, language: str) -> str:
+    """The text of an op's row for the dtype that decides it."""
+    row = rows.by_name[e.name]
+    return row.text(language, e.dtype if row.by is None else e.args[row.by].dtype)
+
+
+def rounded(value: float) -> float:
+    """A number as a f32 holds it."""
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+# ---- reductions ---------------------------------------------------------------------------------------------------
+def pair(r: Reduce) -> bool:
+    """Whether a reduction carries an index beside its value."""
+    return r.kind in ("argmax", "argmin")
+
+
+def value_dtype(r: Reduce) -> str:
+    """Dtype of the accumulator: for argmax and argmin that of the compared value."""
+    return r.args[0].dtype if pair(r) else r.dtype
+
+
+def identity(r: Reduce) -> Any:
+    """What a reduction starts from, as a Python number."""
+    dtype = value_dtype(r)
+    if r.kind in ("sum", "any"):
+        return 0
+    if r.kind in ("prod", "all"):
+        return 1
+    least = r.kind in ("amax", "argmax", "logsum")
+    if dtype == "b8":
+        return not least
+    if dtype in FLOATS:
+        return -math.inf if least else math.inf
+    return (LEAST if least else MOST)[dtype]

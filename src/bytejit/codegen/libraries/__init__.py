@@ -1,0 +1,1 @@
+"""Library calls and layouts, matched in the graph and chosen by time."""

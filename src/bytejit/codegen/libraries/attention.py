@@ -1,0 +1,126 @@
+"""Which library attends: attention nodes are replaced by the call that timing found fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.rewrite import at_hints, aten, call_before, contiguous, is_static, plain_cpu, replace, spec_of
+from bytejit.common.spec import Spec
+
+LEAST_WORK = 200_000        # multiply-adds below which a call's own cost decides and the choice is not worth timing
+LEAST_ROWS = 4              # rows of q below which turning keys into panels costs more than they are read
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(q k^T scale + mask) v. q [B, H, L, D], k [B, G, S, D], v [B, G, S, E]. aside: the result is that of a
+    [B, L, H, E] with two dimensions exchanged, else row-major."""
+
+    node: fx.Node
+    q: fx.Node
+    k: fx.Node
+    v: fx.Node
+    mask: fx.Node | None
+    causal: bool
+    scale: float
+    aside: bool
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds."""
+        (b, h, rows, d), (*_, keys, e) = (at_hints(spec_of(n)).shape for n in (self.q, self.v))
+        return b * h * rows * keys * (d + e)
+
+
+def match_attention(node: fx.Node) -> Attention | None:
+    """A node as an `Attention`; None when it is none, or of a kind (dtype, device, dropout, rank, a mask of other
+    dtype, sizes that broadcast) that the rows do not serve."""
+    if node.op != "call_function" or node.target is not aten.scaled_dot_product_attention.default:
+        return None
+    given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), node.args)) | dict(node.kwargs)
+    q, k, v, mask = (given.get(n) for n in ("query", "key", "value", "attn_mask"))
+    specs = [spec_of(n) for n in (q, k, v, node)]
+    if given.get("dropout_p", 0.0) or not plain_cpu(*specs) or any(len(s.shape) != 4 for s in specs):
+        return None
+    of_q, of_k, of_v, result = specs
+    groups = given.get("enable_gqa", False)
+    if not all(is_static(Spec(s.shape[3:], (), s.dtype, s.device)) for s in specs) or of_q.shape[3] != of_k.shape[3]:
+        return None
+    if of_k.shape[:3] != of_v.shape[:3] or of_q.shape[0] != of_k.shape[0] or not _heads_fit(of_q, of_k, groups):
+        return None
+    if mask is not None and not _mask_fits(spec_of(mask)) or any(0 in s.shape for s in specs):
+        return None
+    aside = result.stride != contiguous(result).stride
+    if aside and result.stride != _aside(result).stride:
+        return None
+    scale = given.get("scale")
+    scale = of_q.shape[3] ** -0.5 if scale is None else scale
+    if not isinstance(scale, (int, float)):
+        return None
+    return Attention(node, q, k, v, mask, bool(given.get("is_causal", False)), float(scale), aside)
+
+
+def _heads_fit(q: Spec, k: Spec, groups: bool) -> bool:
+    """As many heads of keys as of queries, or each serving several where the program says so."""
+    if q.shape[1] == k.shape[1]:
+        return True
+    return bool(groups) and all(isinstance(s.shape[1], int) for s in (q, k)) and q.shape[1] % k.shape[1] == 0
+
+
+def _mask_fits(spec: Spec | None) -> bool:
+    return (spec is not None and spec.dtype in (torch.bool, torch.float32) and spec.device.type == "cpu"
+            and 2 <= len(spec.shape) <= 4)
+
+
+def _aside(spec: Spec) -> Spec:
+    """The same tensor as a transposed [B, L, H, E]."""
+    b, h, rows, e = spec.shape
+    inner = contiguous(Spec((b, rows, h, e), (), spec.dtype, spec.device)).stride
+    return Spec(spec.shape, (inner[0], inner[2], inner[1], inner[3]), spec.dtype, spec.device)
+
+
+def choose_attentions(graph: fx.Graph, tune: Any, library: Any) -> None:
+    """Replace each attention whose default is not the fastest. Changes `graph`."""
+    rows = library.rows("attention")
+    for node in list(graph.nodes):
+        found = match_attention(node)
+        if found is None or found.work < LEAST_WORK or at_hints(spec_of(found.q)).shape[2] < LEAST_ROWS:
+            continue
+        row = next(r for r in rows if r.name == _time(found, rows, tune))
+        if row is rows[0]:
+            continue
+        target, args = row.build(q=found.q, k=found.k, v=found.v, mask=found.mask, causal=found.causal, scale=found.scale,
+                                 aside=found.aside)
+        replace(node, call_before(graph, node, target, args, spec_of(node)))
+
+
+def _time(found: Attention, rows: tuple, tune: Any) -> str:
+    """The name of the fastest row. A mask of bools is timed as numbers: where all is masked, rows would have nothing to
+    do; torch turns bools into numbers in each call."""
+    made = []
+    for row in rows:
+        def call(q, k, v, mask=None, _row=row):
+            return _row(q=q, k=k, v=v, mask=mask, causal=found.causal, scale=found.scale, aside=found.aside)
+
+        made.append(tune.candidate(row.name, call))
+    operands = [_writable(spec_of(n)) for n in (found.q, found.k, found.v)]
+    if found.mask is not None:
+        mask = spec_of(found.mask)
+        operands.append(_writable(Spec(mask.shape, mask.stride, torch.float32, mask.device), narrow=True))
+    attrs = f"causal={found.causal} heads={'aside' if found.aside else 'apart'}"
+    choice = tune.choose("attention", operands, made, attrs=attrs)
+    return rows[0].name if choice is None else choice.name
+
+
+def _writable(spec: Spec, narrow: bool = False) -> Spec:
+    """A spec of which a tensor can be made and filled: what is expanded is dense (narrow: of size 1) instead."""
+    spec = at_hints(spec)
+    wide = [n > 1 and s == 0 for n, s in zip(spec.shape, spec.stride, strict=True)]
+    if not any(wide):
+        return spec
+    shape = tuple(1 if narrow and w else n for n, w in zip(spec.shape, wide, strict=True))
+    return contiguous(Spec(shape, (), spec.dtype, spec.device))

@@ -1,0 +1,101 @@
+"""Convolutions in a graph, and what of that which follows one can be computed along with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from bytejit.codegen.aten.rewrite import at_hints, aten, channels_last_stride, is_static, plain_floats, sole_user, spec_of
+from bytejit.common.spec import Spec
+
+EVERY_POST = frozenset({"affine", "relu", "add", "add_relu"})
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution node and its geometry."""
+
+    node: fx.Node
+    x: fx.Node
+    w: fx.Node
+    b: fx.Node | None
+    geometry: dict
+
+    @property
+    def attrs(self) -> str:
+        """Geometry as part of a timing's key."""
+        return " ".join(f"{k}={v}" for k, v in self.geometry.items())
+
+
+@dataclass(frozen=True)
+class After:
+    """What is fused behind a convolution: a scale and a shift of each channel (a batch norm in evaluation), then `post`,
+    with the other addend. last: the last node that it covers."""
+
+    last: fx.Node
+    scale: fx.Node | None = None
+    shift: fx.Node | None = None
+    post: str | None = None
+    other: fx.Node | None = None
+
+
+def match_conv(node: fx.Node) -> Conv | None:
+    """A plain 2-d convolution that the rows serve, else None."""
+    if node.op != "call_function" or node.target is not aten.convolution.default:
+        return None
+    x, w, b, stride, padding, dilation, transposed, _, groups = node.args
+    specs = [spec_of(x), spec_of(w), spec_of(node)]
+    if transposed or not plain_floats(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
+        return None
+    if 0 in (*specs[0].shape, *specs[2].shape):
+        return None
+    sizes = [tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation)]
+    return Conv(node, x, w, b, dict(zip(("stride", "padding", "dilation"), sizes, strict=True), groups=groups))
+
+
+def turnable(spec: Spec | None) -> bool:
+    """A 4-d tensor whose two layouts differ: with one channel or one pixel torch itself cannot tell them apart."""
+    if spec is None or len(spec.shape) != 4:
+        return False
+    _, channels, height, width = at_hints(spec).shape
+    return channels > 1 and height * width > 1
+
+
+def is_nhwc(spec: Spec | None) -> bool:
+    """The channels are innermost."""
+    return turnable(spec) and spec.stride == channels_last_stride(spec.shape)
+
+
+def what_follows(node: fx.Node, posts: frozenset[str]) -> After:
+    """What of that which follows a convolution can be fused into a row with such posts."""
+    scale, shift, last = None, None, node
+    if "affine" in posts:
+        scale, last = _by_channel(last, aten.mul.Tensor)
+        shift, last = _by_channel(last, aten.add.Tensor)
+    user = sole_user(last)
+    if user is not None and user.target is aten.relu.default and "relu" in posts:
+        return After(user, scale, shift, "relu")
+    if user is not None and user.target is aten.add.Tensor and "add" in posts and not user.kwargs and len(user.args) == 2:
+        other = user.args[1] if user.args[0] is last else user.args[0]
+        if spec_of(other) == spec_of(node):
+            after = sole_user(user)
+            if after is not None and after.target is aten.relu.default and "add_relu" in posts:
+                return After(after, scale, shift, "add_relu", other)
+            return After(user, scale, shift, "add", other)
+    return After(last, scale, shift)
+
+
+def _by_channel(node: fx.Node, op: Any) -> tuple[fx.Node | None, fx.Node]:
+    """(a number for each channel, the node) of the call of `op` that alone reads `node`; (None, node) when there is none."""
+    user, spec = sole_user(node), spec_of(node)
+    if user is not None and user.target is op and not user.kwargs and len(user.args) == 2:
+        other = user.args[1] if user.args[0] is node else user.args[0]
+        numbers = spec_of(other)
+        if numbers is None or (numbers.dtype, numbers.device) != (spec.dtype, spec.device) or spec_of(user).shape != spec.shape:
+            return None, node
+        if len(numbers.shape) > 2 and numbers.shape[-3:] == (spec.shape[1], 1, 1) and (
+                numbers.shape[:-3] in ((), (1,)) and numbers.stride[-3] == 1):
+            return other, user
+    return None, node

@@ -1,0 +1,307 @@
+"""Matrix products with what stands before and behind them in one Triton kernel, where timing says so (max-autotune): a cast, an
+activation and a factor of the first operand; bias, activation and residual of the result.
+
+What follows is only taken along where it would be a kernel of its own: an activation whose readers compute it themselves
+(a norm, another chain) costs nothing there. So is what leads to a product, where it reads what lies in memory anyhow."""
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.rewrite import GPU_FLOATS, VIEWS, aten, call_before, contiguous, is_static, replace, sole_user, spec_of
+from bytejit.codegen.ops import products as ops_products  # noqa: F401  (defines the operator)
+from bytejit.codegen.ops.table import table
+from bytejit.common.spec import Spec, contiguous_stride
+
+LEAST_WORK = 1_000_000           # multiply-adds below which the choice is not worth timing
+START, RATE = 2.5e-6, 2e12       # seconds of a pointwise kernel, bytes a second that it moves
+GAIN = 0.97                      # part of the time of the way without that a fused product may take
+
+
+@dataclass(frozen=True)
+class Product:
+    """pre(x [..., k]) * y times m, plus b, then post, then an addition. m: the weight's node; turned: it holds [n, k]; last: the
+    node whose value all this is. x, y: read where they lie, y with the strides of `ystride` in the shape of the product's own
+    operand. Of three dims where m has them: a batch of products."""
+
+    node: fx.Node
+    x: fx.Node
+    m: fx.Node
+    b: fx.Node | None
+    turned: bool
+    post: str = ""
+    other: fx.Node | None = None
+    last: fx.Node | None = None
+    pre: str = ""
+    y: fx.Node | None = None
+    saves: int = 0               # bytes that the kernels before it would move
+
+    @property
+    def batched(self) -> bool:
+        """Whether all operands have one more dim in front."""
+        return len(spec_of(self.m).shape) == 3
+
+    @property
+    def batch(self) -> int:
+        """How many products."""
+        return spec_of(self.m).shape[0] if self.batched else 1
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, n, k of one product."""
+        x, m = spec_of(self.x).shape, spec_of(self.m).shape
+        return math.prod(x[:-1]) // self.batch, m[-2] if self.turned else m[-1], x[-1]
+
+
+def fuse_products(graph: fx.Graph, tune: Any, fuses: Callable[[fx.Node], bool]) -> None:
+    """Replace each product that is faster so. Changes `graph`. tune: with `products`, the module `kernels.matmul_triton`;
+    fuses(node): whether all readers of a node are kernels of our own."""
+    for node in list(graph.nodes):
+        found = match(node) if node.users else None
+        if found is None:
+            continue
+        longer = follow(found)
+        every = [longer if longer.last is not node and not fuses(longer.last) else found]
+        if (led := lead(every[0])) is not None:
+            every.append(led)
+        timed = [(*way, made) for made in every if (way := _time(made, tune)) is not None]
+        if timed:
+            _, way, made = max(timed, key=lambda t: t[0])
+            _apply(graph, made, way)
+
+
+def match(node: fx.Node) -> Product | None:
+    """A product of one float dtype on a GPU that is worth timing; else None."""
+    if node.op != "call_function" or node.kwargs or not all(isinstance(a, (fx.Node, type(None))) for a in node.args):
+        return None
+    if node.target is aten.linear.default:
+        found = Product(node, node.args[0], node.args[1], node.args[2] if len(node.args) > 2 else None, True, last=node)
+    elif node.target is aten.addmm.default:
+        found = Product(node, node.args[1], node.args[2], node.args[0], False, last=node)
+    elif node.target in (aten.mm.default, aten.bmm.default):
+        found = Product(node, node.args[0], node.args[1], None, False, last=node)
+    else:
+        return None
+    specs = [spec_of(n) for n in (found.x, found.m, node, *([found.b] if found.b is not None else []))]
+    x, m = specs[:2]
+    if not all(map(is_static, specs)) or {(s.dtype, s.device) for s in specs} != {(x.dtype, x.device)}:
+        return None
+    if x.device.type != "cuda" or x.dtype not in GPU_FLOATS or 0 in (*x.shape, *m.shape):
+        return None
+    if found.b is not None and (len(specs[3].shape) != 1 or specs[3].stride != (1,)) or len(m.shape) not in (2, 3):
+        return None
+    dense = specs[2].stride == contiguous_stride(specs[2].shape) and flat_strides(x, found.batched) is not None
+    return found if dense and LEAST_WORK <= found.batch * math.prod(found.shape) and _narrow(found) else None
+
+
+def _narrow(found: Product) -> bool:
+    """Whether all offsets within one product fit i32, and the products the grid."""
+    rows, n, k = found.shape
+    (_, step, inner), m = flat_strides(spec_of(found.x), found.batched), spec_of(found.m)
+    return max(rows * n, rows * step, k * inner, m.shape[-2] * m.stride[-2], m.shape[-1] * m.stride[-1]) < 1 << 30 \
+        and found.batch < 1 << 16
+
+
+def flat_strides(spec: Spec, batched: bool) -> tuple[int, int, int] | None:
+    """Strides of a tensor seen as [batch, rows, k], 0 first where there is no batch; None where no strides say that."""
+    ahead = list(zip(spec.shape[:-1], spec.stride[:-1]))
+    outer = ahead.pop(0)[1] if batched else 0
+    ahead = [(size, step) for size, step in ahead if size != 1]
+    for (_, step), (size, within) in zip(ahead, ahead[1:]):
+        if step != size * within:
+            return None
+    return outer, ahead[-1][1] if ahead else spec.shape[-1] * max(spec.stride[-1], 1), spec.stride[-1]
+
+
+def follow(found: Product) -> Product:
+    """The product with the activation and the addition that alone read it."""
+    node, post, other = _through(found.node), "", None
+    user = sole_user(node)
+    kind = _post(user) if user is not None else ""
+    if kind:
+        post, node = kind, _through(user)
+        user = sole_user(node)
+    if user is not None and user.target is aten.add.Tensor and not user.kwargs and _addend(user, node) is not None:
+        other, node = _addend(user, node), user
+    if not post and other is None:
+        return found
+    made = dataclasses.replace(found, post=post, other=other, last=node)
+    spec, size = spec_of(node), found.batch * math.prod(found.shape[:2])
+    dense = spec.stride == contiguous_stride(spec.shape) and math.prod(spec.shape) == size
+    return made if dense and spec.dtype == spec_of(found.x).dtype else found
+
+
+def lead(found: Product) -> Product | None:
+    """The product with what alone leads to its first operand: act(x) * y, or one of them, cast. None where there is nothing,
+    or x and y would have to be made for it."""
+    node, y, pre = found.x, None, ""
+    while _alone(node) and node.target in VIEWS:
+        node = node.args[0]
+    top, own = node, spec_of(node)
+    if not is_static(own) or own.stride != contiguous_stride(own.shape) or own.shape[-1:] != spec_of(found.x).shape[-1:]:
+        return None
+    if found.batched and own.shape != spec_of(found.x).shape:
+        return None
+    if _alone(node) and node.target is aten._to_copy.default and set(node.kwargs) == {"dtype"}:
+        node = node.args[0]
+    if _alone(node) and node.target is aten.mul.Tensor and all(isinstance(a, fx.Node) for a in node.args):
+        first, second = node.args
+        if _post(second) or spec_of(first) is None or spec_of(first).shape != own.shape:
+            first, second = second, first
+        if first is second:
+            return None
+        node, y = first, second
+    if _alone(node) and (kind := _post(node)):
+        node, pre = node.args[0], kind
+    specs = [spec_of(n) for n in ((node,) if y is None else (node, y))]
+    if node is top or not all(is_static(s) and s.device == own.device for s in specs) or specs[0].shape != own.shape:
+        return None
+    if specs[0].dtype not in GPU_FLOATS or specs[-1].dtype not in (*GPU_FLOATS, torch.bool) or not all(map(
+            _lies, (node,) if y is None else (node, y))):
+        return None
+    wide = specs if y is None else [specs[0], _expanded(specs[1], own.shape)]
+    if any(s is None or flat_strides(s, found.batched) is None for s in wide):
+        return None
+    moved = sum(math.prod(own.shape) * s.dtype.itemsize for s in (*wide, own))
+    return dataclasses.replace(found, x=node, pre=pre, y=y, saves=moved)
+
+
+def _alone(node: fx.Node) -> bool:
+    """Whether a call's result is read once."""
+    return node.op == "call_function" and sole_user(node) is not None
+
+
+def _lies(node: fx.Node) -> bool:
+    """Whether a value is in memory whatever reads it: an input, or a library's result, behind views."""
+    while node.op == "call_function":
+        row = table().by_aten.get(str(node.target))
+        if node.target not in VIEWS and (row is None or row.kind != "view"):
+            return row is None or row.kind == "extern"
+        node = node.args[0]
+    return node.op == "placeholder"
+
+
+def _expanded(spec: Spec, shape: tuple) -> Spec | None:
+    """The spec of a tensor expanded to a shape; None where it does not go."""
+    ahead = len(shape) - len(spec.shape)
+    if ahead < 0 or any(n not in (1, m) for n, m in zip(spec.shape, shape[ahead:])):
+        return None
+    strides = [s if n == m else 0 for n, m, s in zip(spec.shape, shape[ahead:], spec.stride)]
+    return Spec(shape, (0,) * ahead + tuple(strides), spec.dtype, spec.device)
+
+
+def _through(node: fx.Node) -> fx.Node:
+    """The last of the views that alone read a node."""
+    while (user := sole_user(node)) is not None and user.target in VIEWS:
+        node = user
+    return node
+
+
+def _post(node: fx.Node) -> str:
+    if node.target is aten.gelu.default:
+        return "gelu_tanh" if node.kwargs.get("approximate", "none") == "tanh" else "gelu"
+    return {aten.relu.default: "relu", aten.silu.default: "silu"}.get(node.target, "")
+
+
+def _addend(add: fx.Node, value: fx.Node) -> fx.Node | None:
+    """What is added to a value, when it is laid out as the sum is."""
+    others = [a for a in add.args if a is not value]
+    spec = spec_of(others[0]) if len(others) == 1 else None
+    return others[0] if spec is not None and spec == spec_of(add) else None
+
+
+def _operands(found: Product) -> dict[str, Spec]:
+    """What the operator takes beside x and w, as it takes it."""
+    rows, n, k = found.shape
+    front = (found.batch,) if found.batched else ()
+    own = spec_of(found.m)
+
+    def like(shape: tuple, stride: tuple, spec: Spec) -> Spec:
+        return Spec(shape, stride, spec.dtype, spec.device)
+    x = spec_of(found.x)
+    made = {"x": like((*front, rows, k), _cut(flat_strides(x, found.batched), front), x)}
+    if found.b is not None:
+        made["b"] = spec_of(found.b)
+    if found.other is not None:
+        made["other"] = contiguous(like((*front, rows, n), (), own))
+    if found.y is not None:
+        y = _expanded(spec_of(found.y), x.shape)
+        made["y"] = like((*front, rows, k), _cut(flat_strides(y, found.batched), front), y)
+    return made
+
+
+def _cut(strides: tuple, front: tuple) -> tuple:
+    return strides if front else strides[1:]
+
+
+def _time(found: Product, tune: Any) -> tuple[float, Any] | None:
+    """(seconds that it saves, way) of the fastest way of our own, where it beats the library and kernels around it; else None."""
+    products, (rows, n, k) = tune.products, found.shape
+    given, m = _operands(found), spec_of(found.m)
+    extra = [name for name in ("b", "other", "y") if name in given]
+    w = Spec(m.shape[::-1], m.stride[::-1], m.dtype, m.device) if found.turned else m
+    problem = products.problem_of(given["x"], w, given.get("b"), given.get("other"), found.post, given.get("y"), found.pre)
+    plain = contiguous(Spec(given["x"].shape, (), m.dtype, m.device))
+
+    def call(run: Callable) -> Callable:
+        def go(whole: torch.Tensor, x: torch.Tensor, m: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+            named = dict(zip(extra, rest))
+            return run(whole, x, m.t() if found.turned else m, named.get("b"), named.get("other"), named.get("y"))
+        return go
+    every = products.prepare(problem, products.ways(rows, n, k, m.dtype, products.uses_tf32()), m.device.index or 0)
+    made = [tune.candidate("library", call(lambda whole, x, w, b, other, y: products.plain(whole, w, b, None, "")))]
+    made += [tune.candidate(way.name, call(lambda whole, x, w, b, other, y, way=way: products.gpu_linear(
+        x, w, b, other, found.post, way.numbers, y, found.pre))) for way in every]
+    attrs = f"{found.pre} {found.post} {'turned' if found.turned else ''}"
+    choice = tune.choose("gpu product", [plain, given["x"], m, *(given[name] for name in extra)], made, cold=[2], attrs=attrs)
+    if choice is None or "library" not in choice.seconds:
+        return None
+    seconds = dict(choice.seconds)
+    limit = seconds.pop("library")
+    if found.last is not found.node:
+        limit += START + (2 + (found.other is not None)) * found.batch * rows * n * m.dtype.itemsize / RATE
+    if found.saves:
+        limit += START + found.saves / RATE
+    best = min(seconds, key=seconds.__getitem__, default=None)
+    if best is None or seconds[best] >= GAIN * limit:
+        return None
+    return limit - seconds[best], next(w for w in every if w.name == best)
+
+
+def _apply(graph: fx.Graph, found: Product, way: Any) -> None:
+    last, n = found.last, found.shape[1]
+    spec, ms, given = spec_of(last), spec_of(found.m), _operands(found)
+
+    def made(target: Any, args: tuple, spec: Spec) -> fx.Node:
+        return call_before(graph, last, target, args, spec)
+
+    def flat(node: fx.Node | None, name: str) -> fx.Node | None:
+        if node is None or spec_of(node).shape == given[name].shape:
+            return node
+        return made(aten.view.default, (node, list(given[name].shape)), given[name])
+    y = found.y
+    if y is not None and spec_of(y).shape != spec_of(found.x).shape:
+        wide = _expanded(spec_of(y), spec_of(found.x).shape)
+        y = made(aten.expand.default, (y, list(wide.shape)), wide)
+    right = found.m
+    if found.turned:
+        right = made(aten.t.default, (found.m,), Spec(ms.shape[::-1], ms.stride[::-1], ms.dtype, ms.device))
+    args = (flat(found.x, "x"), right, found.b, flat(found.other, "other"), found.post, way.numbers, flat(y, "y"), found.pre)
+    own = contiguous(Spec((*given["x"].shape[:-1], n), (), spec.dtype, spec.device))
+    result = made(torch.ops.bytejit.gpu_linear.default, args, own)
+    if spec.shape != own.shape:
+        result = made(aten.view.default, (result, list(spec.shape)), spec)
+    replace(last, result)
+    for node in reversed(graph.nodes):           # what led there has no reader any more
+        if node.op == "call_function" and not node.users and node.target in (*VIEWS, *_CHAIN):
+            graph.erase_node(node)
+
+
+_CHAIN = (aten.linear.default, aten.addmm.default, aten.mm.default, aten.bmm.default, aten.relu.default, aten.gelu.default,
+          aten.silu.default, aten.mul.Tensor, aten._to_copy.default)

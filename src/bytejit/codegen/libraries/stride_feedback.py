@@ -1,0 +1,106 @@
+"""A graph laid out by what its libraries answered: where the first call finds results in other strides than inferred
+(`emit_check.Fits`), the graph is built once more with the strides that came, in place of a copy in every call.
+
+Which strides a library answers is known for sure only when it has answered: torch's attention on a GPU chooses one of four
+kernels by the operands and the machine, and they lay their results out in different ways."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from bytejit.codegen.aten.rewrite import aten as aten_ops
+from bytejit.codegen.aten.rewrite import copy_graph, is_static, spec_of
+from bytejit.codegen.emit.check import Fits
+from bytejit.codegen.loops.ir import ExternCall, Plan
+from bytejit.codegen.ops.table import table
+from bytejit.common import registry
+from bytejit.common.spec import Spec
+
+
+def relaid(aten: Any, plan: Plan, answered: dict[str, tuple]) -> Any | None:
+    """`aten` with the strides that externs of its plan (by name) answered; None where no node can take them: one that is an
+    output keeps the strides of eager, symbolic sizes stay as they are."""
+    calls: dict[str, list[str]] = {}
+    every = [s.extern for s in plan.steps if isinstance(s, ExternCall)]
+    for step in sorted(every, key=lambda e: int(re.sub(r"\D", "", e.name) or 0)):         # in the graph's order
+        calls.setdefault(step.target, []).append(step.name)
+    graph = copy_graph(aten.graph)
+    found: dict[Any, tuple] = {}
+    nodes: dict[str, list[Any]] = {}
+    for node in graph.nodes:
+        if node.op == "call_function":
+            nodes.setdefault(str(node.target), []).append(node)
+    for target, names in calls.items():
+        if len(names) != len(nodes.get(target, ())):          # some of them are no calls: which, is not known here
+            continue
+        found.update({node: answered[name] for name, node in zip(names, nodes[target]) if name in answered})
+    return dataclasses.replace(aten, graph=graph) if restride(graph, found) else None
+
+
+def foreseen(aten: Any) -> Any:
+    """`aten` with the strides that its libraries will answer where that is known to differ from eager's (meta "answers"): an
+    attention on a GPU is handed another mask than the program's, and with it another of torch's kernels serves it."""
+    known = {node.name: node.meta["answers"] for node in aten.graph.nodes if "answers" in node.meta}
+    if not known:
+        return aten
+    graph = copy_graph(aten.graph)
+    restride(graph, {node: known[node.name] for node in graph.nodes if node.name in known})
+    return dataclasses.replace(aten, graph=graph)
+
+
+def restride(graph: fx.Graph, strides: dict[fx.Node, tuple]) -> bool:
+    """Let nodes answer other strides, and copies behind them that would only lay out alike be none. Whether anything changed."""
+    changed = False
+    for node, stride in strides.items():
+        if is_static(spec_of(node)) and not _shown(node):
+            changed = True
+            _with_stride(node, stride)
+    return changed
+
+
+def _with_stride(node: fx.Node, stride: tuple) -> None:
+    spec = spec_of(node)
+    node.meta["spec"] = Spec(spec.shape, tuple(stride), spec.dtype, spec.device)
+    for user in list(node.users):
+        if user.target in (aten_ops.transpose.int, aten_ops.permute.default) and not _shown(user):
+            order = list(range(len(stride)))
+            if user.target is aten_ops.permute.default:
+                order = [d % len(order) for d in user.args[1]]
+            else:
+                a, b = (d % len(order) for d in user.args[1:3])
+                order[a], order[b] = order[b], order[a]
+            _with_stride(user, tuple(stride[d] for d in order))
+        elif user.target is aten_ops.clone.default and not _shown(user) and spec_of(user) == node.meta["spec"]:
+            user.replace_all_uses_with(node, propagate_meta=False)
+            user.graph.erase_node(user)
+
+
+def _shown(node: fx.Node) -> bool:
+    """Whether the user sees a value's own strides, in itself or in a view of it."""
+    for user in node.users:
+        row = table().by_aten.get(str(user.target))
+        if user.op == "output" or row is not None and row.kind == "view" and _shown(user):
+            return True
+    return False
+
+
+
+def after_the_first(call: Callable, fits: Fits, again: Callable[[dict[str, tuple]], Callable | None]) -> Callable:
+    """`call`, and from the second call on what `again` makes of the strides that the first one met, if anything.
+    Cost: 0.1 us a call."""
+    state = [call, True]
+
+    def settled(*inputs: Any) -> Any:
+        made = state[0](*inputs)
+        if state[1]:
+            state[1] = False
+            if fits.answered and (better := again(dict(fits.answered))) is not None:
+                registry.count("externs", "a graph is laid out anew, by the strides that its libraries answer")
+                state[0] = better
+        return made
+    settled.now = lambda: state[0]          # what runs from here on, for whoever records it
+    return settled

@@ -1,0 +1,1 @@
+"""The loop IR, index algebra, lowering, checks, memory."""

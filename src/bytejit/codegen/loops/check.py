@@ -1,0 +1,198 @@
+"""Legality of loops and plans, with messages that name kernel, access and numbers. Always on in tests.
+
+`check_loops(x)` and `check_plan(p)` answer their argument, or raise Bug:
+`k0 load p1: index 128*i0 + j0 reaches 8255, the buffer holds 8192`.
+"""
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from bytejit.codegen.loops.passes.fuse import views_in
+from bytejit.codegen.ops.table import table
+from bytejit.errors import Bug
+
+from . import index as ix
+from .ir import DTYPES, NARROW, Buffer, Call, Expr, Kernel, Loops, Pass, Plan, Schedule, View, walk
+from .memory import ALIGN, extent
+
+
+def check_loops(loops: Loops) -> Loops:
+    """Names known, values made before use, dtypes right, coordinates within shapes. Raises: Bug."""
+    known = {n for n in loops.inputs if n}
+    for step in loops.steps:
+        if isinstance(step, Kernel):
+            check_kernel(step, loops.buffers, known, flat=False)
+            known |= {s.buffer for p in step.passes for s in p.stores}
+        else:
+            _extern(step, loops.buffers, known)
+            known |= {o for o in step.outs if o}
+    _results(loops, known)
+    return loops
+
+
+def check_plan(plan: Plan) -> Plan:
+    """The same on offsets; the arena holds all temps; calls list what their kernels touch; schedules name real
+    axes."""
+    known = {n for n in plan.inputs if n}
+    mutable = frozenset(plan.inputs[m.input] for m in plan.mutations if m.done)
+    for step in plan.steps:
+        if isinstance(step, Call):
+            check_kernel(step.kernel, plan.buffers, known, True, mutable)
+            _call(step, plan.buffers)
+            known |= set(step.writes)
+        else:
+            _extern(step.extern, plan.buffers, known)
+            known |= {o for o in step.extern.outs if o}
+        known -= set(step.free)
+    _results(plan, known)
+    for name, slot in plan.slots.items():
+        if extent(plan.buffers[name]) not in plan.slot_bytes[slot]:
+            raise Bug(f"{name}, {extent(plan.buffers[name])} bytes, in slot {slot} of {plan.slot_bytes[slot]}")
+    for name, at in plan.offsets.items():
+        if at % ALIGN or at + extent(plan.buffers[name]) > plan.arena:
+            raise Bug(f"{name} at byte {at}, {extent(plan.buffers[name])} bytes: the arena holds {plan.arena}")
+    return plan
+
+
+def _results(program: Any, known: set[str]) -> None:
+    for r in program.outputs:
+        if r.view is not None:
+            if r.view.buffer not in known:
+                raise Bug(f"output {r.view} is never made")
+            _window(r.view, program.buffers, "output")
+
+
+def _window(v: View, buffers: dict[str, Buffer], what: str) -> None:
+    b = buffers[v.buffer]
+    if b.dtype not in DTYPES or 0 in v.shape:
+        return
+    last = ix.hint(v.offset + sum((n - 1) * s for n, s in zip(v.shape, v.stride)))
+    room = ix.hint(1 + sum((n - 1) * s for n, s in zip(b.shape, b.stride)))
+    if last >= room or ix.hint(v.offset) < 0:
+        raise Bug(f"{what}: {v} reaches element {last}, {b!r} holds {room}")
+
+
+def _extern(e: Any, buffers: dict[str, Buffer], known: set[str]) -> None:
+    for v in views_in((e.args, e.kwargs)):
+        if v.buffer not in known:
+            raise Bug(f"{e.name} reads {v.buffer} before it is made")
+        _window(v, buffers, e.name)
+    for o in e.outs:
+        if o and (buffers[o].kind == "extern") == e.into:
+            raise Bug(f"{e.name}: {buffers[o]!r} and into={e.into} do not agree")
+
+
+def _call(step: Call, buffers: dict[str, Buffer]) -> None:
+    k, s = step.kernel, step.schedule
+    touched = {x.buffer for p in k.passes for x in p.stores} | {
+        e.name for p in k.passes for e in walk(p.roots()) if e.kind == "load"
+    }
+    listed = {*step.reads, *step.writes}
+    touched = {b for b in touched if buffers[b].kind != "local"}
+    if touched != listed:
+        raise Bug(f"{k.name} touches {sorted(touched)}, its call lists {sorted(listed)}")
+    if not isinstance(s, Schedule):
+        s.check(k)
+        return
+    outer = [a.name for a in k.axes]
+    if list(s.parallel) != outer[:len(s.parallel)] and not (not k.axes and len(k.passes) == 1):
+        raise Bug(f"{k.name}: parallel axes {s.parallel} are not the first of {outer}")
+    if len(s.passes) != len(k.passes):
+        raise Bug(f"{k.name}: {len(s.passes)} scheduled passes, {len(k.passes)} in the kernel")
+    for p, q in zip(k.passes, s.passes):
+        if sorted(q.order) != sorted(a.name for a in p.axes):
+            raise Bug(f"{k.name}: order {q.order} of {p!r}")
+        if q.vector is not None and q.vector != (s.block[0] if s.block else q.order[-1]):
+            raise Bug(f"{k.name}: vector axis {q.vector} is not the innermost of {q.order}, block {s.block}")
+    if s.block is not None and s.block[0] != outer[-1]:
+        raise Bug(f"{k.name}: blocked axis {s.block[0]} is not the last of {outer}")
+
+
+def check_kernel(
+    k: Kernel, buffers: dict[str, Buffer], known: set[str], flat: bool, mutable: frozenset[str] = frozenset()
+) -> None:
+    """One kernel; `mutable`: inputs it may write. Raises: Bug."""
+    refs: dict[str, str] = {}
+    made = set(known)
+    for p in k.passes:
+        axes = (*k.axes, *p.axes)
+        names = [a.name for a in axes]
+        if len(set(names)) != len(names):
+            raise Bug(f"{k.name}: an axis occurs twice in {names}")
+        sizes = {a.name: a.size for a in axes}
+        scans = {r.name: r.dtype for r in p.reduces if r.running}
+        inside = made | {s.buffer for s in p.stores}
+        for e in walk(p.roots()):
+            _expr(k, p, e, buffers, inside, refs | scans, sizes, flat)
+        for s in p.stores:
+            if s.over and (flat or s.over not in known):
+                raise Bug(f"{k.name} stores to {s.buffer} over {s.over}, which {'has no place' if flat else 'is not made'}")
+            if s.buffer not in buffers:
+                raise Bug(f"{k.name} stores to {s.buffer}, which is not declared")
+            b = buffers[s.buffer]
+            if b.kind in ("input", "extern") and b.name not in mutable:
+                raise Bug(f"{k.name} stores to {b!r}")
+            if s.value.dtype != b.dtype:
+                raise Bug(f"{k.name} store {b.name}: value {s.value!r} in {b!r}")
+            _coords(k, "store", b, s.coords, sizes, flat)
+            made.add(s.buffer)
+        refs |= {r.name: r.dtype for r in p.reduces if not r.running}     # a scan is read where it runs
+
+
+def _expr(k: Kernel, p: Pass, e: Expr, buffers: dict[str, Buffer], made: set[str], refs: dict[str, str],
+          sizes: dict[str, Any], flat: bool) -> None:
+    if e.kind == "load":
+        if e.name not in buffers or e.name not in made and buffers[e.name].kind != "input":
+            raise Bug(f"{k.name} loads {e.name} before it is made")
+        b = buffers[e.name]
+        if b.dtype != e.dtype:
+            raise Bug(f"{k.name} load {b.name}: {e!r} of {b!r}")
+        _coords(k, "load", b, e.attr, sizes, flat, masked=e.mask is not None)
+    elif e.kind == "ref":
+        if refs.get(e.name) != e.dtype:
+            raise Bug(f"{k.name} {p!r}: ref {e.name} ({e.dtype}), made before: {refs}")
+    elif e.kind == "op":
+        row = table().by_name.get(e.name)
+        if row is None or row.kind != "pointwise":
+            raise Bug(f"{k.name}: op {e.name} has no row of kind pointwise")
+        if len(e.args) != row.arity:
+            raise Bug(f"{k.name}: {e.name} takes {row.arity} operands, has {len(e.args)}")
+        _dtypes(k, e)
+    elif e.kind == "index":
+        _axes(k, e.attr, sizes, "index")
+
+
+def _dtypes(k: Kernel, e: Expr) -> None:
+    """f16 and bf16 are only loaded, stored, widened and narrowed; the operands of an op have one dtype."""
+    kinds = [a.dtype for a in (e.args[1:] if e.name == "select" else e.args)]
+    if e.name in ("to", "narrow"):
+        return
+    if len(set(kinds)) > 1 or e.dtype in NARROW or kinds and kinds[0] in NARROW:
+        raise Bug(f"{k.name}: {e.name} of {kinds} makes {e.dtype}")
+    if e.name == "select" and e.args[0].dtype != "b8":
+        raise Bug(f"{k.name}: select by a {e.args[0].dtype}")
+
+
+def _axes(k: Kernel, x: Any, sizes: dict[str, Any], what: str) -> None:
+    unknown = ix.variables(x) - set(sizes)
+    if unknown:
+        raise Bug(f"{k.name} {what}: {x} uses {sorted(unknown)}, the loops are {sorted(sizes)}")
+
+
+def _coords(
+    k: Kernel, what: str, b: Buffer, coords: tuple, sizes: dict[str, Any], flat: bool, masked: bool = False
+) -> None:
+    if len(coords) != (1 if flat else len(b.shape)):
+        raise Bug(f"{k.name} {what} {b.name}: {len(coords)} coordinates for {b!r}")
+    if 0 in sizes.values() or not all(isinstance(s, int) for s in (*b.shape, *sizes.values())):
+        return
+    room = (extent(b) // DTYPES[b.dtype][1],) if flat else b.shape
+    for c, size in zip(coords, room):
+        _axes(k, c, sizes, f"{what} {b.name}")
+        low, high = ix.bounds(c, sizes)
+        if not masked and (low < 0 or high >= size) and high < inf and not any(type(a) is ix.Mod or type(a) is ix.Div
+                                                                               for a in ix.atoms(c)):
+            raise Bug(
+                f"{k.name} {what} {b.name}: index {c} reaches {low if low < 0 else high}, the buffer holds {size}"
+            )

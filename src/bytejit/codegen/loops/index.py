@@ -1,0 +1,213 @@
+"""Integer index algebra: affine forms over axes and symbols, with floordiv, mod and values read from memory as atoms.
+
+An `Index` is `const + sum(coefficient * atom)`. Atoms: `Var` (an axis), `Sym` (a size symbol), `Div`, `Mod`, `Prod`
+(a product that is not affine) and `Val` (an i64 expression: an index read from memory). Simplification uses the sizes
+of the axes: a mapping from axis name to size, every axis running over range(size). All are immutable and hash by
+structure. Division is floor division, as in Python. Text: `128*i + r//4`, `[t3]` for a value; `parse_index` reads it
+back.
+"""
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from .index_core import (
+    ONE,
+    ZERO,
+    Atom,
+    Div,
+    Index,
+    Mod,
+    Prod,
+    Size,
+    Sym,
+    Undecided,
+    Val,
+    Var,
+    _collect,
+    atoms,
+    index,
+    index_text,
+    product,
+    size_of,
+    still,
+    text_of,
+    var,
+    variables,
+)
+from .index_order import at_least, bounds, divide, floordiv, in_range, inf, lowest, mod
+
+__all__ = [
+    "ONE", "ZERO", "Atom", "Div", "Index", "Mod", "Prod", "Size", "Sym", "Undecided", "Val", "Var", "at_least", "atoms",
+    "axis_terms", "bounds", "delinear", "divide", "evaluate", "floordiv", "hint", "in_range", "index", "index_text", "inf",
+    "linear", "lowest", "mod", "parse_index", "product", "quotient", "resimplify", "size_of", "still", "substitute", "symbols",
+    "text_of", "values_in", "var", "variables",
+]
+
+
+def symbols(x: Any) -> dict[str, Sym]:
+    """The size symbols in a size or index, by name, in order of use."""
+    return {a.parts[0]: a for a in atoms(x) if type(a) is Sym} if type(x) is Index else {}
+
+
+def hint(x: Size) -> int:
+    """The size that it had when the graph was made: for choices, never for what must be right. Units: elements."""
+    if isinstance(x, int):
+        return x
+    return x.const + sum(c * _atom_hint(a) for a, c in x.terms)
+
+
+def _atom_hint(atom: Atom) -> int:
+    kind = type(atom)
+    if kind is Sym:
+        return atom.hint
+    if kind is Prod:
+        out = 1
+        for p in atom.parts:
+            out *= _atom_hint(p)
+        return out
+    if kind in (Var, Val):
+        return 0
+    x, d = hint(atom.parts[0]), max(1, hint(atom.parts[1]))
+    return x // d if kind is Div else x % d
+
+
+def evaluate(x: Size, values: Mapping[str, int]) -> int:
+    """The size with numbers for its symbols. Raises: KeyError for a symbol without one."""
+    if isinstance(x, int):
+        return x
+    out = x.const
+    for atom, c in x.terms:
+        out += c * _atom_value(atom, values)
+    return out
+
+
+def _atom_value(atom: Atom, values: Mapping[str, int]) -> int:
+    kind = type(atom)
+    if kind in (Sym, Var):
+        return values[atom.parts[0]]
+    if kind is Prod:
+        out = 1
+        for p in atom.parts:
+            out *= _atom_value(p, values)
+        return out
+    x, d = evaluate(atom.parts[0], values), evaluate(atom.parts[1], values)
+    return x // d if kind is Div else x % d
+
+
+def substitute(x: Index, axes: Mapping[str, Index], sizes: Mapping[str, Size],
+               value: Callable[[Any], Any] | None = None) -> Index:
+    """Axes replaced by indices (and values by `value(expr)`), simplified again under the new `sizes`."""
+    out, const, plain = [], x.const, True
+    for atom, c in x.terms:
+        new = _substitute_atom(atom, axes, sizes, value)
+        plain = plain and new is atom
+        if isinstance(new, Atom):
+            out.append((new, c))
+        else:
+            out.extend((a, k * c) for a, k in new.terms)
+            const += new.const * c
+    return x if plain else _collect(out, const)
+
+
+def _substitute_atom(atom: Atom, axes: Mapping[str, Index], sizes: Mapping[str, Size], value: Any) -> Index | Atom:
+    kind = type(atom)
+    if kind is Var:
+        return axes.get(atom.parts[0], atom)
+    if kind is Sym:
+        return atom
+    if kind is Val:
+        return Val(value(atom.parts[0]), atom.parts[1]) if value else atom
+    if kind is Prod:
+        out = ONE
+        for p in atom.parts:
+            out = out * index(_substitute_atom(p, axes, sizes, value))
+        return out
+    a, b = atom.parts
+    x = substitute(a, axes, sizes, value)
+    return floordiv(x, b, sizes) if kind is Div else mod(x, b, sizes)
+
+
+def resimplify(x: Index, sizes: Mapping[str, Size]) -> Index:
+    """Every floordiv and mod tried again under `sizes` (after axes shrank or were split)."""
+    if all(type(a) in (Var, Sym, Val) for a, _ in x.terms):
+        return x
+    out = Index((), x.const)
+    for atom, c in x.terms:
+        out = out + index(_substitute_atom(atom, {}, sizes, None)) * c
+    return out
+
+
+def values_in(x: Any) -> Iterator[Any]:
+    """Every value expression (Val) in an index or a tuple of indices."""
+    for part in x if isinstance(x, tuple) else (x,):
+        if type(part) is Index:
+            for atom in atoms(part):
+                if type(atom) is Val:
+                    yield atom.parts[0]
+
+
+def axis_terms(x: Index) -> list[tuple[str, Size]] | None:
+    """(axis, coefficient) of an index that is linear in its axes (coefficients may be symbolic); None when it is not. What
+    has no axis (the constant, symbols) is left out."""
+    names = variables(x)
+    if any(type(a) is Val for a in atoms(x)) or any(x.within_atoms(n) for n in names):
+        return None
+    return [(n, x.coefficient(n)) for n in sorted(names)]
+
+
+def quotient(a: Size, b: Size) -> Size | None:
+    """a / b where b divides a for every value of the symbols, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if a % b == 0 else None
+    a, b = index(a), index(b)
+    if b.value is not None:
+        k = b.value
+        whole = all(c % k == 0 for _, c in a.terms) and a.const % k == 0
+        return size_of(Index(tuple((t, c // k) for t, c in a.terms), a.const // k)) if whole else None
+    q, rest = divide(a, b)
+    return size_of(q) if rest == ZERO else None
+
+
+def linear(coords: Iterable[Size], stride: Iterable[Size], offset: Size = 0) -> Index:
+    """Offset in elements of a point. Units: elements."""
+    out = index(offset)
+    for c, s in zip(coords, stride):
+        out = out + index(c) * s
+    return out
+
+
+def delinear(flat: Index, shape: tuple[Size, ...], sizes: Mapping[str, Size]) -> tuple[Index, ...]:
+    """Row-major coordinates in `shape` of a flat position."""
+    out: list[Index] = []
+    for size in reversed(shape[1:]):
+        out.append(mod(flat, size, sizes))
+        flat = floordiv(flat, size, sizes)
+    return (*((flat,) if shape else ()), *reversed(out))
+
+
+def parse_index(text: str, value: Callable[[str], Any] | None = None) -> Index:
+    """The index of a text that `index_text` made. Raises: ValueError on anything else."""
+    def go(node: ast.AST) -> Index:
+        match node:
+            case ast.Constant(value=int() as n):
+                return index(n)
+            case ast.Name(id=n):
+                return index(Sym(n[5:])) if n.startswith("_sym_") else var(n)
+            case ast.UnaryOp(op=ast.USub(), operand=x):
+                return go(x) * -1
+            case ast.List(elts=[ast.Name(id=n), size]) if value:
+                return index(Val(value(n), size_of(go(size))))
+            case ast.BinOp(left=a, op=ast.Add(), right=b):
+                return go(a) + go(b)
+            case ast.BinOp(left=a, op=ast.Sub(), right=b):
+                return go(a) - go(b)
+            case ast.BinOp(left=a, op=ast.Mult(), right=b):
+                return go(a) * go(b)
+            case ast.BinOp(left=a, op=ast.FloorDiv(), right=b):
+                return index(Div(go(a), size_of(go(b))))
+            case ast.BinOp(left=a, op=ast.Mod(), right=b):
+                return index(Mod(go(a), size_of(go(b))))
+        raise ValueError(f"not an index: {text!r}")
+    return go(ast.parse(text.strip().replace("$", "_sym_"), mode="eval").body)

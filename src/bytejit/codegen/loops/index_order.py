@@ -1,0 +1,213 @@
+"""Division of indices, and what can be shown of their range: for numbers by intervals, for symbols by their least values."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd, inf
+
+from .index_core import (
+    LATER,
+    ZERO,
+    Atom,
+    Div,
+    Index,
+    Mod,
+    Prod,
+    Size,
+    Sym,
+    Val,
+    Var,
+    _collect,
+    atoms,
+    index,
+    product,
+    size_of,
+    still,
+    variables,
+)
+
+
+def bounds(x: Index, sizes: Mapping[str, Size]) -> tuple[float, float]:
+    """Least and greatest value; infinite where unknown. Units: elements."""
+    lo = hi = x.const
+    for atom, c in x.terms:
+        a, b = _atom_bounds(atom, sizes)
+        if c < 0:
+            a, b = b, a
+        lo, hi = lo + c * a, hi + c * b
+    return lo, hi
+
+
+def _atom_bounds(atom: Atom, sizes: Mapping[str, Size]) -> tuple[float, float]:
+    if type(atom) is Var or type(atom) is Val:
+        size = sizes.get(atom.parts[0]) if type(atom) is Var else atom.parts[1]
+        return (0, max(size - 1, 0)) if type(size) is int else (0, inf)
+    if type(atom) is Sym:
+        return atom.low, inf
+    if type(atom) is Prod:
+        low, high = 1, 1
+        for a, b in (_atom_bounds(p, sizes) for p in atom.parts):
+            if a < 0:
+                return -inf, inf
+            low, high = low * a, 0 if 0 in (b, high) else high * b
+        return low, high
+    x, d = atom.parts
+    if not isinstance(d, int):
+        return (0, inf) if type(atom) is Mod or bounds(x, sizes)[0] >= 0 else (-inf, inf)
+    if type(atom) is Mod:
+        return 0, d - 1
+    lo, hi = bounds(x, sizes)
+    return (lo // d if lo > -inf else lo), (hi // d if hi < inf else hi)
+
+
+def floordiv(x: Size, d: Size, sizes: Mapping[str, Size]) -> Index:
+    """x // d, simplified. d > 0."""
+    x, d = index(x), size_of(d)
+    if not isinstance(d, int):
+        q, rest = divide(x, d)
+        return q if in_range(rest, d, sizes) else q + index(Div(rest, d))
+    if d == 1:
+        return x
+    if not x.terms:
+        return Index((), x.const // d)
+    whole = tuple((a, c // d) for a, c in x.terms if c % d == 0)
+    rest = Index(tuple((a, c) for a, c in x.terms if c % d), x.const % d)
+    out = Index(whole, x.const // d)
+    if not rest.terms:
+        return out
+    lo, hi = bounds(rest, sizes)
+    if lo // d == hi // d and lo > -inf and hi < inf:
+        return out + int(lo // d)
+    g = gcd(d, *(c for _, c in rest.terms))
+    if g > 1:
+        return out + floordiv(Index(tuple((a, c // g) for a, c in rest.terms), rest.const // g), d // g, sizes)
+    if len(rest.terms) == 1 and rest.terms[0][1] == 1 and not rest.const:
+        atom = rest.terms[0][0]
+        if type(atom) is Div and isinstance(atom.parts[1], int):
+            return out + floordiv(atom.parts[0], atom.parts[1] * d, sizes)
+        if type(atom) is Mod and isinstance(atom.parts[1], int) and atom.parts[1] % d == 0:
+            return out + mod(floordiv(atom.parts[0], d, sizes), atom.parts[1] // d, sizes)
+    return out + index(Div(rest, d))
+
+
+def mod(x: Size, d: Size, sizes: Mapping[str, Size]) -> Index:
+    """x % d, simplified. d > 0."""
+    x, d = index(x), size_of(d)
+    if not isinstance(d, int):
+        _, rest = divide(x, d)
+        return rest if in_range(rest, d, sizes) else index(Mod(rest, d))
+    if d == 1:
+        return ZERO
+    rest = Index(tuple((a, c) for a, c in x.terms if c % d), x.const % d)
+    if not rest.terms:
+        return rest
+    lo, hi = bounds(rest, sizes)
+    if lo // d == hi // d and lo > -inf and hi < inf:
+        return rest - int(lo // d) * d
+    g = gcd(d, *(c for _, c in rest.terms))
+    if g > 1:
+        low = rest.const % g
+        return mod(Index(tuple((a, c // g) for a, c in rest.terms), rest.const // g), d // g, sizes) * g + low
+    flat: list[tuple[Atom, int]] = []
+    const = rest.const
+    for atom, c in rest.terms:                       # (x % m) % d is x % d when d divides m
+        if type(atom) is Mod and isinstance(atom.parts[1], int) and atom.parts[1] % d == 0:
+            flat.extend((a, k * c) for a, k in atom.parts[0].terms)
+            const += atom.parts[0].const * c
+        else:
+            flat.append((atom, c))
+    if len(flat) != len(rest.terms) or const != rest.const or any(f is not t for f, t in zip(flat, rest.terms)):
+        again = _collect(flat, const)
+        return index(Mod(again, d)) if again == rest else mod(again, d, sizes)
+    return index(Mod(rest, d))
+
+
+def divide(x: Index, d: Index) -> tuple[Index, Index]:
+    """(q, r) with x = q*d + r: what of x is a multiple of d, term by term. d has symbols; r may still be more than d."""
+    lead, c = max(d.terms, key=lambda t: (len(_factors(t[0])), t[0].rank, str(t[0].key)))
+    wanted = _factors(lead)
+    q = ZERO
+    for _ in range(16):
+        found = None
+        for atom, k in x.terms:
+            left = list(_factors(atom))
+            if k % c == 0 and all(w in left and left.remove(w) is None for w in wanted):
+                found = Index(((product(left), k // c),), 0) if left else Index((), k // c)
+                break
+        if found is None:
+            break
+        q, x = q + found, x - found * d
+    return q, x
+
+
+def _factors(atom: Atom) -> tuple[Atom, ...]:
+    return atom.parts if type(atom) is Prod else (atom,)
+
+
+def in_range(x: Index, size: Size, sizes: Mapping[str, Size]) -> bool:
+    """Whether 0 <= x < size can be shown for every point and every value of the symbols."""
+    return at_least(x, 0, sizes) and at_least(index(size) - 1 - x, 0, sizes)
+
+
+def at_least(x: Size, low: Size, sizes: Mapping[str, Size]) -> bool:
+    """Whether x >= low can be shown for every point and every value of the symbols."""
+    x = index(x) - low
+    if bounds(x, sizes)[0] >= 0:
+        return True
+    if not any(type(a) is Sym for a in atoms(x)) and all(isinstance(sizes.get(v), int) for v in variables(x)):
+        return False
+    least = lowest(x, sizes)
+    return least is not None and _never_negative(least)
+
+
+def lowest(x: Index, sizes: Mapping[str, Size]) -> Index | None:
+    """A size over symbols alone that x never goes below; None when none is found."""
+    out: list[tuple[Atom, int]] = []
+    moving: dict[Atom, list] = {}
+    for atom, c in x.terms:
+        parts = _factors(atom)
+        moves = [p for p in parts if not still(p)]
+        if not moves:
+            out.append((atom, c))
+        elif len(moves) == 1:
+            rest = [p for p in parts if p is not moves[0]]
+            moving.setdefault(moves[0], []).append((product(rest), c) if rest else (None, c))
+        elif c < 0 or any(_range(m, sizes)[0] is None for m in moves):
+            return None
+    least = _collect(out, x.const)
+    for atom, terms in moving.items():
+        k = _collect([t for t in terms if t[0] is not None], sum(c for a, c in terms if a is None))
+        low, high = _range(atom, sizes)
+        end = low if _never_negative(k) else high if _never_negative(-k) else None
+        if end is None:
+            return None
+        least = least + k * end
+    return least
+
+
+def _range(atom: Atom, sizes: Mapping[str, Size]) -> tuple[Index | None, Index | None]:
+    """Least (0, or None) and greatest value of an axis, a value, a remainder or a quotient, over symbols."""
+    if type(atom) in (Var, Val):
+        size = sizes.get(atom.parts[0]) if type(atom) is Var else atom.parts[1]
+        return ZERO, None if size is None else index(size) - 1
+    if type(atom) is Mod:
+        return ZERO, index(atom.parts[1]) - 1
+    x, d = atom.parts
+    top = lowest(-x, sizes)
+    return ZERO if at_least(x, 0, sizes) else None, None if top is None else floordiv(-top, d, {})
+
+
+def _never_negative(x: Index) -> bool:
+    """Whether a size over symbols is at least 0 for every value of them: every symbol written as its least value and more."""
+    out = index(x.const)
+    for atom, c in x.terms:
+        term = index(c)
+        for p in _factors(atom):
+            low = _atom_bounds(p, {})[0]
+            if low == -inf:
+                return False
+            term = term * (index(Var(f"{p!r}")) + int(low))
+        out = out + term
+    return out.const >= 0 and all(c > 0 for _, c in out.terms)
+
+
+LATER.update(floordiv=floordiv, at_least=at_least)

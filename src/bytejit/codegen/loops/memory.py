@@ -1,0 +1,237 @@
+"""Where temporary buffers live: one arena, bytes shared by buffers whose lives do not meet, results over dying
+operands.
+
+A buffer lives from the step that makes it to the last that reads it. The user's inputs are never reused; outputs are
+fresh.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from bytejit.codegen.loops.passes.fuse import reads, writes
+from bytejit.codegen.loops.passes.inplace import settle
+from bytejit.codegen.ops.extern import is_window
+
+from . import index as ix
+from .ir import Buffer, Extern, Kernel, Loops, MutationCopy, Store, itemsize
+from .simplify import kernel_roots, loads, may_raise
+
+ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Memory:
+    """offsets: byte offset in the arena of each temp buffer. arena: its size. inplace: result -> operand it
+    overwrites.
+    free: step position -> extern buffers that die there. slots, slot_bytes: as in `Plan`, for temps of symbolic size.
+    Units: bytes."""
+    offsets: dict[str, int]
+    arena: int
+    inplace: dict[str, str]
+    free: dict[int, tuple[str, ...]]
+    slots: dict[str, int] = field(default_factory=dict)
+    slot_bytes: tuple[tuple, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"memory: {len(self.offsets)} temps in {self.arena} bytes, {len(self.inplace)} in place"
+
+
+def extent(b: Buffer) -> ix.Size:
+    """Bytes from the first to the last element; an index where a size is symbolic."""
+    if 0 in b.shape:
+        return 0
+    return ix.size_of((1 + sum((n - 1) * s for n, s in zip(b.shape, b.stride))) * itemsize(b.dtype))
+
+
+def lives(loops: Loops) -> dict[str, tuple[int, int]]:
+    """First and last step position of each buffer that a step makes; outputs live on past the end, what a library call
+    answers a view of as long as the view."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for i, step in enumerate(loops.steps):
+        for b in writes(step):
+            first.setdefault(b, i)
+            last[b] = i
+        for b in reads(step):
+            last[b] = i
+    for r in loops.outputs:
+        if r.view is not None:
+            last[r.view.buffer] = len(loops.steps)
+    for step in reversed(loops.steps):      # a window's own window comes after it
+        if isinstance(step, Extern) and not step.into and is_window(step.target):
+            end = max((last[b] for b in writes(step)), default=0)
+            last.update((b, max(last[b], end)) for b in reads(step))
+    return {b: (i, last[b]) for b, i in first.items()}
+
+
+def plan_memory(loops: Loops, unused: frozenset[str] = frozenset()) -> Memory:
+    """Offsets for all temps but `unused` ones. The largest are placed first, each at the lowest place that is free during
+    its whole life."""
+    life = lives(loops)
+    temps = [b for b in loops.buffers.values() if b.kind == "temp" and b.name in life and b.name not in unused]
+    inplace = {made: over for made, over in in_place(loops, life).items() if not {made, over} & unused}
+    root: dict[str, str] = {}
+    for b in temps:
+        root[b.name] = b.name
+    for result, operand in inplace.items():      # in step order: chains end at their first buffer
+        root[result] = root[operand]
+    groups: dict[str, list[Buffer]] = {}
+    for b in temps:
+        groups.setdefault(root[b.name], []).append(b)
+    placed: list[tuple[int, int, int, int]] = []
+    offsets: dict[str, int] = {}
+    when = {g: (min(life[b.name][0] for b in bs), max(life[b.name][1] for b in bs)) for g, bs in groups.items()}
+    symbolic = {g: bs for g, bs in groups.items() if not all(isinstance(extent(b), int) for b in bs)}
+    slots, slot_bytes = share_slots(symbolic, when)
+    groups = {g: bs for g, bs in groups.items() if g not in symbolic}
+    spans = {g: (max(map(extent, bs)), *when[g]) for g, bs in groups.items()}
+    for g in sorted(groups, key=lambda g: (-spans[g][0], spans[g][1], g)):
+        size, start, end = spans[g]
+        at = 0
+        for low, high, s, e in placed:
+            if s <= end and start <= e and low < at + size and at < high:
+                at = high
+        placed.append((at, at + -(-size // ALIGN) * ALIGN, start, end))
+        placed.sort()
+        for b in groups[g]:
+            offsets[b.name] = at
+    free: dict[int, tuple[str, ...]] = {}
+    for name, (_, end) in life.items():
+        if loops.buffers[name].kind == "extern" and end < len(loops.steps):
+            free[end] = (*free.get(end, ()), name)
+    return Memory(offsets, max((p[1] for p in placed), default=0), inplace, free, slots, slot_bytes)
+
+
+def share_slots(groups: dict[str, list[Buffer]], when: dict[str, tuple[int, int]],
+                ) -> tuple[dict[str, int], tuple[tuple, ...]]:
+    """A slot for each buffer of symbolic size: one that is free by then, of the same or (by the hints) the nearest size."""
+    slots: dict[str, int] = {}
+    ends: list[int] = []
+    sizes: list[dict] = []
+    for g in sorted(groups, key=lambda g: (when[g][0], -max(ix.hint(extent(b)) for b in groups[g]), g)):
+        start, end = when[g]
+        wanted = dict.fromkeys(map(extent, groups[g]))
+        most = max(map(ix.hint, wanted))
+        free = [i for i, last in enumerate(ends) if last < start]
+        best = min(free, key=lambda i: (not wanted.keys() <= sizes[i].keys(),
+                                        abs(max(map(ix.hint, sizes[i])) - most)), default=None)
+        if best is None:
+            best = len(ends)
+            ends.append(0)
+            sizes.append({})
+        ends[best] = end
+        sizes[best].update(wanted)
+        slots.update((b.name, best) for b in groups[g])
+    return slots, tuple(map(tuple, sizes))
+
+
+def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
+    """Results that may overwrite an operand that dies in the same kernel: element by element, or row by row."""
+    found: dict[str, str] = {}
+    for i, step in enumerate(loops.steps):
+        if not isinstance(step, Kernel):
+            continue
+        taken: set[str] = set()
+        for at, p in enumerate(step.passes):
+            for s in p.stores:
+                b = loops.buffers[s.buffer]
+                if b.kind != "temp" or life[b.name][0] != i:
+                    continue
+                for name in reads(step):
+                    a = loops.buffers[name]
+                    if (a.kind == "temp" and name not in taken and name not in writes(step) and life[name][1] == i
+                            and (a.shape, a.stride) == (b.shape, b.stride) and itemsize(a.dtype) == itemsize(b.dtype)
+                            and overwritable(step, name, s, at)):
+                        found[b.name] = name
+                        taken.add(name)
+                        break
+    return found
+
+
+def write_inputs(loops: Loops) -> Loops:
+    """Mutations whose value one kernel makes element by element are written into the input by that kernel.
+
+    Only where nobody reads the input's old value later, nobody else sees the new one, and no step from there on can
+    fail. First kernels that write a part of a buffer get their place (`updates.settle`).
+    """
+    loops = settle(loops)
+    steps, buffers, outputs = list(loops.steps), dict(loops.buffers), list(loops.outputs)
+    mutations = []
+    for m in loops.mutations:
+        at = _writer(loops, steps, outputs, m)
+        if at is not None:
+            old, new = outputs[m.position].view.buffer, loops.inputs[m.input]
+            k = steps[at]
+            passes = tuple(replace(p, stores=tuple(replace(s, buffer=new) if s.buffer == old else s for s in p.stores))
+                           for p in k.passes)
+            steps[at] = replace(k, passes=passes)
+            outputs[m.position] = replace(outputs[m.position], view=replace(outputs[m.position].view, buffer=new))
+            del buffers[old]
+            m = replace(m, done=True)
+        mutations.append(m)
+    return replace(loops, steps=tuple(steps), buffers=buffers, outputs=tuple(outputs), mutations=tuple(mutations))
+
+
+def _writer(loops: Loops, steps: list, outputs: list, m: MutationCopy) -> int | None:
+    """Position of the kernel that may write the mutation's value into the input itself; None: copy at the end."""
+    name, v = loops.inputs[m.input], outputs[m.position].view
+    if m.position not in loops.private or v is None or name is None:
+        return None
+    a, b = loops.buffers[name], loops.buffers[v.buffer]
+    others = [r.view.buffer for i, r in enumerate(outputs) if r.view is not None and i != m.position]
+    if (
+        b.kind != "output"
+        or (a.shape, a.stride, a.dtype) != (b.shape, b.stride, b.dtype)
+        or name in others
+        or b.name in others
+    ):
+        return None
+    if v.shape != b.shape or v.stride != b.stride:
+        return None
+    at = next((i for i, s in enumerate(steps) if b.name in writes(s)), None)
+    if at is None or any(b.name in writes(s) for s in steps[at + 1:]):
+        return None
+    if not isinstance(steps[at], Kernel) or b.name in reads(steps[at]):
+        return None
+    for step in steps[at:]:
+        if (
+            isinstance(step, Kernel)
+            and may_raise(kernel_roots(step))
+            or isinstance(step, Extern)
+            and step.reason != "library"
+        ):
+            return None
+    if any(name in reads(s) or b.name in reads(s) for s in steps[at + 1:]) or name in writes(steps[at]):
+        return None
+    where = [(i, s) for i, p in enumerate(steps[at].passes) for s in p.stores if s.buffer == b.name]
+    if len(where) != 1 or not overwritable(steps[at], name, where[0][1], where[0][0]):
+        return None
+    return at
+
+
+def overwritable(k: Kernel, name: str, s: Store, at: int) -> bool:
+    """Whether all loads of `name` come before (in the row's earlier passes) or at the same element as the store."""
+    outer = {a.name for a in k.axes}
+    for i, p in enumerate(k.passes):
+        for e in loads(p.roots()):
+            if e.name != name:
+                continue
+            if i > at or e.mask is not None:
+                return False
+            if i == at and e.attr != s.coords:
+                return False
+            if i < at and not same_row(e.attr, s.coords, outer):
+                return False
+    return s.mask is None and s.mode == "set"
+
+
+def same_row(load: tuple, store: tuple, outer: set[str]) -> bool:
+    """Whether a load of an earlier pass stays in the elements that the same row overwrites: outer coordinates
+    equal."""
+    rows: set[str] = set()
+    for c, d in zip(load, store):
+        if ix.variables(c) & outer or ix.variables(d) & outer:
+            if c != d:
+                return False
+            rows |= ix.variables(d)
+    return outer <= rows

@@ -1,0 +1,199 @@
+"""Where a partly written buffer lies: kernels that write some elements of a tensor (`Store.over`: the others are as in another
+buffer) get the memory of that other one, or a copy of it.
+
+    set b4[0; i; [t1, 16]; j] = t2 over p0        p0 is the user's cache, b4 what it holds afterwards
+
+A cache of a language model is written at one place a step; the rest is not touched. Three cases, the last update first:
+
+    a temp that nobody reads afterwards            the update writes into it
+    an input that the program writes so (b4 is     the update writes into the input, if nobody reads the old value afterwards,
+    what it holds at the end)                      and no step from there on can fail
+    anything else                                  a copy is made first
+
+On the CPU an index out of range raises, and the program's own code runs again from its start: nothing may be written by then.
+So the checks of indices run before all else, in kernels of their own. On a GPU they are told later, as torch's are.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import Axis, Buffer, Expr, Extern, Kernel, Loops, Pass, Store, View, updates, walk
+from bytejit.codegen.loops.simplify import Rewriter, kernel_roots, loads, may_raise
+from bytejit.common.spec import contiguous_stride
+
+from .fuse import reads, writes
+
+
+def settle(loops: Loops) -> Loops:
+    """The same program without `Store.over`."""
+    if not any(map(updates, loops.steps)):
+        return loops
+    place = Place(loops)
+    if not place.gpu and loops.mutations:
+        place.check_first()
+    for i in reversed(range(len(place.steps))):
+        if updates(place.steps[i]):
+            place.settle(i)
+    return replace(loops, steps=tuple(place.steps), buffers=place.buffers, outputs=tuple(place.outputs),
+                   mutations=tuple(place.mutations))
+
+
+class Place:
+    """A program while its updates find their places."""
+
+    def __init__(self, loops: Loops) -> None:
+        self.loops, self.cons = loops, loops.cons
+        self.steps, self.buffers = list(loops.steps), dict(loops.buffers)
+        self.outputs, self.mutations = list(loops.outputs), list(loops.mutations)
+        self.gpu = any(b.device != "cpu" for b in loops.buffers.values())
+
+    # ---- checks ---------------------------------------------------------------------------------------------------
+    def check_first(self) -> None:
+        """Indices of updates that come from inputs alone are checked before all other steps, equal ones once."""
+        made: dict[Any, Buffer] = {}
+        checks: list[Kernel] = []
+        for n, k in enumerate(self.steps):
+            if updates(k) and all(not p.reduces for p in k.passes):
+                self.steps[n] = self.checked(k, made, checks)
+        self.steps[:0] = checks
+
+    def checked(self, k: Kernel, made: dict[Any, Buffer], checks: list[Kernel]) -> Kernel:
+        """The kernel with such indices read from memory; their kernels are added to `checks`."""
+        sizes = {a.name: a.size for p in k.passes for a in (*k.axes, *p.axes)}
+        found: dict[int, tuple[Expr, Expr]] = {}
+        for e in walk(kernel_roots(k)):
+            if e.kind == "op" and e.name in ("bound", "inside") and all(
+                    self.buffers[x.name].kind == "input" for x in loads((e,))):
+                names = sorted(axes_below(e), key=list(sizes).index)
+                shape = tuple(sizes[a] for a in names)
+                own = tuple(Axis(f"c{i}", n) for i, n in enumerate(shape))
+                turned = Rewriter(self.cons, sizes, {a: ix.var(b.name) for a, b in zip(names, own)})(e)
+                turned = self.cons.op(e.name, turned.args, "i64", e.where, "index")
+                if (turned, shape) not in made:
+                    b = Buffer(f"checked{len(made)}", shape, contiguous_stride(shape), "i64", "temp", "cpu", e.where)
+                    made[turned, shape] = self.buffers[b.name] = b
+                    store = Store(b.name, tuple(ix.var(a.name) for a in own), turned, where=e.where)
+                    checks.append(Kernel(b.name, own, (Pass((), (store,)),), k.ops, e.where))
+                found[id(e)] = e, self.cons.load(made[turned, shape].name, tuple(map(ix.var, names)), "i64", None, e.where)
+        if not found:
+            return k
+        rewrite = Rewriter(self.cons, sizes)
+        for e, new in found.values():
+            rewrite.memo[id(e)] = new
+            rewrite.keep.append(e)
+        return replace(k, passes=tuple(map(rewrite.body, k.passes)))
+
+    # ---- places ---------------------------------------------------------------------------------------------------
+    def settle(self, i: int) -> None:
+        """One update, whose later ones are settled."""
+        (out, base), = {(s.buffer, s.over) for p in self.steps[i].passes for s in p.stores if s.over}
+        old = self.buffers[base]
+        i = self.apart(i, base)
+        if self.last_reader(i, out, base) and alike(old, self.buffers[out]):
+            if old.kind == "temp":
+                self.steps[:i + 1] = [self.renamed(s, base, out) for s in self.steps[:i + 1]]
+                del self.buffers[base]
+            elif self.is_what_becomes_of(i, out, base):
+                self.steps = [self.renamed(s, out, base) for s in self.steps]
+                self.outputs = [r if r.view is None or r.view.buffer != out else replace(r, view=replace(r.view, buffer=base))
+                                for r in self.outputs]
+                self.mutations = [replace(m, done=True) if self.loops.inputs[m.input] == base else m for m in self.mutations]
+                del self.buffers[out]
+            else:
+                self.copy(i, out, base)
+        else:
+            self.copy(i, out, base)
+        self.steps = [without_over(s, {base, out}) if out in writes(s) or base in writes(s) else s for s in self.steps]
+
+    def last_reader(self, i: int, out: str, base: str) -> bool:
+        """Whether nobody needs what the buffer held before, once the update has run."""
+        if any(base in reads(s) or base in writes(s) for s in self.steps[i + 1:]):
+            return False
+        if any(r.view is not None and r.view.buffer == base for r in self.outputs) or base in writes(self.steps[i]):
+            return False
+        return all(e.name != base for e in loads(kernel_roots(self.steps[i])))
+
+    def apart(self, i: int, base: str) -> int:
+        """Where the update computes with what it overwrites, its values come first, into memory of their own: one of its points
+        may read what another writes. Its position then."""
+        k = self.steps[i]
+        if len(k.passes) > 1 or k.passes[0].axes or all(e.name != base for e in loads((k.passes[0].stores[0].value,))):
+            return i
+        s = k.passes[0].stores[0]
+        shape = tuple(a.size for a in k.axes)
+        b = Buffer(f"{k.name}_new", shape, contiguous_stride(shape), s.value.dtype, "temp", self.buffers[base].device, s.where)
+        self.buffers[b.name] = b
+        coords = tuple(ix.ZERO if a.size == 1 else ix.var(a.name) for a in k.axes)
+        value = Store(b.name, coords, s.value, where=s.where)
+        axes = tuple(replace(a, kind="parallel") for a in k.axes)
+        self.steps.insert(i, Kernel(b.name, axes, (Pass((), (value,)),), k.ops, k.where))
+        s = replace(s, value=self.cons.load(b.name, coords, b.dtype, None, s.where))
+        self.steps[i + 1] = replace(k, passes=(Pass((), (s,)),))
+        return i + 1
+
+    def is_what_becomes_of(self, i: int, out: str, base: str) -> bool:
+        """Whether `out` is what the input `base` holds after the program, and may be written there now."""
+        mine = [m for m in self.mutations if self.loops.inputs[m.input] == base]
+        if len(mine) != 1 or self.buffers[base].kind != "input" or mine[0].position not in self.loops.private:
+            return False
+        v, b = self.outputs[mine[0].position].view, self.buffers[out]
+        if v is None or (v.buffer, v.shape, v.stride, v.offset) != (out, b.shape, b.stride, 0):
+            return False
+        if any(r.view is not None and r.view.buffer == out for n, r in enumerate(self.outputs) if n != mine[0].position):
+            return False
+        first = min(n for n, s in enumerate(self.steps) if out in writes(s))
+        return first == i and not any(
+            isinstance(s, Extern) and s.reason != "library"
+            or isinstance(s, Kernel) and not self.gpu and may_raise(kernel_roots(s)) for s in self.steps[i:])
+
+    def copy(self, i: int, out: str, base: str) -> None:
+        """The other elements of `out` copied before step i."""
+        b = self.buffers[out]
+        axes = tuple(Axis(f"{out}_{d}", n) for d, n in enumerate(b.shape))
+        coords = tuple(ix.ZERO if a.size == 1 else ix.var(a.name) for a in axes)
+        axes = tuple(a for a in axes if a.size != 1)
+        store = Store(out, coords, self.cons.load(base, coords, b.dtype, None, b.where), where=b.where)
+        self.steps.insert(i, Kernel(f"{self.steps[i].name}_copy", axes, (Pass((), (store,)),), ("clone",), b.where))
+
+    def renamed(self, step: Any, old: str, new: str) -> Any:
+        """A step with one buffer in the place of another."""
+        if isinstance(step, Extern):
+            return replace(step, args=in_views(step.args, old, new), kwargs=in_views(step.kwargs, old, new),
+                           outs=tuple(new if o == old else o for o in step.outs))
+
+        def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
+            return self.cons.load(new, coords, e.dtype, mask, e.where) if e.name == old else None
+        sizes = {a.name: a.size for p in step.passes for a in (*step.axes, *p.axes)}
+        rewrite = Rewriter(self.cons, sizes, None, on_load)
+        passes = [rewrite.body(p) for p in step.passes]
+        return replace(step, passes=tuple(replace(p, stores=tuple(
+            replace(s, buffer=new if s.buffer == old else s.buffer, over=new if s.over == old else s.over)
+            for s in p.stores)) for p in passes))
+
+
+def axes_below(e: Expr) -> set[str]:
+    """Axes that a value depends on."""
+    return {n for x in walk((e,)) for i in (x.attr if x.kind == "load" else (x.attr,) if x.kind == "index" else ())
+            for n in ix.variables(ix.index(i))}
+
+
+def alike(a: Buffer, b: Buffer) -> bool:
+    """Whether two buffers lie in memory alike."""
+    return (a.shape, a.stride, a.dtype) == (b.shape, b.stride, b.dtype)
+
+
+def without_over(step: Any, names: set[str]) -> Any:
+    """A kernel whose stores to these buffers are at their places."""
+    if not isinstance(step, Kernel):
+        return step
+    return replace(step, passes=tuple(replace(p, stores=tuple(
+        replace(s, over="") if s.over in names and s.buffer in names else s for s in p.stores)) for p in step.passes))
+
+
+def in_views(x: Any, old: str, new: str) -> Any:
+    """Nested arguments with one buffer in the place of another."""
+    if isinstance(x, View):
+        return replace(x, buffer=new) if x.buffer == old else x
+    return tuple(in_views(part, old, new) for part in x) if isinstance(x, tuple) else x

@@ -1,0 +1,159 @@
+"""Axes split where a reshape cuts them, so that kernels on both sides of the reshape walk the same axes.
+
+Writer `b[d]` (d:768) and reader `b[64*h + e]` (h:12, e:64), or `b[d//64]`: d becomes (12, 64) in the writer and in
+every kernel that walks that dim of b. Splitting costs nothing: schedule collapses again what walks memory in one go.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Loops, walk
+from bytejit.codegen.loops.simplify import Rewriter
+
+Place = Any               # an axis name, or (buffer, dim)
+
+
+class Cuts:
+    """Classes of axes and buffer dims that are walked alike, and the strides at which some access cuts them."""
+
+    def __init__(self) -> None:
+        self.parent: dict[Place, Place] = {}
+        self.at: dict[Place, set[ix.Size]] = {}
+
+    def find(self, p: Place) -> Place:
+        """The class of a place."""
+        root = p
+        while (up := self.parent.get(root, root)) != root:
+            root = up
+        while (up := self.parent.get(p, p)) != root:
+            self.parent[p], p = root, up
+        return root
+
+    def union(self, a: Place, b: Place) -> None:
+        """The two places are walked alike."""
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            self.parent[b] = a
+            self.at[a] = self.at.pop(a, set()) | self.at.pop(b, set())
+
+    def cut(self, p: Place, stride: ix.Size) -> None:
+        """Some access treats elements below and above `stride` apart."""
+        self.at.setdefault(self.find(p), set()).add(ix.size_of(stride))
+
+    def factors(self, p: Place, size: Any) -> list[ix.Size] | None:
+        """Sizes, slowest first, into which an axis of `size` is cut; None: it stays whole."""
+        strides = sorted((s for s in self.at.get(self.find(p), ()) if s != size and _may_cut(s, size)), key=ix.hint)
+        if not strides:
+            return None
+        chain = [1, *strides, size]
+        parts = [ix.quotient(b, a) for a, b in zip(chain, chain[1:])]
+        return None if None in parts or 1 in parts else parts[::-1]
+
+
+def _may_cut(stride: ix.Size, size: ix.Size) -> bool:
+    """Whether a stride is one that can lie inside an axis: for numbers 1 < stride < size."""
+    if isinstance(stride, int) and isinstance(size, int):
+        return 1 < stride < size
+    return stride != 1 and ix.hint(stride) <= ix.hint(size)
+
+
+def accesses(k: Kernel) -> Iterator[tuple[str, tuple]]:
+    """Every (buffer, coordinates) that the kernel stores or loads; ("", (index,)) for indices used as values."""
+    for p in k.passes:
+        for s in p.stores:
+            yield s.buffer, s.coords
+        for e in walk(p.roots()):
+            if e.kind == "load":
+                yield e.name, e.attr
+            elif e.kind == "index":
+                yield "", (e.attr,)
+
+
+def radix(c: ix.Index, sizes: dict[str, Any]) -> list[ix.Size] | None:
+    """Strides of a coordinate that is several axes in mixed radix (64*h + e with e:64); None when it is not."""
+    terms = ix.axis_terms(c) if len(c.terms) > 1 else None
+    if not terms or len(terms) < 2 or c.const or any(not ix.variables(ix.index(a)) for a, _ in c.terms):
+        return None
+    parts = sorted(((coefficient, sizes.get(name)) for name, coefficient in terms), key=lambda p: ix.hint(p[0]))
+    step: ix.Size = 1
+    for coefficient, size in parts:
+        if coefficient != step or size is None:
+            return None
+        step = ix.size_of(step * size)
+    return [s for s, _ in parts[1:]]
+
+
+def find_cuts(loops: Loops, sizes: dict[str, Any]) -> Cuts:
+    """What each access says about axes and dims."""
+    cuts = Cuts()
+    for k in loops.steps:
+        if not isinstance(k, Kernel):
+            continue
+        for name, coords in accesses(k):
+            b = loops.buffers.get(name)
+            for d, c in enumerate(coords):
+                _coordinate(cuts, c, sizes, b, d)
+    return cuts
+
+
+def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None, d: int) -> None:
+    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.Var:
+        axis = c.terms[0][0].parts[0]
+        if b is not None and b.kind in ("temp", "output") and sizes[axis] == b.shape[d]:
+            cuts.union((b.name, d), axis)
+        return
+    if b is not None and b.kind in ("temp", "output") and (strides := radix(c, sizes)):
+        for s in strides:
+            cuts.cut((b.name, d), s)
+    for a in ix.atoms(c):
+        if type(a) in (ix.Div, ix.Mod):
+            x = a.parts[0]
+            if len(x.terms) == 1 and not x.const and x.terms[0][1] == 1:
+                inner, step = x.terms[0][0], 1
+                if type(inner) is ix.Div and len(inner.parts[0].terms) == 1:
+                    step, x = inner.parts[1], inner.parts[0]
+                    inner = x.terms[0][0]
+                if type(inner) is ix.Var and x.terms[0][1] == 1 and not x.const:
+                    cuts.cut(inner.parts[0], step * a.parts[1])
+                    if step != 1:
+                        cuts.cut(inner.parts[0], step)
+
+
+def split_axes(loops: Loops) -> Loops:
+    """The loops with every axis cut as its class of axes and dims asks."""
+    kernels = [k for k in loops.steps if isinstance(k, Kernel)]
+    sizes = {a.name: a.size for k in kernels for p in k.passes for a in (*k.axes, *p.axes)}
+    cuts = find_cuts(loops, sizes)
+    if not any(cuts.at.values()):
+        return loops
+    parts: dict[str, list[Axis]] = {}
+    for k in kernels:
+        for a in {a.name: a for p in k.passes for a in (*k.axes, *p.axes)}.values():
+            factors = cuts.factors(a.name, a.size) if a.kind != "scan" else None
+            if factors:
+                parts[a.name] = [Axis(f"{a.name}_{i}", f, a.kind) for i, f in enumerate(factors)]
+    for new in parts.values():
+        sizes.update((a.name, a.size) for a in new)
+    steps = tuple(_split(k, parts, sizes, loops) if isinstance(k, Kernel) else k for k in loops.steps)
+    return replace(loops, steps=steps)
+
+
+def _split(k: Kernel, parts: dict[str, list[Axis]], sizes: dict[str, Any], loops: Loops) -> Kernel:
+    """One kernel with its axes replaced by their parts."""
+    own = {a.name for p in k.passes for a in (*k.axes, *p.axes)} & set(parts)
+    if not own:
+        return k
+    names = {}
+    for name in own:
+        flat = ix.ZERO
+        for a in parts[name]:
+            flat = flat * a.size + ix.var(a.name)
+        names[name] = flat
+    rewrite = Rewriter(loops.cons, sizes, names)
+
+    def cut(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(n for a in axes for n in (parts[a.name] if a.name in own else (a,)))
+    return replace(k, axes=cut(k.axes), passes=tuple(rewrite.body(p, cut(p.axes)) for p in k.passes))

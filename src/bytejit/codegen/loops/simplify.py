@@ -1,0 +1,199 @@
+"""Rewriting of expressions and kernels: axes substituted, loads replaced, small algebra, cost, unused stores dropped.
+
+Every rewriting goes through `Rewriter`, which walks a DAG once, operands first, and keeps equal nodes one object.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bytejit.codegen.ops.table import table
+
+from . import index as ix
+from .index import Index
+from .ir import NARROW, Axis, Buffer, Cons, Expr, Kernel, Pass, Reduce, Store, walk
+
+#: on_load(load, coords, mask) -> what replaces it, or None: the load itself at the new coordinates
+OnLoad = Callable[[Expr, tuple, Any], Any]
+
+
+class Rewriter:
+    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`, all loads masked by `mask`
+    too, reductions renamed by `refs`."""
+
+    def __init__(self, cons: Cons, sizes: Mapping[str, Any], axes: Mapping[str, Index] | None = None,
+                 on_load: OnLoad | None = None, mask: Expr | None = None, refs: Mapping[str, str] | None = None):
+        self.cons, self.sizes, self.axes, self.on_load, self.mask = cons, sizes, axes or {}, on_load, mask
+        self.refs = refs or {}
+        self.memo: dict[int, Expr] = {}
+        self.keep: list[Expr] = []               # ids in memo stay valid as long as their nodes live
+        self.indices: dict[Index, Index] = {}
+
+    def index(self, x: Any) -> Index:
+        """An index rewritten."""
+        x = ix.index(x)
+        new = self.indices.get(x)
+        if new is None:
+            new = self.indices[x] = ix.substitute(x, self.axes, self.sizes, self.__call__)
+        return new
+
+    def coords(self, coords: tuple) -> tuple:
+        """Coordinates rewritten."""
+        return tuple(map(self.index, coords))
+
+    def __call__(self, e: Expr) -> Expr:
+        """An expression rewritten."""
+        if id(e) not in self.memo:
+            for node in walk((e,)):
+                if id(node) not in self.memo:
+                    self.memo[id(node)] = self.node(node)
+                    self.keep.append(node)
+        return self.memo[id(e)]
+
+    def node(self, e: Expr) -> Expr:
+        """One node whose operands are rewritten already."""
+        if e.kind == "op":
+            args = tuple(self.memo[id(a)] for a in e.args)
+            return make_op(self.cons, e, args)
+        if e.kind == "load":
+            mask = self.memo[id(e.mask)] if e.mask is not None else None
+            mask = conjunction(self.cons, mask, self.mask)
+            coords = self.coords(e.attr)
+            new = self.on_load(e, coords, mask) if self.on_load else None
+            return new if new is not None else self.cons.load(e.name, coords, e.dtype, mask, e.where)
+        if e.kind == "index":
+            at = self.index(e.attr)
+            if at.value is not None:
+                return self.cons.const(at.value, "i64")
+            return self.cons.index(at, e.where)
+        if e.kind == "ref":
+            return self.cons.ref(self.refs.get(e.name, e.name), e.dtype, e.where)
+        return self.cons.const(e.attr, e.dtype)
+
+    def store(self, s: Store) -> Store:
+        """A store rewritten."""
+        return replace(
+            s, coords=self.coords(s.coords), value=self(s.value), mask=None if s.mask is None else self(s.mask)
+        )
+
+    def reduce(self, r: Reduce) -> Reduce:
+        """A reduction rewritten."""
+        return replace(r, name=self.refs.get(r.name, r.name), args=tuple(map(self, r.args)))
+
+    def body(self, p: Pass, axes: tuple[Axis, ...] | None = None) -> Pass:
+        """A pass rewritten, over new axes if they changed."""
+        return Pass(
+            p.axes if axes is None else axes, tuple(map(self.store, p.stores)), tuple(map(self.reduce, p.reduces))
+        )
+
+
+HEAVY = 3                 # additions: cheaper expressions may be computed again instead of stored
+
+
+def conjunction(cons: Cons, a: Expr | None, b: Expr | None) -> Expr | None:
+    """a and b; None is true."""
+    if a is None or b is None or a is b:
+        return a if b is None else b
+    return cons.op("and", (a, b), "b8")
+
+
+def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
+    """The op over new operands, after what can be said without running it."""
+    name, a = e.name, args[0]
+    if name in ("to", "narrow"):
+        if a.dtype == e.dtype:
+            return a
+        if a.kind == "op" and a.name == "narrow" and a.dtype in NARROW and a.args[0].dtype == e.dtype:
+            return a.args[0]                     # the implicit rounding between two fused ops
+        if a.kind == "op" and a.name == "to" and a.dtype in NARROW and (b := a.args[0]).kind == "op" and b.name == "to" \
+                and b.dtype == e.dtype and b.args[0].dtype == a.dtype:
+            return b                             # rounded already where it was stored
+        if name == "to" and a.kind == "const" and e.dtype not in NARROW and e.dtype == "f64":
+            return cons.const(float(a.attr), e.dtype)
+    elif name == "select":
+        if a.kind == "const":
+            return args[1] if a.attr else args[2]
+        if args[1] is args[2]:
+            return args[1]
+    elif name == "mul" and e.dtype != "b8":
+        for x, y in (args, args[::-1]):
+            if y.kind == "const" and y.attr == 1:
+                return x
+    elif name == "and" and any(x.kind == "const" for x in args) and e.dtype == "b8":
+        x, y = args if args[0].kind == "const" else args[::-1]
+        return y if x.attr else x
+    elif name in _COMPARE and all(x.kind == "const" for x in args) and args[0].dtype == "i64":
+        return cons.const(_COMPARE[name](args[0].attr, args[1].attr), "b8")
+    return cons.op(name, args, e.dtype, e.where, e.attr)
+
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
+
+
+def loads(roots: Iterable[Expr]) -> list[Expr]:
+    """Every load below roots, each once."""
+    return list({id(e): e for root in roots for e in root.loads}.values())
+
+
+def cost(roots: Iterable[Expr]) -> int:
+    """Work of evaluating the roots once. Units: additions."""
+    rows = table().by_name
+    return sum(rows[e.name].cost if e.name in rows else 1 for e in walk(tuple(roots)) if e.kind == "op")
+
+
+def may_raise(roots: Iterable[Expr]) -> bool:
+    """Whether evaluating can set the error flag (an index out of range, an integer division by zero)."""
+    rows = table().by_name
+    return any(e.kind == "op" and rows[e.name].raises and e.dtype[0] in "iu" for e in walk(tuple(roots)))
+
+
+def kernel_roots(k: Kernel) -> tuple[Expr, ...]:
+    """All expressions of a kernel."""
+    return tuple(r for p in k.passes for r in p.roots())
+
+
+def written(k: Kernel) -> list[str]:
+    """Buffers the kernel stores to, in order, each once."""
+    return list(dict.fromkeys(s.buffer for p in k.passes for s in p.stores))
+
+
+def points(axes: Iterable[Axis]) -> int:
+    """Number of points of a loop nest; a symbolic size counts as its hint."""
+    n = 1
+    for a in axes:
+        n *= ix.hint(a.size)
+    return n
+
+
+def drop_unused(k: Kernel, used: Callable[[Store], bool]) -> Kernel | None:
+    """The kernel without stores that are not used and reductions that nothing reads; None when nothing is left."""
+    passes: list[Pass] = []
+    refs: set[str] = set()
+    for p in reversed(k.passes):
+        stores = tuple(s for s in p.stores if used(s))
+        left = Pass(p.axes, stores, ())
+        refs.update(*(e.refs for e in left.roots()))
+        for r in reversed(p.reduces):            # a scan may read one before it in the same pass
+            if r.name in refs:
+                refs.update(*(e.refs for e in r.args))
+        reduces = tuple(r for r in p.reduces if r.name in refs)
+        left = replace(left, reduces=reduces)
+        refs.update(*(e.refs for e in left.roots()))
+        if stores or reduces:
+            passes.append(left)
+    return replace(k, passes=tuple(reversed(passes))) if passes else None
+
+
+def innermost(k: Kernel, p: Any, buffers: dict[str, Buffer]) -> str | None:
+    """The axis along which the pass touches memory step by step: stride 1 in its store, else in most of its loads."""
+    names = {a.name for a in (*k.axes, *p.axes)}
+    votes: dict[str, int] = {}
+    accesses = [(s.buffer, s.coords, 2) for s in p.stores] + [(e.name, e.attr, 1) for e in loads(p.roots())]
+    for b, coords, weight in accesses:
+        flat = ix.linear(coords, buffers[b].stride)
+        for atom, c in flat.terms:
+            if c == 1 and type(atom) is ix.Var and atom.parts[0] in names:
+                votes[atom.parts[0]] = votes.get(atom.parts[0], 0) + weight
+    return max(votes, key=lambda n: votes[n]) if votes else None

@@ -1,0 +1,1 @@
+"""The op table: one op, one row, by family."""

@@ -1,0 +1,201 @@
+"""Rows of pooling: windows of one, two or three dims, unrolled; large ones dim by dim, or as reductions."""
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import FLOATS, Expr, acc_dtype
+from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+
+from .composite import F
+from .gather import numbers, row
+from .reduce import count, number
+from .view import both, within
+
+UNROLL = 16               # window elements: larger windows are reductions
+
+
+def spread(v: Any, n: int, default: Any = None) -> tuple[int, ...]:
+    """n numbers of one, n or (then the default) none."""
+    v = default if v is None or v == () or v == [] else v
+    return (v,) * n if isinstance(v, int) else tuple(v) if len(v) == n else (v[0],) * n
+
+
+def pair(v: Any, default: Any = None) -> tuple[int, ...]:
+    """Two numbers of one, two or none."""
+    return spread(v, 2, default)
+
+
+class Window:
+    """The positions that a pooling window takes around an output point of the last n dims."""
+
+    def __init__(self, ctx: Lowering, x: Value, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1):
+        self.ctx, self.x, self.n = ctx, x, n
+        self.kernel = spread(kernel, n)
+        self.stride, self.padding, self.dilation = spread(stride, n, self.kernel), spread(padding, n), spread(dilation, n)
+
+    def places(self) -> list[tuple[int, ...]]:
+        """The window's elements."""
+        return list(itertools.product(*map(range, self.kernel)))
+
+    def at(self, c: tuple, k: tuple) -> tuple[tuple, Expr | None]:
+        """Coordinates in x of window element k, and whether they are inside (None: always)."""
+        n = self.n
+        own = [ix.index(c[i - n] * self.stride[i] - self.padding[i] + k[i] * self.dilation[i]) for i in range(n)]
+        mask = both(self.ctx, *(within(self.ctx, o, 0, s) for o, s in zip(own, self.x.shape[-n:])))
+        return (*c[:-n], *own), mask
+
+    def elements(self, c: tuple, outside: float) -> list[tuple[F, Expr | None]]:
+        """All elements, `outside` where the window leaves x."""
+        ctx, acc, out = self.ctx, acc_dtype(self.x.dtype), []
+        for k in self.places():
+            own, mask = self.at(c, k)
+            e = ctx.read(self.x, own, acc, mask)
+            if mask is not None:                     # a masked load is 0, what is inlined there need not be
+                e = ctx.op("select", mask, e, ctx.const(outside, acc), dtype=acc)
+            out.append((F(ctx, e), mask))
+        return out
+
+    def count(self, c: tuple) -> F:
+        """Elements of the window that lie in x or its padding."""
+        total = None
+        for i in range(self.n):
+            rest = F(self.ctx, self.ctx.cons.index(ix.index(
+                self.x.shape[i - self.n] + 2 * self.padding[i] - c[i - self.n] * self.stride[i])))
+            here = rest.do("minimum", self.kernel[i])
+            total = here if total is None else total * here
+        return total
+
+    def most(self, c: tuple) -> Expr:
+        """The greatest element; nan is greatest."""
+        return _tree([e for e, _ in self.elements(c, -math.inf)], lambda a, b: a.do("maximum", b)).e
+
+
+def _tree(parts: list[Any], fn: Callable[[Any, Any], Any]) -> Any:
+    """Pairwise combination: short dependency chains, small rounding errors."""
+    while len(parts) > 1:
+        parts = [fn(*parts[i:i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _max_pool(n: int, *overloads: str) -> None:
+    @row(f"max_pool{n}d", *overloads)
+    def lower(ctx: Lowering, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+              ceil_mode: bool = False) -> Any:
+        many = isinstance(ctx.node.meta["spec"], tuple)
+        window = Window(ctx, x, n, kernel, stride, padding, dilation)
+        large = math.prod(window.kernel) > UNROLL
+        if x.dtype not in FLOATS or max(window.kernel) > UNROLL or large and many and ctx.used(1):
+            raise NoRule("a large window")
+        values, i = None, 0 if many else None
+        if not many or ctx.used(0):
+            values = _dim_by_dim(ctx, window, i) if large else ctx.map(window.most, i)
+        if not many:
+            return values
+        return values, ctx.map(lambda c: _best(ctx, window, c), 1) if ctx.used(1) else None
+
+
+def _dim_by_dim(ctx: Lowering, window: Window, i: int | None) -> Value:
+    """The greatest element of a large window: of each row first, then of those."""
+    x, n, spec = window.x, window.n, ctx.spec(i)
+    for d in reversed(range(n)):
+        def only(v: tuple, rest: int, d: int = d) -> tuple:
+            return tuple(k if j == d else rest for j, k in enumerate(v))
+        row_ = Window(ctx, x, n, only(window.kernel, 1), only(window.stride, 1), only(window.padding, 0),
+                      only(window.dilation, 1))
+        if d == 0:
+            return ctx.map(row_.most, i)
+        shape = (*x.shape[:d - n], spec.shape[d - n], *x.shape[len(x.shape) + d - n + 1:])
+        x = ctx.pointwise(shape, ir_dtype(spec), row_.most)
+    return x
+
+
+_max_pool(2, "max_pool2d_with_indices", "max_pool2d")
+_max_pool(3, "max_pool3d_with_indices", "max_pool3d")
+
+
+def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
+    """Flat position in x's last dims of the window's first greatest element; nan is greatest."""
+    best = at = None
+    for (e, mask), k in zip(window.elements(c, -math.inf), window.places()):
+        flat, own = ix.ZERO, window.at(c, k)[0][-window.n:]
+        for v, size in zip(own, window.x.shape[-window.n:]):
+            flat = flat * size + v
+        here = F(ctx, ctx.cons.index(flat))
+        if best is None:
+            best, at, low = e, here, mask
+            continue
+        better = e.do("gt", best).do("or", e.do("isnan"))
+        if mask is not None:
+            better = better.do("and", F(ctx, mask))
+            at = at if low is None else F(ctx, low).pick(at, here)
+            low = None if low is None else ctx.op("or", low, mask)
+        best, at = better.pick(e, best), better.pick(here, at)
+    return at.e
+
+
+def _avg_pool(n: int) -> None:
+    @row(f"avg_pool{n}d", f"avg_pool{n}d")
+    def lower(ctx: Lowering, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+              count_include_pad: bool = True, divisor: int | None = None) -> Value:
+        window = Window(ctx, x, n, kernel, stride, padding)
+        size = math.prod(window.kernel)
+        if size > UNROLL or x.dtype not in FLOATS:
+            raise NoRule("a large window")
+
+        def element(c: tuple) -> Expr:
+            parts = window.elements(c, 0)
+            total = _tree([e for e, _ in parts], F.__add__)
+            if ceil_mode and divisor is None and count_include_pad:
+                return (total / F(ctx, ctx.cast(window.count(c).e, total.e.dtype))).e
+            if divisor is not None or count_include_pad or not any(window.padding) and not ceil_mode:
+                return (total / float(divisor or size)).e
+            one = F(ctx, ctx.const(1.0, total.e.dtype))
+            return (total / _tree([one if m is None else F(ctx, m).pick(one, 0.0) for _, m in parts], F.__add__)).e
+        return ctx.map(element)
+
+
+_avg_pool(2)
+_avg_pool(3)
+
+
+@row("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool2d")
+def adaptive_avg_pool2d(ctx: Lowering, x: Value, size: Any) -> Value:
+    *lead, height, width = x.shape
+    out = ctx.spec().shape[-2:]
+    numbers(height, width, *out)
+    if 0 in x.shape or x.dtype not in FLOATS:
+        raise NoRule("of nothing, or of whole numbers")
+    if height % out[0] or width % out[1]:
+        return _uneven(ctx, x, (height, width), out)
+    kh, kw, n = height // out[0], width // out[1], len(lead)
+    windows = ctx.view(
+        x, (*lead, out[0], kh, out[1], kw), lambda c: (*c[:n], c[n] * kh + c[n + 1], c[n + 2] * kw + c[n + 3])
+    )
+    dims = (n + 1, n + 3)
+    total = ctx.reduce(windows, dims, "sum", None, acc_dtype(x.dtype))
+    return ctx.map(lambda c: (F(ctx, ctx.read(total, c)) / number(count(windows, dims))).e)
+
+
+def _uneven(ctx: Lowering, x: Value, size: tuple, out: tuple) -> Value:
+    """Windows of i*n//m up to (i + 1)*n/m rounded up."""
+    acc = acc_dtype(x.dtype)
+    longest = [max(-(-(i + 1) * n // m) - i * n // m for i in range(m)) for n, m in zip(size, out)]
+    if math.prod(longest) > UNROLL:
+        raise NoRule("a large window")
+
+    def element(c: tuple) -> Expr:
+        first = [ix.floordiv(c[d] * n, m, ctx.sizes) for d, n, m in zip((-2, -1), size, out)]
+        parts = []
+        for k in itertools.product(*map(range, longest)):
+            own = [ix.index(f + j) for f, j in zip(first, k)]
+            mask = both(ctx, *(None if j == 0 else ctx.op("lt", ctx.cons.index(v * m), ctx.cons.index((c[d] + 1) * n))
+                               for d, v, j, n, m in zip((-2, -1), own, k, size, out)))
+            e = F(ctx, ctx.read(x, (*c[:-2], *own), acc, mask))
+            one = F(ctx, ctx.const(1.0, acc))
+            parts.append((e, one) if mask is None else (F(ctx, mask).pick(e, 0.0), F(ctx, mask).pick(one, 0.0)))
+        return (_tree([e for e, _ in parts], F.__add__) / _tree([one for _, one in parts], F.__add__)).e
+    return ctx.map(element)

@@ -1,0 +1,382 @@
+"""Rows of reductions, scans, softmax and the norms: reductions kept apart from the pointwise steps around them.
+
+Each lowers into small kernels over the same rows (largest, sum of exponentials, quotient); fuse makes one kernel of
+passes. Variances are two-pass: the mean first, then the squared distances, in the accumulation dtype.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import DTYPES, FLOATS, Axis, Expr, Pass, Reduce, Store, acc_dtype
+from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.spec import contiguous_stride
+
+from .composite import F
+from .pointwise import aten
+from .table import op
+from .view import wrap
+
+
+def row(name: str, *overloads: str, **fields: Any) -> Callable:
+    """Declares a row of kind reduce whose lower function is decorated."""
+    return lambda fn: op(name, aten(*overloads), "reduce", lower=fn, dtypes=frozenset(DTYPES), **fields) and fn
+
+
+def dims_list(dims: Any, n: int) -> tuple[int, ...]:
+    """The dims to reduce, sorted; None and () mean all."""
+    if dims is None or dims == ():
+        return tuple(range(n))
+    dims = (dims,) if isinstance(dims, int) else dims
+    return tuple(sorted({wrap(d, n) for d in dims})) if n and len(dims) else tuple(range(n))
+
+
+def kept(coords: tuple, dims: tuple[int, ...], keepdim: bool) -> tuple:
+    """Coordinates of a result (with or without the reduced dims) without them."""
+    return tuple(c for i, c in enumerate(coords) if i not in dims) if keepdim else coords
+
+
+def count(x: Value, dims: tuple[int, ...]) -> Any:
+    """How many elements one result is made of."""
+    n = 1
+    for d in dims:
+        n = n * x.shape[d]
+    return n
+
+
+def number(n: Any) -> Any:
+    """A count as a divisor: a float, or the index of what is known only at the call."""
+    return float(n) if isinstance(n, int) else n
+
+
+def restore(ctx: Lowering, r: Value, dims: tuple[int, ...], keepdim: bool, fn: Callable[[F], F] = lambda f: f,
+            i: int | None = None) -> Value:
+    """The node's result from the kept-dims buffer r, through fn."""
+    return ctx.map(lambda c: fn(F(ctx, ctx.read(r, kept(c, dims, keepdim)))).e, i)
+
+
+def _simple(name: str, kind: str, *overloads: str, ref: Any, b8: bool = False) -> None:
+    """A row of a plain reduction over dims. b8: any, all."""
+    @row(name, *overloads, ref=ref)
+    def lower(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+        dims = dims_list(dims, len(x.shape))
+        out = ir_dtype(ctx.spec())
+        acc = "b8" if b8 else acc_dtype(out)
+        if b8:
+            r = ctx.reduce(x, dims, kind, lambda c: ctx.read(x, c, "b8"), acc)
+        else:
+            r = ctx.reduce(x, dims, kind, None, acc)
+        return restore(ctx, r, dims, keepdim)
+
+
+_simple("sum", "sum", "sum", "sum.dim_IntList", ref=torch.sum)
+_simple("prod", "prod", "prod", "prod.dim_int", ref=torch.prod)
+_simple("amax", "amax", "amax", "max", ref=torch.amax)
+_simple("amin", "amin", "amin", "min", ref=torch.amin)
+_simple("any", "any", "any", "any.dim", "any.dims", ref=torch.any, b8=True)
+_simple("all", "all", "all", "all.dim", "all.dims", ref=torch.all, b8=True)
+
+
+@row("mean", "mean", "mean.dim", ref=torch.mean)
+def mean(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    dims = dims_list(dims, len(x.shape))
+    r = ctx.reduce(x, dims, "sum", None, acc_dtype(ir_dtype(ctx.spec())))
+    n = count(x, dims)
+    return restore(ctx, r, dims, keepdim, lambda s: s / number(n))
+
+
+def best(ctx: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> Value:
+    """Index (i64) of the first greatest or least element along dims, as if they were one; without them."""
+    acc = acc_dtype(x.dtype)
+    steps = contiguous_stride(tuple(x.shape[d] for d in dims))
+
+    def element(c: tuple) -> tuple[Expr, Expr]:
+        at = ix.index(0)
+        for d, step in zip(dims, steps):
+            at = at + c[d] * step
+        return ctx.read(x, c, acc), ctx.cons.index(at)
+    return ctx.reduce(x, dims, kind, element, "i64")
+
+
+def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
+    @row(name, overload)
+    def lower(ctx: Lowering, x: Value, dim: int, keepdim: bool = False) -> tuple:
+        d = dims_list(dim, len(x.shape))
+        if not x.shape:
+            raise NoRule("of a 0-dim tensor")
+        values = indices = None
+        if ctx.used(0):
+            values = restore(ctx, ctx.reduce(x, d, kind, None, acc_dtype(x.dtype)), d, keepdim, i=0)
+        if ctx.used(1):
+            indices = restore(ctx, best(ctx, x, d, arg), d, keepdim, i=1)
+        return values, indices
+
+    @row(arg, arg)
+    def lower_arg(ctx: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        if not x.shape:
+            raise NoRule("of a 0-dim tensor")
+        d = dims_list(dim, len(x.shape))
+        return restore(ctx, best(ctx, x, d, arg), d, keepdim)
+
+
+_extreme("max_dim", "amax", "argmax", "max.dim")
+_extreme("min_dim", "amin", "argmin", "min.dim")
+
+
+# ---- moments
+# ----------------------------------------------------------------------------------------------------------
+def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
+    """Mean, and sum of squared distances from it, over dims; kept dims only."""
+    n = count(x, dims)
+    total = ctx.reduce(x, dims, "sum", None, acc)
+    avg = ctx.pointwise(total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / number(n)).e)
+
+    def squared(c: tuple) -> Expr:
+        d = F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, kept(c, dims, True)))
+        return (d * d).e
+    return avg, ctx.reduce(x, dims, "sum", squared, acc)
+
+
+def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: bool = False, ref: Any = None) -> None:
+    @row(name, *overloads, ref=ref)
+    def lower(ctx: Lowering, x: Value, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
+        dims = dims_list(dims, len(x.shape))
+        correction = 1 if correction is None else correction
+        free = count(x, dims) - correction
+        if ix.hint(free) <= 0 or x.dtype not in FLOATS:
+            raise NoRule("variance of too few elements")
+        avg, m2 = moments(ctx, x, dims, acc_dtype(x.dtype))
+        var = restore(ctx, m2, dims, keepdim, lambda s: finish(s / number(free)), 0 if with_mean else None)
+        return (var, restore(ctx, avg, dims, keepdim, i=1)) if with_mean else var
+
+
+_variance("var", lambda v: v, "var.correction", ref=torch.var)
+_variance("std", lambda v: v.do("sqrt"), "std.correction", ref=torch.std)
+_variance("var_mean", lambda v: v, "var_mean.correction", with_mean=True)
+_variance("std_mean", lambda v: v.do("sqrt"), "std_mean.correction", with_mean=True)
+
+
+def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    dims = dims_list(dims, len(x.shape))
+    p = 2 if p is None else p
+    if x.dtype not in FLOATS:
+        raise NoRule("norm of ints")
+    if p != 0 and count(x, dims) == 1:
+        p = 1                       # as torch has it: the square of a small number is 0
+    acc = acc_dtype(ir_dtype(ctx.spec()))
+
+    def term(c: tuple) -> Expr:
+        v = F(ctx, ctx.read(x, c, acc))
+        if p == 2:
+            return (v * v).e
+        v = v.do("abs")
+        return (
+            v.do("ne", 0.0).pick(1.0, v * 0) if p == 0 else v if p in (1, math.inf, -math.inf) else v.do("pow", p)
+        ).e
+    kind = {math.inf: "amax", -math.inf: "amin"}.get(p, "sum")
+    r = ctx.reduce(x, dims, kind, term, acc)
+    return restore(ctx, r, dims, keepdim, lambda s: s.do("sqrt") if p == 2 else s if p in (0, 1, math.inf, -math.inf)
+                   else s.do("pow", 1 / p))
+
+
+row("norm", "linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")(_norm)
+
+
+# ---- softmax
+# ------------------------------------------------------------------------------------------------------------
+def exponentials(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
+    """The greatest element over dims, and exp(x - greatest) everywhere."""
+    most = ctx.reduce(x, dims, "amax", None, acc)
+    e = ctx.pointwise(
+        x.shape,
+        acc,
+        lambda c: (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, kept(c, dims, True)))).do("exp").e,
+    )
+    return most, e
+
+
+@row("softmax", "_softmax", "softmax.int", ref=torch.softmax)
+def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
+    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
+    if not x.shape:
+        return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0 + 1.0).e)
+    _, e = exponentials(ctx, x, dims, acc)
+    total = ctx.reduce(e, dims, "sum", None, acc)
+    scale = ctx.pointwise(total.shape, acc, lambda c: (1.0 / F(ctx, ctx.read(total, c))).e)
+    return ctx.map(lambda c: (F(ctx, ctx.read(e, c)) * F(ctx, ctx.read(scale, kept(c, dims, True)))).e)
+
+
+@row("log_softmax", "_log_softmax", "log_softmax.int", ref=torch.log_softmax)
+def log_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
+    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
+    if not x.shape:
+        return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0).e)
+    most, e = exponentials(ctx, x, dims, acc)
+    total = ctx.reduce(e, dims, "sum", None, acc)
+    logs = ctx.pointwise(total.shape, acc, lambda c: F(ctx, ctx.read(total, c)).do("log").e)
+
+    def at(c: tuple) -> Expr:
+        k = kept(c, dims, True)
+        return (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, k)) - F(ctx, ctx.read(logs, k))).e
+    return ctx.map(at)
+
+
+@row("logsumexp", "logsumexp", ref=torch.logsumexp)
+def logsumexp(ctx: Lowering, x: Value, dims: Any, keepdim: bool = False) -> Value:
+    dims, acc = dims_list(dims, len(x.shape)), acc_dtype(ir_dtype(ctx.spec()))
+    most = ctx.reduce(x, dims, "amax", None, acc)
+
+    def safe(k: tuple) -> F:
+        m = F(ctx, ctx.read(most, k))
+        return m.do("isinf").pick(0.0, m)
+    total = ctx.reduce(
+        x, dims, "sum", lambda c: (F(ctx, ctx.read(x, c, acc)) - safe(kept(c, dims, True))).do("exp").e, acc
+    )
+    return ctx.map(
+        lambda c: (F(ctx, ctx.read(total, kept(c, dims, keepdim))).do("log") + safe(kept(c, dims, keepdim))).e
+    )
+
+
+# ---- norms of models
+# ------------------------------------------------------------------------------------------------------
+@row("layer_norm", "native_layer_norm")
+def layer_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None, bias: Value | None, eps: float) -> tuple:
+    n, k = len(x.shape), len(shape)
+    dims, acc = tuple(range(n - k, n)), acc_dtype(x.dtype)
+    avg, m2 = moments(ctx, x, dims, acc)
+    rstd = ctx.pointwise(
+        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(x, dims)) + eps).do("rsqrt").e
+    )
+
+    def at(c: tuple) -> Expr:
+        v = (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, c[:n - k]))) * F(ctx, ctx.read(rstd, c[:n - k]))
+        v = v * F(ctx, ctx.read(weight, c[n - k:], acc)) if weight is not None else v
+        return (v + F(ctx, ctx.read(bias, c[n - k:], acc)) if bias is not None else v).e
+    return (
+        ctx.map(at, 0),
+        *(restore(ctx, s, dims, True, i=i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
+    )
+
+
+@row("rms_norm", "rms_norm", "_fused_rms_norm")
+def rms_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None = None, eps: float | None = None) -> Any:
+    n, k = len(x.shape), len(shape)
+    dims, acc = tuple(range(n - k, n)), acc_dtype(x.dtype)
+    eps = torch.finfo(getattr(torch, DTYPES[acc][0])).eps if eps is None else eps
+    total = ctx.reduce(x, dims, "sum", lambda c: (lambda v: (v * v).e)(F(ctx, ctx.read(x, c, acc))), acc)
+    rstd = ctx.pointwise(
+        total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / number(count(x, dims)) + eps).do("rsqrt").e
+    )
+
+    def at(c: tuple) -> Expr:
+        v = F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(rstd, c[:n - k]))
+        return (v * F(ctx, ctx.read(weight, c[n - k:], acc)) if weight is not None else v).e
+    if isinstance(ctx.node.meta["spec"], tuple):
+        return ctx.map(at, 0), restore(ctx, rstd, dims, True, i=1) if ctx.used(1) else None
+    return ctx.map(at)
+
+
+@row("group_norm", "native_group_norm")
+def group_norm(
+    ctx: Lowering,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    N: int,
+    C: int,
+    HxW: int,
+    groups: int,
+    eps: float,
+) -> tuple:
+    acc, each = acc_dtype(x.dtype), ix.size_of(ix.floordiv(C, groups, {}))
+    if each == 0:
+        raise NoRule("group_norm of no channels")
+    rest = x.shape[2:]
+    split = ctx.view(x, (N, groups, each, *rest), lambda c: (c[0], c[1] * each + c[2], *c[3:]))
+    dims = tuple(range(2, len(split.shape)))
+    avg, m2 = moments(ctx, split, dims, acc)
+    rstd = ctx.pointwise(
+        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(split, dims)) + eps).do("rsqrt").e
+    )
+
+    def at(c: tuple) -> Expr:
+        g = (c[0], ix.floordiv(c[1], each, ctx.sizes))
+        v = (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, g))) * F(ctx, ctx.read(rstd, g))
+        v = v * F(ctx, ctx.read(weight, (c[1],), acc)) if weight is not None else v
+        return (v + F(ctx, ctx.read(bias, (c[1],), acc)) if bias is not None else v).e
+    return (
+        ctx.map(at, 0),
+        *(ctx.map(lambda c, s=s: ctx.read(s, c), i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
+    )
+
+
+def channel_norm(
+    ctx: Lowering,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    avg: Value,
+    var: Value,
+    eps: float,
+    i: int | None,
+) -> Value:
+    """(x - avg) / sqrt(var + eps) * weight + bias per channel, as one scale and one shift a channel, in float32 or
+    float64."""
+    acc = acc_dtype(x.dtype)
+
+    def scale(c: tuple) -> F:
+        s = (F(ctx, ctx.read(var, c, acc)) + eps).do("rsqrt")
+        return s * F(ctx, ctx.read(weight, c, acc)) if weight is not None else s
+
+    def shift(c: tuple) -> F:
+        s = -F(ctx, ctx.read(avg, c, acc)) * scale(c)
+        return s + F(ctx, ctx.read(bias, c, acc)) if bias is not None else s
+    a = ctx.pointwise(avg.shape, acc, lambda c: scale(c).e)
+    b = ctx.pointwise(avg.shape, acc, lambda c: shift(c).e)
+    return ctx.map(
+        lambda c: (F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(a, (c[1],))) + F(ctx, ctx.read(b, (c[1],)))).e, i
+    )
+
+
+@row("batch_norm_eval", "_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm")
+def batch_norm(ctx: Lowering, x: Value, weight: Any, bias: Any, avg: Any, var: Any, *rest: Any) -> tuple:
+    """Evaluation with running statistics; training is decomposed before (or runs through torch)."""
+    training = rest[0] if len(rest) == 3 else False
+    if training or avg is None:
+        raise NoRule("batch_norm in training")
+    n = len(ctx.spec())
+    if any(ctx.used(i) and ctx.spec(i).shape != (0,) for i in range(1, n)):
+        raise NoRule("saved statistics are read")
+    empty = tuple(ctx.map(lambda c: ctx.const(0, "f32"), i) if ctx.used(i) else None for i in range(1, n))
+    return (channel_norm(ctx, x, weight, bias, avg, var, rest[-1], 0), *empty)
+
+
+# ---- scans
+# ------------------------------------------------------------------------------------------------------------
+def _scan(name: str, kind: str, overload: str) -> None:
+    @row(name, overload)
+    def lower(ctx: Lowering, x: Value, dim: int, *, dtype: Any = None) -> Value:
+        out = ctx.spec()
+        acc, d = acc_dtype(ir_dtype(out)), wrap(dim, len(x.shape))
+        if acc == "b8":
+            raise NoRule("torch has none of bools")
+        if not x.shape or x.shape[d] == 1:
+            return ctx.map(lambda c: ctx.read(x, c, acc))
+        outer, coords = ctx.axes(tuple(1 if i == d else s for i, s in enumerate(x.shape)))
+        axis = Axis(ctx.name("a"), x.shape[d], "scan")
+        ctx.sizes[axis.name] = axis.size
+        coords = (*coords[:d], ix.var(axis.name), *coords[d + 1:])
+        r = Reduce(ctx.name("r"), kind, (ctx.read(x, coords, acc),), acc, True, ctx.where)
+        b = ctx.buffer(out.shape, ir_dtype(out), out.stride)
+        value = ctx.finish(ctx.cons.ref(r.name, acc, ctx.where), b.dtype)
+        ctx.kernel(outer, (Pass((axis,), (Store(b.name, coords, value, where=ctx.where),), (r,)),))
+        return Value(b.name, out.shape, b.dtype)
+
+
+_scan("cumsum", "sum", "cumsum")
+_scan("cumprod", "prod", "cumprod")
+_scan("logcumsumexp", "logsum", "logcumsumexp")

@@ -1,0 +1,222 @@
+"""Rows that read between pixels: nearest, linear and cubic resizing, sampling at the points of a grid."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import Expr, acc_dtype
+from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+
+from .composite import F
+from .gather import numbers, row
+from .moves import place
+from .view import both
+
+CUBIC = -0.75             # torch's constant of cubic convolution
+
+
+def scales_of(ctx: Lowering, given: tuple, n: int) -> tuple:
+    """The scale of each of the last n dims, None where the sizes say it."""
+    if str(ctx.node.target).endswith("vec"):
+        return tuple(given[0]) if given and given[0] else (None,) * n
+    return (*given, *(None,) * n)[:n]
+
+
+# ---- nearest ------------------------------------------------------------------------------------------------------
+def _factor(size: int, out: int, scale: float | None) -> float:
+    """Input pixels an output pixel, as float32, as torch has it."""
+    return torch.tensor(1 / scale if scale else size / out, dtype=torch.float32).item()
+
+
+def _nearest(n: int, exact: bool) -> None:
+    name = f"_upsample_nearest_exact{n}d" if exact else f"upsample_nearest{n}d"
+
+    @row(name.strip("_"), name, f"{name}.vec")
+    def lower(ctx: Lowering, x: Value, size: Any, *scales: Any) -> Value:
+        """By index arithmetic, where that is what torch's float arithmetic gives at each output position."""
+        out = ctx.spec().shape
+        numbers(*x.shape[-n:], *out[-n:])
+        for d, scale in enumerate(scales_of(ctx, scales, n), -n):
+            a, b = x.shape[d], out[d]
+            f, at = torch.tensor(_factor(a, b, scale), dtype=torch.float32), torch.arange(b, dtype=torch.float32)
+            there = ((at + 0.5 if exact else at) * f).floor().clamp(max=a - 1).long()
+            if not torch.equal(there, (2 * torch.arange(b) + 1) * a // (2 * b) if exact else torch.arange(b) * a // b):
+                raise NoRule("a scale that rounds")
+
+        def own(v: Any, a: int, b: int) -> ix.Index:
+            return ix.floordiv((v * 2 + 1) * a, 2 * b, ctx.sizes) if exact else ix.floordiv(v * a, b, ctx.sizes)
+        return ctx.map(lambda c: ctx.read(x, (*c[:-n], *(own(ix.index(c[d]), x.shape[d], out[d]) for d in range(-n, 0)))))
+
+
+for _n in (1, 2, 3):
+    _nearest(_n, False)
+    _nearest(_n, True)
+
+
+# ---- linear, cubic ------------------------------------------------------------------------------------------------
+class Between:
+    """Where the points of the result lie along each of the last n dims of x, computed as eager does."""
+
+    def __init__(self, ctx: Lowering, x: Value, n: int, align: bool, scales: tuple):
+        self.ctx, self.x, self.n, self.align, self.out = ctx, x, n, align, ctx.spec().shape
+        self.scales, self.acc = scales_of(ctx, scales, n), acc_dtype(x.dtype)
+        numbers(*x.shape[-n:], *self.out[-n:])
+        if self.acc not in ("f32", "f64"):
+            raise NoRule("of ints")
+
+    def position(self, d: int, c: tuple, low: bool) -> F:
+        """The position along dim d of n; low: not before the first pixel."""
+        n, m, scale = self.x.shape[d - self.n], self.out[d - self.n], self.scales[d]
+        at = F(self.ctx, self.ctx.cast(self.ctx.cons.index(c[d - self.n]), self.acc))
+        if self.align:
+            return at * ((n - 1) / (m - 1) if m > 1 else 0.0)
+        pos = (at + 0.5) * (1 / scale if scale else n / m) - 0.5
+        return pos.do("maximum", 0.0) if low else pos
+
+    def ends(self, d: int, c: tuple) -> tuple[ix.Index, ix.Index, F]:
+        """The pixels around a position, and how far it lies from the first."""
+        ctx, n, pos = self.ctx, self.x.shape[d - self.n], self.position(d, c, True)
+        low = F(ctx, ctx.cast(pos.e, "i32")).do("minimum", n - 1)        # i32: vector units turn floats into those
+        high = (low + 1).do("minimum", n - 1)
+        part = (pos - F(ctx, ctx.cast(low.e, self.acc))).do("minimum", 1.0)
+        return place(ctx, ctx.cast(low.e, "i64"), n), place(ctx, ctx.cast(high.e, "i64"), n), part
+
+    def cubic(self, d: int, c: tuple) -> list[tuple[ix.Index, F]]:
+        """The four pixels around a position, and their weights."""
+        ctx, n, pos = self.ctx, self.x.shape[d - self.n], self.position(d, c, False)
+        low = pos.do("floor")
+        first = F(ctx, ctx.cast(low.e, "i32"))
+        places = ((first + (k - 1)).do("maximum", 0).do("minimum", n - 1) for k in range(4))
+        return [(place(ctx, ctx.cast(i.e, "i64"), n), w) for i, w in zip(places, weights(pos - low))]
+
+
+def weights(t: F) -> list[F]:
+    """Of cubic convolution, t after the second of four pixels."""
+    def near(v: F) -> F:
+        return (v * (CUBIC + 2) - (CUBIC + 3)) * v * v + 1
+
+    def far(v: F) -> F:
+        return ((v * CUBIC - 5 * CUBIC) * v + 8 * CUBIC) * v - 4 * CUBIC
+    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
+
+
+def _linear(n: int, name: str) -> None:
+    @row(name, name, f"{name}.vec")
+    def lower(ctx: Lowering, x: Value, size: Any, align: bool, *scales: Any) -> Value:
+        between = Between(ctx, x, n, align, scales)
+
+        def element(c: tuple) -> Expr:
+            ends = [between.ends(d, c) for d in range(n)]
+
+            def blend(own: tuple) -> F:
+                if len(own) == n:
+                    return F(ctx, ctx.read(x, (*c[:-n], *own), between.acc))
+                low, high, part = ends[len(own)]
+                return blend((*own, low)) * (1 - part) + blend((*own, high)) * part
+            return blend(()).e
+        return ctx.map(element)
+
+
+for _n, _name in ((1, "upsample_linear1d"), (2, "upsample_bilinear2d"), (3, "upsample_trilinear3d")):
+    _linear(_n, _name)
+
+
+@row("upsample_bicubic2d", "upsample_bicubic2d", "upsample_bicubic2d.vec")
+def bicubic(ctx: Lowering, x: Value, size: Any, align: bool, *scales: Any) -> Value:
+    between = Between(ctx, x, 2, align, scales)
+
+    def element(c: tuple) -> Expr:
+        rows, columns = between.cubic(0, c), between.cubic(1, c)
+        total = None
+        for y, wy in rows:
+            line = None
+            for z, wx in columns:
+                e = F(ctx, ctx.read(x, (*c[:-2], y, z), between.acc)) * wx
+                line = e if line is None else line + e
+            total = line * wy if total is None else total + line * wy
+        return total.e
+    return ctx.map(element)
+
+
+# ---- sampling -----------------------------------------------------------------------------------------------------
+ZEROS, BORDER, REFLECTION = range(3)
+
+
+class Grid:
+    """Where the points of a grid (numbers from -1 to 1) lie among the pixels of x."""
+
+    def __init__(self, ctx: Lowering, x: Value, padding: int, align: bool):
+        self.ctx, self.x, self.padding, self.align = ctx, x, padding, align
+
+    def position(self, v: F, n: int) -> F:
+        """A number of the grid as a position in a dim of n pixels."""
+        pos = (v + 1) * ((n - 1) / 2) if self.align else ((v + 1) * n - 1) * 0.5
+        if self.padding == REFLECTION:
+            pos = self.reflected(pos, *((0, 2 * (n - 1)) if self.align else (-1, 2 * n - 1)))
+        return pos if self.padding == ZEROS else pos.do("fmax", 0.0).do("fmin", float(n - 1))
+
+    def reflected(self, pos: F, low2: int, high2: int) -> F:
+        """A position turned back at low2 / 2 and high2 / 2 as often as it takes."""
+        if low2 == high2:
+            return pos * 0.0
+        low, span = low2 / 2, (high2 - low2) / 2
+        off = (pos - low).do("abs")
+        rest, turns = off.do("fmod", span), (off / span).do("floor")
+        even = turns.do("fmod", 2.0).do("eq", 0.0)
+        return even.pick(rest + low, span - rest + low)
+
+    def pixel(self, c: tuple, y: F, z: F) -> F:
+        """The pixel of whole positions; zero outside."""
+        ctx, acc, own, tests = self.ctx, acc_dtype(self.x.dtype), [], []
+        for v, n in ((y, self.x.shape[-2]), (z, self.x.shape[-1])):
+            tests += [v.do("ge", 0.0).e, v.do("le", float(n - 1)).e]
+            i = ctx.cast(v.do("fmax", 0.0).do("fmin", float(n - 1)).e, "i32")
+            own.append(place(ctx, ctx.cast(i, "i64"), n))
+        e = F(ctx, ctx.read(self.x, (*c[:2], *own), acc))
+        return e if self.padding != ZEROS else F(ctx, both(ctx, *tests)).pick(e, 0.0)
+
+
+@row("grid_sampler_2d", "grid_sampler_2d", "cudnn_grid_sampler")
+def grid_sampler(ctx: Lowering, x: Value, grid: Value, mode: int = 0, padding: int = 0, align: bool = True) -> Value:
+    """Bilinear or nearest."""
+    numbers(*x.shape[-2:])
+    if mode > 1 or 0 in x.shape or ir_dtype(ctx.spec()) not in ("f32", "f64"):
+        raise NoRule("cubic, or of nothing, or of few bits")
+    found = Grid(ctx, x, padding, align)
+    across, down = (ctx.pointwise(grid.shape[:-1], grid.dtype, lambda c, k=k: found.position(
+        F(ctx, ctx.read(grid, (*c, ix.index(k)))), x.shape[-1 - k]).e) for k in (0, 1))        # once for all channels
+
+    def element(c: tuple) -> Expr:
+        z, y = (F(ctx, ctx.read(v, (c[0], *c[2:]))) for v in (across, down))
+        if mode == 1:
+            return found.pixel(c, y.do("round"), z.do("round")).e
+        y0, z0 = y.do("floor"), z.do("floor")
+        y1, z1 = y0 + 1, z0 + 1
+        top, low, left, right = y1 - y, y - y0, z1 - z, z - z0
+        return (found.pixel(c, y0, z0) * (top * left) + found.pixel(c, y0, z1) * (top * right)
+                + found.pixel(c, y1, z0) * (low * left) + found.pixel(c, y1, z1) * (low * right)).e
+    return ctx.map(element)
+
+
+@row("affine_grid", "affine_grid_generator")
+def affine_grid(ctx: Lowering, theta: Value, size: Any, align: bool) -> Value:
+    """The numbers from -1 to 1 of a regular grid, turned and moved by theta."""
+    n = len(size) - 2
+    numbers(*size[2:])
+    acc = acc_dtype(theta.dtype)
+
+    def number(v: ix.Index, m: int) -> F:
+        at = F(ctx, ctx.cast(ctx.cons.index(ix.index(v)), acc))
+        if m <= 1:
+            return at * 0.0
+        line = at * (2 / (m - 1)) - 1
+        return line if align else line * ((m - 1) / m)
+
+    def element(c: tuple) -> Expr:
+        total = F(ctx, ctx.read(theta, (c[0], c[-1], ix.index(n)), acc))
+        for k in range(n):                       # x is the last dim
+            total = total + F(ctx, ctx.read(theta, (c[0], c[-1], ix.index(k)), acc)) * number(c[n - k], size[2 + n - 1 - k])
+        return total.e
+    return ctx.map(element)

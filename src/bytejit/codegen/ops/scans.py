@@ -1,0 +1,44 @@
+"""Rows of scans that say where: the greatest and least element so far, and the place of the last of them."""
+from __future__ import annotations
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import FLOATS, INTS, Axis, Expr, Pass, Reduce, Store, acc_dtype
+from bytejit.codegen.loops.lower import Lowering, NoRule, Value
+
+from .composite import F
+from .reduce import row
+from .view import wrap
+
+
+def _best_so_far(name: str, kind: str) -> None:
+    @row(name, name)
+    def lower(ctx: Lowering, x: Value, dim: int) -> tuple[Value, Value]:
+        """One pass, two running results: the element, then the greatest place at which one equalled it. nan is best; of equal
+        ones, and of several nan, the last counts."""
+        if x.dtype not in FLOATS | INTS:
+            raise NoRule(f"{name} of {x.dtype}")
+        d = wrap(dim, len(x.shape))
+        if not x.shape or x.shape[d] == 1:
+            return ctx.map(lambda c: ctx.load(x, c), 0), ctx.map(lambda c: ctx.const(0, "i64"), 1)
+        acc, spec = acc_dtype(x.dtype), ctx.spec(0)
+        outer, coords = ctx.axes(tuple(1 if i == d else s for i, s in enumerate(x.shape)))
+        axis = Axis(ctx.name("a"), x.shape[d], "scan")
+        ctx.sizes[axis.name] = axis.size
+        coords = (*coords[:d], ix.var(axis.name), *coords[d + 1:])
+        e = F(ctx, ctx.read(x, coords, acc))
+        best = Reduce(ctx.name("r"), kind, (e.e,), acc, True, ctx.where)
+        value = ctx.cons.ref(best.name, acc, ctx.where)
+        here = e.do("eq", F(ctx, value)).do("or", e.do("isnan"))
+        place = here.pick(F(ctx, ctx.cons.index(coords[d])), -1)
+        last = Reduce(ctx.name("r"), "amax", (place.e,), "i64", True, ctx.where)
+        values: list[tuple[str, Expr]] = []
+        for i, (dtype, result) in enumerate(((x.dtype, value), ("i64", ctx.cons.ref(last.name, "i64", ctx.where)))):
+            b = ctx.buffer(spec.shape, dtype, ctx.spec(i).stride)
+            values.append((b.name, ctx.finish(result, dtype)))
+        stores = tuple(Store(b, coords, v, where=ctx.where) for b, v in values)
+        ctx.kernel(outer, (Pass((axis,), stores, (best, last)),))
+        return Value(values[0][0], spec.shape, x.dtype), Value(values[1][0], spec.shape, "i64")
+
+
+_best_so_far("cummax", "amax")
+_best_so_far("cummin", "amin")

@@ -1,0 +1,430 @@
+"""Rows of the ops that move elements without computing: views (index maps, no kernel) and copies along an index map.
+
+A copy (flip, roll, repeat, cat, pad) is one kernel whose loads are mapped; fuse inlines it into its readers.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import DTYPES, FLOATS, Expr, acc_dtype
+from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.spec import contiguous_stride
+
+from .pointwise import aten
+from .table import op, table
+
+
+def wrap(dim: int, n: int) -> int:
+    """A dim counted from the front; 0-dim tensors count as one dim."""
+    return dim + max(n, 1) if dim < 0 else dim
+
+
+def view(name: str, *overloads: str):
+    """Declares a row of kind view whose lower function is decorated."""
+    return lambda fn: op(name, aten(*overloads), "view", lower=fn, dtypes=frozenset(DTYPES)) and fn
+
+
+def reshape_coords(new: tuple, old: tuple, coords: tuple) -> tuple:
+    """Coordinates in `old` of a point in `new`, both row-major over the same elements; dims are matched in groups."""
+    sizes = {a.parts[0]: s for c, s in zip(coords, new) for a, _ in c.terms if type(a) is ix.Var}
+    out: list[Any] = []
+    if 0 in new:
+        return tuple(ix.ZERO for _ in old)
+    for i0, i, j0, j in matched_dims(new, old):
+        group, target = new[i0:i], old[j0:j]
+        flat = ix.linear(coords[i0:i], contiguous_stride(group)) if group else ix.ZERO
+        out.extend(ix.delinear(flat, target, sizes))
+    return tuple(out)
+
+
+def matched_dims(new: tuple, old: tuple) -> list[tuple[int, int, int, int]]:
+    """Runs new[i0:i], old[j0:j] of equal products. What cannot be shown equal for every size ends up in one last run."""
+    out = []
+    i = j = 0
+    while i < len(new) or j < len(old):
+        i0, j0 = i, j
+        a, b = (new[i] if i < len(new) else 1), (old[j] if j < len(old) else 1)
+        i, j = i + 1, j + 1
+        while a != b and (i < len(new) or j < len(old)):
+            if j >= len(old) or i < len(new) and ix.hint(a) < ix.hint(b):
+                a, i = a * new[i], i + 1
+            else:
+                b, j = b * old[j], j + 1
+        out.append((i0, min(i, len(new)), j0, min(j, len(old))))
+    return out
+
+
+def clamped(start: Any, size: Any) -> Any:
+    """A slice's bound counted from the front. Which case a symbolic one is, its hint says: the graph was made for sizes
+    that agree with it."""
+    start = start + size if ix.hint(start) < 0 else start
+    return 0 if ix.hint(start) < 0 else size if ix.hint(start) > ix.hint(size) else start
+
+
+@view(
+    "reshape", "view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints", "unflatten.int"
+)
+def reshape(ctx: Lowering, x: Value, *_: Any) -> Value:
+    shape = ctx.spec().shape
+    return ctx.view(x, shape, lambda c: reshape_coords(shape, x.shape, c))
+
+
+@view("permute", "permute")
+def permute(ctx: Lowering, x: Value, dims: Any) -> Value:
+    dims = [wrap(d, len(x.shape)) for d in dims]
+    return ctx.view(x, ctx.spec().shape, lambda c: tuple(c[dims.index(i)] for i in range(len(dims))))
+
+
+@view("transpose", "transpose.int", "t", "numpy_T", "swapaxes", "mT")
+def transpose(ctx: Lowering, x: Value, a: int = -2, b: int = -1) -> Value:
+    n = len(x.shape)
+    if n < 2:
+        return x
+    order = list(range(n))
+    a, b = wrap(a, n), wrap(b, n)
+    order[a], order[b] = b, a
+    return ctx.view(x, ctx.spec().shape, lambda c: tuple(c[i] for i in order))
+
+
+@view("expand", "expand", "broadcast_to")
+def expand(ctx: Lowering, x: Value, *_: Any, implicit: bool = False) -> Value:
+    shape = ctx.spec().shape
+    lead = len(shape) - len(x.shape)
+    return ctx.view(x, shape, lambda c: tuple(ix.ZERO if s == 1 else v for s, v in zip(x.shape, c[lead:])))
+
+
+@view("slice", "slice.Tensor")
+def slice_(ctx: Lowering, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+    dim = wrap(dim, len(x.shape))
+    start = clamped(0 if start is None else start, x.shape[dim])
+    return ctx.view(x, ctx.spec().shape, lambda c: tuple(v * step + start if i == dim else v for i, v in enumerate(c)))
+
+
+@view("narrow_view", "narrow")
+def narrow(ctx: Lowering, x: Value, dim: int, start: Any, length: Any) -> Value:
+    return slice_(ctx, x, dim, start, start + length)
+
+
+@view("select_view", "select.int")
+def select(ctx: Lowering, x: Value, dim: int, i: int) -> Value:
+    dim = wrap(dim, len(x.shape))
+    i = i + x.shape[dim] if ix.hint(i) < 0 else i
+    return ctx.view(x, ctx.spec().shape, lambda c: (*c[:dim], ix.index(i), *c[dim:]))
+
+
+@view("squeeze", "squeeze", "squeeze.dim", "squeeze.dims")
+def squeeze(ctx: Lowering, x: Value, dims: Any = None) -> Value:
+    n = len(x.shape)
+    dims = range(n) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {wrap(d, n) for d in dims if n and x.shape[wrap(d, n)] == 1}
+
+    def back(c: tuple) -> tuple:
+        left = iter(c)
+        return tuple(ix.ZERO if i in gone else next(left) for i in range(n))
+    return ctx.view(x, ctx.spec().shape, back)
+
+
+@view("unsqueeze", "unsqueeze")
+def unsqueeze(ctx: Lowering, x: Value, dim: int) -> Value:
+    dim = wrap(dim, len(x.shape) + 1)
+    return ctx.view(x, ctx.spec().shape, lambda c: c[:dim] + c[dim + 1:])
+
+
+@view("alias", "alias", "detach", "lift_fresh", "prims.view_of.default")
+def alias(ctx: Lowering, x: Value, *_: Any) -> Value:
+    return x
+
+
+@view("diagonal", "diagonal")
+def diagonal(ctx: Lowering, x: Value, offset: int = 0, a: int = 0, b: int = 1) -> Value:
+    n = len(x.shape)
+    a, b = wrap(a, n), wrap(b, n)
+
+    def back(c: tuple) -> tuple:
+        left, last = iter(c[:-1]), c[-1]
+        return tuple(
+            last + max(-offset, 0) if i == a else last + max(offset, 0) if i == b else next(left) for i in range(n)
+        )
+    return ctx.view(x, ctx.spec().shape, back)
+
+
+@view("unfold", "unfold")
+def unfold(ctx: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
+    dim = wrap(dim, len(x.shape))
+    return ctx.view(x, ctx.spec().shape, lambda c: tuple(
+        v * step + c[-1] if i == dim else v for i, v in enumerate(c[:-1])) if x.shape else ())
+
+
+def _pieces(ctx: Lowering, x: Value, dim: int) -> tuple[Value, ...]:
+    """Consecutive slices along dim, as long as the node's results say."""
+    out, start = [], 0
+    for spec in ctx.spec():
+        out.append(
+            ctx.view(x, spec.shape, lambda c, s=start: tuple(v + s if i == dim else v for i, v in enumerate(c)))
+        )
+        start += spec.shape[dim]
+    return tuple(out)
+
+
+@view("split", "split.Tensor", "split_with_sizes", "chunk", "split.sizes", "tensor_split.sections")
+def split(ctx: Lowering, x: Value, sizes: Any, dim: int = 0) -> tuple[Value, ...]:
+    return _pieces(ctx, x, wrap(dim, len(x.shape)))
+
+
+@view("unbind", "unbind.int")
+def unbind(ctx: Lowering, x: Value, dim: int = 0) -> tuple[Value, ...]:
+    dim = wrap(dim, len(x.shape))
+    return tuple(
+        ctx.view(x, s.shape, lambda c, k=k: (*c[:dim], ix.index(k), *c[dim:])) for k, s in enumerate(ctx.spec())
+    )
+
+
+@view("as_strided", "as_strided")
+def as_strided(ctx: Lowering, x: Value, size: Any, stride: Any, offset: int | None = None) -> Value:
+    """On a value that is its whole contiguous buffer: the flat position is then the memory position."""
+    b = ctx.buffers[x.buffer]
+    flat = ix.linear(x.map, b.stride) if x.map is not None else None
+    if b.kind == "input" or flat is not None or b.stride != contiguous_stride(b.shape):
+        raise NoRule("as_strided of a view or an input")
+    shape = ctx.spec().shape
+    sizes = {f"d{i}": s for i, s in enumerate(shape)}
+    return ctx.view(x, shape, lambda c: ix.delinear(ix.linear(c, stride, offset or 0), b.shape, sizes))
+
+
+# ---- copies
+# -----------------------------------------------------------------------------------------------------------
+@view("clone", "clone", "contiguous", "_to_copy", "to.dtype", "prims.convert_element_type.default", "lift_fresh_copy",
+      "copy", "_conj_physical", "resolve_conj")
+def to_copy(ctx: Lowering, x: Value, source: Any = None, **kw: Any) -> Value:
+    """clone, _to_copy, copy: left out when dtype and strides are already right; explicit casts round."""
+    target = str(ctx.node.target)
+    if target.startswith("aten.copy."):
+        x = source
+    out = ctx.spec()
+    dtype = ir_dtype(out)
+    if x.dtype not in DTYPES:
+        raise NoRule(f"copy of {x.dtype}")
+    if x.dtype == dtype and x.shape == out.shape:
+        b = ctx.buffers[x.buffer]
+        flat = ctx.as_view(x) if x.map is None else None
+        if flat is not None and tuple(b.stride) == tuple(out.stride):
+            return Value(x.buffer, x.shape, dtype, x.map, True)
+        return ctx.map(lambda c: ctx.read(x, c, dtype))
+    return ctx.map(lambda c: ctx.cast(ctx.read(x, c, x.dtype), dtype))
+
+
+@view("flip", "flip")
+def flip(ctx: Lowering, x: Value, dims: Any) -> Value:
+    dims = {wrap(d, len(x.shape)) for d in dims}
+    return ctx.map(lambda c: ctx.load(x, tuple(
+        x.shape[i] - 1 - v if i in dims and x.shape[i] != 1 else v for i, v in enumerate(c))))
+
+
+@view("roll", "roll")
+def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
+    if not dims:                                 # as one row
+        total = ix.size_of(math.prod(x.shape, start=ix.ONE))
+        if total == 1:
+            return ctx.map(lambda c: ctx.load(x, c))
+        row = ctx.view(x, (total,), lambda c: reshape_coords((total,), x.shape, c))
+        turned = ctx.pointwise((total,), x.dtype, lambda c: turned_at(ctx, row, c, 0, ix.mod(shifts[0], total, {})))
+        spec = ctx.spec()
+        out = ctx.view(turned, x.shape, lambda c: reshape_coords(x.shape, (total,), c))
+        same = tuple(spec.stride) == contiguous_stride(x.shape)
+        return out if same else ctx.map(lambda c: ctx.load(out, c))
+    shift: dict[int, int] = {}
+    for s, d in zip(shifts, dims):
+        d = wrap(d, len(x.shape))
+        shift[d] = shift.get(d, 0) + s
+    shift = {d: s for d, s in shift.items() if x.shape[d] not in (0, 1)}
+    last = len(x.shape) - 1 if len(x.shape) - 1 in shift else None
+
+    def at(c: tuple) -> Expr:
+        own = tuple(ix.mod(v + ix.mod(-shift[i], x.shape[i], {}), x.shape[i], ctx.sizes) if i in shift and i != last else v
+                    for i, v in enumerate(c))
+        return ctx.load(x, own) if last is None else turned_at(ctx, x, own, last, ix.mod(shift[last], x.shape[last], {}))
+    return ctx.map(at)
+
+
+def turned_at(ctx: Lowering, x: Value, c: tuple, dim: int, shift: ix.Index) -> Expr:
+    """The element of x turned by shift along a dim: one of two pieces, which walk memory."""
+    first, size = ix.index(c[dim] - shift), x.shape[dim]
+    here = within(ctx, first, 0, size)
+    if here is None:
+        return ctx.load(x, (*c[:dim], first, *c[dim + 1:]))
+    there = ctx.op("logical_not", here)
+    return ctx.op("select", here, ctx.load(x, (*c[:dim], first, *c[dim + 1:]), here),
+                  ctx.load(x, (*c[:dim], ix.index(first + size), *c[dim + 1:]), there), dtype=x.dtype)
+
+
+@view("repeat", "repeat", "tile")
+def repeat(ctx: Lowering, x: Value, repeats: Any) -> Value:
+    def back(c: tuple) -> Expr:
+        own = c[len(c) - len(x.shape):]
+        return ctx.load(x, tuple(ix.ZERO if s == 1 else ix.mod(v, s, ctx.sizes) for s, v in zip(x.shape, own)))
+    return ctx.map(back)
+
+
+def within(ctx: Lowering, v: ix.Index, low: Any, high: Any) -> Expr | None:
+    """low <= v < high as a b8 expression; None where the range of v already says so."""
+    tests = []
+    v = ix.index(v)
+    at = ctx.cons.index(v, ctx.where)
+    if not ix.at_least(v, low, ctx.sizes):
+        tests.append(ctx.op("ge", at, ctx.const(low, "i64")))
+    if not ix.at_least(high - 1 - v, 0, ctx.sizes):
+        tests.append(ctx.op("lt", at, ctx.const(high, "i64")))
+    return both(ctx, *tests)
+
+
+def both(ctx: Lowering, *tests: Expr | None) -> Expr | None:
+    """The conjunction of b8 expressions; None is true."""
+    out = None
+    for t in tests:
+        if t is not None:
+            out = t if out is None else ctx.op("and", out, t)
+    return out
+
+
+@view("constant_pad", "constant_pad_nd")
+def constant_pad(ctx: Lowering, x: Value, pad: Any, value: float = 0) -> Value:
+    n, work = len(x.shape), acc_dtype(x.dtype)
+    low = [0] * n
+    for k in range(len(pad) // 2):
+        low[n - 1 - k] = pad[2 * k]
+
+    def at(c: tuple) -> Expr:
+        own = tuple(v - low[i] for i, v in enumerate(c))
+        mask = both(ctx, *(within(ctx, v, 0, s) for v, s in zip(own, x.shape)))
+        e = ctx.read(x, own, work, mask)
+        return e if mask is None else ctx.op("select", mask, e, ctx.const(value, work), dtype=work)
+    return ctx.map(at)
+
+
+@view("cat", "cat", "concat", "concatenate")
+def cat(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
+    out = ctx.spec()
+    dtype = acc_dtype(ir_dtype(out))
+    dim = wrap(dim, len(out.shape))
+    parts, start = [], 0
+    for x in xs:
+        if x.shape == (0,) and len(out.shape) != 1 or x.shape[dim] == 0:
+            continue
+        parts.append((x, start))
+        start += x.shape[dim]
+    if not parts:
+        return ctx.map(lambda c: ctx.const(0, dtype))
+
+    def at(c: tuple) -> Expr:
+        value = None
+        for x, start in reversed(parts):
+            own = tuple(v - start if i == dim else v for i, v in enumerate(c))
+            mask = within(ctx, own[dim], 0, x.shape[dim]) if len(parts) > 1 else None
+            e = ctx.read(x, own, dtype, mask)
+            test = within(ctx, c[dim], 0, start + x.shape[dim])
+            value = e if value is None or test is None else ctx.op("select", test, e, value, dtype=dtype)
+        return value
+    return ctx.map(at)
+
+
+@view("stack", "stack")
+def stack(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
+    out = ctx.spec()
+    dim = wrap(dim, len(out.shape))
+    shape = (*out.shape[:dim], 1, *out.shape[dim + 1:])
+    return cat(ctx, [ctx.view(x, shape, lambda c: c[:dim] + c[dim + 1:]) for x in xs], dim)
+
+
+# ---- made from nothing
+# ------------------------------------------------------------------------------------------------
+def create(name: str, *overloads: str):
+    """Declares a row of kind create whose lower function is decorated."""
+    return lambda fn: op(name, aten(*overloads), "create", lower=fn, dtypes=frozenset(DTYPES)) and fn
+
+
+@create("full", "full", "full_like", "new_full", "fill.Scalar", "scalar_tensor")
+def full(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    """The last positional argument is the value; dtype and shape come from the node's spec."""
+    value = args[-1] if len(args) > 1 else args[0]
+    dtype = acc_dtype(ir_dtype(ctx.spec()))
+    return ctx.map(lambda c: ctx.const(value, dtype))
+
+
+@create("zeros", "zeros", "zeros_like", "new_zeros", "zero")
+def zeros(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    return full(ctx, None, 0)
+
+
+@create("empty", "empty.memory_format", "empty_like", "new_empty")
+def empty(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    """Zeros, which nobody sees where kernels write over them; memory that an extern call or the caller gets stays as it is."""
+    if any(u.op == "output" or (row := table().by_aten.get(str(u.target))) is None or row.kind == "extern"
+           for u in ctx.node.users):
+        raise NoRule("given to a library")
+    return full(ctx, None, 0)
+
+
+@create("ones", "ones", "ones_like", "new_ones")
+def ones(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    return full(ctx, None, 1)
+
+
+@create("arange", "arange", "arange.start", "arange.start_step", "prims.iota.default")
+def arange(ctx: Lowering, *args: Any, start: Any = None, step: Any = None, **kw: Any) -> Value:
+    """Integers exactly; floats as start + i*step in the result's own accumulation type, as eager on the CPU."""
+    dtype = ir_dtype(ctx.spec())
+    if str(ctx.node.target).startswith("prims.iota"):
+        begin, by = start, step
+    else:
+        begin, by = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1 if step is None else step)
+    if dtype in ("f32", "f64", "f16", "bf16"):
+        work = "f64"
+        return ctx.map(lambda c: ctx.cast(ctx.op("add", ctx.const(begin, work), ctx.op(
+            "mul", ctx.cast(ctx.cons.index(c[0]), work), ctx.const(by, work))), dtype))
+    begin, by = (v if isinstance(v, ix.Index) else int(v) for v in (begin, by))
+    return ctx.map(lambda c: ctx.cast(ctx.cons.index(c[0] * by + begin), dtype))
+
+
+@create("linspace", "linspace")
+def linspace(ctx: Lowering, start: Any, end: Any, steps: int, **kw: Any) -> Value:
+    """From the nearer end, as eager; computed in f64."""
+    dtype = ir_dtype(ctx.spec())
+    if dtype not in FLOATS or not all(isinstance(v, (int, float)) for v in (start, end, steps)) or steps < 2:
+        raise NoRule("linspace of whole numbers, or of sizes known at the call")
+    step = (end - start) / (steps - 1)
+
+    def at(c: tuple) -> Expr:
+        def line(v: ix.Index, first: float, by: float) -> Expr:
+            return ctx.op("add", ctx.const(first, "f64"), ctx.op("mul", ctx.cast(ctx.cons.index(v), "f64"), ctx.const(by, "f64")))
+        low = ctx.op("lt", ctx.cons.index(c[0]), ctx.const(steps // 2, "i64"))
+        return ctx.cast(ctx.op("select", low, line(c[0], start, step), line(ix.index(steps - 1 - c[0]), end, -step),
+                               dtype="f64"), dtype)
+    return ctx.map(at)
+
+
+@create("eye", "eye", "eye.m")
+def eye(ctx: Lowering, *_: Any, **kw: Any) -> Value:
+    dtype = ir_dtype(ctx.spec())
+    return ctx.map(lambda c: ctx.cast(ctx.op("eq", ctx.cons.index(c[0]), ctx.cons.index(c[1])), dtype))
+
+
+def _triangle(ctx: Lowering, x: Value, diagonal: int, upper: bool) -> Value:
+    work = acc_dtype(x.dtype)
+
+    def at(c: tuple) -> Expr:
+        row, col = ctx.cons.index(c[-2] + diagonal), ctx.cons.index(c[-1])
+        keep = ctx.op("ge" if upper else "le", col, row)
+        return ctx.op("select", keep, ctx.read(x, c, work), ctx.const(0, work), dtype=work)
+    return ctx.map(at)
+
+
+@create("tril", "tril")
+def tril(ctx: Lowering, x: Value, diagonal: int = 0) -> Value:
+    return _triangle(ctx, x, diagonal, False)
+
+
+@create("triu", "triu")
+def triu(ctx: Lowering, x: Value, diagonal: int = 0) -> Value:
+    return _triangle(ctx, x, diagonal, True)

@@ -1,0 +1,1 @@
+"""What every stage uses: places in code, text, logs, counters, global state."""

@@ -1,0 +1,220 @@
+"""Global state with an owner each: backends by name, marks on functions and tensors, counters.
+
+BACKENDS   owner: register_backend       size: one entry a name              cleared: never (names stay known)
+MARKS      owner: the decorators of api  size: one entry a marked function   cleared: never (the user's code has them)
+counters   owner: whoever counts         size: bounded by distinct reasons   cleared: counters.clear(), reset()
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bytejit.errors import BackendFailed
+
+from .text import unknown
+
+MODULE_TRAIT = "__bytejit_module__"     # attribute of the class of a compiled module (runtime/module.py): what it was made from
+
+
+def seen_as(cls: type) -> type:
+    """The class that the program made; for the class of a compiled module, the original's."""
+    trait = vars(cls).get(MODULE_TRAIT)
+    return cls if trait is None else trait.cls
+
+
+# A name stands for a callable `(gm, example_inputs) -> callable`, or for "module:attribute", imported on first use.
+BACKENDS: dict[str, str | Callable] = {
+    "eager": "bytejit.backends.builtin:eager",
+    "aot_eager": "bytejit.backends.builtin:aot_eager",
+    "inductor": "bytejit.backends.builtin:inductor",
+    "cudagraphs": "bytejit.backends.builtin:cudagraphs",
+    "aot_cudagraphs": "bytejit.backends.builtin:aot_cudagraphs",
+}
+
+
+def register_backend(backend: str | Callable | None = None, *, name: str | None = None) -> Callable:
+    """Register a backend: `register_backend(fn, name="mine")`, or as a decorator, bare or with a name.
+
+    `backend` is a callable `(gm: torch.fx.GraphModule, example_inputs: list) -> callable`, or an import path
+    "module:attribute". Returns what it was given. Raises: TypeError, ValueError.
+    """
+    if backend is None:
+        return lambda fn: register_backend(fn, name=name)
+    if isinstance(backend, str):
+        if ":" not in backend:  # @register_backend("mine")
+            return lambda fn: register_backend(fn, name=backend)
+        if not name:
+            raise ValueError(
+                f"backend {backend!r} is an import path: give it a name, register_backend({backend!r}, name=...)"
+            )
+    elif not callable(backend):
+        raise TypeError(f"a backend is a callable (gm, example_inputs) -> callable, not {type(backend).__name__}")
+    BACKENDS[name or backend.__name__] = backend
+    return backend
+
+
+def list_backends() -> list[str]:
+    """The names of all known backends, in order."""
+    return sorted(BACKENDS)
+
+
+def check_backend(backend: object) -> str | Callable:
+    """The backend, when it can be one. Raises: ValueError (unknown name), TypeError (neither name nor callable)."""
+    if isinstance(backend, str):
+        if backend not in BACKENDS:
+            raise ValueError(unknown("backend", backend, BACKENDS))
+    elif not callable(backend):
+        raise TypeError(
+            f"backend is a name or a callable (gm, example_inputs) -> callable, not {type(backend).__name__}"
+        )
+    return backend
+
+
+def lookup_backend(backend: str | Callable) -> Callable:
+    """The callable of a backend; a registered import path is imported now. Raises: ValueError, BackendFailed."""
+    found = BACKENDS[check_backend(backend)] if isinstance(backend, str) else backend
+    if isinstance(found, str):
+        module, _, attribute = found.partition(":")
+        found = getattr(importlib.import_module(module), attribute, None)
+        if not callable(found):
+            raise BackendFailed(str(backend), f"is registered as {module}:{attribute}, which is not callable")
+        BACKENDS[backend] = found
+    return found
+
+
+class Counters(dict):
+    """Groups of counters: `counters["breaks"]["a tensor decides a branch at model.py:14"]`. Groups are always there."""
+
+    GROUPS = ("graphs", "breaks", "recompiles", "fallbacks", "faults")
+
+    def __init__(self) -> None:
+        super().__init__((name, Counter()) for name in self.GROUPS)
+
+    def __missing__(self, group: str) -> Counter:
+        return self.setdefault(group, Counter())
+
+    def clear(self) -> None:
+        """Set all counts to zero."""
+        for group in self.values():
+            group.clear()
+
+    def total(self, group: str) -> int:
+        """The sum of a group."""
+        return self[group].total()
+
+
+counters = Counters()
+
+
+def count(group: str, what: str, n: int = 1) -> None:
+    """Add to a counter: what happened, in words that stay the same from run to run."""
+    counters[group][what] += n
+
+
+# --- marks -------------------------------------------------------------------------------------------------------
+
+MARK_KINDS = ("disable", "allow", "disallow", "constant")
+# kind -> id -> weak reference: by identity, as torch's builtins take no attributes; a mark goes with its object
+MARKS: dict[str, dict[int, object]] = {kind: {} for kind in MARK_KINDS}
+MARKED: set[int] = set()  # the ids that have a mark other than "disable": empty in most programs
+
+
+def mark(kind: str, obj: object) -> None:
+    """Mark a callable: "disable" (never look inside), "allow" (one graph node), "disallow" (break), "constant"."""
+    ident = id(obj)
+    try:
+        MARKS[kind][ident] = weakref.ref(obj, lambda _: _unmark(kind, ident))
+    except TypeError:
+        MARKS[kind][ident] = lambda: obj  # takes no weak references, as some of torch's own: held
+    if kind != "disable":
+        MARKED.add(ident)
+
+
+def marked(kind: str, obj: object) -> bool:
+    """Whether a callable, or the function of a bound method, has a mark."""
+    table = MARKS[kind]
+    return id(obj) in table or (bool(table) and id(getattr(obj, "__func__", None)) in table)
+
+
+# modules of torch whose Python drives its autograd engine or makes graphs of functions: nothing in them is for a graph
+LEFT_WHOLE = frozenset({"torch.autograd.functional", "torch.autograd.gradcheck", "torch.fx._symbolic_trace",
+                        "torch.fx.experimental.proxy_tensor", "torch.fx.experimental.const_fold"})
+
+EXPOSED = ("torch.func", "torch._functorch.eager_transforms")
+
+
+def kept_out(fn: Callable) -> str:
+    """Why a Python function is never compiled, nor inlined; "" when it may be."""
+    name = getattr(fn, "__qualname__", "a function")
+    if marked("disable", fn):
+        return f"{name} is marked bytejit.disable"
+    if marked("disallow", fn):
+        return f"{name} is marked bytejit.disallow_in_graph"
+    if getattr(fn, "_torchdynamo_disable", False):
+        return f"{name} is marked torch.compiler.disable"
+    if fn.__module__ in LEFT_WHOLE or fn.__module__ in EXPOSED and name.startswith("linearize"):
+        return f"{fn.__module__}.{name} runs as it is"
+    return ""
+
+
+def unmark(kind: str, obj: object) -> None:
+    """Take a mark away; nothing happens when there is none."""
+    _unmark(kind, id(obj))
+
+
+def _unmark(kind: str, ident: int) -> None:
+    MARKS[kind].pop(ident, None)
+    if not any(ident in MARKS[k] for k in MARK_KINDS if k != "disable"):
+        MARKED.discard(ident)
+
+
+DYNAMIC_DIMS = "_bytejit_dynamic"  # attribute of a tensor: {dim: (min, max)}, set by mark_dynamic
+STATIC_DIMS = "_bytejit_static"  # attribute of a tensor: frozenset of dims, set by mark_static
+
+
+# --- what the tracer knows by identity ---------------------------------------------------------------------------
+
+
+def graph_break(reason: str = "") -> None:
+    """Cut the graph here; does nothing when the code runs uncompiled. `reason` is shown by `explain`."""
+
+
+def is_compiling() -> bool:
+    """True while bytejit traces the code, False when it runs. A branch on it is decided at compile time."""
+    return False
+
+
+class _State(threading.local):
+    run_only = 0
+
+
+_state = _State()
+
+
+@contextmanager
+def run_only() -> Iterator[None]:
+    """In this thread compiled entries are used but none are made: a miss runs the original code."""
+    _state.run_only += 1
+    try:
+        yield
+    finally:
+        _state.run_only -= 1
+
+
+def while_running_only(fn: Callable, args: tuple, kwargs: dict) -> object:
+    """fn(*args, **kwargs) inside `run_only`, without the cost of a manager."""
+    _state.run_only += 1
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _state.run_only -= 1
+
+
+def only_runs() -> bool:
+    """Whether this thread is inside `run_only`."""
+    return _state.run_only > 0

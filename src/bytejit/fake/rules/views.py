@@ -1,0 +1,521 @@
+"""Rows of fake tensors for views, copies and factories. See `fake/rules/core.py` for what a row is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from bytejit.common.spec import contiguous_stride
+from bytejit.shapes.symbols import any_symbolic, hint, is_symbolic, same
+
+from .core import (
+    Meta,
+    NeedsMeta,
+    channels_last_stride,
+    device_given,
+    differ,
+    is_contiguous,
+    is_dense,
+    is_one,
+    looks_contiguous,
+    new,
+    numel,
+    permuted_stride,
+    promoted,
+    row,
+    sorted_dims,
+    wrap_dim,
+)
+
+_Tensor = torch.Tensor
+
+
+def view(m: Meta, shape: tuple, stride: tuple, offset=None) -> Meta:
+    """A view of `m`: the same storage."""
+    return Meta(shape, stride, m.offset if offset is None else offset, m.dtype, m.device, m.store)
+
+
+def needs_meta():
+    """Refuse, inside an expression."""
+    raise NeedsMeta
+
+
+def infer_size(shape, n) -> tuple:
+    """Fill in the -1 of a view's shape. Raises RuntimeError with eager's words."""
+    known, hole = 1, None
+    for i, size in enumerate(shape):
+        if isinstance(size, int) and size == -1:
+            if hole is not None:
+                raise RuntimeError("only one dimension can be inferred")
+            hole = i
+        elif size < 0:
+            raise RuntimeError(f"invalid shape dimension {size}")
+        else:
+            known = known * size
+    if hole is None:
+        if known != n:
+            raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {n}")
+        return tuple(shape)
+    if known == 0:
+        raise (
+            RuntimeError(
+                f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension "
+                "size -1 can be any value and is ambiguous"
+            )
+            if n == 0
+            else RuntimeError(f"shape '{list(shape)}' is invalid for input of size {n}")
+        )
+    if n % known != 0:
+        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {n}")
+    return tuple(n // known if i == hole else size for i, size in enumerate(shape))
+
+
+def viewed_stride(old_shape: tuple, old_stride: tuple, shape: tuple) -> tuple | None:
+    """Strides of a view with another shape over the same elements, or None when a copy is needed."""
+    if 0 in old_shape:
+        return old_stride if old_shape == shape else contiguous_stride(shape)
+    if any_symbolic((*old_shape, *old_stride)):
+        if same(old_shape, shape):
+            return old_stride
+        found = _grouped_stride(old_shape, old_stride, shape, lambda size: False)
+        if found is not None:       # right too where a dimension that parts two groups is 1: nothing was asked of it
+            return found
+    return _grouped_stride(old_shape, old_stride, shape, lambda size: size == 1)
+
+
+def _grouped_stride(old_shape: tuple, old_stride: tuple, shape: tuple, skips: Callable) -> tuple | None:
+    """The strides where each group of old dims that lie densely becomes a group of new ones. `skips`: whether a dim of this
+    size is in any group."""
+    stride = [0] * len(shape)
+    at = len(shape) - 1
+    chunk = old_stride[-1] if old_stride else 1
+    elements = viewed = 1
+    for dim in range(len(old_shape) - 1, -1, -1):
+        elements = elements * old_shape[dim]
+        # how dims are grouped is the hints' choice; that a group's sizes match is asked
+        if dim == 0 or (differ(old_stride[dim - 1], elements * chunk)
+                        and not (is_one(old_shape[dim - 1]) or skips(old_shape[dim - 1]))):
+            while at >= 0 and (hint(viewed) < hint(elements) or is_one(shape[at])):
+                stride[at] = viewed * chunk
+                viewed = viewed * shape[at]
+                at -= 1
+            if viewed != elements:
+                return None
+            if dim > 0:
+                chunk = old_stride[dim - 1]
+                elements = viewed = 1
+    if not old_shape:
+        return tuple(1 for _ in shape)
+    return tuple(stride) if at == -1 else None
+
+
+@row("view", "_unsafe_view")
+def _view(x, size) -> Meta:
+    m = x.m
+    shape = infer_size(size, numel(m.shape))
+    if looks_contiguous(m) and not any_symbolic(m.shape) and 0 not in m.shape:
+        stride = contiguous_stride(shape)
+    else:
+        stride = viewed_stride(m.shape, m.stride, shape)
+    if stride is None:
+        raise RuntimeError(
+            "view size is not compatible with input tensor's size and stride (at least one dimension spans "
+            "across two contiguous subspaces). Use .reshape(...) instead."
+        )
+    return view(m, shape, stride)
+
+
+@row("_reshape_alias")
+def _reshape_alias(x, size, stride) -> Meta:
+    return view(x.m, tuple(size), tuple(stride))
+
+
+@row("expand")
+def _expand(x, size, *, implicit=False) -> Meta:
+    m = x.m
+    pad = len(size) - len(m.shape)
+    if pad < 0:
+        raise NeedsMeta
+    if not m.shape:
+        return view(m, tuple(size), (0,) * len(size)) if all(n >= 0 for n in size) else needs_meta()
+    shape, stride = list(size), [0] * len(size)
+    for i in range(len(size) - 1, -1, -1):
+        have = m.shape[i - pad] if i >= pad else 1
+        if isinstance(shape[i], int) and shape[i] == -1:
+            if i < pad:
+                raise NeedsMeta
+            shape[i] = have
+        if not (is_one(have) and is_symbolic(shape[i])) and have == shape[i]:
+            stride[i] = m.stride[i - pad] if i >= pad else (shape[i + 1] * stride[i + 1] if i + 1 < len(size) else 1)
+        elif not is_one(have) and have != 1:
+            raise NeedsMeta
+    return view(m, tuple(shape), tuple(stride))
+
+
+@row("permute")
+def _permute(x, dims) -> Meta:
+    m = x.m
+    dims = [wrap_dim(d, len(m.shape)) for d in dims]
+    if len(set(dims)) != len(m.shape) or len(dims) != len(m.shape):
+        raise NeedsMeta
+    return view(m, tuple(m.shape[d] for d in dims), tuple(m.stride[d] for d in dims))
+
+
+@row("transpose.int")
+def _transpose(x, dim0, dim1) -> Meta:
+    m = x.m
+    rank = len(m.shape)
+    dim0, dim1 = wrap_dim(dim0, rank), wrap_dim(dim1, rank)
+    if not rank:
+        return view(m, m.shape, m.stride)
+    shape, stride = list(m.shape), list(m.stride)
+    shape[dim0], shape[dim1] = shape[dim1], shape[dim0]
+    stride[dim0], stride[dim1] = stride[dim1], stride[dim0]
+    return view(m, tuple(shape), tuple(stride))
+
+
+@row("t")
+def _t(x) -> Meta:
+    m = x.m
+    if len(m.shape) > 2:
+        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {len(m.shape)}D")
+    return view(m, m.shape[::-1], m.stride[::-1])
+
+
+@row("slice.Tensor")
+def _slice(x, dim=0, start=None, end=None, step=1) -> Meta:
+    m = x.m
+    if not m.shape:
+        raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
+    if step <= 0:
+        raise RuntimeError("slice step must be positive")
+    dim = wrap_dim(dim, len(m.shape))
+    size = m.shape[dim]
+    start = 0 if start is None else start
+    end = size if end is None else end
+    start = start + size if start < 0 else start
+    end = end + size if end < 0 else end
+    start = 0 if start < 0 else size if start > size else start
+    end = start if end < start else size if end > size else end
+    shape = (*m.shape[:dim], (end - start + step - 1) // step, *m.shape[dim + 1 :])
+    stride = (*m.stride[:dim], m.stride[dim] * step, *m.stride[dim + 1 :])
+    return view(m, shape, stride, m.offset + start * m.stride[dim])
+
+
+@row("select.int")
+def _select(x, dim, index) -> Meta:
+    m = x.m
+    if not m.shape:
+        raise IndexError("select() cannot be applied to a 0-dim tensor.")
+    dim = wrap_dim(dim, len(m.shape))
+    size = m.shape[dim]
+    if not -size <= index < size:
+        raise IndexError(f"select(): index {index} out of range for tensor of size {list(m.shape)} at dimension {dim}")
+    index = index + size if index < 0 else index
+    return view(
+        m, m.shape[:dim] + m.shape[dim + 1 :], m.stride[:dim] + m.stride[dim + 1 :], m.offset + index * m.stride[dim]
+    )
+
+
+@row("unsqueeze")
+def _unsqueeze(x, dim) -> Meta:
+    m = x.m
+    dim = wrap_dim(dim, len(m.shape) + 1)
+    step = m.shape[dim] * m.stride[dim] if dim < len(m.shape) else 1
+    return view(m, (*m.shape[:dim], 1, *m.shape[dim:]), (*m.stride[:dim], step, *m.stride[dim:]))
+
+
+def _without(m: Meta, dims) -> Meta:
+    keep = [i for i in range(len(m.shape)) if i not in dims or m.shape[i] != 1]
+    return view(m, tuple(m.shape[i] for i in keep), tuple(m.stride[i] for i in keep))
+
+
+@row("squeeze")
+def _squeeze(x) -> Meta:
+    return _without(x.m, range(len(x.m.shape)))
+
+
+@row("squeeze.dim")
+def _squeeze_dim(x, dim) -> Meta:
+    return _without(x.m, (wrap_dim(dim, len(x.m.shape)),))
+
+
+@row("squeeze.dims")
+def _squeeze_dims(x, dims) -> Meta:
+    return _without(x.m, [wrap_dim(d, len(x.m.shape)) for d in dims])
+
+
+def _pieces(m: Meta, dim: int, sizes) -> list[Meta]:
+    out = []
+    offset = m.offset
+    for size in sizes:
+        out.append(view(m, (*m.shape[:dim], size, *m.shape[dim + 1 :]), m.stride, offset))
+        offset = offset + size * m.stride[dim]
+    return out
+
+
+@row("split.Tensor")
+def _split(x, size, dim=0) -> list[Meta]:
+    m = x.m
+    if not m.shape or size <= 0:
+        raise NeedsMeta
+    dim = wrap_dim(dim, len(m.shape))
+    total = m.shape[dim]
+    count = max((total + size - 1) // size, 1)
+    return _pieces(m, dim, [size] * (count - 1) + [total - size * (count - 1)])
+
+
+@row("split_with_sizes")
+def _split_with_sizes(x, sizes, dim=0) -> list[Meta]:
+    m = x.m
+    if not m.shape:
+        raise NeedsMeta
+    dim = wrap_dim(dim, len(m.shape))
+    if sum(sizes) != m.shape[dim] or any(s < 0 for s in sizes):
+        raise NeedsMeta
+    return _pieces(m, dim, sizes)
+
+
+@row("unbind.int")
+def _unbind(x, dim=0) -> list[Meta]:
+    m = x.m
+    if not m.shape:
+        raise NeedsMeta
+    dim = wrap_dim(dim, len(m.shape))
+    return [_select(x, dim, i) for i in range(m.shape[dim])]
+
+
+@row("detach", "alias", "lift_fresh", "lift")
+def _alias(x) -> Meta:
+    m = x.m
+    return view(m, m.shape, m.stride)
+
+
+@row("as_strided")
+def _as_strided(x, size, stride, offset=None) -> Meta:
+    return view(x.m, tuple(size), tuple(stride), offset)
+
+
+@row("diagonal")
+def _diagonal(x, offset=0, dim1=0, dim2=1) -> Meta:
+    m = x.m
+    rank = len(m.shape)
+    dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    if dim1 == dim2:
+        raise NeedsMeta
+    rows, columns = m.shape[dim1], m.shape[dim2]
+    size = max(min(rows, columns - offset), 0) if offset >= 0 else max(min(rows + offset, columns), 0)
+    start = m.offset
+    if size:
+        start = start + (offset * m.stride[dim2] if offset >= 0 else -offset * m.stride[dim1])
+    keep = [i for i in range(rank) if i not in (dim1, dim2)]
+    return view(
+        m, (*(m.shape[i] for i in keep), size), (*(m.stride[i] for i in keep), m.stride[dim1] + m.stride[dim2]), start
+    )
+
+
+@row("unfold")
+def _unfold(x, dim, size, step) -> Meta:
+    m = x.m
+    if not m.shape or step <= 0 or size < 0:
+        raise NeedsMeta
+    dim = wrap_dim(dim, len(m.shape))
+    if size > m.shape[dim]:
+        raise NeedsMeta
+    count = (m.shape[dim] - size) // step + 1
+    return view(
+        m,
+        (*m.shape[:dim], count, *m.shape[dim + 1 :], size),
+        (*m.stride[:dim], m.stride[dim] * step, *m.stride[dim + 1 :], m.stride[dim]),
+    )
+
+
+# --- copies and factories -------------------------------------------------------------------------
+
+
+def like_stride(m: Meta, memory_format=None) -> tuple | None:
+    """Strides of `empty_like(m)`; None is contiguous."""
+    if memory_format is None or memory_format is torch.preserve_format:
+        return m.stride if is_dense(m) else permuted_stride(m.shape, sorted_dims(m.shape, [m]))
+    if memory_format is torch.contiguous_format:
+        return None
+    if len(m.shape) != (4 if memory_format is torch.channels_last else 5):
+        raise NeedsMeta
+    return channels_last_stride(m.shape)
+
+
+@row("clone")
+def _clone(x, *, memory_format=None) -> Meta:
+    m = x.m
+    return new(m.shape, like_stride(m, memory_format), m.dtype, m.device)
+
+
+@row("_to_copy")
+def _to_copy(
+    x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None
+) -> Meta:
+    m = x.m
+    if layout not in (None, torch.strided):
+        raise NeedsMeta
+    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
+
+
+@row("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
+def _empty_like(x, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None, **options) -> Meta:
+    m = x.m
+    if layout not in (None, torch.strided):
+        raise NeedsMeta
+    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
+
+
+@row("full_like")
+def _full_like(x, value, **options) -> Meta:
+    return _empty_like(x, **options)
+
+
+@row("new_empty", "new_zeros", "new_ones")
+def _new(x, size, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
+    m = x.m
+    return new(tuple(size), None, dtype or m.dtype, device_given(device, m.device))
+
+
+@row("new_full")
+def _new_full(x, size, value, **options) -> Meta:
+    return _new(x, size, **options)
+
+
+@row("empty.memory_format", "zeros", "ones", "rand", "randn")
+def _factory(size, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None) -> Meta:
+    if layout not in (None, torch.strided) or memory_format not in (None, torch.contiguous_format):
+        raise NeedsMeta
+    if any(isinstance(n, int) and n < 0 for n in size):
+        raise NeedsMeta
+    return new(tuple(size), None, dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
+
+
+@row("empty_strided")
+def _empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
+    return new(
+        tuple(size), tuple(stride), dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device())
+    )
+
+
+def _value_dtype(value) -> torch.dtype:
+    if isinstance(value, (bool, torch.SymBool)):
+        return torch.bool
+    return torch.int64 if isinstance(value, (int, torch.SymInt)) else torch.get_default_dtype()
+
+
+@row("full")
+def _full(size, value, *, dtype=None, **options) -> Meta:
+    if isinstance(value, (complex, _Tensor)):
+        raise NeedsMeta
+    return _factory(size, dtype=dtype or _value_dtype(value), **options)
+
+
+@row("scalar_tensor")
+def _scalar_tensor(value, *, dtype=None, **options) -> Meta:
+    return _factory((), dtype=dtype, **options)
+
+
+@row("arange")
+def _arange(end, **options) -> Meta:
+    return _arange_step(0, end, 1, **options)
+
+
+@row("arange.start")
+def _arange_start(start, end, **options) -> Meta:
+    return _arange_step(start, end, 1, **options)
+
+
+@row("arange.start_step")
+def _arange_step(start, end, step=1, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
+    values = (start, end, step)
+    if step == 0 or (end - start) * step < 0:
+        raise NeedsMeta
+    integer = all(isinstance(v, (int, torch.SymInt)) for v in values)
+    if integer:
+        count = -((start - end) // step)
+    else:
+        if not all(math.isfinite(v) for v in values) or (dtype is not None and not dtype.is_floating_point):
+            raise NeedsMeta
+        count = math.ceil((end - start) / step)
+    if dtype is None:
+        dtype = torch.int64 if integer else torch.get_default_dtype()
+    return new((count,), None, dtype, device_given(device, torch.get_default_device()))
+
+
+@row("cat")
+def _cat(tensors, dim=0) -> Meta:
+    metas = [t.m for t in tensors]
+    used = [m for m in metas if m.shape != (0,)]
+    if not used or any(m.device != metas[0].device for m in metas):
+        raise NeedsMeta
+    rank = len(used[0].shape)
+    if any(len(m.shape) != rank for m in used) or not rank:
+        raise NeedsMeta
+    dim = wrap_dim(dim, rank)
+    first = used[0].shape
+    rest = first[:dim] + first[dim + 1 :]
+    if any(m.shape[:dim] + m.shape[dim + 1 :] != rest for m in used):
+        raise NeedsMeta
+    if not all(is_contiguous(m) for m in metas):
+        raise NeedsMeta
+    total = used[0].shape[dim]
+    for m in used[1:]:
+        total = total + m.shape[dim]
+    dtype = metas[0].dtype if all(m.dtype is metas[0].dtype for m in metas) else promoted(tuple(tensors))
+    return new((*first[:dim], total, *first[dim + 1 :]), None, dtype, metas[0].device)
+
+
+@row("embedding")
+def _embedding(weight, indices, *rest) -> Meta:
+    w, i = weight.m, indices.m
+    if len(w.shape) != 2 or i.dtype not in (torch.int64, torch.int32):
+        raise NeedsMeta
+    return new((*i.shape, w.shape[1]), None, w.dtype, w.device)
+
+
+@row("index_select")
+def _index_select(x, dim, index) -> Meta:
+    m = x.m
+    if len(index.m.shape) != 1 or not m.shape or index.m.dtype not in (torch.int64, torch.int32):
+        raise NeedsMeta
+    dim = wrap_dim(dim, len(m.shape))
+    return new((*m.shape[:dim], index.m.shape[0], *m.shape[dim + 1 :]), None, m.dtype, m.device)
+
+
+@row("empty_permuted")
+def _empty_permuted(size, physical_layout, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
+    stride, step = [0] * len(size), 1
+    for d in reversed(physical_layout):
+        stride[d], step = step, step * size[d]
+    return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(),
+               device_given(device, torch.get_default_device()))
+
+
+@row("view_as_complex")
+def _view_as_complex(x) -> Meta:
+    m = x.m
+    kind = {torch.float32: torch.complex64, torch.float64: torch.complex128}.get(m.dtype)
+    if kind is None or not m.shape or m.shape[-1] != 2 or m.stride[-1] != 1:
+        raise NeedsMeta
+    halves = [_half(n) for n in (*m.stride[:-1], m.offset)]
+    return Meta(m.shape[:-1], tuple(halves[:-1]), halves[-1], kind, m.device, m.store)
+
+
+def _half(n):
+    if n % 2 != 0:
+        raise NeedsMeta         # refused there
+    return n // 2
+
+
+@row("view_as_real")
+def _view_as_real(x) -> Meta:
+    m = x.m
+    kind = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(m.dtype)
+    if kind is None or x.is_conj():
+        raise NeedsMeta
+    return Meta((*m.shape, 2), (*(2 * n for n in m.stride), 1), 2 * m.offset, kind, m.device, m.store)

@@ -1,0 +1,173 @@
+"""Functions of torch whose C++ wants plain ints where a size may be a symbol: what they answer is said here.
+
+`linspace(0, 1, n)`: torch's binding would turn n into the constant that it is. A row says shape, dtype and device of the
+result; the graph holds the call itself, which runs with plain ints. `overload` picks the ATen op that stands for it.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bytejit.fake.rules.core import device_given, new
+from bytejit.shapes.symbols import any_symbolic, is_symbolic
+
+from .tensor import Fake, make
+
+aten = torch.ops.aten
+_FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "requires_grad"))
+
+
+@dataclass(frozen=True)
+class Sized:
+    """`infer(*args, **kwargs)` on fakes: a fake, or None where the row does not say. `overload(*args)`: the ATen op."""
+
+    infer: Callable[..., Any]
+    overload: Callable[..., Any]
+
+
+SIZED: dict[Any, Sized] = {}
+
+
+def sized(op: Any, *functions: Callable, overload: Callable | None = None) -> Callable:
+    """Register a row for functions that are the ATen op `op`."""
+    def register(infer: Callable) -> Callable:
+        for function in functions:
+            SIZED[function] = Sized(infer, overload or (lambda *args: op))
+        return infer
+    return register
+
+
+def infer_sized(function: Any, args: tuple, kwargs: dict) -> tuple[Any, Fake] | None:
+    """(ATen op, its result) of a call with symbolic numbers among its arguments; None where no row says."""
+    try:
+        row = SIZED.get(function)
+    except TypeError:
+        return None
+    if row is None or not any(map(_has_symbols, (*args, *kwargs.values()))) or kwargs.get("out") is not None:
+        return None
+    try:
+        made = row.infer(*args, **kwargs)
+    except TypeError:               # arguments that the row does not know
+        return None
+    return None if made is None else (row.overload(*args), made)
+
+
+def _has_symbols(x: Any) -> bool:
+    if type(x) is Fake:
+        return any_symbolic(x.m.shape)
+    return any(map(_has_symbols, x)) if isinstance(x, (list, tuple)) else is_symbolic(x)
+
+
+def _factory(shape: tuple, dtype: torch.dtype | None, options: dict) -> Fake | None:
+    if options.keys() - _FACTORY or options.get("requires_grad") or options.get("layout") not in (None, torch.strided):
+        return None
+    return make(new(shape, None, dtype, device_given(options.get("device"), torch.get_default_device())))
+
+
+def _plain(*numbers: Any) -> bool:
+    return all(isinstance(n, (int, float, torch.SymInt, torch.SymFloat)) for n in numbers)
+
+
+@sized(aten.linspace.default, torch.linspace)
+def _linspace(start, end, steps, *, out=None, dtype=None, **options):
+    return _factory((steps,), dtype or torch.get_default_dtype(), options) if _plain(start, end) else None
+
+
+@sized(aten.logspace.default, torch.logspace)
+def _logspace(start, end, steps, base=10.0, *, out=None, dtype=None, **options):
+    return _factory((steps,), dtype or torch.get_default_dtype(), options) if _plain(start, end) else None
+
+
+def _windows(name: str, most: int) -> None:
+    overloads = [getattr(aten, name).default, getattr(aten, name).periodic, *(
+        getattr(getattr(aten, name), o) for o in ("periodic_alpha", "periodic_alpha_beta", "beta")
+        if hasattr(getattr(aten, name), o))]
+
+    def overload(*args):
+        return overloads[min(len(args) - 1, most)]
+
+    @sized(None, getattr(torch, name), overload=overload)
+    def _window(length, *rest, out=None, dtype=None, **options):
+        if len(rest) > most or "periodic" in options:
+            return None
+        return _factory((length,), dtype or torch.get_default_dtype(), options)
+
+
+for _name in ("hann_window", "hamming_window", "bartlett_window", "blackman_window"):
+    _windows(_name, 1)
+
+
+def _below_diagonal(rows: Any, columns: Any, offset: int) -> Any:
+    """Elements of a matrix on and below a diagonal, counted as torch counts them."""
+    if rows == 0 or columns == 0:
+        return 0
+    least, most = torch.sym_min, torch.sym_max
+    first = least(columns, 1 + offset) if offset > 0 else int(rows + offset > 0)
+    last = most(0, least(columns, rows + offset))
+    every = most(0, least(rows, rows + offset))
+    slanted = last - first + 1
+    return (first + last) * slanted // 2 + most(0, every - slanted) * columns
+
+
+@sized(aten.tril_indices.default, torch.tril_indices)
+def _tril_indices(row, col, offset=0, *, dtype=torch.int64, **options):
+    return _factory((2, _below_diagonal(row, col, offset)), dtype, options) if isinstance(offset, int) else None
+
+
+@sized(aten.triu_indices.default, torch.triu_indices)
+def _triu_indices(row, col, offset=0, *, dtype=torch.int64, **options):
+    if not isinstance(offset, int):
+        return None
+    return _factory((2, row * col - _below_diagonal(row, col, offset - 1)), dtype, options)
+
+
+@sized(aten.one_hot.default, torch.nn.functional.one_hot)
+def _one_hot(x, num_classes=-1):
+    if not is_symbolic(num_classes) or x.m.dtype is not torch.int64 or any(n == 0 for n in x.m.shape):
+        return None
+    return make(new((*x.m.shape, num_classes), None, torch.int64, x.m.device))
+
+
+@sized(aten.histc.default, torch.histc, torch.Tensor.histc)
+def _histc(x, bins=100, min=0, max=0):
+    return make(new((bins,), None, x.m.dtype, x.m.device)) if bins > 0 and _plain(min, max) else None
+
+
+@sized(aten.kron.default, torch.kron, torch.Tensor.kron)
+def _kron(a, b):
+    if not isinstance(a, Fake) or not isinstance(b, Fake) or a.requires_grad or b.requires_grad:
+        return None                         # under autograd it is made of others
+    rank = max(a.dim(), b.dim())
+    left, right = ((1,) * (rank - x.dim()) + x.m.shape for x in (a, b))
+    return make(new(tuple(m * n for m, n in zip(left, right)), None, torch.result_type(a, b), a.m.device))
+
+
+@sized(aten.affine_grid_generator.default, torch.affine_grid_generator)
+def _affine_grid(theta, size, align_corners):
+    if len(size) != 4 or theta.requires_grad:
+        return None
+    return make(new((size[0], size[2], size[3], 2), None, theta.m.dtype, theta.m.device))
+
+
+@sized(aten.fft_fftfreq.default, torch.fft.fftfreq)
+def _fftfreq(n, d=1.0, *, out=None, dtype=None, **options):
+    return _factory((n,), dtype or torch.get_default_dtype(), options)
+
+
+@sized(aten.fft_rfftfreq.default, torch.fft.rfftfreq)
+def _rfftfreq(n, d=1.0, *, out=None, dtype=None, **options):
+    return _factory((n // 2 + 1,), dtype or torch.get_default_dtype(), options)
+
+
+@sized(aten.take_along_dim.default, torch.take_along_dim, torch.Tensor.take_along_dim)
+def _take_along_dim(x, indices, dim=None):
+    if dim is None or x.requires_grad or x.dim() != indices.dim() or indices.m.dtype is not torch.int64:
+        return None
+    at = dim % x.dim()
+    others = tuple(1 if i == at else n for i, n in enumerate(x.m.shape))
+    shape = torch.broadcast_shapes(others, tuple(1 if i == at else n for i, n in enumerate(indices.m.shape)))
+    shape = tuple(indices.m.shape[at] if i == at else n for i, n in enumerate(shape))
+    return make(new(shape, None, x.m.dtype, x.m.device))

@@ -1,0 +1,120 @@
+"""Inference of ops without a row on fakes whose sizes are symbols.
+
+torch's Python references and decompositions run on the fakes themselves, down to rows. Where an op has none, or one that
+fails, its symbols become constants, and its meta kernel answers.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._library import simple_registry
+
+from bytejit.fake.rules.core import Meta, numel
+
+_TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What `fake/tensor.py` lends: the class of fakes, how to make one, a mode under which all is inferred, inference by a meta
+    kernel, and the exceptions that say that an op cannot be inferred."""
+
+    kind: type
+    make: Callable[[Meta], Any]
+    mode: Callable[[], Any]
+    kernel: Callable[[Any, tuple, dict], Any]
+    refusals: tuple[type, ...]
+
+
+def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
+    """The result of an op. Raises: the refusals, and what eager raises on bad arguments."""
+    size = _SIZES.get(func.name())
+    if size is not None:
+        return size(args[0].m, *args[1:])
+    for reference in references(func):
+        try:
+            with ways.mode():
+                result = reference(*args, **kwargs)
+        except ways.refusals:
+            raise
+        except Exception:
+            # a reference that cannot take symbols; what eager refuses raises again below, in eager's words
+            continue
+        if _all_fake(result, ways.kind):
+            return result
+    known = Known(ways)
+    return known.back(ways.kernel(func, known(args), known(kwargs)))
+
+
+def references(func) -> list[Callable]:
+    """Ways to say an op in terms of others, likeliest first."""
+    found = _registered_fake(func)
+    found += [func.decompose] if _is_composite(func) else []
+    found += [table[func] for table in _TABLES if func in table]
+    meta = getattr(func, "prim_meta_impl", None)
+    return [*found, meta] if meta is not None else found
+
+
+def _registered_fake(func) -> list[Callable]:
+    """What `torch.library.register_fake` was given for a user's op."""
+    if func.namespace in ("aten", "prims"):
+        return []
+    kernel = simple_registry.singleton.find(func.name().partition(".")[0]).fake_impl.kernel
+    return [] if kernel is None else [kernel]
+
+
+def _is_composite(func) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+# ops that answer numbers, or nothing
+_SIZES: dict[str, Callable] = {
+    "aten::size": lambda m: list(m.shape), "aten::sym_size": lambda m: list(m.shape), "aten::size.int": lambda m, d: m.shape[d],
+    "aten::sym_size.int": lambda m, d: m.shape[d], "aten::stride": lambda m: list(m.stride),
+    "aten::sym_stride": lambda m: list(m.stride), "aten::stride.int": lambda m, d: m.stride[d],
+    "aten::sym_stride.int": lambda m, d: m.stride[d], "aten::numel": lambda m: numel(m.shape),
+    "aten::sym_numel": lambda m: numel(m.shape), "aten::storage_offset": lambda m: m.offset,
+    "aten::sym_storage_offset": lambda m: m.offset, "aten::_linalg_check_errors": lambda m, name: None,
+}
+
+
+def _all_fake(result: object, kind: type) -> bool:
+    if isinstance(result, torch.Tensor):
+        return type(result) is kind
+    return all(_all_fake(r, kind) for r in result) if isinstance(result, (list, tuple)) else True
+
+
+class Known:
+    """Arguments with constants for symbols, each of which becomes a condition; and the way back to the fakes."""
+
+    def __init__(self, ways: Ways) -> None:
+        self.ways = ways
+        self.twins: list[tuple[Any, Any]] = []
+
+    def __call__(self, x: object):
+        if type(x) is self.ways.kind:
+            m = x.m
+            if any(isinstance(n, torch.SymInt) for n in (*m.shape, *m.stride, m.offset)):
+                twin = self.ways.make(Meta(ints(m.shape), ints(m.stride), int(m.offset), m.dtype, m.device, m.store))
+                self.twins.append((x, twin))
+                return twin
+        if isinstance(x, (list, tuple)):
+            return type(x)(map(self, x))
+        if isinstance(x, dict):
+            return {k: self(v) for k, v in x.items()}
+        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}.get(type(x))
+        return kind(x) if kind is not None else x
+
+    def back(self, result: object):
+        """The result with the op's own arguments where it returned their twins."""
+        if isinstance(result, (list, tuple)):
+            return type(result)(map(self.back, result))
+        return next((mine for mine, twin in self.twins if twin is result), result)
+
+
+def ints(sizes: tuple) -> tuple[int, ...]:
+    """Sizes as constants."""
+    return tuple(map(int, sizes))

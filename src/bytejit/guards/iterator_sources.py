@@ -1,0 +1,189 @@
+"""What an iterator of Python's own will give, seen without taking it: a region looks ahead, its exit then advances it.
+
+A generator is seen as it stands: where its code goes on, and what its locals, cells and stack hold. The cache of a function
+under functools.lru_cache is seen without asking the function.
+"""
+from __future__ import annotations
+
+import gc
+import types
+from typing import Any
+
+from .sources import CallOf, Printer, Source, _source
+
+INDEXED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")), type(iter("\u0100")), type(iter(b"")),
+           type(iter(bytearray())), type(reversed([])), reversed)
+COPIED = (*(type(iter(v)) for v in ({}, {}.values(), {}.items())), type(reversed({})), type(iter(set())))
+JOINED = (enumerate, zip)
+MOST_COPIED = 256           # items of a dict or set: looking into its iterator copies them
+
+
+class NotSeen(Exception):
+    """An iterator that cannot be looked into."""
+
+
+class Rest:
+    """The items that an iterator has left: `at(i)`, and how many (`left`). The iterator stays where it is."""
+
+    __slots__ = ("items", "first", "step", "left")
+
+    def __init__(self, iterator: Any):
+        try:
+            made = iterator.__reduce__()
+        except RuntimeError as e:       # over what was changed since: the next step of the iterator says so
+            raise NotSeen(str(e)) from None
+        self.items, self.step = made[1][0], 1
+        self.first = made[2] if len(made) > 2 and made[2] is not None else 0
+        if made[0] is reversed and len(made) > 2:
+            # a list that got shorter ends it
+            self.step, self.left = -1, self.first + 1 if self.first < len(self.items) else 0
+        else:
+            self.left = max(len(self.items) - self.first, 0)
+
+    def at(self, i: int) -> Any:
+        """The item that the (i+1)-th next() will give. Raises: IndexError."""
+        if i >= self.left:
+            raise IndexError(i)
+        return self.items[self.first + self.step * i]
+
+
+class Joined:
+    """`Rest` of an enumerate or zip of iterators that can be looked into."""
+
+    __slots__ = ("parts", "count", "left")
+
+    def __init__(self, iterator: Any):
+        args = iterator.__reduce__()[1]
+        self.count = args[1] if type(iterator) is enumerate else None
+        self.parts = [rest(part) for part in (args[:1] if type(iterator) is enumerate else args)]
+        self.left = min((part.left for part in self.parts), default=0)
+
+    def at(self, i: int) -> tuple:
+        """The item that the (i+1)-th next() will give. Raises: IndexError."""
+        if i >= self.left:
+            raise IndexError(i)
+        items = tuple(part.at(i) for part in self.parts)
+        return items if self.count is None else (self.count + i, *items)
+
+
+def rest(iterator: Any) -> Rest | Joined:
+    """What is left of an iterator. Raises: NotSeen for one whose items are not all there yet, or cannot be told."""
+    kind = type(iterator)
+    if kind in JOINED:
+        within = leaves(iterator)
+        if len({id(leaf) for leaf in within}) < len(within):
+            raise NotSeen("one iterator in two places")
+        return Joined(iterator)
+    if kind in COPIED and iterator.__length_hint__() > MOST_COPIED or kind not in INDEXED and kind not in COPIED:
+        raise NotSeen(kind.__name__)
+    found = Rest(iterator)
+    if type(found.items) not in (list, tuple, range, str, bytes, bytearray):
+        raise NotSeen(f"{kind.__name__} over a {type(found.items).__name__}")
+    return found
+
+
+def leaves(iterator: Any) -> list:
+    """The iterators that an enumerate or zip draws from, at any depth. Raises: NotSeen."""
+    if type(iterator) not in JOINED:
+        return [iterator]
+    args = iterator.__reduce__()[1]
+    if type(iterator) is zip:
+        if len(iterator.__reduce__()) > 2:
+            raise NotSeen("a strict zip")
+        return [leaf for part in args for leaf in leaves(part)]
+    return leaves(args[0])
+
+
+@_source
+class RestOf(Source):
+    """rest(base): what an iterator has left."""
+
+    base: Source
+
+    def expr(self, at: Printer) -> str:
+        return f"{at.bind(rest, 'rest')}({at.source(self.base)})"
+
+    def name(self) -> str:
+        return f"rest({self.base.name()})"
+
+
+NOT_STARTED, ENDED = -1, -2
+
+
+class Suspended:
+    """A generator as it stands. `at`: the offset of the yield that it stands at, or NOT_STARTED or ENDED; `values`: what
+    its locals, cells and stack hold, in this order, without those that hold nothing. Nothing is run or kept."""
+
+    __slots__ = ("function", "code", "globals", "at", "values", "count")
+
+    def __init__(self, generator: types.GeneratorType):
+        if generator.gi_running:
+            raise NotSeen("a generator that runs")
+        frame = generator.gi_frame
+        self.function, self.code, self.globals, self.at, self.values = None, generator.gi_code, None, ENDED, ()
+        if frame is not None:
+            held = gc.get_referents(generator)      # names, frame, function, code, then what the frame holds
+            first = next((i for i, v in enumerate(held) if i and v is self.code and type(held[i - 1]) is types.FunctionType), 0)
+            if not first:
+                raise NotSeen("a generator whose frame is not seen")
+            self.function, self.globals = held[first - 1], frame.f_globals
+            self.at = frame.f_lasti if generator.gi_suspended else NOT_STARTED
+            self.values = tuple(held[first + 1:])
+        self.count = len(self.values)
+
+
+@_source
+class StandOf(Source):
+    """Suspended(base): how a generator stands."""
+
+    base: Source
+
+    def expr(self, at: Printer) -> str:
+        return f"{at.bind(Suspended, 'stand')}({at.source(self.base)})"
+
+    def name(self) -> str:
+        return f"{self.base.name()}.gi_frame"
+
+
+# ---- caches of functions -------------------------------------------------------------------------------------------------
+
+MISSING = object()
+
+
+def cached(fn: Any, args: tuple, named: dict[str, Any]) -> Any:
+    """What functools.lru_cache has for these arguments, without counting it as a hit; MISSING. Raises: NotSeen."""
+    held = gc.get_referents(fn)         # class, (key, answer, class) of each where bounded, cache, function, mark, ..., __dict__
+    if len(held) < 6 or type(held[-6]) is not dict or held[-5] is not fn.__wrapped__:
+        raise NotSeen("a cache of functools.lru_cache laid out in another way")
+    parameters = fn.cache_parameters()
+    if not named and not parameters["typed"] and len(args) == 1 and type(args[0]) in (int, str):
+        key = args[0]
+    else:
+        key = tuple(args)
+        if named:
+            key += (held[-4], *(part for pair in named.items() for part in pair))
+        if parameters["typed"]:
+            key += (*map(type, args), *map(type, named.values()))
+    if parameters["maxsize"] is None or key not in held[-6]:
+        return held[-6].get(key, MISSING)
+    return next((held[i + 1] for i in range(1, len(held) - 6, 3) if type(held[i]) is type(key) and held[i] == key), MISSING)
+
+
+def ask_cache(fn: Any, *args: Any, **named: Any) -> Any:
+    """What the function's cache has. Raises: NotSeen, also where it has nothing."""
+    found = cached(fn, args, named)
+    if found is MISSING:
+        raise NotSeen("not in the cache any more")
+    return found
+
+
+@_source
+class CachedCall(CallOf):
+    """base(*args, **dict(named)) of a function under functools.lru_cache, out of the cache."""
+
+    def expr(self, at: Printer) -> str:
+        return f"{at.bind(ask_cache, 'ask')}({at.source(self.base)}, {self._text(at.literal)})"
+
+    def call(self, at: Printer) -> str:
+        """The call, which counts as a hit."""
+        return CallOf.expr(self, at)

@@ -1,0 +1,346 @@
+"""Guards of a whole module tree in one call of a compiled function: a walk over a table of steps.
+
+A step from Python costs 15 to 40 ns, and a full check of a tensor 150 to 250 ns, most of it in making shape and
+stride tuples. A unit of our own goes through a table of such steps: fetch an attribute, fetch a dict's item, check a
+type, an identity, a tensor. It looks at tensors through `__dlpack_c_exchange_api__`, torch's stable C table (DLPack
+1.3). Nothing here imports the compiler: `install(build)` is given one by the pipeline. Without it, or on a torch
+without that table, `usable` is False and guards are checked from Python.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bytejit.common.registry import count
+from bytejit.errors import BytejitError
+
+# torch dtype -> DLPack (code, bits); dtypes that are not here are checked from Python
+CODES = {
+    torch.bool: (6, 8), torch.uint8: (1, 8), torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32),
+    torch.int64: (0, 64),
+    torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16),
+}
+DEVICES = {"cpu": 1, "cuda": 2}
+TYPES = (torch.Tensor, torch.nn.Parameter)
+# word of DLPackExchangeAPI: version, prev_api, allocator, managed_from, to_py_object, dltensor_from_py_object
+FILL_SLOT = 5
+
+# Steps, in the order of their numbers. In a table of int64 words a step is its number, then its operands. Slots are
+# numbered in the order in which the steps of the first group make them; objects are given by address.
+OPS = (
+    "DONE",        # count, slots: the walk returns these as a tuple
+    "ARG",         # argument -> slot
+    "CONST",       # object -> slot
+    "ATTR",        # slot, name: getattr -> slot
+    "ITEM",        # slot, key: x[key] -> slot
+    "TUPLE_ITEM",  # slot, index: tuple.__getitem__ -> slot
+    "TYPE_OF",     # slot -> slot
+    "OWN_DICT",    # slot: __dict__ of an object whose class fetches it as `object` does -> slot
+    "IS",          # slot, object, whether it must be it
+    "TYPE_IS",     # slot, type: exactly
+    "EQUALS",      # slot, object: it, or `same` says so
+    "TRUE",        # slot, truth
+    "LEN",         # slot, length
+    "KEYS",        # slot, list: [*x] == list
+    "HAS",         # slot, key, whether it must be there
+    "ALIAS",       # slot, slot, whether they must be the same
+    "FUNCTION",    # slot, code, number of defaults: of a function without keyword defaults
+    "ITEM_EQUALS",  # slot, key, object: ITEM, then EQUALS
+    "ITEM_EMPTY",   # slot, key, type: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
+    "TENSOR",      # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
+                   # strides. A size -n: n or more. A stride -1-k: size k times stride k; ANY: not checked
+)
+OP = {name: number for number, name in enumerate(OPS)}
+ANY = -2**62       # word of a stride that is not checked
+ALIVE = 0          # word of a table: 0 makes the walk answer None (an object that the table names is dead)
+
+UNIT = f"""
+#include "glue.h"
+enum Op : long long {{ {", ".join(f"OP_{name}" for name in OPS)} }};
+""" + r"""
+extern "C" {
+PyObject* PyObject_Type(PyObject*);
+PyObject* PyObject_GetAttr(PyObject*, PyObject*);
+PyObject* PyObject_GetItem(PyObject*, PyObject*);
+PyObject* PyObject_CallFunctionObjArgs(PyObject*, ...);
+int PyObject_IsTrue(PyObject*);
+bj_size PyObject_Size(PyObject*);
+int PyObject_RichCompareBool(PyObject*, PyObject*, int);
+PyObject* PyBool_FromLong(long);
+PyObject* PyUnicode_InternFromString(const char*);
+PyObject* PyObject_GenericGetDict(PyObject*, void*);
+bj_size PyDict_Size(PyObject*);
+PyObject* PyDict_GetItemWithError(PyObject*, PyObject*);
+PyObject* PySequence_List(PyObject*);
+int PySequence_Contains(PyObject*, PyObject*);
+PyObject* PyTuple_New(bj_size);
+int PyTuple_SetItem(PyObject*, bj_size, PyObject*);
+PyObject* PyTuple_GetItem(PyObject*, bj_size);
+PyObject* PyFunction_GetCode(PyObject*);
+PyObject* PyFunction_GetDefaults(PyObject*);
+PyObject* PyFunction_GetKwDefaults(PyObject*);
+PyObject* PyErr_Occurred(void);
+void PyErr_Clear(void);
+void Py_IncRef(PyObject*);
+extern PyObject _Py_NoneStruct;
+}
+typedef long long Word;
+struct View { void* data; int device_type, device_index, rank; unsigned dtype; long long* sizes; long long* strides;
+              unsigned long long offset; };   // DLTensor
+typedef int (*Fill)(PyObject*, View*);
+enum Answer { NO, YES, ERROR };
+struct Head { Word alive, fill, dict, same, slots; };
+
+static Word type_of(PyObject* x) { return ((const Word*)x)[1]; }      // Checker.usable has looked: ob_type is there
+static Answer when(int truth, Word want) { return truth < 0 ? ERROR : truth == want ? YES : NO; }
+
+static Answer tensor_is(Word fill, PyObject* x, const Word* want) {
+    static PyObject* flag = PyUnicode_InternFromString("requires_grad");
+    static PyObject* yes = PyBool_FromLong(1);
+    if (type_of(x) != want[0]) return NO;
+    View v;
+    if (((Fill)fill)(x, &v)) return ERROR;      // no strides: a sparse or a batched tensor
+    Word rank = want[5];
+    if (v.device_type != want[1] || v.device_index != want[2] || v.dtype != want[3] || v.rank != rank) return NO;
+    if (want[4] >= 0) {
+        PyObject* grad = PyObject_GetAttr(x, flag);
+        if (!grad) return ERROR;
+        Py_DecRef(grad);
+        if ((grad == yes) != want[4]) return NO;
+    }
+    const Word* step = want + 6 + rank;
+    for (Word k = 0; k < rank; ++k) {
+        if (want[6 + k] < 0 ? v.sizes[k] < -want[6 + k] : v.sizes[k] != want[6 + k]) return NO;
+        Word from = -1 - step[k];
+        if (from < 0 ? v.strides[k] != step[k] : from < rank && v.strides[k] != v.sizes[from] * v.strides[from]) return NO;
+    }
+    return YES;
+}
+static Answer equals(const Head* head, PyObject* x, PyObject* want) {
+    if (x == want) return YES;
+    PyObject* answer = PyObject_CallFunctionObjArgs((PyObject*)head->same, x, want, nullptr);
+    if (!answer) return ERROR;
+    int truth = PyObject_IsTrue(answer);
+    Py_DecRef(answer);
+    return when(truth, 1);
+}
+static Answer keys_are(PyObject* x, PyObject* want) {
+    PyObject* found = PySequence_List(x);
+    if (!found) return ERROR;
+    int truth = PyObject_RichCompareBool(found, want, 2);
+    Py_DecRef(found);
+    return when(truth, 1);
+}
+static Answer has(const Head* head, PyObject* x, PyObject* key, Word want) {
+    if (type_of(x) != head->dict) return when(PySequence_Contains(x, key), want);
+    int there = PyDict_GetItemWithError(x, key) ? 1 : PyErr_Occurred() ? -1 : 0;
+    return when(there, want);
+}
+static Answer function_is(PyObject* x, Word code, Word count) {
+    PyObject* found = PyFunction_GetCode(x);
+    if (!found) return ERROR;
+    if ((Word)found != code) return NO;
+    PyObject* defaults = PyFunction_GetDefaults(x);
+    PyObject* named = PyFunction_GetKwDefaults(x);
+    bj_size n = defaults && defaults != &_Py_NoneStruct ? PyObject_Size(defaults) : 0;
+    bj_size m = named && named != &_Py_NoneStruct ? PyObject_Size(named) : 0;
+    return n < 0 || m < 0 ? ERROR : n == count && m == 0 ? YES : NO;
+}
+static PyObject* item(const Head* head, PyObject* x, PyObject* key) {     // null without an error: no such key
+    if (type_of(x) != head->dict) return PyObject_GetItem(x, key);
+    PyObject* found = PyDict_GetItemWithError(x, key);
+    if (found) Py_IncRef(found);
+    return found;
+}
+static Answer item_is(const Head* head, PyObject* x, PyObject* key, Word want, bool empty) {
+    bool plain = type_of(x) == head->dict;
+    PyObject* found = plain ? PyDict_GetItemWithError(x, key) : PyObject_GetItem(x, key);
+    if (!found) return PyErr_Occurred() ? ERROR : NO;
+    if (plain && empty) return type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
+    if (plain && (Word)found == want) return YES;
+    if (plain) Py_IncRef(found);      // `same` may run anything
+    Answer ok = !empty ? equals(head, found, (PyObject*)want)
+                : type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
+    Py_DecRef(found);
+    return ok;
+}
+
+// The slots of one walk, each of which owns its object until the walk ends.
+struct Slots {
+    bj::Scratch memory;
+    PyObject** at;
+    Word n = 0;
+    explicit Slots(Word most) : memory(8 * most), at(memory.as<PyObject*>()) {}
+    ~Slots() { while (n) Py_DecRef(at[--n]); }
+    bool add(PyObject* x) { if (x) at[n++] = x; return x; }
+    bool borrow(PyObject* x) { if (x) Py_IncRef(x); return add(x); }
+    PyObject* tuple(const Word* which, Word count) const {
+        PyObject* all = PyTuple_New(count);
+        for (Word i = 0; all && i < count; ++i) {
+            Py_IncRef(at[which[i]]);
+            PyTuple_SetItem(all, i, at[which[i]]);
+        }
+        return all;
+    }
+};
+
+// The steps from w on: the tuple wanted, None where a check fails.
+static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const* args) {
+    Answer ok = YES;
+    while (ok == YES) {
+        PyObject* x = *w > OP_CONST ? s.at[w[1]] : nullptr;
+        bool got = true;
+        switch (*w) {
+        case OP_DONE: return s.tuple(w + 2, w[1]);
+        case OP_ARG: got = s.borrow(args[1 + w[1]]); w += 2; break;
+        case OP_CONST: got = s.borrow((PyObject*)w[1]); w += 2; break;
+        case OP_ATTR: got = s.add(PyObject_GetAttr(x, (PyObject*)w[2])); w += 3; break;
+        case OP_ITEM: got = s.add(item(head, x, (PyObject*)w[2])); w += 3; break;
+        case OP_TUPLE_ITEM: got = s.borrow(PyTuple_GetItem(x, w[2])); w += 3; break;
+        case OP_TYPE_OF: got = s.add(PyObject_Type(x)); w += 2; break;
+        case OP_OWN_DICT: got = s.add(PyObject_GenericGetDict(x, nullptr)); w += 2; break;
+        case OP_ITEM_EQUALS: ok = item_is(head, x, (PyObject*)w[2], w[3], false); w += 4; break;
+        case OP_ITEM_EMPTY: ok = item_is(head, x, (PyObject*)w[2], w[3], true); w += 4; break;
+        case OP_IS: ok = when((Word)x == w[2], w[3]); w += 4; break;
+        case OP_TYPE_IS: ok = when(type_of(x) == w[2], 1); w += 3; break;
+        case OP_EQUALS: ok = equals(head, x, (PyObject*)w[2]); w += 3; break;
+        case OP_TRUE: ok = when(PyObject_IsTrue(x), w[2]); w += 3; break;
+        case OP_LEN: {
+            bj_size n = PyObject_Size(x);
+            ok = n < 0 ? ERROR : n == w[2] ? YES : NO; w += 3; break;
+        }
+        case OP_KEYS: ok = keys_are(x, (PyObject*)w[2]); w += 3; break;
+        case OP_HAS: ok = has(head, x, (PyObject*)w[2], w[3]); w += 4; break;
+        case OP_ALIAS: ok = when(x == s.at[w[2]], w[3]); w += 4; break;
+        case OP_FUNCTION: ok = function_is(x, w[2], w[3]); w += 4; break;
+        case OP_TENSOR: ok = tensor_is(head->fill, x, w + 2); w += 8 + 2 * w[7]; break;
+        }
+        if (!got) ok = PyErr_Occurred() ? ERROR : NO;
+    }
+    if (ok == ERROR) return nullptr;
+    Py_IncRef(&_Py_NoneStruct);
+    return &_Py_NoneStruct;
+}
+// walk(table, *args) -> tuple of the values wanted, or None where a guard fails. Raises what a step raises.
+static PyObject* walk(PyObject*, PyObject* const* args, bj_size) {
+    const Head* head = (const Head*)PyLong_AsVoidPtr(args[0]);
+    if (!head->alive) {
+        Py_IncRef(&_Py_NoneStruct);
+        return &_Py_NoneStruct;
+    }
+    Slots s(head->slots);
+    return run(head, (const Word*)(head + 1), s, args);
+}
+static bj::Method methods[] = {{"walk", walk, 0x80, "checks guards and fetches values as a table says"}};
+BJ_EXPORT(methods, 1)
+"""
+
+
+class Checker:
+    """The compiled check, built on first use. One per process: `CHECKER`."""
+
+    def __init__(self) -> None:
+        self._build: Callable[[str], dict[str, Callable]] | None = None
+        self._calls: dict[str, Callable[..., bool]] | None = None
+        self._exact: bool | None = None
+
+    def install(self, build: Callable[[str], dict[str, Callable]] | None) -> None:
+        """Give the compiler: C++ text -> its functions by name. None takes it away (checks are made from Python
+        again)."""
+        self._build, self._calls = build, None
+
+    @property
+    def installed(self) -> bool:
+        """Whether a compiler was given."""
+        return self._build is not None
+
+    @property
+    def usable(self) -> bool:
+        """Whether checks can be compiled: a compiler was given and works, and this torch has the exchange table.
+        Builds on first use."""
+        if self._calls is None and self._build is not None and exchange_fill() is not None and plain_objects():
+            try:
+                self._calls = self._build(UNIT)
+            # no compiler, or one that refuses the unit: as right from Python, only slower
+            except BytejitError as error:
+                self._build = None
+                count("fallbacks", f"guards are checked from Python: {type(error).__name__}")
+        return self._calls is not None
+
+    @property
+    def walk(self) -> Callable[..., tuple | None]:
+        """`walk(table address, *args) -> the values wanted, or None where a guard fails`, where `usable`.
+
+        Cost: 100 ns, and about 30 a tensor or attribute, 10 a dict's item.
+        """
+        return self._calls["walk"]
+
+    def exact(self) -> bool:
+        """Whether the exchange table gives the strides of sizes 0 and 1 as `stride()` does. Some versions put 1
+        there."""
+        if self._exact is None:
+            flat = torch.zeros(8)
+            odd = [flat.as_strided((2, 1), (1, 5)), flat.as_strided((2, 0), (3, 7)), torch.zeros(())]
+            steps = []
+            for i, t in enumerate(odd):
+                words = [id(torch.Tensor), 1, 0, 2 | 32 << 8 | 1 << 16, -1, t.dim(), *t.shape, *t.stride()]
+                steps += [OP["ARG"], i, OP["TENSOR"], i, *words]
+            words = table([*steps, OP["DONE"], 0], len(odd), None)      # in a local: the call reads its memory
+            self._exact = self.walk(words.buffer_info()[0], *odd) is not None
+        return self._exact
+
+
+CHECKER = Checker()
+
+
+def plain_objects() -> bool:
+    """Whether the second word of an object is its type: so it is in CPython with a GIL."""
+    return all(ctypes.c_void_p.from_address(id(x) + 8).value == id(type(x)) for x in (object(), 1.5, {}, Checker))
+
+
+def exchange_fill() -> int | None:
+    """Address of torch's `dltensor_from_py_object_no_sync`; None where torch has none or its version is not 1.x."""
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address = pointer(capsule, b"dlpack_exchange_api")
+    major = ctypes.c_uint32.from_address(address).value
+    return ctypes.c_void_p.from_address(address + 8 * FILL_SLOT).value if major == 1 else None
+
+
+def row(check: Any, neg_possible: bool = False) -> list[int] | None:
+    """The words of a tensor's check (a TensorCheck); None when it must be made from Python.
+
+    From Python: other types and dtypes, what may be lazily negated (`is_neg`), and sizes
+    0 and 1
+    where this torch's table gives other strides for them than `stride()`.
+    """
+    c = check
+    if c.type not in TYPES or c.dtype not in CODES or c.device is None or c.device.type not in DEVICES:
+        return None
+    if c.shape is None or c.stride is None or neg_possible:
+        return None
+    if any(-2 < s < 2 for s in c.shape) and not CHECKER.exact():
+        return None
+    if c.is_leaf is not None or c.storage_offset is not None or c.conj or c.neg:
+        return None
+    code, bits = CODES[c.dtype]
+    flag = -1 if c.requires_grad is None else int(c.requires_grad)
+    head = [id(c.type), DEVICES[c.device.type], c.device.index or 0, code | bits << 8 | 1 << 16, flag, len(c.shape)]
+    return [*head, *c.shape, *(ANY if s is None else s for s in c.stride)]
+
+
+def table(steps: list[int], slots: int, same: Any) -> array.array:
+    """The table of a walk: its head, then the steps, the last of which is DONE. `slots`: how many the steps make.
+
+    `same(a, b) -> bool` answers where EQUALS meets another object. Keep the table, and all objects that it names, alive as
+    long as its address (`buffer_info()[0]`) is used; set word ALIVE to 0 once one of them dies.
+    """
+    return array.array("q", [1, exchange_fill(), id(dict), id(same), slots, *steps])

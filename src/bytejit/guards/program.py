@@ -1,0 +1,305 @@
+"""Guards that one compiled call checks (guards/native_checker.py), where the pipeline has given a compiler.
+
+A `Walk` turns sources and guards into the steps of a table. It takes what it can check exactly as the Python text
+would; what it does not take is checked from Python after it. It also fetches the graph's inputs, and whatever the
+Python text reads that it can reach.
+"""
+
+from __future__ import annotations
+
+import array
+import builtins
+import collections
+import sys
+from types import FunctionType, GetSetDescriptorType
+from typing import Any
+
+import torch
+
+from bytejit.common.overriding import overrides
+
+from .kinds import (
+    ALIAS,
+    BOOL,
+    DICT_ABSENT,
+    DICT_KEYS,
+    DICT_PRESENT,
+    EQUALS,
+    FUNCTION,
+    ID_IS,
+    LEN_IS,
+    NOT_NONE,
+    TENSOR,
+    TYPE_IS,
+    Guard,
+    neg_possible,
+    same,
+)
+from .native_checker import CHECKER, OP, row, table
+from .sources import (
+    PLAIN,
+    Attr,
+    Builtin,
+    Cell,
+    CellContents,
+    Closure,
+    Defaults,
+    DictItem,
+    Global,
+    InstanceDict,
+    Item,
+    Known,
+    KwDefaults,
+    Local,
+    MethodFunc,
+    MethodSelf,
+    ModuleBuffer,
+    ModuleParam,
+    Ref,
+    Scope,
+    Source,
+    StackSlot,
+    SubModule,
+    TupleItem,
+    Type,
+)
+
+FEWEST = 8    # guards without a tensor: below, the call costs more than it saves
+ATTRS = {InstanceDict: "__dict__", CellContents: "cell_contents", MethodSelf: "__self__", MethodFunc: "__func__"}
+DICTS = (id(dict), id(collections.OrderedDict))
+PARAMS = (Local, StackSlot, Cell)
+
+
+def _by_identity(value: Any) -> bool:
+    """Constants that EQUALS compares by identity alone."""
+    singletons = value is None or value is Ellipsis or type(value) is bool
+    return singletons or isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
+
+
+def _own_dict(kind: type) -> bool:
+    """Whether `x.__dict__` of instances of this class is what `object` fetches."""
+    if issubclass(kind, type) or kind.__getattribute__ is not object.__getattribute__:
+        return False
+    owner = next((c for c in kind.__mro__ if "__dict__" in vars(c)), None)
+    python_class = owner is not None and owner.__flags__ & 1 << 9
+    return bool(python_class) and type(vars(owner)["__dict__"]) is GetSetDescriptorType
+
+
+MAKERS = {OP[name] for name in ("ARG", "CONST", "ATTR", "ITEM", "TUPLE_ITEM", "TYPE_OF", "OWN_DICT")}
+NO_SLOT = {OP["ARG"], OP["CONST"]}
+
+
+def _read(step: tuple[int, ...]) -> tuple[int, ...]:
+    """Where in a step its operands that are slots lie."""
+    if step[0] == OP["DONE"]:
+        return tuple(range(2, len(step)))
+    return () if step[0] in NO_SLOT else (1, 2) if step[0] == OP["ALIAS"] else (1,)
+
+
+def _fused(steps: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], int]:
+    """The steps with items that are only looked at checked in one step, without a slot; and the number of slots."""
+    makers = [i for i, step in enumerate(steps) if step[0] in MAKERS]
+    readers: list[list[int]] = [[] for _ in makers]
+    for i, step in enumerate(steps):
+        for place in _read(step):
+            readers[step[place]].append(i)
+    gone: set[int] = set()
+    new = dict(enumerate(steps))
+    for maker, by in zip(makers, readers):
+        if steps[maker][0] != OP["ITEM"]:
+            continue
+        seen = [steps[i] for i in by]
+        if len(seen) == 1 and seen[0][0] == OP["EQUALS"]:
+            new[by[0]] = (OP["ITEM_EQUALS"], *steps[maker][1:], seen[0][2])
+        elif [s[0] for s in seen] == [OP["TYPE_IS"], OP["TRUE"]] and seen[0][2] in DICTS and seen[1][2] == 0:
+            new[by[1]] = (OP["ITEM_EMPTY"], *steps[maker][1:], seen[0][2])
+            gone.add(by[0])
+        else:
+            continue
+        gone.add(maker)
+    number = {slot: n for n, slot in enumerate(s for s, maker in enumerate(makers) if maker not in gone)}
+    left = []
+    for i in sorted(new.keys() - gone):
+        step = list(new[i])
+        for place in _read(new[i]):
+            step[place] = number[step[place]]
+        left.append(tuple(step))
+    return left, len(number)
+
+
+class Walk:
+    """The steps of one entry's table, the arguments that they read, and the values that they hand out."""
+
+    def __init__(self, at: Any):
+        self.at = at                                # an EntryPrinter: keeps objects alive, knows guarded types
+        self.steps: list[tuple[int, ...]] = []
+        self.args: list[str] = []
+        self.wanted: list[int] = []                 # slots of the tuple returned
+        self.named: dict[int, str] = {}             # place in that tuple -> local that holds it
+        self.keep: list[Any] = [same]               # objects that only the table names
+        self.taken = 0                              # guards
+        self.tensors = 0
+        self._slots: dict[Source, int | None] = {}
+        self._made: dict[tuple, int] = {}           # step -> slot: sources that fetch alike share one
+        self._checked: set[tuple] = set()
+
+    # ---- fetching
+
+    def slot(self, source: Source) -> int | None:
+        """The slot that holds the source's value, with the steps that fetch it; None where no step can."""
+        if source not in self._slots:
+            self._slots[source] = self._fetch(source)
+        return self._slots[source]
+
+    def _fetch(self, source: Source) -> int | None:
+        kind = type(source)
+        if kind in PARAMS:
+            name = source.expr(self.at)
+            if name not in self.args:
+                self.args.append(name)
+            return self._make("ARG", self.args.index(name))
+        if kind in (Known, Scope):
+            return self._make("CONST", self._address(source.ref))
+        if kind is Builtin:
+            return self._item(self._make("CONST", self._address(builtins.__dict__)), source.var)
+        if kind is Type and source.base in self.at.types:
+            return self._make("CONST", self._address(self.at.types[source.base]))
+        bases = source.bases()
+        base = self.slot(bases[0]) if len(bases) == 1 else None
+        return None if base is None else self._step(source, base)
+
+    def _step(self, source: Source, base: int) -> int | None:
+        """The slot of a source with one base, which is in a slot."""
+        match source:
+            case InstanceDict() if (kind := self.at.types.get(source.base)) and _own_dict(kind.get()):
+                return self._make("OWN_DICT", base)
+            case InstanceDict() | CellContents() | MethodSelf() | MethodFunc():
+                return self._attr(base, ATTRS[type(source)])
+            case Attr():
+                return self._attr(base, source.attr)
+            case Type():
+                return self._make("TYPE_OF", base)
+            case Global() | KwDefaults():
+                base = base if type(source) is Global else self._attr(base, "__kwdefaults__")
+                return self._item(base, source.var)
+            case ModuleParam() | ModuleBuffer() | SubModule() | DictItem():
+                return self._item(base, source.key)
+            case Item() if type(source.index) in PLAIN:
+                return self._item(base, source.index)
+            case TupleItem() if source.kind is tuple and type(source.index) is int and source.index >= 0:
+                return self._make("TUPLE_ITEM", base, source.index)
+            case Closure():
+                return self._attr(self._item(self._attr(base, "__closure__"), source.index), "cell_contents")
+            case Defaults():
+                return self._item(self._attr(base, "__defaults__"), source.index)
+        return None
+
+    def _attr(self, base: int, name: str) -> int:
+        return self._make("ATTR", base, self._address(sys.intern(name)))
+
+    def _item(self, base: int, key: Any) -> int:
+        return self._make("ITEM", base, self._address(sys.intern(key) if type(key) is str else key))
+
+    def _make(self, op: str, *words: int) -> int:
+        step = (OP[op], *words)
+        if step not in self._made:
+            self._made[step] = len(self._made)
+            self.steps.append(step)
+        return self._made[step]
+
+    def _address(self, obj: Any) -> int:
+        """The object's address; it is kept alive, or watched when it is a weak Ref."""
+        if isinstance(obj, Ref):
+            self.at.ref(obj)
+            return obj.ident
+        self.keep.append(obj)
+        return id(obj)
+
+    # ---- checking
+
+    def take(self, guard: Guard) -> bool:
+        """Whether the walk checks this guard: adds its steps when it does."""
+        step = self._check(guard)
+        if step is None:
+            return False
+        self.taken += 1
+        if step not in self._checked:
+            self._checked.add(step)
+            self.steps.append(step)
+        return True
+
+    def _check(self, guard: Guard) -> tuple | None:
+        value = guard.value
+        words = row(value, neg_possible(value)) if guard.kind == TENSOR and not overrides(value.type) else None
+        made = guard.kind in (ALIAS, BOOL, DICT_ABSENT, DICT_PRESENT, EQUALS, ID_IS, LEN_IS, NOT_NONE, TYPE_IS)
+        made = made or words is not None or (guard.kind == DICT_KEYS and all(type(k) is str for k in value))
+        made = made or (guard.kind == FUNCTION and not value[2] and self._is_function(guard.source))
+        x = self.slot(guard.source) if made else None
+        if x is None:
+            return None
+        match guard.kind:
+            case "TENSOR":
+                self.tensors += 1
+                return (OP["TENSOR"], x, *words)
+            case "ALIAS":
+                other = self.slot(value[0])
+                return None if other is None else (OP["ALIAS"], x, other, int(value[1]))
+            case "EQUALS":
+                address = self._address(value)
+                return (OP["IS"], x, address, 1) if _by_identity(value) else (OP["EQUALS"], x, address)
+            case "DICT_KEYS":
+                return (OP["KEYS"], x, self._address(list(value))) if value else (OP["TRUE"], x, 0)
+            case "DICT_ABSENT" | "DICT_PRESENT":
+                key = sys.intern(value) if type(value) is str else value
+                return (OP["HAS"], x, self._address(key), int(guard.kind == DICT_PRESENT))
+            case "FUNCTION":
+                return (OP["FUNCTION"], x, self._address(value[0]), value[1])
+            case "BOOL" | "LEN_IS":
+                return (OP["TRUE" if guard.kind == BOOL else "LEN"], x, int(value))
+            case "TYPE_IS":
+                return (OP["TYPE_IS"], x, self._address(value))
+        return (OP["IS"], x, self._address(value), 1) if guard.kind == ID_IS else (OP["IS"], x, id(None), 0)
+
+    def _is_function(self, source: Source) -> bool:
+        kind = self.at.types.get(source)
+        return kind is not None and kind.get() is FunctionType
+
+    # ---- handing out
+
+    @property
+    def pays(self) -> bool:
+        """Whether the call costs less than the same checks from Python."""
+        return self.tensors > 0 or self.taken >= FEWEST
+
+    def want_all(self, sources: list[Source]) -> bool:
+        """Hand out these values first, in this order; False, and nothing is handed out, where one is out of reach."""
+        slots = [self.slot(s) for s in sources]
+        if self.wanted or None in slots:
+            return False
+        self.wanted += slots
+        return True
+
+    def local(self, source: Source) -> str | None:
+        """The local that holds the source's value after the walk; None where no step can fetch it."""
+        slot = self.slot(source)
+        if slot is None:
+            return None
+        if slot not in self.wanted:
+            self.wanted.append(slot)
+        place = self.wanted.index(slot)
+        return self.named.setdefault(place, f"u{place}")
+
+    def text(self, walked: str) -> tuple[list[str], array.array]:
+        """The statements that make the call, with its tuple in the local `walked`, and the table that it reads. No
+        step can be added after this."""
+        steps, slots = _fused([*self.steps, (OP["DONE"], len(self.wanted), *self.wanted)])
+        flat = [word for step in steps for word in step]
+        words = table(flat, slots, same)
+        self.at.bind((words, self.keep), "table")
+        call = ", ".join([str(words.buffer_info()[0]), *self.args])
+        lines = [f"{walked} = {self.at.bind(CHECKER.walk, 'walk')}({call})", f"if {walked} is None: return MISS"]
+        if self.named and len(self.named) == len(self.wanted):
+            lines.append(f"({', '.join(f'u{i}' for i in range(len(self.wanted)))},) = {walked}")
+        else:
+            lines += [f"{name} = {walked}[{i}]" for i, name in sorted(self.named.items())]
+        return lines, words

@@ -1,0 +1,146 @@
+"""Objects that a generated entry knows by identity, and the text by which it names them and plain constants. No torch here."""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+# what an instance of a subclass is as one of the plain type, past methods of its own: no `__int__` of the program runs
+PLAIN_VALUE = {int: int.__int__, float: float.__float__, str: str.__str__, bytes: lambda x: bytes.__getitem__(x, slice(None)),
+               complex: lambda x: complex.__pos__(x)}
+
+
+class Ref:
+    """An object known by identity: held weakly where Python allows, so that no entry keeps user data alive.
+
+    Held strongly (`weak` is False): what takes no weak reference (dicts, tuples, lists, ...), and what an imported
+    module holds anyway under its own name (modules, module-level classes and functions), where a weak call would only
+    cost.
+    """
+
+    __slots__ = ("_get", "ident", "label", "weak")
+
+    def __init__(self, obj: Any, label: str = ""):
+        self.ident = id(obj)
+        self.label = label or _label(obj)
+        self.weak = not permanent(obj)
+        try:
+            self._get: Callable[[], Any] = weakref.ref(obj) if self.weak else (lambda: obj)
+        except TypeError:
+            self._get = lambda: obj
+            self.weak = False
+
+    def get(self) -> Any:
+        """The object; None once it is dead."""
+        return self._get()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Ref) and self.ident == other.ident and self.get() is other.get())
+
+    def __hash__(self) -> int:
+        return hash(self.ident)
+
+    def __repr__(self) -> str:
+        return self.label
+
+
+def permanent(obj: Any) -> bool:
+    """Whether an imported module holds the object under its own name, so that holding it keeps nothing alive."""
+    cls = type(obj)
+    if issubclass(cls, types.ModuleType):
+        return sys.modules.get(obj.__name__) is obj
+    if issubclass(cls, types.BuiltinFunctionType):
+        return obj.__self__ is None or issubclass(type(obj.__self__), types.ModuleType)
+    if issubclass(cls, (type, types.FunctionType)):
+        module = module_of(obj) if issubclass(cls, type) else obj.__module__
+        home = sys.modules.get(module) if isinstance(module, str) else None
+        return home is not None and vars(home).get(QUALNAME(obj) if issubclass(cls, type) else obj.__qualname__) is obj
+    return False
+
+
+# past a metaclass's own: what it says of a class is code of the program
+MODULE, QUALNAME, NAME = (type.__dict__[n].__get__ for n in ("__module__", "__qualname__", "__name__"))
+
+
+def module_of(cls: type) -> Any:
+    """What a class keeps as its `__module__` (any object), or None."""
+    try:
+        return MODULE(cls)
+    except AttributeError:
+        return None
+
+
+LONG_INT = 4096     # bits; Python refuses to write out ints of more than 4300 digits
+
+
+def written_out(value: Any) -> bool:
+    """Whether a constant's repr() reads back as itself and is short."""
+    cls = type(value)
+    return cls in (str, bytes, bool) or value is None or value is Ellipsis or cls is int and value.bit_length() <= LONG_INT
+
+
+def plain(value: Any) -> bool:
+    """Whether a value is a plain immutable one, or a tuple or frozenset of such."""
+    return type(value) in PLAIN or (type(value) in (tuple, frozenset) and all(map(plain, value)))
+
+
+def _label(obj: Any) -> str:
+    cls = type(obj)
+    if issubclass(cls, types.ModuleType):
+        return obj.__name__
+    if issubclass(cls, dict):
+        name = dict.get(obj, "__name__")
+        return f"globals of {name}" if isinstance(name, str) else "a dict"
+    if issubclass(cls, type):
+        return QUALNAME(obj)
+    own = obj.__qualname__ if issubclass(cls, types.FunctionType) else None
+    return own if isinstance(own, str) else f"a {NAME(cls)}"
+
+
+class Printable(Protocol):
+    """What has a text that fetches it: a source."""
+
+    def expr(self, printer: Printer) -> str:
+        """The text. Objects that it names are bound in `printer.env`."""
+        ...
+
+
+class Printer:
+    """Prints sources as Python; `env` collects the objects that the text names. `guard_code` extends it with locals."""
+
+    def __init__(self, env: dict[str, Any] | None = None):
+        self.env: dict[str, Any] = {} if env is None else env
+        self._names: dict[Any, str] = {}
+
+    def source(self, source: Printable) -> str:
+        """Text that evaluates to the source's value."""
+        return source.expr(self)
+
+    def bind(self, obj: Any, prefix: str = "c") -> str:
+        """A name in `env` for this very object."""
+        key = (prefix, id(obj))
+        if key not in self._names:
+            name = f"_{prefix}{len(self._names)}"
+            self._names[key] = name
+            self.env[name] = obj
+        return self._names[key]
+
+    def literal(self, value: Any) -> str:
+        """Text for a constant: written out when it reads back as itself, else bound in `env`."""
+        if written_out(value):
+            return repr(value)
+        if type(value) is tuple:
+            return "(" + "".join(self.literal(v) + ", " for v in value) + ")"
+        if isinstance(value, Ref):
+            return self.ref(value)
+        return self.bind(value)
+
+    def ref(self, ref: Ref) -> str:
+        """Text for the object behind a Ref: a call of the weak reference, or the object's own name."""
+        if ref.weak:
+            return f"{self.bind(ref._get, 'w')}()"
+        return self.bind(ref.get())

@@ -1,0 +1,1 @@
+"""Code objects: decoded, analysed, and written anew with sites. No torch."""

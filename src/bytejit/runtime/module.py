@@ -1,0 +1,169 @@
+"""Compiled nn.Modules. A compiled module is a second instance that shares the original's `__dict__`: one state.
+
+Its class is made for it, below the original's class and with its names: `__call__` and `forward` are compiled, all else
+is inherited. So `isinstance`, `state_dict()` keys, parameters, hooks, `train()`, `to()` are the original's own.
+`__call__` is compiled from nn.Module's own Python code: hooks run inside the graph. Pickles (and `torch.save`) hold
+the original's class and load as a plain module; `copy.copy` and `copy.deepcopy` give a compiled module.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Callable
+
+import torch
+
+from bytejit.common import registry
+from bytejit.options import Settings
+
+_TRAIT = registry.MODULE_TRAIT  # attribute of a class made here: its _Trait
+
+
+class _Trait:
+    """What a class made here was made from and for; `settings` is None when it disables compiling."""
+
+    __slots__ = ("cls", "settings", "reason", "make")
+
+    def __init__(self, cls: type, settings: Settings | None, reason: str | None, make: Callable) -> None:
+        self.cls, self.settings, self.reason, self.make = cls, settings, reason, make
+
+
+def _trait(m: torch.nn.Module) -> _Trait | None:
+    return type(m).__dict__.get(_TRAIT)
+
+
+def settings_of(m: torch.nn.Module) -> Settings | None:
+    """The settings of a compiled module; None for a plain one."""
+    trait = _trait(m)
+    return trait.settings if trait is not None else None
+
+
+def _view(m: torch.nn.Module, cls: type) -> torch.nn.Module:
+    """An instance of `cls` whose state is the state of `m`: the same `__dict__`, and what slots hold."""
+    made = object.__new__(cls)
+    object.__setattr__(made, "__dict__", m.__dict__)
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if slot not in ("__dict__", "__weakref__") and hasattr(m, slot):
+                object.__setattr__(made, slot, getattr(m, slot))
+    return made
+
+
+def plain(m: torch.nn.Module) -> torch.nn.Module:
+    """The module as before compiling: a view on the same state with the original class; a plain module itself."""
+    trait = _trait(m)
+    return m if trait is None else _view(m, trait.cls)
+
+
+def _copied(self: torch.nn.Module, memo: dict | None) -> torch.nn.Module:
+    """copy.copy or copy.deepcopy of a compiled module: the plain module is copied, the copy compiled alike."""
+    if memo is None:
+        return _trait(self).make(copy.copy(plain(self)))
+    # one plain view a deepcopy: a state that refers back to the compiled module would not come to an end otherwise
+    source = memo.setdefault((id(self), "plain"), plain(self))
+    return _trait(self).make(copy.deepcopy(source, memo))
+
+
+def _set_class(self: torch.nn.Module, cls: type) -> None:
+    """`m.__class__ = C` makes the module a plain C, as on the original."""
+    object.__dict__["__class__"].__set__(self, cls)
+
+
+@functools.cache
+def _metaclass(meta: type) -> type:
+    """Of the classes made here: `type(m).count = 1` is set on the original's class."""
+    def forward(self: type, name: str) -> type | None:
+        trait = meta.__getattribute__(self, "__dict__").get(_TRAIT)
+        return None if trait is None or name.startswith(("__", "_abc_")) else trait.cls
+
+    def __setattr__(self, name, value):
+        cls = forward(self, name)
+        meta.__setattr__(self, name, value) if cls is None else setattr(cls, name, value)
+
+    def __delattr__(self, name):
+        cls = forward(self, name)
+        meta.__delattr__(self, name) if cls is None else delattr(cls, name)
+    return type(meta)(meta.__name__, (meta,), {"__setattr__": __setattr__, "__delattr__": __delattr__,
+                                               "__module__": meta.__module__, "__qualname__": meta.__qualname__})
+
+
+def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
+    """A class below `cls` with its names. A custom `__init_subclass__` does not run: the user made no subclass."""
+    members |= {
+        _TRAIT: trait,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__class__": property(lambda self: cls, _set_class),
+        "__reduce_ex__": lambda self, protocol: plain(self).__reduce_ex__(protocol),
+        "__copy__": lambda self: _copied(self, None),
+        "__deepcopy__": _copied,
+    }
+    meta = _metaclass(type(cls))
+    if isinstance(cls.__init_subclass__, types.BuiltinFunctionType):
+        return types.new_class(cls.__name__, (cls,), {"metaclass": meta}, lambda ns: ns.update(members))
+    made = types.new_class(cls.__name__, (torch.nn.Module,), {"metaclass": meta}, lambda ns: ns.update(members))
+    made.__bases__ = (cls,)
+    return made
+
+
+def _own(fn: types.FunctionType) -> types.FunctionType:
+    """The same function over a code object of its own: compiled modules of one class must not share sites."""
+    made = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    made.__kwdefaults__, made.__qualname__, made.__module__ = fn.__kwdefaults__, fn.__qualname__, fn.__module__
+    made.__doc__, made.__annotations__ = fn.__doc__, fn.__annotations__
+    made.__dict__.update(fn.__dict__)
+    return made
+
+
+def _is_script(cls: type) -> bool:
+    return any(c.__name__ == "ScriptModule" and c.__module__.startswith("torch.jit") for c in cls.__mro__)
+
+
+def compile_module(m: torch.nn.Module, settings: Settings, compile_function: Callable) -> torch.nn.Module:
+    """The compiled module of `m`, which stays as it is and shares its state. Compiled alike already: `m` itself.
+
+    Raises: TypeError for a ScriptModule, or a class whose `__call__` is not Python code.
+    """
+    trait = _trait(m)
+    if trait is not None:
+        if trait.settings == settings or trait.settings is None:
+            return m
+        m = plain(m)
+    cls = type(m)
+    call = cls.__call__
+    if _is_script(cls) or not isinstance(call, types.FunctionType):
+        raise TypeError(
+            f"cannot compile a {cls.__name__}: its code is not Python. Compile the nn.Module it was made from"
+        )
+    make = functools.partial(compile_module, settings=settings, compile_function=compile_function)
+    members: dict[str, object] = {"__call__": compile_function(_own(call), settings)}
+    if isinstance(cls.forward, types.FunctionType) and cls.forward is not torch.nn.Module.forward:
+        members["forward"] = compile_function(_own(cls.forward), settings)
+    return _view(m, _subclass(cls, _Trait(cls, settings, None, make), members))
+
+
+def disabled_function(fn: Callable, reason: str | None, recursive: bool = True) -> Callable:
+    """A function that calls `fn` and is marked "disable". recursive: nothing is compiled anew below it either."""
+
+    @functools.wraps(fn)
+    def disabled_call(*args: object, **kwargs: object) -> object:
+        return registry.while_running_only(fn, args, kwargs) if recursive else fn(*args, **kwargs)
+
+    disabled_call.__bytejit_reason__ = reason
+    registry.mark("disable", disabled_call)
+    return disabled_call
+
+
+def disabled(m: torch.nn.Module, reason: str | None, recursive: bool = True) -> torch.nn.Module:
+    """A view on a module whose calls are never compiled."""
+    m = plain(m)
+    cls = type(m)
+    members: dict[str, object] = {"__call__": disabled_function(cls.__call__, reason, recursive)}
+    if isinstance(cls.forward, types.FunctionType):
+        members["forward"] = disabled_function(cls.forward, reason, recursive)
+    make = functools.partial(disabled, reason=reason, recursive=recursive)
+    return _view(m, _subclass(cls, _Trait(cls, None, reason, make), members))

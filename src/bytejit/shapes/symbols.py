@@ -1,0 +1,102 @@
+"""Sizes that are not known while compiling: what every stage asks about them. No sympy here: it is imported when the
+first symbol is made (`shapes/environment.py`: `Env`; `shapes/integer_math.py`: the functions that expressions are made of).
+
+A symbolic size is a `torch.SymInt` whose node is a `symbol_node.Node`. Its expression is a sympy expression over integer
+symbols s0, s1, ... and the functions of `shapes/integer_math.py`; `Env.conditions` are the guards that hold of them.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def is_symbolic(x: object) -> bool:
+    """Whether a number is a symbol or made of symbols."""
+    return isinstance(x, _SYMBOLIC)
+
+
+def any_symbolic(xs: Any) -> bool:
+    """Whether one of several numbers is symbolic."""
+    for x in xs:
+        if isinstance(x, _SYMBOLIC):
+            return True
+    return False
+
+
+def env_of(*xs: object) -> Any:
+    """The `Env` of the first symbolic number among these; None without one."""
+    for x in xs:
+        if isinstance(x, _SYMBOLIC):
+            return x.node.env
+    return None
+
+
+def hint(x: Any) -> Any:
+    """What the number was when the graph was traced; a plain number is itself. Adds no condition."""
+    return x.node.hint if isinstance(x, _SYMBOLIC) else x
+
+
+def expr(x: Any) -> Any:
+    """An int where the number is known (or became known), else its sympy expression."""
+    return x.node.public if isinstance(x, _SYMBOLIC) else x
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two sizes, or tuples of them, are the same as far as is known. Adds no condition."""
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return a is b or expr(a) == expr(b)
+
+
+def text(expression: Any) -> str:
+    """Python text of an expression, with operators only: `s0*(s1//2) + 3`. Of a SymInt: of its expression."""
+    expression = expr(expression)
+    if isinstance(expression, int):
+        return repr(expression)
+    from . import integer_math
+    return integer_math.text(expression)
+
+
+class NotReal(Exception):
+    """An operation on symbolic floats that answers no float at the values at hand: it is made of constants instead."""
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How torch's C++ is to run a call on symbolic sizes, so that it does the same whenever the call is inferred again.
+
+    `decompose`: composite ops by torch's Python decompositions. `relaxed`: a symbol that is not 1 now is taken for one that
+    never is, without a condition: right where the answer decides nothing but how a new result is computed.
+    """
+
+    env: Any
+    decompose: bool = False
+    relaxed: bool = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Inside, calls run in this manner."""
+        was, self.env.relaxed = self.env.relaxed, self.relaxed
+        try:
+            with enable_python_dispatcher() if self.decompose else nullcontext():
+                yield
+        finally:
+            self.env.relaxed = was
+
+
+def manner_of(node: Any) -> Any:
+    """A context manager: as the call of this graph node was traced."""
+    manner = node.meta.get("manner")
+    return nullcontext() if manner is None else manner()
+
+
+def known(x: Any) -> int:
+    """The number as an int: a symbolic one becomes the constant that it was when traced, as a condition of its Env."""
+    return int(x)

@@ -1,0 +1,1 @@
+"""Symbolic evaluation of bytecode: values, opcodes, objects, calls."""

@@ -1,0 +1,1 @@
+"""Models of Python's built-in types and functions."""

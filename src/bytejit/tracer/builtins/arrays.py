@@ -1,0 +1,188 @@
+"""numpy arrays made in the trace from known values: numpy itself computes them while tracing.
+
+An array that leaves the region is copied anew at each call. An array that came to share memory with a tensor, or an
+array from outside, is not known here: code that reads it breaks the graph.
+"""
+from __future__ import annotations
+
+import types
+import warnings
+
+import numpy
+import torch
+
+from bytejit.shapes.symbols import hint
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import NONE, ArrayVar, DictVar, Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.objects.calls import HANDLERS, models
+from bytejit.tracer.objects.containers import NotConstant, to_python
+
+from .argument_counts import describe
+
+# functions of numpy that read or write files, set numpy's own state, or call back
+NOT_FOLDED = set(
+    """load save savez savez_compressed savetxt loadtxt genfromtxt fromfile fromregex memmap set_printoptions
+    get_printoptions seterr geterr seterrcall geterrcall setbufsize getbufsize info show_config show_runtime test
+    frompyfunc apply_along_axis apply_over_axes piecewise fromfunction fromiter frombuffer from_dlpack
+    get_include""".split())
+FIELDS = {"shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "T", "mT", "real", "imag"}
+NOT_FOLDED_METHODS = {"tofile", "dump", "dumps", "setflags", "__reduce__", "__reduce_ex__", "__setstate__", "__array_wrap__",
+                      "__array_finalize__", "__array_ufunc__", "__array_function__", "__array_interface__", "__dlpack__",
+                      "__new__", "__getattribute__", "__setattr__", "__delattr__", "__init__", "__iter__", "byteswap"}
+# methods that answer a Python number, or nothing, and leave the array as it is
+READERS = {"item", "tolist", "tobytes", "__len__", "__bool__", "__int__", "__float__", "__index__", "__complex__",
+           "__contains__", "__str__", "__repr__", "__format__", "any", "all"}
+LARGEST = 4096        # items of an array that becomes a tensor of the graph
+
+
+class Arrays:
+    """The part of the tracer that deals in numpy arrays."""
+
+    def array(self, real: numpy.ndarray) -> Var:
+        """The Var of an array that belongs to the trace."""
+        if real.dtype.hasobject or type(real) is not numpy.ndarray:
+            raise Break(f"a numpy array of {real.dtype}" if real.dtype.hasobject else f"a {type(real).__name__}")
+        known = self.arrays.get(id(real))
+        if known is None:
+            known = self.arrays[id(real)] = ArrayVar(real, self.steps)
+        return known
+
+    def array_call(self, function, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
+        """function(*args, **kwargs) of numpy, now. Raises: Break where a value is not known, Raised with numpy's exception."""
+        try:
+            real_args = [to_python(self, a) for a in args]
+            real_kwargs = {k: to_python(self, v) for k, v in (kwargs or {}).items()}
+        except NotConstant as e:
+            raise Break(f"a call of {describe(function)} with {e}") from None
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                result = function(*real_args, **real_kwargs)
+            except Exception as e:
+                raise self.raised(e) from None
+        if said:
+            raise Break(f"{describe(function)} warns: {said[0].message}")
+        if getattr(function, "__name__", "") not in READERS:
+            self.mutations += 1             # it may have written an array
+        return self.array_result(result)
+
+    def array_result(self, value) -> Var:
+        if isinstance(value, numpy.ndarray):
+            return self.array(value)
+        if type(value) in (list, tuple) and any(isinstance(v, numpy.ndarray) for v in value):
+            return SeqVar([self.array_result(v) for v in value], type(value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return SeqVar([self.array_result(v) for v in value], type(value))
+        if isinstance(value, dict) and any(isinstance(v, numpy.ndarray) for v in value.values()):
+            return DictVar({k: (Known(k), self.array_result(v)) for k, v in value.items()})
+        return self.model(value)
+
+    def array_getattr(self, v: ArrayVar, name: str) -> Var | None:
+        """An attribute that is known, None for what is looked up on the class."""
+        if name in FIELDS:
+            return self.array_call(lambda a: getattr(a, name), [v])
+        if isinstance(vars(numpy.ndarray).get(name), types.GetSetDescriptorType):
+            raise Break(f"reading the attribute {name} of a numpy array")
+        return None
+
+    def tensor_of_sizes(self, v: Var, options: dict[str, Var]) -> Var | None:
+        """torch.tensor(v, **options) of numbers, or of a list of them, of which some are symbolic: torch.tensor would need
+        their values. None where none is, or where it is more than a list."""
+        v = self.real(v)
+        if type(v) is SymVar:
+            return self.call_tensor_op(torch.full, [SeqVar([], tuple), v], options)
+        if not isinstance(v, SeqVar) or v.cls not in (list, tuple, torch.Size):
+            return None
+        items = [self.real(x) for x in v.items]
+        if not any(type(x) is SymVar for x in items) or any(self.number_of(x) is None for x in items):
+            return None
+        if "dtype" not in options:
+            kinds = {type(hint(self.number_of(x))) for x in items}
+            options = {**options, "dtype": Known(torch.get_default_dtype() if float in kinds else torch.int64)}
+        ones = [self.call_tensor_op(torch.full, [SeqVar([], tuple), x], options) for x in items]
+        return self.call_tensor_op(torch.stack, [SeqVar(ones, list)], {})
+
+    def array_to_tensor(self, v: ArrayVar) -> list:
+        """The items as nested lists, for a tensor of the graph. Raises: Break."""
+        if v.array.size > LARGEST or v.array.size == 0:
+            raise Break(f"a numpy array of {v.array.size} items made a tensor")
+        if v.shared:
+            raise Break("a numpy array that shares memory with a tensor")
+        return v.array.tolist()
+
+
+def _tensor_of(function, shares: bool):
+    def make(t, args, kwargs):
+        v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        if not isinstance(v, ArrayVar):
+            if function is torch.from_numpy:
+                raise Break(f"torch.from_numpy of {v!r}")
+            if v is not None and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
+                made = t.tensor_of_sizes(v, kwargs)
+                if made is not None:
+                    return made
+            return t.call_tensor_op(function, args, kwargs)
+        try:
+            dtype = torch.from_numpy(v.array).dtype
+        except TypeError as e:
+            raise t.raised(e) from None
+        data = t.model(t.array_to_tensor(v))
+        if shares:
+            for other in t.arrays.values():
+                if numpy.may_share_memory(other.array, v.array):
+                    other.shared = True
+            t.mutations += 1
+        named = {k: a for k, a in kwargs.items() if k not in ("data", "obj")}
+        if "dtype" not in named or isinstance(named["dtype"], Known) and named["dtype"].obj is None:
+            named["dtype"] = Known(dtype)
+        return t.call_tensor_op(torch.tensor, [data, *args[1:]], named)
+    HANDLERS[function] = make
+
+
+for _function, _shares in ((torch.tensor, False), (torch.as_tensor, True), (torch.asarray, True), (torch.from_numpy, True)):
+    _tensor_of(_function, _shares)
+
+
+@models(torch.Tensor.new_tensor)
+def new_tensor(t, args, kwargs):
+    of, options = args[0], {k: v for k, v in kwargs.items() if k != "data"}
+    data = args[1] if len(args) == 2 else kwargs.get("data") if len(args) == 1 else None
+    if data is not None and isinstance(of, TensorVar) and "requires_grad" not in options:
+        like = {"dtype": Known(of.fake.dtype), "device": Known(of.fake.device)}
+        made = t.tensor_of_sizes(data, {**like, **{k: v for k, v in options.items() if not t.is_same(v, NONE)}})
+        if made is not None:
+            return made
+    return t.call_tensor_op(torch.Tensor.new_tensor, args, kwargs)
+
+
+def places_of(indices, shape):
+    """torch.unravel_index, for sizes that are symbolic: tensors are made of them."""
+    sizes, steps = list(shape), [1]
+    for n in reversed(sizes[1:]):
+        steps.insert(0, steps[0] * n)
+    steps, sizes = (torch.tensor(v, device=indices.device, dtype=torch.int64) for v in (steps, sizes))
+    return (indices.unsqueeze(-1).floor_divide(steps) % sizes).unbind(-1)
+
+
+@models(torch.unravel_index)
+def unravel_index(t, args, kwargs):
+    indices, shape = (*args, *kwargs.values())[:2] if len(args) + len(kwargs) == 2 and "indices" not in kwargs else (None, None)
+    sizes = [t.real(n) for n in shape.items] if isinstance(shape, SeqVar) else []
+    if any(type(n) is SymVar for n in sizes) and all(t.number_of(n) is not None for n in sizes) and isinstance(
+            indices, TensorVar) and indices.fake.dtype in (torch.int64, torch.int32):
+        return t.inline(t.constant(places_of), [indices, shape], {})
+    return t.call_tensor_op(torch.unravel_index, args, kwargs)
+
+
+def _folded(function):
+    HANDLERS[function] = lambda t, args, kwargs: t.array_call(function, args, kwargs)
+
+
+for _space in (numpy, numpy.linalg, numpy.fft):
+    for _name, _value in vars(_space).items():
+        if callable(_value) and not isinstance(_value, type) and not _name.startswith("_") and _name not in NOT_FOLDED:
+            _folded(_value)
+for _name, _value in vars(numpy.ndarray).items():
+    if isinstance(_value, (types.MethodDescriptorType, types.WrapperDescriptorType)) and _name not in NOT_FOLDED_METHODS:
+        _folded(_value)
+

@@ -1,0 +1,239 @@
+"""Models of dict, its kinds and their views: making them and their methods."""
+from __future__ import annotations
+
+import collections
+import types
+
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.values import NONE, TRUE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar
+from bytejit.tracer.core.versions import NAMES_THE_KEY
+from bytejit.tracer.objects.calls import HANDLERS, models
+from bytejit.tracer.objects.containers import base_of, key_of
+
+
+def fill_dict(t, d, args, kwargs):
+    if args:
+        pairs = t.mapping_items(args[0])
+        if pairs is None:
+            pairs = []
+            for n, entry in enumerate(t.iterate(args[0])):
+                if not t.has_iter(entry):
+                    raise no_sequence(t, n)
+                pair = t.iterate(entry)
+                if len(pair) != 2:
+                    raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))
+                pairs.append((t.real(pair[0]), pair[1]))
+        for k, v in pairs:
+            t.dict_set(d, k, v)
+    for name, v in kwargs.items():
+        t.dict_set(d, Known(name), v)
+    return d
+
+
+def no_sequence(t, n: int) -> Raised:
+    """What making a dict of pairs raises for element n, which is none: since 3.14 with a note."""
+    if not NAMES_THE_KEY:
+        return t.raised(TypeError(f"cannot convert dictionary update sequence element #{n} to a sequence"))
+    error = t.raised(TypeError("object is not iterable"))
+    note = f"Cannot convert dictionary update sequence element #{n} to a sequence"
+    t.call_python(BaseException.add_note, [error.exc, Known(note)])
+    return error
+
+
+def _dict_of(cls):
+    def make(t, args, kwargs):
+        return fill_dict(t, DictVar({}, cls), args, kwargs)
+    HANDLERS[cls] = make
+
+
+_dict_of(dict)
+_dict_of(collections.OrderedDict)
+
+
+@models(collections.defaultdict)
+def defaultdict_(t, args, kwargs):
+    check_factory(t, args)
+    return fill_dict(t, DictVar({}, collections.defaultdict, factory=args[0] if args else NONE), args[1:], kwargs)
+
+
+def check_factory(t, args) -> None:
+    if args and not t.is_same(args[0], NONE) and not t.truth(t.call_python(callable, [args[0]])):
+        raise t.raised(TypeError("first argument must be callable or None"))
+
+
+@models(types.MappingProxyType)
+def mappingproxy(t, args, kwargs):
+    if not isinstance(args[0], DictVar) or args[0].cls not in (dict, collections.OrderedDict):
+        raise Break("a mapping proxy of an object")
+    t.complete(args[0])
+    return ProxyVar(args[0])
+
+
+OD = collections.OrderedDict
+
+
+def dict_methods(name):
+    """The method of that name of every dict kind (the kinds that override it have their own descriptor)."""
+    return {d for d in (getattr(c, name, None) for c in (dict, OD, collections.defaultdict)) if d is not None
+            and not isinstance(d, types.FunctionType)}
+
+
+def on_dict(*names):
+    def register(handler):
+        for name in names:
+            for m in dict_methods(name):
+                HANDLERS[m] = lambda t, args, kwargs: handler(t, _dict_base(t, args[0]), args[1:], kwargs) or NONE
+        return handler
+    return register
+
+
+def _dict_base(t, v):
+    d = base_of(v)
+    if not isinstance(d, DictVar):
+        raise Break(f"a dict method of a {t.type_of(v).__name__}")
+    return d
+
+
+@on_dict("get")
+def dict_get(t, d, args, kwargs):
+    found = t.lookup(d, key_of(t, args[0]))
+    return t.real(found if found is not None else (args[1] if len(args) > 1 else kwargs.get("default", NONE)))
+
+
+@on_dict("setdefault")
+def setdefault(t, d, args, kwargs):
+    found = t.lookup(d, key_of(t, args[0]))
+    if found is None:
+        found = args[1] if len(args) > 1 else NONE
+        t.dict_set(d, args[0], found)
+    return t.real(found)
+
+
+@on_dict("pop")
+def dict_pop(t, d, args, kwargs):
+    key = key_of(t, args[0])
+    found = t.lookup(d, key)
+    default = args[1] if len(args) > 1 else kwargs.get("default")
+    if found is None:
+        if default is not None:
+            return default
+        return t.dict_item(DictVar({}), args[0])
+    t.dict_del(d, key)
+    return t.real(found)
+
+
+@on_dict("popitem")
+def popitem(t, d, args, kwargs):
+    t.complete(d)
+    if not d.items:
+        raise t.raised(KeyError("popitem(): dictionary is empty" if d.cls is dict else "dictionary is empty"))
+    last = t.truth(args[0]) if args else t.truth(kwargs["last"]) if "last" in kwargs else True
+    key = list(d.items)[-1 if last else 0]
+    k, v = d.items[key]
+    t.dict_del(d, key)
+    return SeqVar([k, v], tuple)
+
+
+@on_dict("update", "__init__")
+def dict_update(t, d, args, kwargs):
+    fill_dict(t, d, args, kwargs)
+
+
+@models(collections.defaultdict.__init__)
+def defaultdict_init(t, args, kwargs):
+    check_factory(t, args[1:])
+    d = _dict_base(t, args[0])
+    d.factory = args[1] if len(args) > 1 else NONE
+    fill_dict(t, d, args[2:], kwargs)
+    return NONE
+
+
+@models(*dict_methods("__ior__"))
+def dict_ior(t, args, kwargs):
+    HANDLERS[dict.update](t, args, {})
+    return args[0]
+
+
+@on_dict("clear")
+def dict_clear(t, d, args, kwargs):
+    t.complete(d)
+    for key in list(d.items):
+        t.dict_del(d, key)
+
+
+@on_dict("copy", "__copy__")
+def dict_copy(t, d, args, kwargs):
+    t.complete(d)
+    return DictVar(dict(d.items), d.cls if d.cls is not types.MappingProxyType else dict, factory=d.factory)
+
+
+@on_dict("__setitem__")
+def dict_setitem(t, d, args, kwargs):
+    t.dict_set(d, args[0], args[1])
+
+
+@on_dict("__delitem__")
+def dict_delitem(t, d, args, kwargs):
+    t.delitem(d, args[0])
+
+
+@on_dict("__or__")
+def dict_or(t, d, args, kwargs):
+    other = base_of(args[0])
+    return t.binary("or", d, other) if isinstance(other, DictVar) else Known(NotImplemented)
+
+
+def _own_copy(t, v: InstanceVar):
+    """copy() of an instance of a subclass of OrderedDict or defaultdict: an instance of that class."""
+    return t.call(Known(v.cls), [v.base.factory, v.base] if issubclass(v.cls, collections.defaultdict) else [v.base], {})
+
+
+def _of_own_kind(plainly, merging: bool):
+    def run(t, args, kwargs):
+        if not isinstance(args[0], InstanceVar):
+            return plainly(t, args, kwargs)
+        if merging and not isinstance(base_of(args[1]), DictVar):
+            return Known(NotImplemented)
+        made = _own_copy(t, args[0])
+        if merging:
+            HANDLERS[dict.update](t, [made, args[1]], {})
+        return made
+    return run
+
+
+for _m in (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__, OD.__or__, collections.defaultdict.__or__):
+    HANDLERS[_m] = _of_own_kind(HANDLERS[_m], _m.__name__ == "__or__")
+
+
+@models(OD.move_to_end)
+def move_to_end(t, args, kwargs):
+    d = _dict_base(t, args[0])
+    t.complete(d)
+    key = key_of(t, args[1])
+    if key not in d.items:
+        t.dict_item(DictVar({}), args[1])
+    t.touch(d)
+    entry = d.items.pop(key)
+    last = t.truth(args[2] if len(args) > 2 else kwargs.get("last", TRUE))
+    d.items = {**d.items, key: entry} if last else {key: entry, **d.items}
+    return NONE
+
+
+@models(dict.fromkeys)
+def fromkeys(t, args, kwargs):
+    out = DictVar({})
+    for v in t.iterate(args[0]):
+        t.dict_set(out, t.real(v), args[1] if len(args) > 1 else NONE)
+    return out
+
+
+for _kind in ("keys", "values", "items"):
+    def _view(t, args, kwargs, kind=_kind):
+        d = _dict_base(t, args[0])
+        t.complete(d)
+        return DictView(d, kind)
+    for _m in dict_methods(_kind):
+        HANDLERS[_m] = _view
+del _kind, _m, _view
+for _m in (types.MappingProxyType.get, types.MappingProxyType.keys, types.MappingProxyType.items, types.MappingProxyType.values):
+    HANDLERS[_m] = HANDLERS[getattr(dict, _m.__name__)]

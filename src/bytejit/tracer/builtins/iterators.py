@@ -1,0 +1,190 @@
+"""Models of iterators, generators and the builtins that consume them."""
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+
+import torch
+
+from bytejit.tracer.core.signals import Raised
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar
+from bytejit.tracer.objects.calls import HANDLERS, models
+from bytejit.tracer.objects.operators import class_attribute
+
+from .sequences import list_sort
+
+
+@models(builtins.iter)
+def iter_(t, args, kwargs):
+    if len(args) == 2:
+        return IterVar("callable", {"function": args[0], "sentinel": args[1]}, t.steps)
+    return t.iter(args[0])
+
+
+@models(builtins.next)
+def next_(t, args, kwargs):
+    try:
+        item = t.next_value(args[0])
+    except Raised as e:
+        if len(args) > 1 and issubclass(e.exc.cls, StopIteration):
+            return args[1]
+        raise
+    if item is None:
+        if len(args) > 1:
+            return args[1]
+        raise t.raised(StopIteration())
+    return item
+
+
+@models(builtins.enumerate)
+def enumerate_(t, args, kwargs):
+    start = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
+    return IterVar("enumerate", {"of": t.iter(args[0]), "at": t.index(start)}, t.steps)
+
+
+@models(builtins.zip)
+def zip_(t, args, kwargs):
+    strict = "strict" in kwargs and t.truth(kwargs["strict"])
+    return IterVar("zip", {"of": [t.iter(a) for a in args], "strict": strict}, t.steps)
+
+
+@models(builtins.map)
+def map_(t, args, kwargs):
+    return IterVar("map", {"function": args[0], "of": [t.iter(a) for a in args[1:]]}, t.steps)
+
+
+@models(builtins.filter)
+def filter_(t, args, kwargs):
+    return IterVar("filter", {"function": args[0], "of": t.iter(args[1])}, t.steps)
+
+
+@models(builtins.reversed)
+def reversed_(t, args, kwargs):
+    v = args[0]
+    if isinstance(v, InstanceVar) and class_attribute(v.cls, "__reversed__") is not None and v.base is None:
+        return t.call(t.special(v, "__reversed__"), [], {})
+    if isinstance(v, InstanceVar) and v.base is None:
+        items = [t.getitem(v, Known(i)) for i in reversed(range(t.length(v)))]
+        return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.steps)
+    if isinstance(v, SeqVar):
+        return IterVar("reversed", {"seq": v, "at": len(v.items) - 1}, t.steps)
+    items = list(reversed(t.iterate(v)))
+    return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.steps)
+
+
+@models(types.GeneratorType.send)
+def generator_send(t, args, kwargs):
+    finished, value = t.resume(args[0], args[1])
+    if finished:
+        raise t.stop(value)
+    return value
+
+
+@models(types.GeneratorType.__next__)
+def generator_next(t, args, kwargs):
+    return generator_send(t, [args[0], NONE], {})
+
+
+@models(types.GeneratorType.__iter__)
+def generator_iter(t, args, kwargs):
+    return args[0]
+
+
+@models(types.GeneratorType.throw)
+def generator_throw(t, args, kwargs):
+    exc = args[1] if len(args) < 3 or t.is_same(args[2], NONE) else args[2]
+    exc = t.as_exception(exc, "exceptions must be classes or instances deriving from BaseException, not "
+                         f"{t.type_of(exc).__name__}")
+    finished, value = t.resume(args[0], NONE, thrown=Raised(exc))
+    if finished:
+        raise t.stop(value)
+    return value
+
+
+@models(types.GeneratorType.close)
+def generator_close(t, args, kwargs):
+    gen = t.moved(args[0])
+    if not gen.started or gen.finished:
+        gen.finished = True
+        return NONE
+    try:
+        finished, _ = t.resume(gen, NONE, thrown=t.raised(GeneratorExit()))
+    except Raised as e:
+        if issubclass(e.exc.cls, (GeneratorExit, StopIteration)):
+            return NONE
+        raise
+    if not finished:
+        raise t.raised(RuntimeError("generator ignored GeneratorExit"))
+    return NONE
+
+
+@models(builtins.any)
+def any_(t, args, kwargs):
+    iterator = t.iter(args[0])
+    while (item := t.next(iterator)) is not None:
+        if t.truth(item):
+            return TRUE
+    return FALSE
+
+
+@models(builtins.all)
+def all_(t, args, kwargs):
+    iterator = t.iter(args[0])
+    while (item := t.next(iterator)) is not None:
+        if not t.truth(item):
+            return FALSE
+    return TRUE
+
+
+@models(builtins.sum)
+def sum_(t, args, kwargs):
+    total = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
+    iterator = t.iter(args[0])
+    while (item := t.next(iterator)) is not None:
+        total = t.binary("add", t.real(total), t.real(item))
+    return total
+
+
+def _extreme(function, name, symbolic):
+    def pick(t, args, kwargs):
+        items = t.iterate(args[0]) if len(args) == 1 else list(args)
+        key = kwargs.get("key", NONE)
+        if not items:
+            if "default" in kwargs:
+                return kwargs["default"]
+            raise t.fold_error(function, [])
+        if t.is_same(key, NONE) and any(map(t.is_measured, items)) and (found := t.on_numbers(symbolic, *items)) is not None:
+            return found
+        best, best_key = None, None
+        for item in items:
+            k = item if t.is_same(key, NONE) else t.call(key, [item], {})
+            if best is None or t.truth(t.compare(name, k, best_key)):
+                best, best_key = item, k
+        return t.real(best)
+    HANDLERS[function] = pick
+
+
+_extreme(builtins.max, "gt", lambda *numbers: functools.reduce(torch.sym_max, numbers))
+_extreme(builtins.min, "lt", lambda *numbers: functools.reduce(torch.sym_min, numbers))
+
+
+@models(builtins.sorted)
+def sorted_(t, args, kwargs):
+    out = SeqVar(list(t.iterate(args[0])), list)
+    list_sort(t, [out], kwargs)
+    return out
+
+
+@models(functools.reduce)
+def reduce_(t, args, kwargs):
+    iterator = t.iter(args[1])
+    if len(args) > 2:
+        total = args[2]
+    else:
+        total = t.next(iterator)
+        if total is None:
+            raise t.raised(TypeError("reduce() of empty iterable with no initial value"))
+    while (item := t.next(iterator)) is not None:
+        total = t.call(args[0], [total, item], {})
+    return t.real(total)

@@ -1,0 +1,216 @@
+"""Models of numbers, strings and the operator module."""
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import types
+
+import torch
+
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
+from bytejit.tracer.objects.calls import HANDLERS, models
+from bytejit.tracer.objects.containers import NotConstant, to_python
+from bytejit.tracer.objects.operators import COMPARISONS, FUNCTIONS, IN_PLACE, UNARY, class_attribute
+from bytejit.tracer.objects.plain_parts import Said
+
+
+@models(builtins.len)
+def len_(t, args, kwargs):
+    if isinstance(args[0], TensorVar) and (n := t.tensor_length(args[0])) is not None:
+        return n
+    return Known(t.length(args[0]))
+
+
+@models(builtins.bool)
+def bool_(t, args, kwargs):
+    return t.constant(bool(args) and t.truth(args[0]))
+
+
+def _number(cls, special):
+    def make(t, args, kwargs):
+        if args and isinstance(args[0], TensorVar):
+            if len(args) == 1 and (known := t.python_value(args[0], cls)) is not None:
+                return known
+            raise Break(f"{cls.__name__}() of a tensor needs its value")
+        if args and isinstance(args[0], InstanceVar):
+            if isinstance(args[0].base, Known):
+                args = [args[0].base, *args[1:]]
+            else:
+                for name in special:
+                    if class_attribute(args[0].cls, name) is not None:
+                        return t.call(t.special(args[0], name), [], {})
+        try:
+            make = functools.partial(cls, **{k: to_python(t, v) for k, v in kwargs.items()})
+            return t.fold(make, *(to_python(t, a) for a in args))
+        except NotConstant:
+            if isinstance(args[0], (SeqVar, DictVar, SetVar)):
+                return t.fold(cls, [] if not isinstance(args[0], DictVar) else {})
+            raise Break(f"{cls.__name__}() of {args[0]!r}") from None
+    HANDLERS[cls] = make
+
+
+_number(int, ("__int__", "__index__", "__trunc__"))
+_number(float, ("__float__", "__index__"))
+_number(complex, ("__complex__", "__float__"))
+
+
+@models(builtins.abs)
+def abs_(t, args, kwargs):
+    if isinstance(args[0], TensorVar):
+        return t.call_tensor_op(abs, args, {})
+    if isinstance(args[0], InstanceVar):
+        return t.call(t.special(args[0], "__abs__"), [], {})
+    return t.fold(abs, t.const(args[0]))
+
+
+@models(builtins.round)
+def round_(t, args, kwargs):
+    if isinstance(args[0], TensorVar):
+        return t.call_tensor_op(torch.Tensor.round, args[:1], {"decimals": args[1]} if len(args) > 1 else kwargs)
+    if isinstance(args[0], InstanceVar):
+        return t.call(t.special(args[0], "__round__"), args[1:], {})
+    return t.fold(round, *map(t.const, args))
+
+
+@models(builtins.divmod)
+def divmod_(t, args, kwargs):
+    a, b = args
+    if isinstance(a, Known) and isinstance(b, Known) and SymVar not in (type(a), type(b)):
+        return t.fold(divmod, a.obj, b.obj)
+    return SeqVar([t.binary("floordiv", a, b), t.binary("mod", a, b)], tuple)
+
+
+@models(builtins.pow)
+def pow_(t, args, kwargs):
+    if len(args) == 2 and not kwargs:
+        return t.binary("pow", *args)
+    return t.fold(functools.partial(pow, **{k: t.const(v) for k, v in kwargs.items()}), *map(t.const, args))
+
+
+def _container_text(t, v) -> Var:
+    """repr() of a list, tuple, dict or set whose items have a repr that runs in the trace."""
+    one = lambda x: t.const(t.call_python(repr, [t.real(x)]))  # noqa: E731
+    if isinstance(v, DictVar) and v.cls is dict:
+        t.complete(v)
+        return Known("{" + ", ".join(f"{one(k)}: {one(x)}" for k, x in v.items.values()) + "}")
+    if isinstance(v, SeqVar) and v.cls in (list, tuple):
+        inside = ", ".join(map(one, v.items))
+        return Known(f"[{inside}]" if v.cls is list else f"({inside}{',' * (len(v.items) == 1)})")
+    raise Break(f"repr() of {v!r}")
+
+
+def _text(function, methods):
+    def make(t, args, kwargs):
+        if not args:
+            return Known("")
+        v = args[0]
+        if isinstance(v, InstanceVar):
+            for name in methods:
+                found = class_attribute(v.cls, name)
+                if isinstance(found, types.FunctionType):
+                    return t.call(t.special(v, name), [], {})
+                if found is not object.__str__:     # which asks for the repr
+                    break
+            if isinstance(v.base, Known) and isinstance(v.base.obj, (int, str, float)):
+                return t.fold(function, v.base.obj, *(to_python(t, a) for a in args[1:]))
+            if issubclass(v.cls, BaseException):
+                method = class_attribute(v.cls, methods[0])
+                if t.has_handler(method):
+                    return t.call_python(method, [v])
+            raise Break(f"{function.__name__}() of a {v.cls.__name__}")
+        try:
+            real = to_python(t, v, classes=True)
+        except NotConstant:
+            if function is not ascii and isinstance(v, (SeqVar, DictVar, SetVar)) and len(args) == 1:
+                return _container_text(t, v)
+            raise Break(f"{function.__name__}() of {v!r}") from None
+        return t.fold(function, real, *(to_python(t, a) for a in args[1:]))
+    HANDLERS[function] = make
+
+
+_text(str, ("__str__", "__repr__"))
+_text(repr, ("__repr__",))
+_text(ascii, ("__repr__",))
+
+
+@models(builtins.format)
+def format_(t, args, kwargs):
+    v, spec = args[0], args[1] if len(args) > 1 else Known("")
+    if isinstance(v, InstanceVar):
+        if isinstance(class_attribute(v.cls, "__format__"), types.FunctionType):
+            return t.call(t.special(v, "__format__"), [spec], {})
+        if t.const(spec) == "":
+            return t.call_python(str, [v])
+        if isinstance(v.base, Known):
+            v = v.base
+    if isinstance(v, TensorVar):
+        text = t.const(spec)
+        if v.fake.dim() == 0 and (known := t.python_value(v, lambda real: format(real, text))) is not None:
+            return known
+        raise Break("formatting a tensor needs its value")
+    try:
+        return t.fold(format, to_python(t, v, classes=True), t.const(spec))
+    except NotConstant:
+        if t.const(spec) == "":
+            return t.call_python(str, [v])
+        raise Break(f"format() of {v!r}") from None
+
+
+@models(str.join, bytes.join)
+def join(t, args, kwargs):
+    return t.fold(t.const(args[0]).join, [t.const(v) for v in t.iterate(args[1])])
+
+
+@models(str.format)
+def str_format(t, args, kwargs):
+    if isinstance(args[0], InstanceVar):
+        raise Break("a format in a subclass of str")        # where nothing is put in, it is the result
+    text = t.const(args[0])
+    values = [_formatted(t, v) for v in (*args[1:], *kwargs.values())]
+    named = dict(zip(kwargs, values[len(args) - 1:]))
+    try:
+        return t.fold(lambda: text.format(*values[:len(args) - 1], **named))
+    except Raised as e:
+        if any(isinstance(v, Said) for v in values) and issubclass(e.exc.cls, (AttributeError, TypeError)):
+            raise Break("str.format of a part of an object") from None
+        raise
+
+
+def _formatted(t, v):
+    """A constant, or what stands for a value in a format."""
+    try:
+        return to_python(t, v, classes=True)
+    except NotConstant:
+        return Said.of(t, v)
+
+
+@models(builtins.slice)
+def slice_(t, args, kwargs):
+    return t.slice([NONE, args[0], NONE] if len(args) == 1 else [*args, NONE][:3])
+
+
+@models(builtins.range)
+def range_(t, args, kwargs):
+    return t.fold(range, *(t.index(a) for a in args))
+
+
+# ---- the operator module ---------------------------------------------------------------------------------------------
+for _name, _f in FUNCTIONS.items():
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.binary(name, *args)
+for _name, _f in IN_PLACE.items():
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.binary(name, *args, in_place=True)
+for _name, _f in UNARY.items():
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.unary(name, *args)
+for _name, _f in COMPARISONS.items():
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.compare(name, *args)
+HANDLERS[operator.getitem] = lambda t, args, kwargs: t.getitem(*args)
+HANDLERS[operator.not_] = lambda t, args, kwargs: t.constant(not t.truth(args[0]))
+HANDLERS[operator.truth] = lambda t, args, kwargs: t.constant(t.truth(args[0]))
+HANDLERS[operator.is_] = lambda t, args, kwargs: t.constant(t.is_same(*args))
+HANDLERS[operator.is_not] = lambda t, args, kwargs: t.constant(not t.is_same(*args))
+HANDLERS[operator.contains] = lambda t, args, kwargs: t.constant(t.contains(*args))
+HANDLERS[operator.index] = lambda t, args, kwargs: Known(t.index(args[0]))
+HANDLERS[operator.setitem] = lambda t, args, kwargs: t.setitem(*args) or NONE
+HANDLERS[operator.delitem] = lambda t, args, kwargs: t.delitem(*args) or NONE

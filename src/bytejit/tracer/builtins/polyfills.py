@@ -1,0 +1,373 @@
+"""Python functions that are inlined in place of C functions that iterate or call back."""
+from __future__ import annotations
+
+import bisect
+import collections
+import contextlib
+import functools
+import heapq
+import itertools
+import operator
+import types
+
+import torch
+
+from bytejit.common.registry import graph_break
+from bytejit.tracer.objects.calls import replaces
+
+
+@replaces(functools._lru_cache_wrapper)
+def lru_cache_wrapper(function, maxsize, typed, info):
+    """A cached function made in the region, which cannot leave it."""
+    cache, hits, misses = {}, 0, 0
+
+    def cached(*args, **kwargs):
+        nonlocal hits, misses
+        key = (args, tuple(kwargs.items()))
+        if typed:
+            key = (key, tuple(type(a) for a in args), tuple(type(a) for a in kwargs.values()))
+        if key in cache:
+            hits += 1
+            value = cache.pop(key)
+        else:
+            misses += 1
+            value = function(*args, **kwargs)
+            if maxsize == 0:
+                return value
+            if maxsize is not None and len(cache) >= maxsize and key not in cache:
+                del cache[next(iter(cache))]
+        cache[key] = value
+        return value
+
+    def cache_info():
+        return info(hits, misses, maxsize, len(cache))
+
+    def cache_clear():
+        nonlocal hits, misses
+        hits = misses = 0
+        cache.clear()
+    cached.cache_info, cached.cache_clear = cache_info, cache_clear
+    return cached
+
+
+# code of functions that stand for others while tracing, and must not leave a region
+STAYING = {c for c in lru_cache_wrapper.__code__.co_consts if type(c) is types.CodeType}
+
+
+@replaces(itertools.chain)
+def chain(*iterables):
+    for iterable in iterables:
+        yield from iterable
+
+
+@replaces(itertools.chain.from_iterable)
+def chain_from_iterable(iterables):
+    for iterable in iterables:
+        yield from iterable
+
+
+@replaces(itertools.islice)
+def islice(iterable, *args):
+    bounds = slice(*args)
+    start, stop, step = bounds.start or 0, bounds.stop, bounds.step or 1
+    wanted, at = start, 0
+    if stop is not None and stop <= start:
+        return
+    for item in iterable:
+        if at == wanted:
+            yield item
+            wanted += step
+        at += 1
+        if stop is not None and (at >= stop or wanted >= stop):
+            return
+
+
+@replaces(itertools.count)
+def count(start=0, step=1):
+    while True:
+        yield start
+        start += step
+
+
+@replaces(itertools.repeat)
+def repeat(value, times=None):
+    if times is None:
+        while True:
+            yield value
+    for _ in range(times):
+        yield value
+
+
+@replaces(itertools.cycle)
+def cycle(iterable):
+    saved = []
+    for item in iterable:
+        yield item
+        saved.append(item)
+    while saved:
+        yield from saved
+
+
+@replaces(itertools.product)
+def product(*iterables, repeat=1):
+    pools = [tuple(pool) for pool in iterables] * repeat
+    result = [()]
+    for pool in pools:
+        result = [(*x, y) for x in result for y in pool]
+    yield from result
+
+
+@replaces(itertools.starmap)
+def starmap(function, iterable):
+    for args in iterable:
+        yield function(*args)
+
+
+@replaces(itertools.takewhile)
+def takewhile(predicate, iterable):
+    for item in iterable:
+        if not predicate(item):
+            return
+        yield item
+
+
+@replaces(itertools.dropwhile)
+def dropwhile(predicate, iterable):
+    iterator = iter(iterable)
+    for item in iterator:
+        if not predicate(item):
+            yield item
+            break
+    yield from iterator
+
+
+@replaces(itertools.filterfalse)
+def filterfalse(predicate, iterable):
+    for item in iterable:
+        if not (item if predicate is None else predicate(item)):
+            yield item
+
+
+@replaces(itertools.compress)
+def compress(data, selectors):
+    for item, wanted in zip(data, selectors):
+        if wanted:
+            yield item
+
+
+@replaces(itertools.pairwise)
+def pairwise(iterable):
+    iterator = iter(iterable)
+    for before in iterator:
+        for item in iterator:
+            yield before, item
+            before = item
+
+
+@replaces(itertools.accumulate)
+def accumulate(iterable, func=operator.add, *, initial=None):
+    iterator = iter(iterable)
+    total = initial
+    if initial is None:
+        for total in iterator:  # noqa: B007
+            break
+        else:
+            return
+    yield total
+    for item in iterator:
+        total = func(total, item)
+        yield total
+
+
+@replaces(itertools.zip_longest)
+def zip_longest(*iterables, fillvalue=None):
+    pools = [list(iterable) for iterable in iterables]
+    for i in range(max(map(len, pools), default=0)):
+        yield tuple(pool[i] if i < len(pool) else fillvalue for pool in pools)
+
+
+@replaces(itertools.groupby)
+def groupby(iterable, key=None):
+    groups = []
+    for item in iterable:
+        k = item if key is None else key(item)
+        if groups and groups[-1][0] == k:
+            groups[-1][1].append(item)
+        else:
+            groups.append((k, [item]))
+    for k, group in groups:
+        yield k, iter(group)
+
+
+@replaces(itertools.combinations)
+def combinations(iterable, r):
+    pool = tuple(iterable)
+    yield from _choose(pool, r, 0)
+
+
+def _choose(pool, r, start):
+    if r == 0:
+        yield ()
+        return
+    for i in range(start, len(pool) - r + 1):
+        for rest in _choose(pool, r - 1, i + 1):
+            yield (pool[i], *rest)
+
+
+@replaces(itertools.permutations)
+def permutations(iterable, r=None):
+    pool = tuple(iterable)
+    yield from _arrange(pool, len(pool) if r is None else r, ())
+
+
+def _arrange(pool, r, used):
+    if len(used) == r:
+        yield tuple(pool[i] for i in used)
+        return
+    for i in range(len(pool)):
+        if i not in used:
+            yield from _arrange(pool, r, (*used, i))
+
+
+@replaces(collections.Counter.update)
+def counter_update(self, iterable=None, /, **kwds):
+    if iterable is not None:
+        if isinstance(iterable, dict):
+            for key, n in iterable.items():
+                self[key] = self.get(key, 0) + n
+        else:
+            for key in iterable:
+                self[key] = self.get(key, 0) + 1
+    for key, n in kwds.items():
+        self[key] = self.get(key, 0) + n
+
+
+class SortKey:
+    """What functools.cmp_to_key(f) gives for an item."""
+
+    __slots__ = ("compare", "obj")
+
+    def __init__(self, compare, obj):
+        self.compare, self.obj = compare, obj
+
+    def __lt__(self, other):
+        return self.compare(self.obj, other.obj) < 0
+
+    def __gt__(self, other):
+        return self.compare(self.obj, other.obj) > 0
+
+    def __eq__(self, other):
+        return self.compare(self.obj, other.obj) == 0
+
+    def __le__(self, other):
+        return self.compare(self.obj, other.obj) <= 0
+
+    def __ge__(self, other):
+        return self.compare(self.obj, other.obj) >= 0
+
+    __hash__ = None
+
+
+@replaces(functools.cmp_to_key)
+def cmp_to_key(mycmp):
+    return lambda obj: SortKey(mycmp, obj)
+
+
+# the heap functions of the standard library's own Python version, which C versions stand in for
+@replaces(heapq.heapify)
+def heapify(x):
+    for i in reversed(range(len(x) // 2)):
+        heapq._siftup(x, i)
+
+
+@replaces(heapq.heappush)
+def heappush(heap, item):
+    heap.append(item)
+    heapq._siftdown(heap, 0, len(heap) - 1)
+
+
+@replaces(heapq.heappop)
+def heappop(heap):
+    last = heap.pop()
+    if not heap:
+        return last
+    first, heap[0] = heap[0], last
+    heapq._siftup(heap, 0)
+    return first
+
+
+@replaces(heapq.heapreplace)
+def heapreplace(heap, item):
+    first, heap[0] = heap[0], item
+    heapq._siftup(heap, 0)
+    return first
+
+
+@replaces(heapq.heappushpop)
+def heappushpop(heap, item):
+    if heap and heap[0] < item:
+        item, heap[0] = heap[0], item
+        heapq._siftup(heap, 0)
+    return item
+
+
+@replaces(bisect.bisect_right)
+def bisect_right(a, x, lo=0, hi=None, *, key=None):
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+@replaces(bisect.bisect_left)
+def bisect_left(a, x, lo=0, hi=None, *, key=None):
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@replaces(bisect.insort_right)
+def insort_right(a, x, lo=0, hi=None, *, key=None):
+    a.insert(bisect.bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@replaces(bisect.insort_left)
+def insort_left(a, x, lo=0, hi=None, *, key=None):
+    a.insert(bisect.bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@replaces(torch.nn.Module.to)
+def module_to(self, *args, **kwargs):
+    device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
+    for t in [*self.parameters(), *self.buffers()]:
+        wanted = dtype if dtype is not None and (t.is_floating_point() or t.is_complex()) else t.dtype
+        if layout is not None or t.dtype != wanted or device is not None and t.device != device:
+            graph_break("a module moved or cast")
+    return self
+
+
+class Unrecorded(contextlib.ContextDecorator):
+    """torch.profiler.record_function in a graph: what a profiler sees there are the graph's own operations."""
+
+    def __init__(self, name, args=None):
+        self.name, self.args = name, args
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
+
+@replaces(torch.profiler.record_function)
+def record_function(name, args=None):
+    return Unrecorded(name, args)

@@ -1,0 +1,145 @@
+"""Models of set and frozenset: making them and their methods."""
+from __future__ import annotations
+
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import NONE, DictVar, Known, SetVar
+from bytejit.tracer.objects.calls import HANDLERS
+from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of
+
+
+def _set_of(cls):
+    def make(t, args, kwargs):
+        return SetVar(elements(t, t.iterate(args[0])) if args else {}, cls)
+    HANDLERS[cls] = make
+
+
+_set_of(set)
+_set_of(frozenset)
+
+
+def on_set(*names, writes=False):
+    def register(handler):
+        for name in names:
+            for cls in (set, frozenset):
+                if hasattr(cls, name):
+                    def run(t, args, kwargs):
+                        s = base_of(args[0])
+                        if isinstance(s, Known):
+                            s = SetVar({k: t.constant(k) for k in s.obj}, type(s.obj))
+                        if not isinstance(s, SetVar):
+                            raise Break(f"{handler.__name__} of a {t.type_of(args[0]).__name__} that is not modelled")
+                        if writes:
+                            t.touch(s)
+                        result = handler(t, s, args[1:])
+                        return NONE if result is None else result
+                    HANDLERS[getattr(cls, name)] = run
+        return handler
+    return register
+
+
+@on_set("add", writes=True)
+def set_add(t, s, args):
+    s.items.setdefault(key_of(t, args[0], ELEMENT), args[0])
+
+
+@on_set("discard", writes=True)
+def set_discard(t, s, args):
+    s.items.pop(key_of(t, args[0], ELEMENT), None)
+
+
+@on_set("remove", writes=True)
+def set_remove(t, s, args):
+    if s.items.pop(key_of(t, args[0], ELEMENT), None) is None:
+        t.dict_item(DictVar({}), args[0])
+
+
+@on_set("__init__", writes=True)
+def set_init(t, s, args):
+    s.items.clear()
+    for v in t.iterate(args[0]) if args else ():
+        s.items.setdefault(key_of(t, t.real(v), ELEMENT), t.real(v))
+
+
+@on_set("clear", writes=True)
+def set_clear(t, s, args):
+    s.items.clear()
+
+
+@on_set("update", writes=True)
+def set_update(t, s, args):
+    for other in args:
+        for v in t.iterate(other):
+            s.items.setdefault(key_of(t, t.real(v), ELEMENT), t.real(v))
+
+
+@on_set("pop", writes=True)
+def set_pop(t, s, args):
+    if not s.items:
+        raise t.raised(KeyError("pop from an empty set"))
+    first = key_of(t, t.iterate(s)[0])
+    return s.items.pop(first)
+
+
+@on_set("copy")
+def set_copy(t, s, args):
+    return SetVar(dict(s.items), s.cls)
+
+
+@on_set("union")
+def set_union(t, s, args):
+    out = dict(s.items)
+    for other in args:
+        for key, v in elements(t, t.iterate(other)).items():
+            out.setdefault(key, v)
+    return SetVar(out, s.cls)
+
+
+@on_set("intersection")
+def set_intersection(t, s, args):
+    out = dict(s.items)
+    for other in args:
+        keys = t.as_set(other).items
+        out = {k: v for k, v in out.items() if k in keys}
+    return SetVar(out, s.cls)
+
+
+@on_set("difference")
+def set_difference(t, s, args):
+    out = dict(s.items)
+    for other in args:
+        keys = t.as_set(other).items
+        out = {k: v for k, v in out.items() if k not in keys}
+    return SetVar(out, s.cls)
+
+
+@on_set("symmetric_difference")
+def set_symmetric_difference(t, s, args):
+    other = t.as_set(args[0]).items
+    out = {k: v for k, v in s.items.items() if k not in other}
+    out.update({k: v for k, v in other.items() if k not in s.items})
+    return SetVar(out, s.cls)
+
+
+@on_set("issubset")
+def issubset(t, s, args):
+    return t.constant(set(s.items) <= set(t.as_set(args[0]).items))
+
+
+@on_set("issuperset")
+def issuperset(t, s, args):
+    return t.constant(set(s.items) >= set(t.as_set(args[0]).items))
+
+
+@on_set("isdisjoint")
+def isdisjoint(t, s, args):
+    return t.constant(set(s.items).isdisjoint(t.as_set(args[0]).items))
+
+
+@on_set("difference_update", writes=True)
+def difference_update(t, s, args):
+    s.items = set_difference(t, s, args).items
+
+
+@on_set("intersection_update", writes=True)
+def intersection_update(t, s, args):
+    s.items = set_intersection(t, s, args).items

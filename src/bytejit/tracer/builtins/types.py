@@ -1,0 +1,252 @@
+"""Models of the builtins that ask about types, attributes and identity, and of those that bind methods."""
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+
+import torch
+
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import (
+    NONE,
+    NULL,
+    TRUE,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    MethodVar,
+    SeqVar,
+    SuperVar,
+    TensorVar,
+    Var,
+)
+from bytejit.tracer.objects.calls import models, solid_base
+from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_lookup
+from bytejit.tracer.objects.containers import NotConstant, plain_key, to_python
+from bytejit.tracer.objects.operators import class_attribute
+
+from .argument_counts import describe
+
+
+@models(builtins.isinstance)
+def isinstance_(t, args, kwargs):
+    found = _is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0])
+    if not found and isinstance(args[0], InstanceVar) and t.says_class(args[0].cls):
+        said = t.as_class(t.real(t.getattr(args[0], "__class__", NONE)))      # a proxy names the class that it stands for
+        found = said not in (None, args[0].cls) and _is_a(t, said, args[1], "__instancecheck__", args[0])
+    return t.constant(found)
+
+
+@models(builtins.issubclass)
+def issubclass_(t, args, kwargs):
+    cls = t.as_class(args[0])
+    if cls is None:
+        raise t.raised(TypeError("issubclass() arg 1 must be a class"))
+    return t.constant(_is_a(t, cls, args[1], "__subclasscheck__", args[0]))
+
+
+def _is_a(t, cls: type, classes: Var, hook: str, subject: Var) -> bool:
+    if isinstance(classes, SeqVar):
+        return any(_is_a(t, cls, t.real(c), hook, subject) for c in classes.items)
+    of = t.as_class(classes)
+    if of is None:
+        if isinstance(classes, Known) and isinstance(classes.obj, types.UnionType):
+            return any(_is_a(t, cls, t.constant(c), hook, subject) for c in classes.obj.__args__)
+        if isinstance(classes, Known):
+            try:
+                return issubclass(cls, classes.obj)
+            except TypeError as e:
+                raise t.raised(e) from None
+        raise t.raised(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union"))
+    if type(of) is not type and any(c in WRITTEN for c in MRO(of)):
+        raise Break("a class check against a class that the region changed")
+    check = class_lookup(type(of), hook)[0]
+    if isinstance(check, types.FunctionType) and type(of).__module__ not in ("abc", "typing", "enum"):
+        if of in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or type(of).__module__.startswith("torch"):
+            return _tensor_instance(t, subject, of, cls)
+        return t.truth(t.call(t.constant(check), [t.constant(of), subject], {}))
+    if type(of).__module__ == "typing" and getattr(of, "_is_protocol", False) and hook == "__instancecheck__":
+        real = getattr(subject, "real", None)
+    else:
+        real = None
+    try:
+        return issubclass(cls, of) if real is None else isinstance(real, of)
+    except TypeError as e:
+        raise t.raised(e) from None
+
+
+def _tensor_instance(t, subject, of, cls) -> bool:
+    if isinstance(subject, TensorVar):
+        if subject.real is not None:
+            return isinstance(subject.real, of)
+        if of is torch.Tensor:
+            return True
+        if of is torch.nn.Parameter and subject.cls is of:
+            return True
+        return isinstance(subject.fake, of) if of not in (torch.nn.Parameter, torch.nn.Buffer) else False
+    real = getattr(subject, "real", None)
+    return isinstance(real, of) if real is not None else issubclass(cls, of)
+
+
+@models(builtins.callable)
+def callable_(t, args, kwargs):
+    v = args[0]
+    if isinstance(v, (FuncVar, MethodVar)):
+        return TRUE
+    if isinstance(v, Known):
+        return t.constant(callable(v.obj))
+    return t.constant(class_attribute(t.type_of(v), "__call__") is not None)
+
+
+@models(builtins.getattr)
+def getattr_(t, args, kwargs):
+    name = t.const(args[1])
+    if not isinstance(name, str):
+        raise t.raised(TypeError(f"attribute name must be string, not '{type(name).__name__}'"))
+    return t.getattr(args[0], name, args[2] if len(args) > 2 else None)
+
+
+@models(builtins.hasattr)
+def hasattr_(t, args, kwargs):
+    return t.constant(t.getattr(args[0], t.const(args[1]), NULL) is not NULL)
+
+
+@models(builtins.setattr)
+def setattr_(t, args, kwargs):
+    t.setattr(args[0], t.const(args[1]), args[2])
+    return NONE
+
+
+@models(builtins.delattr)
+def delattr_(t, args, kwargs):
+    t.delattr(args[0], t.const(args[1]))
+    return NONE
+
+
+@models(object.__setattr__)
+def object_setattr(t, args, kwargs):
+    if not isinstance(args[0], InstanceVar):
+        raise Break("object.__setattr__ on a C object")
+    t.generic_setattr(args[0], t.const(args[1]), args[2])
+    return NONE
+
+
+@models(object.__delattr__)
+def object_delattr(t, args, kwargs):
+    if not isinstance(args[0], InstanceVar):
+        raise Break("object.__delattr__ on a C object")
+    t.generic_delattr(args[0], t.const(args[1]))
+    return NONE
+
+
+@models(object.__getattribute__)
+def object_getattribute(t, args, kwargs):
+    if isinstance(args[0], InstanceVar):
+        return t.generic_getattr(args[0], t.const(args[1]), fallback=False)
+    return t.getattr(args[0], t.const(args[1]))
+
+
+@models(object.__init__)
+def object_init(t, args, kwargs):
+    if len(args) != 1 or kwargs:
+        check_excess(t.type_of(args[0]) if args else object, "__init__", "__new__")
+    return NONE
+
+
+def check_excess(cls: type, own: str, other: str) -> None:
+    """`object`'s method `own` takes arguments only where a class replaced the method `other`, and not this one."""
+    if class_attribute(cls, own) is not getattr(object, own) or class_attribute(cls, other) is getattr(object, other):
+        raise Break(f"object.{own} called with arguments")
+
+
+@models(BaseException.with_traceback)
+def with_traceback(t, args, kwargs):
+    return args[0]
+
+
+@models(object.__new__)
+def object_new(t, args, kwargs):
+    cls = t.as_class(args[0]) if args else None
+    if cls is None or solid_base(cls) is not object:
+        raise Break(f"making a {describe(cls)} through object.__new__")
+    if len(args) > 1 or kwargs:
+        check_excess(cls, "__new__", "__init__")
+    return t.object_new(cls)
+
+
+@models(object.__eq__)
+def object_eq(t, args, kwargs):
+    return TRUE if t.is_same(args[0], args[1]) else t.constant(NotImplemented)
+
+
+@models(object.__ne__)
+def object_ne(t, args, kwargs):
+    return t.constant(not t.truth(t.compare("eq", args[0], args[1])))
+
+
+@models(builtins.super)
+def super_(t, args, kwargs):
+    if not args:
+        frame = t.frame
+        if "__class__" not in frame.cells:
+            raise t.raised(RuntimeError("super(): __class__ cell not found"))
+        first = frame.code.co_varnames[0]
+        obj = frame.locals.get(first) or frame.cells[first].content
+        args = [t.real(frame.cells["__class__"].content), t.real(obj)]
+    cls = t.as_class(args[0])
+    if cls is None or len(args) < 2:
+        raise Break("an unbound super()")
+    return SuperVar(cls, args[1])
+
+
+@models(builtins.vars)
+def vars_(t, args, kwargs):
+    if not args:
+        raise Break("vars() of a function")
+    return t.getattr(args[0], "__dict__")
+
+
+@models(builtins.id)
+def id_(t, args, kwargs):
+    real = args[0].obj if isinstance(args[0], Known) else getattr(args[0], "real", None)
+    if real is None:
+        raise Break("id() of a value made in the region")
+    if args[0].source is not None:
+        t.guard("ID_IS", args[0].source, real)
+    return Known(id(real))
+
+
+@models(builtins.hash)
+def hash_(t, args, kwargs):
+    v = args[0]
+    if isinstance(v, InstanceVar) and isinstance(class_attribute(v.cls, "__hash__"), types.FunctionType):
+        return t.call(t.special(v, "__hash__"), [], {})
+    try:
+        return t.fold(hash, to_python(t, v))
+    except NotConstant:
+        plain_key(t, v)
+        raise Break("hash() of an object") from None
+
+
+@models(functools.partial)
+def partial(t, args, kwargs):
+    made = InstanceVar(functools.partial, step=t.steps)
+    inner = args[0]
+    if isinstance(inner, InstanceVar) and inner.cls is functools.partial and inner.real is None:
+        args = [inner.slots["func"], *inner.slots["args"].items, *args[1:]]
+        kwargs = {**{k: v for k, (_, v) in inner.slots["keywords"].items.items()}, **kwargs}
+    made.slots.update(func=args[0], args=SeqVar(list(args[1:]), tuple),
+                      keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()}))
+    return made
+
+
+@models(types.MethodType)
+def method_type(t, args, kwargs):
+    return MethodVar(args[0], args[1])
+
+
+@models(types.FunctionType.__get__)
+def function_get(t, args, kwargs):
+    return args[0] if t.is_same(args[1], NONE) else MethodVar(args[0], args[1])

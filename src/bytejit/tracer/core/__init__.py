@@ -1,0 +1,1 @@
+"""Frames, values, the trace itself, and how a region is left."""

@@ -1,0 +1,184 @@
+"""A traced frame: decoded instructions, stack, locals, cells; and the binding of call arguments to parameters."""
+from __future__ import annotations
+
+import dis
+import inspect
+import weakref
+from dataclasses import dataclass
+from types import CodeType
+
+from .signals import Break, Raised
+from .values import CellVar, DictVar, FuncVar, Known, SeqVar, Var
+
+
+@dataclass(frozen=True)
+class Ins:
+    """One instruction of the original code. `jump`: index of the jump's target in Decoded.ins, -1 without one."""
+
+    op: str
+    arg: int
+    val: object
+    offset: int
+    line: int
+    jump: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A code object's instructions, and for each its handler in the exception table: (index, depth, lasti) or None."""
+
+    ins: tuple[Ins, ...]
+    index_at: dict[int, int]
+    handlers: tuple
+    body: int                   # where the set-up of cells ends: the first RESUME
+
+
+_decoded: dict[int, Decoded] = {}       # owner: decode; size: one a living code, by its id; goes with the code
+
+
+def decode(code: CodeType) -> Decoded:
+    """Instructions without caches and EXTENDED_ARG. Cached per code object."""
+    known = _decoded.get(id(code))
+    if known is not None:
+        return known
+    raw, index_at, starts = [], {}, []
+    for i in dis.get_instructions(code):
+        index_at[i.offset] = len(raw)       # a prefix stands for the instruction that it extends
+        if i.opname not in ("EXTENDED_ARG", "CACHE"):
+            raw.append(i)
+            starts.append(i.offset)
+    # a jump may aim at an EXTENDED_ARG prefix: it belongs to the next real instruction
+    ends = [len(code.co_code)]
+    import bisect
+    def index_of(offset: int) -> int:
+        return bisect.bisect_left(starts, offset) if offset < ends[0] else len(starts)
+    ins, line = [], code.co_firstlineno
+    for n, i in enumerate(raw):
+        position = i.positions
+        line = (position.lineno if position else None) or line
+        jump = index_of(i.argval) if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs else -1
+        ins.append(Ins(i.opname, i.arg or 0, i.argval, i.offset, line, jump, n))
+    handlers: list = [None] * len(ins)
+    for entry in dis._parse_exception_table(code):
+        for n in range(index_of(entry.start), index_of(entry.end)):
+            handlers[n] = (index_of(entry.target), entry.depth, entry.lasti)
+    body = next((i.index for i in ins if i.op == "RESUME"), 0)
+    result = Decoded(tuple(ins), index_at, tuple(handlers), body)
+    _decoded[id(code)] = result
+    weakref.finalize(code, _decoded.pop, id(code), None).atexit = False
+    return result
+
+
+class Frame:
+    """One activation of a function in the trace."""
+
+    __slots__ = ("decoded", "code", "ip", "stack", "locals", "cells", "globals", "func", "parent", "kwnames", "depth",
+                 "handling", "generator", "returned", "suspended", "names", "inject")
+
+    def __init__(self, code: CodeType, globals_: dict, parent: Frame | None, func: FuncVar | None = None):
+        self.decoded, self.code, self.globals = decode(code), code, globals_
+        self.ip, self.stack = 0, []
+        self.locals: dict[str, Var] = {}
+        self.cells: dict[str, CellVar] = {}
+        self.func, self.parent, self.kwnames = func, parent, ()
+        self.depth = parent.depth + 1 if parent else 0
+        self.handling: list[Var] = []       # exceptions being handled, innermost last
+        self.generator = None
+        self.names = None                   # class bodies: the namespace DictVar
+        self.inject = None                  # an exception thrown into a generator
+
+    @property
+    def line(self) -> int:
+        ins = self.decoded.ins
+        return ins[min(self.ip, len(ins) - 1)].line
+
+    def push(self, v: Var) -> None:
+        self.stack.append(v)
+
+    def injected(self) -> Raised:
+        """The exception thrown into the generator; the frame holds it no longer, nor must the caller (see `unwind`)."""
+        thrown, self.inject = self.inject, None
+        return thrown
+
+    def pop_raw(self) -> Var:
+        return self.stack.pop()
+
+    def popn(self, n: int) -> list[Var]:
+        if not n:
+            return []
+        values = self.stack[-n:]
+        del self.stack[-n:]
+        return values
+
+
+def type_error(message: str) -> Raised:
+    from bytejit.tracer.objects.exceptions import exception_var
+    return Raised(exception_var(TypeError(message)))
+
+
+def bind(t, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict[str, Var]:
+    """Arguments to parameter names, as CPython does it. Raises: Raised(TypeError) with CPython's own words."""
+    code = func.code
+    npos, nkw = code.co_argcount, code.co_kwonlyargcount
+    names = code.co_varnames
+    out: dict[str, Var] = {}
+    varargs, varkw = code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS
+    for name, value in zip(names[:npos], args):
+        out[name] = value
+    extra = args[npos:]
+    total = npos + nkw
+    if varargs:
+        out[names[total]] = SeqVar(list(extra), tuple)
+    rest: dict[str, Var] = {}
+    for key, value in kwargs.items():
+        if key in names[code.co_posonlyargcount:total]:
+            if key in out:
+                raise type_error(f"{func.qualname}() got multiple values for argument '{key}'")
+            out[key] = value
+        elif varkw:
+            rest[key] = value
+        else:
+            _check_against_python(t, func, args, kwargs)
+    if extra and not varargs:
+        _check_against_python(t, func, args, kwargs)
+    if varkw:
+        out[names[total + (1 if varargs else 0)]] = DictVar({k: (Known(k), v) for k, v in rest.items()})
+    defaults = func.defaults
+    for i, name in enumerate(names[:npos]):
+        if name not in out:
+            at = i - (npos - len(defaults))
+            if at < 0:
+                _check_against_python(t, func, args, kwargs)
+            out[name] = defaults[at]
+    for name in names[npos:total]:
+        if name not in out:
+            if name not in func.kwdefaults:
+                _check_against_python(t, func, args, kwargs)
+            out[name] = func.kwdefaults[name]
+    return out
+
+
+def _check_against_python(t, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> None:
+    """A call that does not fit its signature: let CPython word the TypeError, on a twin with the same signature."""
+    import types
+    code = func.code
+    body = compile("def f(): pass", "<signature>", "exec").co_consts[0]
+    try:
+        probe = types.FunctionType(code, {}, func.name, tuple([None] * len(func.defaults)) or None,
+                                   tuple(types.CellType() for _ in code.co_freevars))
+        probe.__kwdefaults__ = {k: None for k in func.kwdefaults} or None
+        probe.__qualname__ = func.qualname
+        if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            probe(*([None] * len(args)), **{k: None for k in kwargs})
+        else:
+            # CPython binds before it runs the body: a generator twin binds without running
+            probe.__code__ = code.replace(co_flags=code.co_flags, co_code=body.co_code, co_stacksize=8,
+                                          co_consts=(None,), co_exceptiontable=b"", co_cellvars=(), co_names=())
+            probe(*([None] * len(args)), **{k: None for k in kwargs})
+    except TypeError as e:
+        from bytejit.tracer.objects.exceptions import exception_var
+        raise Raised(exception_var(TypeError(*e.args))) from None
+    except Exception as e:  # the twin cannot be built on this Python: the original will raise by itself
+        raise Break(f"a call of {func.qualname} that does not fit its parameters ({e})") from None
+    raise Break(f"a call of {func.qualname} that does not fit its parameters")

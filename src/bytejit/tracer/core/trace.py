@@ -1,0 +1,254 @@
+"""trace(job) -> Trace: runs the tracer, again with an earlier end where it must, and writes the entry's tail."""
+from __future__ import annotations
+
+import linecache
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.fx import graph_module
+
+from bytejit.common.overriding import overrides
+from bytejit.common.where import Where
+from bytejit.fake.tensor import was_written
+from bytejit.guards.kinds import GuardSet
+from bytejit.guards.sources import Source
+from bytejit.tracer.objects import external_iterators
+from bytejit.tracer.torch import checkpoints, inference_mode
+
+from .exits import Rebuild
+from .job import Job, Stop
+from .signals import Break, CannotRebuild, Restart, Specialise
+from .tracer import Tracer
+from .values import NULL, Known, TensorVar, Var
+
+CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
+
+
+@dataclass
+class Trace:
+    """What one region came to. `graph` is None when the region holds no operation; `exit_point` None: it returns."""
+
+    graph: torch.fx.GraphModule | None
+    inputs: list[Source]
+    examples: list[torch.Tensor]
+    guards: GuardSet
+    body: Callable[[Any], str]
+    outputs: int
+    ops: int
+    exit_point: int | None
+    cause: Break | None
+    cause_where: Where | None
+    visited: frozenset[int]
+    inlined: tuple
+    empty: bool = False
+    env: dict = field(default_factory=dict)
+    overlapping: bool = False
+    needs_grad: bool = False
+    written: tuple[int, ...] = ()     # inputs whose storage the graph writes
+    restore: tuple = ()               # (setter, args): torch's global state as it was at the start
+    sizes_leave: bool = False         # whether a symbolic number is returned, or left where someone else sees it
+    settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
+    at_work: bool = True                # whether tensors or modules were met
+    let_go: Callable[[], None] = lambda: None     # forgets the program's objects: after the entry is built
+    modes: bool = False                 # whether torch function modes were active around the call
+    by_value: bool = False              # values of tensors among the arguments were taken as constants
+    effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
+
+
+def trace(job: Job, twin: Callable | None = None) -> Trace:
+    """Trace a region. Shapes: as the live values have them. Raises: what the compiler's own faults raise, never Break."""
+    hooks = torch._C._autograd
+    hooked = hooks._top_saved_tensors_default_hooks(False) is not None
+    if hooked:              # the user's hooks are not for fakes
+        hooks._push_saved_tensors_default_hooks(_as_it_is, _as_it_is)
+    try:
+        return _trace(job, twin)
+    finally:
+        if hooked:
+            hooks._pop_saved_tensors_default_hooks()
+
+
+def _as_it_is(x):
+    return x
+
+
+def _trace(job: Job, twin: Callable | None) -> Trace:
+    stop_at, cause, where, depth = None, None, None, 0
+    job, t, seen = replace(job), None, set()
+    for _ in range(50):
+        if t is not None:
+            t.let_go()
+        t = Tracer(job, stop_at)
+        t.visited |= seen
+        try:
+            stop = t.run_root()
+            if stop.cause is None:
+                stop.cause, stop.where, stop.depth = cause, where, depth
+            found = finish(t, job, stop, twin)
+            if t.fits_call():
+                return found
+            job.dynamic, stop_at, cause, where, depth = job.dynamic.as_it_is(), None, None, None, 0
+            continue
+        except Specialise as s:
+            job.dynamic = job.dynamic.as_it_is() if t.stands_in else job.dynamic.without(s.sources, s.where)
+            continue
+        except Restart as r:
+            if r.cause.long:
+                seen |= t.visited
+            if cause is None:
+                cause, where, depth = r.cause, t.break_where, t.break_depth
+            stop_at = r.stop_at
+        except CannotRebuild as e:
+            if cause is None:
+                cause, where, depth = Break(f"{e.what} would have to leave the region"), t.break_where, 0
+            stop_at = min(e.step, (stop_at or e.step + 1) - 1, (t.snapshot.step - 1 if t.snapshot and stop_at else e.step))
+        if stop_at <= 1:
+            return nothing(t, cause, where)
+    return nothing(t, cause, where)
+
+
+def nothing(t: Tracer, cause: Break | None, where: Where | None) -> Trace:
+    """A region that ends where it starts."""
+    return Trace(None, [], [], t.guards, lambda at: "", 0, 0, t.job.point, cause, where, frozenset(t.visited),
+                 tuple(t.inlined.values()), empty=True, let_go=t.let_go)
+
+
+def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
+    """Graph, guards and tail of a trace that ended at `stop`."""
+    if stop.snapshot is None and stop.value is None:
+        return nothing(t, stop.cause, stop.where)
+    rebuild = Rebuild(t)
+    rebuild.returns = stop.snapshot is None
+    env: dict = {}
+    leaving, answer, exit_point = (
+        ([stop.value], lambda texts: f"return ({texts[0]}, None)", None) if stop.snapshot is None
+        else exit_plan(t, job, stop, twin, env))
+    from bytejit.guards.sources import Printer
+    rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
+    t.write_requirements()
+    outputs = checkpoints.group(t, list(rebuild.outputs))
+    t.settle_copies(outputs)
+    t.drop_unused_symbols()
+    tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
+    ops = sum(n.op.startswith("call_") for n in t.graph.nodes)
+    if t.reads_grad and not t.grad_matters:
+        for v in tensors:
+            t.guards.add("TENSOR", v.source, t.tensor_check(v.real, v.source, True))
+    add_alias_guards(t)
+    external_iterators.add_guards(t)
+    if ops:
+        inference_mode.close(t)
+        t.graph.output(tuple(outputs))
+        gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
+        for part in (gm, *(n.target.part for n in t.graph.nodes if hasattr(n.target, "part"))):
+            forget_source_with(part)
+        t.graph_leaves = True
+        gm.meta["inference"] = inference_mode.kind_of_outputs(t, outputs)
+    else:
+        gm = None
+    written_grads = any(v.fake.requires_grad and was_written(v.fake) for v in tensors)
+    needs_grad = written_grads or any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad
+                                      for n in outputs)
+    if gm is not None:
+        gm.meta["overrides"] = bool(t.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors)
+        gm.meta["sets_data"], gm.meta["measures"] = bool(t.data_set), bool(t.measured)
+        gm.meta["grads_off"] = torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors)
+    inputs = [v for v in t.inputs if gm is not None]
+    written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and (
+        was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.data_set))
+    body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
+    return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
+                 stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
+                 overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
+                 modes=bool(t.outer_modes), by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave,
+                 settle=lambda: t.settle(t.guards), let_go=t.let_go,
+                 at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
+                             for v in t.by_id.values()))
+
+
+def forget_source_with(gm: torch.fx.GraphModule) -> None:
+    """torch.fx keeps the text of each graph's code for tracebacks, for ever: it goes with the graph's own function."""
+    forward = type(gm).forward
+    file = forward.__code__.co_filename
+    for cache in (graph_module._loader.eval_cache, linecache.cache):
+        weakref.finalize(forward, cache.pop, file, None).atexit = False
+
+
+def effects_of(t: Tracer) -> tuple[str, ...]:
+    """Names of what changes outside of the region."""
+    names = [v.source.name() for v in t.dirty.values() if v.source is not None]
+    return (*names, *(f"the global {name}" for _, changes in t.globals_written.values() for name in changes))
+
+
+def add_alias_guards(t: Tracer) -> None:
+    """What the region changes must not be, under another name, something else that it read."""
+    written = [v for v in t.dirty.values() if v.source is not None and getattr(v, "real", None) is not None]
+    others = [v for v in t.by_id.values() if v.source is not None and getattr(v, "real", None) is not None]
+    for v in written:
+        for o in others:
+            if o is not v and type(o.real) is type(v.real) and not isinstance(v.real, torch.nn.Module):
+                if not isinstance(v.real, types.CellType) and o.source != v.source:
+                    t.guards.add("ALIAS", v.source, (o.source, False))
+    near = [v.source for v in t.inputs if isinstance(v, TensorVar) and _near(v.source)]
+    for i, a in enumerate(near):
+        for b in near[i + 1:]:
+            t.guards.add("ALIAS", a, (b, False))
+
+
+def _near(source: Source) -> bool:
+    """Locals and stack values: the two arguments of one call are the likeliest aliases."""
+    return not source.bases() and not isinstance(source, type(None)) and type(source).__name__ in ("Local", "StackSlot")
+
+
+def exit_plan(t: Tracer, job: Job, stop: Stop, twin, env: dict):
+    """What leaves at an exit: the stack's values, then the live locals of the point."""
+    snapshot = stop.snapshot
+    ins = t.root.decoded.ins[snapshot.ip]
+    point = job.rewritten.points[job.rewritten.by_offset[ins.offset]]
+    stack = [v for i, v in enumerate(snapshot.stack) if i not in point.nulls]
+    if len(snapshot.stack) != point.depth:
+        raise AssertionError(f"stack {snapshot.stack} at {point}")
+    callee_at = callee_slot(t, ins, snapshot.stack) if stop.depth > 0 and twin is not None else None
+    callee = snapshot.stack[callee_at] if callee_at is not None else None
+    env["UNBOUND"] = job.unbound
+    marker = Known(job.unbound)
+    if callee is not None:
+        env["twin"] = twin
+    leaving = [marker if v is NULL else v for v in stack]
+    leaving += [snapshot.locals.get(name, marker) for name in point.live]
+    twin_index = next((i for i, v in enumerate(stack) if v is callee), None) if callee is not None else None
+
+    def answer(texts: list[str]) -> str:
+        if twin_index is not None:
+            texts = list(texts)
+            texts[twin_index] = f"twin({texts[twin_index]})"
+        return f"return (({''.join(x + ', ' for x in texts)}), {point.id})"
+    return leaving, answer, point.id
+
+
+def callee_slot(t: Tracer, ins, stack: list[Var]) -> int | None:
+    """Which stack slot holds the function of the call that starts at `ins`."""
+    if ins.op not in CALLS:
+        return None
+    code = t.root.decoded.ins
+    at = ins.index
+    while code[at].op in ("KW_NAMES", "PRECALL"):
+        at += 1
+    ins = code[at]
+    if ins.op == "CALL":
+        n = ins.arg
+    elif ins.op == "CALL_KW":
+        n = ins.arg + 1
+    elif ins.op == "CALL_FUNCTION_EX":
+        import sys
+        n = 2 if sys.version_info >= (3, 14) or ins.arg & 1 else 1
+    else:
+        return None
+    for slot in (len(stack) - n - 2, len(stack) - n - 1):      # the lower one, or NULL and the function
+        if slot >= 0 and stack[slot] is not NULL:
+            return slot
+    return None

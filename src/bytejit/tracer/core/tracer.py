@@ -1,0 +1,501 @@
+"""The tracer: evaluates the original bytecode from a point on, symbolically, until it returns or has to stop."""
+from __future__ import annotations
+
+import sys
+import time
+import types
+
+import numpy
+import torch
+
+from bytejit.common.ambient import capture
+from bytejit.common.where import Where
+from bytejit.fake.tensor import FakeMode
+from bytejit.guards.kinds import GuardSet
+from bytejit.guards.sources import Cell, Local, Source, StackSlot
+from bytejit.guards.sources import Known as KnownSource
+from bytejit.tracer.builtins.arrays import Arrays
+from bytejit.tracer.objects.attributes import Attributes
+from bytejit.tracer.objects.calls import REPLACED, Calls
+from bytejit.tracer.objects.classes import Classes
+from bytejit.tracer.objects.containers import NotConstant, to_python
+from bytejit.tracer.objects.exceptions import exception_var, with_context
+from bytejit.tracer.objects.iterators import Iteration
+from bytejit.tracer.objects.operators import Operators
+from bytejit.tracer.sizes.dynamic import Feed, Symbols
+from bytejit.tracer.sizes.measured import Measured
+from bytejit.tracer.sizes.tensor_values import TensorValues
+from bytejit.tracer.torch.marks import Marks
+from bytejit.tracer.torch.overrides import Overrides
+from bytejit.tracer.torch.tensors import Tensors
+
+from . import registrations  # noqa: F401 (fills the tables of handlers and models)
+from .deferred_calls import Late
+from .frame import Frame
+from .job import Job, Snapshot, Stop, forget_graph
+from .signals import Break, Raised, Restart, TooLong
+from .table import HANDLERS, REFUSED, RETURN
+from .values import (
+    NONE,
+    NULL,
+    ArrayVar,
+    CellVar,
+    DictVar,
+    DictView,
+    FuncVar,
+    GenVar,
+    InstanceVar,
+    IterVar,
+    Known,
+    LateVar,
+    Lazy,
+    MethodVar,
+    PropertyVar,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    SuperVar,
+    SymVar,
+    TensorVar,
+    TracebackVar,
+    Var,
+)
+from .wrap import Wrapping
+
+LONG_CALLS = 10_000       # calls inlined without a new graph node after which the original code goes on
+LONG_LOOP = 4_000         # jumps back without a new graph node after which a loop is left to the original code
+LONG_WORK = 50_000        # instructions traced without a new graph node after which loops and calls are left to it
+LONG_SYMBOLIC = 100       # the same for jumps back that each decide something anew about a symbolic size
+
+
+class _ExitHere(Exception):
+    pass
+
+
+class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Overrides,
+             Marks, Arrays, TensorValues, Measured,
+             Symbols):
+    """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
+
+    def __init__(self, job: Job, stop_at: int | None = None):
+        self.job, self.stop_at = job, stop_at
+        self.graph = torch.fx.Graph()
+        self.graph_leaves = False                   # whether the graph is the entry's
+        self.touched: dict[int, Var] = {}           # all that the region changed: what may hold itself
+        self.guards = GuardSet()
+        self.inputs: list[TensorVar | Feed] = []
+        self.by_id: dict[int, Var] = {}
+        self.by_fake: dict[int, TensorVar] = {}
+        self.memo: dict = {}
+        self.keep: list = []
+        self.arrays: dict[int, ArrayVar] = {}
+        self.stores: dict = {}
+        self.overlapping: list = []
+        self.storages: dict[int, list[TensorVar]] = {}
+        self.places: dict[tuple, Where] = {}
+        self.globals_written: dict[int, tuple[dict, dict]] = {}
+        self.dirty: dict[int, Var] = {}
+        self.state_set: dict = {}
+        self.cached_calls: list[tuple] = []         # calls of cached functions that the caches answer, objects/caching.py
+        self.trying: dict | None = None             # their answers while the body of one is run only to see what it does
+        self.devices: list[torch.device] = []       # device managers entered in the region
+        self.inference: list[tuple] = []            # inference modes entered in it: (manager, grad mode set before)
+        self.looked_into: list[IterVar] = []        # iterators from outside, see tracer/objects/external_iterators.py
+        self.escaped: dict[int, int] = {}           # tensors of function transforms that are over -> step, torch/transforms.py
+        self.claimed: dict[int, object] = {}        # iterator -> the enumerate or zip that draws from it
+        self.data_set: list[TensorVar] = []         # tensors whose .data was set
+        self.checkpoints = False                    # whether a part of the graph is a checkpoint's
+        self.region = 0                             # a number for the region, where it enters inference mode
+        self.undo: list = []
+        self.late: list[LateVar] = []
+        self.locked: list[InstanceVar] = []       # locks that the region took, and those that it holds
+        self.holding: list[InstanceVar] = []
+        self.by_value = False
+        self.restore: tuple = ()
+        self.raised_at: dict[int, Where] = {}
+        self.inlined: dict[int, types.CodeType] = {}
+        self.made_classes: dict = {}
+        self.remade: dict[type, tuple] = {}         # classes that the library made of constants, objects/rebuilt_classes.py
+        self.classes_written: dict = {}
+        self.stubs: dict[int, object] = {}
+        self.part_of: dict[int, Var] = {}
+        self.handled = sys.exc_info()[1]        # what the compiled frame or a caller of it is handling
+        self.visited: set[int] = set()
+        self.first_step: dict[int, int] = {}
+        self.loop_counts: dict = {}
+        self.mutations = self.steps = 0
+        self.frame: Frame | None = None
+        self.root: Frame | None = None
+        self.own_cells: dict = {}
+        self.snapshot: Snapshot | None = None
+        self.grad_matters = self.grad_at_start = torch.is_grad_enabled()
+        self.reads_grad = self.grad_matters
+        self.fake_mode = FakeMode()
+        self.calls_since = (0, 0)
+        self.instructions, self.worked = 0, (0, 0)      # traced so far; nodes of the graph, and what was traced at the last
+        self.deadline = time.monotonic() + job.time_limit
+        self.break_depth = 0
+        self.break_where: Where | None = None
+        self.guards.add_state()
+        self.start_symbols(job.dynamic)
+
+    # ---- small services --------------------------------------------------------------------------------------------------
+    def guard(self, kind: str, source, value=None) -> None:
+        if source is not None:
+            if kind == "ALIAS":
+                value = (value, True)
+            self.guards.add(kind, source, value, self.where() if self.frame is not None else None)
+
+    def pop(self, f: Frame) -> Var:
+        v = f.stack.pop()
+        return self.real(v) if type(v) is Lazy else v
+
+    def const(self, v: Var):
+        """The real value of a constant. Raises: Break."""
+        try:
+            return to_python(self, v, classes=True)
+        except NotConstant as e:
+            raise Break(f"a value that exists only when the graph runs was needed ({e})") from None
+
+    def raised(self, real: BaseException) -> Raised:
+        return Raised(exception_var(real))
+
+    def stop(self, value: Var) -> Raised:
+        """The StopIteration of a generator that returned."""
+        e = self.raised(StopIteration())
+        e.exc.slots.update(value=value, args=SeqVar([] if self.is_same(value, NONE) else [value], tuple))
+        return e
+
+    def next_value(self, v: Var) -> Var:
+        """next(v). Raises: Raised(StopIteration) with the generator's result."""
+        v = self.real(v)
+        if isinstance(v, GenVar):
+            finished, value = self.resume(v, NONE)
+            if finished:
+                raise self.stop(value)
+            return self.real(value)
+        item = self.next(v)
+        return self.real(item) if item is not None else None
+
+    def fold_error(self, function, *args) -> Raised:
+        try:
+            function(*args)
+        except Exception as e:
+            return self.raised(e)
+        raise AssertionError(f"{function} did not raise")
+
+    def touch(self, v: Var) -> None:
+        """v is about to change: what came from outside is written back at the exit."""
+        self.mutations += 1
+        self.touched[id(v)] = v
+        if v.source is not None:
+            self.dirty[id(v)] = v
+
+    def type_of(self, v: Var) -> type:
+        v = self.real(v)
+        if type(v) is SymVar:
+            return int if isinstance(v.value, torch.SymInt) else float
+        if isinstance(v, Known):
+            return type(v.obj)
+        if isinstance(v, TensorVar):
+            return v.cls or torch.Tensor
+        if isinstance(v, (SeqVar, DictVar, SetVar, InstanceVar, PropertyVar)):
+            return v.cls
+        if isinstance(v, IterVar):
+            if v.kind == "outside":
+                return type(v.state["real"])
+            return ITERATOR_TYPES.get(v.kind, types.GeneratorType)
+        if isinstance(v, LateVar):
+            return v.kind
+        if isinstance(v, DictView):
+            return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[v.kind]
+        if isinstance(v, GenVar) and v.call is not None:
+            instead = REPLACED.get(v.call[0].code)
+            return instead if isinstance(instead, type) else types.GeneratorType
+        return PYTHON_TYPES[type(v)]
+
+    def as_class(self, v: Var) -> type | None:
+        v = self.real(v)
+        return v.obj if isinstance(v, Known) and isinstance(v.obj, type) else None
+
+    def as_exception(self, v: Var, message: str) -> InstanceVar:
+        """An exception class or instance, as raise takes it."""
+        v = self.real(v)
+        cls = self.as_class(v)
+        if cls is not None and issubclass(cls, BaseException):
+            v = self.real(self.call(v, [], {}))
+        if not isinstance(v, InstanceVar) or not issubclass(v.cls, BaseException):
+            raise self.raised(TypeError(message))
+        if v.real is not None:
+            raise Break("an exception object from outside raised")
+        return v
+
+    def current_exception(self, f: Frame | None) -> Var | None:
+        while f is not None:
+            if f.handling:
+                return self.real(f.handling[-1])
+            f = f.parent
+        return None
+
+    def not_inlined(self, fn) -> str:
+        return self.job.not_inlined(fn)
+
+    def import_name(self, f: Frame, name: str, fromlist, level: int) -> Var:
+        """An import of a module that is loaded already. Raises: Break for one that would load."""
+        package = f.globals.get("__package__") or f.globals.get("__name__", "").rpartition(".")[0]
+        full = name
+        if level:
+            base = package.rsplit(".", level - 1)[0] if level > 1 else package
+            full = f"{base}.{name}" if name else base
+        if full not in sys.modules:
+            raise Break(f"an import that loads a module: {full}")
+        return self.constant(sys.modules[full if fromlist else full.partition(".")[0]])
+
+    def check_time(self) -> None:
+        """Raises: TooLong."""
+        if time.monotonic() > self.deadline:
+            raise TooLong(f"tracing took longer than {self.job.time_limit:g} s")
+
+    def call_step(self) -> None:
+        """A call is inlined: leave long recursions without tensor work to the original code. Raises: Break, TooLong."""
+        nodes, count = self.calls_since
+        size = len(self.graph.nodes)
+        self.calls_since = size, (count + 1 if nodes == size else 0)
+        if count > LONG_CALLS or self.worked_long(size):
+            self.stop_long("a long row of calls")
+        self.check_time()
+
+    def stop_long(self, what: str):
+        """Raises: Break."""
+        raise Break(f"{what} without tensor work", at_step=self.loop_around(), long=True)
+
+    def work_step(self) -> None:
+        """An item of a container was looked at, which no instruction of the program's counts. Raises: Break."""
+        self.instructions += 1
+        long = self.instructions - self.worked[1] > LONG_WORK and self.frame is not None
+        if long and self.worked_long(len(self.graph.nodes)):
+            self.stop_long("many items looked at")
+
+    def worked_long(self, nodes: int) -> bool:
+        """Whether many instructions were traced since the graph got its last node."""
+        if nodes != self.worked[0]:
+            self.worked = nodes, self.instructions
+        return self.instructions - self.worked[1] > LONG_WORK and not self.job.measure       # where a break is an error
+
+    def loop_around(self) -> int | None:
+        """The step at which the outermost loop of the root that is going on was reached, where it went round before."""
+        if self.root is None:
+            return None
+        code, ip = id(self.root.code), self.root.ip
+        heads = [self.root.decoded.ins[at].jump for (of, at), counts in self.loop_counts.items()
+                 if of == code and counts[1] > 1 and self.root.decoded.ins[at].jump <= ip <= at]
+        return self.first_step.get(min(heads)) if heads else None
+
+    def loop_step(self, f: Frame, ins) -> None:
+        """A jump back: leave long loops without tensor work to the original code."""
+        key = (id(f.code), ins.index)
+        nodes, count, learnt, decisions = self.loop_counts.get(key, (0, 0, 0, 0))
+        size, version = len(self.graph.nodes), 0 if self.env is None else self.env.version
+        count = count + 1 if nodes == size else 0
+        decisions = decisions + (version != learnt) if nodes == size else 0
+        self.loop_counts[key] = (size, count, version, decisions)
+        self.check_time()
+        if count > LONG_LOOP or decisions > LONG_SYMBOLIC or self.worked_long(size):
+            step = self.first_step.get(ins.jump) if f is self.root else self.loop_around()
+            raise Break("a long loop without tensor work", at_step=step, long=True)
+
+    # ---- the loop ------------------------------------------------------------------------------------------------------------
+    def run(self, frame: Frame) -> Var:
+        """Evaluate a frame until it returns (or yields: frame.suspended). Raises: Raised, Break."""
+        outer, self.frame = self.frame, frame
+        frame.suspended = False
+        ins_list, is_root = frame.decoded.ins, frame is self.root
+        try:
+            if frame.inject is not None:
+                self.unwind(frame, frame.ip - 1, frame.injected())
+            while True:
+                ins = ins_list[frame.ip]
+                self.instructions += 1
+                if is_root:
+                    self.at_root(frame, ins)
+                handler = HANDLERS.get(ins.op)
+                if handler is None:
+                    raise Break(REFUSED.get(ins.op, f"the opcode {ins.op}"))
+                try:
+                    to = handler(self, frame, ins)
+                except Raised as e:
+                    self.unwind(frame, ins.index, e)
+                    continue
+                if to is None:
+                    frame.ip += 1
+                elif to >= 0:
+                    frame.ip = to
+                elif to == RETURN:
+                    return frame.returned
+                else:
+                    frame.ip += 1
+                    frame.suspended = True
+                    return frame.returned
+        except (Break, Raised) as e:
+            if isinstance(e, Raised):
+                self.raised_at.setdefault(id(e.exc), self.where())
+            if isinstance(e, Break) and self.break_where is None:
+                self.break_where, self.break_depth = self.where(), frame.depth
+            raise
+        finally:
+            self.frame = outer
+
+    def unwind(self, frame: Frame, index: int, e: Raised) -> None:
+        """Go to the handler of an exception raised at instruction `index`, or raise on."""
+        e.__traceback__ = e.__context__ = None      # frames of the tracer that may hold e: see below
+        if id(e.exc) not in self.raised_at:
+            self.raised_at[id(e.exc)] = self.where()
+            self.keep.append(e.exc)
+            e.exc.step = e.exc.step or self.steps
+        current = self.current_exception(frame)
+        if isinstance(current, InstanceVar):
+            with_context(e.exc, current)
+        handler = frame.decoded.handlers[index]
+        if handler is None:
+            try:
+                raise e
+            finally:
+                del e       # its traceback holds this frame: a circle that would keep the program's objects until a collection
+        target, depth, lasti = handler
+        del frame.stack[depth:]
+        if lasti:
+            frame.push(Known(index))
+        frame.push(e.exc)
+        frame.ip = target
+        self.mutations += 1
+
+    def at_root(self, frame: Frame, ins) -> None:
+        """Bookkeeping at the root frame's instructions: the last legal place to leave the region."""
+        self.visited.add(ins.offset)
+        point_id = self.job.rewritten.by_offset.get(ins.offset)
+        if point_id is None or frame.kwnames:
+            return
+        if self.holding:                       # the original code would hold the lock
+            return
+        if frame.cells != self.own_cells:      # an inlined comprehension's cells are nobody else's: no way out here
+            return
+        point = self.job.rewritten.points[point_id]
+        if getattr(point, "handlers", ()) != getattr(self.start, "handlers", ()) or len(frame.handling):
+            return
+        self.steps += 1
+        self.first_step.setdefault(frame.ip, self.steps)
+        self.snapshot = Snapshot(self.steps, frame.ip, list(frame.stack), dict(frame.locals), self.mutations)
+        if self.steps == self.stop_at:
+            raise _ExitHere
+        self.check_time()
+
+    def let_go(self) -> None:
+        """Forget the program's objects, once the entry is written. What is left of a trace may stand until the next
+        collection of garbage, and must keep nothing of the program alive until then."""
+        for v in self.by_id.values():
+            if isinstance(v, IterVar):
+                v.state.clear()
+            elif type(v) is GenVar:
+                v.frame = None
+        for v in self.keep:
+            if type(v) is GenVar:
+                v.frame = None
+        for v in self.touched.values():
+            for name in ("items", "ns", "slots", "content", "frame"):
+                if hasattr(v, name):
+                    setattr(v, name, None)
+        if self.env is not None:
+            self.env.let_go()       # sizes that torch holds keep it, out of the collector's sight
+        if not self.graph_leaves:
+            forget_graph(self.graph)
+        for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
+                     self.globals_written, self.dirty, self.looked_into, self.claimed, self.data_set, self.late, self.locked,
+                     self.stubs, self.part_of, self.made_classes, self.classes_written, self.own_cells, self.rehearsed,
+                     self.copied, self.touched, self.remade, self.escaped):
+            held.clear()
+        self.frame = self.root = self.snapshot = self.handled = None
+
+    @property
+    def start(self):
+        return self.job.rewritten.points[self.job.point]
+
+    def run_root(self) -> Stop:
+        """Trace the region. Raises: Restart when it has to be traced again with an earlier end."""
+        before = capture()
+        try:
+            self.set_up_root()
+            value = self.run(self.root)
+            if self.root.suspended:
+                raise Break("a yield")
+            return Stop(value=value)
+        except _ExitHere:
+            return Stop(snapshot=self.snapshot)
+        except Raised as e:
+            self.break_where = self.raised_at.get(id(e.exc))
+            return self.stop_at_break(Break(f"raises {e.exc.cls.__name__}{self.words_of(e.exc)}"))
+        except Break as e:
+            return self.stop_at_break(e)
+        finally:
+            self.restore = tuple(reversed(self.undo))
+            self.undo.clear()
+            before.restore()
+            self.forget_classes()
+
+    def words_of(self, exc: InstanceVar) -> str:
+        """An exception's message, for a break's reason."""
+        try:
+            args = to_python(self, exc.slots.get("args", NONE))
+        except NotConstant:
+            return ""
+        return f": {args[0]}" if args else ""
+
+    def stop_at_break(self, cause: Break) -> Stop:
+        cause.__traceback__ = cause.__context__ = cause.__cause__ = None     # its frames hold the user's objects
+        last = self.snapshot
+        step = cause.at_step if cause.at_step is not None else (last.step if last else 0)
+        stop = Stop(snapshot=last, cause=cause, where=self.break_where, depth=self.break_depth)
+        if last is None or step <= 1:
+            stop.snapshot = None
+            return stop
+        if step == last.step and last.mutations == self.mutations:
+            return stop
+        raise Restart(step, cause)
+
+    def set_up_root(self) -> None:
+        """The root frame as it stands at the point: Lazy values with StackSlot, Local and Cell sources."""
+        rewritten, point = self.job.rewritten, self.start
+        code = rewritten.original
+        frame = self.root = Frame(code, self.job.globals, None)
+        args, at = self.job.args, 0
+        for slot in range(point.depth):
+            if slot in point.nulls or slot in point.maybes and not self.is_bound(args[at], StackSlot(at)):
+                frame.push(NULL)
+            else:
+                frame.push(Lazy(args[at], StackSlot(at)))
+            at += slot not in point.nulls
+        for name in point.live:
+            if name in point.bound or self.is_bound(args[at], Local(name)):
+                frame.locals[name] = Lazy(args[at], Local(name))
+            at += 1
+        for name in (*code.co_cellvars, *code.co_freevars):
+            frame.cells[name] = CellVar(None) if args[at] is None else self.wrap_cell(args[at], Cell(name))
+            at += 1
+        self.own_cells = dict(frame.cells)
+        frame.ip = frame.decoded.index_at[point.offset]
+        self.start_overrides()
+
+    def is_bound(self, value: object, source: Source) -> bool:
+        """Whether a local, or what a comprehension saved of one, has a value; guards that."""
+        bound = value is not self.job.unbound
+        if bound:
+            self.guards.add("ALIAS", source, (KnownSource.of(self.job.unbound), False))
+        else:
+            self.guards.add("ID_IS", source, value)
+        return bound
+
+
+PYTHON_TYPES = {
+    ArrayVar: numpy.ndarray, CellVar: types.CellType, FuncVar: types.FunctionType, MethodVar: types.MethodType,
+    SliceVar: slice, GenVar: types.GeneratorType, SuperVar: super, TracebackVar: types.TracebackType}
+ITERATOR_TYPES = {"seq": type(iter([])), "reversed": type(reversed([])), "dict": type(iter({})), "range": type(iter(range(0))),
+                  "enumerate": enumerate, "zip": zip, "map": map, "filter": filter}

@@ -1,0 +1,346 @@
+"""Symbolic values: what the tracer keeps on the stack and in locals in place of real objects. One class a behaviour.
+
+A value read from outside the region stays `Lazy` until something looks at it; only then is it guarded (tracer/core/wrap.py).
+"""
+from __future__ import annotations
+
+import collections
+from types import MappingProxyType
+from typing import Any
+
+from bytejit.guards.sources import InstanceDict, PastDict
+
+from .signals import Break
+
+# subclasses of these make instances of themselves by copy() and operators, and messages name these with their module
+OF_OWN_KIND = (collections.OrderedDict, collections.defaultdict, collections.deque)
+
+
+def shown_name(cls: type) -> str:
+    """A type's name as CPython's messages have it."""
+    return f"collections.{cls.__name__}" if cls in OF_OWN_KIND else cls.__name__
+
+
+class Var:
+    """A value of the traced program. `source`: how to fetch it again from the frame; None when made in the trace."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source=None):
+        self.source = source
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class Lazy(Var):
+    """A real object with its source that nothing has looked at yet. `var`: what it became."""
+
+    __slots__ = ("obj", "var")
+
+    def __init__(self, obj, source):
+        super().__init__(source)
+        self.obj, self.var = obj, None
+
+    def __repr__(self) -> str:
+        return f"Lazy({self.source})"
+
+
+class Null(Var):
+    """The NULL that calls keep on the stack."""
+
+    __slots__ = ()
+
+
+NULL = Null()
+
+
+class Known(Var):
+    """A real object used as it is: a constant, a function, a class, a module, a torch operator."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj, source=None):
+        super().__init__(source)
+        self.obj = obj
+
+    def __repr__(self) -> str:
+        return f"Known({str(self.obj)[:40]})"
+
+
+class SymVar(Known):
+    """An int or float that is symbolic: `value`, a torch.SymInt or SymFloat.
+
+    Whoever reads `obj`, not knowing of symbols, gets the constant that it was; that becomes a condition.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value, source=None):
+        Var.__init__(self, source)
+        self.value = value
+
+    @property
+    def obj(self):
+        """The number when traced, made a constant."""
+        node = self.value.node
+        return node.guard_int() if node.is_int() else node.guard_float()
+
+    def __repr__(self) -> str:
+        return f"SymVar({self.value})"
+
+
+NONE, TRUE, FALSE = Known(None), Known(True), Known(False)
+
+
+class TensorVar(Var):
+    """A tensor: the FX node that makes it and its fake. `real` is the tensor itself when it is an input."""
+
+    __slots__ = ("node", "fake", "real", "attrs", "cls", "version", "cls_changed", "base")
+
+    def __init__(self, node, fake, source=None, real=None, cls=None):
+        super().__init__(source)
+        self.node, self.fake, self.real, self.cls = node, fake, real, cls
+        self.attrs: dict[str, Var] = {}
+        self.base: TensorVar | None = None      # of an instance of a subclass made inside: the plain tensor behind it
+
+    def __repr__(self) -> str:
+        return f"TensorVar({self.node}: {tuple(self.fake.shape)})"
+
+
+class SeqVar(Var):
+    """A list, tuple, deque, torch.Size or named tuple. `items` may hold Lazy values. Outside lists keep `real`."""
+
+    __slots__ = ("items", "cls", "real", "maxlen", "attrs")
+
+    def __init__(self, items, cls=list, source=None, real=None, maxlen=None):
+        super().__init__(source)
+        self.items, self.cls, self.real, self.maxlen = items, cls, real, maxlen
+
+    def __repr__(self) -> str:
+        return f"{self.cls.__name__}{self.items!r:.60}"
+
+
+class DictVar(Var):
+    """A dict or one of its library kinds. `items`: hashable key -> (key Var, value Var), see containers.key_of."""
+
+    __slots__ = ("items", "cls", "real", "factory", "complete", "deleted", "attrs")
+
+    def __init__(self, items, cls=dict, source=None, real=None, factory=None):
+        super().__init__(source)
+        self.items, self.cls, self.real, self.factory = items, cls, real, factory
+        self.attrs: dict[str, Var] = {}         # an OrderedDict takes attributes
+        # an outside dict is read key by key until someone iterates; `complete` once all keys are guarded
+        self.complete = real is None
+        self.deleted: set = set()
+
+    def __repr__(self) -> str:
+        return f"{self.cls.__name__}<{len(self.items)}>"
+
+
+class ProxyVar(DictVar):
+    """A mapping proxy made in the trace, over a DictVar whose keys are all known."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: DictVar):
+        super().__init__({}, MappingProxyType)
+        self.owner = owner
+
+    @property
+    def items(self):
+        """What the owner holds now."""
+        return self.owner.items
+
+    @items.setter
+    def items(self, value) -> None:
+        if value:
+            raise AssertionError("a mapping proxy is read only")
+
+
+class SetVar(Var):
+    """A set or frozenset. `items`: hashable key -> element Var."""
+
+    __slots__ = ("items", "cls", "real")
+
+    def __init__(self, items, cls=set, source=None, real=None):
+        super().__init__(source)
+        self.items, self.cls, self.real = items, cls, real
+
+
+class DictView(Var):
+    """keys(), values() or items() of a DictVar."""
+
+    __slots__ = ("owner", "kind")
+
+    def __init__(self, owner, kind):
+        super().__init__(None)
+        self.owner, self.kind = owner, kind
+
+
+class SliceVar(Var):
+    """slice(start, stop, step) with symbolic parts."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts):
+        super().__init__(None)
+        self.parts = parts
+
+
+class CellVar(Var):
+    """A closure cell. `content` None: empty."""
+
+    __slots__ = ("content", "real", "changed")
+
+    def __init__(self, content, source=None, real=None):
+        super().__init__(source)
+        self.content, self.real, self.changed = content, real, False
+
+
+class FuncVar(Var):
+    """A Python function: one from outside (`real`) or one made in the trace by MAKE_FUNCTION."""
+
+    __slots__ = ("real", "code", "globals", "closure", "defaults", "kwdefaults", "attrs", "annotations", "name",
+                 "qualname", "step")
+
+    def __init__(self, code, globals_, closure, defaults=(), kwdefaults=None, real=None, source=None, step=0):
+        super().__init__(source)
+        self.code, self.globals, self.closure, self.real = code, globals_, closure, real
+        self.defaults, self.kwdefaults, self.attrs, self.annotations = defaults, kwdefaults or {}, {}, None
+        self.name, self.qualname, self.step = code.co_name, code.co_qualname, step
+
+    def __repr__(self) -> str:
+        return f"FuncVar({self.qualname})"
+
+
+class MethodVar(Var):
+    """A function bound to a value."""
+
+    __slots__ = ("func", "self")
+
+    def __init__(self, func, self_, source=None):
+        super().__init__(source)
+        self.func, self.self = func, self_
+
+    def __repr__(self) -> str:
+        return f"MethodVar({self.func}, {self.self})"
+
+
+class ArrayVar(Var):
+    """A numpy array made in the trace (see tracer/builtins/arrays.py). `shared`: a tensor of the graph has its memory."""
+
+    __slots__ = ("array", "step", "shared")
+
+    def __init__(self, array, step=0):
+        super().__init__(None)
+        self.array, self.step, self.shared = array, step, False
+
+    def __repr__(self) -> str:
+        return f"ArrayVar({self.array.dtype}{list(self.array.shape)})"
+
+
+class LateVar(Var):
+    """What a call with effects gives when the region ends: a draw of `random`, a hook's handle (see core/deferred_calls.py).
+
+    `watched`: a fake and its version when the call was traced; the call is right only while it stays that.
+    """
+
+    __slots__ = ("kind", "function", "args", "watched", "step")
+
+    def __init__(self, kind, function, args, step=0):
+        super().__init__(None)
+        self.kind, self.function, self.args, self.watched, self.step = kind, function, args, None, step
+
+    def __repr__(self) -> str:
+        return f"LateVar({getattr(self.function, '__name__', self.function)})"
+
+
+DELETED = Null()
+
+
+class InstanceVar(Var):
+    """An instance of a class: one from outside (`real`) or one made in the trace (`real` None).
+
+    `ns` models its `__dict__` (None without one), `slots` what it keeps elsewhere (`__slots__`, an exception's args),
+    `base` the built-in part of a subclass of list, tuple, dict, set, int, str...; `step` is when it was made.
+    """
+
+    __slots__ = ("cls", "real", "ns", "slots", "base", "step", "new_args")
+
+    def __init__(self, cls, source=None, real=None, base=None, step=0):
+        super().__init__(source)
+        self.cls, self.real, self.base, self.step = cls, real, base, step
+        self.slots: dict[str, Var] = {}
+        self.new_args: list[Var] | None = None
+        if real is None:
+            self.ns = DictVar({})
+        else:
+            past = cls.__getattribute__ is not object.__getattribute__ and source is not None
+            try:
+                namespace = object.__getattribute__(real, "__dict__")
+            except AttributeError:
+                namespace = None
+            except TypeError as e:      # an instance whose class got another class's `__dict__` to read it by
+                raise Break(f"the namespace of a {cls.__name__} cannot be had ({e})") from None
+            self.ns = DictVar({}, dict, (PastDict if past else InstanceDict)(source), namespace) if type(
+                namespace) is dict else None
+
+    def __repr__(self) -> str:
+        return f"InstanceVar({self.cls.__name__})"
+
+
+class TracebackVar(Var):
+    """The traceback of an exception raised in the trace: passed on, never looked into, never leaves."""
+
+    __slots__ = ("step",)
+
+    def __init__(self, step):
+        super().__init__(None)
+        self.step = step
+
+
+class SuperVar(Var):
+    """super(cls, obj)."""
+
+    __slots__ = ("cls", "obj")
+
+    def __init__(self, cls, obj):
+        super().__init__(None)
+        self.cls, self.obj = cls, obj
+
+
+class PropertyVar(Var):
+    """A descriptor object made in the trace (property, classmethod, staticmethod)."""
+
+    __slots__ = ("cls", "args")
+
+    def __init__(self, cls, args):
+        super().__init__(None)
+        self.cls, self.args = cls, args
+
+
+class IterVar(Var):
+    """An iterator whose state the tracer holds. `kind` is a row of tracer/objects/iterators.py; `state` what that row needs."""
+
+    __slots__ = ("kind", "state", "step", "done")
+
+    def __init__(self, kind: str, state: dict[str, Any], step: int = 0):
+        super().__init__(None)
+        self.kind, self.state, self.step, self.done = kind, state, step, False
+
+    def __repr__(self) -> str:
+        return f"IterVar({self.kind})"
+
+
+class GenVar(Var):
+    """A generator that the tracer runs: a suspended Frame. `call`: the function and arguments that made it in the trace.
+    `real`: one from outside, see objects/external_generators.py; `closable`: whether closing that one as it stood would run
+    none of its code."""
+
+    __slots__ = ("frame", "started", "finished", "step", "running", "call", "real", "closable")
+
+    def __init__(self, frame, step=0):
+        super().__init__(None)
+        self.frame, self.started, self.finished, self.step, self.running = frame, False, False, step, False
+        self.call, self.real, self.closable = None, None, True

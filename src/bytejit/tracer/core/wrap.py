@@ -1,0 +1,381 @@
+"""Real objects to Vars: what is guarded when the trace first looks at a value from outside."""
+from __future__ import annotations
+
+import collections
+import dis
+import enum
+import gc
+import types
+import weakref
+
+import numpy
+import torch
+
+from bytejit.guards.references import PLAIN_VALUE, permanent
+from bytejit.guards.sources import (
+    Attr,
+    CellContents,
+    Defaults,
+    Global,
+    Item,
+    KwDefaults,
+    MethodFunc,
+    MethodSelf,
+    Source,
+    TupleItem,
+    dict_item,
+)
+from bytejit.guards.sources import Known as KnownSource
+from bytejit.shapes.symbols import is_symbolic
+from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, hides_dict, replaces_lookup
+from bytejit.tracer.objects.containers import is_constant
+from bytejit.tracer.objects.external_generators import outside_generator
+from bytejit.tracer.objects.external_iterators import SEEN, outside_iterator
+from bytejit.tracer.objects.external_lists import OutsideList
+from bytejit.tracer.objects.operators import class_attribute
+
+from .signals import Break
+from .values import (
+    FALSE,
+    NONE,
+    TRUE,
+    CellVar,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    Lazy,
+    MethodVar,
+    SeqVar,
+    SetVar,
+    Var,
+)
+
+BY_REFERENCE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+                types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, property,
+                types.MethodWrapperType, staticmethod, classmethod, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+                types.GenericAlias, numpy.ufunc, type(numpy.sum), type(numpy.random.uniform.__func__),
+                type(collections.abc.Callable[[int], int]), types.UnionType)
+BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
+IN_SETS = (*BY_REFERENCE, types.FunctionType)        # known by identity in a set
+# singletons compared by identity: a guard `is` is cheaper than `==` and as strict
+SINGLETONS = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
+
+
+class Wrapping:
+    """The part of the tracer that turns real objects into Vars."""
+
+    def real(self, v: Var) -> Var:
+        """The value behind a Lazy; looking at it guards it."""
+        if type(v) is not Lazy:
+            return v
+        if v.var is None:
+            v.var = self.wrap(v.obj, v.source)
+        return v.var
+
+    def lazy(self, obj: object, source: Source | None) -> Var:
+        """A value from outside; constants of the trace itself have no source."""
+        return Lazy(obj, source) if source is not None else self.constant(obj)
+
+    def constant(self, obj: object) -> Var:
+        """A real object that needs no guard: code constants, results of folding, library objects known by name."""
+        if obj is None:
+            return NONE
+        if obj is True or obj is False:
+            return TRUE if obj else FALSE
+        if is_symbolic(obj):
+            return self.number(obj)
+        if type(obj) is torch.Size:
+            return SeqVar([self.number(n) for n in obj], torch.Size)
+        if type(obj) is slice:              # 3.14 has constant slices among a code's constants
+            return self.slice([self.constant(part) for part in (obj.start, obj.stop, obj.step)])
+        if isinstance(obj, tuple) and is_constant(obj):
+            return SeqVar([self.constant(o) for o in obj], type(obj))
+        if type(obj) is tuple:
+            return SeqVar([self.constant(o) for o in obj], tuple)
+        if is_constant(obj) or isinstance(obj, BY_REFERENCE):
+            return Known(obj)
+        return self.wrap(obj, KnownSource.of(obj), guard=False)
+
+    def passing(self, value: object) -> Var:
+        """`constant` of what is gone when the region has been traced (a class made in it): the parts of a function are
+        constants as well."""
+        v = self.constant(value)
+        if isinstance(v, FuncVar) and v.real is not None:
+            v.defaults = tuple(map(self.constant, v.real.__defaults__ or ()))
+            v.kwdefaults = {k: self.constant(d) for k, d in (v.real.__kwdefaults__ or {}).items()}
+            for cell in v.closure:
+                if cell.content is not None and cell.source is not None:
+                    cell.content = self.passing(cell.real.cell_contents)
+        return v
+
+    def wrap(self, obj: object, source: Source, guard: bool = True) -> Var:
+        """Look at a value from outside: guard what it is, and model it."""
+        if type(obj) in weakref.ProxyTypes:         # each look at it looks at what it stands for, which may be gone
+            raise Break("a weak proxy")
+        if replaces_lookup(obj):
+            raise Break("a metaclass that replaces how attributes of classes are read")
+        seen = self.by_id.get(id(obj))
+        if seen is not None:
+            if guard and seen.source is not None and seen.source != source:
+                self.alias(seen, source, obj)
+            return seen
+        self.work_step()
+        if is_constant(obj):
+            return self._wrap_constant(obj, source, guard)
+        var = self._wrap_object(obj, source, guard)
+        if not isinstance(var, MethodVar):
+            self.by_id[id(obj)] = var
+            self.keep.append(obj)
+        return var
+
+    def alias(self, seen: Var, source: Source, obj: object) -> None:
+        """The object was met before under another source: guard that the two are one."""
+        if issubclass(type(obj), (*BY_REFERENCE, types.FunctionType)):
+            self.guard("ID_IS", source, obj)
+        else:
+            self.guard("ALIAS", source, seen.source)
+
+    def _wrap_constant(self, obj, source, guard) -> Var:
+        if issubclass(type(obj), (*SINGLETONS, enum.Enum)):
+            if guard:
+                self.guard("ID_IS", source, obj)
+        elif guard:
+            if type(obj) in (int, float) and (symbol := self.wrap_number(obj, source)) is not None:
+                return symbol
+            if isinstance(obj, tuple) and any(TupleItem(source, i) in self.dynamic.changed for i in range(len(obj))):
+                self.guard("TYPE_IS", source, type(obj))
+                return self._wrap_container(obj, source)
+            self.guard("EQUALS", source, obj)
+        if isinstance(obj, tuple):
+            return SeqVar([self.constant(o) for o in obj], type(obj), source=source, real=obj)
+        return Known(obj, source)
+
+    def _wrap_object(self, obj, source, guard) -> Var:
+        cls = type(obj)         # not isinstance(): what an object says of its class is the program's business, and may be code
+        if cls in BOUND and guard and (bound := self.bound_builtin(obj, source)) is not None:
+            return bound
+        if issubclass(cls, BY_REFERENCE):
+            if issubclass(cls, types.ModuleType) and cls.__getattribute__ is not types.ModuleType.__getattribute__:
+                raise Break("a module that is not loaded until it is asked for something")
+            if guard:
+                self.guard("ID_IS", source, obj)
+            return Known(obj, source)
+        if issubclass(cls, types.FunctionType):
+            return self._wrap_function(obj, source, guard)
+        if issubclass(cls, torch.Tensor):
+            return self.tensor_input(obj, source)
+        if guard:
+            self.guard("TYPE_IS", source, cls)
+        if issubclass(cls, types.MethodType):
+            return MethodVar(Lazy(obj.__func__, MethodFunc(source)), Lazy(obj.__self__, MethodSelf(source)), source)
+        if issubclass(cls, types.CellType):
+            return self.wrap_cell(obj, source)
+        if type(obj) in SEEN and guard and (iterator := outside_iterator(self, obj, source)) is not None:
+            return iterator
+        if cls is types.GeneratorType and guard and (generator := outside_generator(self, obj, source)) is not None:
+            return generator
+        return self._wrap_container(obj, source)
+
+    def bound_builtin(self, obj, source: Source) -> MethodVar | None:
+        """A method written in C bound to an object (`items.append`), made anew whenever it is read: known by its name and
+        what it is bound to. None for functions, and for methods that are known as they are."""
+        owner, name = obj.__self__, obj.__name__
+        if owner is None or issubclass(type(owner), (type, types.ModuleType)) or replaces_lookup(owner) or self.has_handler(obj):
+            return None
+        found = next((NAMESPACE(c)[name] for c in MRO(type(owner)) if type(NAMESPACE(c).get(name)) in UNBOUND), None)
+        if found is None or found.__get__(owner) != obj:
+            return None
+        for kind, of, value in (("TYPE_IS", source, type(obj)), ("EQUALS", Attr(source, "__name__"), name),
+                                ("TYPE_IS", Attr(source, "__self__"), type(owner))):
+            self.guard(kind, of, value)
+        return MethodVar(Known(found), Lazy(owner, Attr(source, "__self__")), source)
+
+    def wrap_cell(self, cell: types.CellType, source: Source | None) -> CellVar:
+        """A closure cell; two functions that share a cell share the CellVar."""
+        seen = self.by_id.get(id(cell))
+        if seen is not None:
+            return seen
+        try:
+            content = Lazy(cell.cell_contents, CellContents(source))
+        except ValueError:
+            content = None
+        var = CellVar(content, source, cell)
+        self.by_id[id(cell)] = var
+        self.keep.append(cell)
+        return var
+
+    def _wrap_function(self, fn: types.FunctionType, source, guard) -> FuncVar:
+        """A function by identity where it is permanent or has no closure, else by its code, with its parts as sources."""
+        by_identity = permanent(fn)
+        if guard:
+            if by_identity:
+                self.guard("ID_IS", source, fn)
+            else:
+                self.guard("TYPE_IS", source, types.FunctionType)
+                self.guard("FUNCTION", source, fn)
+        if by_identity:
+            source = KnownSource.of(fn)
+        closure = tuple(
+            self.wrap_cell(cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ()))
+        defaults = tuple(Lazy(d, Defaults(source, i)) for i, d in enumerate(fn.__defaults__ or ()))
+        kwdefaults = {k: Lazy(v, KwDefaults(source, k)) for k, v in (fn.__kwdefaults__ or {}).items()}
+        var = FuncVar(self.job.original(fn.__code__), fn.__globals__, closure, defaults, kwdefaults, real=fn, source=source)
+        var.name, var.qualname = fn.__name__, fn.__qualname__
+        return var
+
+    def _wrap_container(self, obj, source) -> Var:
+        cls = type(obj)
+        if cls is list:
+            return OutsideList(self, obj, source)
+        if cls is collections.deque:
+            self.guard("LEN_IS", source, len(obj))
+            items = [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
+            return SeqVar(items, cls, source, obj, maxlen=getattr(obj, "maxlen", None))
+        if issubclass(cls, tuple):
+            if cls is tuple or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
+                self.guard("LEN_IS", source, len(obj))
+                items = [Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))]
+                return SeqVar(items, cls, source, obj)
+        if cls in (dict, collections.OrderedDict):
+            return DictVar({}, cls, source, obj)
+        if cls is collections.defaultdict:
+            return DictVar({}, cls, source, obj, factory=Lazy(obj.default_factory, Attr(source, "default_factory")))
+        if cls is types.MappingProxyType and type(*gc.get_referents(obj)) in (dict, collections.OrderedDict):
+            return DictVar({}, cls, source, obj)
+        if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, IN_SETS) for o in obj):
+            self.guard("SET_ITEMS", source, frozenset(obj))
+            return SetVar({o: self.constant(o) for o in obj}, cls, source, obj)
+        return self._wrap_instance(obj, source)
+
+    def _wrap_instance(self, obj, source) -> InstanceVar:
+        """An instance of a user's class, or of a library's that nothing here models: its attributes are read one by one."""
+        cls = type(obj)
+        base: Var | None = None
+        if issubclass(cls, dict):
+            base = DictVar({}, collections.OrderedDict if issubclass(cls, collections.OrderedDict) else dict, source, obj)
+            if issubclass(cls, collections.defaultdict):
+                base.cls, base.factory = collections.defaultdict, Lazy(obj.default_factory, Attr(source, "default_factory"))
+        elif issubclass(cls, list):
+            self.guard("LEN_IS", source, list.__len__(obj))
+            base = SeqVar([Lazy(o, TupleItem(source, i, list)) for i, o in enumerate(list.__iter__(obj))], list, source, obj)
+        elif issubclass(cls, tuple):
+            self.guard("LEN_IS", source, tuple.__len__(obj))
+            base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))], tuple, source, obj)
+        elif issubclass(cls, (int, float, str, bytes, complex)):
+            plain = next(c for c in (int, float, str, bytes, complex) if issubclass(cls, c))
+            value = PLAIN_VALUE[plain](obj)
+            self.guard("EQUALS_AS", source, (plain, value))
+            base = Known(value)
+        if hides_dict(cls):
+            raise Break(f"an object whose class replaces __dict__ ({cls.__name__})")
+        return InstanceVar(cls, source, obj, base)
+
+    # ---- dicts from outside, read key by key -----------------------------------------------------------------------
+    def lookup(self, d: DictVar, key) -> Var | None:
+        """The value under a real key, or None. An outside dict is asked, and what it answered is guarded."""
+        found = d.items.get(key)
+        if found is not None:
+            return found[1]
+        if d.complete or key in d.deleted:
+            return None
+        raw = d.real
+        if key not in raw:
+            self.guard("DICT_ABSENT", d.source, key)
+            return None
+        value = dict.__getitem__(raw, key) if isinstance(raw, dict) else raw[key]
+        var = Lazy(value, dict_item(d.source, key, _own_getitem(raw)))
+        d.items[key] = (self.constant(key), var)
+        return var
+
+    def complete(self, d: DictVar) -> None:
+        """Guard all keys of an outside dict, in order, so that it can be iterated or measured."""
+        if d.complete:
+            return
+        pairs = real_items(d.real)
+        keys = [key for key, _ in pairs]
+        for key in keys:
+            if type(key) is not str and hash_has_effects(type(key)):
+                raise Break(f"keys whose __hash__ has effects ({type(key).__name__})")
+        self.guard("DICT_KEYS", d.source, tuple(keys))
+        gone, read, d.complete = d.deleted, d.items, True
+        d.items = {}
+        for key, value in pairs:
+            if key in gone:
+                continue                # put in again it comes last, with what was added
+            if key in read:
+                d.items[key] = read.pop(key)
+            else:
+                d.items[key] = (self.constant(key), Lazy(value, dict_item(d.source, key, _own_getitem(d.real))))
+        d.items.update(read)        # keys added in the trace come last
+
+    # ---- names ------------------------------------------------------------------------------------------------------
+    def load_global(self, f, name: str) -> Var:
+        """A global, else a builtin. Raises: Raised(NameError)."""
+        written = self.globals_written.get(id(f.globals))
+        if written is not None and name in written[1]:
+            value = written[1][name]
+            if value is not None:
+                return value
+        elif name in f.globals:
+            return self.memo_lazy(("g", id(f.globals), name), f.globals[name], lambda: Global.of(f.globals, name))
+        builtins_ = f.globals.get("__builtins__", __builtins__)
+        table = builtins_ if isinstance(builtins_, dict) else vars(builtins_)
+        changed = self.globals_written.get(id(table))
+        if changed is not None and name in changed[1] and changed[1][name] is not None:
+            return changed[1][name]
+        if name not in table or changed is not None and name in changed[1]:
+            raise self.raised(NameError(f"name '{name}' is not defined"))
+        return self.builtin(f, name, table)
+
+    def builtin(self, f, name: str, table: dict) -> Var:
+        from bytejit.guards.sources import Scope
+        self.guard("DICT_ABSENT", Scope.of(f.globals), name)
+        import builtins
+        if table is vars(builtins):
+            from bytejit.guards.sources import Builtin
+            return self.memo_lazy(("b", name), table[name], lambda: Builtin(name))
+        return self.memo_lazy(("b", id(table), name), table[name], lambda: Global.of(table, name))
+
+    def memo_lazy(self, key, obj, source) -> Lazy:
+        found = self.memo.get(key)
+        if found is None or found.obj is not obj:
+            found = self.memo[key] = Lazy(obj, source())
+        return found
+
+    def store_global(self, f, name: str, value: Var | None) -> None:
+        """Recorded, and replayed at the exit. `value` None deletes."""
+        self.mutations += 1
+        self.globals_written.setdefault(id(f.globals), (f.globals, {}))[1][name] = value
+
+    def set_cell(self, cell: CellVar, value: Var | None) -> None:
+        if value is not None and value.source is None:
+            pass
+        cell.content, cell.changed = value, True
+        self.mutations += 1
+        self.dirty[id(cell)] = self.touched[id(cell)] = cell
+
+    def namespace_get(self, names, name: str) -> Var | None:
+        return self.lookup(names, name)
+
+    def namespace_set(self, names, name: str, value: Var) -> None:
+        names.items[name] = (Known(name), value)
+
+
+def hash_has_effects(cls: type) -> bool:
+    """Whether hashing an instance writes anything, by the code of its __hash__: the tracer keys its own dicts with it."""
+    function = class_attribute(cls, "__hash__")
+    return isinstance(function, types.FunctionType) and any(
+        i.opname.startswith("STORE_") and "FAST" not in i.opname for i in dis.get_instructions(function.__code__))
+
+
+def real_items(d) -> list[tuple]:
+    """The pairs of a real mapping in its own order, past what a subclass overrides: no key is compared with another."""
+    if isinstance(d, collections.OrderedDict):          # dict.items would tell the order before move_to_end
+        return list(collections.OrderedDict.items(d))
+    return list(dict.items(d) if isinstance(d, dict) else d.items())
+
+
+def _own_getitem(obj: object) -> bool:
+    return isinstance(obj, dict) and isinstance(class_attribute(type(obj), "__getitem__"), types.FunctionType)

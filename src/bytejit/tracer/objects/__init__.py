@@ -1,0 +1,1 @@
+"""Models of Python objects: attributes, calls, classes, containers, exceptions, iterators."""

@@ -1,0 +1,110 @@
+"""Functions under functools.lru_cache: what their caches hold is asked, now and by the guard of the answer.
+
+A first call with some arguments is made while tracing, where it changes nothing that anyone else sees; otherwise the
+original code makes it.
+"""
+from __future__ import annotations
+
+import enum
+import functools
+
+from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
+from bytejit.guards.sources import Attr, CallOf, Ref
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import InstanceVar, Lazy, Var
+
+from .calls import CALLED
+from .class_facts import is_library
+from .containers import NotConstant, is_constant
+from .library import real_object
+
+
+def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """A call of a cached function: with known arguments the cache is asked."""
+    inner = fn.real.__wrapped__
+    library = is_library(inner.__module__)
+    plainly = Lazy(inner, Attr(fn.source, "__wrapped__"))
+    if fn.real.cache_parameters()["maxsize"] == 0:
+        return t.call(plainly, args, kwargs)
+    try:
+        real_args = [_identified(t, a) for a in args]
+        real_kwargs = {k: _identified(t, v) for k, v in kwargs.items()}
+        hash((*real_args, *real_kwargs.values()))
+        if library:
+            result = fn.real(*real_args, **real_kwargs)
+    except Exception as e:          # of the library's function: not kept by the cache, it raises anew in each call
+        if not library and isinstance(e, (NotConstant, TypeError)):
+            raise Break(f"a call of {inner.__qualname__}, whose cache is asked for what is known only when it runs") from None
+        return t.call(plainly, args, kwargs)
+    t.guard("ID_IS", fn.source, fn.real)
+    if library and is_constant(result):
+        return t.constant(result)
+    parts = tuple(a if _plain(a) else Ref(a) for a in real_args)
+    named = tuple((k, a if _plain(a) else Ref(a)) for k, a in real_kwargs.items())
+    if library:
+        return Lazy(result, CallOf(fn.source, parts, named))
+    return _of_user(t, fn, CachedCall(fn.source, parts, named), plainly, (args, kwargs), (real_args, real_kwargs))
+
+
+def _of_user(t, fn: InstanceVar, source: CachedCall, plainly: Lazy, given: tuple, real: tuple) -> Var:
+    """What the cache of the program's own function holds, or gets from a first call. Raises: Break."""
+    if t.trying is not None:            # the body of another one, run to see what it does
+        if source not in t.trying:
+            t.trying[source] = t.call(plainly, *given)
+        return t.trying[source]
+    try:
+        value = cached(fn.real, *real)
+    except NotSeen as e:
+        raise Break(str(e)) from None
+    if value is MISSING:
+        if _pending(t):
+            raise Break(f"a first call of {plainly.obj.__qualname__} after the region changed something")
+        _try(t, plainly, given)
+        value = fn.real(*real[0], **real[1])
+        t.job.cached[source] = [True]
+    t.cached_calls.append((source, t.job.cached.get(source) if ("cached", source) not in t.memo else None))
+    return t.memo_lazy(("cached", source), value, lambda: source)
+
+
+def count_calls(t, at) -> list[str]:
+    """Statements that make the calls, which the caches count as hits; but those that tracing made, once."""
+    return [source.call(at) if made is None else f"{at.bind(made)}.pop() if {at.bind(made)} else {source.call(at)}"
+            for source, made in t.cached_calls]
+
+
+def _try(t, plainly: Lazy, given: tuple) -> None:
+    """Run the function's body in the trace to see what it does, and forget it. Raises: Break if it changes anything."""
+    nodes = len(t.graph.nodes)
+    t.trying = {}
+    try:
+        t.call(plainly, *given)
+    finally:
+        t.trying = None
+    if _pending(t):
+        raise Break(f"a first call of {plainly.obj.__qualname__}, which changes something besides its cache")
+    for node in list(reversed(t.graph.nodes))[:len(t.graph.nodes) - nodes]:
+        if node.op != "placeholder":
+            t.graph.erase_node(node)
+
+
+def _pending(t) -> bool:
+    return bool(t.dirty or t.globals_written or t.classes_written or t.late or t.state_set or t.holding)
+
+
+def _plain(value: object) -> bool:
+    """Whether a value may be held by a source: one that refers to nothing of the user's."""
+    if type(value) is tuple:
+        return all(map(_plain, value))
+    return is_constant(value) and not isinstance(value, enum.Enum)
+
+
+def _identified(t, v: Var) -> object:
+    """`real_object`, guarded to be that very object where it is known by identity."""
+    real = real_object(t, v)
+    v = t.real(v)
+    if isinstance(v, InstanceVar) and v.source is not None:
+        t.guard("ID_IS", v.source, real)
+    return real
+
+
+CALLED[functools._lru_cache_wrapper] = cached_call

@@ -1,0 +1,507 @@
+"""Calls: what a callee means. Python functions are inlined, torch's are recorded, pure builtins are folded."""
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import weakref
+from weakref import WeakKeyDictionary
+
+import numpy
+
+from bytejit.common.registry import MARKED
+from bytejit.guards.sources import Attr, CallOf, Ref
+from bytejit.tracer.builtins.argument_counts import check_count, describe
+from bytejit.tracer.core.frame import Frame, bind
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.values import (
+    NONE,
+    CellVar,
+    DictVar,
+    FuncVar,
+    GenVar,
+    InstanceVar,
+    Known,
+    Lazy,
+    MethodVar,
+    PropertyVar,
+    SeqVar,
+    SetVar,
+    TensorVar,
+    Var,
+)
+from bytejit.tracer.torch.operations import is_torch_function
+
+from . import external_generators
+from .class_facts import MRO, NAMESPACE, class_lookup, hides_dict
+from .containers import VALUE_TYPES, NotConstant, is_constant, to_python
+from .exceptions import exception_var
+from .operators import class_attribute
+
+HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
+POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
+REPLACED: dict = {}        # the code of such a function -> what it stands for
+CALLED: dict = {}          # C class -> handler(t, instance, args, kwargs) -> Var of a call of an instance from outside
+
+
+def models(*callables):
+    """Register `handler(t, args: list[Var], kwargs: dict[str, Var]) -> Var` for real callables."""
+    def register(handler):
+        for c in callables:
+            HANDLERS[c] = handler
+        return handler
+    return register
+
+
+def replaces(*callables):
+    """Register a Python function to be inlined in place of C callables."""
+    def register(function):
+        for c in callables:
+            POLYFILLS[c] = function
+            REPLACED[function.__code__] = c
+        return function
+    return register
+
+
+BY_NAME: dict[tuple[str, str], object] = {}      # (module, name) of Python functions that may not be imported here
+
+
+def replaces_named(module: str, name: str):
+    """Register a Python function to be inlined in place of one of a module that only the program imports."""
+    def register(function):
+        BY_NAME[module, name] = function
+        return function
+    return register
+
+
+CONTAINERS = (set, frozenset, dict, list, tuple)        # those from outside that hold what the tracer cannot key stay opaque
+MAX_DEPTH = 180
+SINGLE_DISPATCH = functools.singledispatch(lambda x: x).__code__     # all of its functions share this code
+
+
+class Calls:
+    """The part of the tracer that calls."""
+
+    def has_handler(self, obj) -> bool:
+        try:
+            return obj in HANDLERS or obj in POLYFILLS or is_torch_function(obj)
+        except TypeError:
+            return False
+
+    def call_python(self, obj, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
+        """Call a real callable with modelled arguments."""
+        return self.real(self.call(Known(obj), args, kwargs or {}))
+
+    def call(self, fn: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """fn(*args, **kwargs). Raises: Raised, Break."""
+        fn = self.real(fn)
+        while isinstance(fn, MethodVar):
+            args = [fn.self, *args]
+            fn = self.real(fn.func)
+        if isinstance(fn, FuncVar):
+            return self.call_function(fn, args, kwargs)
+        if isinstance(fn, Known):
+            return self.call_known(fn, args, kwargs)
+        if isinstance(fn, InstanceVar):
+            return self.call_instance(fn, args, kwargs)
+        if isinstance(fn, PropertyVar):
+            raise Break("calling a descriptor")
+        raise self.raised(TypeError(f"'{self.type_of(fn).__name__}' object is not callable"))
+
+    def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if fn.real is not None:
+            marked = self.call_marked(fn.real, args, kwargs) if MARKED else None
+            if marked is not None:
+                return marked
+            handler = HANDLERS.get(fn.real)
+            if handler is not None:
+                return handler(self, [self.real(a) for a in args], {k: self.real(v) for k, v in kwargs.items()})
+            if is_torch_function(fn.real):
+                return self.call_tensor_op(fn.real, args, kwargs)
+            reason = self.not_inlined(fn.real)
+            if reason:
+                inner = getattr(fn.real, "_torchdynamo_orig_callable", None)    # torch wraps some of its own, once asked
+                if isinstance(inner, types.FunctionType) and inner in HANDLERS:
+                    return self.call_function(self.constant(inner), args, kwargs)
+                raise Break(reason)
+            if fn.real in POLYFILLS:
+                fn = self.constant(POLYFILLS[fn.real])
+            elif fn.qualname == fn.name and (polyfill := BY_NAME.get((fn.real.__module__, fn.name))) is not None:
+                fn = self.constant(polyfill)
+            elif fn.code is SINGLE_DISPATCH and args:
+                # the registry is behind weak references: the function's own dispatch() is asked, again by the guard
+                cls, ask = self.type_of(args[0]), fn.real.dispatch
+                cache = ask.__closure__[ask.__code__.co_freevars.index("dispatch_cache")].cell_contents
+                if type(cache) is not WeakKeyDictionary:
+                    raise Break("a function of functools.singledispatch whose cache is the program's")
+                source = CallOf(Attr(fn.source, "dispatch"), (Ref(cls),))
+                try:
+                    chosen = ask(cls)
+                except RuntimeError as e:       # no order among the classes registered
+                    raise self.raised(e) from None
+                return self.call(Lazy(chosen, source), args, kwargs)
+        return self.inline(fn, args, kwargs)
+
+    def inline(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """Run a Python function's body in the trace; a generator function gives a suspended GenVar."""
+        code = fn.code
+        if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            raise Break(f"the async function {fn.qualname}")
+        if self.frame is not None and self.frame.depth > MAX_DEPTH:
+            raise Break(f"calls nested more than {MAX_DEPTH} deep")
+        self.call_step()
+        frame = Frame(code, fn.globals, self.frame, fn)
+        self.set_up(frame, bind(self, fn, args, kwargs), fn.closure)
+        if code.co_flags & inspect.CO_GENERATOR:
+            frame.generator = GenVar(frame, self.steps)
+            frame.generator.call = fn, list(args), dict(kwargs)
+            self.keep.append(frame.generator)
+            return frame.generator
+        self.inlined[id(code)] = code
+        return self.run(frame)
+
+    def set_up(self, frame: Frame, values: dict[str, Var], closure: tuple[CellVar, ...]) -> None:
+        """Locals and cells of a new frame."""
+        code = frame.code
+        for name in code.co_cellvars:
+            frame.cells[name] = CellVar(values.pop(name, None))
+        for name, cell in zip(code.co_freevars, closure):
+            frame.cells[name] = self.real(cell)
+        frame.locals.update(values)
+
+    def moved(self, v: Var) -> GenVar:
+        """A generator that is about to be moved on: the exit brings one from outside there too. Raises: Break."""
+        if not isinstance(v, GenVar):
+            raise Break("a generator from outside that cannot be looked into")
+        if v.source is not None and id(v) not in self.dirty:
+            v.step = self.steps
+            external_generators.add_guards(self, v)
+        self.touch(v)
+        return v
+
+    def resume(self, gen: GenVar, value: Var, thrown: Raised | None = None) -> tuple[bool, Var]:
+        """Run a generator to its next yield: (False, yielded) or (True, returned). Raises: Raised."""
+        gen = self.moved(gen)
+        if gen.running:
+            raise self.raised(ValueError("generator already executing"))
+        if thrown is not None and (gen.finished or not gen.started):
+            gen.finished = True
+            try:
+                raise thrown
+            finally:
+                del thrown      # its traceback holds this frame
+        if gen.finished:
+            return True, NONE
+        frame = gen.frame
+        if not gen.started and not self.is_same(value, NONE):
+            raise self.raised(TypeError("can't send non-None value to a just-started generator"))
+        if gen.started:
+            frame.push(value)
+        frame.inject, frame.parent = thrown, self.frame
+        thrown = None       # it comes back out of the frame: its traceback would hold this frame, and this frame it
+        frame.depth = self.frame.depth + 1 if self.frame else 1
+        gen.started = gen.running = True
+        try:
+            result = self.run(frame)
+        except Raised as e:
+            gen.finished = True
+            if issubclass(e.exc.cls, StopIteration):      # 3.11 wraps here, later versions in the generator's own code
+                new = exception_var(RuntimeError("generator raised StopIteration"))
+                new.slots["__cause__"] = new.slots["__context__"] = e.exc
+                raise Raised(new) from None
+            raise
+        except Break:
+            gen.finished = True
+            raise
+        finally:
+            gen.running = False
+        gen.finished = not frame.suspended
+        return gen.finished, result
+
+    def call_instance(self, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if fn.cls is functools.partial and fn.real is not None:
+            inner, first, named = (Lazy(getattr(fn.real, n), Attr(fn.source, n)) for n in ("func", "args", "keywords"))
+            merged = {self.const(k): v for k, v in self.mapping_items(named)}
+            return self.call(inner, [*self.iterate(named := first), *args], {**merged, **kwargs})
+        if fn.cls is functools.partial:
+            return self.call(fn.slots["func"], [*fn.slots["args"].items, *args],
+                             {**{self.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs})
+        if fn.cls is weakref.ReferenceType and fn.real is None:
+            return fn.slots["of"]
+        found, owner = class_lookup(fn.cls, "__call__")
+        if isinstance(found, types.FunctionType):
+            return self.call(self.class_value(owner, "__call__", found), [fn, *args], kwargs)
+        if fn.real is not None and fn.cls in CALLED:
+            return CALLED[fn.cls](self, fn, [self.real(a) for a in args], kwargs)
+        if fn.real is not None and is_torch_function(fn.real):
+            return self.call_tensor_op(fn.real, args, kwargs)
+        if found is None or owner is None:
+            raise self.raised(TypeError(f"'{fn.cls.__name__}' object is not callable"))
+        raise Break(f"a call of a {fn.cls.__module__}.{fn.cls.__name__}, a C object")
+
+    def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        obj = fn.obj
+        if (self.devices or self.outer_device) and isinstance(obj, types.BuiltinFunctionType):
+            kwargs = on_device(self, obj, kwargs)
+        if self.env is not None or self.dynamic.some:
+            found = self.symbolic_call(obj, args, kwargs)
+            if found is not None:
+                return found
+        marked = self.call_marked(obj, args, kwargs) if MARKED and not isinstance(obj, types.FunctionType) else None
+        if marked is not None:
+            return marked
+        try:
+            handler = HANDLERS.get(obj)
+        except TypeError:
+            handler = None
+        if handler is not None:
+            args = [self.real(a) for a in args]
+            of = getattr(obj, "__objclass__", None)
+            if of in CONTAINERS and args and isinstance(args[0], InstanceVar) and args[0].base is None:
+                raise Break(f"{of.__name__}.{obj.__name__} of a {args[0].cls.__name__} that is not modelled")
+            check_count(obj, len(args), len(kwargs))
+            return handler(self, args, {k: self.real(v) for k, v in kwargs.items()})
+        if isinstance(obj, types.FunctionType):
+            return self.call_function(self.constant(obj), args, kwargs)
+        if is_torch_function(obj):
+            return self.call_tensor_op(obj, args, kwargs)
+        if isinstance(obj, type) and obj not in POLYFILLS:
+            return self.instantiate(obj, args, kwargs)
+        if type(obj) is types.MethodWrapperType and (found := self.torch_attribute(obj, args)) is not None:
+            return found
+        if isinstance(obj, types.MethodWrapperType) or isinstance(obj, types.BuiltinMethodType):
+            return self.call_builtin(obj, args, kwargs)
+        try:
+            polyfill = POLYFILLS.get(obj)
+        except TypeError:
+            polyfill = None
+        if polyfill is not None:
+            return self.inline(self.constant(polyfill), args, kwargs)
+        if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return self.call_builtin(obj, args, kwargs)
+        raise Break(f"a call of {describe(obj)}")
+
+    def call_builtin(self, obj, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """A C function: folded when it is pure and its arguments are constants."""
+        polyfill = POLYFILLS.get(obj) if not isinstance(getattr(obj, "__self__", None), (list, dict, set)) else None
+        if polyfill is not None:
+            return self.inline(self.constant(polyfill), args, kwargs)
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, (tuple, str, bytes, int, float, complex, range, frozenset, type)) or (
+                is_constant(owner) and owner is not None):
+            unbound = getattr(type(owner), obj.__name__, None) if not isinstance(owner, type) else None
+            if unbound in HANDLERS:
+                check_count(unbound, 1 + len(args), len(kwargs))
+                return HANDLERS[unbound](self, [self.constant(owner), *map(self.real, args)], kwargs)
+        if not is_pure(obj):
+            raise Break(f"a call of {describe(obj)}")
+        args = [self._unwrap(a) for a in args]
+        try:
+            real_args = [to_python(self, a, classes=True) for a in args]
+            real_kwargs = {k: to_python(self, self._unwrap(v), classes=True) for k, v in kwargs.items()}
+        except NotConstant as e:
+            if any(isinstance(self.real(a), TensorVar) for a in args):
+                raise Break(f"{describe(obj)} needs a tensor's value") from None
+            raise Break(f"a call of {describe(obj)} with {e}") from None
+        try:
+            result = obj(*real_args, **real_kwargs)
+        except Exception as e:
+            raise self.raised(e) from None
+        return self.model(result)
+
+    def _unwrap(self, v: Var) -> Var:
+        v = self.real(v)
+        return v.base if isinstance(v, InstanceVar) and isinstance(v.base, Known) else v
+
+    def model(self, value) -> Var:
+        """A fresh value that a folded call made."""
+        if type(value) is list:
+            return SeqVar([self.model(v) for v in value], list)
+        if type(value) is tuple:
+            return SeqVar([self.model(v) for v in value], tuple)
+        if type(value) is dict:
+            return DictVar({k: (self.model(k), self.model(v)) for k, v in value.items()})
+        if type(value) in (set, frozenset):
+            return SetVar({v: self.model(v) for v in value}, type(value))
+        if isinstance(value, numpy.ndarray):
+            return self.array(value)
+        return self.constant(value)
+
+    # ---- classes ----------------------------------------------------------------------------------------------------
+    def instantiate(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """cls(*args, **kwargs): the metaclass's __call__, else __new__ and __init__."""
+        meta_call, owner = class_lookup(type(cls), "__call__")
+        if isinstance(meta_call, types.FunctionType):
+            if issubclass(type(cls), type(__import__("enum").Enum)):
+                return self._fold_class(cls, args, kwargs)
+            return self.call(self.class_value(owner, "__call__", meta_call), [Known(cls), *args], kwargs)
+        if meta_call is dict:           # a TypedDict
+            return self.call_python(dict, args, kwargs)
+        if meta_call is not type.__call__:
+            raise Break(f"making a {describe(cls)}")
+        return self.make_instance(cls, args, kwargs)
+
+    def make_instance(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """type.__call__: __new__ and __init__."""
+        obj = self._new(cls, args, kwargs)
+        if issubclass(cls, type) and isinstance(obj, Known) and isinstance(obj.obj, cls):
+            init, init_owner = class_lookup(type(obj.obj), "__init__")
+            if isinstance(init, types.FunctionType):
+                self.call(self.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
+        if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls) or isinstance(obj, TensorVar) and obj.base is not None:
+            init, init_owner = class_lookup(obj.cls, "__init__")
+            if isinstance(init, types.FunctionType):
+                result = self.real(self.call(self.class_value(init_owner, "__init__", init), [obj, *args], kwargs))
+                if not self.is_same(result, NONE):
+                    raise self.raised(TypeError(f"__init__() should return None, not '{self.type_of(result).__name__}'"))
+            elif init is object.__init__:
+                new = class_lookup(cls, "__new__")[0]
+                if (args or kwargs) and new is object.__new__:
+                    raise self.raised(TypeError(f"{cls.__name__}() takes no arguments"))
+            elif self.has_handler(init):
+                self.call(Known(init), [obj, *args], kwargs)
+            elif isinstance(obj.base, (DictVar, SeqVar, SetVar)) and (args or kwargs) and obj.base.cls is not tuple:
+                raise Break(f"making a {describe(cls)}")
+        return obj
+
+    def _new(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        new, owner = class_lookup(cls, "__new__")
+        if isinstance(new, (staticmethod, types.FunctionType)):
+            fn = new.__func__ if isinstance(new, staticmethod) else new
+            if hasattr(cls, "_fields") and fn.__module__.startswith("namedtuple"):
+                return self._named_tuple(cls, fn, args, kwargs)
+            return self.real(self.call(self.constant(fn), [Known(cls), *args], kwargs))
+        if new is object.__new__:
+            if solid_base(cls) is not object:
+                raise Break(f"making a {describe(cls)} through object.__new__")
+            return self.object_new(cls)
+        if new is type.__new__:
+            return self.call_python(new, [Known(cls), *args], kwargs)
+        if issubclass(cls, BaseExceptionGroup):
+            return self.call_python(BaseExceptionGroup.__new__, [Known(cls), *args], kwargs)
+        if issubclass(cls, (OSError, SyntaxError, UnicodeError)) and not kwargs and not cls.__flags__ & (1 << 9):
+            return self._exception_of_constants(cls, args)
+        if issubclass(cls, BaseException):
+            made = self.object_new(cls)
+            made.slots["args"] = SeqVar(list(args), tuple)
+            if issubclass(cls, (OSError, SyntaxError, UnicodeError)):
+                raise Break(f"making a {describe(cls)}")
+            return made
+        for base in (dict, list, set, tuple, int, float, str):
+            if issubclass(cls, base) and new is class_lookup_new(base, cls):
+                return self._new_of_builtin(cls, base, args, kwargs)
+        if is_pure(cls):
+            return self._fold_class(cls, args, kwargs)
+        raise Break(f"making a {describe(cls)}")
+
+    def _exception_of_constants(self, cls: type, args: list[Var]) -> Var:
+        """A built-in exception that reads its arguments (OSError picks a subclass by errno)."""
+        try:
+            made = exception_var(cls(*(to_python(self, a) for a in args)))
+        except NotConstant:
+            raise Break(f"making a {describe(cls)}") from None
+        except TypeError as e:
+            raise self.raised(e) from None
+        made.step = self.steps
+        return made
+
+    def object_new(self, cls: type) -> InstanceVar:
+        if getattr(cls, "__abstractmethods__", None):
+            try:
+                object.__new__(cls)
+            except TypeError as e:
+                raise self.raised(e) from None
+        if hides_dict(cls):
+            raise Break(f"making a {describe(cls)}, which replaces __dict__")
+        if hasattr(cls, "__del__"):
+            raise Break(f"making a {describe(cls)}, which has a finalizer")
+        self.mutations += 1
+        made = InstanceVar(cls, step=self.steps)
+        if not any("__dict__" in NAMESPACE(c) for c in MRO(cls)):
+            made.ns = None
+        return made
+
+    def _new_of_builtin(self, cls: type, base: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """An instance of a user's subclass of a built-in type; the part __init__ fills stays empty here."""
+        import collections
+        made = self.object_new(cls)
+        if base is dict:
+            known = (collections.OrderedDict, collections.defaultdict)
+            kind = next((k for k in known if issubclass(cls, k)), dict)
+            made.base = DictVar({}, kind, factory=NONE)
+        elif base is list:
+            made.base = SeqVar([], list)
+        elif base is set:
+            made.base = SetVar({})
+        else:
+            made.base = self.call_python(base, args[:1] if base is tuple else args, {} if base is tuple else kwargs)
+            made.new_args = list(args)
+        return made
+
+    def _named_tuple(self, cls, fn, args, kwargs) -> Var:
+        maker = self.passing(fn) if cls in self.remade else self.constant(fn)
+        bound = bind(self, maker, [Known(cls), *args], kwargs)
+        items = SeqVar([bound[name] for name in cls._fields], cls)
+        if cls.__new__ is fn and cls.__dict__.get("__slots__") == () and cls.__mro__[1] is tuple:
+            return items
+        made = self.object_new(cls)
+        made.base = SeqVar(items.items, tuple)
+        return made
+
+    def _fold_class(self, cls: type, args, kwargs) -> Var:
+        try:
+            real_args = [to_python(self, self._unwrap(a), classes=True) for a in args]
+            real_kwargs = {k: to_python(self, v, classes=True) for k, v in kwargs.items()}
+        except NotConstant as e:
+            raise Break(f"making a {describe(cls)} from {e}") from None
+        return self.fold(lambda: cls(*real_args, **real_kwargs))
+
+
+def solid_base(cls: type) -> type:
+    """The class written in C that an instance of `cls` begins as."""
+    return next((c for c in MRO(cls)[:-1] if not c.__flags__ & (1 << 9)), object)
+
+
+def class_lookup_new(base: type, cls: type):
+    """The C-level __new__ that a subclass of `base` inherits when no Python class on its way defines one."""
+    found = class_attribute(cls, "__new__")
+    maker = getattr(found, "__self__", None)
+    own = maker is not None and (issubclass(maker, base) if base in (dict, list, set) else maker is base)
+    return found if own else base.__new__
+
+
+PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "itertools", "time_none", "_stat", "binascii", "unicodedata"}
+PURE_BUILTINS = {abs, all, any, ascii, bin, bool, bytes, callable, chr, complex, dict, divmod, float, format, frozenset, hash,
+                 hex, int, len, list, max, min, oct, ord, pow, range, repr, reversed, round, set, slice, sorted, str, sum,
+                 tuple, bytearray}
+
+
+def is_pure(obj) -> bool:
+    """Whether a C callable on constant arguments has no effect and always the same answer."""
+    import torch
+    if isinstance(obj, type):
+        return obj in PURE_BUILTINS or obj in VALUE_TYPES or obj in (
+            torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
+    try:
+        if obj in PURE_BUILTINS:
+            return True
+    except TypeError:
+        return False
+    owner = getattr(obj, "__self__", None)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        if obj.__name__ in ("__enter__", "__exit__"):        # torch.device is a constant, and a manager that sets global state
+            return False
+        return is_constant(owner) or owner in (int, float, str, bytes, dict, complex, frozenset)
+    if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)):
+        return getattr(obj, "__objclass__", None) in (
+            int, float, str, bytes, complex, bool, tuple, frozenset, range, type(None), object)
+    return getattr(obj, "__module__", None) in PURE_MODULES
+
+
+def on_device(t, function, kwargs: dict[str, Var]) -> dict[str, Var]:
+    """The arguments by name of what makes tensors, with the device of the manager (`with torch.device(d)`) around it."""
+    from torch.utils._device import _device_constructors
+    given = kwargs.get("device")
+    if function in _device_constructors() and (given is None or t.is_same(given, NONE)):
+        return {**kwargs, "device": Known(t.devices[-1] if t.devices else t.outer_device)}
+    return kwargs

@@ -1,0 +1,45 @@
+"""Exceptions of the traced program as InstanceVars: making, matching, chaining."""
+from __future__ import annotations
+
+import types
+
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import InstanceVar, Known, SeqVar, Var
+
+
+def exception_var(real: BaseException) -> InstanceVar:
+    """A real exception, just raised by a folded operation, as a value of the trace."""
+    v = InstanceVar(type(real), base=None)
+    v.slots["args"] = SeqVar([Known(a) for a in real.args], tuple)
+    if isinstance(real, StopIteration):
+        v.slots["value"] = Known(real.value)
+    for cls in type(real).__mro__[:-2]:
+        for name, member in vars(cls).items():
+            if isinstance(member, types.MemberDescriptorType) and getattr(real, name, None) is not None:
+                v.slots[name] = Known(getattr(real, name))
+    return v
+
+
+def with_context(exc: InstanceVar, context: InstanceVar | None) -> None:
+    """Set __context__ as a raise inside a handler does."""
+    if context is not None and context is not exc and "__context__" not in exc.slots:
+        exc.slots["__context__"] = context
+
+
+def matches(t, exc: Var, cls: Var) -> bool:
+    """`except cls`: a class or a tuple of classes."""
+    if not isinstance(exc, InstanceVar):
+        raise Break("an exception from outside the region matched in a handler")
+    classes = cls.items if isinstance(cls, SeqVar) else [cls]
+    for c in classes:
+        c = t.real(c)
+        if isinstance(c, SeqVar):
+            if matches(t, exc, c):
+                return True
+            continue
+        real = t.as_class(c)
+        if real is None or not issubclass(real, BaseException):
+            raise Break("a handler that catches something that is no exception class")
+        if issubclass(exc.cls, real):
+            return True
+    return False

@@ -1,0 +1,103 @@
+"""Iterators from outside: those of Python's own containers are looked into ahead, and advanced when the region ends.
+
+`IterVar` of kind "outside": `real`, the iterator; `rest`, what it had left; `at`, how many items the region took; `end`,
+whether it also asked past the last one.
+"""
+from __future__ import annotations
+
+from bytejit.guards.iterator_sources import COPIED, INDEXED, JOINED, NotSeen, Rest, leaves, rest
+from bytejit.guards.iterator_sources import RestOf as RestSource
+from bytejit.guards.kinds import Expr
+from bytejit.guards.sources import Attr, CallOf, Item, Source, TupleItem
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import IterVar, Lazy, SeqVar, Var
+
+from .iterators import NEXT
+
+LONG = 200                  # items taken without a new graph node after which the original code goes on with the iterator
+SEEN = frozenset({*INDEXED, *COPIED, *JOINED, map, filter})
+
+
+def outside_iterator(t, obj: object, source: Source) -> Var | None:
+    """The model of an iterator from outside; None for one that cannot be looked into."""
+    if type(obj) in (map, filter):
+        return _mapped(t, obj, source)
+    try:
+        left, within = rest(obj), leaves(obj)
+    except NotSeen:
+        return None
+    if any(t.claimed.setdefault(id(leaf), obj) is not obj for leaf in within):
+        raise Break("an iterator that another one draws from")
+    made = IterVar("outside", {"real": obj, "rest": left, "at": 0, "end": False, "var": None, "work": (0, 0)}, t.steps)
+    made.source, made.state["var"] = source, made
+    t.looked_into.append(made)
+    return made
+
+
+def _mapped(t, obj, source: Source) -> Var | None:
+    """A map or filter over iterators that can be looked into: its function is called in the region."""
+    made = obj.__reduce__()
+    parts = made[1]
+    if len(made) > 2 or not all(type(p) in SEEN for p in parts[1:]):
+        return None
+    args = Item(CallOf(Attr(source, "__reduce__"), ()), 1)
+    inner = [t.real(Lazy(p, TupleItem(args, i))) for i, p in enumerate(parts[1:], 1)]
+    if not all(isinstance(v, IterVar) for v in inner):
+        return None
+    function = Lazy(parts[0], TupleItem(args, 0))
+    var = IterVar("map" if type(obj) is map else "filter", {"function": function, "of": inner}, t.steps)
+    if type(obj) is filter:
+        var.state["of"] = inner[0]
+    var.source = source
+    return var
+
+
+def item_of(iterator, value, source: Source) -> Var:
+    """An item: the tuples that enumerate and zip make anew each time are made in the trace."""
+    if type(iterator) not in JOINED:
+        return Lazy(value, source)
+    parts = iterator.__reduce__()[1]
+    within = [None, parts[0]] if type(iterator) is enumerate else parts
+    return SeqVar([item_of(part, v, TupleItem(source, i)) for i, (part, v) in enumerate(zip(within, value))], tuple)
+
+
+def _sequences(left) -> list:
+    return [left.items] if isinstance(left, Rest) else [s for part in left.parts for s in _sequences(part)]
+
+
+def _next(t, s) -> Var | None:
+    left, var = s["rest"], s["var"]
+    for seq in _sequences(left):
+        known = t.by_id.get(id(seq))
+        if known is not None and id(known) in t.dirty:
+            raise Break("an iterator from outside over what the region changed")
+    nodes, since = s["work"]
+    if nodes != len(t.graph.nodes):
+        s["work"] = len(t.graph.nodes), s["at"]
+    elif s["at"] - since > LONG:
+        raise Break("a long loop without tensor work")
+    t.touch(var)
+    if s["at"] >= left.left:
+        s["end"] = True
+        return None
+    s["at"] += 1
+    return item_of(s["real"], left.at(s["at"] - 1), CallOf(Attr(RestSource(var.source), "at"), (s["at"] - 1,)))
+
+
+NEXT["outside"] = _next
+
+
+def add_guards(t) -> None:
+    """What the region learnt of how many items there are."""
+    for var in t.looked_into:
+        s = var.state
+        if s["at"] or s["end"]:
+            source = Attr(RestSource(var.source), "left")
+            t.guard("EXPR", source, Expr(f"n == {s['at']}" if s["end"] else f"n >= {s['at']}", (("n", source),)))
+
+
+def advance(target: str, var: IterVar) -> list[str]:
+    """Statements that take from the real iterator what the region took."""
+    count = var.state["at"] + var.state["end"]
+    step = f"next({target}, None)"
+    return [step] * count if count < 4 else [f"for _ in range({count}): {step}"]

@@ -1,0 +1,40 @@
+"""Lists from outside: while a region only appends to one, what it held before is not looked at and not guarded."""
+from __future__ import annotations
+
+from bytejit.guards.sources import Item
+from bytejit.tracer.core.values import Lazy, SeqVar, Var
+
+
+class OutsideList(SeqVar):
+    """A list from outside. `tail`: what was appended before anything was read; None once `items` is known."""
+
+    __slots__ = ("t", "known", "tail")
+
+    def __init__(self, t, obj: list, source):
+        self.t, self.known, self.tail = t, None, []
+        super().__init__(None, list, source, obj)
+
+    @property
+    def items(self) -> list[Var]:
+        """All items, once looked at: their number is guarded then."""
+        if self.tail is not None:
+            self.t.guard("LEN_IS", self.source, len(self.real))
+            self.known = [*(Lazy(o, Item(self.source, i)) for i, o in enumerate(self.real)), *self.tail]
+            self.tail = None
+        return self.known
+
+    @items.setter
+    def items(self, items: list[Var] | None) -> None:
+        if items is not None:
+            self.known, self.tail = items, None
+
+    def __repr__(self) -> str:
+        return f"list of {self.source}" if self.tail is not None else super().__repr__()
+
+
+def append(seq: SeqVar, values: list[Var]) -> None:
+    """seq.extend(values)."""
+    if isinstance(seq, OutsideList) and seq.tail is not None:
+        seq.tail.extend(values)
+    else:
+        seq.items.extend(values)

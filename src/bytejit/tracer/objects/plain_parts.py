@@ -1,0 +1,83 @@
+"""Operators on instances of the program's subclasses of list, dict, str, int..., where the built-in type's own apply."""
+from __future__ import annotations
+
+import types
+
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.values import OF_OWN_KIND, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
+
+from .class_facts import MISSING, class_lookup
+
+MUTABLE = (SeqVar, DictVar, SetVar)
+
+
+def plain(v: Var) -> Var:
+    """The built-in part of an instance; any other value itself."""
+    return v.base if isinstance(v, InstanceVar) and v.base is not None else v
+
+
+class Said:
+    """Stands for a value in a format whose text is made in the trace. Its methods raise: Break, Raised."""
+
+    t: object
+    v: Var
+
+    @staticmethod
+    def of(t, v: Var) -> Said:
+        """What stands for `v`: a number where it is one."""
+        number = v.base.obj if isinstance(v, InstanceVar) and isinstance(v.base, Known) else None
+        made = SaidInt(number) if isinstance(number, int) else SaidFloat(number) if isinstance(number, float) else Said()
+        made.t, made.v = t, v
+        return made
+
+    def __str__(self) -> str:
+        return self.t.const(self.t.call_python(str, [self.v]))
+
+    def __repr__(self) -> str:
+        return self.t.const(self.t.call_python(repr, [self.v]))
+
+    def __format__(self, spec: str) -> str:
+        return self.t.const(self.t.call_python(format, [self.v, Known(spec)]))
+
+
+class SaidInt(Said, int):
+    """`Said` of an instance of a subclass of int."""
+
+
+class SaidFloat(Said, float):
+    """`Said` of an instance of a subclass of float."""
+
+
+def plain_binary(t, name: str, a: Var, b: Var, in_place: bool, tried: bool = False) -> Var | None:
+    """`a op b` of the built-in parts, if no class on the way has a method of its own for it (or `tried`: those declined)."""
+    left, right = plain(a), plain(b)
+    if left is a and right is b or any(isinstance(v, InstanceVar) for v in (left, right)):
+        return None
+    if in_place and left is not a and isinstance(left, MUTABLE) and left.cls is not tuple:
+        return None
+    if any(isinstance(v, (SeqVar, DictVar)) and v.cls in OF_OWN_KIND for v in (left, right)):
+        return None
+    if name == "mod" and left is not a and isinstance(left, Known) and isinstance(left.obj, str):
+        raise Break("a format in a subclass of str")        # where nothing is put in, it is the result
+    methods = ((a, f"__{name}__"), (a, f"__i{name}__"), (b, f"__r{name}__"))
+    if not tried and any(isinstance(v, InstanceVar) and isinstance(class_lookup(v.cls, m)[0], types.FunctionType)
+                         for v, m in methods):
+        return None
+    try:
+        return t.binary(name, left, right)
+    except Raised as e:
+        if issubclass(e.exc.cls, TypeError):        # its words name the classes
+            return None
+        raise
+
+
+def plain_equal(t, name: str, a: Var, b: Var) -> Var | None:
+    """`==` or `!=` of the built-in parts, where classes with methods of their own declined."""
+    left, right = plain(a), plain(b)
+    if left is a and right is b or not all(isinstance(v, MUTABLE) for v in (left, right)):
+        return None
+    for v, method in ((a, "__eq__"), (b, "__eq__")):
+        if not isinstance(v, InstanceVar) or class_lookup(v.cls, method)[0] in (object.__eq__, MISSING):
+            continue
+        return t.compare(name, left, right)
+    return None

@@ -1,0 +1,226 @@
+"""Models of exception objects: how they are made, what they print, notes, sys.exc_info, exception groups and except*."""
+from __future__ import annotations
+
+import builtins
+import sys
+
+from bytejit.guards.sources import Call0, Item, Source
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.table import handles
+from bytejit.tracer.core.values import NONE, InstanceVar, Known, SeqVar, Var
+
+from .calls import models
+from .class_facts import class_lookup
+from .exceptions import exception_var, matches
+
+# exceptions that take keywords: name -> the attributes that they set
+KEYWORDS = {AttributeError: ("name", "obj"), NameError: ("name",), ImportError: ("name", "path")}
+PLAIN = [e for e in vars(builtins).values() if isinstance(e, type) and issubclass(e, BaseException) and not issubclass(
+    e, (OSError, SyntaxError, UnicodeError, BaseExceptionGroup))]
+
+
+@models(*(e.__init__ for e in PLAIN))
+def exception_init(t, args, kwargs):
+    """BaseException.__init__ and that of its simple subclasses."""
+    self, rest = args[0], list(args[1:])
+    if not isinstance(self, InstanceVar) or self.real is not None:
+        raise Break("an exception from outside set up anew")
+    names = next((n for c, n in KEYWORDS.items() if issubclass(self.cls, c)), ())
+    for name, value in kwargs.items():
+        if name not in names:
+            raise t.raised(TypeError(f"{self.cls.__name__}() takes no keyword arguments"))
+        self.slots[name] = value
+    self.slots["args"] = SeqVar(rest, tuple)
+    t.mutations += 1
+    return NONE
+
+
+@models(BaseException.add_note)
+def add_note(t, args, kwargs):
+    note = t.const(args[1])
+    if not isinstance(note, str):
+        raise t.raised(TypeError(f"note must be a str, not '{type(note).__name__}'"))
+    notes = t.lookup(args[0].ns, "__notes__")
+    if notes is None:
+        notes = SeqVar([], list)
+        t.dict_set(args[0].ns, Known("__notes__"), notes)
+    t.touch(t.real(notes))
+    t.real(notes).items.append(args[1])
+    return NONE
+
+
+def arguments(t, exc: InstanceVar) -> list[Var]:
+    return [t.real(v) for v in t.real(t.getattr(exc, "args")).items]
+
+
+@models(*(e.__repr__ for e in PLAIN))
+def exception_repr(t, args, kwargs):
+    exc = args[0]
+    inside = ", ".join(t.const(t.call_python(repr, [v])) for v in arguments(t, exc))
+    return Known(f"{exc.cls.__name__}({inside})")
+
+
+@models(*(e.__str__ for e in PLAIN if not issubclass(e, (KeyError, ImportError))))
+def exception_str(t, args, kwargs):
+    inside = arguments(t, args[0])
+    if not inside:
+        return Known("")
+    return t.call_python(str, [inside[0] if len(inside) == 1 else SeqVar(inside, tuple)])
+
+
+@models(KeyError.__str__)
+def key_error_str(t, args, kwargs):
+    inside = arguments(t, args[0])
+    return t.call_python(repr, inside) if len(inside) == 1 else exception_str(t, args, kwargs)
+
+
+@models(sys.exc_info)
+def exc_info(t, args, kwargs):
+    exc = handled(t, Item(Call0(sys.exc_info), 1))
+    if exc is None:
+        return SeqVar([NONE, NONE, NONE], tuple)
+    return SeqVar([t.constant(t.type_of(exc)), exc, t.getattr(exc, "__traceback__")], tuple)
+
+
+@models(sys.exception)
+def exception(t, args, kwargs):
+    return handled(t, Call0(sys.exception)) or NONE
+
+
+def handled(t, source: Source) -> Var | None:
+    """The exception that the frame, or a caller of it (then found at `source`), handles."""
+    exc = t.current_exception(t.frame)
+    if exc is not None:
+        return exc
+    if t.handled is None:
+        t.guard("ID_IS", source, None)
+        return None
+    return t.wrap(t.handled, source)
+
+
+# ---- groups ------------------------------------------------------------------------------------------------------------------
+def make_group(t, cls: type, message: Var, members: list[Var], like: InstanceVar | None = None) -> InstanceVar:
+    """An exception group; `like`: the group that it is a part of, whose chain and notes it shares."""
+    if cls is BaseExceptionGroup and all(issubclass(t.type_of(m), Exception) for m in members):
+        cls = ExceptionGroup
+    made = InstanceVar(cls, step=t.steps)
+    made.slots.update(args=SeqVar([message, SeqVar(list(members), list)], tuple), message=message,
+                      exceptions=SeqVar(list(members), tuple))
+    if like is not None:
+        for name in ("__cause__", "__context__", "__suppress_context__"):
+            if name in like.slots:
+                made.slots[name] = like.slots[name]
+        notes = t.lookup(like.ns, "__notes__")
+        if notes is not None:
+            t.dict_set(made.ns, Known("__notes__"), SeqVar(list(t.real(notes).items), list))
+        t.part_of[id(made)] = t.part_of.get(id(like), like)
+        t.keep.append(made)
+    return made
+
+
+def new_group(t, args, kwargs):
+    """ExceptionGroup(message, exceptions)."""
+    cls = t.as_class(args[0])
+    if len(args) != 3 or kwargs or cls not in (ExceptionGroup, BaseExceptionGroup):
+        raise Break("making an exception group")
+    message, members = t.real(args[1]), [t.real(m) for m in t.iterate(args[2])]
+    wrong = not isinstance(t.const(message), str) or not members or not all(
+        isinstance(m, InstanceVar) and issubclass(m.cls, Exception) and m.real is None for m in members)
+    if wrong:
+        raise Break("making an exception group of what is no exception of the region")
+    made = make_group(t, cls, message, members)
+    made.slots["args"] = SeqVar([message, args[2]], tuple)
+    return made
+
+
+models(BaseExceptionGroup.__new__)(new_group)
+
+
+def split(t, exc: InstanceVar, wanted) -> tuple[Var | None, Var | None]:
+    """(the part for which wanted(exception) holds, the rest), each None when empty; nested groups keep their shape."""
+    if wanted(exc):
+        return exc, None
+    if not issubclass(exc.cls, BaseExceptionGroup):
+        return None, exc
+    if class_lookup(exc.cls, "derive")[0] is not BaseExceptionGroup.__dict__["derive"] or exc.real is not None:
+        raise Break("an exception group with its own derive()")
+    parts = [split(t, t.real(m), wanted) for m in exc.slots["exceptions"].items]
+    yes, no = [y for y, _ in parts if y is not None], [n for _, n in parts if n is not None]
+    message = exc.slots["message"]
+    if not yes:
+        return None, exc
+    return (make_group(t, BaseExceptionGroup, message, yes, like=exc),
+            make_group(t, BaseExceptionGroup, message, no, like=exc) if no else None)
+
+
+def is_group(exc: Var) -> bool:
+    return isinstance(exc, InstanceVar) and issubclass(exc.cls, BaseExceptionGroup)
+
+
+@handles("CHECK_EG_MATCH")
+def check_eg_match(t, f, ins):
+    """[exc, type] -> [rest, match] (rest None: all matched), or [exc, None]."""
+    cls, exc = t.pop(f), t.real(f.stack[-1])
+    if isinstance(exc, Known) and exc.obj is None:
+        f.push(NONE)
+        return
+    if not isinstance(exc, InstanceVar) or exc.real is not None:
+        raise Break("an exception from outside the region matched by except*")
+    if any(issubclass(c, BaseExceptionGroup) for c in classes_of(t, cls)):
+        raise Raised(exception_var(TypeError("catching ExceptionGroup with except* is not allowed. Use except instead.")))
+    match, rest = split(t, exc, lambda e: matches(t, e, cls))
+    if match is None:
+        f.push(NONE)
+        return
+    if not is_group(match):
+        match = make_group(t, ExceptionGroup, Known(""), [match])
+    f.stack[-1] = rest if rest is not None else NONE
+    f.push(match)
+    f.handling[-1] = match
+
+
+def classes_of(t, cls: Var) -> list[type]:
+    cls = t.real(cls)
+    found = [t.as_class(c) for c in (cls.items if isinstance(cls, SeqVar) else [cls])]
+    if not all(c is not None and issubclass(c, BaseException) for c in found):
+        raise Raised(exception_var(TypeError("catching classes that do not inherit from BaseException is not allowed")))
+    return found
+
+
+@handles("PREP_RERAISE_STAR")
+def prep_reraise_star(t, f, ins):
+    """[original, exceptions left or raised in the clauses] -> what to raise on, or None."""
+    excs, orig = t.pop(f), t.pop(f)
+    f.push(reraise_star(t, orig, [e for e in map(t.real, excs.items) if isinstance(e, InstanceVar)]))
+
+
+@handles("CALL_INTRINSIC_2")
+def call_intrinsic_2(t, f, ins):
+    """3.12+: 1 is the end of an except* statement; the others make type parameters."""
+    if ins.arg != 1:
+        raise Break("a type parameter")
+    prep_reraise_star(t, f, ins)
+
+
+def reraise_star(t, orig: Var, excs: list[InstanceVar]) -> Var:
+    if not is_group(orig):
+        return excs[0] if excs else NONE
+    left = [e for e in excs if e is orig or t.part_of.get(id(e)) is t.part_of.get(id(orig), orig)]
+    raised: list[Var] = [e for e in excs if e not in left]
+    keep = {id(leaf) for e in left for leaf in leaves(t, e)}
+    back = split(t, orig, lambda e: not is_group(e) and id(e) in keep)[0] if keep else None
+    if back is not None and len(keep) == len(list(leaves(t, orig))):
+        back = orig
+    if back is not None:
+        raised.append(back)
+    if not raised:
+        return NONE
+    return raised[0] if len(raised) == 1 else make_group(t, ExceptionGroup, Known(""), raised)
+
+
+def leaves(t, exc: Var):
+    if is_group(exc):
+        for m in exc.slots["exceptions"].items:
+            yield from leaves(t, t.real(m))
+    else:
+        yield exc

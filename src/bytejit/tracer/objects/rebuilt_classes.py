@@ -1,0 +1,98 @@
+"""Classes that the library makes of constants: namedtuple, NamedTuple, TypedDict, Enum. They are made for real while tracing;
+one that leaves the region is made anew by its exit, as each call of the program makes one of its own."""
+from __future__ import annotations
+
+import collections
+import enum
+import types
+import typing
+
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var
+
+from .calls import models
+
+AUTO = object()         # stands for enum.auto(), which a class may take once
+
+
+def make(t, function, *args, **kwargs) -> Known:
+    """function(*args, **kwargs), a class: known by how it is made. Raises: Raised."""
+    made = t.fold(lambda: function(*args, **kwargs))
+    t.remade[made.obj] = function, args, kwargs, t.steps
+    t.keep.append(made.obj)
+    t.mutations += 1
+    return made
+
+
+def made_again(rebuild, cls: type) -> str:
+    """The name of such a class in the exit's text."""
+    name = rebuild.classes.get(cls)
+    if name is None:
+        function, args, kwargs, _ = rebuild.t.remade[cls]
+        name = rebuild.classes[cls] = f"n{rebuild.count}"
+        rebuild.count += 1
+        rebuild.lines.append(f"{name} = {rebuild.at.bind(function, 'k')}(*{rebuild.at.bind(args, 'k')}, "
+                             f"**{rebuild.at.bind(kwargs, 'k')})")
+    return name
+
+
+def in_module(function, module: str, args: tuple, kwargs: dict) -> type:
+    """What a function that asks for its caller's module makes, in the program's module."""
+    made = function(*args, **kwargs)
+    made.__module__ = module
+    return made
+
+
+def _named(function):
+    def model(t, args, kwargs):
+        module = t.frame.globals.get("__name__", "__main__")
+        return make(t, in_module, function, module, tuple(map(t.const, args)), {k: t.const(v) for k, v in kwargs.items()})
+    models(function)(model)
+
+
+for _function in (collections.namedtuple, typing.NamedTuple):
+    _named(_function)
+
+
+def of_body(t, kind: str, name: Var, given: list[Var], names: Var, kwargs: dict[str, Var]) -> Known:
+    """A class statement whose body has run. Raises: Break for one that holds more than constants and plain functions."""
+    if not isinstance(names, DictVar) or "__classcell__" in names.items:
+        raise Break(f"{kind} whose methods name its class")
+    t.complete(names)
+    space = {t.const(k): content(t, kind, t.real(v)) for k, v in names.items.values()}
+    bases = tuple(v.real if isinstance(v, FuncVar) else v.obj for v in given)
+    return make(t, of_parts, t.const(name), bases, {k: t.const(v) for k, v in kwargs.items()}, space)
+
+
+def of_parts(name: str, bases: tuple, options: dict, space: dict) -> type:
+    """The class of a class statement."""
+    def fill(namespace):
+        for key, value in space.items():
+            namespace[key] = enum.auto() if value is AUTO else value
+    return types.new_class(name, bases, dict(options), fill)
+
+
+def content(t, kind: str, v: Var) -> object:
+    """A real value of a class's body."""
+    if isinstance(v, FuncVar) and v.real is None:
+        if v.closure or v.defaults or v.kwdefaults or v.attrs:
+            raise Break(f"{kind} with a method that is more than its code")
+        made = types.FunctionType(v.code, v.globals, v.name)
+        made.__qualname__ = v.qualname
+        return made
+    if isinstance(v, PropertyVar):
+        return v.cls(*(content(t, kind, t.real(a)) for a in v.args))
+    if isinstance(v, InstanceVar) and v.cls is enum.auto and v.real is None:
+        return AUTO
+    return t.const(v)
+
+
+def kind_of(t, given: list[Var]) -> str:
+    """What kind of class the library makes of these bases; "" for another."""
+    for v in given:
+        real = v.real if isinstance(v, FuncVar) else v.obj if isinstance(v, Known) else None
+        if real in (typing.NamedTuple, typing.TypedDict):
+            return f"a {real.__name__}"
+        if isinstance(real, enum.EnumMeta):
+            return "an Enum"
+    return ""

@@ -1,0 +1,54 @@
+"""Classes made in a region that leave it: made again by the exit's statements, where making them runs no code of the program."""
+from __future__ import annotations
+
+import types
+
+from bytejit.tracer.core.values import NONE, InstanceVar
+
+from .class_facts import class_lookup
+
+AT_CREATION = ("__slots__", "__module__", "__qualname__", "__doc__")
+NOT_SET = frozenset({*AT_CREATION, "__classcell__", "__dict__", "__weakref__"})
+
+
+def can_be_made(t, cls: type) -> bool:
+    """Whether `type(name, bases, namespace)` makes the class, without hooks written in Python."""
+    made = t.made_classes[cls]
+    contents = made.contents
+    if type(cls) is not type or "__orig_bases__" in contents or "__init_subclass__" in contents:
+        return False
+    for base in made.bases:
+        if base in t.made_classes:
+            if not can_be_made(t, base):
+                return False
+        elif type(base) is not type or not isinstance(
+                class_lookup(base, "__init_subclass__")[0], types.ClassMethodDescriptorType):
+            return False
+    values = (t.real(v) for v in contents.values())
+    return not any(isinstance(v, InstanceVar) and isinstance(class_lookup(v.cls, "__set_name__")[0], types.FunctionType)
+                   for v in values)
+
+
+def make_class(rebuild, cls: type) -> str:
+    """The name of the class in the exit's text; the statements that make it go to `rebuild.lines`."""
+    name = rebuild.classes.get(cls)
+    if name is not None:
+        return name
+    made = rebuild.t.made_classes[cls]
+    contents, bases = made.contents, "".join(rebuild.bind(b) + ", " for b in made.bases)
+    first = "".join(f"{k!r}: {rebuild.value(contents[k])}, " for k in AT_CREATION if k in contents)
+    if made.names_cell is not None:             # `type` puts the class's namespace into it
+        cell = rebuild.names.get(id(made.names_cell))
+        if cell is None:
+            cell = rebuild.new_name(made.names_cell)
+            rebuild.lines.append(f"{cell} = {rebuild.bind(types.CellType)}()")
+        first += f"'__classdictcell__': {cell}, "
+    name = rebuild.classes[cls] = f"n{rebuild.count}"
+    rebuild.count += 1
+    rebuild.lines.append(f"{name} = {rebuild.bind(type)}({cls.__name__!r}, ({bases}), {{{first}}})")
+    given = {k: v for k, v in contents.items() if k not in NOT_SET}
+    if "__eq__" in given and "__hash__" not in given:
+        given["__hash__"] = NONE
+    for key, value in given.items():
+        rebuild.lines.append(f"{rebuild.bind(setattr)}({name}, {key!r}, {rebuild.value(value)})")
+    return name

@@ -1,0 +1,1 @@
+"""One handler an opcode, by family."""

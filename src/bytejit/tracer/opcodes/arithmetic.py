@@ -1,0 +1,162 @@
+"""Handlers: operators, comparison, truth and jumps on truth."""
+from __future__ import annotations
+
+from bytejit.tracer.core.table import handles
+from bytejit.tracer.core.values import FALSE, NONE, TRUE
+from bytejit.tracer.core.versions import COMPARE_BOOL_BIT
+
+BINARY = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
+}
+SYMBOLS = ["+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"]   # CPython's NB_ order
+
+
+@handles("BINARY_OP")
+def binary_op(t, f, ins):
+    if ins.arg == 26:                                    # 3.14: NB_SUBSCR
+        return binary_subscr(t, f, ins)
+    right, left = t.pop(f), t.pop(f)
+    in_place = ins.arg >= len(SYMBOLS)
+    f.push(t.binary(BINARY[SYMBOLS[ins.arg % len(SYMBOLS)]], left, right, in_place))
+
+
+@handles("BINARY_SUBSCR")
+def binary_subscr(t, f, ins):
+    key, container = t.pop(f), t.pop(f)
+    f.push(t.getitem(container, key))
+
+
+@handles("STORE_SUBSCR")
+def store_subscr(t, f, ins):
+    key, container, value = t.pop(f), t.pop(f), f.pop_raw()
+    t.setitem(container, key, value)
+
+
+@handles("DELETE_SUBSCR")
+def delete_subscr(t, f, ins):
+    key, container = t.pop(f), t.pop(f)
+    t.delitem(container, key)
+
+
+@handles("BINARY_SLICE")
+def binary_slice(t, f, ins):
+    stop, start, container = f.pop_raw(), f.pop_raw(), t.pop(f)
+    f.push(t.getitem(container, t.slice([start, stop, NONE])))
+
+
+@handles("STORE_SLICE")
+def store_slice(t, f, ins):
+    stop, start, container, value = f.pop_raw(), f.pop_raw(), t.pop(f), f.pop_raw()
+    t.setitem(container, t.slice([start, stop, NONE]), value)
+
+
+@handles("BUILD_SLICE")
+def build_slice(t, f, ins):
+    parts = f.popn(ins.arg)
+    f.push(t.slice(parts if len(parts) == 3 else [*parts, NONE]))
+
+
+@handles("UNARY_POSITIVE")
+def unary_positive(t, f, ins):
+    f.push(t.unary("pos", t.pop(f)))
+
+
+@handles("UNARY_NEGATIVE")
+def unary_negative(t, f, ins):
+    f.push(t.unary("neg", t.pop(f)))
+
+
+@handles("UNARY_INVERT")
+def unary_invert(t, f, ins):
+    f.push(t.unary("invert", t.pop(f)))
+
+
+@handles("UNARY_NOT")
+def unary_not(t, f, ins):
+    f.push(FALSE if t.truth(t.pop(f)) else TRUE)
+
+
+@handles("TO_BOOL")
+def to_bool(t, f, ins):
+    value = t.pop(f)
+    f.push(TRUE if t.truth(value) else FALSE)
+
+
+COMPARE = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
+
+
+@handles("COMPARE_OP")
+def compare_op(t, f, ins):
+    right, left = t.pop(f), t.pop(f)
+    symbol = str(ins.val).removeprefix("bool(").removesuffix(")")
+    result = t.compare(COMPARE[symbol], left, right)
+    f.push((TRUE if t.truth(result) else FALSE) if ins.arg & COMPARE_BOOL_BIT else result)
+
+
+@handles("IS_OP")
+def is_op(t, f, ins):
+    right, left = f.pop_raw(), f.pop_raw()
+    f.push(TRUE if t.is_same(left, right) != bool(ins.arg) else FALSE)
+
+
+@handles("CONTAINS_OP")
+def contains_op(t, f, ins):
+    container, item = t.pop(f), t.pop(f)
+    f.push(TRUE if t.contains(container, item) != bool(ins.arg) else FALSE)
+
+
+@handles("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP", "JUMP_NO_INTERRUPT")
+def jump(t, f, ins):
+    if ins.jump <= ins.index:
+        t.loop_step(f, ins)
+    return ins.jump
+
+
+@handles("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
+def pop_jump_if_false(t, f, ins):
+    return branch(t, f, ins, False)
+
+
+@handles("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+def pop_jump_if_true(t, f, ins):
+    return branch(t, f, ins, True)
+
+
+def branch(t, f, ins, wanted):
+    if t.truth(t.pop(f)) is wanted:
+        if ins.jump <= ins.index:
+            t.loop_step(f, ins)
+        return ins.jump
+
+
+@handles("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(t, f, ins):
+    return or_pop(t, f, ins, False)
+
+
+@handles("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(t, f, ins):
+    return or_pop(t, f, ins, True)
+
+
+def or_pop(t, f, ins, wanted):
+    if t.truth(t.real(f.stack[-1])) is wanted:
+        return ins.jump
+    f.stack.pop()
+
+
+@handles("JUMP_IF_FALSE", "JUMP_IF_TRUE")
+def jump_if(t, f, ins):
+    if t.truth(t.real(f.stack[-1])) is (ins.op == "JUMP_IF_TRUE"):
+        return ins.jump
+
+
+@handles("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
+def pop_jump_if_none(t, f, ins):
+    return ins.jump if t.is_same(f.pop_raw(), NONE) else None
+
+
+@handles("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(t, f, ins):
+    return None if t.is_same(f.pop_raw(), NONE) else ins.jump

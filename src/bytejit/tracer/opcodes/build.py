@@ -1,0 +1,233 @@
+"""Handlers: building and unpacking containers and strings, comprehension appends, formatting, pattern matching."""
+from __future__ import annotations
+
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.table import handles
+from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar
+from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
+from bytejit.tracer.objects.exceptions import exception_var
+
+
+@handles("BUILD_TUPLE")
+def build_tuple(t, f, ins):
+    f.push(SeqVar(f.popn(ins.arg), tuple))
+
+
+@handles("BUILD_LIST")
+def build_list(t, f, ins):
+    f.push(SeqVar(f.popn(ins.arg), list))
+
+
+@handles("BUILD_SET")
+def build_set(t, f, ins):
+    f.push(SetVar(elements(t, f.popn(ins.arg))))
+
+
+@handles("BUILD_MAP")
+def build_map(t, f, ins):
+    flat = f.popn(2 * ins.arg)
+    out = DictVar({})
+    for key, value in zip(flat[::2], flat[1::2]):
+        t.dict_set(out, t.real(key), value)
+    f.push(out)
+
+
+@handles("BUILD_CONST_KEY_MAP")
+def build_const_key_map(t, f, ins):
+    keys = t.pop(f)
+    keys = map(t.constant, keys.obj) if isinstance(keys, Known) else keys.items
+    out = DictVar({})
+    for key, value in zip(keys, f.popn(ins.arg)):
+        t.dict_set(out, key, value)
+    f.push(out)
+
+
+@handles("BUILD_STRING")
+def build_string(t, f, ins):
+    f.push(Known("".join(t.const(v) for v in f.popn(ins.arg))))
+
+
+@handles("LIST_TO_TUPLE")
+def list_to_tuple(t, f, ins):
+    f.push(SeqVar(t.pop(f).items, tuple))
+
+
+def target_of(t, f, ins):
+    """The container below the stack's top that is about to change; a region may start with it half filled."""
+    target = t.real(f.stack[-ins.arg])
+    t.touch(target)
+    return target
+
+
+@handles("LIST_EXTEND")
+def list_extend(t, f, ins):
+    values = t.pop(f)
+    target = target_of(t, f, ins)
+    try:
+        items = t.iterate(values)
+    except Raised:
+        if t.has_iter(values):
+            raise
+        raise Raised(exception_var(TypeError(
+            f"Value after * must be an iterable, not {t.type_of(values).__name__}"))) from None
+    target.items.extend(items)
+
+
+@handles("SET_UPDATE")
+def set_update(t, f, ins):
+    values = t.iterate(t.pop(f))
+    target = target_of(t, f, ins)
+    for v in values:
+        target.items.setdefault(key_of(t, t.real(v), ELEMENT), v)
+
+
+@handles("DICT_UPDATE")
+def dict_update(t, f, ins):
+    other = t.pop(f)
+    t.call_python(dict.update, [target_of(t, f, ins), other])
+
+
+@handles("DICT_MERGE")
+def dict_merge(t, f, ins):
+    other = t.pop(f)
+    target = target_of(t, f, ins)
+    pairs = t.mapping_items(other)
+    if pairs is None:
+        raise Raised(exception_var(TypeError(
+            f"Value after ** must be a mapping, not {t.type_of(other).__name__}")))
+    for key, value in pairs:
+        if t.type_of(key) is not str and issubclass(t.type_of(key), str):
+            raise Break(f"a keyword that is a {t.type_of(key).__name__}, which compares in its own way")
+        if key_of(t, key) in target.items:
+            callee = f.stack[-ins.arg - 2] if len(f.stack) >= ins.arg + 2 else None
+            name = getattr(t.real(callee), "qualname", "function") if callee is not None else "function"
+            raise Raised(exception_var(TypeError(
+                f"{name}() got multiple values for keyword argument '{t.const(key)}'")))
+        t.dict_set(target, key, value)
+
+
+@handles("LIST_APPEND")
+def list_append(t, f, ins):
+    value = f.pop_raw()
+    target_of(t, f, ins).items.append(value)
+
+
+@handles("SET_ADD")
+def set_add(t, f, ins):
+    value = t.pop(f)
+    target_of(t, f, ins).items.setdefault(key_of(t, value, ELEMENT), value)
+
+
+@handles("MAP_ADD")
+def map_add(t, f, ins):
+    value, key = f.pop_raw(), t.pop(f)
+    t.dict_set(target_of(t, f, ins), key, value)
+
+
+@handles("UNPACK_SEQUENCE")
+def unpack_sequence(t, f, ins):
+    items = t.unpack(t.pop(f), ins.arg)
+    f.stack.extend(reversed(items))
+
+
+@handles("UNPACK_EX")
+def unpack_ex(t, f, ins):
+    before, after = ins.arg & 0xFF, ins.arg >> 8
+    items = list(t.iterate(t.pop(f)))
+    if len(items) < before + after:
+        if after:
+            message = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        else:
+            message = f"not enough values to unpack (expected at least {before}, got {len(items)})"
+        raise Raised(exception_var(ValueError(message)))
+    tail = items[len(items) - after:]
+    middle = items[before: len(items) - after]
+    f.stack.extend(reversed([*items[:before], SeqVar(middle, list), *tail]))
+
+
+CONVERSIONS = {0: None, 1: str, 2: repr, 3: ascii}
+
+
+@handles("FORMAT_VALUE")
+def format_value(t, f, ins):
+    """3.11, 3.12: bits 0-1 say the conversion, bit 2 that a format spec is on the stack."""
+    spec = t.pop(f) if ins.arg & 4 else Known("")
+    value = t.pop(f)
+    conversion = CONVERSIONS[ins.arg & 3]
+    if conversion is not None:
+        value = t.call_python(conversion, [value])
+    f.push(t.call_python(format, [value, spec]))
+
+
+@handles("CONVERT_VALUE")
+def convert_value(t, f, ins):
+    f.push(t.call_python(CONVERSIONS[ins.arg], [t.pop(f)]))
+
+
+@handles("FORMAT_SIMPLE")
+def format_simple(t, f, ins):
+    f.push(t.call_python(format, [t.pop(f), Known("")]))
+
+
+@handles("FORMAT_WITH_SPEC")
+def format_with_spec(t, f, ins):
+    spec, value = t.pop(f), t.pop(f)
+    f.push(t.call_python(format, [value, spec]))
+
+
+@handles("GET_LEN")
+def get_len(t, f, ins):
+    f.push(Known(t.length(t.real(f.stack[-1]))))
+
+
+@handles("MATCH_MAPPING")
+def match_mapping(t, f, ins):
+    import collections.abc
+    f.push(t.constant(issubclass(t.type_of(t.real(f.stack[-1])), collections.abc.Mapping)))
+
+
+@handles("MATCH_SEQUENCE")
+def match_sequence(t, f, ins):
+    import collections.abc
+    cls = t.type_of(t.real(f.stack[-1]))
+    f.push(t.constant(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
+
+
+@handles("MATCH_KEYS")
+def match_keys(t, f, ins):
+    keys, subject = t.real(f.stack[-1]), t.real(f.stack[-2])
+    out = []
+    for key in t.iterate(keys):
+        if not t.contains(subject, t.real(key)):
+            f.push(NONE)
+            return
+        out.append(t.getitem(subject, t.real(key)))
+    f.push(SeqVar(out, tuple))
+
+
+@handles("MATCH_CLASS")
+def match_class(t, f, ins):
+    """The subject's attributes that a class pattern names, or None."""
+    names, cls, subject = t.const(t.pop(f)), t.pop(f), t.pop(f)
+    if not t.truth(t.call_python(isinstance, [subject, cls])):
+        f.push(NONE)
+        return
+    out = []
+    if ins.arg:
+        real = t.as_class(cls)
+        if real in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple):
+            out.append(subject)
+        else:
+            match_args = t.getattr(cls, "__match_args__", SeqVar([], tuple))
+            args = [t.const(v) for v in t.iterate(match_args)]
+            if len(args) < ins.arg:
+                raise Raised(exception_var(TypeError(
+                    f"{real.__name__}() accepts {len(args)} positional sub-patterns ({ins.arg} given)")))
+            names = tuple(args[:ins.arg]) + tuple(names)
+    for name in names:
+        found = t.getattr(subject, name, NULL)
+        if found is NULL:
+            f.push(NONE)
+            return
+        out.append(found)
+    f.push(SeqVar(out, tuple))

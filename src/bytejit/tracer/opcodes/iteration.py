@@ -1,0 +1,161 @@
+"""Handlers: iteration, generators, with, exceptions. Exception-table unwinding is in tracer/core/tracer.py."""
+from __future__ import annotations
+
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.table import YIELD, handles, refuse
+from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, GenVar, InstanceVar, Known
+from bytejit.tracer.core.versions import END_FOR_POPS, FOR_ITER_KEEPS
+from bytejit.tracer.objects.exceptions import exception_var, matches
+
+
+@handles("GET_ITER")
+def get_iter(t, f, ins):
+    f.push(t.iter(t.pop(f)))
+
+
+@handles("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(t, f, ins):
+    value = t.pop(f)
+    f.push(value if isinstance(value, GenVar) else t.iter(value))
+
+
+@handles("FOR_ITER")
+def for_iter(t, f, ins):
+    """3.11 pops the exhausted iterator and jumps; 3.12+ jumps with it (and, there, a NULL-like result) to END_FOR."""
+    item = t.next(t.real(f.stack[-1]))
+    if item is not None:
+        f.push(item)
+        return None
+    if FOR_ITER_KEEPS:
+        if END_FOR_POPS == 2:
+            f.push(NULL)
+            return ins.jump
+        f.push(NULL)
+        return ins.jump
+    f.stack.pop()
+    return ins.jump
+
+
+@handles("END_FOR")
+def end_for(t, f, ins):
+    for _ in range(END_FOR_POPS):
+        f.stack.pop()
+
+
+@handles("YIELD_VALUE")
+def yield_value(t, f, ins):
+    if f.generator is None:
+        raise Break("a yield of the compiled generator itself")
+    f.returned = f.pop_raw()
+    return YIELD
+
+
+@handles("SEND")
+def send(t, f, ins):
+    """`yield from`: [iterator, sent] -> [iterator, yielded], or at the end the result and a jump."""
+    value = f.pop_raw()
+    finished, result = t.send(t.real(f.stack[-1]), value)
+    if not finished:
+        f.push(result)
+        return None
+    if FOR_ITER_KEEPS:                       # 3.12+: END_SEND pops the iterator below the result
+        f.push(result)
+        return ins.jump
+    f.stack[-1] = result
+    return ins.jump
+
+
+@handles("END_SEND")
+def end_send(t, f, ins):
+    del f.stack[-2]
+
+
+@handles("RETURN_GENERATOR")
+def return_generator(t, f, ins):
+    """A generator's frame is made suspended (tracer/objects/calls.py): its body starts with the value None on the stack."""
+    f.push(NONE)
+
+
+@handles("BEFORE_WITH")
+def before_with(t, f, ins):
+    manager = t.pop(f)
+    exit_ = t.special(manager, "__exit__")
+    enter = t.special(manager, "__enter__")
+    f.push(exit_)
+    f.push(t.call(enter, [], {}))
+
+
+@handles("WITH_EXCEPT_START")
+def with_except_start(t, f, ins):
+    """[exit, lasti, prev, exc] (3.14: exit, NULL, lasti, prev, exc) -> the same and exit's answer."""
+    exc = t.real(f.stack[-1])
+    exit_ = f.stack[-4] if f.stack[-4] is not NULL else f.stack[-5]
+    f.push(t.call(exit_, [Known(exc.cls), exc, t.getattr(exc, "__traceback__")], {}))
+
+
+@handles("PUSH_EXC_INFO")
+def push_exc_info(t, f, ins):
+    exc = f.pop_raw()
+    f.push(t.current_exception(f) or NONE)
+    f.push(exc)
+    f.handling.append(exc)
+
+
+@handles("POP_EXCEPT")
+def pop_except(t, f, ins):
+    f.pop_raw()
+    if not f.handling:
+        raise Break("the end of a handler that was entered outside the region")
+    f.handling.pop()
+
+
+@handles("CHECK_EXC_MATCH")
+def check_exc_match(t, f, ins):
+    cls, exc = t.pop(f), t.real(f.stack[-1])
+    f.push(TRUE if matches(t, exc, cls) else FALSE)
+
+
+@handles("RERAISE")
+def reraise(t, f, ins):
+    exc = t.pop(f)
+    if not isinstance(exc, InstanceVar):
+        raise Break("an exception from outside the region raised again")
+    raise Raised(exc)
+
+
+@handles("RAISE_VARARGS")
+def raise_varargs(t, f, ins):
+    """0: raise again; 1: raise it; 2: raise it from a cause."""
+    if ins.arg == 0:
+        current = t.current_exception(f)
+        if current is None:
+            if f.parent is None or f.parent.depth == 0:
+                raise Break("a raise of an exception from outside the region")
+            raise Raised(exception_var(RuntimeError("No active exception to reraise")))
+        raise Raised(current)
+    cause = t.pop(f) if ins.arg == 2 else None
+    exc = t.as_exception(t.pop(f), "exceptions must derive from BaseException")
+    if id(exc) in t.part_of:
+        raise Break("a part of an exception group raised by name")
+    if cause is not None:
+        if not (isinstance(cause, Known) and cause.obj is None):
+            cause = t.as_exception(cause, "exception causes must derive from BaseException")
+        exc.slots["__cause__"] = cause
+        exc.slots["__suppress_context__"] = TRUE
+    raise Raised(exc)
+
+
+@handles("CLEANUP_THROW")
+def cleanup_throw(t, f, ins):
+    """An exception thrown into `yield from`: StopIteration gives its value, all else goes on."""
+    exc = t.real(f.stack[-1])
+    if not issubclass(exc.cls, StopIteration):
+        raise Raised(exc)
+    del f.stack[-3:]
+    f.stack.extend((NONE, t.getattr(exc, "value")))
+
+
+refuse("async code", "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")
+refuse("an opcode of the interpreter's own", "INTERPRETER_EXIT", "RESERVED", "EXIT_INIT_CHECK", "ENTER_EXECUTOR",
+       "LOAD_FAST_CHECK_", "JUMP_BACKWARD_JIT_", "ANNOTATIONS_PLACEHOLDER", "SETUP_CLEANUP", "SETUP_FINALLY", "SETUP_WITH",
+       "POP_BLOCK")

@@ -1,0 +1,1 @@
+"""Sizes and numbers of a trace that are symbols."""

@@ -1,0 +1,288 @@
+"""Small integer tensors whose values the program asks for (`if mask.any():`, `lengths.max().item()`).
+
+Where such a value follows from integers and bools on the CPU by a few operations, the trace computes it from the real
+tensors, goes on with it as a constant, and guards that it is the same: the guard runs those operations again before the
+graph does. So do operations whose result has as many elements as the values say (`nonzero`, `unique`): the result is a
+constant of the graph. Of floats from outside only answers about a few in a buffer are found (`self.p[0] > 0`), and whether
+all or some are equal to something (`(mask == causal).all()`). Values of large tensors, and of tensors from outside that
+the region writes, stay unknown: they break the graph.
+"""
+from __future__ import annotations
+
+import torch
+
+from bytejit.fake.tensor import Fake, was_written
+from bytejit.guards.kinds import Computed
+from bytejit.guards.sources import ModuleBuffer, ModuleParam
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import SeqVar, SliceVar, TensorVar, Var
+
+LARGEST = 16_384          # elements of a tensor on the way
+LONGEST = 64              # operations on the way
+VALUES_LIMIT = 2          # entries of a site that hold for some values of tensors only (a mask with and without holes)
+EQUAL_LIMIT = 6           # the same where the values are whether floats are equal to something, which seldom changes
+FEW = 64                  # floats of a buffer of which something is asked
+# what may be on the way: operations without effects that answer the same for the same arguments
+PURE = frozenset(
+    """abs add all alias amax amin any arange argmax argmin as_tensor bitwise_and bitwise_not bitwise_or bitwise_xor bool
+    bucketize cat ceil chunk clamp clone concat concatenate contiguous count_nonzero cpu cumsum detach diag diagonal
+    diff div divide double eq equal expand expand_as eye flatten flip float floor floor_divide floordiv fmod full
+    full_like ge getattr getitem greater greater_equal gt int interpolate pad one_hot _is_all_true _is_any_true
+    is_nonzero isin isinf isneginf isposinf isnan isfinite
+    item le len less less_equal lerp logical_and logical_not logical_or logical_xor long lt max
+    maximum min minimum mod movedim mul multiply narrow ne neg negative not_ new_full new_ones new_tensor new_zeros
+    ones ones_like outer permute pow prod ravel remainder repeat reshape reshape_as roll round rsub scalar_tensor
+    select sign size sort split squeeze stack sub subtract sum swapaxes t take_along_dim tensor tile to transpose tril
+    triu truediv trunc type type_as unbind unflatten unsqueeze view view_as where zeros zeros_like and_ or_ xor invert
+    matmul inv lshift rshift searchsorted gather index_select masked_fill __and__ __or__ __xor__ __invert__ __rsub__
+    __radd__ __rmul__ nonzero argwhere unique _unique2 unique_dim unique_consecutive masked_select bincount
+    repeat_interleave meshgrid broadcast_to
+    numel dim index_fill square movedim swapdims roll expm1 mT hstack vstack""".split())
+# what writes into its first argument, and has no other effect
+WRITES = frozenset(
+    """setitem fill_ zero_ copy_ add_ sub_ mul_ div_ floor_divide_ remainder_ clamp_ masked_fill_ index_fill_ scatter_ index_add_
+    index_copy_ iadd isub imul ifloordiv iand ior ixor __setitem__ __iadd__ __isub__ __imul__ __iand__ __ior__""".split())
+# what makes memory without a value: the value that is found must not depend on it
+UNSET = {"empty": ("zeros", "ones"), "empty_like": ("zeros_like", "ones_like"), "new_empty": ("new_zeros", "new_ones")}
+COUNTED = frozenset("""nonzero argwhere where unique _unique2 unique_dim unique_consecutive masked_select bincount
+    repeat_interleave""".split())
+
+
+# what floats from outside may be asked for: whether they are the same as something (a mask, of which the program asks
+# whether it is the usual one) seldom changes, unlike what is computed of them
+COMPARED = frozenset({"eq", "ne", "equal", "isinf", "isneginf", "isposinf", "isnan", "isfinite"})
+
+
+class TensorValues:
+    """The part of the tracer that finds values of tensors while tracing."""
+
+    def tensor_value(self, v: TensorVar) -> torch.Tensor | None:
+        """The tensor's value, guarded; None where it cannot be known."""
+        key = ("value", v.node, len(self.graph.nodes) if was_written(v.fake) else 0)
+        if key not in self.memo:
+            self.memo[key] = self._find_value(v)
+            self.keep.append(v)
+        return self.memo[key]
+
+    def python_value(self, v: TensorVar, function) -> Var | None:
+        """function(tensor) for one of item, tolist, bool, int..., from the tensor's value; None where it is unknown."""
+        value = self.tensor_value(v)
+        if value is None:
+            return self.measured_value(v, function)
+        try:
+            return self.model(function(value))
+        except Exception as e:
+            raise self.raised(e) from None
+
+    def sizes_by_value(self, v: Var) -> Var:
+        """An argument with Python ints in place of integer tensors of no dimension whose value is known, where an
+        operation takes sizes, places or slices."""
+        v = self.real(v)
+        if isinstance(v, TensorVar) and v.fake.dim() == 0 and v.fake.dtype is torch.int64:
+            known = self.python_value(v, torch.Tensor.item)
+            return v if known is None else known
+        if isinstance(v, SeqVar) and v.cls in (tuple, list, torch.Size):
+            parts = [self.sizes_by_value(p) for p in v.items]
+            return v if all(a is self.real(b) for a, b in zip(parts, v.items)) else SeqVar(parts, v.cls)
+        if isinstance(v, SliceVar):
+            parts = [self.sizes_by_value(p) for p in v.parts]
+            return v if all(a is self.real(b) for a, b in zip(parts, v.parts)) else SliceVar(parts)
+        return v
+
+    def _find_value(self, v: TensorVar) -> torch.Tensor | None:
+        if v.real is not None and v.source is not None:
+            if not self._is_leaf(v.node):
+                return None
+            nodes = [v.node]
+        else:
+            nodes = self._chain(v.node)
+        if nodes is None:
+            return None
+        by_node = {x.node: x for x in self.inputs}
+        leaves = [by_node[n] for n in nodes if n.op == "placeholder"]
+        tensors = [x for x in leaves if isinstance(x, TensorVar)]
+        if any(x.real.numel() > LARGEST for x in tensors):
+            return None
+        lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)      # a symbolic int is a leaf, too
+        limit = VALUES_LIMIT if all(self._is_leaf(x.node) for x in leaves) else EQUAL_LIMIT
+        if not lasting and not self.job.measure and self.job.by_value >= limit:
+            return None
+        run = _function(nodes, v.node)
+        try:
+            with torch.no_grad():
+                value = run(*(x.real for x in leaves))
+                if any(called(n) in UNSET for n in nodes) and not torch.equal(
+                        value, _function(nodes, v.node, 1)(*(x.real for x in leaves))):
+                    return None
+        except Exception as e:
+            raise Break(f"{v.node} raises {type(e).__name__}: {str(e)[:200]}") from None
+        if not isinstance(value, torch.Tensor) or value.numel() > LARGEST or value.isnan().any():
+            return None
+        if leaves:
+            leaves.sort(key=lambda x: not isinstance(x, TensorVar))
+            order = [x.node for x in leaves]
+            run = _function(sorted(nodes, key=lambda n: order.index(n) if n in order else len(order)), v.node)
+            self.by_value = self.by_value or not lasting
+            self.guard("VALUE", leaves[0].source, Computed(run, tuple(x.source for x in leaves), value.tolist()))
+        return value
+
+    def _chain(self, last) -> list | None:
+        """The nodes that a node's value takes, in order; None where it takes something that is not known."""
+        found, todo, asked = {}, [last], []
+        answers = isinstance(last.meta["val"], Fake) and not last.meta["val"].dtype.is_floating_point
+        while todo:
+            node = todo.pop()
+            if node in found:
+                continue
+            found[node] = None
+            if len(found) > LONGEST:
+                return None
+            if node.op == "placeholder":
+                if not self._is_leaf(node) and not (answers and self._is_setting(node)):
+                    if not answers or not _few_floats(node.meta["val"]):
+                        return None
+                    asked.append(node)
+                continue
+            name, value = called(node), node.meta.get("val")
+            nothing = name == "empty_strided" and isinstance(value, Fake) and value.numel() == 0
+            if node.op not in ("call_function", "call_method") or not (nothing or any(name in s for s in (PURE, WRITES, UNSET))):
+                return None
+            if name not in WRITES and not _small(value, True):
+                return None
+            todo.extend(node.all_input_nodes)
+            for made in _fakes(value):
+                if was_written(made):
+                    writers = self._writers(made)
+                    if writers is None:
+                        return None
+                    todo.extend(writers)
+        if any(called(user) not in COMPARED for node in asked for user in node.users if user in found):
+            return None
+        return [n for n in self.graph.nodes if n in found]
+
+    def _writers(self, made: Fake) -> list | None:
+        """The nodes that write into the storage of a tensor made in the region; None where that is not known of a node."""
+        writers = []
+        for node in self.graph.nodes:
+            if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in _fakes(n.meta.get("val"))):
+                continue
+            if called(node) in WRITES:
+                writers.append(node)
+            elif called(node) not in PURE or "out" in node.kwargs:
+                return None
+        return writers
+
+    def counted(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """The result of an operation that makes as many elements as its arguments' values say, as constants of the graph;
+        None where the values are not known."""
+        if getattr(fn, "__name__", "") not in COUNTED or "out" in kwargs:
+            return None
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(self.real(a), TensorVar)]
+        known = {id(self.real(a)): self.tensor_value(self.real(a)) for a in tensors}
+        if any(v is None for v in known.values()):
+            return self._repeated(fn, args, kwargs, known)
+        real = [known.get(id(self.real(a)), a) for a in args]
+        named = {k: known.get(id(self.real(a)), a) for k, a in kwargs.items()}
+        if fn.__name__ == "where":
+            fn, named = torch.nonzero, {"as_tuple": self.constant(True)}
+        as_tuple = self.const(named.pop("as_tuple")) if "as_tuple" in named else False
+        result = fn(*(a if isinstance(a, torch.Tensor) else self.const(a) for a in real),
+                    **{k: a if isinstance(a, torch.Tensor) else self.const(a) for k, a in named.items()})
+        parts = result if isinstance(result, tuple) else (result,)
+        if any(p.numel() > LARGEST or not _in_rows(p) and not (p.dim() == 2 and _in_rows(p.t())) for p in parts):
+            return None
+        made = [self._constant_tensor(p) for p in parts]
+        if as_tuple:
+            return self.call_tensor_op(torch.unbind, [made[0], self.constant(1)], {})
+        return SeqVar(made, tuple) if isinstance(result, tuple) else made[0]
+
+    def _repeated(self, fn, args: list[Var], kwargs: dict[str, Var], known: dict) -> Var | None:
+        """repeat_interleave of any tensor, as often as a tensor of known value says."""
+        repeats = kwargs.get("repeats", args[1] if len(args) > 1 else None)
+        times = None if repeats is None else known.get(id(self.real(repeats)))
+        if fn.__name__ != "repeat_interleave" or times is None or times.dim() != 1 or "output_size" in kwargs:
+            return None
+        return self.call_tensor_op(fn, args, {**kwargs, "output_size": self.constant(int(times.sum()))})
+
+    def _constant_tensor(self, value: torch.Tensor) -> Var:
+        """A tensor made in the graph, of known elements."""
+        if not value.numel():
+            return self.call_tensor_op(torch.empty_strided, [self.model(tuple(value.shape)), self.model(value.stride())], {
+                "dtype": self.constant(value.dtype), "device": self.constant(value.device)})
+        if not _in_rows(value):             # the places that nonzero finds lie in columns
+            return self.call_tensor_op(torch.Tensor.t, [self._constant_tensor(value.t())], {})
+        made = self.call_tensor_op(torch.tensor, [self.model(value.flatten().tolist())], {
+            "dtype": self.constant(value.dtype), "device": self.constant(value.device)})
+        if value.dim() == 1:
+            return made
+        return self.call_tensor_op(torch.Tensor.reshape, [made, self.model(tuple(value.shape))], {})
+
+    def index_by_value(self, key: Var) -> Var:
+        """The numbers of the places that a mask of known value picks; the key itself where it is none."""
+        key = self.real(key)
+        if not isinstance(key, TensorVar) or key.fake.dtype is not torch.bool or key.fake.dim() == 0:
+            return key
+        value = self.tensor_value(key)
+        if value is None:
+            return key
+        places = [self.model(p.tolist()) for p in value.nonzero(as_tuple=True)]
+        return places[0] if len(places) == 1 else SeqVar(places, tuple)
+
+    def _is_setting(self, node) -> bool:
+        """Whether a placeholder is a few floats of a module's buffer: what is asked of them (`self.p[0] > 0`) seldom changes."""
+        var = next(x for x in self.inputs if x.node is node)
+        return isinstance(var.source, ModuleBuffer) and _small(var.fake) and var.fake.device.type == "cpu" \
+            and var.real.numel() <= FEW and not var.fake.is_complex()
+
+    def _is_leaf(self, node) -> bool:
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.SymInt):
+            return True
+        return _small(fake) and isinstance(fake, torch.Tensor) and not fake.is_floating_point() and not fake.is_complex() \
+            and fake.device.type == "cpu"
+
+
+def _few_floats(fake) -> bool:
+    """Whether a fake is a small one of floats on the CPU, as it came."""
+    return isinstance(fake, Fake) and _small(fake) and fake.is_floating_point() and fake.device.type == "cpu"
+
+
+def called(node) -> str:
+    """The name of the operation that a node is."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _fakes(value) -> list:
+    """The fakes in what a node makes."""
+    if isinstance(value, (tuple, list)):
+        return [f for v in value for f in _fakes(v)]
+    return [value] if isinstance(value, Fake) else []
+
+
+def _in_rows(value: torch.Tensor) -> bool:
+    return not value.numel() or value.stride() == torch.empty(value.shape, device="meta").stride()
+
+
+def _small(value, written: bool = False) -> bool:
+    """Whether a fake, or a tuple of them, is small and (unless it may be written) as it was made."""
+    if isinstance(value, (tuple, list)):
+        return all(_small(v, written) for v in value)
+    if isinstance(value, (torch.SymInt, torch.SymBool)):
+        return True
+    if not isinstance(value, torch.Tensor) or not written and was_written(value):
+        return False
+    return not all(type(n) is int for n in value.shape) or value.numel() <= LARGEST
+
+
+def _function(nodes: list, last, unset: int = 0):
+    """The nodes as a function of the placeholders among them; memory without a value holds `unset`."""
+    graph, made = torch.fx.Graph(), {}
+    for node in nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+        if called(node) in UNSET:
+            name = UNSET[called(node)][unset]
+            made[node].target = name if node.op == "call_method" else getattr(torch, name)
+    graph.output(made[last])
+    return torch.fx.GraphModule(torch.nn.Module(), graph).forward
+
+

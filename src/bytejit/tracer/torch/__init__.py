@@ -1,0 +1,1 @@
+"""Tensors and torch's functions in a trace."""

@@ -1,0 +1,163 @@
+"""torch.autograd.Function: without gradients its forward is inlined; with them one node of the graph applies it.
+
+Under gradients the forward is traced all the same, for its guards, for what it answers, and to see that it does nothing
+but compute; its nodes are then replaced by the one node, which runs the user's own `apply` with its own context.
+"""
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+
+import torch
+
+from bytejit.guards.sources import Cell, Ref
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import IterVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.objects.calls import models, replaces
+from bytejit.tracer.objects.containers import NotConstant, is_constant
+
+SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)       # what a graph's text has no words for
+
+
+@models(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
+def backward(t, args, kwargs) -> Var:
+    """Left to torch's engine whole: nothing in its Python would go into a graph."""
+    raise Break("the backward pass")
+
+
+class Context:
+    """The ctx that a forward gets while it is traced."""
+
+    def __init__(self, needs_input_grad):
+        self.needs_input_grad = needs_input_grad
+        self.non_differentiable = self.dirty = ()
+
+    def save_for_backward(self, *tensors):
+        self.saved_tensors = self.to_save = tensors
+
+    def save_for_forward(self, *tensors):
+        pass
+
+    def mark_dirty(self, *tensors):
+        self.dirty = tensors
+
+    def mark_non_differentiable(self, *tensors):
+        self.non_differentiable = tensors
+
+    def set_materialize_grads(self, value):
+        pass
+
+
+@replaces(torch.autograd.Function.apply.__func__)
+def apply(cls, *args, **kwargs):
+    needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad and torch.is_grad_enabled() for a in args)
+    if any(needs) and not kwargs:
+        return with_backward(cls, needs, args)
+    if torch.is_grad_enabled() and kwargs:
+        return super(torch.autograd.Function, cls).apply(*args, **kwargs)
+    return run_forward(cls, Context(needs), args, kwargs)
+
+
+def run_forward(cls, ctx, args, kwargs):
+    if cls.setup_context is torch.autograd.Function.setup_context:
+        return cls.forward(ctx, *args, **kwargs)
+    outputs = cls.forward(*args, **kwargs)
+    cls.setup_context(ctx, args, outputs)
+    return outputs
+
+
+def with_backward(cls, needs, args):
+    """Stands for the call that becomes a node."""
+    raise AssertionError("only traced")
+
+
+@models(with_backward)
+def record(t, args, kwargs) -> Var:
+    cls, given = t.as_class(args[0]), [t.real(a) for a in args[2].items]
+    if cls in t.made_classes or changed_outside(t):
+        raise Break(f"{cls.__name__}.apply, an autograd function, after a change that its forward may see")
+    held = {i: a.obj for i, a in enumerate(given) if isinstance(a, Known) and isinstance(a.obj, SPELLED_BY_NONE)}
+    try:
+        node_args = tuple(None if i in held else t.to_node_arg(a) for i, a in enumerate(given))
+    except NotConstant as e:
+        raise Break(f"{cls.__name__}.apply of {e}") from None
+    result, ctx = traced_forward(t, cls, args[0], args[1], args[2])
+    single = not (isinstance(result, SeqVar) and result.cls is tuple)
+    outputs = [t.real(o) for o in ([result] if single else result.items)]
+    if not all(isinstance(o, TensorVar) or isinstance(o, Known) and is_constant(o.obj) for o in outputs):
+        raise Break(f"{cls.__name__}.apply, which answers more than tensors")
+    marked = t.iterate(t.getattr(ctx, "non_differentiable"))
+    inputs = [a.fake for a in given if isinstance(a, TensorVar)]
+    fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [t.real(m).fake for m in marked], inputs))
+    made = [next(fakes) if isinstance(o, TensorVar) else o.obj for o in outputs]
+    for fake in made:
+        t.by_fake.pop(id(fake), None)
+    node = t.add_node(applied(cls, held), None, node_args, {})
+    node.meta["val"] = made[0] if single else tuple(made)
+    return t.wrap_result(node, node.meta["val"])
+
+
+def changed_outside(t) -> bool:
+    """Whether the region has changed what code outside of it can see, other than tensors' data."""
+    own = t.root.code.co_cellvars
+    changed = any(v.source is not None and not (isinstance(v.source, Cell) and v.source.var in own or isinstance(v, IterVar))
+                  for v in t.dirty.values())
+    return bool(changed or t.globals_written or t.classes_written)
+
+
+def traced_forward(t, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tuple[Var, Var]:
+    """What the forward answers, and its context; its nodes are taken out of the graph again. Raises: Break."""
+    nodes, values, late = len(t.graph.nodes), t.by_value, len(t.late)
+    before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
+    states, held = dict(t.state_set), (len(t.locked), len(t.devices), len(t.inference))
+    grad = torch.is_grad_enabled()
+    t.undo.append((torch._C._set_grad_enabled, (grad,)))
+    undone = len(t.undo)
+    torch._C._set_grad_enabled(False)           # as autograd calls it
+    try:
+        ctx = t.call_python(Context, [needs])
+        result = t.real(t.call(t.constant(run_forward), [cls_var, ctx, args, t.model({})], {}))
+    finally:
+        torch._C._set_grad_enabled(grad)
+    for (function, key), value in list(t.state_set.items()):      # set within the forward and put back by its end
+        first = next((a for f, a in t.undo[undone:] if f is function and (key is None or a[0] == key)), None)
+        if (function, key) not in states and value == first:
+            del t.state_set[function, key]
+    wrote = any(v.fake._version != version for v, version in before.items())
+    effects = changed_outside(t) or len(t.late) != late or t.by_value != values
+    if wrote or effects or states != t.state_set or held != (len(t.locked), len(t.devices), len(t.inference)) \
+            or t.length(t.getattr(ctx, "dirty")):
+        raise Break(f"{cls.__name__}.apply, an autograd function whose forward changes more than what it returns")
+    for node in reversed(list(t.graph.nodes)[nodes:]):
+        if node.op != "placeholder":
+            t.graph.erase_node(node)
+    return result, ctx
+
+
+class _Attach(torch.autograd.Function):
+    """Makes fakes the results of an autograd function."""
+
+    @staticmethod
+    def forward(ctx, outputs, marked, *inputs):
+        ctx.mark_non_differentiable(*marked)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise AssertionError("fakes have no gradients")
+
+
+def attached(outputs: list, marked: list, inputs: list) -> tuple:
+    """The outputs as they come out of `apply`: with a grad_fn unless marked, views where an input is returned."""
+    return _Attach.apply(outputs, marked, *inputs)
+
+
+def applied(cls: type, held: dict[int, object]) -> Callable:
+    """The node's target. The class is the user's: it is not kept alive. held: arguments that are functions."""
+    ref = Ref(cls)
+
+    def apply_function(*args):
+        return ref.get().apply(*(held.get(i, a) for i, a in enumerate(args)))
+    apply_function.__name__ = apply_function.__qualname__ = f"apply_{cls.__name__}"
+    apply_function.opaque = f"the autograd function {cls.__name__}"
+    return apply_function

@@ -1,0 +1,383 @@
+"""`__torch_function__`: tensor subclasses, objects that say what torch's functions do with them, TorchFunctionMode.
+
+Which function an override is told of, and with which arguments, is asked of torch itself: the call is made on fakes under
+a mode of our own, which notes it. The override's Python is then inlined; a graph knows plain tensors only. A tensor whose
+class is a user's subclass is a `TensorVar` with `cls`; one made inside is an alias of a plain one, `base`, that gets its
+class when it leaves the region. While a region is traced and while its graph runs, torch asks no override (pipeline.py).
+"""
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch.overrides import TorchFunctionMode, get_default_nowrap_functions
+from torch.utils._device import DeviceContext
+
+from bytejit.common.overriding import DEFAULT, PLAIN, overrides
+from bytejit.guards.sources import CallOf
+from bytejit.guards.sources import Known as KnownSource
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import FALSE, NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
+from bytejit.tracer.objects.calls import HANDLERS, models
+from bytejit.tracer.objects.class_facts import MISSING, MRO, NAMESPACE, class_lookup
+
+OFF_SUBCLASSES, OFF_ALL = torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction
+NOT_IMPLEMENTED = NotImplemented
+# what a subclass may define of Python's own protocols: operators are looked up on torch's classes
+HARMLESS = {f"__{name}__" for name in (
+    "new init torch_function repr str format module doc dict weakref slots init_subclass class_getitem annotations qualname "
+    "tensor_flatten tensor_unflatten firstlineno static_attributes parameters orig_bases reduce_ex reduce deepcopy copy "
+    "annotate_func annotations_cache").split()}
+
+
+def dispatches(cls: type) -> bool:
+    """Whether a tensor subclass runs ATen operations itself."""
+    return class_lookup(cls, "__torch_dispatch__")[1] not in (torch.Tensor, torch._C.TensorBase)
+
+
+def check_class(cls: type) -> None:
+    """Raises: Break for a tensor subclass whose instances are not modelled."""
+    if dispatches(cls):
+        raise Break(f"a tensor of the subclass {cls.__name__}, which has a __torch_dispatch__")
+    own = [c for c in MRO(cls) if not c.__module__.startswith("torch.") and c is not object and c not in PLAIN]
+    if issubclass(cls, torch.nn.parameter.UninitializedTensorMixin) or any(
+            name.startswith("__") and name.endswith("__") and name not in HARMLESS for c in own for name in NAMESPACE(c)):
+        raise Break(f"a tensor of the subclass {cls.__name__}")
+
+
+class Noted(BaseException):
+    """Carries what torch told a mode."""
+
+
+class Noting(TorchFunctionMode):
+    """Stops at the first function that torch tells modes of."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise Noted(func, args, kwargs or {})
+
+
+class Stand:
+    """Stands for an object with a `__torch_function__` while torch is asked."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise AssertionError("a mode is asked first")
+
+
+class Overrides:
+    """The part of the tracer that deals in overrides of torch's functions."""
+
+    def start_overrides(self) -> None:
+        """The modes around the region. Devices become arguments of what makes tensors (calls.on_device)."""
+        self.modes: list[Var] = []              # asked from the last to the first
+        self.entered: list[Var] = []            # of these, those that the region entered
+        self.functions_off: list[Var] = []      # managers that turn overrides off
+        self.outer_modes = torch._C._len_torch_function_stack()
+        self.outer_device = None
+        for i in range(torch._C._len_torch_function_stack()):
+            real = torch._C._get_function_stack_at(i)
+            mode = Lazy(real, CallOf(KnownSource.of(torch._C._get_function_stack_at), (i,)))
+            if type(real) is DeviceContext:
+                self.outer_device = self.const(self.getattr(mode, "device"))
+            else:
+                self.modes.append(self.real(mode))
+        self.all_off = self.job.overrides_off
+        if self.all_off:
+            self.guards.add_state("function_enabled")
+
+    def relies_on_overrides(self) -> None:
+        """Guards that torch asks overrides around the call, as it did not while this is traced."""
+        if not self.all_off and not self.outer_modes:       # with modes the whole entry sees to it
+            with torch._C._EnableTorchFunction():
+                self.guards.add_state("function_enabled")
+
+    # ---- who overrides ------------------------------------------------------------------------------------------------
+    def overriders(self, values) -> list[Var]:
+        """Those among values, and within lists and tuples of them, whose class overrides torch's functions."""
+        out = []
+        for v in values:
+            v = self.real(v)
+            if isinstance(v, TensorVar):
+                if v.cls is not None and v.cls not in PLAIN and overrides(v.cls):
+                    out.append(v)
+            elif isinstance(v, InstanceVar):
+                if overrides(v.cls):
+                    out.append(v)
+            elif type(v) is SeqVar:
+                out += self.overriders(v.items)
+        return [v for i, v in enumerate(out) if v not in out[:i]]
+
+    def overridden(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """What fn(*args, **kwargs) answers where a mode or an argument overrides it; None: nothing does."""
+        kinds = {m.cls for m in self.functions_off}
+        if self.all_off or OFF_ALL in kinds:
+            return None
+        found = [] if kinds else self.overriders((*args, *kwargs.values()))
+        if not found and not self.modes:
+            return None
+        self.relies_on_overrides()
+        found = by_precedence(found, self.type_of)
+        if not self.modes and all(isinstance(v, TensorVar) and overrides(v.cls) == "default" for v in found):
+            classes = [v.cls for v in found]
+            cls = next((c for c in classes if all(issubclass(c, o) for o in classes)), None)
+            if cls is not None:
+                with self.without_overrides():
+                    handler = HANDLERS.get(fn)
+                    plain = handler(self, args, kwargs) if handler is not None else self.call_tensor_op(fn, args, kwargs)
+                    return self.wrapped(plain, cls)
+        told = self.told(fn, args, kwargs)
+        return None if told is None else self.ask(found, *told)
+
+    @contextlib.contextmanager
+    def without_overrides(self, kind: type = OFF_SUBCLASSES) -> Iterator[None]:
+        """Overrides turned off, as the manager of that class does it."""
+        manager = InstanceVar(kind, step=self.steps)
+        self.functions_off.append(manager)
+        try:
+            yield
+        finally:
+            self.functions_off.remove(manager)
+
+    def told(self, fn, args: list[Var], kwargs: dict[str, Var]):
+        """(func, args, kwargs) that torch would tell an override of this call; None when it tells none. Raises: Break."""
+        known: dict[int, tuple] = {}
+        given = [self._stand_in(a, known) for a in args], {k: self._stand_in(v, known) for k, v in kwargs.items()}
+        try:
+            with torch._C._EnableTorchFunction(), Noting():
+                fn(*given[0], **given[1])
+        except Noted as e:
+            func, args, kwargs = e.args
+            return func, [self._var_of(a, known) for a in args], {k: self._var_of(v, known) for k, v in kwargs.items()}
+        except Exception:       # it is called again, by who asks
+            return None
+        return None
+
+    def _stand_in(self, v: Var, known: dict):
+        v = self.real(v)
+        if isinstance(v, TensorVar):
+            made = v.fake
+        elif isinstance(v, InstanceVar) and overrides(v.cls):
+            made = Stand()
+        elif type(v) is SeqVar and v.cls in (list, tuple):
+            made = v.cls([self._stand_in(i, known) for i in v.items])
+        elif isinstance(v, SliceVar):
+            made = slice(*(self._stand_in(p, known) for p in v.parts))
+        elif isinstance(v, DictVar):
+            self.complete(v)
+            made = {self.const(k): self._stand_in(x, known) for k, x in v.items.values()}
+        elif type(v) is SymVar:
+            made = v.value
+        else:
+            return self.const(v)
+        known[id(made)] = made, v
+        return made
+
+    def _var_of(self, value, known: dict) -> Var:
+        if id(value) in known:
+            return known[id(value)][1]
+        if type(value) in (list, tuple):
+            return SeqVar([self._var_of(x, known) for x in value], type(value))
+        if isinstance(value, torch.Tensor):
+            raise Break("an override told of a tensor that torch made on the way")
+        return self.constant(value)
+
+    def ask(self, found: list[Var], func, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """The modes, then the arguments that override, each in turn. Raises: Break when none answers."""
+        types = SeqVar([Known(c) for c in dict.fromkeys(map(self.type_of, found))], tuple)
+
+        def answer(of: Var) -> Var:
+            named = DictVar({k: (Known(k), v) for k, v in kwargs.items()})
+            return self.real(self.call(self.getattr(of, "__torch_function__"), [
+                self.constant(func), types, SeqVar(list(args), tuple), named], {}))
+        self.mutations += 1
+        if self.modes:
+            mode = self.modes.pop()
+            try:
+                result = answer(mode)
+            finally:
+                self.modes.append(mode)
+            if not is_not_implemented(result):
+                return result
+        for v in found:
+            result = answer(Known(v.cls) if isinstance(v, TensorVar) else v)
+            if not is_not_implemented(result):
+                return result
+        raise Break(f"no __torch_function__ answers for {getattr(func, '__name__', func)}")
+
+    # ---- subclasses ---------------------------------------------------------------------------------------------------
+    def wrapped(self, result: Var, cls: type) -> Var:
+        """What torch.Tensor.__torch_function__ makes of a result: tensors become instances of the class."""
+        result = self.real(result)
+        if cls is torch.Tensor:
+            return result
+        if isinstance(result, TensorVar) and not issubclass(self.type_of(result), cls):
+            return self.as_subclass(result, cls)
+        if isinstance(result, SeqVar) and result.cls is not torch.Size and result.cls is not collections.deque:
+            return SeqVar([self.wrapped(i, cls) for i in result.items], result.cls)
+        return result
+
+    def as_subclass(self, v: TensorVar, cls: type) -> TensorVar:
+        """v.as_subclass(cls). Raises: Break."""
+        if cls in (torch.Tensor, torch.nn.Parameter):
+            made_as = None
+        else:
+            check_class(cls)
+            made_as = cls
+        if cls is torch.nn.Parameter or cls in self.made_classes:
+            raise Break(f"Tensor.as_subclass({cls.__name__})")
+        with self.without_overrides(OFF_ALL):
+            made = self.call_tensor_op(torch.ops.aten.alias.default, [v], {})
+        made.cls, made.base = made_as, v if made_as is not None else None
+        return made
+
+    def subclass_getattr(self, v: TensorVar, name: str) -> Var | None:
+        """An attribute that the class of a tensor, or an override, defines; None: torch's own."""
+        if v.cls is not None and v.cls not in PLAIN:
+            found, owner = class_lookup(v.cls, name)
+            own = name in v.attrs or v.real is not None and name in v.real.__dict__
+            if owner not in (None, object, *PLAIN) and not owner.__module__.startswith("torch.") and not own:
+                return self.bind_descriptor(found, owner, v, v.cls, name)
+        found = class_lookup(torch.Tensor, name)[0]
+        if found is MISSING or not hasattr(type(found), "__set__") or name in ("__dict__", "__class__"):
+            return None
+        return self.overridden(getattr, [v, Known(name)], {})
+
+    def torch_attribute(self, function, args: list[Var]) -> Var | None:
+        """`torch.Tensor.shape.__get__(x)`, as an override calls it; None when it is another function."""
+        of = getattr(function, "__self__", None)
+        if getattr(function, "__name__", "") != "__get__" or not args or not isinstance(self.real(args[0]), TensorVar):
+            return None
+        name = getattr(of, "__name__", None) or getattr(getattr(of, "fget", None), "__name__", None)
+        if name is None or class_lookup(torch.Tensor, name)[0] is not of:
+            return None
+        return self.tensor_getattr(self.real(args[0]), name)
+
+
+def by_precedence(found: list[Var], type_of) -> list[Var]:
+    """One overrider a class, subclasses before their bases, else from left to right: torch's order."""
+    out: list[Var] = []
+    for v in found:
+        cls = type_of(v)
+        if any(type_of(o) is cls for o in out):
+            continue
+        at = next((i for i, o in enumerate(out) if issubclass(cls, type_of(o))), len(out))
+        out.insert(at, v)
+    return out
+
+
+def is_not_implemented(v: Var) -> bool:
+    return isinstance(v, Known) and v.obj is NOT_IMPLEMENTED
+
+
+# ---- torch's own functions around overrides --------------------------------------------------------------------------------
+@models(DEFAULT)
+def default_override(t, args, kwargs) -> Var:
+    """torch.Tensor.__torch_function__."""
+    names = ("cls", "func", "types", "args", "kwargs")
+    given = dict(zip(names, args)) | kwargs
+    cls, types = t.as_class(given["cls"]), [t.as_class(c) for c in t.iterate(given["types"])]
+    if not all(issubclass(cls, c) for c in types):
+        return Known(NOT_IMPLEMENTED)
+    named = t.real(given.get("kwargs", NONE))
+    pairs = [] if t.is_same(named, NONE) else t.mapping_items(named)
+    with t.without_overrides():
+        result = t.call(given["func"], list(t.iterate(given["args"])) if "args" in given else [],
+                        {t.const(k): v for k, v in pairs})
+    func = t.real(given["func"])
+    if isinstance(func, Known) and func.obj in get_default_nowrap_functions():
+        return result
+    return t.wrapped(result, cls)
+
+
+def _has_torch_function(t, args, kwargs) -> Var:
+    values = t.iterate(args[0]) if len(args) == 1 and isinstance(args[0], SeqVar) else args
+    off = t.all_off or bool(t.functions_off)
+    if t.modes and not (t.all_off or any(m.cls is OFF_ALL for m in t.functions_off)):
+        return t.constant(True)
+    return FALSE if off else t.constant(bool(t.overriders(values)))
+
+
+for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
+    for _holder in (torch.overrides, torch._C, torch):
+        for _spelled in (_name, "_" + _name):
+            if hasattr(_holder, _spelled):
+                HANDLERS[getattr(_holder, _spelled)] = _has_torch_function
+
+
+@models(torch.overrides.handle_torch_function)
+def handle_torch_function(t, args, kwargs) -> Var:
+    function, relevant, *rest = args
+    found = by_precedence(t.overriders(t.iterate(relevant)), t.type_of)
+    func = t.real(function)
+    real = getattr(func, "real", None) or getattr(func, "obj", None)
+    if real is None:
+        raise Break("an overridable function made in the region")
+    return t.ask(found, real, rest, kwargs)
+
+
+@models(torch.overrides.is_tensor_like)
+def is_tensor_like(t, args, kwargs) -> Var:
+    v = args[0]
+    return t.constant(isinstance(v, TensorVar) or isinstance(v, InstanceVar) and class_lookup(
+        v.cls, "__torch_function__")[0] is not MISSING)
+
+
+@models(torch._C._is_torch_function_enabled)
+def is_torch_function_enabled(t, args, kwargs) -> Var:
+    return t.constant(not (t.all_off or t.functions_off))
+
+
+@models(torch.Tensor.as_subclass)
+def as_subclass(t, args, kwargs) -> Var:
+    return t.as_subclass(args[0], t.as_class([*args[1:], *kwargs.values()][0]))       # torch tells overrides nothing of it
+
+
+# ---- modes and managers ---------------------------------------------------------------------------------------------------
+@models(torch._C._push_on_torch_function_stack)
+def push_mode(t, args, kwargs) -> Var:
+    if not isinstance(args[0], InstanceVar) or args[0].cls is DeviceContext or t.devices:
+        raise Break("a device set as the default within the region, or a mode within a device manager")
+    t.mutations += 1
+    t.modes.append(args[0])
+    t.entered.append(args[0])
+    return NONE
+
+
+@models(torch._C._pop_torch_function_stack)
+def pop_mode(t, args, kwargs) -> Var:
+    if not t.entered or t.modes[-1] is not t.entered[-1]:
+        raise Break("the end of a mode that was entered before the region")
+    t.mutations += 1
+    t.entered.pop()
+    return t.modes.pop()
+
+
+def _managers() -> None:
+    for cls in (OFF_SUBCLASSES, OFF_ALL):
+        @models(cls)
+        def make(t, args, kwargs, cls=cls) -> Var:
+            made = InstanceVar(cls, step=t.steps)
+            made.ns = None
+            t.mutations += 1
+            return made
+
+        @models(cls.__dict__["__enter__"])
+        def enter(t, args, kwargs) -> Var:
+            if args[0].source is not None:
+                raise Break("a manager made before the region")
+            t.mutations += 1
+            t.functions_off.append(args[0])
+            return NONE
+
+        @models(cls.__dict__["__exit__"])
+        def leave(t, args, kwargs) -> Var:
+            if args[0] not in t.functions_off:
+                raise Break("the end of a manager that was entered before the region")
+            t.mutations += 1
+            t.functions_off.remove(args[0])
+            return NONE
+
+
+_managers()

@@ -1,0 +1,212 @@
+"""Models of torch functions that ask or set global state, and of a few library functions around torch."""
+from __future__ import annotations
+
+import torch
+
+from bytejit.common import registry
+from bytejit.guards.sources import Known as KnownSource
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar
+from bytejit.tracer.objects.calls import models
+from bytejit.tracer.objects.containers import to_python
+
+_C = torch._C
+
+# setter -> (getter, how the setter's arguments restore it)
+SETTERS = {
+    _C._set_grad_enabled: lambda args: (torch.is_grad_enabled(),),
+    torch.set_autocast_enabled: lambda args: _autocast_key(args, torch.is_autocast_enabled),
+    torch.set_autocast_dtype: lambda args: (args[0], torch.get_autocast_dtype(args[0])),
+    torch.set_autocast_cache_enabled: lambda args: (torch.is_autocast_cache_enabled(),),
+    torch.set_anomaly_enabled: lambda args: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+}
+GETTERS = {
+    torch.is_grad_enabled: "grad_mode", torch.is_inference_mode_enabled: "inference_mode",
+    torch.is_autocast_enabled: "autocast", torch.get_autocast_dtype: "autocast_cpu",
+    torch.is_autocast_cache_enabled: "autocast_cache", torch.get_default_dtype: "default_dtype",
+    torch.is_anomaly_enabled: "anomaly", torch.is_anomaly_check_nan_enabled: "anomaly",
+    torch.are_deterministic_algorithms_enabled: "deterministic",
+    torch.is_deterministic_algorithms_warn_only_enabled: "deterministic",
+    torch._C._get_deterministic_algorithms: "deterministic",
+}
+# answers that do not change while a compiled function runs
+FIXED = {
+    _C._get_tracing_state: None, torch.jit.is_scripting: False, torch.jit.is_tracing: False,
+    torch.compiler.is_compiling: True, torch.compiler.is_dynamo_compiling: True, torch.compiler.is_exporting: False,
+    torch._C._functorch.peek_interpreter_stack: None,
+    torch._C._len_torch_dispatch_stack: 0,
+    torch.cuda.is_available: None, torch.backends.mps.is_available: None,
+    torch.is_autocast_cpu_enabled: None, torch._C._are_functorch_transforms_active: False,
+}
+_ASKED = {torch.cuda.is_available, torch.backends.mps.is_available, torch.is_autocast_cpu_enabled}
+
+
+def _autocast_key(args, getter):
+    return (args[0], getter(args[0])) if len(args) == 2 else (getter("cuda"),)
+
+
+def _setter(function, current):
+    def run(t, args, kwargs):
+        real = [to_python(t, a) for a in args]
+        t.undo.append((function, current(real)))
+        function(*real)
+        node = t.graph.call_function(function, tuple(real))
+        node.meta["val"], node.meta["where"] = None, t.where()
+        t.mutations += 1
+        t.state_set[(function, real[0] if len(real) == 2 else None)] = tuple(real)
+        if function is _C._set_grad_enabled and real[0]:
+            t.reads_grad = True
+        return NONE
+    models(function)(run)
+
+
+def _getter(function, state):
+    def run(t, args, kwargs):
+        t.guards.add_state(*((state,) if state != "autocast" else ("autocast", "autocast_cpu", "autocast_cuda")))
+        return t.constant(function(*(to_python(t, a) for a in args)))
+    models(function)(run)
+
+
+for _function, _current in SETTERS.items():
+    _setter(_function, _current)
+for _function, _state in GETTERS.items():
+    _getter(_function, _state)
+for _function, _answer in FIXED.items():
+    if _function in _ASKED:
+        models(_function)(lambda t, args, kwargs, f=_function: t.constant(f()))
+    else:
+        models(_function)(lambda t, args, kwargs, a=_answer: t.constant(a))
+
+
+def _fixed_by_arguments(function):
+    """A question about the build of torch: the same arguments always get the same answer."""
+    @models(function)
+    def run(t, args, kwargs):
+        return t.constant(function(*(t.const(a) for a in args)))
+
+
+_fixed_by_arguments(_C._is_autocast_available)
+_fixed_by_arguments(_C._get_privateuse1_backend_name)
+
+
+@models(_C._is_torch_function_mode_enabled)
+def is_torch_function_mode_enabled(t, args, kwargs):
+    t.guards.add_state("function_modes")
+    return t.constant(bool(t.modes or t.devices or t.outer_device))
+
+
+@models(_C._len_torch_function_stack)
+def len_torch_function_stack(t, args, kwargs):
+    t.guards.add_state("function_modes")
+    return t.constant(_C._len_torch_function_stack() + len(t.devices) + len(t.entered))
+
+
+@models(torch.device.__enter__)
+def device_enter(t, args, kwargs):
+    """`with torch.device(d)`: what makes tensors inside is given the device, see `Calls.call_known`."""
+    t.guards.add_state("function_modes")
+    device = t.const(args[0])
+    if _C._len_torch_function_stack() or t.modes or t.all_off or t.functions_off:
+        raise Break(f"the manager {device!r} within another mode", "pass device= to what makes tensors")
+    t.mutations += 1
+    t.devices.append(device)
+    return args[0]
+
+
+@models(torch.device.__exit__)
+def device_exit(t, args, kwargs):
+    if not t.devices:
+        raise Break("the end of a device manager that was entered before the region")
+    t.mutations += 1
+    t.devices.pop()
+    return NONE
+
+
+@models(torch.set_grad_enabled)
+def set_grad_enabled(t, args, kwargs):
+    """The class: used as a function or a context manager; its methods are Python and are inlined."""
+    made = t.object_new(torch.set_grad_enabled)
+    init = t.constant(torch.set_grad_enabled.__init__)
+    t.call(init, [made, *args], kwargs)
+    return made
+
+
+def _nesting(function, opposite):
+    def run(t, args, kwargs):
+        result = function()
+        if opposite is not None:
+            t.undo.append((opposite, ()))
+        node = t.graph.call_function(function, ())
+        node.meta["val"], node.meta["where"] = None, t.where()
+        t.mutations += 1
+        return t.constant(result)
+    models(function)(run)
+
+
+_nesting(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+_nesting(torch.autocast_decrement_nesting, torch.autocast_increment_nesting)
+_nesting(torch.clear_autocast_cache, None)
+
+
+@models(torch.manual_seed)
+def manual_seed(t, args, kwargs):
+    """Sets the seed when the graph runs, between the operations that draw."""
+    seed = t.const([*args, *kwargs.values()][0])
+    if type(seed) is not int:
+        raise Break("a seed that is no plain int")
+    node = t.graph.call_function(torch.manual_seed, (seed,))
+    node.meta["val"], node.meta["where"] = None, t.where()
+    t.mutations += 1
+    return t.wrap(torch.default_generator, KnownSource.of(torch.default_generator), guard=False)
+
+
+@models(torch.is_tensor)
+def is_tensor(t, args, kwargs):
+    return t.constant(isinstance(args[0], TensorVar))
+
+
+@models(torch.is_floating_point)
+def is_floating_point(t, args, kwargs):
+    return t.constant(args[0].fake.is_floating_point())
+
+
+@models(torch._C._log_api_usage_once)
+def log_api_usage(t, args, kwargs):
+    return NONE
+
+
+@models(
+    torch.autograd._profiler_enabled
+    if hasattr(torch.autograd, "_profiler_enabled")
+    else torch._C._autograd._profiler_enabled
+)
+def profiler_enabled(t, args, kwargs):
+    return FALSE
+
+
+@models(torch._assert)
+def torch_assert(t, args, kwargs):
+    if isinstance(args[0], TensorVar):
+        return t.call_tensor_op(torch._assert, args, kwargs)
+    if not t.truth(args[0]):
+        raise t.raised(AssertionError(t.const(args[1])))
+    return NONE
+
+
+@models(torch._check_with)
+def check_with(t, args, kwargs):
+    """torch._check and its kin: a condition on Python values or sizes that holds."""
+    if len(args) != 3 or not issubclass(t.type_of(args[1]), bool) or not t.truth(args[1]):
+        raise Break("a torch._check that does not hold")
+    return NONE
+
+
+@models(registry.is_compiling)
+def is_compiling(t, args, kwargs):
+    return TRUE
+
+
+@models(registry.graph_break)
+def graph_break(t, args, kwargs):
+    said = t.const([*args, *kwargs.values()][0]) if args or kwargs else ""
+    raise Break(f"bytejit.graph_break({said!r})" if said else "bytejit.graph_break()")

@@ -1,0 +1,385 @@
+"""torch.func's transforms in a region: `vmap`, `grad`, `vjp`, `jvp`, and through them `jacrev`, `jacfwd` and `hessian`.
+
+torch's own Python around them is inlined; what enters and leaves a level of functorch is replaced by functions of this
+module. The transformed function is traced once, on tensors as they look inside of the transform; what it added to the graph
+is put into a graph of its own, which one node runs under torch's own transform. So a graph that runs op by op does what
+torch does, and `normalise` looks through the transform down to plain operations.
+"""
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+
+import torch
+from torch import func as functorch
+from torch._functorch import eager_transforms, vmap
+from torch._functorch.eager_transforms import _replace_args, _slice_argnums
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from bytejit.common import registry
+from bytejit.fake.tensor import fake_of_spec, spec_of
+from bytejit.shapes.symbols import is_symbolic
+from bytejit.tracer.builtins.polyfills import STAYING
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.values import (
+    DELETED,
+    NONE,
+    CellVar,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Lazy,
+    MethodVar,
+    SeqVar,
+    SetVar,
+    TensorVar,
+    Var,
+)
+from bytejit.tracer.objects.calls import models, replaces
+
+from .checkpoints import begin
+
+
+def transform(kind, flat, leaves, user, options):
+    """The tensors that `kind` of the function `flat`, from tensors to a list of tensors, makes of `leaves`. Known to the
+    tracer only. user: the program's function within `flat`, which must change nothing. options(): asked after the trace."""
+    raise NotImplementedError
+
+
+# ---- torch's functions, as Python that is inlined ----------------------------------------------------------------------------
+@replaces(vmap._flat_vmap)
+def flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
+    made = []
+
+    def flat(*given):
+        rest = iter(given)
+        batched = [a if d is None else next(rest) for a, d in zip(flat_args, flat_in_dims)]
+        leaves, spec = tree_flatten(func(*tree_unflatten(batched, args_spec), **kwargs))
+        made.append(spec)
+        return leaves
+
+    def options():
+        where = vmap._broadcast_to_and_flatten(out_dims, made[0])
+        if where is None or any([d is None for d in where]):
+            registry.graph_break("out_dims of torch.vmap")
+        return tuple([d for d in flat_in_dims if d is not None]), tuple(where), randomness
+
+    mapped = [a for a, d in zip(flat_args, flat_in_dims) if d is not None]
+    return tree_unflatten(transform("vmap", flat, mapped, func, options), made[0])
+
+
+def with_leaves(func, args, argnums, spec, kwargs, has_aux, made):
+    """`func` as a function of the leaves of its differentiated arguments; notes how its answer is built in `made`."""
+    def flat(*given):
+        new = tree_unflatten(list(given), spec)
+        every = new if argnums is None else _replace_args(args, (new,) if type(argnums) is int else new, argnums)
+        answer, aux = func(*every, **kwargs), None
+        if has_aux:
+            if type(answer) is not tuple or len(answer) != 2:
+                registry.graph_break("a function of torch.func with has_aux that answers no pair")
+            answer, aux = answer
+        leaves, shape = tree_flatten(answer)
+        extra, aux_shape = tree_flatten(aux if has_aux else ())
+        if not all([isinstance(v, torch.Tensor) for v in extra]):
+            registry.graph_break("a function of torch.func whose aux is no tensor")
+        if not made:        # vjp_fn calls it again
+            made.append((len(leaves), shape, aux_shape))
+        return [*leaves, *extra]
+    return flat
+
+
+def rebuilt(made, values):
+    """The answer and the aux of a function from `with_leaves`, of the tensors that it gave."""
+    n, shape, aux_shape = made[0]
+    return tree_unflatten(list(values[:n]), shape), tree_unflatten(list(values[n:]), aux_shape)
+
+
+@replaces(eager_transforms.grad_and_value_impl)
+def grad_and_value(func, argnums, has_aux, args, kwargs):
+    differentiated = _slice_argnums(args, argnums, as_tuple=False)
+    argnums = eager_transforms._validate_and_wrap_argnums(argnums, len(args))
+    leaves, spec = tree_flatten(differentiated)
+    made = []
+    flat = with_leaves(func, args, argnums, spec, kwargs, has_aux, made)
+    values = transform("grad", flat, leaves, func, lambda: (made[0][0],))
+    answer, aux = rebuilt(made, values[len(leaves):])
+    grads = tree_unflatten(list(values[:len(leaves)]), spec)
+    return (grads, (answer, aux)) if has_aux else (grads, answer)
+
+
+@replaces(eager_transforms._vjp_with_argnums)
+def vjp(func, *primals, argnums=None, has_aux=False):
+    differentiated = primals if argnums is None else _slice_argnums(primals, argnums, as_tuple=False)
+    if argnums is not None:
+        argnums = eager_transforms._validate_and_wrap_argnums(argnums, len(primals))
+    leaves, spec = tree_flatten(differentiated)
+    made = []
+    flat = with_leaves(func, primals, argnums, spec, {}, has_aux, made)
+    values = transform("forward", flat, leaves, func, lambda: (made[0][0],))
+    answer, aux = rebuilt(made, values)
+    count, shape = made[0][0], made[0][1]
+
+    def vjp_fn(cotangents, retain_graph=True, create_graph=None):
+        given, given_shape = tree_flatten(cotangents)
+        if given_shape != shape:
+            registry.graph_break("cotangents of torch.func.vjp of another structure than the answer")
+        grads = transform("vjp", flat, [*leaves, *given], func, lambda: (len(leaves), count))
+        return tree_unflatten(list(grads), spec)
+    return (answer, vjp_fn, aux) if has_aux else (answer, vjp_fn)
+
+
+STAYING.add(next(c for c in vjp.__code__.co_consts if type(c) is types.CodeType and c.co_name == "vjp_fn"))
+
+
+@replaces(eager_transforms._jvp_with_argnums)
+def jvp(func, primals, tangents, argnums, *, strict=False, has_aux=False):
+    if strict or type(primals) is not tuple:
+        registry.graph_break("torch.func.jvp, strict")
+    differentiated = primals if argnums is None else _slice_argnums(primals, argnums)
+    if argnums is not None:
+        argnums = eager_transforms._validate_and_wrap_argnums(argnums, len(primals))
+    leaves, spec = tree_flatten(differentiated)
+    given, given_spec = tree_flatten(tangents)
+    if given_spec != spec:
+        registry.graph_break("tangents of torch.func.jvp of another structure than the primals")
+    made = []
+    args_of = with_leaves(func, primals, argnums, spec, {}, has_aux, made) if argnums is None or type(
+        argnums) is tuple else with_leaves(func, primals, (argnums,), spec, {}, has_aux, made)
+    values = transform("jvp", args_of, [*leaves, *given], func, lambda: (len(leaves), made[0][0]))
+    count, shape = made[0][0], made[0][1]
+    pushed = tree_unflatten(list(values[count:2 * count]), shape)
+    answer, aux = rebuilt(made, [*values[:count], *values[2 * count:]])
+    return (answer, pushed, aux) if has_aux else (answer, pushed)
+
+
+@models(vmap.lazy_load_decompositions)
+def load_decompositions(t, args, kwargs) -> Var:
+    vmap.lazy_load_decompositions()
+    return NONE
+
+
+# ---- the node -----------------------------------------------------------------------------------------------------------------
+def given(x: torch.Tensor, *places: int) -> torch.Tensor:
+    """Marks, while a function is traced, a tensor as it is inside of the transform."""
+    raise AssertionError("taken out of the graph when the trace of the function ends")
+
+
+@models(transform)
+def traced(t, args, kwargs) -> Var:
+    kind, flat, user, options = t.const(args[0]), args[1], args[3], args[4]
+    leaves = [t.real(v) for v in t.iterate(args[2])]
+    if not leaves or not all(isinstance(v, TensorVar) and v.node is not None for v in leaves):
+        raise Break(f"torch.func.{kind} of what is no tensor")
+    if t.modes or t.inference:
+        raise Break(f"torch.func.{kind} under a mode")
+    grad, first = torch.is_grad_enabled(), len(t.graph.nodes)
+    before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
+    reached, outer, late = reachable(t, user), t.touched, (
+        len(t.late), len(t.globals_written), len(t.classes_written), len(t.data_set))
+    t.touched = Touched()
+    t.undo.append((torch._C._set_grad_enabled, (grad,)))
+    torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))        # as torch's own transforms do
+    try:
+        result, asked = inside(t, kind, flat, leaves, options)
+    finally:
+        torch._C._set_grad_enabled(grad)
+        t.undo.pop()
+        changed, t.touched = t.touched, {**outer, **t.touched}
+    if any(v.fake._version != n for v, n in before.items()) or late != (
+            len(t.late), len(t.globals_written), len(t.classes_written), len(t.data_set)) or kind == "vjp" and any(
+            (v.source is not None or key in reached) and not changed.same(key) for key, v in changed.items()):
+        raise Break(f"torch.func.{kind} of a function that changes more than what it returns")
+    return one_node(t, kind, leaves, result, asked, list(t.graph.nodes)[first:])
+
+
+class Touched(dict):
+    """What a function changes, and what dicts held before: torch's functional_call puts a module's tensors back."""
+
+    def __init__(self):
+        super().__init__()
+        self.before: dict[int, dict] = {}
+
+    def __setitem__(self, key: int, v: Var) -> None:
+        if key not in self and type(v) is DictVar:
+            self.before[key] = held_by(v)
+        super().__setitem__(key, v)
+
+    def same(self, key: int) -> bool:
+        """Whether a dict holds what it held before."""
+        before = self.before.get(key)
+        if before is None:
+            return False
+        after = held_by(self[key])
+        real = self[key].real if type(self[key].real) is dict else {}
+        return all(before.get(k, real.get(k)) is after.get(k, real.get(k)) for k in (*before, *after))
+
+
+def held_by(d: DictVar) -> dict:
+    """Keys of a dict that were looked at or changed, and what stands for their values: the object where it is from outside."""
+    found: dict = dict.fromkeys(d.deleted, DELETED)
+    for key, (_, v) in d.items.items():
+        v = v if type(v) is not Lazy or v.var is None else v.var
+        found[key] = v.obj if type(v) is Lazy else v.real if isinstance(v, TensorVar) and v.real is not None else v
+    return found
+
+
+def inside(t, kind: str, flat: Var, leaves: list, options: Var) -> tuple[list, tuple]:
+    """Trace the function on tensors as they are inside; what it answers, and the options of the transform."""
+    count = len(leaves)
+    dims = None
+    if kind == "vmap":          # the first of the options is known before: how the leaves are mapped
+        dims = [t.const(t.real(d)) for d in t.iterate(cell_of(t, flat, "flat_in_dims")) if not t.is_same(t.real(d), NONE)]
+    elif kind in ("vjp", "jvp"):
+        made = cell_of(t, flat, "spec")
+        count = t.const(t.getattr(made, "num_leaves"))
+    inner = [entered(t, v, None if dims is None else dims[i], kind) for i, v in enumerate(leaves[:count])]
+    marks = [v.node for v in inner]
+    versions = [v.fake._version for v in inner]
+    try:
+        result = [t.real(v) for v in t.iterate(t.call(flat, inner, {}))]
+    except Raised as e:
+        raise Break(f"torch.func.{kind} of a function that raises {e.exc.cls.__name__}") from None
+    if [v.fake._version for v in inner] != versions:
+        raise Break(f"torch.func.{kind} of a function that writes into its arguments")
+    if not result or not all(isinstance(v, TensorVar) and v.node is not None for v in result):
+        raise Break(f"torch.func.{kind} of a function that answers more than tensors")
+    return [marks, result], t.const(t.call(options, [], {}))
+
+
+def cell_of(t, fn: FuncVar, name: str) -> Var:
+    """What a variable of a function made in this module holds."""
+    return t.real(fn.closure[fn.code.co_freevars.index(name)].content)
+
+
+def entered(t, v: TensorVar, dim: int | None, kind: str) -> TensorVar:
+    """A tensor as it is inside of a transform. Raises: Break."""
+    fake = v.fake
+    wants = kind in ("grad", "vjp", "forward") or torch.is_grad_enabled() and fake.requires_grad
+    if dim is not None:
+        with torch.no_grad():
+            fake = t.run_fake(torch.select, (fake, dim, 0), {})
+    if wants and not (fake.is_floating_point() or fake.is_complex()):
+        raise Break(f"torch.func.{kind} with respect to a tensor of {fake.dtype}")
+    made = fake_of_spec(spec_of(fake), wants)
+    node = t.graph.call_function(given, (v.node,))
+    node.meta["val"], node.meta["where"] = made, t.where()
+    var = t.by_fake[id(made)] = TensorVar(node, made)
+    return var
+
+
+def reachable(t, user: Var) -> set[int]:
+    """Containers made in the region that a function can get at by its closure, its defaults or what it is bound to."""
+    found: set[int] = set()
+    todo = [user]
+    while todo:
+        v = todo.pop()
+        v = getattr(v, "var", v) or v
+        if id(v) in found or not isinstance(v, (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)):
+            continue
+        found.add(id(v))
+        if isinstance(v, FuncVar):
+            todo += [*v.closure, *v.defaults, *v.kwdefaults.values(), *v.attrs.values()]
+        elif isinstance(v, MethodVar):
+            todo += [v.func, v.self]
+        elif isinstance(v, CellVar):
+            todo.append(v.content)
+        elif isinstance(v, InstanceVar):
+            todo += [v.ns, v.base, *v.slots.values()]
+        elif isinstance(v, DictVar):
+            todo += [x for pair in v.items.values() for x in pair]
+        else:
+            todo += v.items.values() if isinstance(v, SetVar) else v.items
+    return found
+
+
+def one_node(t, kind: str, leaves: list, result: list, options: tuple, nodes: list) -> Var:
+    """The node that stands for what the function added to the graph."""
+    marks, outputs = result
+    moved = [n for n in nodes if n.op != "placeholder" and not is_symbolic(n.meta.get("val"))]
+    held = set(moved)
+    taken = dict.fromkeys(i for n in moved if n not in marks for i in n.all_input_nodes if i not in held)
+    taken.update(dict.fromkeys(v.node for v in outputs if v.node not in held))
+    if any(n.target is begin for n in moved):
+        raise Break(f"torch.utils.checkpoint under torch.func.{kind}")
+    if kind in ("forward", "vjp") and any(draws(n) for n in moved):
+        raise Break("torch.func.vjp of a function that draws random numbers")
+    part = torch.fx.Graph()
+    copies = {n: part.placeholder(n.name) for n in (*marks, *taken)}
+    for n in moved:
+        if n not in copies:
+            copies[n] = part.node_copy(n, copies.__getitem__)
+    part.output([copies[v.node] for v in outputs])
+    for v in [v for v in t.by_fake.values() if v.node in held]:
+        v.node, t.escaped[id(v)] = None, t.steps        # whoever kept one has what is worth nothing outside
+        t.keep.append(t.by_fake.pop(id(v.fake)))
+    for n in reversed(moved):
+        t.graph.erase_node(n)
+    target = transformed(kind, torch.fx.GraphModule(torch.nn.Module(), part), len(leaves), options)
+    args = (*(v.node for v in leaves), *taken)
+    made = t.run_fake(target, tuple(n.meta["val"] for n in args), {})
+    node = t.add_node(target, None, args, {})
+    node.meta["val"] = made
+    return t.wrap_result(node, made)
+
+
+RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "poisson", "exponential", "rrelu", "gumbel",
+          "scaled_dot_product", "shuffle", "cauchy", "geometric")
+
+
+def draws(node: torch.fx.Node) -> bool:
+    """Whether a node may draw random numbers, by its name."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    part = getattr(node.target, "part", None)
+    return any(r in name for r in RANDOM) or part is not None and any(map(draws, part.graph.nodes))
+
+
+def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tuple) -> Callable:
+    """The node's target: tensors -> tuple of tensors. count: how many of them the transform takes; the others are the
+    function's closure."""
+    run = KINDS[kind]
+
+    def under_transform(*inputs):
+        closed = inputs[count:]
+        with torch._C.DisableTorchFunction():
+            return tuple(run(lambda *args: tuple(part.forward(*args, *closed)), inputs[:count], *options))
+    under_transform.__name__ = under_transform.__qualname__ = f"{kind}_of_part"
+    under_transform.part = part
+    if any(getattr(n.target, "opaque", "") or n.target is torch.manual_seed or draws(n) for n in part.graph.nodes):
+        under_transform.opaque = "a function transform of random numbers or of an autograd function"
+    return under_transform
+
+
+def _vmap(f: Callable, args: tuple, in_dims: tuple, out_dims: tuple, randomness: str) -> tuple:
+    return torch.vmap(f, in_dims, out_dims, randomness)(*args)
+
+
+def _grad(f: Callable, args: tuple, count: int) -> tuple:
+    if count != 1:
+        raise RuntimeError("torch.func.grad: the function has to answer one tensor")
+
+    def first(*given):
+        value, *rest = f(*given)
+        return value, tuple(rest)
+    grads, (value, rest) = functorch.grad_and_value(first, tuple(range(len(args))), has_aux=True)(*args)
+    return (*grads, value, *rest)
+
+
+def _forward(f: Callable, args: tuple, count: int) -> tuple:
+    outputs, _, rest = functorch.vjp(lambda *a: _split(f(*a), count), *args, has_aux=True)
+    return (*outputs, *rest)
+
+
+def _vjp(f: Callable, args: tuple, primals: int, count: int) -> tuple:
+    return functorch.vjp(lambda *a: f(*a)[:count], *args[:primals])[1](args[primals:])
+
+
+def _jvp(f: Callable, args: tuple, primals: int, count: int) -> tuple:
+    outputs, pushed, rest = functorch.jvp(lambda *a: _split(f(*a), count), args[:primals], args[primals:], has_aux=True)
+    return (*outputs, *pushed, *rest)
+
+
+def _split(values: tuple, count: int) -> tuple:
+    return values[:count], values[count:]
+
+
+KINDS: dict[str, Callable] = {"vmap": _vmap, "grad": _grad, "forward": _forward, "vjp": _vjp, "jvp": _jvp}

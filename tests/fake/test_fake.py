@@ -1,0 +1,418 @@
+"""Fake tensors against eager: shape, strides, dtype, device, autograd, aliasing, errors."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bytejit.common.spec import Spec
+from bytejit.fake.sized import SIZED
+from bytejit.fake.tensor import DataDependent, FakeMode, NoFake, fake_like, fake_of_spec, infer, is_fake, spec_of, storage_id
+
+PROGRAMS = {
+    "arith": lambda x, y: (x + y, x - 1, 2 - x, x * 2.5, x / 3, x // 2, x % 2, x**2, x**y, -x, abs(x)),
+    "int": lambda x, y: (
+        x.int() + 1,
+        x.int() + 1.5,
+        x.int() / 2,
+        x.bool() + x.int(),
+        x.int() * x,
+        x.long() // 2,
+        x.bool() & True,
+    ),
+    "compare": lambda x, y: (x > y, x == 1, torch.logical_not(x), x.isnan(), torch.isfinite(x), x.int() < 2.5),
+    "unary": lambda x, y: (
+        x.sin(),
+        x.int().sin(),
+        x.exp(),
+        F.gelu(x),
+        F.silu(x),
+        x.relu(),
+        x.sigmoid(),
+        x.clamp(0, 1),
+        x.clamp(min=0),
+    ),
+    "transposed": lambda x, y: (
+        x.t() + 1,
+        x.t().sin(),
+        x.t() + x.t(),
+        x.t().contiguous(),
+        x.t().clone(),
+        torch.zeros_like(x.t()),
+    ),
+    "first_of_two": lambda x, y: (
+        torch.xlogy(x.t(), x.abs().reshape(4, 3)),
+        torch.copysign(x.t(), x.reshape(4, 3)),
+        torch.xlogy(x.long().t(), x.long().reshape(4, 3)),
+        torch.copysign(x.t(), -1),
+        torch.pow(2.0, x.t()),
+        3 ** x.long().abs().t(),
+    ),
+    "mixed": lambda x, y: (
+        x.t() + x.reshape(4, 3),
+        x[:, ::2] * 2,
+        x[:, None] + x,
+        x.expand(2, 3, 4) + 1,
+        x.t()[1:] + x.t()[:1],
+    ),
+    "views": lambda x, y: (
+        x.view(-1),
+        x[1],
+        x[:, 1:3],
+        x[..., None],
+        x.unsqueeze(1).squeeze(),
+        x.permute(1, 0),
+        x.unfold(1, 2, 1),
+        x.as_strided((2, 2), (1, 4), 1),
+        x.diagonal(),
+        x.t().reshape(-1),
+        x.flatten(),
+        x.narrow(1, 1, 2),
+    ),
+    "pieces": lambda x, y: (*x.split(2, 1), *x.chunk(3, 1), *x.unbind(0), *torch.split(x, [1, 3], 1)),
+    "reduce": lambda x, y: (
+        x.sum(),
+        x.sum(1),
+        x.mean(0, keepdim=True),
+        x.amax(-1),
+        x.max(),
+        *x.max(1),
+        x.argmax(),
+        x.var(1),
+        x.std(),
+        x.any(),
+        (x > 0).all(1),
+        x.int().sum(),
+        x.norm(),
+        x.logsumexp(1),
+        x.cumsum(0),
+        x.prod(),
+    ),
+    "matmul": lambda x, y: (
+        x @ x.t(),
+        x @ x[0],
+        F.linear(x, y.new_ones(5, 4)),
+        torch.addmm(y.new_ones(3), x, x.t()),
+        x.expand(2, 3, 4) @ x.t(),
+        torch.einsum("ij,kj->ik", x, x),
+        torch.baddbmm(x.new_ones(2, 3, 3), x.expand(2, 3, 4), x.t().expand(2, 4, 3)),
+    ),
+    "norms": lambda x, y: (
+        F.softmax(x, -1),
+        F.log_softmax(x, 0),
+        F.layer_norm(x, (4,)),
+        F.normalize(x),
+        F.dropout(x, 0.5),
+    ),
+    "images": lambda x, y: (
+        F.conv2d(x.new_ones(2, 3, 8, 9), x.new_ones(5, 3, 3, 2), padding=1, stride=2),
+        F.max_pool2d(x.new_ones(2, 3, 8, 9), 3, 2, 1),
+        F.avg_pool2d(x.new_ones(2, 3, 8, 9), 2),
+        F.adaptive_avg_pool2d(x.new_ones(2, 3, 8, 9), 3),
+        F.interpolate(x.new_ones(2, 3, 8, 9), scale_factor=2),
+        F.batch_norm(x.new_ones(2, 3, 8, 9), x.new_ones(3), x.new_ones(3)),
+        F.conv_transpose2d(x.new_ones(1, 3, 4, 4), x.new_ones(3, 2, 3, 3), stride=2),
+    ),
+    "channels_last": lambda x, y: [
+        f(x.new_ones(2, 3, 8, 9).to(memory_format=torch.channels_last))
+        for f in (
+            torch.relu,
+            lambda t: t + 1,
+            lambda t: t + t.contiguous(),
+            lambda t: t.contiguous() + t,
+            torch.clone,
+            lambda t: F.max_pool2d(t, 2),
+            lambda t: F.conv2d(t, t.new_ones(5, 3, 3, 3)),
+            lambda t: t.mean((2, 3)),
+            lambda t: F.avg_pool2d(t, 2),
+            lambda t: t.to(torch.float64),
+        )
+    ],
+    "index": lambda x, y: (
+        x[[0, 1]],
+        x[:, torch.tensor([0, 2])],
+        torch.gather(x, 1, x.long().clamp(0, 3)),
+        x.index_select(1, torch.tensor([1])),
+        torch.cat([x, x], 1),
+        torch.stack([x, x]),
+        torch.where(x > 0, x, 0.0),
+        x.masked_fill(x > 0, 0),
+        x.tril(),
+        x.roll(1),
+        F.embedding(torch.tensor([[0, 1]]), x),
+        x.topk(2).values,
+        x.sort().indices,
+        F.pad(x, (1, 1)),
+        x.flip(0),
+    ),
+    "factories": lambda x, y: (
+        torch.zeros(2, 3),
+        torch.ones(2, dtype=torch.int32),
+        torch.arange(5),
+        torch.arange(0, 1, 0.25),
+        torch.full((2,), 1.5),
+        torch.empty_like(x),
+        x.new_zeros(3),
+        torch.tensor([1, 2]),
+        torch.tensor(2.5),
+        torch.linspace(0, 1, 5),
+        torch.eye(3),
+        torch.rand(2),
+        torch.randn(2, 2),
+        torch.randint(0, 5, (3,)),
+        torch.full((), 3),
+    ),
+    "in_place": lambda x, y: (
+        x.clone().add_(1),
+        x.clone().mul_(x),
+        x.clone().relu_(),
+        x.clone().t_(),
+        x.clone().unsqueeze_(0),
+        x.clone().fill_(2),
+        x.clone().zero_(),
+        x.clone().copy_(y),
+        x.clone().squeeze_(),
+    ),
+    "linalg": lambda x, y: (
+        torch.linalg.inv(x @ x.t() + torch.eye(3)),
+        torch.linalg.cholesky((x @ x.t() + torch.eye(3)).expand(2, 3, 3)),
+        torch.linalg.solve(x[:, :3] + torch.eye(3) * 9, x),
+        torch.linalg.solve(x[:, :3] + torch.eye(3) * 9, x.t(), left=False),
+        torch.linalg.solve_triangular(x[:, :3].tril() + torch.eye(3) * 9, x, upper=False),
+        torch.linalg.solve_triangular((x[:, :3].triu() + torch.eye(3) * 9)[None], x.t()[None], upper=True, left=False),
+        torch.cholesky_solve(x, torch.eye(3)),
+        torch.cholesky_inverse(torch.eye(3) + y[0] * 0),
+        *torch.linalg.lu_factor(x),
+        *torch.linalg.lu_factor(x.t()[None]),
+        torch.linalg.ldl_factor(x @ x.t() + torch.eye(3))[0],
+        torch.linalg.ldl_factor(x @ x.t() + torch.eye(3))[1],
+    ),
+    "fft": lambda x, y: (
+        torch.fft.fft(x, dim=0),
+        torch.fft.fft2(x.t()),
+        torch.fft.rfft(x, dim=0),
+        torch.fft.rfft2(x[None].expand(2, 3, 4), dim=(0, 1)),
+        torch.fft.fftn(torch.fft.rfftn(x[None] + y[:2, None, None]), dim=(2, 0)),
+        torch.fft.irfft2(x.t().to(torch.complex64)),
+        torch.fft.irfft(torch.fft.rfft(x, dim=0), dim=0),
+        torch.fft.irfftn((x[None] + y[:2, None, None]).to(torch.complex64), dim=(1, 0)),
+    ),
+    "scalars": lambda x, y: (
+        x * x.sum(),
+        x.double() * x.sum(),
+        x.half() + x.double().sum(),
+        x.int() * x.sum(),
+        x.sum() + 1,
+        x.half() * 2.5,
+        torch.add(x, y, alpha=2),
+        torch.lerp(x, x, 0.5),
+        torch.addcmul(x, x, x),
+        x.float() + 1j,
+    ),
+}
+
+
+def seen(value):
+    if isinstance(value, torch.Tensor):
+        return (
+            tuple(value.shape),
+            value.stride(),
+            value.dtype,
+            value.device,
+            value.requires_grad,
+            value.storage_offset(),
+        )
+    if isinstance(value, (list, tuple)):
+        return [seen(v) for v in value]
+    return value
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_like_eager(name, grad):
+    x, y = torch.randn(3, 4, requires_grad=grad), torch.randn(4)
+    want = PROGRAMS[name](x, y)
+    with FakeMode():
+        got = PROGRAMS[name](fake_like(x), fake_like(y))
+    assert seen(list(got)) == seen(list(want))
+    assert all(is_fake(t) for t in got)
+
+
+def test_without_the_mode():
+    a = fake_like(torch.randn(3, 4))
+    assert spec_of(a @ a.t()) == Spec((3, 3), (3, 1), torch.float32, torch.device("cpu"))
+    assert repr(spec_of(a.t())) == "f32[4,3](1,4)"
+    assert is_fake(a + torch.ones(4)), "a real tensor met in an op becomes fake"
+
+
+def test_autograd():
+    leaf = fake_like(torch.randn(3, requires_grad=True))
+    inner = fake_like(torch.randn(3, requires_grad=True) * 2)
+    assert leaf.is_leaf and leaf.grad_fn is None
+    assert inner.requires_grad and not inner.is_leaf
+    out = leaf.sin()
+    assert out.requires_grad and not out.is_leaf and type(out.grad_fn).__name__ == "SinBackward0"
+    assert out.detach().requires_grad is False
+    with torch.no_grad():
+        assert not leaf.sin().requires_grad
+    (grad,) = torch.autograd.grad(out.sum(), leaf)
+    assert is_fake(grad) and grad.shape == (3,)
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad is being used in an in-place operation"):
+        leaf.add_(1)
+
+
+def test_aliasing():
+    x = fake_like(torch.randn(3, 4))
+    view = x[1:].t()
+    assert storage_id(view) == storage_id(x) != storage_id(x + 1)
+    assert view.storage_offset() == 4 and view._base is not None
+    before = x._version
+    view.mul_(2)
+    assert x._version == before + 1
+    assert storage_id(x.contiguous()) == storage_id(x) != storage_id(x.t().contiguous())
+    assert storage_id(x.reshape(12)) == storage_id(x) == storage_id(x.detach())
+
+
+def test_inputs_that_share_a_storage():
+    base = torch.randn(6)
+    stores = {}
+    a, b, c = (fake_like(t, stores) for t in (base[:3], base[3:], torch.randn(3)))
+    assert storage_id(a) == storage_id(b) != storage_id(c)
+    assert b.storage_offset() == 3
+
+
+DATA = {
+    "item": lambda x: x.sum().item(),
+    "nonzero": lambda x: x.nonzero(),
+    "bool": lambda x: bool(x.sum() > 0),
+    "tolist": lambda x: x.tolist(),
+    "masked_select": lambda x: torch.masked_select(x, x > 0),
+    "_unique2": lambda x: x.unique(),
+    "equal": lambda x: torch.equal(x, x),
+    "numpy": lambda x: x.numpy(),
+    "float": lambda x: float(x.sum()),
+    "int": lambda x: int(x.sum()),
+    "index": lambda x: range(3)[x.sum().int()],
+    "index with a bool mask": lambda x: x[x > 0],
+    "data_ptr": lambda x: x.data_ptr(),
+    "repeat_interleave": lambda x: x.repeat_interleave(x.long(), 0),
+}
+
+
+@pytest.mark.parametrize("op", DATA)
+def test_data_dependent(op):
+    with pytest.raises(DataDependent) as caught:
+        DATA[op](fake_like(torch.ones(4)))
+    assert caught.value.op == op
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: a + a[:, :2],
+        lambda a: a @ a,
+        lambda a: a.view(5),
+        lambda a: a.view(7, -1),
+        lambda a: a.t().view(12),
+        lambda a: a[5],
+        lambda a: a.sum(3),
+        lambda a: a.transpose(0, 2),
+        lambda a: a.squeeze(4),
+        lambda a: torch.nn.functional.linear(a, a.t()),
+        lambda a: a.unsqueeze(5),
+        lambda a: a.reshape(5, 5),
+        lambda a: torch.stack([a, a[0]]),
+        lambda a: a.expand(5, 5),
+        lambda a: torch.cat([a, a[:, :2]]),
+        lambda a: a.int().mean(),
+        lambda a: a.softmax(3),
+        lambda a: a.int().add_(1.5),
+    ],
+)
+def test_errors_like_eager(call):
+    real = torch.randn(3, 4)
+    with pytest.raises(Exception) as want:
+        call(real)
+    with pytest.raises(type(want.value)) as got:
+        call(fake_like(real))
+    assert str(got.value)[:20] == str(want.value)[:20] or type(got.value) is type(want.value)
+
+
+def test_devices():
+    cuda = fake_of_spec(Spec((3, 4), (4, 1), torch.float32, torch.device("cuda:0")))
+    scalar = fake_like(torch.tensor(2.0))
+    assert (cuda + scalar).device == (scalar * cuda).device == torch.device("cuda:0")
+    with pytest.raises(RuntimeError, match="on the same device"):
+        torch.clamp(cuda, max=scalar)
+    assert cuda.sin().sum().device.type == "cuda"
+    assert cuda.cpu().device.type == "cpu"
+    with pytest.raises(RuntimeError, match="same device"):
+        cuda + fake_like(torch.ones(4))
+
+
+def test_refused():
+    with pytest.raises(NoFake):
+        fake_like(torch.eye(3).to_sparse())
+
+
+def test_out_and_resize():
+    x = fake_like(torch.randn(3, 4))
+    out = fake_like(torch.empty(0))
+    assert torch.add(x, 1, out=out) is out
+    assert out.shape == (3, 4)
+    y = fake_like(torch.zeros(2, 3))
+    y.t_()
+    assert y.shape == (3, 2) and y.stride() == (1, 3) and spec_of(y).shape == (3, 2)
+    assert (y + 1).stride() == (1, 3)
+
+
+def test_infer_takes_an_op():
+    x = fake_like(torch.randn(3))
+    assert infer(torch.ops.aten.sin.default, (x,), {}).shape == (3,)
+
+
+CODE = """
+import sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        assert not name.startswith(("torch._dynamo", "torch._inductor")), name
+sys.meta_path.insert(0, Watch())
+import torch
+sys.path.insert(0, {here!r})
+import test_fake
+for name, program in test_fake.PROGRAMS.items():
+    with test_fake.FakeMode():
+        program(test_fake.fake_like(torch.randn(3, 4)), test_fake.fake_like(torch.randn(4)))
+x = test_fake.fake_like(torch.randn(3, 4))
+rows = dict(test_fake.ROWS)
+test_fake.ROWS.clear()
+test_fake._PLAN.clear()
+for name, program in test_fake.PROGRAMS.items():
+    with test_fake.FakeMode():
+        program(test_fake.fake_like(torch.randn(3, 4)), test_fake.fake_like(torch.randn(4)))
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_never_loads_a_compiler():
+    import os
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    code = (
+        CODE.format(here=here)
+        .replace("test_fake.ROWS", "bytejit.fake.tensor.ROWS")
+        .replace("test_fake._PLAN", "bytejit.fake.tensor._PLAN")
+    )
+    code = code.replace("import test_fake\n", "import test_fake, bytejit.fake.tensor\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_cuda_without_an_index_is_the_current_gpu() -> None:
+    """In every family of factories: a device without an index would be another than that of tensors beside it"""
+    aten, gpu = torch.ops.aten, {"device": torch.device("cuda")}
+    made = [infer(aten.ones.default, ([2],), gpu), infer(aten.empty_permuted.default, ([2, 3], [1, 0]), gpu),
+            infer(aten.new_zeros.default, (fake_like(torch.ones(1)), [2]), gpu), SIZED[torch.linspace].infer(0, 1, 3, **gpu)]
+    assert {m.m.device for m in made} == {torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)}

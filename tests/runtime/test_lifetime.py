@@ -1,0 +1,348 @@
+"""What compiling keeps alive: nothing of the user's. And how the recompile limit counts."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import bytejit
+from bytejit import pipeline
+from bytejit.common import registry
+from bytejit.tracer.core import frame
+
+
+@bytejit.disable
+def opaque(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def helper(net: nn.Module, y: torch.Tensor) -> torch.Tensor:
+    return (opaque(y) + 1) * 2
+
+
+class Net(nn.Module):
+    def __init__(self, size: int = 4) -> None:
+        super().__init__()
+        self.lin = nn.Linear(size, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.lin(x)
+        if y.sum() > 0:  # a break: the function has several sites
+            y = y + 1
+        return helper(self, y)  # a break in a callee: it runs as a twin
+
+
+def call_module(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
+    return net(x) + 1
+
+
+def one_tensor(backend: str) -> list[object]:
+    x = torch.randn(3, 5)
+    bytejit.compile(lambda x: x * 2, backend=backend)(x)
+    return [x]
+
+
+def tensors_of_a_function_that_stays(backend: str) -> list[object]:
+    net, x = Net(), torch.randn(3, 4)
+    STAYS[backend](x, net)
+    return [net, net.lin, net.lin.weight, x]
+
+
+def compiled_module(backend: str) -> list[object]:
+    net, x = Net(), torch.randn(3, 4)
+    compiled = bytejit.compile(net, backend=backend)
+    compiled(x)
+    return [net, net.lin.weight, x, compiled, type(compiled)]
+
+
+def closures(backend: str) -> list[object]:
+    k = torch.randn(4)
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return opaque(x) * k
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return inner(x) + k
+
+    bytejit.compile(outer, backend=backend)(torch.randn(4))
+    STAYS[backend](torch.randn(4), outer)
+    return [k, inner, outer]
+
+
+def reports_and_marks(backend: str) -> list[object]:
+    net, x = Net(), torch.randn(2, 4)
+    disabled, runs = bytejit.disable(net), bytejit.run(net.forward)
+    bytejit.explain(bytejit.compile(net, backend=backend), x)
+    bytejit.export(lambda x: net.lin(x), x)
+    return [net, disabled, runs]
+
+
+STAYS: dict[str, Callable] = {}
+
+
+@pytest.mark.parametrize("make", [one_tensor, tensors_of_a_function_that_stays, compiled_module, closures, reports_and_marks])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.cxx)])
+def test_nothing_of_the_users_is_kept_alive(make: Callable, backend: str) -> None:
+    STAYS.setdefault(backend, bytejit.compile(call_module, backend=backend))
+    with torch.no_grad():
+        refs = [weakref.ref(thing) for thing in make(backend)]
+    gc.collect()
+    kept = [ref() for ref in refs if ref() is not None]
+    assert not kept, [(type(thing).__name__, [type(r) for r in gc.get_referrers(thing)]) for thing in kept]
+
+
+def test_compiling_again_and_again_does_not_grow() -> None:
+    net, x = Net(), torch.randn(2, 4)
+
+    def sizes() -> tuple[int, ...]:
+        with torch.no_grad():
+            bytejit.compile(net, backend="eager")(x)
+            bytejit.compile(lambda x: x + 1, backend="eager")(x)
+        gc.collect()
+        tables = (pipeline._HANDLES, pipeline._ORIGINALS, frame._decoded, registry.MARKS["disable"])
+        return tuple(map(len, tables))
+
+    sizes()
+    first = sizes()
+    assert [sizes() for _ in range(3)] == [first] * 3
+
+
+def test_a_code_without_functions_runs_on() -> None:
+    """The compiled function goes while its code still runs."""
+    def gen(x: torch.Tensor):
+        yield x + 1
+        gc.collect()
+        yield x + 2
+
+    running = bytejit.compile(gen, backend="eager")(torch.zeros(1))
+    assert [t.item() for t in running] == [1.0, 2.0]
+
+
+def test_the_limit_counts_for_each_module_apart() -> None:
+    class Times(nn.Module):
+        def __init__(self, n: int) -> None:
+            super().__init__()
+            self.n = n
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = opaque(x * self.n)
+            return y + self.n
+
+    nets, x = [Times(n) for n in range(12)], torch.randn(3)  # one forward, 12 constants: more than recompile_limit
+
+    def f(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
+        opaque(x)
+        return net(x)
+
+    compiled = bytejit.compile(f, backend="eager")
+    with torch.no_grad():
+        for _ in range(2):
+            for net in nets:
+                torch.testing.assert_close(compiled(x, net), net(x))
+    assert bytejit.counters.total("fallbacks") == 0
+
+
+def test_the_limit_stops_one_module_and_not_the_others() -> None:
+    seen: list[int] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
+        seen.append(1)
+        return gm.forward
+
+    f = bytejit.compile(call_module, backend=backend, dynamic=False, options={"recompile_limit": 3})
+    first, second = nn.Flatten(), nn.Flatten()
+    with pytest.warns(
+        RuntimeWarning, match="compiled 3 times and left to the original code.*what kept changing: .*dtype|shape|was"
+    ):
+        for n in range(1, 7):
+            f(torch.ones(n, n, n), first)
+    assert len(seen) == 3 + 3  # at the start, and behind the call, whose own site has a limit of its own
+    before = len(seen)
+    f(torch.ones(9, 9, 9), second)
+    assert len(seen) == before + 1
+
+
+def test_a_plain_function_stops_at_the_limit() -> None:
+    f = bytejit.compile(lambda x, n: x * n, backend="eager", options={"recompile_limit": 3}, dynamic=False)
+    x = torch.ones(2)
+    with pytest.warns(RuntimeWarning, match="what kept changing: n was"):
+        for n in range(10):
+            assert torch.equal(f(x, float(n)), x * n)
+    assert bytejit.counters.total("graphs") == 3
+    assert bytejit.counters["fallbacks"]
+
+
+def test_a_module_without_work_does_not_stop_its_siblings() -> None:
+    class Part(nn.Module):
+        def __init__(self, hidden: bool) -> None:
+            super().__init__()
+            self.hidden = hidden
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.hidden:
+                return opaque(x)
+            return opaque(x.sin() * 2)
+
+    def f(x: torch.Tensor, parts: nn.ModuleList) -> torch.Tensor:
+        for part in parts:
+            x = part(x)
+        return x
+
+    parts, x = nn.ModuleList([Part(True), Part(True), Part(False)]), torch.ones(3)
+    compiled = bytejit.compile(f, backend="eager")
+    for _ in range(3):
+        assert torch.equal(compiled(x, parts), x.sin() * 2)
+    assert bytejit.counters.total("graphs") == 1
+    parts.pop(0)
+    gc.collect()
+    assert torch.equal(compiled(x, parts), x.sin() * 2)
+
+
+def test_a_trace_keeps_nothing_until_the_next_collection() -> None:
+    """Generators, iterators and containers from outside that a trace looked into go with their last name."""
+    class Held:
+        pass
+
+    def each(held):
+        yield from held
+
+    def f(x, many):
+        first = [type(h).__name__ for h in each(many)]
+        try:
+            a, b = iter(many)
+        except ValueError:
+            first.append("three")
+        return opaque(x + 1), first
+
+    compiled = bytejit.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        many = [Held(), Held(), Held()]
+        died = [weakref.ref(h) for h in many]
+        assert compiled(torch.ones(2), many)[1] == ["Held"] * 3 + ["three"]
+        del many
+        assert [r() for r in died] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def each_of(held):
+    try:
+        yield held
+    except ValueError:
+        yield 2
+
+
+def raises_deep(n, held):
+    return raises_deep(n - 1, held) if n else held.missing
+
+
+def handles(held):
+    try:
+        return raises_deep(3, held)
+    except AttributeError:
+        return 1
+
+
+def throws(held):
+    g = each_of(held)
+    next(g)
+    try:
+        g.throw(KeyError(1))
+    except KeyError:
+        return 2
+
+
+def throws_too_early(held):
+    try:
+        each_of(held).throw(ValueError)
+    except ValueError:
+        return 3
+
+
+def closes(held):
+    g = each_of(held)
+    next(g)
+    g.close()
+    return 4
+
+
+def suppresses(held):
+    with contextlib.suppress(KeyError):
+        {}[held]
+    return 5
+
+
+def holds_itself(held):
+    many = [held]
+    many.append(many)
+    held.own = 1
+    return len(many)
+
+
+def makes_a_closure(held):
+    def count(n):
+        return count(n - 1) + 1 if n else len([held])
+    return count(3)
+
+
+@pytest.mark.parametrize("f", [handles, throws, throws_too_early, closes, suppresses])
+def test_exceptions_met_by_a_trace_keep_nothing_until_the_next_collection(f: Callable) -> None:
+    class Held:
+        pass
+
+    compiled = bytejit.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        held = Held()
+        died = weakref.ref(held)
+        assert compiled(held) == f(Held())
+        del held
+        assert died() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("f", [handles, throws, throws_too_early, closes, suppresses, holds_itself, makes_a_closure])
+def test_a_region_without_tensors_leaves_no_garbage(f: Callable) -> None:
+    """A program may count what a collection finds."""
+    class Held:
+        pass
+
+    held = Held()
+    f(held)
+    bytejit.compile(f, backend="eager")(held)       # what is made once, in torch.fx and here
+    bytejit.reset()
+    compiled = bytejit.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        f(held)
+        plain = gc.collect()
+        compiled(held)
+        assert gc.collect() <= plain
+    finally:
+        gc.enable()
+
+
+def test_a_number_of_the_users_own_type_is_not_asked_to_convert_itself() -> None:
+    class Count(int):
+        def __int__(self):
+            raise AssertionError("asked by the compiler")
+
+    class Name(str):
+        __str__ = __int__ = Count.__int__
+
+    compiled = bytejit.compile(lambda x, n, s: (x * n, s + "b"), backend="eager")
+    for n in (2, 2, 3):
+        assert torch.equal(compiled(torch.ones(2), Count(n), Name("a"))[0], torch.ones(2) * n)
+    assert compiled(torch.ones(2), Count(3), Name("c"))[1] == "cb"
+    assert not bytejit.counters["faults"]
