@@ -140,7 +140,7 @@ class Attributes:
         if type(found) is InstanceMethod:               # a method of a class that pybind11 made
             return MethodVar(Known(found.__func__), v)
         if isinstance(found, types.ClassMethodDescriptorType):
-            return Known(getattr(cls, name))
+            return self.c_classmethod(found, self.constant(cls))
         if isinstance(found, staticmethod):
             return self.lift(found.__func__, owner, name)
         if isinstance(found, property):
@@ -161,6 +161,10 @@ class Attributes:
         if getter is not MISSING:
             raise Break(f"reading the attribute {cls.__name__}.{name} ({type(found).__name__})")
         return self.class_value(owner, name, found)
+
+    def c_classmethod(self, found: types.ClassMethodDescriptorType, cls: Known) -> Var:
+        """A class method written in C, read from a class: with its class apart where the tracer models the descriptor."""
+        return MethodVar(Known(found), cls) if self.has_handler(found) else Known(found.__get__(None, cls.obj))
 
     def guard_not_shadowed(self, cls: type, owner: type, name: str) -> None:
         """The user's classes before `owner` must not get an attribute of that name. Library classes are taken as finished."""
@@ -340,7 +344,7 @@ class Attributes:
             if isinstance(found, staticmethod):
                 return self.lift(found.__func__, owner, name)
             if isinstance(found, types.ClassMethodDescriptorType):
-                return MethodVar(Known(found), obj) if self.has_handler(found) else Known(found.__get__(None, cls))
+                return self.c_classmethod(found, obj)
             return self.class_value(owner, name, found)
         cls = self.type_of(obj)
         found, owner = class_lookup(cls, name, start)
@@ -423,7 +427,9 @@ class Attributes:
                 return MethodVar(self.lift(found.__func__, owner, name), v)
             if isinstance(found, staticmethod):
                 return self.lift(found.__func__, owner, name)
-            if isinstance(found, types.ClassMethodDescriptorType) or type(found) is types.BuiltinFunctionType:
+            if isinstance(found, types.ClassMethodDescriptorType):
+                return self.c_classmethod(found, v)
+            if type(found) is types.BuiltinFunctionType:
                 return Known(getattr(cls, name))
             getter = class_lookup(type(found), "__get__")[0]
             if isinstance(getter, types.FunctionType):

@@ -14,6 +14,7 @@ from bytejit.guards.sources import Cell, Ref
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import IterVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import models, replaces
+from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.objects.containers import NotConstant, is_constant
 
 SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)       # what a graph's text has no words for
@@ -48,13 +49,19 @@ class Context:
         pass
 
 
-@replaces(torch.autograd.Function.apply.__func__)
+def apply_as_stored() -> object:
+    """What `torch.autograd.Function` holds as `apply`: before torch 2.15 a Python function, since then a descriptor."""
+    found = class_lookup(torch.autograd.Function, "apply")[0]
+    return found.__func__ if isinstance(found, classmethod) else found
+
+
+@replaces(apply_as_stored())
 def apply(cls, *args, **kwargs):
     needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad and torch.is_grad_enabled() for a in args)
     if any(needs) and not kwargs:
         return with_backward(cls, needs, args)
     if torch.is_grad_enabled() and kwargs:
-        return super(torch.autograd.Function, cls).apply(*args, **kwargs)
+        return with_keywords(cls)
     return run_forward(cls, Context(needs), args, kwargs)
 
 
@@ -69,6 +76,16 @@ def run_forward(cls, ctx, args, kwargs):
 def with_backward(cls, needs, args):
     """Stands for the call that becomes a node."""
     raise AssertionError("only traced")
+
+
+def with_keywords(cls):
+    """Stands for a call with keyword arguments under gradients."""
+    raise AssertionError("only traced")
+
+
+@models(with_keywords)
+def refuse_keywords(t, args, kwargs) -> Var:
+    raise Break(f"{t.as_class(args[0]).__name__}.apply with keyword arguments under gradients")
 
 
 @models(with_backward)

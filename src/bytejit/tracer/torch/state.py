@@ -31,7 +31,7 @@ GETTERS = {
 }
 # answers that do not change while a compiled function runs
 FIXED = {
-    _C._get_tracing_state: None, torch.jit.is_scripting: False, torch.jit.is_tracing: False,
+    _C._get_tracing_state: None, _C._is_tracing: False, torch.jit.is_scripting: False, torch.jit.is_tracing: False,
     torch.compiler.is_compiling: True, torch.compiler.is_dynamo_compiling: True, torch.compiler.is_exporting: False,
     torch._C._functorch.peek_interpreter_stack: None,
     torch._C._len_torch_dispatch_stack: 0,
