@@ -14,7 +14,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -23,6 +22,8 @@ from pathlib import Path
 import torch
 
 import bytejit
+from bytejit.kernels.disk import Disk
+from bytejit.kernels.owned import temporary
 
 from .errors import backend_name
 from .options import Options, config
@@ -135,8 +136,8 @@ def check_compiler(options: Options) -> Check:
     compiler = find_compiler(options)
     if compiler is None:
         return Check("C++ compiler", MISSING, f"no {options.cxx or 'g++ or clang++'} on the PATH", do)
-    with tempfile.TemporaryDirectory() as folder:
-        source, program = Path(folder, "t.cpp"), Path(folder, "t")
+    with temporary() as folder:
+        source, program = folder / "t.cpp", folder / "t"
         source.write_text(_OPENMP)
         built = subprocess.run(
             [compiler, "-O2", "-march=native", "-fopenmp", source, "-o", program], capture_output=True, text=True
@@ -154,20 +155,17 @@ def check_compiler(options: Options) -> Check:
 
 
 def check_cache(options: Options) -> Check:
-    """The folder of built kernels can be written; says how much is in it."""
+    """The folder of built kernels can be written, by this user alone; says how much is in it."""
     path = options.cache_path
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        return Check("cache folder", MISSING, f"{path}: {error.strerror}", "make it writable or set BYTEJIT_CACHE_DIR")
+    why = Disk(path).state()
+    if why:
+        return Check("cache folder", MISSING, f"{path}: {why}", "make it yours alone, or set BYTEJIT_CACHE_DIR")
     size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
     shown = str(path).replace(str(Path.home()), "~", 1)
     return Check(
         "cache folder",
         WORKS,
-        f"{shown}: {size / 2**20:.1f} of {options.cache_mb} MB, {shutil.disk_usage(path).free >> 20} MB free",
+        f"{shown}: yours, closed to others; {size / 2**20:.1f} of {options.cache_mb} MB, {shutil.disk_usage(path).free >> 20} MB free",
     )
 
 

@@ -10,19 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from bytejit import counters
 from bytejit.common import caches
-from bytejit.kernels.disk import Disk, JsonCache, digest
+from bytejit.kernels import owned
+from bytejit.kernels.disk import END, Disk, JsonCache, digest
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
+def fresh_caches() -> None:
     caches.clear()
 
 
-def library(disk: Disk, tmp_path: Path, key: str, body: bytes) -> Path:
-    built = tmp_path / "built.so"
-    built.write_bytes(body)
-    return disk.keep_library(key, built)
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path / "cache")
+
+
+def loaded(disk: Disk, name: str) -> bytes | None:
+    """What a loader finds where a library is to be loaded."""
+    return disk.load(name, lambda path: Path(path).read_bytes()[:-END or None])
 
 
 def test_parts_of_a_key_do_not_run_together() -> None:
@@ -30,76 +36,88 @@ def test_parts_of_a_key_do_not_run_together() -> None:
     assert digest("a") == digest(b"a")
 
 
-def test_a_library_comes_back_and_the_folder_is_private(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "cache")
-    assert disk.library("ab12") is None
-    place = library(disk, tmp_path, "ab12", b"code")
-    assert disk.library("ab12") == place
-    assert place.read_bytes() == b"code"
-    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
-    assert not [f for f in place.parent.iterdir() if f.name.startswith(".")]
+def test_an_entry_comes_back_and_the_folder_is_private(disk: Disk) -> None:
+    assert disk.read("ab12") is None and loaded(disk, "ab12") is None
+    assert not disk.wanted.exists()                     # a look makes nothing
+    disk.write("ab12", b"code")
+    assert disk.read("ab12") == b"code" == loaded(disk, "ab12") == loaded(Disk(disk.wanted), "ab12")
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (disk.wanted, *disk.wanted.rglob("*"))}
+    assert modes == {"cache": 0o700, disk.generation: 0o700, "key": 0o600, ".lock": 0o600, "ab12": 0o600}
 
 
-@pytest.mark.parametrize("damage", [b"cod", b"codx", b""])
-def test_a_damaged_library_is_deleted(tmp_path: Path, damage: bytes) -> None:
-    disk = Disk(tmp_path / "cache")
-    place = library(disk, tmp_path, "ab12", b"code")
-    place.write_bytes(damage)
-    assert disk.library("ab12") is None
-    assert not place.exists()
-    library(disk, tmp_path, "ab12", b"code")
-    assert disk.library("ab12") is not None
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[1:], lambda b: b"x" + b[1:], lambda b: b"", lambda b: b + b"\n",
+                                    lambda b: b[:-1] + b"x"], ids="short later byte empty long seal".split())
+def test_a_damaged_entry_is_deleted_and_counted(disk: Disk, damage) -> None:
+    disk.write("ab12", b"code")
+    place = disk.path("ab12")
+    place.write_bytes(damage(place.read_bytes()))
+    assert disk.read("ab12") is None
+    assert not place.exists() and counters.total("cache") == 1
+    disk.write("ab12", b"code")
+    assert disk.read("ab12") == b"code"
 
 
-def test_a_damaged_table_is_empty(tmp_path: Path) -> None:
-    table = JsonCache(Disk(tmp_path / "cache"), "choices")
+def test_an_entry_is_of_its_name(disk: Disk) -> None:
+    """What a folder's other entries hold is ours, but of another meaning."""
+    disk.write("ab12", b"code")
+    disk.path("ab12").rename(disk.path("ab13"))
+    assert disk.read("ab13") is None
+
+
+def test_a_damaged_table_is_empty(disk: Disk) -> None:
+    table = JsonCache(disk, "choices")
     table.merge({"a": 1})
     table.merge({"b": [2, 3]})
     assert table.load() == {"a": 1, "b": [2, 3]}
-    place = table.disk.path(table.name)
+    place = disk.path(table.name)
     place.write_bytes(place.read_bytes()[:-2])
+    assert table.load() == {}
+    disk.write(table.name, b"[1]")
     assert table.load() == {}
 
 
-def test_the_oldest_libraries_go_first(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "cache", limit=250)
+def test_the_oldest_entries_go_first(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "cache", limit=2 * (100 + END) + 50)
     for i, key in enumerate(("aa", "bb", "cc")):
-        place = library(disk, tmp_path, key, bytes(100))
-        os.utime(place, (time.time() - 100 + i,) * 2)
-    disk.library("aa") or library(disk, tmp_path, "aa", bytes(100))
-    library(disk, tmp_path, "dd", bytes(100))
-    left = [key for key in ("aa", "bb", "cc", "dd") if disk.path(key + ".so").exists()]
-    assert len(left) == 2 and "dd" in left and "bb" not in left
+        disk.write(key, bytes(100))
+        os.utime(disk.path(key), (time.time() - 100 + i,) * 2)
+    left_over = disk.path(".dd.1.beef")
+    left_over.write_bytes(b"")
+    os.utime(left_over, (0, 0))
+    disk.read("aa")
+    assert disk.trim() == 1
+    assert [key for key in ("aa", "bb", "cc") if disk.read(key)] == ["aa", "cc"] and not left_over.exists()
 
 
 def test_an_unusable_folder_costs_one_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     disk = Disk(tmp_path / "file" / "cache")
-    with pytest.warns(RuntimeWarning, match="cannot be used"):
-        place = library(disk, tmp_path, "ab12", b"code")
-    assert disk.library("ab12") == place
+    with pytest.warns(RuntimeWarning, match="cannot be used") as seen:
+        disk.write("ab12", b"code")
+        JsonCache(disk, "x").merge({"a": 1})
+        assert disk.read("ab12") == b"code" == disk.load("ab12", lambda path: Path(path).read_bytes())
+        assert JsonCache(Disk(disk.wanted), "x").load() == {"a": 1} and disk.trim() == 0
+    assert len(seen) == 1
 
 
-def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    disk = Disk(tmp_path / "open")
-    with pytest.warns(RuntimeWarning, match="others may write"):
-        assert disk.folder != tmp_path / "open"
+def test_a_full_disk_falls_back(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.write("ab12", b"code")
 
-
-def test_a_full_disk_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(tmp_path / "cache")
-    real = os.replace
-
-    def full(a: Path, b: Path) -> None:
-        if str(b).startswith(str(tmp_path / "cache")):
-            raise OSError(28, "No space left on device")
-        real(a, b)
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
     monkeypatch.setattr(os, "replace", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
-        place = library(disk, tmp_path, "ab12", b"code")
-    assert not str(place).startswith(str(tmp_path / "cache"))
+        disk.write("ab13", b"code")
+    assert disk.read("ab13") == b"code"
+    assert sorted(os.listdir(disk.wanted / disk.generation)) == ["ab12", "key"]
+
+
+def test_without_proc_a_library_is_copied(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.write("ab12", b"code")
+    seen: list = []
+    monkeypatch.setattr("bytejit.kernels.disk._by_descriptor", lambda at, name: None)
+    assert disk.load("ab12", lambda path: (seen.append(path), Path(path).read_bytes())[1]) == b"code"
+    assert seen[0].endswith("/ab12") and not Path(seen[0]).exists()
 
 
 def test_processes_that_merge_at_once_keep_all_entries(tmp_path: Path) -> None:
@@ -110,3 +128,39 @@ def test_processes_that_merge_at_once_keep_all_entries(tmp_path: Path) -> None:
     running = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "cache"), name], env=env) for name in "ab"]
     assert [p.wait(60) for p in running] == [0, 0]
     assert len(JsonCache(Disk(tmp_path / "cache"), "x").load()) == 40
+    assert len([n for n in os.listdir(tmp_path / "cache") if n.startswith("bytejit-")]) == 1
+
+
+def test_entries_of_earlier_versions_go_and_nothing_else(tmp_path: Path) -> None:
+    kept = ["ab/notes.txt", "bytejit-mine/x", "bytejit-12/x", "tb/a.json"]
+    gone = [f"ab/{'0' * 40}.plan", f"cd/{'1' * 40}.so", "tb/tb-choices.json"]
+    for name in (*kept, *gone):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    Disk(tmp_path).write("ab12", b"code")
+    assert {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()} >= set(kept)
+    assert not any((tmp_path / name).exists() for name in (*gone, "cd"))
+
+
+def test_links_on_the_way_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "one").symlink_to("real/../real/inner")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    (tmp_path / "round").symlink_to("round")
+    Disk(tmp_path / "two" / "cache").write("ab12", b"code")
+    assert Disk(tmp_path / "real" / "inner" / "cache").read("ab12") == b"code"
+    with pytest.raises(owned.Refused, match="too many links"):
+        owned.open_folder(tmp_path / "round" / "cache")
+
+
+@pytest.mark.filterwarnings("ignore:.*begun anew")
+def test_nothing_stays_open(disk: Disk) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        disk.write("ab12", b"code")
+        disk.read("ab12"), disk.read("none"), loaded(disk, "ab12"), disk.trim(), disk.state()
+        JsonCache(disk, "x").merge({"a": 1})
+        disk.path("ab12").write_bytes(b"")
+        disk.read("ab12")
+        disk.path("key").chmod(0o644)               # a new generation
+    assert sorted(os.listdir("/proc/self/fd")) == before

@@ -68,15 +68,12 @@ def test_a_kernel_that_may_begin_early_waits_before_it_touches_memory(tmp_path) 
 
 
 @needs_triton
-def test_a_worker_that_dies_is_replaced(tmp_path) -> None:
-    path = tmp_path / "k.py"
-    path.write_text("import os\nos._exit(3)\n" + WARM)
+def test_a_worker_that_dies_is_replaced() -> None:
     pool = Workers(1)
-    request = {"path": str(path), "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": [],
+    request = {"text": "import os\nos._exit(3)\n" + WARM, "name": "k", "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": [],
                "arch": 80, "warps": 4, "stages": 1}
     assert "ended with 3" in pool.ask(request)["error"]
-    path.write_text(WARM)
-    assert "binary" in pool.ask(request)
+    assert "binary" in pool.ask({**request, "text": WARM})
     pool.stop()
 
 

@@ -90,7 +90,7 @@ def compile_plan_cuda(plan: Plan, device: torch.device, options: Options, consta
     source = source or printed(plan, device)
     rows = rows_of(plan, source)
     if device.type == "cpu":
-        runs = interpret.build(source, rows, functools.partial(span, plan, source), options) if rows else ()
+        runs = interpret.build(source, rows, functools.partial(span, plan, source)) if rows else ()
         pairs, seconds, cached, files = [(r, r) for r in runs], 0.0, True, ()
     elif rows:
         extents = functools.partial(span, plan, source, sizes={})

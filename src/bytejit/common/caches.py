@@ -9,7 +9,7 @@
     GRAPH_OUTPUTS  owner: kernels.other_streams  size: one entry an output of a CUDA graph   cleared: with it
     GPU_CALLERS  owner: kernels.cuda_graphs  size: one number a thread that calls graphs of a GPU   cleared: reset()
     COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
-    FOLDERS    owner: kernels.disk        size: one temporary folder an unusable cache folder   cleared: at exit
+    MEMORY     owner: kernels.disk        size: the entries of each unusable cache folder   cleared: never
     DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
     WARNED     owner: kernels             size: one entry a distinct warning       cleared: reset()
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from pathlib import Path
 
 LIBRARIES: dict[str, object] = {}
 BUILDING: dict[str, threading.Thread] = {}
@@ -28,7 +27,7 @@ GRAPH_STREAMS: dict[tuple[int, int], object] = {}
 GRAPH_OUTPUTS: dict[int, weakref.ref] = {}
 GPU_CALLERS: set[int] = set()
 COMPILERS: dict[str, object] = {}
-FOLDERS: dict[str, Path] = {}
+MEMORY: dict[str, dict[str, bytes]] = {}
 DISKS: dict[tuple[str, int], object] = {}
 WARNED: set[str] = set()
 

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +19,9 @@ from bytejit.errors import BytejitError
 from bytejit.options import Options
 
 from .build import PRELUDE, BuildFailed, Compiler, candidates, find_compiler
-from .disk import Disk, digest, disk_of
+from .disk import digest, disk_of, load_bytes
 from .launch import load
+from .owned import temporary
 from .target import cpu
 
 FORMAT = "1"   # of the units and of how they are called: raise it when either changes
@@ -77,26 +77,31 @@ def build(units: Sequence[str], options: Options) -> Built:
     compiler = find_compiler(disk, options.cxx)
     keys = [unit_key(text, compiler) for text in units]
     found = {key: caches.LIBRARIES.get(key) for key in keys}
-    files = {key: disk.library(key) for key, lib in found.items() if lib is None}
-    missing = {key: text for key, text in zip(keys, units) if found[key] is None and files[key] is None}
+    for key in [key for key, lib in found.items() if lib is None]:
+        found[key] = disk.load(key + ".so", load)
+    missing = {key: text for key, text in zip(keys, units) if found[key] is None}
+    for key, body in (_compile(missing, compiler) if missing else {}).items():
+        disk.write(key + ".so", body)
+        found[key] = disk.load(key + ".so", load)
+        if found[key] is None:                                  # deleted again by another process
+            found[key] = load_bytes(key + ".so", body, load)
+    caches.LIBRARIES.update(found)
     if missing:
-        files.update(_compile(missing, compiler, disk))
-    for key, file in files.items():
-        found[key] = caches.LIBRARIES[key] = load(file)
+        disk.trim()
     cached = sum(key not in missing for key in keys)
     return Built(tuple(found[key] for key in keys), cached, time.perf_counter() - start,
                  tuple(str(disk.path(key + ".so")) for key in keys))
 
 
-def _compile(units: dict[str, str], compiler: Compiler, disk: Disk) -> dict[str, Path]:
-    """Run the compiler on each unit, all at once, at most one a core at a time."""
-    done: dict[str, Path] = {}
-    with tempfile.TemporaryDirectory(prefix="bytejit-") as work:
+def _compile(units: dict[str, str], compiler: Compiler) -> dict[str, bytes]:
+    """Run the compiler on each unit, all at once, at most one a core at a time. Returns libraries by key."""
+    done: dict[str, bytes] = {}
+    with temporary() as work:
         waiting, running = list(units.items()), []
         while waiting or running:
             while waiting and len(running) < max(cpu().cores, 1):
                 key, text = waiting.pop(0)
-                running.append((key, *_start(key, text, compiler, Path(work))))
+                running.append((key, *_start(key, text, compiler, work)))
             key, process, out = running.pop(0)
             message = process.communicate()[1]
             if process.returncode:
@@ -104,7 +109,7 @@ def _compile(units: dict[str, str], compiler: Compiler, disk: Disk) -> dict[str,
                     other.kill()
                     other.communicate()
                 raise BuildFailed(_explain(compiler, message, units[key]))
-            done[key] = disk.keep_library(key, out)
+            done[key] = out.read_bytes()
     return done
 
 

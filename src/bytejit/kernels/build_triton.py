@@ -144,24 +144,25 @@ class Binaries:
         return [found[job.key] for job in jobs]
 
     def source(self, job: Job) -> Path:
-        """The kernel's file: what the compiler reads, and what a failure names."""
+        """The kernel's file, for those who want to read it: what a failure names."""
         return self.disk.path(job.key + ".py")
 
     def _known(self, key: str) -> Binary | None:
         if key not in caches.BINARIES:
             body = self.disk.read(key + ".cubin")
-            if body is None:
+            found = binary_of(body) if body is not None else None
+            if found is None:
                 return None
-            head, _, code = body.partition(b"\n")
-            caches.BINARIES[key] = Binary(code, **json.loads(head))
+            caches.BINARIES[key] = found
         return caches.BINARIES[key]
 
     def _asked(self, job: Job) -> dict:
         path = self.source(job)
         if not path.exists():
-            self.disk._write(path.name, job.text.encode())
-        return {"path": str(path), "kernel": job.kernel, "signature": dict(job.signature), "constants": dict(job.constants),
-                "aligned": list(job.aligned), "arch": job.arch, "warps": job.warps, "stages": job.stages}
+            self.disk.write(path.name, job.text.encode())
+        return {"text": job.text, "name": job.key, "kernel": job.kernel, "signature": dict(job.signature),
+                "constants": dict(job.constants), "aligned": list(job.aligned), "arch": job.arch, "warps": job.warps,
+                "stages": job.stages}
 
     def _keep(self, key: str, answer: dict) -> Binary:
         made = Binary(base64.b64decode(answer["binary"]), answer["name"], answer["shared"], answer["warps"], answer["early"])
@@ -169,6 +170,18 @@ class Binaries:
         self.disk.write(key + ".cubin", head.encode() + b"\n" + made.code)
         caches.BINARIES[key] = made
         return made
+
+
+def binary_of(body: bytes) -> Binary | None:
+    """The binary of a cache entry; None where the entry is none."""
+    head, _, code = body.partition(b"\n")
+    try:
+        facts = json.loads(head)
+        binary = Binary(code, facts["name"], facts["shared"], facts["warps"], facts["early"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    types = tuple(map(type, (binary.name, binary.shared, binary.warps, binary.early)))
+    return binary if types == (str, int, int, bool) else None
 
 
 # ---- load and bind -------------------------------------------------------------------------------------------------------

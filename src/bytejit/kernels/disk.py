@@ -1,22 +1,48 @@
-"""The disk cache: built libraries and small JSON tables, by content key, under a private folder.
+"""The disk cache: built libraries, plans and small JSON tables, by content key, in a private folder.
 
-An entry is one file: a header line (magic, sha256 of the body, length) and the body. It is written beside its place
-and renamed onto it, so that a reader sees all of it or nothing, however many processes write. A body that does not
-match its header is deleted and counts as absent. A library is used from its own file (`<key>.so`, with the header in
-`<key>.sum`).
-A folder that cannot be written costs one warning; a temporary folder serves the process.
+Who is kept out: every other user of the machine but root, also one who could write to the folder, or to all that is in it,
+at some time before. So that nothing of theirs is ever run:
+
+- Every folder on the way and every file is opened by descriptor and looked at, each time (`owned.py`).
+- Entries lie in a generation, a folder within the cache's: `bytejit-<hash>`, the hash of a secret in its file `key`, of that
+  file's inode and of the time at which the file was last changed, which the system keeps and nobody can set. After a
+  `chmod -R`, there and back, the hash is another: a new generation is begun and the old one deleted. So it is with a folder
+  that was copied or unpacked: its contents could be anybody's.
+- An entry ends with a seal: a keyed hash (HMAC) of its name and body under the generation's secret. What was not written by
+  this user, for this name, is deleted, counted (`counters["cache"]`) and made again.
+- A library is loaded by way of the descriptor of the folder in which it was checked, not by its path.
+
+An entry is written beside its place and renamed onto it, so that a reader sees all of it or nothing, however many processes
+write. A folder that cannot be used costs one warning; entries are then kept in memory, for the process.
 """
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
+import re
+import shutil
 import stat
-import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from bytejit.common import caches
+from bytejit.common.registry import count
+
+from . import owned
+from .owned import Refused
+
+T = TypeVar("T")
+SEAL = b"\n#bytejit2 "                # ends an entry, with 64 hexadecimal digits after it
+END = len(SEAL) + 64
+GENERATION = "bytejit-"
+MOST = 512 << 20                      # bytes of an entry
+OURS = re.compile(GENERATION + "[0-9a-f]{40}")
+EARLIER = re.compile(r"[0-9a-f]{40}\.(so|sum|plan|cubin|py)|tb-\w+\.json")     # entries of versions before generations
 
 
 def digest(*parts: str | bytes) -> str:
@@ -29,144 +55,301 @@ def digest(*parts: str | bytes) -> str:
     return h.hexdigest()[:40]
 
 
-def _usable(folder: Path) -> str:
-    """Why a folder cannot hold the cache; "" when it can. Makes it, private to the user."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = folder.stat()
-    except OSError as e:
-        return str(e)
-    if hasattr(os, "getuid") and info.st_uid != os.getuid():
-        return "another user owns it: its kernels would run as you"
-    if stat.S_IMODE(info.st_mode) & 0o022:
-        return "others may write to it: their kernels would run as you (chmod go-w)"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else "not writable"
-
-
-def _temporary(key: str) -> Path:
-    """A folder of this process that vanishes with it."""
-    if key not in caches.FOLDERS:
-        import atexit
-        import shutil
-        made = Path(tempfile.mkdtemp(prefix="bytejit-"))
-        caches.FOLDERS[key], owner = made, os.getpid()
-        atexit.register(lambda: os.getpid() == owner and shutil.rmtree(made, ignore_errors=True))
-    return caches.FOLDERS[key]
+def _seal(secret: bytes, name: str, body: bytes | memoryview) -> bytes:
+    """What an entry ends with."""
+    own = hmac.digest(secret, name.encode(), "sha256")
+    return SEAL + hmac.digest(own, body, "sha256").hex().encode()
 
 
 class Disk:
     """The cache in a folder. limit: bytes above which the entries longest unused are deleted."""
 
     def __init__(self, folder: Path, limit: int = 2 << 30) -> None:
-        self.wanted, self.limit = folder, limit
-        self._folder: Path | None = None
+        self.wanted, self.limit = Path(os.path.abspath(folder)), limit
+        self.memory: dict[str, bytes] | None = None         # the entries, where the folder cannot be used
+        self.generation = ""                                # the one last seen
 
     def __repr__(self) -> str:
         return f"Disk({self.wanted}, at most {self.limit >> 20} MiB)"
 
-    @property
-    def folder(self) -> Path:
-        """Where entries lie: the wanted folder, or a temporary one (one warning) when that cannot be used."""
-        if self._folder is None:
-            why = _usable(self.wanted)
-            if why:
-                self._fall_back(why)
-            else:
-                self._folder = self.wanted
-        return self._folder
-
-    def _fall_back(self, why: str) -> Path:
-        caches.warn_once(f"cache {self.wanted}",
-                         f"bytejit: kernel cache {self.wanted} cannot be used ({why}): built kernels are "
-                         "kept for this process only. Set BYTEJIT_CACHE_DIR to a folder of yours with free space.")
-        self._folder = _temporary(str(self.wanted))
-        return self._folder
-
     def path(self, name: str) -> Path:
-        """Where the entry `name` lies; entries are spread over 256 folders by the first two characters."""
-        return self.folder / name[:2] / name
+        """Where the entry `name` lies, for messages."""
+        return (self.wanted / self.generation if self.memory is None else Path("<memory>")) / name
 
-    def _write(self, name: str, body: bytes, mode: int = 0o600) -> Path:
-        """Put a file in its place at once. Falls back to the temporary folder when the disk is full or gone."""
-        for attempt in range(2):
-            place = self.path(name)
-            temp = place.with_name(f".{place.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    # ---- the folder ---------------------------------------------------------------------------------------------------
+    def _open(self, make: bool) -> tuple[int, bytes] | None:
+        """(a descriptor of the generation in use, its secret). make: one is begun where there is none; else None."""
+        try:
+            root = owned.open_folder(self.wanted, make)
+        except FileNotFoundError:
+            if make:
+                raise
+            return None
+        try:
+            found = _trusted(root, self.generation) or self._search(root)
+            if found is None and make:
+                with owned.locked(root, ".lock"):
+                    found = self._search(root) or self._begin(root)
+            return found
+        finally:
+            os.close(root)
+
+    def _search(self, root: int) -> tuple[int, bytes] | None:
+        for name in sorted(os.listdir(root)):
+            found = _trusted(root, name)
+            if found is not None:
+                self.generation = name
+                return found
+        return None
+
+    def _begin(self, root: int) -> tuple[int, bytes]:
+        """A new generation; what else there is of the cache is deleted."""
+        made = f".{os.getpid()}.{os.urandom(4).hex()}"
+        os.mkdir(made, 0o700, dir_fd=root)
+        at = os.open(made, owned.FOLDER, dir_fd=root)
+        try:
+            with open(os.open("key", os.O_WRONLY | os.O_CREAT | os.O_EXCL | owned.FILE, 0o600, dir_fd=at), "wb") as file:
+                file.write(os.urandom(32))
+            self.generation = _name(at)[0]
+        finally:
+            os.close(at)
+        os.rename(made, self.generation, src_dir_fd=root, dst_dir_fd=root)
+        found = _trusted(root, self.generation)
+        if found is None:
+            raise Refused("its file system does not keep the time at which a file was changed")
+        if _sweep(root, self.generation):
+            caches.warn_once(f"new cache {self.wanted}",
+                             f"bytejit: kernel cache {self.wanted} is begun anew: it was copied there, or its permissions "
+                             "were changed, and others may have written to it.")
+            count("cache", "a cache folder is begun anew: it was copied, or its permissions were changed")
+        return found
+
+    def _fall_back(self, error: OSError) -> None:
+        """From here on entries are kept in memory: the folder cannot be used."""
+        caches.warn_once(f"cache {self.wanted}",
+                         f"bytejit: kernel cache {self.wanted} cannot be used ({_words(error)}): built kernels are "
+                         "kept for this process only. Set BYTEJIT_CACHE_DIR to a folder of yours with free space.")
+        count("cache", "a cache folder cannot be used: entries are kept in memory")
+        self.memory = caches.MEMORY.setdefault(str(self.wanted), {})
+
+    # ---- entries --------------------------------------------------------------------------------------------------------
+    def _entry(self, name: str) -> tuple[int, bytes] | None:
+        """(a descriptor of the folder, to be closed; -1: none, the body of an entry), marked as used; None when it is absent,
+        damaged or not ours (then deleted)."""
+        if self.memory is None:
             try:
-                place.parent.mkdir(mode=0o700, exist_ok=True)
-                with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as f:
-                    f.write(body)
-                os.replace(temp, place)
-                return place
-            except OSError as e:
-                temp.unlink(missing_ok=True)
-                if attempt or self._folder != self.wanted:
+                found = self._open(make=False)
+                if found is None:
+                    return None
+                at, secret = found
+                try:
+                    body = _checked(at, secret, name)
+                except BaseException:
+                    os.close(at)
                     raise
-                self._fall_back(str(e))
-        raise AssertionError("unreachable")
-
-    def _seal(self, body: bytes) -> bytes:
-        return b"bytejit1 %s %d" % (hashlib.sha256(body).hexdigest().encode(), len(body))
-
-    def library(self, key: str, suffix: str = ".so") -> Path | None:
-        """The file of a built library, checked and marked as used; None when absent or damaged (then deleted)."""
-        place, seal = self.path(key + suffix), self.path(key + ".sum")
-        try:
-            expected, body = seal.read_bytes(), place.read_bytes()
-        except OSError:
-            return None
-        if expected != self._seal(body):
-            for file in (place, seal):
-                file.unlink(missing_ok=True)
-            return None
-        try:
-            os.utime(place)
-        except OSError:
-            pass  # a read-only cache still serves; only its age is not kept
-        return place
-
-    def keep_library(self, key: str, built: Path, suffix: str = ".so") -> Path:
-        """Take a built library in; answers the file to load."""
-        body = built.read_bytes()
-        place = self._write(key + suffix, body, 0o700)
-        self._write(key + ".sum", self._seal(body))
-        self.trim()
-        return place
+                if body is not None:
+                    return at, body
+                os.close(at)
+                return None
+            except OSError as error:
+                self._fall_back(error)
+        body = self.memory.get(name)
+        return None if body is None else (-1, body)
 
     def read(self, name: str) -> bytes | None:
-        """The body of a small entry; None when absent or damaged (then deleted)."""
-        place = self.path(name)
+        """The body of an entry; None when there is none."""
+        found = self._entry(name)
+        if found is None:
+            return None
+        if found[0] >= 0:
+            os.close(found[0])
+        return found[1]
+
+    def load(self, name: str, load: Callable[[str], T]) -> T | None:
+        """`load(path)` of an entry that is a library; None when there is none. The path holds during the call only, and leads
+        to what was checked."""
+        found = self._entry(name)
+        if found is None:
+            return None
+        at, body = found
         try:
-            seal, _, body = place.read_bytes().partition(b"\n")
-        except OSError:
-            return None
-        if seal != self._seal(body):
-            place.unlink(missing_ok=True)
-            return None
-        return body
+            path = _by_descriptor(at, name) if at >= 0 else None
+            return load(path) if path is not None else load_bytes(name, body, load)
+        finally:
+            if at >= 0:
+                os.close(at)
 
     def write(self, name: str, body: bytes) -> None:
-        """Store a small entry. Raises: OSError only when the temporary folder fails too."""
-        self._write(name, self._seal(body) + b"\n" + body)
+        """Store an entry. Where the folder cannot be used any more, this process keeps it."""
+        if self.memory is None:
+            try:
+                at, secret = self._open(make=True)
+                try:
+                    owned.write_file(at, name, body + _seal(secret, name, body))
+                finally:
+                    os.close(at)
+                return
+            except OSError as error:
+                self._fall_back(error)
+        self.memory[name] = body
 
     def trim(self) -> int:
-        """Delete libraries longest unused until the cache is within its limit; answers how many went."""
-        files = []
-        for sub in self.folder.iterdir():
-            if len(sub.name) == 2 and sub.is_dir():
-                files.extend((f.stat().st_mtime, f.stat().st_size, f) for f in _existing(sub))
-        total, gone = sum(size for _, size, _ in files), 0
-        for _, size, file in sorted(files, key=lambda row: row[0]):
-            if total <= self.limit:
-                break
-            file.unlink(missing_ok=True)
-            file.with_suffix(".sum").unlink(missing_ok=True)
-            total, gone = total - size, gone + 1
-        return gone
+        """Delete entries longest unused until the cache is within its limit; returns how many went."""
+        try:
+            found = self._open(make=False) if self.memory is None else None
+            if found is None:
+                return 0
+            try:
+                return _trim(found[0], self.limit)
+            finally:
+                os.close(found[0])
+        except OSError as error:
+            self._fall_back(error)
+            return 0
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Another process that asks for the same lock waits until the end."""
+        at = -1
+        if self.memory is None:
+            try:
+                at, _ = self._open(make=True)
+            except OSError as error:
+                self._fall_back(error)
+        try:
+            with owned.locked(at, f".{name}.lock") if at >= 0 else nullcontext():
+                yield
+        finally:
+            if at >= 0:
+                os.close(at)
+
+    def state(self) -> str:
+        """What is wrong with the folder, in a few words; "" when it can be used. Makes it."""
+        try:
+            at, _ = self._open(make=True)
+            try:
+                owned.write_file(at, ".probe", b"")
+                owned.remove(at, ".probe")
+            finally:
+                os.close(at)
+        except OSError as error:
+            return _words(error)
+        return ""
 
 
-def _existing(folder: Path) -> list[Path]:
-    """Entries that may be deleted: libraries and tables, not the sums that go with them."""
-    return [f for f in folder.iterdir() if f.suffix != ".sum" and not f.name.startswith(".")]
+def _words(error: OSError) -> str:
+    """What went wrong, as a message says it."""
+    return error.strerror or str(error)
+
+
+def _name(at: int) -> tuple[str, bytes]:
+    """What a generation in an open folder must be called, and its secret. Raises: OSError (Refused)."""
+    found = owned.read_file(at, "key", 64)
+    if found is None:
+        raise Refused("a generation without a key")
+    secret, info = found
+    if stat.S_IMODE(info.st_mode) != 0o600 or len(secret) != 32:
+        raise Refused("the key of a generation was changed")
+    return GENERATION + digest(secret, str(info.st_ino), str(info.st_ctime_ns)), secret
+
+
+def _trusted(root: int, name: str) -> tuple[int, bytes] | None:
+    """(a descriptor of the generation `name`, its secret); None where it is none, or not to be trusted."""
+    if not OURS.fullmatch(name):
+        return None
+    try:
+        at = owned.open_inner(root, name)
+    except OSError:
+        return None
+    try:
+        owned.look(os.fstat(at), name)
+        called, secret = _name(at)
+        if called == name:
+            return at, secret
+    except OSError:
+        pass
+    except BaseException:
+        os.close(at)
+        raise
+    os.close(at)
+    return None
+
+
+def _sweep(root: int, keep: str) -> bool:
+    """Delete all generations but one, and entries of versions without them; returns whether there was another generation."""
+    found = False
+    for name in os.listdir(root):
+        if OURS.fullmatch(name) and name != keep:
+            found = True
+            shutil.rmtree(name, ignore_errors=True, dir_fd=root)
+        elif re.fullmatch("[0-9a-f]{2}|tb", name):
+            try:
+                at = owned.open_inner(root, name)
+            except OSError:
+                continue
+            try:
+                for entry in filter(EARLIER.fullmatch, os.listdir(at)):
+                    owned.remove(at, entry)
+            finally:
+                os.close(at)
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=root)         # it stays where there is anything else in it
+    return found
+
+
+def _checked(at: int, secret: bytes, name: str) -> bytes | None:
+    """The body of an entry; None when absent, and where its seal is not ours (then it is deleted and counted)."""
+    try:
+        found = owned.read_file(at, name, MOST, used=True)
+        if found is None:
+            return None
+        raw, _ = found
+        if not hmac.compare_digest(raw[-END:], _seal(secret, name, memoryview(raw)[:-END])):
+            raise Refused("its seal is not ours: it is damaged, or another program wrote it")
+    except Refused as error:
+        count("cache", f"an entry is not used: {str(error).replace(name, 'it')}")
+        owned.remove(at, name)
+        return None
+    return raw[:-END]
+
+
+def _by_descriptor(at: int, name: str) -> str | None:
+    """A path of an entry through the descriptor of its folder; None where the system has no such paths.
+
+    It ends with the entry's name: the loader takes a library for one that it has loaded where the paths are equal."""
+    path = f"/proc/self/fd/{at}/{name}"
+    try:
+        ours, there = os.fstat(at), os.stat(os.path.dirname(path))
+    except OSError:
+        return None
+    return path if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino) else None
+
+
+def load_bytes(name: str, body: bytes, load: Callable[[str], T]) -> T:
+    """`load(path)` of a library that lies in no folder."""
+    with owned.temporary() as folder:
+        (folder / name).write_bytes(body)
+        return load(str(folder / name))
+
+
+def _trim(at: int, limit: int) -> int:
+    """Delete entries longest unused until their sizes are within the limit, and what writers that died left."""
+    files, total, gone, now = [], 0, 0, time.time()
+    with os.scandir(at) as found:
+        for entry in found:
+            info = entry.stat(follow_symlinks=False)
+            if entry.name.startswith("."):
+                if not entry.name.endswith(".lock") and info.st_mtime < now - 86400:
+                    owned.remove(at, entry.name)
+            elif entry.name != "key":
+                files.append((info.st_mtime, info.st_size, entry.name))
+                total += info.st_size
+    for _, size, name in sorted(files):
+        if total <= limit:
+            break
+        owned.remove(at, name)
+        total, gone = total - size, gone + 1
+    return gone
 
 
 class JsonCache:
@@ -184,34 +367,15 @@ class JsonCache:
     def load(self) -> dict:
         """All entries; empty when there is no file, or a damaged one."""
         body = self.disk.read(self.name)
-        return json.loads(body) if body is not None else {}
+        table = json.loads(body) if body is not None else {}
+        return table if isinstance(table, dict) else {}
 
     def merge(self, entries: Mapping[str, object]) -> None:
         """Add or replace entries."""
-        with _Lock(self.disk.folder / ("." + self.name + ".lock")):
+        with self.disk.lock(self.name):
             table = self.load()
             table.update(entries)
             self.disk.write(self.name, json.dumps(table, sort_keys=True).encode())
-
-
-class _Lock:
-    """An exclusive lock on a file, where the system has flock; elsewhere last write wins, which only costs a timing."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.fd = path, -1
-
-    def __enter__(self) -> None:
-        try:
-            import fcntl
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self.fd, fcntl.LOCK_EX)
-        except (ImportError, OSError):
-            pass
-
-    def __exit__(self, *_: object) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
 
 
 def disk_of(folder: Path, limit_mb: int = 2048) -> Disk:

@@ -5,37 +5,28 @@ The same rows of launches as on a GPU: addresses come in, each is seen as the me
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bytejit.options import Options
-
-from .disk import digest, disk_of
+from .disk import digest
+from .triton_worker import module_of
 
 DTYPES = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16,
           "*i64": torch.int64, "*i32": torch.int32, "*i16": torch.int16, "*i8": torch.int8, "*u8": torch.uint8,
           "*i1": torch.bool}
 
 
-def load_module(text: str, options: Options) -> Any:
-    """A module of kernels from its text. It needs a file: Triton reads the kernels' source again. Raises: RuntimeError where
-    triton was imported without its interpreter."""
+def load_module(text: str) -> Any:
+    """A module of kernels from its text. Raises: RuntimeError where triton was imported without its interpreter."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("option interpret: set TRITON_INTERPRET=1 before triton is imported")
-    disk = disk_of(options.cache_path, options.cache_mb)
-    path: Path = disk._write(f"{digest('interpret', text)}.py", text.encode())
-    name = f"bytejit_interpreted_{path.stem}"
+    name = f"bytejit_interpreted_{digest(text)}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        sys.modules[name] = module
+        sys.modules[name] = module_of(text, name)
     return sys.modules[name]
 
 
@@ -48,9 +39,9 @@ def memory_at(address: int, type: str, bytes: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype=dtype)
 
 
-def build(source: Any, rows: Sequence[Any], extents: Callable[[Any, dict], int], options: Options) -> tuple[Callable, ...]:
+def build(source: Any, rows: Sequence[Any], extents: Callable[[Any, dict], int]) -> tuple[Callable, ...]:
     """run(stream, *arguments) -> 0 for each row. extents(arg, sizes) -> bytes that an argument of a launch spans."""
-    module = load_module(source.text, options)
+    module = load_module(source.text)
 
     def runner(row: Any) -> Callable:
         index = {arg: i for i, arg in enumerate(row.args)}

@@ -40,11 +40,11 @@ def openmp() -> tuple[Any, str]:
     return None, ""
 
 
-def load(file: Path) -> dict[str, Callable]:
+def load(file: str) -> dict[str, Callable]:
     """The functions of a built unit by name. The library stays loaded as long as the process."""
     ffi = _ffi()
     # the functions outlive every Python object here: the library must stay mapped until the process has ended
-    library = ffi.dlopen(str(file), ffi.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
+    library = ffi.dlopen(file, ffi.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
     runtime, _ = openmp()
     hooks = [ffi.NULL] * 3 if runtime is None else [
         ffi.cast("void*", ffi.addressof(runtime, name))

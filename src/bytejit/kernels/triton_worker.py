@@ -6,8 +6,8 @@ modules that it compiles may import `bytejit.kernels.prelude`, whose parents sta
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
+import linecache
 import os
 import re
 import select
@@ -28,11 +28,12 @@ def stub_packages() -> None:
         sys.modules[name] = package
 
 
-def module_of(path: str):
-    """The module of a kernel's file."""
-    spec = importlib.util.spec_from_file_location("bytejit_kernel_" + Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def module_of(text: str, name: str) -> types.ModuleType:
+    """The module of a kernel's text. Triton reads the text again, which `linecache` then gives; there is no file of it."""
+    module = types.ModuleType("bytejit_kernel_" + name)
+    module.__file__ = f"<bytejit {name}>"
+    linecache.cache[module.__file__] = len(text), None, text.splitlines(keepends=True), module.__file__
+    exec(compile(text, module.__file__, "exec"), module.__dict__)
     return module
 
 
@@ -55,7 +56,7 @@ def compile_job(job: dict) -> dict:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-    fn = getattr(module_of(job["path"]), job["kernel"])
+    fn = getattr(module_of(job["text"], job["name"]), job["kernel"])
     signature = dict(job["signature"]) | {name: "constexpr" for name in job["constants"]}
     names = list(signature)
     attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in job["aligned"]}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bytejit.errors import BytejitError
 
+from .owned import Refused, temporary_root
 from .target import cpu
 
 MOST = 8            # workers at once
@@ -35,7 +36,7 @@ class Worker:
     """One process and its two pipes."""
 
     def __init__(self) -> None:
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": temporary_root()}
         self.errors = tempfile.TemporaryFile()
         # -S: what `site` would add to the path is in PYTHONPATH
         self.process = subprocess.Popen([sys.executable, "-S", str(Path(__file__).with_name("triton_worker.py"))],
@@ -82,10 +83,12 @@ class Workers:
         worker = self.free.get()
         try:
             for attempt in range(2):
-                if worker is None or worker.process.poll() is not None:
-                    worker = Worker()
                 try:
+                    if worker is None or worker.process.poll() is not None:
+                        worker = Worker()
                     return worker.ask(job)
+                except Refused as e:
+                    return {"error": str(e)}
                 except WorkerDied as e:
                     worker.stop()
                     worker = None
@@ -122,12 +125,9 @@ class Workers:
         if self.warmed:
             return
         self.warmed = True
-        folder = tempfile.TemporaryDirectory(prefix="bytejit-")
-        path = Path(folder.name) / "warm.py"
-        path.write_text(WARM)
-        job = {"path": str(path), "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": ["x"],
+        job = {"text": WARM, "name": "warm", "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": ["x"],
                "arch": arch, "warps": 4, "stages": 1}
-        threading.Thread(target=lambda: (self.map([job] * self.size), folder.cleanup()), daemon=True).start()
+        threading.Thread(target=self.map, args=([job] * self.size,), daemon=True).start()
 
     def stop(self) -> None:
         """End all workers that are free."""
