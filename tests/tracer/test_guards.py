@@ -491,6 +491,77 @@ def test_modules_are_not_kept_alive_and_a_dead_entry_misses() -> None:
     assert fn(Net()) is MISS
 
 
+class Thing:
+    """Takes weak references."""
+
+
+def at_the_same_address(make, address):
+    """A new object at a dead one's address; skips where the allocator gives it to none."""
+    others = []
+    for _ in range(10000):
+        made = make()
+        if id(made) == address:
+            return made
+        others.append(made)
+    pytest.skip("the address was not given out again")
+
+
+def dead_by(kind, value_of, container):
+    """An entry with a guard of `kind` about a Thing, and one about a Thing at the address of that one, dead now. The entry is
+    not told of the death, as where a RecursionError swallows the callback."""
+    thing = Thing()
+    fn = entry((kind, A, value_of(thing)))
+    assert not fn.watches and fits(fn, container(thing))
+    address = id(thing)
+    del thing
+    return fn, at_the_same_address(Thing, address)
+
+
+@pytest.mark.parametrize("kind,value_of,container", [
+    ("ID_IS", lambda t: t, lambda t: t),
+    ("DICT_KEYS", lambda t: (t,), lambda t: {t: 1}),
+    ("DICT_KEYS", lambda t: (t, "a"), lambda t: {t: 1, "a": 2}),
+    ("SET_ITEMS", lambda t: (t,), lambda t: {t}),
+    ("DICT_PRESENT", lambda t: t, lambda t: {t: 1}),
+])
+def test_an_object_at_the_address_of_a_dead_one_is_another(kind, value_of, container) -> None:
+    fn, other = dead_by(kind, value_of, container)
+    assert not fits(fn, container(other)) and not fits(fn, None)
+    assert kind != "DICT_KEYS" or not fits(fn, {None: 1})
+
+
+def test_a_class_at_the_address_of_a_dead_one_is_another() -> None:
+    """Of every kind of guard on a type, with the compiled check and without."""
+    def make():
+        return type("Made", (), {})
+    cls = make()
+    fn, one = entry(("TYPE_IS", A, cls), ("TYPE_IS", B, cls), params=("a", "b")), cls()
+    assert fits(fn, one, one)
+    address = id(cls)
+    del cls, one
+    gc.collect()
+    other = at_the_same_address(make, address)()
+    assert not fits(fn, other, other)
+
+
+def test_an_object_that_dies_while_guards_are_checked() -> None:
+    """A property drops the last reference to what a later guard compares with."""
+    class Owner:
+        @property
+        def act(self):
+            self.thing = None
+            return 1
+
+    owner = Owner()
+    owner.thing = Thing()
+    guards = [("EQUALS", Attr(A, "act"), 1), ("ID_IS", Attr(A, "thing"), owner.thing)]
+    guards += [("BOOL", Attr(A, f"b{i}"), True) for i in range(10)]
+    fn = entry(*guards)
+    for i in range(10):
+        setattr(owner, f"b{i}", True)
+    assert not fits(fn, owner)
+
+
 def test_two_modules_of_a_class_do_not_share_an_entry() -> None:
     one, two = Net(), Net()
     fn = net_entry(one)

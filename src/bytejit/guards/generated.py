@@ -14,8 +14,9 @@
             return own_exit(error, (S_0, L_self, L_x))
         body                                    # effects; ends in `return (value, None)` or `return (flat, k)`
 
-Objects that the guards know by identity are held weakly; when one dies, the entry turns into one that always misses,
-and `on_dead` is called.
+Objects that the guards know by identity are held weakly; a call fetches each and holds it while it compares with it. Once
+one is dead the guards fail, and `on_dead` is called. No address of an object is in the text, or in the walk's table, that
+the entry does not keep alive.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ import itertools
 import linecache
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from . import program
 from .kinds import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE, Guard, GuardSet, State, TensorCheck, same
-from .native_checker import ALIVE, CHECKER
+from .native_checker import CHECKER
 from .sources import (
     Cell,
     Constant,
@@ -68,7 +69,8 @@ class EntryPrinter(Printer):
         # what has been fetched: two sources may print alike (the class of two modules)
         self.by_text: dict[str, str] = {}
         self.checked: set[str] = set()
-        self.refs: dict[Ref, None] = {}
+        self.watched: dict[Ref, None] = {}       # objects held weakly
+        self.held: dict[Ref, str] = {}           # of them, those that a local holds during a call
         self.hoist = False
         self.walk: program.Walk | None = None
         self.walk_line = 0                       # where among the lines its call goes
@@ -102,8 +104,17 @@ class EntryPrinter(Printer):
             self.lines.append(f"if not ({text}): return MISS")
 
     def ref(self, ref: Ref) -> str:
-        self.refs[ref] = None
-        return super().ref(ref)
+        """The object's name. One held weakly is fetched first, once a call: where it is dead, the guards fail."""
+        if not ref.weak:
+            return super().ref(ref)
+        if ref not in self.held:
+            self.watch(ref)
+            name = self.held[ref] = f"r{len(self.held)}"
+            self.lines += [f"{name} = {super().ref(ref)}", f"if {name} is None: return MISS"]
+        return self.held[ref]
+
+    def watch(self, ref: Ref) -> None:
+        self.watched[ref] = None
 
 
 def _held(source: Source) -> bool:
@@ -203,7 +214,7 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
     fn.table = words
     fn.explain_failure = lambda args: explain_failure(params, rows, args)
     fn.changed = lambda args: changed_sizes(params, rows, args)
-    _die_with(fn, at.refs, params, on_dead)
+    _die_with(fn, at.watched, on_dead)
     return fn
 
 
@@ -247,24 +258,19 @@ def _define(name: str, text: str, env: dict[str, Any]) -> Callable[..., Any]:
     return fn
 
 
-def _die_with(fn: Any, refs: dict[Ref, None], params: list[str], on_dead: Callable[[], None] | None) -> None:
-    """Make the entry miss for ever once one of the objects dies: another may get its address, and nothing can match."""
+def _die_with(fn: Any, refs: Iterable[Ref], on_dead: Callable[[], None] | None) -> None:
+    """Call `on_dead` once one of the objects dies: nothing can match any more. This only tidies up: the guards fail by
+    themselves, as they look at the objects through weak references."""
     this = weakref.ref(fn)
-    blank: dict[str, Any] = {"MISS": fn.__globals__["MISS"]}
-    exec(f"def entry({', '.join(params)}): return MISS", blank)
-    dead_code = blank["entry"].__code__
 
     def died(_: Any, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         entry = None if ending() else this()      # at exit the modules that on_dead uses are gone
-        if entry is not None and entry.__code__ is not dead_code:
-            entry.__code__ = dead_code
-            if entry.table is not None:
-                entry.table[ALIVE] = 0           # a call under way in another thread may be about to read it
+        if entry is not None and entry.watches:
             entry.watches = ()
-            if on_dead is not None:
-                on_dead()
+            on_dead()
 
-    fn.watches = tuple(weakref.ref(obj, died) for ref in refs if ref.weak and (obj := ref.get()) is not None)
+    weak = [] if on_dead is None else [obj for ref in refs if ref.weak and (obj := ref.get()) is not None]
+    fn.watches = tuple(weakref.ref(obj, died) for obj in weak)
 
 
 # ---- which guard failed (slow path) ------------------------------------------------------------------------------
@@ -273,6 +279,8 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
     """The first guard that fails on these arguments, with the value seen; "no guard fails" when all hold."""
     frame = dict(zip(params, args))
     for guard in rows:
+        if _is_dead(guard):
+            return f"what {guard.source.name()} was compared with is dead: {guard.value!r}{_line(guard)}"
         at = Printer()
         text = guard.source.expr(at)
         try:
@@ -287,6 +295,12 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
         if not holds:
             return _explain(guard, value) + _line(guard)
     return "no guard fails"
+
+
+def _is_dead(guard: Guard) -> bool:
+    """Whether an object that the guard names is dead."""
+    named = guard.value if type(guard.value) is tuple else (guard.value,)
+    return any(isinstance(ref, Ref) and ref.weak and ref.get() is None for ref in named)
 
 
 def changed_sizes(params: list[str], rows: list[Guard], args: tuple) -> dict[Source, int]:

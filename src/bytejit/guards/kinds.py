@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import torch
@@ -225,18 +227,27 @@ def _equals_as(at: Printer, x: str, value: tuple[type, Any]) -> str:
 def _keys(at: Printer, x: str, keys: tuple) -> str:
     if all(type(k) is str for k in keys):
         return f"[*{x}] == {at.bind(list(keys))}" if keys else f"not {x}"
+    for k in keys:
+        if isinstance(k, Ref):
+            at.watch(k)
     if all(isinstance(k, Ref) for k in keys):
-        return f"[*map(id, {x})] == {at.bind([k.ident for k in keys])}"
+        return f"{at.bind(_are, 'are')}({x}, {at.bind([k.getter for k in keys])})"
     if any(isinstance(k, Ref) for k in keys):
         return f"{at.bind(_mixed_keys, 'keys')}({x}, {at.bind(list(keys))})"
     return f"{at.bind(same, 'same')}([*{x}], {at.bind(list(keys))})"
+
+
+def _are(found: Iterable, getters: list[Callable[[], Any]]) -> bool:
+    """Whether these are the objects that the getters return, all alive. Cost: 60 ns an object."""
+    now, known = [*found], [get() for get in getters]
+    return len(now) == len(known) and all(map(is_, now, known)) and not any(map(is_, known, repeat(None)))
 
 
 def _mixed_keys(found: Any, keys: list) -> bool:
     """Whether the keys are these: objects (Ref) by identity, plain values strictly by value."""
     now = [*found]
     return len(now) == len(keys) and all(
-        a is k.get() if isinstance(k, Ref) else same(a, k) for a, k in zip(now, keys))
+        k.is_(a) if isinstance(k, Ref) else same(a, k) for a, k in zip(now, keys))
 
 
 def _set_items(at: Printer, x: str, items: Any) -> str:

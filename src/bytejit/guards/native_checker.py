@@ -31,11 +31,14 @@ TYPES = (torch.Tensor, torch.nn.Parameter)
 FILL_SLOT = 5
 
 # Steps, in the order of their numbers. In a table of int64 words a step is its number, then its operands. Slots are
-# numbered in the order in which the steps of the first group make them; objects are given by address.
+# numbered in the order in which the steps of the first group make them; objects are given by address. Every object that a
+# table names is held, strongly, by whoever holds the table: an address in it never is that of a dead object. What must not
+# be kept alive is named by its weak reference, and in a slot, alive, while the walk compares with it.
 OPS = (
     "DONE",        # count, slots: the walk returns these as a tuple
     "ARG",         # argument -> slot
     "CONST",       # object -> slot
+    "WEAK",        # weak reference: the object behind it -> slot; fails where it is dead
     "ATTR",        # slot, name: getattr -> slot
     "ITEM",        # slot, key: x[key] -> slot
     "TUPLE_ITEM",  # slot, index: tuple.__getitem__ -> slot
@@ -43,6 +46,7 @@ OPS = (
     "OWN_DICT",    # slot: __dict__ of an object whose class fetches it as `object` does -> slot
     "IS",          # slot, object, whether it must be it
     "TYPE_IS",     # slot, type: exactly
+    "CLASS_IS",    # slot, slot: the first is an instance of the second, exactly
     "EQUALS",      # slot, object: it, or `same` says so
     "TRUE",        # slot, truth
     "LEN",         # slot, length
@@ -57,7 +61,6 @@ OPS = (
 )
 OP = {name: number for number, name in enumerate(OPS)}
 ANY = -2**62       # word of a stride that is not checked
-ALIVE = 0          # word of a table: 0 makes the walk answer None (an object that the table names is dead)
 
 UNIT = f"""
 #include "glue.h"
@@ -85,7 +88,8 @@ PyObject* PyFunction_GetCode(PyObject*);
 PyObject* PyFunction_GetDefaults(PyObject*);
 PyObject* PyFunction_GetKwDefaults(PyObject*);
 PyObject* PyErr_Occurred(void);
-void PyErr_Clear(void);
+PyObject* PyWeakref_GetObject(PyObject*) __attribute__((weak));      // until Python 3.14
+int PyWeakref_GetRef(PyObject*, PyObject**) __attribute__((weak));   // from 3.13 on
 void Py_IncRef(PyObject*);
 extern PyObject _Py_NoneStruct;
 }
@@ -94,7 +98,7 @@ struct View { void* data; int device_type, device_index, rank; unsigned dtype; l
               unsigned long long offset; };   // DLTensor
 typedef int (*Fill)(PyObject*, View*);
 enum Answer { NO, YES, ERROR };
-struct Head { Word alive, fill, dict, same, slots; };
+struct Head { Word fill, dict, same, slots; };
 
 static Word type_of(PyObject* x) { return ((const Word*)x)[1]; }      // Checker.usable has looked: ob_type is there
 static Answer when(int truth, Word want) { return truth < 0 ? ERROR : truth == want ? YES : NO; }
@@ -107,17 +111,17 @@ static Answer tensor_is(Word fill, PyObject* x, const Word* want) {
     if (((Fill)fill)(x, &v)) return ERROR;      // no strides: a sparse or a batched tensor
     Word rank = want[5];
     if (v.device_type != want[1] || v.device_index != want[2] || v.dtype != want[3] || v.rank != rank) return NO;
-    if (want[4] >= 0) {
-        PyObject* grad = PyObject_GetAttr(x, flag);
-        if (!grad) return ERROR;
-        Py_DecRef(grad);
-        if ((grad == yes) != want[4]) return NO;
-    }
     const Word* step = want + 6 + rank;
     for (Word k = 0; k < rank; ++k) {
         if (want[6 + k] < 0 ? v.sizes[k] < -want[6 + k] : v.sizes[k] != want[6 + k]) return NO;
         Word from = -1 - step[k];
         if (from < 0 ? v.strides[k] != step[k] : from < rank && v.strides[k] != v.sizes[from] * v.strides[from]) return NO;
+    }
+    if (want[4] >= 0) {      // last: the view's sizes are the tensor's, which code may set
+        PyObject* grad = PyObject_GetAttr(x, flag);
+        if (!grad) return ERROR;
+        Py_DecRef(grad);
+        if ((grad == yes) != want[4]) return NO;
     }
     return YES;
 }
@@ -141,15 +145,31 @@ static Answer has(const Head* head, PyObject* x, PyObject* key, Word want) {
     int there = PyDict_GetItemWithError(x, key) ? 1 : PyErr_Occurred() ? -1 : 0;
     return when(there, want);
 }
+static bj_size size_of(PyObject* x) {      // of what may be missing; held: a subclass's __len__ may run anything
+    if (!x || x == &_Py_NoneStruct) return 0;
+    Py_IncRef(x);
+    bj_size n = PyObject_Size(x);
+    Py_DecRef(x);
+    return n;
+}
 static Answer function_is(PyObject* x, Word code, Word count) {
     PyObject* found = PyFunction_GetCode(x);
     if (!found) return ERROR;
     if ((Word)found != code) return NO;
-    PyObject* defaults = PyFunction_GetDefaults(x);
-    PyObject* named = PyFunction_GetKwDefaults(x);
-    bj_size n = defaults && defaults != &_Py_NoneStruct ? PyObject_Size(defaults) : 0;
-    bj_size m = named && named != &_Py_NoneStruct ? PyObject_Size(named) : 0;
+    bj_size n = size_of(PyFunction_GetDefaults(x));
+    bj_size m = size_of(PyFunction_GetKwDefaults(x));
     return n < 0 || m < 0 ? ERROR : n == count && m == 0 ? YES : NO;
+}
+static PyObject* behind(PyObject* ref) {     // null without an error: dead
+    PyObject* found = nullptr;
+    if (PyWeakref_GetRef) {
+        PyWeakref_GetRef(ref, &found);
+        return found;
+    }
+    found = PyWeakref_GetObject(ref);
+    if (found == &_Py_NoneStruct) return nullptr;
+    if (found) Py_IncRef(found);
+    return found;
 }
 static PyObject* item(const Head* head, PyObject* x, PyObject* key) {     // null without an error: no such key
     if (type_of(x) != head->dict) return PyObject_GetItem(x, key);
@@ -193,12 +213,13 @@ struct Slots {
 static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const* args) {
     Answer ok = YES;
     while (ok == YES) {
-        PyObject* x = *w > OP_CONST ? s.at[w[1]] : nullptr;
+        PyObject* x = *w > OP_WEAK ? s.at[w[1]] : nullptr;
         bool got = true;
         switch (*w) {
         case OP_DONE: return s.tuple(w + 2, w[1]);
         case OP_ARG: got = s.borrow(args[1 + w[1]]); w += 2; break;
         case OP_CONST: got = s.borrow((PyObject*)w[1]); w += 2; break;
+        case OP_WEAK: got = s.add(behind((PyObject*)w[1])); w += 2; break;
         case OP_ATTR: got = s.add(PyObject_GetAttr(x, (PyObject*)w[2])); w += 3; break;
         case OP_ITEM: got = s.add(item(head, x, (PyObject*)w[2])); w += 3; break;
         case OP_TUPLE_ITEM: got = s.borrow(PyTuple_GetItem(x, w[2])); w += 3; break;
@@ -208,6 +229,7 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         case OP_ITEM_EMPTY: ok = item_is(head, x, (PyObject*)w[2], w[3], true); w += 4; break;
         case OP_IS: ok = when((Word)x == w[2], w[3]); w += 4; break;
         case OP_TYPE_IS: ok = when(type_of(x) == w[2], 1); w += 3; break;
+        case OP_CLASS_IS: ok = when(type_of(x) == (Word)s.at[w[2]], 1); w += 3; break;
         case OP_EQUALS: ok = equals(head, x, (PyObject*)w[2]); w += 3; break;
         case OP_TRUE: ok = when(PyObject_IsTrue(x), w[2]); w += 3; break;
         case OP_LEN: {
@@ -229,10 +251,6 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
 // walk(table, *args) -> tuple of the values wanted, or None where a guard fails. Raises what a step raises.
 static PyObject* walk(PyObject*, PyObject* const* args, bj_size) {
     const Head* head = (const Head*)PyLong_AsVoidPtr(args[0]);
-    if (!head->alive) {
-        Py_IncRef(&_Py_NoneStruct);
-        return &_Py_NoneStruct;
-    }
     Slots s(head->slots);
     return run(head, (const Word*)(head + 1), s, args);
 }
@@ -341,6 +359,6 @@ def table(steps: list[int], slots: int, same: Any) -> array.array:
     """The table of a walk: its head, then the steps, the last of which is DONE. `slots`: how many the steps make.
 
     `same(a, b) -> bool` answers where EQUALS meets another object. Keep the table, and all objects that it names, alive as
-    long as its address (`buffer_info()[0]`) is used; set word ALIVE to 0 once one of them dies.
+    long as its address (`buffer_info()[0]`) is used.
     """
-    return array.array("q", [1, exchange_fill(), id(dict), id(same), slots, *steps])
+    return array.array("q", [exchange_fill(), id(dict), id(same), slots, *steps])

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bytejit.common.overriding import overrides
+from bytejit.errors import Bug
 
 from .kinds import (
     ALIAS,
@@ -66,7 +67,7 @@ from .sources import (
 
 FEWEST = 8    # guards without a tensor: below, the call costs more than it saves
 ATTRS = {InstanceDict: "__dict__", CellContents: "cell_contents", MethodSelf: "__self__", MethodFunc: "__func__"}
-DICTS = (id(dict), id(collections.OrderedDict))
+DICTS = (id(dict), id(collections.OrderedDict))      # classes that never die
 PARAMS = (Local, StackSlot, Cell)
 
 
@@ -85,15 +86,16 @@ def _own_dict(kind: type) -> bool:
     return bool(python_class) and type(vars(owner)["__dict__"]) is GetSetDescriptorType
 
 
-MAKERS = {OP[name] for name in ("ARG", "CONST", "ATTR", "ITEM", "TUPLE_ITEM", "TYPE_OF", "OWN_DICT")}
-NO_SLOT = {OP["ARG"], OP["CONST"]}
+MAKERS = {OP[name] for name in ("ARG", "CONST", "WEAK", "ATTR", "ITEM", "TUPLE_ITEM", "TYPE_OF", "OWN_DICT")}
+NO_SLOT = {OP["ARG"], OP["CONST"], OP["WEAK"]}
+TWO_SLOTS = {OP["ALIAS"], OP["CLASS_IS"]}
 
 
 def _read(step: tuple[int, ...]) -> tuple[int, ...]:
     """Where in a step its operands that are slots lie."""
     if step[0] == OP["DONE"]:
         return tuple(range(2, len(step)))
-    return () if step[0] in NO_SLOT else (1, 2) if step[0] == OP["ALIAS"] else (1,)
+    return () if step[0] in NO_SLOT else (1, 2) if step[0] in TWO_SLOTS else (1,)
 
 
 def _fused(steps: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], int]:
@@ -159,11 +161,11 @@ class Walk:
                 self.args.append(name)
             return self._make("ARG", self.args.index(name))
         if kind in (Known, Scope):
-            return self._make("CONST", self._address(source.ref))
+            return self._object(source.ref)
         if kind is Builtin:
             return self._item(self._make("CONST", self._address(builtins.__dict__)), source.var)
         if kind is Type and source.base in self.at.types:
-            return self._make("CONST", self._address(self.at.types[source.base]))
+            return self._object(self.at.types[source.base])
         bases = source.bases()
         base = self.slot(bases[0]) if len(bases) == 1 else None
         return None if base is None else self._step(source, base)
@@ -197,7 +199,9 @@ class Walk:
     def _attr(self, base: int, name: str) -> int:
         return self._make("ATTR", base, self._address(sys.intern(name)))
 
-    def _item(self, base: int, key: Any) -> int:
+    def _item(self, base: int, key: Any) -> int | None:
+        if isinstance(key, Ref) and key.weak:
+            return None
         return self._make("ITEM", base, self._address(sys.intern(key) if type(key) is str else key))
 
     def _make(self, op: str, *words: int) -> int:
@@ -207,11 +211,19 @@ class Walk:
             self.steps.append(step)
         return self._made[step]
 
+    def _object(self, ref: Ref) -> int:
+        """The slot of an object known by identity."""
+        if not ref.weak:
+            return self._make("CONST", self._address(ref))
+        self.at.watch(ref)
+        return self._make("WEAK", self._address(ref.getter))
+
     def _address(self, obj: Any) -> int:
-        """The object's address; it is kept alive, or watched when it is a weak Ref."""
+        """The address of an object, or of that behind a Ref, which lives from now on as long as the table."""
         if isinstance(obj, Ref):
-            self.at.ref(obj)
-            return obj.ident
+            if obj.weak:
+                raise Bug(f"{obj!r} is held weakly: its address is worth nothing once it is dead")
+            obj = obj.get()
         self.keep.append(obj)
         return id(obj)
 
@@ -237,6 +249,7 @@ class Walk:
         x = self.slot(guard.source) if made else None
         if x is None:
             return None
+        weak = isinstance(value, Ref) and value.weak
         match guard.kind:
             case "TENSOR":
                 self.tensors += 1
@@ -251,14 +264,16 @@ class Walk:
                 return (OP["KEYS"], x, self._address(list(value))) if value else (OP["TRUE"], x, 0)
             case "DICT_ABSENT" | "DICT_PRESENT":
                 key = sys.intern(value) if type(value) is str else value
-                return (OP["HAS"], x, self._address(key), int(guard.kind == DICT_PRESENT))
+                return None if weak else (OP["HAS"], x, self._address(key), int(guard.kind == DICT_PRESENT))
             case "FUNCTION":
                 return (OP["FUNCTION"], x, self._address(value[0]), value[1])
             case "BOOL" | "LEN_IS":
                 return (OP["TRUE" if guard.kind == BOOL else "LEN"], x, int(value))
             case "TYPE_IS":
-                return (OP["TYPE_IS"], x, self._address(value))
-        return (OP["IS"], x, self._address(value), 1) if guard.kind == ID_IS else (OP["IS"], x, id(None), 0)
+                return (OP["CLASS_IS"], x, self._object(value)) if weak else (OP["TYPE_IS"], x, self._address(value))
+            case "ID_IS":
+                return (OP["ALIAS"], x, self._object(value), 1) if weak else (OP["IS"], x, self._address(value), 1)
+        return (OP["IS"], x, self._address(None), 0)
 
     def _is_function(self, source: Source) -> bool:
         kind = self.at.types.get(source)

@@ -22,24 +22,32 @@ class Ref:
     cost.
     """
 
-    __slots__ = ("_get", "ident", "label", "weak")
+    __slots__ = ("getter", "ident", "label", "weak")
 
     def __init__(self, obj: Any, label: str = ""):
         self.ident = id(obj)
         self.label = label or _label(obj)
         self.weak = not permanent(obj)
         try:
-            self._get: Callable[[], Any] = weakref.ref(obj) if self.weak else (lambda: obj)
+            self.getter: Callable[[], Any] = weakref.ref(obj) if self.weak else (lambda: obj)
         except TypeError:
-            self._get = lambda: obj
+            self.getter = lambda: obj
             self.weak = False
 
     def get(self) -> Any:
         """The object; None once it is dead."""
-        return self._get()
+        return self.getter()
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Ref) and self.ident == other.ident and self.get() is other.get())
+        if self is other:
+            return True
+        # the address only where the object is alive: two dead ones may have had the same
+        return isinstance(other, Ref) and self.ident == other.ident and self.is_(other.get())
+
+    def is_(self, obj: Any) -> bool:
+        """Whether this is the object, and alive."""
+        found = self.getter()
+        return found is obj and not (found is None and self.weak)
 
     def __hash__(self) -> int:
         return hash(self.ident)
@@ -122,7 +130,7 @@ class Printer:
 
     def bind(self, obj: Any, prefix: str = "c") -> str:
         """A name in `env` for this very object."""
-        key = (prefix, id(obj))
+        key = (prefix, id(obj))         # env holds it from now on
         if key not in self._names:
             name = f"_{prefix}{len(self._names)}"
             self._names[key] = name
@@ -142,5 +150,8 @@ class Printer:
     def ref(self, ref: Ref) -> str:
         """Text for the object behind a Ref: a call of the weak reference, or the object's own name."""
         if ref.weak:
-            return f"{self.bind(ref._get, 'w')}()"
+            return f"{self.bind(ref.getter, 'w')}()"
         return self.bind(ref.get())
+
+    def watch(self, ref: Ref) -> None:
+        """What is printed is of no use once the object is dead."""
