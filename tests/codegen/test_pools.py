@@ -36,6 +36,13 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "max1": (lambda x: F.max_pool1d(x, 3, 2, 1), (r(2, 3, 11),)),
     "max3": (lambda x: F.max_pool3d(x.sin(), 2), (r(2, 3, 4, 6, 8),)),
     "max3_indices": (lambda x: F.max_pool3d(x, 2, 1, 1, return_indices=True), (r(1, 2, 4, 5, 4),)),
+    # every window's elements: before the first, within, past the last; some are inside for every window, others for some
+    **{f"max{n}_indices_{k}{s}{p}": (lambda x, n=n, k=k, s=s, p=p: getattr(F, f"max_pool{n}d")(x, k, s, p, return_indices=True),
+                                    (r(2, 3, *(5, 6)[:n]),)) for n in (1, 2) for k in (2, 3, 4) for s in (1, 2)
+       for p in (0, 1, 2) if 2 * p <= k and (n, s, p) != (2, 1, 0) and (n == 1 or k == 3)},
+    "max2_indices_falling": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), (-torch.arange(64.0).view(1, 1, 8, 8),)),
+    "max2_indices_infinite": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+                              (torch.full((1, 1, 8, 8), -float("inf")),)),
     "max2_large": (lambda x: F.max_pool2d(x.relu(), 5, 1, 2), (r(2, 3, 9, 11),)),
     "max2_chain": (lambda x: (y := F.max_pool2d(x, 5, 1, 2), z := F.max_pool2d(y, 5, 1, 2), torch.cat([x, y, z], 1))[2],
                    (r(1, 3, 8, 8),)),

@@ -131,8 +131,8 @@ def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
         better = e.do("gt", best).do("or", e.do("isnan"))
         if mask is not None:
             better = better.do("and", F(ctx, mask))
-            at = at if low is None else F(ctx, low).pick(at, here)
-            low = None if low is None else ctx.op("or", low, mask)
+        if low is not None:         # low: whether an element before this one was inside; until then this one's place stands
+            at, low = F(ctx, low).pick(at, here), None if mask is None else ctx.op("or", low, mask)
         best, at = better.pick(e, best), better.pick(here, at)
     return at.e
 
