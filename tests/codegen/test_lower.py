@@ -208,6 +208,7 @@ REDUCTIONS = [
     lambda x: x.var(1),
     lambda x: x.std((0, 2)),
     lambda x: torch.var_mean(x, 2, correction=0),
+    lambda x: torch.std_mean(x, 2, correction=1.5),
     lambda x: x.prod(1),
     lambda x: x.logsumexp(1),
     lambda x: x.norm(),

@@ -30,6 +30,8 @@ ROWS = {
     "add": (lambda x, y: x + y * 2, lambda a, b: (r(a, b), r(a, b)), (AB, AB)),
     "outer": (lambda x, y: (x[:, None] * y).relu(), lambda a, b: (r(a), r(b)), (("s0",), ("s1",))),
     "moments": (lambda x: (x.mean(1), x.mean(0), x.var(1), x.std(0)), lambda a, b: (r(a, b),), (AB,)),
+    "free": (lambda x: (x.var(1, correction=1.5), x.std(0, correction=5), torch.var_mean(x, 1, correction=0.5)[0]),
+             lambda a, b: (r(a, b),), (AB,)),
     "all": (lambda x: (x.mean(), x.amax(), (x * x).sum()), lambda a, b: (r(a, b),), (AB,)),
     "softmax": (lambda x: (x.softmax(-1), x.softmax(0)), lambda a, b: (r(a, b),), (AB,)),
     "log_softmax": (lambda x: x.log_softmax(-1), lambda a, b: (r(a, b),), (AB,)),

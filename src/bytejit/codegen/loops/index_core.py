@@ -207,11 +207,13 @@ ONE = Index((), 1)
 
 
 def index(x: Size | Atom) -> Index:
-    """Any size, atom or index as an Index."""
+    """Any size, atom or index as an Index. Raises: Undecided for a number that is not whole: no index holds it."""
     if type(x) is Index:
         return x
     if isinstance(x, Atom):
         return Index(((x, 1),), 0)
+    if isinstance(x, float):
+        raise Undecided(f"{x} is no whole number")
     return Index((), int(x))
 
 

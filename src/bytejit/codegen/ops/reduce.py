@@ -145,12 +145,19 @@ def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: b
     @row(name, *overloads, ref=ref)
     def lower(ctx: Lowering, x: Value, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
         dims = dims_list(dims, len(x.shape))
-        correction = 1 if correction is None else correction
-        free = count(x, dims) - correction
-        if ix.hint(free) <= 0 or x.dtype not in FLOATS:
-            raise NoRule("variance of too few elements")
+        correction, n = 1 if correction is None else correction, count(x, dims)
+        known = isinstance(n, int) and isinstance(correction, (int, float))
+        if known and n <= correction or x.dtype not in FLOATS:
+            raise NoRule("variance of too few elements: eager warns of it")
         avg, m2 = moments(ctx, x, dims, acc_dtype(x.dtype))
-        var = restore(ctx, m2, dims, keepdim, lambda s: finish(s / number(free)), 0 if with_mean else None)
+
+        def over_freedom(s: F) -> F:
+            """s over the degrees of freedom, which are 0 where the correction is more than there are elements."""
+            if known:
+                return finish(s / float(n - correction))
+            free = F(ctx, ctx.const(n, s.e.dtype)) - correction
+            return finish(s / free.do("maximum", 0.0))
+        var = restore(ctx, m2, dims, keepdim, over_freedom, 0 if with_mean else None)
         return (var, restore(ctx, avg, dims, keepdim, i=1)) if with_mean else var
 
 
