@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten.graph import acts
 from bytejit.codegen.aten.writes import written
@@ -117,11 +118,8 @@ class Lowering:
         return new
 
     def device(self) -> str:
-        """The device of the node being lowered."""
-        spec = self.node.meta["spec"]
-        while isinstance(spec, (tuple, list)):
-            spec = next(s for s in spec if s is not None)
-        return str(spec.device)
+        """The device of the node being lowered: its results', or its operands' where it returns no tensor."""
+        return str(device_of(self.node) or "cpu")
 
     def spec(self, i: int | None = None) -> Spec:
         """Spec of the node being lowered, or of its i-th result."""
@@ -486,6 +484,12 @@ def home_of(graph: Any) -> str:
             if isinstance(spec, Spec) and spec.device.type != "cpu":
                 return str(spec.device)
     return "cpu"
+
+
+def device_of(node: torch.fx.Node) -> torch.device | None:
+    """Where a node runs: the device of its results, of its operands where it returns no tensor; None for one without both."""
+    nodes = (node, *node.all_input_nodes)
+    return next((s.device for n in nodes for s in pytree.tree_leaves(n.meta.get("spec")) if isinstance(s, Spec)), None)
 
 
 def _bring(ctx: Lowering, args: Any) -> Any:
