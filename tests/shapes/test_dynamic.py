@@ -771,3 +771,15 @@ def test_sizes_of_zero_and_one_in_any_order(name: str, backend: str) -> None:
             continue
         torch.testing.assert_close(compiled(x), want)
     assert not bytejit.counters["faults"]
+
+
+def test_inference_leaves_the_lists_of_a_call_alone():
+    """torch's reference of this op clamps the indices in the list that it is given"""
+    def f(x, mask, i):
+        return torch.ops.aten._unsafe_masked_index(x, mask, [i], 0.5)
+
+    compiled = bytejit.compile(f, dynamic=True)
+    for n in (5, 7, 7, 9):
+        x, mask, i = torch.randn(n), torch.arange(n) % 2 == 0, torch.arange(n) % 3
+        torch.testing.assert_close(compiled(x, mask, i), f(x, mask, i))
+    assert not bytejit.counters["fallbacks"]

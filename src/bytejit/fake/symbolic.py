@@ -37,7 +37,7 @@ def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
     for reference in references(func):
         try:
             with ways.mode():
-                result = reference(*args, **kwargs)
+                result = reference(*own_lists(args), **own_lists(kwargs))
         except ways.refusals:
             raise
         except Exception:
@@ -47,6 +47,13 @@ def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
             return result
     known = Known(ways)
     return known.back(ways.kernel(func, known(args), known(kwargs)))
+
+
+def own_lists(x: object):
+    """`x` with lists of its own: some references write into the lists that they are given."""
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(own_lists, x))
+    return {k: own_lists(v) for k, v in x.items()} if isinstance(x, dict) else x
 
 
 def references(func) -> list[Callable]:
