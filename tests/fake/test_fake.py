@@ -128,6 +128,7 @@ PROGRAMS = {
             lambda t: t.mean((2, 3)),
             lambda t: F.avg_pool2d(t, 2),
             lambda t: t.to(torch.float64),
+            lambda t: F.max_unpool2d(t, torch.zeros(t.shape, dtype=torch.long), 2),
         )
     ],
     "index": lambda x, y: (
@@ -188,6 +189,9 @@ PROGRAMS = {
         *torch.linalg.lu_factor(x.t()[None]),
         torch.linalg.ldl_factor(x @ x.t() + torch.eye(3))[0],
         torch.linalg.ldl_factor(x @ x.t() + torch.eye(3))[1],
+        *(v for t in (x, x.t(), x[:0], x[:, :0], x[None].expand(2, 3, 4)) for full in (True, False)
+          for v in torch.linalg.svd(t.detach(), full_matrices=full)),
+        torch.linalg.svdvals(x.detach()),
     ),
     "fft": lambda x, y: (
         torch.fft.fft(x, dim=0),

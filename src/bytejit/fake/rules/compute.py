@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .core import Meta, NeedsMeta, channels_last_stride, is_contiguous, memory_order, new, numel, row, wrap_dim
+from .core import Meta, NeedsMeta, alike, channels_last_stride, is_contiguous, memory_order, new, numel, row, wrap_dim
 from .views import like_stride, needs_meta
 
 _BOOL = torch.bool
@@ -320,6 +320,16 @@ def _avg_pool2d(
     x, kernel, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None
 ) -> Meta:
     return _pooled(x, kernel, stride, padding, (1,), ceil_mode)
+
+
+@row("max_unpool2d")
+def _max_unpool2d(x, indices, output_size) -> Meta:
+    """The CPU keeps the channels innermost where the input has them so."""
+    m = x.m
+    if m.device.type != "cpu" or len(m.shape) != 4 or 0 in m.shape or indices.m.dtype != torch.int64 or len(
+            output_size) != 2 or not alike(m.shape, indices.m.shape):
+        raise NeedsMeta
+    return _like_last(m, (*m.shape[:2], *output_size))
 
 
 @row("native_dropout")

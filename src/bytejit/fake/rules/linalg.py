@@ -80,3 +80,18 @@ def _solve_triangular(a, b, *, upper, left=True, unitriangular=False) -> Meta:
 def _cholesky_solve(b, a, upper=False) -> Meta:
     n = _system(a, b, True)[1]
     return _like(n, n.shape)
+
+
+@row("_linalg_svd")
+def _svd(a, full_matrices=False, compute_uv=True, *, driver=None) -> tuple:
+    """Also of matrices without elements, whose U or Vh is the identity."""
+    m = a.m
+    if m.device.type != "cpu" or m.dtype not in _KINDS or len(m.shape) < 2:
+        raise NeedsMeta
+    *stack, tall, wide = m.shape
+    least = wide if tall >= wide else tall
+    values = new((*stack, least), None, m.dtype.to_real(), m.device)
+    if not compute_uv:
+        return new((0,), None, m.dtype, m.device), values, new((0,), None, m.dtype, m.device)
+    left = _like(m, (*stack, tall, tall if full_matrices else least))
+    return left, values, _like(m, (*stack, wide if full_matrices else least, wide))
