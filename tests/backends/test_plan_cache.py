@@ -64,7 +64,7 @@ def test_another_process_finds_the_plan(tmp_path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 import torch, bytejit
-from bytejit.codegen import lower as lowering
+from bytejit.codegen.loops import lower as lowering
 from bytejit.options import config
 plain, seen = lowering.lower, []
 lowering.lower = lambda aten: seen.append(1) or plain(aten)
