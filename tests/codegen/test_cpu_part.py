@@ -10,6 +10,7 @@ from graphs import aten
 from bytejit.codegen.aten.cpu_part import cpu_part, cpu_rest
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.aten.numbers import numbers_on_gpu
 from bytejit.codegen.aten.rewrite import copy_graph
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.ir import Kernel
@@ -141,3 +142,25 @@ def test_the_part_after(name: str) -> None:
     ids=["one op", "small", "random", "nothing after", "writes an input"])
 def test_what_is_not_worth_it_after(fn) -> None:
     assert cpu_rest(normalised(fn, X, Y)) is None
+
+
+def write_number(x):
+    y = x.to(torch.float64)
+    return torch.where(y > 3, torch.full((), 5.0), y) * torch.scalar_tensor(2)
+
+
+def keep_number(x):
+    number = torch.full((), 2.0)
+    return x.to(torch.float64) * number, number
+
+
+@pytest.mark.parametrize(("fn", "moved"), [(write_number, True), (keep_number, False)])
+def test_numbers_move_to_the_gpu(fn, moved) -> None:
+    """A 0-dim tensor of a constant on the CPU is one on the GPU, where no output shows it."""
+    made = mixed(fn, X)
+    on_cpu = [n for n in made.graph.nodes if n.op == "call_function" and n.meta["spec"].device.type == "cpu"]
+    assert on_cpu and all(n.meta["spec"].shape == () for n in on_cpu)
+    found = numbers_on_gpu(made, torch.device("cuda", 0))
+    left = [n for n in found.graph.nodes if n.op == "call_function" and n.meta["spec"].device.type == "cpu"]
+    assert not left if moved else [n.name for n in left] == [n.name for n in on_cpu]
+    assert all(n.meta["spec"].device.type == "cpu" for n in on_cpu)        # the graph given is as it was

@@ -8,6 +8,7 @@ import torch
 
 from bytejit.codegen.aten.cpu_part import cpu_part, cpu_rest
 from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.numbers import numbers_on_gpu
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.cuda.schedule import PERSISTENT, SMALL
 from bytejit.common import logs, registry
@@ -60,6 +61,8 @@ class OnGpu(Compiled):
 
     def build(self, aten) -> Callable:
         """The graph's callable; what runs on the CPU before all else, or after it, in kernels of the CPU's."""
+        if self.device().type == "cuda":
+            self.aten = aten = numbers_on_gpu(aten, self.device())
         found, single = cpu_rest(aten), aten.single
         if found is not None:
             after, self.aten = self.on_cpu(found.after), found.first

@@ -251,6 +251,15 @@ def _convolution(x, weight, bias, stride, padding, dilation, transposed, output_
     return new(shape, channels_last_stride(shape) if last else None, m.dtype, m.device)
 
 
+@row("cudnn_grid_sampler")
+def _cudnn_grid_sampler(x, grid) -> Meta:
+    m, g = x.m, grid.m
+    if len(m.shape) != 4 or len(g.shape) != 4 or g.shape[3] != 2:
+        raise NeedsMeta
+    _matched(x, grid)
+    return new((m.shape[0], m.shape[1], g.shape[1], g.shape[2]), None, m.dtype, m.device)
+
+
 # --- norms ----------------------------------------------------------------------------------------
 
 
