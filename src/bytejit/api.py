@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from .common import caches, debug, logs, registry
+from .common import caches, debug, logs, registry, torch_controls
 from .options import Settings
 from .runtime import module
 
@@ -35,7 +35,7 @@ def _pipeline() -> types.ModuleType:
 
 
 def _compile_function(fn: types.FunctionType, settings: Settings) -> Callable:
-    if _settings(fn) == settings or registry.marked("disable", fn):
+    if _settings(fn) == settings or registry.marked("disable", fn) or torch_controls.disabled(fn):
         return fn
     fn = original(fn)
     known = _TWINS.setdefault(fn, weakref.WeakValueDictionary())
@@ -92,8 +92,9 @@ def _refuse(target: object) -> TypeError:
 def compile_any(target: object, settings: Settings) -> object:
     """The compiled form of whatever can be compiled; what is compiled already with these settings is returned as it is.
 
-    Raises: TypeError.
+    What torch.compile made is compiled as what it was made from. Raises: TypeError.
     """
+    target = torch_controls.wrapped(target)
     if isinstance(target, types.FunctionType):
         return _compile_function(target, settings)
     if isinstance(target, types.MethodType):
@@ -121,7 +122,7 @@ def compile_any(target: object, settings: Settings) -> object:
 def compile(
     model: object = None,
     *,
-    backend: str | Callable = "inductor",
+    backend: str | Callable | None = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
     mode: str | None = None,
@@ -130,7 +131,8 @@ def compile(
 ) -> object:
     """Compile a function or an nn.Module; without a model, a decorator that does.
 
-    backend: a name of `list_backends()`, or a callable `(gm: torch.fx.GraphModule, example_inputs) -> callable`.
+    backend: a name of `list_backends()`, or a callable `(gm: torch.fx.GraphModule, example_inputs) -> callable`. None is
+    what torch.compiler.set_default_backend was told, else "inductor".
     fullgraph: raise `bytejit.exc.Unsupported` where a graph break would be needed.
     dynamic: None makes a size symbolic once it changed between calls, True at once, False never.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
@@ -139,16 +141,17 @@ def compile(
     Compilation itself happens in the first call. A compiled function is a function of its own: later changes of the
     original's `__defaults__` or `__code__` are not its own. Raises: ValueError (backend, mode, options), TypeError (model).
     """
+    backend = torch_controls.default_backend() if backend is None else backend
     settings = Settings.make(registry.check_backend(backend), fullgraph, dynamic, mode, options)
 
     def decorate(target: object) -> object:
-        return target if disable else compile_any(target, settings)
+        return target if disable or torch_controls.switched_off() else compile_any(target, settings)
 
     return decorate if model is None else decorate(model)
 
 
 def optimize(
-    backend: str | Callable = "inductor",
+    backend: str | Callable | None = None,
     *,
     nopython: bool = False,
     dynamic: bool | None = None,
@@ -263,7 +266,7 @@ def _marks(kind: str, fn: object) -> object:
     for one in fn if isinstance(fn, (list, tuple)) else (fn,):
         if not callable(one):
             raise TypeError(f"expected a callable, got {type(one).__name__} {one!r:.60}")
-        registry.mark(kind, original(one))
+        registry.mark(kind, original(getattr(one, "__func__", one)))
     return fn
 
 

@@ -42,6 +42,12 @@ class ConstraintViolation(Unsupported):
     __module__ = "bytejit.exc"
 
 
+class RecompileError(Unsupported, RuntimeError):
+    """A compile where the program wants none: torch's stance "fail_on_recompile", or its config error_on_recompile."""
+
+    __module__ = "bytejit.exc"
+
+
 class CannotRewrite(BytejitError):
     """A code object that cannot be rewritten with sites; it runs as it is. `reason` says why."""
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .common import debug, logs
+from .common import debug, logs, ranges
 from .common.where import Where
 from .options import Options
 
@@ -37,7 +37,8 @@ class Region:
     @property
     def ops(self) -> list[Any]:
         """The targets of the graph's calls, in order."""
-        return [] if self.graph is None else [n.target for n in self.graph.graph.nodes if n.op.startswith("call_")]
+        nodes = () if self.graph is None else self.graph.graph.nodes
+        return [n.target for n in nodes if n.op.startswith("call_") and n.target not in ranges.NODES]
 
     @property
     def through_torch(self) -> str:

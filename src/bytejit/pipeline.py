@@ -13,7 +13,7 @@ from bytejit.common.overriding import unasked, within_modes
 from bytejit.common.where import Where, where_of, with_source
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.library_flags import states_of
-from bytejit.guards.sources import ModuleBuffer, ModuleParam, Source, params_of
+from bytejit.guards.sources import Local, ModuleBuffer, ModuleParam, Source, TensorSize, params_of
 from bytejit.rewriter.trampoline import follows_lines, in_loop, rewrite
 from bytejit.runtime.dispatch import COVERED, MISS, NOT_NOW, UNBOUND, Sites, SiteState, own_exit
 from bytejit.runtime.negative_cache import Quiet
@@ -24,9 +24,11 @@ from bytejit.tracer.core.trace import Trace, trace
 from bytejit.tracer.sizes.dynamic import Dynamic
 
 from . import inspection
-from .common import logs, registry
-from .errors import BackendFailed, CannotRewrite, DeviceFault, Unsupported, backend_name, note_place
+from .common import logs, ranges, registry, torch_controls
+from .errors import BackendFailed, CannotRewrite, DeviceFault, RecompileError, Unsupported, backend_name, note_place
 from .options import Settings
+from .runtime.ownership import BYTEJIT, CALLED, PROGRAM, is_own, owner_of
+from .runtime.steering import Steering
 
 # owner: handle_of; size: one a living compiled (code, globals, settings); an item goes with its last compiled function
 _HANDLES: weakref.WeakValueDictionary[tuple, Handle] = weakref.WeakValueDictionary()
@@ -75,10 +77,16 @@ class Function:
         # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
         self.changed: dict[int, dict[Source, int]] = {}
         self.where = where_of(code)
+        self.steering = Steering()
         self.sites.arm_start()
 
     def __repr__(self) -> str:
         return f"Function({self.where})"
+
+    @property
+    def dynamic(self) -> bool | None:
+        """Whether sizes are symbolic: None once they changed, True at once, False never."""
+        return torch_controls.dynamic_by(self.settings.dynamic)
 
     def twin(self, callee):
         """The compiled form of what a broken call calls: Python functions, methods and modules; others as they are."""
@@ -87,7 +95,9 @@ class Function:
     # ---- a site's miss -----------------------------------------------------------------------------------------------
     def compile(self, state: SiteState, args: tuple):
         """Trace from the site and build an entry; None when there is nothing to compile."""
-        options = self.settings.options
+        options = torch_controls.with_settings(self.settings.options, dict(self.settings.overrides))
+        if self.steering.leaves_alone(state, args, self.where, self.note_size):
+            return NOT_NOW
         watcher = watched()
         if watcher:
             if self.settings.nopython:
@@ -109,7 +119,7 @@ class Function:
             if any(not hasattr(e, "quiet") for e in state.entries) and not self.may_recompile(state, args, modules, options):
                 return None
             entry = self.make_entry(state, args, options, overrides_off)
-        except Unsupported:
+        except (Unsupported, RecompileError):
             raise
         except _UserError as e:
             raise e.error from None
@@ -140,6 +150,10 @@ class Function:
             entry.modules = tuple(weakref.ref(m) for m in modules)
         return entry
 
+    def note_size(self, point: int, name: str, dim: int, size: int) -> None:
+        """A size of a local tensor was seen to change."""
+        self.changed.setdefault(point, {}).setdefault(TensorSize(Local(name), dim), size)
+
     def may_recompile(self, state: SiteState, args: tuple, modules: tuple, options) -> bool:
         """Whether a site may get another entry. The limit counts apart for each module that the code is called on.
 
@@ -149,7 +163,10 @@ class Function:
         alike = [e for e in entries if same_objects(e.modules, modules)]
         if alike:
             self.note_recompile(state, alike, args, options)
-            if self.settings.dynamic is None:
+            if torch_controls.setting("error_on_recompile"):
+                raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", self.where,
+                                     self.failures[state.point.id])
+            if self.dynamic is None:
                 known = self.changed.setdefault(state.point.id, {})
                 for source, size in (item for e in alike if hasattr(e, "changed") for item in e.changed(args).items()):
                     known[source] = size or known.get(source, 0)
@@ -276,11 +293,11 @@ class Function:
     def dynamic_at(self, state: SiteState) -> Dynamic:
         """Which sizes the next trace from a site makes symbolic."""
         guarded = frozenset(g.source for e in state.entries if hasattr(e, "guards") for g in e.guards if g.kind == "TENSOR")
-        return Dynamic(self.settings.dynamic is True, dict(self.changed.get(state.point.id, {})), guarded=guarded)
+        return Dynamic(self.dynamic is True, dict(self.changed.get(state.point.id, {})), guarded=guarded)
 
     def build(self, state: SiteState, found: Trace, options, where: Where):
         """Backend and entry function of a trace."""
-        env = {"MISS": MISS, "own_exit": self.failed(state, found.restore), **found.env}
+        env = {"MISS": MISS, "own_exit": self.failed(state, found), **found.env}
         if "twin" in env:
             env["twin"] = self.twin
         if found.graph is not None:
@@ -310,33 +327,48 @@ class Function:
         entry_ref = weakref.ref(entry)
         return entry
 
-    def failed(self, state: SiteState, restore: tuple):
+    def failed(self, state: SiteState, found: Trace):
         """What an entry answers when its graph raises: the original code runs on from the site, and raises itself.
 
-        `restore`: torch's global state (grad mode, autocast) as it was before the graph changed it.
+        What a backend of the program's raises, and its own Python code in a graph, reaches the program; the latter by the
+        original code where the region has other effects or may catch it.
         """
-        point = state.point.id
+        point, restore, own = state.point.id, found.restore, is_own(self.backend())
+        once = not (found.effects or found.written or found.restore or found.catches)
+        doing = logs.ran_place(self.settings.backend)
 
         def answer(error: BaseException, flat: tuple):
             if isinstance(error, DeviceFault):      # an earlier call's: running this one again would hide it
                 raise error
-            registry.count("fallbacks", f"a graph raised {type(error).__name__} in {self.where.function}")
+            owner = owner_of(error)
             for function, args in restore:
                 function(*args)
+            if once and owner in (CALLED, PROGRAM) or not own and owner in (PROGRAM, BYTEJIT):
+                raise error if own or owner == CALLED else note_place(error, doing, self.where)
+            registry.count("fallbacks", f"a graph raised {type(error).__name__} in {self.where.function}")
             return own_exit(point, flat)
         return answer
 
+    def backend(self):
+        """The backend, which the program may have named: torch's stance comes first. Raises: _UserError."""
+        forced = torch_controls.stance().backend
+        try:
+            return registry.lookup_backend(self.settings.backend if forced is None else forced)
+        except (ValueError, TypeError, ImportError, BackendFailed) as e:
+            raise _UserError(e) from None
+
     def run_backend(self, found: Trace, where: Where):
-        backend = registry.lookup_backend(self.settings.backend)
+        backend = self.backend()
         found.graph.meta.update(needs_grad=found.needs_grad, overlapping=found.overlapping, settings=self.settings, where=where)
         found.graph.meta["weights"] = frozenset(
             i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer))
         )
         registry.count("graphs", backend_name(self.settings.backend))
+        events = () if is_own(backend) and isinstance(backend, types.FunctionType) else ranges.without(found.graph)
         try:
-            made = backend(found.graph, found.examples)
+            made = backend(found.graph, found.examples) if found.ops else found.graph.forward
         except Exception as e:
-            if getattr(backend, "__module__", "").startswith("bytejit."):
+            if is_own(backend):
                 raise
             raise _UserError(note_place(e, logs.backend_place(self.settings.backend), where)) from None
         if not callable(made):
@@ -345,6 +377,7 @@ class Function:
                     backend_name(self.settings.backend), f"answered {type(made).__name__}, not a callable", where
                 )
             )
+        made = ranges.around(made, events)
         made = undoing(made, found.written) if found.written and not getattr(made, "writes_last", False) else made
         return unasked(made) if found.graph.meta.get("overrides") else made
 
@@ -365,6 +398,8 @@ class Function:
 
     def too_many(self, state: SiteState, times: int) -> None:
         reason = self.failures.get(state.point.id, "the module that it is called on")
+        if torch_controls.setting("fail_on_recompile_limit_hit"):
+            raise RecompileError(f"compiled {times} times, the recompile limit", self.where, reason)
         registry.count("fallbacks", f"recompile limit in {self.where.function}")
         logs.warn_once(
             f"limit {self.where.short} {state.point.id}",

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 import torch
 
-from bytejit.common import registry
+from bytejit.common import ranges, registry
 from bytejit.common.where import Where, with_source
 from bytejit.kernels.build import BuildFailed
 from bytejit.options import Options
@@ -58,7 +58,7 @@ def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
 
 def guarded(gm: torch.fx.GraphModule, call: Callable, aten) -> Callable:
     """`call`, except where an input that it writes shares memory with another input: there the graph runs as it is."""
-    call = in_mode(gm, call)
+    call = ranges.around(in_mode(gm, call), ranges.events_of(gm.graph))
     if not aten.mutations:
         return call
     written = sorted({m.input for m in aten.mutations})

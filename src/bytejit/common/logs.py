@@ -67,6 +67,11 @@ def backend_place(backend: object) -> str:
     return f"backend {backend_name(backend)!r} compiled the graph"
 
 
+def ran_place(backend: object) -> str:
+    """What a backend was doing, for the note on an exception that what it made has raised."""
+    return f"what backend {backend_name(backend)!r} made of the graph ran"
+
+
 def forget() -> None:
     """Say again what was said once: for tests and `reset()`."""
     _said.clear()

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from bytejit.common import torch_controls
 from bytejit.errors import BackendFailed
 
 from .text import unknown
@@ -64,10 +65,15 @@ def list_backends() -> list[str]:
 
 
 def check_backend(backend: object) -> str | Callable:
-    """The backend, when it can be one. Raises: ValueError (unknown name), TypeError (neither name nor callable)."""
+    """The backend, when it can be one; for a name that only torch knows, the program's callable.
+
+    Raises: ValueError (unknown name), TypeError (neither name nor callable).
+    """
     if isinstance(backend, str):
         if backend not in BACKENDS:
-            raise ValueError(unknown("backend", backend, BACKENDS))
+            if torch_controls.backend_named(backend) is None:
+                raise ValueError(unknown("backend", backend, BACKENDS))
+            return torch_controls.backend_named(backend)
     elif not callable(backend):
         raise TypeError(
             f"backend is a name or a callable (gm, example_inputs) -> callable, not {type(backend).__name__}"
@@ -77,7 +83,8 @@ def check_backend(backend: object) -> str | Callable:
 
 def lookup_backend(backend: str | Callable) -> Callable:
     """The callable of a backend; a registered import path is imported now. Raises: ValueError, BackendFailed."""
-    found = BACKENDS[check_backend(backend)] if isinstance(backend, str) else backend
+    found = check_backend(backend)
+    found = BACKENDS[found] if isinstance(found, str) else found
     if isinstance(found, str):
         module, _, attribute = found.partition(":")
         found = getattr(importlib.import_module(module), attribute, None)
@@ -155,8 +162,10 @@ def kept_out(fn: Callable) -> str:
         return f"{name} is marked bytejit.disable"
     if marked("disallow", fn):
         return f"{name} is marked bytejit.disallow_in_graph"
-    if getattr(fn, "_torchdynamo_disable", False):
+    if torch_controls.disabled(fn):
         return f"{name} is marked torch.compiler.disable"
+    if torch_controls.loaded() and (reason := torch_controls.refused(fn)):
+        return reason
     if fn.__module__ in LEFT_WHOLE or fn.__module__ in EXPOSED and name.startswith("linearize"):
         return f"{fn.__module__}.{name} runs as it is"
     return ""

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common import torch_controls
 from bytejit.common.overriding import overrides, unasked
 from bytejit.common.spec import contiguous_stride, short_dtype
 
@@ -144,10 +145,11 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "autocast_cpu": (lambda: _autocast("cpu"), "{f}()"),
     "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
     "cuda_device": (lambda: _C._cuda_getDevice() if torch.cuda.is_initialized() else 0, "{f}()"),    # where "cuda" names no index
+    "stance": (torch_controls.forced, ""),
     **library_flags.STATES,
 }
 ALWAYS = ("grad_mode", "inference_mode", "autocast", "function_modes", "dispatch_modes", "functorch_level",
-          "forward_ad_level", "default_dtype", "deterministic")
+          "forward_ad_level", "default_dtype", "deterministic", "stance")
 
 
 @dataclass(frozen=True, slots=True, eq=True, repr=False)
@@ -159,6 +161,8 @@ class State(Source):
     __hash__ = Source.__hash__
 
     def expr(self, at: Printer) -> str:
+        if self.which == "stance":
+            return torch_controls.forced_text(at.bind)
         getter, text = STATES[self.which]
         at.env["_AD"] = _AD
         return text.format(f=at.bind(getter, "f")) if "{" in text else text

@@ -34,6 +34,13 @@ class Ref:
             self.getter = lambda: obj
             self.weak = False
 
+    @staticmethod
+    def strong(obj: Any, label: str = "") -> Ref:
+        """The same, held for as long as the entry is there."""
+        made = Ref(obj, label)
+        made.weak, made._get = False, lambda: obj
+        return made
+
     def get(self) -> Any:
         """The object; None once it is dead."""
         return self.getter()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.common import registry
+from bytejit.common import registry, torch_controls
 from bytejit.options import Settings
 
 _TRAIT = registry.MODULE_TRAIT  # attribute of a class made here: its _Trait
@@ -135,13 +135,17 @@ def compile_module(m: torch.nn.Module, settings: Settings, compile_function: Cal
         m = plain(m)
     cls = type(m)
     call = cls.__call__
+    if torch_controls.disabled(call) or torch_controls.disabled_module(m):
+        return m
     if _is_script(cls) or not isinstance(call, types.FunctionType):
         raise TypeError(
             f"cannot compile a {cls.__name__}: its code is not Python. Compile the nn.Module it was made from"
         )
     make = functools.partial(compile_module, settings=settings, compile_function=compile_function)
     members: dict[str, object] = {"__call__": compile_function(_own(call), settings)}
-    if isinstance(cls.forward, types.FunctionType) and cls.forward is not torch.nn.Module.forward:
+    forward = cls.forward
+    if isinstance(forward, types.FunctionType) and not (
+            forward is torch.nn.Module.forward or torch_controls.disabled(forward)):
         members["forward"] = compile_function(_own(cls.forward), settings)
     return _view(m, _subclass(cls, _Trait(cls, settings, None, make), members))
 

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
-from bytejit.common import inference
+from bytejit.common import inference, ranges
 from bytejit.common.ambient import preserved
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.rules.core import Meta, Store
@@ -115,7 +115,8 @@ class _Run:
         if node.op == "call_module":
             with _Wholes(self):
                 return self.gm.get_submodule(node.target)(*args, **kwargs)
-        if node.target in (inference.enter, inference.leave):       # what came of it is known: gm.meta["inference"]
+        # what came of it is known: gm.meta["inference"]; ranges of a profiler are around the whole
+        if node.target in (inference.enter, inference.leave, *ranges.NODES):
             return None
         if getattr(node.target, "opaque", ""):
             raise CannotNormalise(node.target.opaque)

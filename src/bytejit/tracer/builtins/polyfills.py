@@ -12,8 +12,9 @@ import types
 
 import torch
 
+from bytejit.common import ranges
 from bytejit.common.registry import graph_break
-from bytejit.tracer.objects.calls import replaces
+from bytejit.tracer.objects.calls import models, replaces, replaces_named
 
 
 @replaces(functools._lru_cache_wrapper)
@@ -355,19 +356,37 @@ def module_to(self, *args, **kwargs):
     return self
 
 
-class Unrecorded(contextlib.ContextDecorator):
-    """torch.profiler.record_function in a graph: what a profiler sees there are the graph's own operations."""
+class Range(contextlib.ContextDecorator):
+    """torch.profiler.record_function in a region: its range is opened and ended by the graph."""
 
     def __init__(self, name, args=None):
         self.name, self.args = name, args
 
     def __enter__(self):
+        ranges.enter(self.name, self.args)
         return self
 
     def __exit__(self, *exc):
-        pass
+        ranges.leave()
 
 
 @replaces(torch.profiler.record_function)
 def record_function(name, args=None):
-    return Unrecorded(name, args)
+    return Range(name, args)
+
+
+def fixed(size):
+    """A size, as a constant."""
+    return size
+
+
+@models(fixed)
+def fix(t, args, kwargs):
+    return t.constant(int(t.const(args[0])))
+
+
+@replaces_named("torch._dynamo.decorators", "mark_static")
+def mark_static(t, index=None):
+    """In a region: these sizes are constants from then on."""
+    for i in range(t.dim()) if index is None else [index] if isinstance(index, int) else index:
+        fixed(t.size(i))

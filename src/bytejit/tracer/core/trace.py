@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import graph_module
 
+from bytejit.common import ranges
 from bytejit.common.overriding import overrides
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
@@ -56,6 +57,7 @@ class Trace:
     let_go: Callable[[], None] = lambda: None     # forgets the program's objects: after the entry is built
     modes: bool = False                 # whether torch function modes were active around the call
     by_value: bool = False              # values of tensors among the arguments were taken as constants
+    catches: bool = False               # whether the region catches exceptions of the program's own code in the graph
     effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
 
 
@@ -121,6 +123,8 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     """Graph, guards and tail of a trace that ended at `stop`."""
     if stop.snapshot is None and stop.value is None:
         return nothing(t, stop.cause, stop.where)
+    if t.outside_ranges:
+        raise CannotRebuild("a range of the profiler", t.outside_ranges[0])
     rebuild = Rebuild(t)
     rebuild.returns = stop.snapshot is None
     env: dict = {}
@@ -134,13 +138,14 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     t.settle_copies(outputs)
     t.drop_unused_symbols()
     tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
-    ops = sum(n.op.startswith("call_") for n in t.graph.nodes)
+    calls = [n for n in t.graph.nodes if n.op.startswith("call_")]
+    ops = sum(n.target not in ranges.NODES for n in calls)
     if t.reads_grad and not t.grad_matters:
         for v in tensors:
             t.guards.add("TENSOR", v.source, t.tensor_check(v.real, v.source, True))
     add_alias_guards(t)
     external_iterators.add_guards(t)
-    if ops:
+    if calls:
         inference_mode.close(t)
         t.graph.output(tuple(outputs))
         gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
@@ -164,7 +169,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
-                 modes=bool(t.outer_modes), by_value=t.by_value, effects=effects_of(t), sizes_leave=t.sizes_leave,
+                 modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches, effects=effects_of(t), sizes_leave=t.sizes_leave,
                  settle=lambda: t.settle(t.guards), let_go=t.let_go,
                  at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
                              for v in t.by_id.values()))

@@ -135,6 +135,9 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.instructions, self.worked = 0, (0, 0)      # traced so far; nodes of the graph, and what was traced at the last
         self.deadline = time.monotonic() + job.time_limit
         self.break_depth = 0
+        self.outside_ranges: list[int] = []     # of managers made outside that are open: the steps at which they were entered
+        self.ranges = 0             # the region's number among those that open ranges of a profiler
+        self.catches = False        # whether an exception of the program's own code in the graph may be caught in the region
         self.break_where: Where | None = None
         self.guards.add_state()
         self.start_symbols(job.dynamic)

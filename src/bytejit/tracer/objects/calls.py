@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy
 
 from bytejit.common.registry import MARKED
+from bytejit.common.torch_controls import loaded
 from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.builtins.argument_counts import check_count, describe
 from bytejit.tracer.core.frame import Frame, bind
@@ -110,7 +111,7 @@ class Calls:
 
     def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if fn.real is not None:
-            marked = self.call_marked(fn.real, args, kwargs) if MARKED else None
+            marked = self.call_marked(fn.real, args, kwargs) if MARKED or loaded() else None
             if marked is not None:
                 return marked
             handler = HANDLERS.get(fn.real)
@@ -247,7 +248,8 @@ class Calls:
             found = self.symbolic_call(obj, args, kwargs)
             if found is not None:
                 return found
-        marked = self.call_marked(obj, args, kwargs) if MARKED and not isinstance(obj, types.FunctionType) else None
+        asked = (MARKED or loaded()) and not isinstance(obj, types.FunctionType)
+        marked = self.call_marked(obj, args, kwargs) if asked else None
         if marked is not None:
             return marked
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import logs
+from bytejit.common import logs, torch_controls
 from bytejit.common.registry import DYNAMIC_DIMS, STATIC_DIMS
 from bytejit.errors import ConstraintViolation
 from bytejit.fake.sized import infer_sized
@@ -129,17 +129,19 @@ class Symbols(StandIns, Copies):
     def input_sizes(self, obj: torch.Tensor, source: Source) -> tuple[tuple, tuple] | None:
         """Shape and stride of a tensor from outside with symbols for sizes that are dynamic; None where none is."""
         d, shape, stride = self.dynamic, tuple(obj.shape), obj.stride()
-        marks = getattr(obj, DYNAMIC_DIMS, None) or {}
+        marks, fixed, weak = getattr(obj, DYNAMIC_DIMS, None) or {}, getattr(obj, STATIC_DIMS, ()), ()
+        said = torch_controls.dims_of(obj)
+        if said is not None:
+            marks, weak, fixed = {**said.dynamic, **marks}, said.weak, said.fixed.union(fixed).difference(marks)
         if not d.at_once and not d.changed and not marks:
             return None
-        fixed = getattr(obj, STATIC_DIMS, ())
         traced = self.traced_sizes(shape, source, fixed)
         if isinstance(source, (ModuleParam, ModuleBuffer)) or isinstance(obj, torch.nn.Parameter):
             marks, d, traced = {}, Dynamic(False, d.changed, d.static), {}
         sizes: list = list(shape)
         for i, n in enumerate(shape):
             key, (low, high) = TensorSize(source, i), marks.get(i, (None, None))
-            if i in marks and n > 1:
+            if i in marks and i not in weak and n > 1:
                 self.marked[key] = n
             if traced.get(i, n) < 2 or i in fixed or key in d.static or not (i in marks or i in traced or d.wants(key)):
                 continue

@@ -1,10 +1,18 @@
-"""Calls of what the user marked: allow_in_graph, disallow_in_graph, assume_constant_result."""
+"""Calls of what the user marked, with bytejit's decorators or torch's: in the graph, not in it, constant, another function."""
 from __future__ import annotations
 
-from bytejit.common import registry
+import types
+
+import torch
+
+from bytejit.common import registry, torch_controls
+from bytejit.fake.tensor import was_written
+from bytejit.guards.references import Ref
+from bytejit.guards.sources import Known as KnownSource
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import Var
-from bytejit.tracer.objects.containers import NotConstant, to_python
+from bytejit.tracer.core.values import SeqVar, TensorVar, Var
+from bytejit.tracer.objects.containers import NotConstant, is_constant
+from bytejit.tracer.objects.library import real_object
 
 
 class Marks:
@@ -17,16 +25,77 @@ class Marks:
         if registry.marked("allow", fn):
             return self.call_tensor_op(fn, args, kwargs)
         if registry.marked("constant", fn):
-            try:
-                real = [to_python(self, a, classes=True) for a in args]
-                named = {k: to_python(self, v, classes=True) for k, v in kwargs.items()}
-            except NotConstant as e:
-                raise Break(f"{name_of(fn)} (bytejit.assume_constant_result) of {e}") from None
-            try:
-                return self.constant(fn(*real, **named))
-            except Exception as e:
-                raise self.raised(e) from None
-        return None
+            return self.call_constant(fn, args, kwargs)
+        return self.call_marked_for_torch(fn, args, kwargs) if torch_controls.loaded() else None
+
+    def call_marked_for_torch(self, fn: object, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+        """The same for marks of torch's own compiler."""
+        if torch_controls.constant(fn):
+            return self.call_constant(fn, args, kwargs)
+        if reason := torch_controls.refused(fn):
+            raise Break(reason)
+        if torch_controls.allowed(fn) and not (torch_controls.nonstrict(fn) and not self.takes_as_node(args, kwargs)):
+            return self.call_tensor_op(fn, args, kwargs)
+        instead = torch_controls.substitute(fn)
+        if instead is not None and not self.within(instead.__code__):
+            return self.call(self.constant(instead), args, kwargs)
+        inner = torch_controls.wrapped(fn)      # a function within another that torch.compile made is part of it
+        return None if inner is fn or not isinstance(inner, types.FunctionType) else self.call(
+            self.constant(inner), args, kwargs)
+
+    def takes_as_node(self, args: list[Var], kwargs: dict[str, Var]) -> bool:
+        """Whether a node can be given these arguments: tensors, constants, lists and tuples of these."""
+        def fits(v: Var) -> bool:
+            v = self.real(v)
+            if isinstance(v, SeqVar):
+                return v.cls in (list, tuple, torch.Size) and all(map(fits, v.items))
+            return isinstance(v, TensorVar) or is_constant(getattr(v, "obj", v))
+        return all(map(fits, (*args, *kwargs.values())))
+
+    def within(self, code: types.CodeType) -> bool:
+        """Whether a function of this code is being traced: what stands in for another may call that."""
+        frame = self.frame
+        while frame is not None:
+            if frame.code is code:
+                return True
+            frame = frame.parent
+        return False
+
+    # ---- constant results --------------------------------------------------------------------------------------------
+    def call_constant(self, fn: object, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        """fn(*args, **kwargs), called now; its result holds for as long as the entry does. Raises: Break, Raised."""
+        try:
+            real = [self.known_value(a) for a in args]
+            named = {k: self.known_value(v) for k, v in kwargs.items()}
+        except NotConstant as e:
+            raise Break(f"{name_of(fn)} (assume_constant_result) of {e}") from None
+        try:
+            with torch._C._EnableTorchFunction():
+                result = fn(*real, **named)
+        except Exception as e:      # the program's own function: its exception is the program's, too
+            raise self.raised(e) from None
+        return self.kept(result)
+
+    def known_value(self, v: Var) -> object:
+        """The object that a value is in this call; of a tensor that the graph computes, what it comes to. Raises: NotConstant."""
+        v = self.real(v)
+        if isinstance(v, TensorVar):
+            return v.real if v.real is not None and not was_written(v.fake) else self.rehearse(v.node)
+        if isinstance(v, SeqVar) and v.cls in (list, tuple) and any(
+                isinstance(self.real(i), (TensorVar, SeqVar)) for i in v.items):
+            return v.cls(map(self.known_value, v.items))
+        return real_object(self, v)
+
+    def kept(self, value: object) -> Var:
+        """A value of the program's that the entry holds on to."""
+        if type(value) in (list, tuple):
+            return SeqVar([self.kept(v) for v in value], type(value))
+        if is_constant(value):
+            return self.constant(value)
+        ref = Ref(value)
+        if ref.weak:
+            ref = Ref.strong(value)
+        return self.wrap(value, KnownSource(ref), guard=False)
 
 
 def name_of(fn: object) -> str:

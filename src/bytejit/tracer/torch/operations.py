@@ -86,6 +86,10 @@ def recorded() -> frozenset:
     return frozenset(found)
 
 
+TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "_c10d_functional",
+                              "c10d", "torchvision", "bytejit"})
+
+
 def is_torch_function(obj: object) -> bool:
     """Whether a call of `obj` on tensors is one node of the graph."""
     if isinstance(obj, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
@@ -100,6 +104,16 @@ def is_torch_function(obj: object) -> bool:
             and _hashable_in(obj)
         )
     return _hashable_in(obj)
+
+
+def is_program_code(obj: object) -> bool:
+    """Whether what a node calls may run Python of the program: a custom operator, a function allowed in graphs."""
+    if isinstance(obj, torch._ops.OpOverload):
+        return obj.namespace not in TORCH_NAMESPACES
+    if isinstance(obj, torch._ops.OpOverloadPacket):
+        return str(obj).partition(".")[0] not in TORCH_NAMESPACES
+    return not isinstance(obj, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)) and (
+        getattr(obj, "__module__", "") or "").partition(".")[0] not in ("torch", "bytejit", "_operator")
 
 
 def _hashable_in(obj: object) -> bool:

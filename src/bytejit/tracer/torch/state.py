@@ -1,9 +1,11 @@
 """Models of torch functions that ask or set global state, and of a few library functions around torch."""
 from __future__ import annotations
 
+import itertools
+
 import torch
 
-from bytejit.common import registry
+from bytejit.common import ranges, registry
 from bytejit.guards.sources import Known as KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar
@@ -11,6 +13,7 @@ from bytejit.tracer.objects.calls import models
 from bytejit.tracer.objects.containers import to_python
 
 _C = torch._C
+_regions = itertools.count(1)
 
 # setter -> (getter, how the setter's arguments restore it)
 SETTERS = {
@@ -168,6 +171,45 @@ def is_tensor(t, args, kwargs):
 @models(torch.is_floating_point)
 def is_floating_point(t, args, kwargs):
     return t.constant(args[0].fake.is_floating_point())
+
+
+@models(ranges.enter)
+def enter_range(t, args, kwargs):
+    """A range of the profiler, which the graph opens. Where the graph raises, those that it has opened are ended."""
+    name, said = t.const(args[0]), t.const(args[1])
+    if type(name) is not str or not isinstance(said, str | None):
+        raise Break("torch.profiler.record_function of what is no text")
+    if not t.ranges:
+        t.ranges = next(_regions)
+        t.undo.append((ranges.leave_all, (t.ranges,)))
+    return t.effect_only(ranges.enter, None, (name, said, t.ranges), {})
+
+
+@models(torch.profiler.record_function.__enter__)
+def enter_outside_range(t, args, kwargs):
+    """A manager made outside, such as that of a decorator: the region ends before it where it would end within."""
+    enter_range(t, [t.real(t.getattr(args[0], "name")), t.real(t.getattr(args[0], "args"))], {})
+    t.outside_ranges.append(t.steps)
+    return args[0]
+
+
+@models(torch.profiler.record_function.__exit__)
+def leave_outside_range(t, args, kwargs):
+    if not t.outside_ranges:
+        raise Break("the end of a profiler's range that was opened before the region")
+    t.outside_ranges.pop()
+    return leave_range(t, [], {})
+
+
+@models(torch.compiler.cudagraph_mark_step_begin)
+def mark_step(t, args, kwargs):
+    """What a recording of a graph has made is kept here for as long as the program holds it: nothing to do."""
+    return NONE
+
+
+@models(ranges.leave)
+def leave_range(t, args, kwargs):
+    return t.effect_only(ranges.leave, None, (), {})
 
 
 @models(torch._C._log_api_usage_once)

@@ -31,6 +31,7 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.objects.containers import NUMPY_SCALARS, NotConstant, is_constant, to_python
 from bytejit.tracer.sizes.dynamic import numbers_in
 
+from .operations import is_program_code
 from .overrides import check_class, dispatches
 
 NEEDS_DATA = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "data_ptr",
@@ -267,7 +268,18 @@ class Tensors:
         node.meta["where"] = self.where()
         if self.manner is not None:
             node.meta["manner"], self.manner = self.manner, None
+        if method is None and is_program_code(fn):
+            self.catches = self.catches or self.in_try()
         return node
+
+    def in_try(self) -> bool:
+        """Whether a handler of the code that is traced catches what the present instruction raises."""
+        frame = self.frame
+        while frame is not None:
+            if frame.decoded.handlers[frame.decoded.ins[frame.ip].index] is not None:
+                return True
+            frame = frame.parent
+        return False
 
     def where(self) -> Where:
         """The user's line: the innermost frame outside torch."""

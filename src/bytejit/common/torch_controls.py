@@ -1,0 +1,284 @@
+"""What a program tells torch's own compiler, read for this one: marks on functions and tensors, the stance, config.
+
+torch's compiler is never imported here. Its functions leave an attribute on the user's object, or a note in one of its
+modules, which is there once the program has used it. NAMES holds every private name of torch that is read for that, with
+what it says and what happens under a torch that has it no more: the name is not found, and that control is not heard.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bytejit.options import Options
+
+LOADED = "torch._dynamo"
+FRAMES = "torch._dynamo.eval_frame"
+DECORATORS = "torch._dynamo.decorators"
+RULES = "torch._dynamo.trace_rules"
+FUNCTIONS = "torch._dynamo.variables.functions"
+CONFIG = "torch._dynamo.config"
+BACKENDS = "torch._dynamo.backends.registry"
+
+
+class Name(NamedTuple):
+    """A private name of torch: where it stands, what it says, what happens without it."""
+
+    name: str
+    where: str
+    says: str
+    without: str
+
+
+NAMES = {row.name: row for row in (
+    Name("_torchdynamo_disable", "function", "torch.compiler.disable made it", "it is compiled"),
+    Name("_torchdynamo_wrapper_id", "function", "the function that the marks beside it were made for",
+         "a wrapper with copied attributes counts as disabled too"),
+    Name("_torchdynamo_orig_callable", "function, module", "what it wraps", "it is followed as Python code"),
+    Name("_dynamo_marked_constant", "function", "torch.compiler.assume_constant_result", "it is followed as Python code"),
+    Name("_dynamo_forbidden", "function", "torch._dynamo.forbid_in_graph", "it is followed as Python code"),
+    Name("_allowed_callable_ids", RULES, "torch.compiler.allow_in_graph", "it is followed as Python code"),
+    Name("_nonstrict_trace_callable_ids", RULES, "torch._dynamo.nonstrict_trace", "it is an allow_in_graph"),
+    Name("_disallowed_callable_ids", RULES, "torch._dynamo.disallow_in_graph, graph_break", "it is in the graph"),
+    Name("PolyfilledFunctionVariable", FUNCTIONS, "keeps what torch.compiler.substitute_in_graph was given",
+         "the function itself is called"),
+    Name("_get_polyfill_handlers", FUNCTIONS, "the same", "the function itself is called"),
+    Name("__torch_dynamo_polyfill__", "function", "the Python function of substitute_in_graph", "the function itself is called"),
+    Name("_dynamo_dynamic_indices", "tensor", "mark_dynamic: the dimensions", "sizes are learnt from the calls"),
+    Name("_dynamo_dynamic_range", "tensor", "mark_dynamic: (dim, min, max)", "no range is promised"),
+    Name("_dynamo_weak_dynamic_indices", "tensor", "maybe_mark_dynamic", "sizes are learnt from the calls"),
+    Name("_dynamo_unbacked_indices", "tensor", "mark_unbacked", "sizes are learnt from the calls"),
+    Name("_dynamo_unbacked_bounds", "tensor", "mark_unbacked: {dim: (min, max)}", "no range is promised"),
+    Name("_dynamo_static_indices", "tensor", "mark_static", "a size that changed becomes symbolic"),
+    Name("_stance", FRAMES, "torch.compiler.set_stance", "the stance is the default one"),
+    Name("get_eval_frame_callback", DECORATORS, "False within torch._dynamo.run", "new code is compiled there"),
+    Name("_COMPILER_FNS", BACKENDS, "torch._dynamo.register_backend", "the name of a backend is not known"),
+    Name("_default_backend", BACKENDS, "torch.compiler.set_default_backend", "the default is inductor"),
+)}
+
+# fields of torch's config with a meaning here -> their default: only another value is heard
+FIELDS = {
+    "suppress_errors": False, "recompile_limit": 8, "verify_correctness": False, "error_on_recompile": False,
+    "fail_on_recompile_limit_hit": False, "assume_static_by_default": True, "automatic_dynamic_shapes": True,
+    "dynamic_shapes": True, "disable": False,
+}
+OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")      # environment: "1" leaves everything uncompiled
+
+
+def loaded() -> bool:
+    """Whether the program has loaded torch's compiler: without it there are no marks."""
+    return LOADED in sys.modules
+
+
+def _left(module: str, name: str, otherwise: object = None) -> Any:
+    """What a module of torch's compiler holds under a name of NAMES; `otherwise` when it is not loaded or has it not."""
+    assert name in NAMES, name
+    found = sys.modules.get(module)
+    return otherwise if found is None else getattr(found, name, otherwise)
+
+
+def _mark(fn: object, name: str) -> object:
+    """An attribute that torch has set on a function, or on that of a method; None when it has not."""
+    assert name in NAMES, name
+    return getattr(getattr(fn, "__func__", fn), "__dict__", {}).get(name)
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------
+def disabled(fn: object) -> bool:
+    """Whether torch.compiler.disable made a function; not one that was only given its attributes (functools.wraps)."""
+    if not _mark(fn, "_torchdynamo_disable"):
+        return False
+    made = _mark(fn, "_torchdynamo_wrapper_id")
+    return made is None or made == id(getattr(fn, "__func__", fn))
+
+
+def disabled_module(module: object) -> bool:
+    """Whether torch.compiler.disable made a module: one around another, whose calls are disabled."""
+    made = getattr(module, "__dict__", {})
+    return made.get("_torchdynamo_wrapper_id") == id(module) and disabled(made.get("forward"))
+
+
+def wrapped(target: object) -> object:
+    """What torch.compile was given to make a function or a module; the target itself for any other."""
+    made = getattr(target, "__dict__", {})
+    if not loaded() or made.get("_torchdynamo_wrapper_id") != id(target) or disabled(target) or disabled_module(target):
+        return target
+    return made.get("_orig_mod") or made.get("_modules", {}).get("_orig_mod") or made.get(
+        "_torchdynamo_orig_callable", target)
+
+
+def _among(fn: object, name: str) -> bool:
+    ids = _left(RULES, name)
+    return ids is not None and id(fn) in ids()
+
+
+def constant(fn: object) -> bool:
+    """Whether a function's result is assumed constant."""
+    return bool(_mark(fn, "_dynamo_marked_constant"))
+
+
+def allowed(fn: object) -> bool:
+    """Whether calls of a function are one node."""
+    return _among(fn, "_allowed_callable_ids")
+
+
+def nonstrict(fn: object) -> bool:
+    """Whether an allowed function takes containers and modules too."""
+    return _among(fn, "_nonstrict_trace_callable_ids")
+
+
+def refused(fn: object) -> str:
+    """Why a function is not to be in a graph; "" when it may."""
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    if _among(fn, "_disallowed_callable_ids"):
+        mark = "" if getattr(fn, "__module__", "").startswith(LOADED) else " is marked torch._dynamo.disallow_in_graph"
+        return f"{LOADED}.{name}()" if not mark else name + mark
+    if _mark(fn, "_dynamo_forbidden") or isinstance(fn, type) and "_dynamo_forbidden" in vars(fn):
+        return f"{name} is marked torch._dynamo.forbid_in_graph"
+    return ""
+
+
+def substitute(fn: Callable) -> types.FunctionType | None:
+    """The Python function that the program wants followed in place of `fn`; those of torch's own are not the program's."""
+    handlers = getattr(_left(FUNCTIONS, "PolyfilledFunctionVariable"), "_get_polyfill_handlers", None)
+    if handlers is None:
+        return None
+    try:
+        found = handlers().get(fn)
+    except TypeError:       # it has no hash
+        return None
+    found = getattr(found, "__torch_dynamo_polyfill__", None)
+    if not isinstance(found, types.FunctionType) or found.__module__.startswith("torch."):
+        return None
+    return found
+
+
+def within_disabled() -> bool:
+    """Whether a function that torch.compiler.disable made is being called, or torch._dynamo.run: slow, asked at a miss."""
+    frames = sys.modules.get(FRAMES)
+    if frames is None:
+        return False
+    callback = _left(DECORATORS, "get_eval_frame_callback")
+    if callback is not None and callback() is False:
+        return True
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals is vars(frames) and frame.f_code.co_qualname.startswith("DisableContext.__call__"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+class Dims(NamedTuple):
+    """Which sizes of a tensor are dynamic (with the range promised), which may become constant after all, which are fixed."""
+
+    dynamic: Mapping[int, tuple[int | None, int | None]]
+    weak: frozenset[int]
+    fixed: frozenset[int]
+
+
+def dims_of(t: object) -> Dims | None:
+    """What torch._dynamo.mark_dynamic, maybe_mark_dynamic, mark_unbacked and mark_static said of a tensor; None: nothing."""
+    marks = getattr(t, "__dict__", None)
+    if not marks or not loaded():
+        return None
+    rank, found = t.dim(), {}
+    for d in marks.get("_dynamo_unbacked_indices", ()):
+        found[d % rank] = marks.get("_dynamo_unbacked_bounds", {}).get(d, (None, None))
+    found.update((d % rank, (None, None)) for d in marks.get("_dynamo_dynamic_indices", ()))
+    for r in marks.get("_dynamo_dynamic_range", ()):
+        if r.min is not None or r.max is not None:
+            found[r.dim % rank] = r.min, r.max
+    weak = frozenset(d % rank for d in marks.get("_dynamo_weak_dynamic_indices", ())) - found.keys()
+    fixed = frozenset(d % rank for d in marks.get("_dynamo_static_indices", ())) - found.keys()
+    found.update((d, (None, None)) for d in weak - fixed)
+    return Dims(found, weak, fixed) if found or fixed else None
+
+
+# ---- the stance ------------------------------------------------------------------------------------------------------
+EAGER = "force_eager"
+
+
+@dataclass(frozen=True)
+class Stance:
+    """What torch.compiler.set_stance was told: its name, and the backend that it puts in place of the program's."""
+
+    name: str = "default"
+    backend: str | Callable | None = None
+
+
+def stance() -> Stance:
+    """The stance as it is now."""
+    found = _left(FRAMES, "_stance")
+    return Stance() if found is None else Stance(getattr(found, "stance", "default"), getattr(found, "backend", None))
+
+
+def forced() -> object:
+    """What of the stance decides which compiled code may run: None, EAGER, or the backend that is forced."""
+    found = _left(FRAMES, "_stance")
+    if found is None:
+        return None
+    return EAGER if getattr(found, "stance", "") == EAGER else getattr(found, "backend", None)
+
+
+def forced_text(bind: Callable[[object, str], str]) -> str:
+    """Python text of `forced()` for a guard; `bind(obj, hint)` names an object.
+
+    Cost: 16 ns before the program has loaded torch's compiler; 10 ns after, until the stance is set again.
+    """
+    frames = sys.modules.get(FRAMES)
+    ask = bind(forced, "forced") + "()"
+    if frames is None or forced() is not None or not hasattr(frames, "_stance"):
+        return f"(None if {FRAMES!r} not in {bind(sys.modules, 'modules')} else {ask})"
+    return f"(None if {bind(frames, 'frames')}._stance is {bind(frames._stance, 'stance')} else {ask})"
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+def setting(name: str) -> object:
+    """A field of torch's config, where it is not as by default; None else."""
+    config = sys.modules.get(CONFIG)
+    value = None if config is None else getattr(config, name, None)
+    return None if value == FIELDS[name] else value
+
+
+def with_settings(options: Options, own: Mapping[str, object]) -> Options:
+    """The options of a compile with what torch's config says; `own`, given in the call, come first."""
+    if CONFIG not in sys.modules:
+        return options
+    changes = {}
+    for name in ("suppress_errors", "recompile_limit", "verify_correctness"):
+        value = setting(name)
+        if value is not None and name not in own:
+            changes[name] = type(getattr(options, name))(value)
+    return options.replace(**changes) if changes else options
+
+
+def dynamic_by(given: bool | None) -> bool | None:
+    """Whether sizes are symbolic, as `dynamic` of a compile: what was given, or what torch's config says."""
+    if given is not None or CONFIG not in sys.modules:
+        return given
+    if setting("dynamic_shapes") is not None or setting("automatic_dynamic_shapes") is not None:
+        return False
+    return True if setting("assume_static_by_default") is not None else None
+
+
+def switched_off() -> bool:
+    """Whether the environment or torch's config says that nothing is to be compiled."""
+    return any(os.environ.get(name) == "1" for name in OFF) or bool(setting("disable"))
+
+
+def backend_named(name: str) -> Callable | None:
+    """A backend of the program's own that it registered with torch; None when there is none, or it is torch's own."""
+    found = (_left(BACKENDS, "_COMPILER_FNS") or {}).get(name)
+    return None if found is None or getattr(found, "__module__", "").startswith("torch.") else found
+
+
+def default_backend() -> str | Callable:
+    """The backend of a compile that names none."""
+    found = _left(BACKENDS, "_default_backend")
+    return "inductor" if found is None else found
