@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from .common import caches, debug, logs, registry, torch_controls
+from .errors import backend_name
 from .options import Settings
 from .runtime import module
 
@@ -159,8 +160,36 @@ def optimize(
     options: Mapping[str, object] | None = None,
     disable: bool = False,
 ) -> Callable:
-    """A decorator that compiles: `@optimize("inductor")`, `optimize(my_backend)(model)`. See `compile`."""
-    return compile(backend=backend, fullgraph=nopython, dynamic=dynamic, mode=mode, options=options, disable=disable)
+    """A decorator that compiles: `@optimize("inductor")`, `optimize(my_backend)(model)`. See `compile`.
+
+    Without parentheses (`@optimize`) it compiles what cannot be a backend: a module, a function that does not take the two
+    arguments of one. One that does is taken for a backend, which the first call says. Raises: as `compile`.
+    """
+    settings = {"fullgraph": nopython, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
+    if not _may_be_backend(backend):
+        return compile(backend, **settings)
+    decorate = compile(backend=backend, **settings)
+
+    @functools.wraps(decorate)
+    def decorate_one(*args: object, **kwargs: object) -> object:
+        if kwargs or len(args) != 1 or not callable(args[0]):
+            raise TypeError(f"bytejit.optimize was given {backend_name(backend)!r} as its backend, and is called with what is "
+                            "no model. As a decorator it has parentheses: @bytejit.optimize()")
+        return decorate(*args)
+    return decorate_one
+
+
+def _may_be_backend(backend: object) -> bool:
+    """Whether something can be a backend: a name, or what takes a graph and example inputs."""
+    if isinstance(backend, torch.nn.Module):
+        return False
+    if not isinstance(backend, (types.FunctionType, types.MethodType)):
+        return True
+    try:
+        inspect.signature(backend).bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def explain(fn: Callable, *args: object, **kwargs: object) -> object:

@@ -48,6 +48,12 @@ class RecompileError(Unsupported, RuntimeError):
     __module__ = "bytejit.exc"
 
 
+class BadSetting(BytejitError, ValueError):
+    """A setting of the program's or of the environment's names what is not there. Always raised, never fallen back from."""
+
+    __module__ = "bytejit.exc"
+
+
 class CannotRewrite(BytejitError):
     """A code object that cannot be rewritten with sites; it runs as it is. `reason` says why."""
 

@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bytejit.common.text import unknown
+from bytejit.common import caches
+from bytejit.common.text import near, unknown
 
+PREFIX = "BYTEJIT_"
+TESTS = tuple(PREFIX + part for part in ("TEST_", "FUZZ_", "CHAIN_"))     # of bytejit's own tests
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code", "cudagraphs")
 
@@ -71,7 +74,11 @@ class Options:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Options:
-        """The defaults with BYTEJIT_<FIELD> of the environment applied. Raises: ValueError (a bad value)."""
+        """The defaults with BYTEJIT_<FIELD> of the environment applied; warns of names that are no field's.
+
+        Raises: ValueError (a bad value).
+        """
+        warn_of_unknown(environ)
         found = {name: environ.get(f"BYTEJIT_{name.upper()}") for name in FIELDS}
         return cls().replace(**{name: _parse(name, text) for name, text in found.items() if text is not None})
 
@@ -89,6 +96,17 @@ _WORDS = {
     "": False,
 }
 _FITS = {"bool": (bool,), "bool | None": (bool, type(None)), "int": (int,), "float": (int, float), "str": (str,)}
+
+
+def warn_of_unknown(environ: Mapping[str, str]) -> None:
+    """Warn, once a process, of each variable that looks like an option and is none."""
+    for name in sorted(environ):
+        field = name.removeprefix(PREFIX).lower()
+        if name.startswith(PREFIX) and field not in FIELDS and not name.startswith(TESTS):
+            guess = near(field, FIELDS)
+            hint = f"; did you mean {PREFIX}{guess.upper()}?" if guess else ""
+            known = ", ".join(f"{PREFIX}{known.upper()}" for known in FIELDS)
+            caches.warn_once(f"environment {name}", f"bytejit: {name} is no option, and does nothing{hint} Known: {known}")
 
 
 def _parse(name: str, text: str) -> object:

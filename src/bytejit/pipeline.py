@@ -25,7 +25,7 @@ from bytejit.tracer.sizes.dynamic import Dynamic
 
 from . import inspection
 from .common import logs, ranges, registry, torch_controls
-from .errors import BackendFailed, CannotRewrite, DeviceFault, RecompileError, Unsupported, backend_name, note_place
+from .errors import BackendFailed, BadSetting, CannotRewrite, DeviceFault, RecompileError, Unsupported, backend_name, note_place
 from .options import Settings
 from .runtime.ownership import BYTEJIT, CALLED, PROGRAM, is_own, owner_of
 from .runtime.steering import Steering
@@ -119,7 +119,7 @@ class Function:
             if any(not hasattr(e, "quiet") for e in state.entries) and not self.may_recompile(state, args, modules, options):
                 return None
             entry = self.make_entry(state, args, options, overrides_off)
-        except (Unsupported, RecompileError):
+        except (Unsupported, BadSetting):
             raise
         except _UserError as e:
             raise e.error from None

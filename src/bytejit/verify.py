@@ -132,7 +132,8 @@ def find_compiler(options: Options) -> str | None:
 
 def check_compiler(options: Options) -> Check:
     """Builds and runs a program with two OpenMP threads."""
-    do = "install g++ (Debian: apt-get install g++), or clang++ with libomp; without it CPU graphs run through torch"
+    do = ("install g++ (Debian: apt-get install g++), or clang++ with libomp, or set BYTEJIT_CXX to one; without it CPU graphs "
+          "run through torch")
     compiler = find_compiler(options)
     if compiler is None:
         return Check("C++ compiler", MISSING, f"no {options.cxx or 'g++ or clang++'} on the PATH", do)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bytejit.common.registry import count
-from bytejit.errors import BytejitError
+from bytejit.errors import BadSetting, BytejitError
 
 # torch dtype -> DLPack (code, bits); dtypes that are not here are checked from Python
 CODES = {
@@ -284,6 +284,9 @@ class Checker:
         if self._calls is None and self._build is not None and exchange_fill() is not None and plain_objects():
             try:
                 self._calls = self._build(UNIT)
+            except BadSetting:
+                self._build = None          # the next graph brings its own settings
+                raise
             # no compiler, or one that refuses the unit: as right from Python, only slower
             except BytejitError as error:
                 self._build = None

@@ -1,7 +1,7 @@
 """Find the C++ compiler, say what is missing when there is none, and turn source text into a loaded library.
 
-Search order: options.cxx, $CXX, g++, clang++, c++. A compiler's version is remembered on disk by its path, size and
-time, so a warm start runs no compiler at all.
+options.cxx where it is given; else $CXX, g++, clang++ and c++, in this order. A compiler's version is remembered on disk
+by its path, size and time, so a warm start runs no compiler at all.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bytejit.common import caches
 from bytejit.common.registry import count
-from bytejit.errors import BytejitError
+from bytejit.errors import BadSetting, BytejitError
 
 from .disk import Disk, json_cache
 
@@ -57,22 +57,25 @@ class Compiler:
                          if self.gcc else ())
 
 
-def candidates(cxx: str = "") -> list[str]:
-    """Command lines to try, in order."""
-    return [c for c in (cxx, os.environ.get("CXX", ""), "g++", "clang++", "c++") if c.strip()]
+def candidates() -> list[str]:
+    """Command lines to try, in order, where the user names none."""
+    return [c for c in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if c.strip()]
 
 
 def find_compiler(disk: Disk, cxx: str = "") -> Compiler:
-    """The first compiler that answers. Raises: NoCompiler, after one warning that says what to install."""
+    """The first compiler that answers; with `cxx`, that one. Raises: NoCompiler, after one warning that says what to
+    install; BadSetting where there is no compiler `cxx`."""
     key = "\0".join([cxx, os.environ.get("CXX", ""), os.environ.get("PATH", "")])
     if key not in caches.COMPILERS:
-        found = (_probe(command, disk) for command in candidates(cxx))
+        found = (_probe(command, disk) for command in ([cxx] if cxx.strip() else candidates()))
         caches.COMPILERS[key] = next((c for c in found if c is not None), None)
     compiler = caches.COMPILERS[key]
+    if compiler is None and cxx.strip():
+        raise BadSetting(f"{cxx!r}, which BYTEJIT_CXX (the option cxx) names, is no C++ compiler that runs: correct it, or unset "
+                         "it to have $CXX, g++ and clang++ looked for")
     if compiler is None:
-        tried = ", ".join(candidates(cxx))
-        message = (f"bytejit: no C++ compiler found (tried {tried}): graphs run through torch, unfused. Install g++ "
-                   "(apt install g++, dnf install gcc-c++) or clang++, or set CXX.")
+        message = (f"bytejit: no C++ compiler found (tried {', '.join(candidates())}): graphs run through torch, unfused. "
+                   "Install g++ (apt install g++, dnf install gcc-c++) or clang++, or set BYTEJIT_CXX to one.")
         caches.warn_once("no compiler", message)
         count("fallbacks", "no C++ compiler")
         raise NoCompiler(message)

@@ -61,7 +61,7 @@ def ahead(unit: str, options: Options) -> None:
             pass                       # whoever asks for the unit meets the same error, and tells it
         finally:
             caches.BUILDING.pop(unit, None)
-    here = any(shutil.which(shlex.split(command)[0]) for command in candidates(options.cxx))
+    here = any(shutil.which(shlex.split(command)[0]) for command in ([options.cxx] if options.cxx.strip() else candidates()))
     if here and unit not in caches.BUILDING:
         thread = caches.BUILDING[unit] = threading.Thread(target=work, daemon=True)
         thread.start()

@@ -169,7 +169,8 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
-                 modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches, effects=effects_of(t), sizes_leave=t.sizes_leave,
+                 modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches, effects=effects_of(t),
+                 sizes_leave=t.sizes_leave,
                  settle=lambda: t.settle(t.guards), let_go=t.let_go,
                  at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
                              for v in t.by_id.values()))

@@ -1,0 +1,110 @@
+"""Settings that name nothing, decorators without parentheses, no compiler: each says so, once, in plain words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+import bytejit
+from bytejit.common import caches
+from bytejit.options import Options
+
+
+def said(code: str, **environ: str) -> str:
+    """What a fresh process writes to stderr. Raises where it fails."""
+    env = {**os.environ, **environ}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+# ---- the compiler ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cxx", ["no-such-g++", "/nowhere/g++", sys.executable + " -c 1/0 #"])
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_a_compiler_that_is_not_there_is_an_error(cxx, needs_grad, tmp_path):
+    x = torch.ones(4, requires_grad=needs_grad)
+    c = bytejit.compile(lambda x: torch.relu(x) + 1, options={"cxx": cxx, "cache_dir": tmp_path})
+    caches.clear()
+    with pytest.raises(bytejit.exc.BadSetting, match="BYTEJIT_CXX") as caught:
+        c(x)
+    assert cxx.split()[0] in str(caught.value)
+
+
+def test_suppressed_errors_do_not_hide_it():
+    code = ("import torch, bytejit\n"
+            "try: bytejit.compile(lambda x: torch.relu(x) + 1)(torch.ones(3))\n"
+            "except bytejit.exc.BadSetting as e: assert 'no-such' in str(e)\n"
+            "else: raise SystemExit(1)\n")
+    said(code, BYTEJIT_CXX="no-such", BYTEJIT_SUPPRESS_ERRORS="1")
+
+
+def test_without_any_compiler_one_warning_names_the_variable(tmp_path):
+    code = ("import warnings, torch, bytejit\n"
+            "with warnings.catch_warnings(record=True) as found:\n"
+            "    warnings.simplefilter('always')\n"
+            "    for f in (torch.relu, torch.sin, torch.cos):\n"
+            "        c = bytejit.compile(lambda x, f=f: f(x) + 1)\n"
+            "        for n in (3, 4): assert torch.equal(c(torch.ones(n)), f(torch.ones(n)) + 1)\n"
+            "assert len(found) == 1, [str(w.message) for w in found]\n"
+            "assert 'BYTEJIT_CXX' in str(found[0].message) and 'unfused' in str(found[0].message)\n"
+            "assert bytejit.counters.total('fallbacks')\n")
+    said(code, PATH=str(tmp_path), CXX="", BYTEJIT_CXX="", BYTEJIT_CACHE_DIR=str(tmp_path / "cache"))
+
+
+# ---- the environment -------------------------------------------------------------------------------------------------
+def test_unknown_variables_are_warned_of_once_with_the_nearest_name():
+    with pytest.warns(RuntimeWarning, match="BYTEJIT_CACHE_DIRR is no option.*did you mean BYTEJIT_CACHE_DIR"):
+        Options.from_env({"BYTEJIT_CACHE_DIRR": "/x"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Options.from_env({"BYTEJIT_CACHE_DIRR": "/x"})
+        Options.from_env({"BYTEJIT_DEBUG": "1", "BYTEJIT_TEST_SLOW": "1", "OTHER": "1"})
+    with pytest.warns(RuntimeWarning, match="BYTEJIT_QQQ is no option, and does nothing"):
+        assert Options.from_env({"BYTEJIT_QQQ": "1"}) == Options()
+    text = said("import bytejit; bytejit.config.reload()", BYTEJIT_RECOMPILE_LIMITS="3")
+    assert text.count("did you mean BYTEJIT_RECOMPILE_LIMIT?") == 1
+
+
+# ---- decorators ------------------------------------------------------------------------------------------------------
+def test_optimize_without_parentheses():
+    @bytejit.optimize
+    def one(x):
+        return torch.relu(x) + 1
+    assert torch.equal(one(torch.ones(3)), torch.ones(3) * 2) and bytejit.counters.total("graphs") == 1
+
+    @bytejit.optimize
+    def three(x, y, z=1, *, w):
+        return x + y + z + w
+    assert torch.equal(three(torch.ones(3), 1, w=2), torch.ones(3) * 5)
+    assert isinstance(bytejit.optimize(torch.nn.ReLU()), torch.nn.ReLU)
+
+    @bytejit.optimize
+    def two(x, y):                  # takes what a backend takes
+        return x + y
+    with pytest.raises(TypeError, match=r"'.*two' as its backend.*@bytejit.optimize\(\)"):
+        two(torch.ones(3), torch.ones(3))
+
+    @bytejit.optimize()
+    def with_parentheses(x, y):
+        return x + y
+    assert torch.equal(with_parentheses(torch.ones(3), 1), torch.ones(3) * 2)
+
+    @bytejit.compile
+    def bare(x):
+        return x + 1
+    assert torch.equal(bare(torch.ones(3)), torch.ones(3) * 2)
+
+
+def test_a_backend_given_to_optimize_is_one():
+    seen = []
+
+    def backend(gm, example_inputs):
+        seen.append(gm)
+        return gm.forward
+    bytejit.optimize(backend)(lambda x: x + 1)(torch.ones(3))
+    assert len(seen) == 1
