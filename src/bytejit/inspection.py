@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .common import debug, logs, ranges
+from .common.graph_info import report_of
 from .common.where import Where
 from .options import Options
 
@@ -43,17 +44,17 @@ class Region:
     @property
     def through_torch(self) -> str:
         """Why the graph runs through torch; "" when it is compiled."""
-        return self.graph.meta.get("through_torch", "") if self.graph is not None else ""
+        return report_of(self.graph).through_torch if self.graph is not None else ""
 
     @property
     def cudagraphs(self) -> tuple[str, ...]:
         """What became of the graph as a CUDA graph until now; () on the CPU, and where none is asked for."""
-        return tuple(self.graph.meta.get("cudagraphs", ())) if self.graph is not None else ()
+        return tuple(report_of(self.graph).cudagraphs) if self.graph is not None else ()
 
     @property
     def externs(self) -> dict[str, int]:
         """Library calls of the compiled graph: "name (reason)" and how many."""
-        stats = self.graph.meta.get("stats") if self.graph is not None else None
+        stats = report_of(self.graph).stats if self.graph is not None else None
         return dict(Counter(f"{name} ({reason})" for name, reason in stats.externs)) if stats is not None else {}
 
 
@@ -118,12 +119,12 @@ def note_region(found: Trace, function: str, where: Where, point: int, entry: An
 
 
 def write_stages(dump: debug.Dump, rewritten: Any, found: Trace, entry: Any) -> None:
-    """All stages of a region as files, with those that the backend left in `gm.meta["stages"]`: (name, text, suffix)."""
+    """All stages of a region as files, with those of the backend's report."""
     dump.write("original", dis.Bytecode(rewritten.original).dis())
     dump.write("rewritten", dis.Bytecode(rewritten.code).dis())
     if found.graph is not None:
         dump.write("graph", found.graph.print_readable(print_output=False))
     dump.write("guards", found.guards.text())
     dump.write("entry", entry.text)
-    for stage, text, suffix in (found.graph.meta.get("stages", ()) if found.graph is not None else ()):
+    for stage, text, suffix in (report_of(found.graph).stages if found.graph is not None else ()):
         dump.write(stage, text, suffix)

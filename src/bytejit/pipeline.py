@@ -9,6 +9,7 @@ import weakref
 
 import torch
 
+from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.overriding import unasked, within_modes
 from bytejit.common.where import Where, where_of, with_source
 from bytejit.guards.generated import compile_entry
@@ -359,10 +360,9 @@ class Function:
 
     def run_backend(self, found: Trace, where: Where):
         backend = self.backend()
-        found.graph.meta.update(needs_grad=found.needs_grad, overlapping=found.overlapping, settings=self.settings, where=where)
-        found.graph.meta["weights"] = frozenset(
-            i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer))
-        )
+        weights = frozenset(i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer)))
+        info = dataclasses.replace(info_of(found.graph), settings=self.settings, where=where, weights=weights)
+        found.graph.meta[INFO] = info
         registry.count("graphs", backend_name(self.settings.backend))
         events = () if is_own(backend) and isinstance(backend, types.FunctionType) else ranges.without(found.graph)
         try:
@@ -379,7 +379,7 @@ class Function:
             )
         made = ranges.around(made, events)
         made = undoing(made, found.written) if found.written and not getattr(made, "writes_last", False) else made
-        return unasked(made) if found.graph.meta.get("overrides") else made
+        return unasked(made) if info.overrides else made
 
     # ---- what is said about it ---------------------------------------------------------------------------------------
     def note_break(self, found: Trace, options) -> None:

@@ -15,6 +15,7 @@ from bytejit.codegen.cuda.call import Fault
 from bytejit.codegen.emit.check import Fits
 from bytejit.codegen.libraries.stride_feedback import after_the_first
 from bytejit.common import caches
+from bytejit.common.graph_info import INFO, GraphInfo, report_of
 from bytejit.common.spec import Spec
 from bytejit.errors import DeviceFault
 from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
@@ -429,13 +430,13 @@ def test_operations(device: Device, target: object, how: str, words: str) -> Non
     for n in (x, y):
         n.meta["spec"] = Spec((3,), (1,), torch.float32, torch.device("cuda", 0))
     cuda_compiler.record_graph(gm, Aten(graph, (Value(0),)), lambda x: (x,), 0, how)
-    assert gm.meta["cudagraphs"] == [words]
+    assert report_of(gm).cudagraphs == [words]
 
 
 # ---- what explain and the log say ---------------------------------------------------------------------------------------
 def graph_of() -> torch.fx.GraphModule:
     gm = torch.fx.symbolic_trace(lambda x: x + 1)
-    gm.meta["settings"] = types.SimpleNamespace(options=Options(logs=("cudagraphs",)))
+    gm.meta[INFO] = GraphInfo(settings=types.SimpleNamespace(options=Options(logs=("cudagraphs",))))
     return gm
 
 
@@ -444,7 +445,7 @@ def test_each_reason_is_logged_once(capsys: pytest.CaptureFixture) -> None:
     tell = cuda_compiler.Told(gm, Options(logs=("cudagraphs",)))
     for what in ("a", "b", "a"):
         tell(what)
-    assert gm.meta["cudagraphs"] == ["a", "b"]
+    assert report_of(gm).cudagraphs == ["a", "b"]
     assert capsys.readouterr().err.splitlines() == ["[bytejit cudagraphs]  a", "[bytejit cudagraphs]  b"]
 
 

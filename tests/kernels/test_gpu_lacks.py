@@ -15,6 +15,7 @@ from bytejit import verify
 from bytejit.backends import builtin, cuda_compiler, cuda_plan
 from bytejit.codegen.cuda.source import Arg, Config, Launch, TritonSource
 from bytejit.common import caches
+from bytejit.common.graph_info import report_of
 from bytejit.kernels import build_triton, cuda_launch
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.build_triton import Builder, triton_version
@@ -123,7 +124,6 @@ class Elsewhere(torch.Tensor):
 def graph_on(*devices: str) -> torch.fx.GraphModule:
     """A graph whose inputs lie on these devices."""
     gm = torch.fx.symbolic_trace(lambda x, y: x + y)
-    gm.meta["settings"] = types.SimpleNamespace(options=config.current)
     for n, d in zip(gm.graph.nodes, devices):
         n.meta["val"] = torch.ones(2).as_subclass(Elsewhere)
         n.meta["val"].on = torch.device(d)
@@ -154,7 +154,8 @@ def test_why_a_graph_gets_no_kernels(machine, have: dict, devices: tuple, words:
         gm = graph_on(*devices)
         run = builtin.inductor(gm, [])
         assert torch.equal(run(torch.ones(2), torch.ones(2)), torch.full((2,), 2.0))
-        assert gm.meta["through_torch"] == words and bytejit.counters["fallbacks"] == {f"a graph runs through torch: {words}": 1}
+        assert report_of(gm).through_torch == words
+        assert bytejit.counters["fallbacks"] == {f"a graph runs through torch: {words}": 1}
 
 
 @pytest.mark.parametrize("error, words", [(cuda_launch.NoDriver("CUDA driver: libcuda.so.1 cannot be loaded"), "no CUDA driver"),

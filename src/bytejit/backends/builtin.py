@@ -6,8 +6,9 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common import logs, registry
+from bytejit.common.graph_info import info_of, report_of
 from bytejit.guards.native_checker import CHECKER, UNIT, exchange_fill
-from bytejit.options import Options, Settings
+from bytejit.options import Options
 
 from .cpu_compiler import Compiled, fakes_of, guarded, not_normalised, through_torch
 
@@ -29,14 +30,13 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
         aten = normalise(gm, fakes_of(gm))
     except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
-    gm.meta["stages"] = [("aten", aten.text(), ".txt")]
+    report_of(gm).stages = [("aten", aten.text(), ".txt")]
     return guarded(gm, run_aten(aten), aten)
 
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     """Fused kernels. What cannot be compiled runs through torch, counted and named."""
-    settings: Settings = gm.meta["settings"]
-    options = settings.options
+    options = info_of(gm).settings.options
     install_checks(options)
     made_for, reason = compiler_of(gm)
     reason = not_normalised(gm) or reason
@@ -91,7 +91,7 @@ def _recorded(gm: torch.fx.GraphModule, runner: Callable) -> Callable:
         reason = str(e)
     if reason:
         registry.count("cudagraphs", f"not recorded: {reason}")
-        gpu().Told(gm, gm.meta["settings"].options)(f"not recorded: {reason}")
+        gpu().Told(gm, info_of(gm).settings.options)(f"not recorded: {reason}")
         return gm.forward
     return guarded(gm, gpu().record_graph(gm, aten, runner(aten), made_for.index, "forced"), aten)
 
@@ -103,7 +103,7 @@ def compiler_of(gm: torch.fx.GraphModule) -> tuple[type[Compiled], str]:
 
     Tensors on the CPU may stand beside those of a GPU: what is computed with them runs through torch, within the graph.
     """
-    options: Options = gm.meta["settings"].options
+    options: Options = info_of(gm).settings.options
     found: set[torch.device] = set()
     for n in gm.graph.nodes:
         values = n.meta.get("val")

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 import torch
 
 from bytejit.common import ranges, registry
+from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.where import Where, with_source
 from bytejit.kernels.build import BuildFailed
 from bytejit.options import Options
@@ -20,13 +21,14 @@ def fakes_of(gm: torch.fx.GraphModule) -> list:
 
 def not_normalised(gm: torch.fx.GraphModule) -> str:
     """Why a graph cannot be made functional here; "" when it can."""
-    if gm.meta.get("needs_grad"):
+    info = info_of(gm)
+    if info.needs_grad:
         return "its outputs need gradients"
-    if gm.meta.get("inference") == "mixed":
+    if info.inference == "mixed":
         return "only some of its outputs are inference tensors"
-    if gm.meta.get("measures"):
+    if info.measures:
         return "it has sizes that only the run knows"
-    if gm.meta.get("sets_data"):
+    if info.sets_data:
         return "it sets a tensor's data"
     return ""
 
@@ -34,19 +36,20 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
 def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
     """Run the FX graph as it is: right, unfused, counted."""
     registry.count("fallbacks", f"a graph runs through torch: {reason}")
-    gm.meta["through_torch"] = reason
+    report_of(gm).through_torch = reason
     return gm.forward
 
 
 def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
     """`call` in the mode that the graph itself sets: in or out of inference mode, or without gradients."""
-    inference, manager = gm.meta.get("inference"), torch._C._InferenceMode
+    info, manager = info_of(gm), torch._C._InferenceMode
+    inference = info.inference
     if inference is not None:
         def in_inference_mode(*inputs):
             with manager(inference):
                 return call(*inputs)
         return in_inference_mode
-    if not gm.meta.get("grads_off"):
+    if not info.grads_off:
         return call
 
     def without_grad(*inputs):
@@ -85,7 +88,7 @@ def with_lines(graph: torch.fx.Graph) -> None:
 # ---- codegen ----------------------------------------------------------------------------------------------------------------
 @dataclass
 class Compiled:
-    """One graph on its way through codegen. Left in `gm.meta`: "stages", the texts of the debug folder, and "stats"."""
+    """One graph on its way through codegen. Its `Report` gets statistics and the texts of the debug folder."""
 
     gm: torch.fx.GraphModule
     aten: object
@@ -149,7 +152,7 @@ class Compiled:
         return call
 
     def is_weight(self, index: int) -> bool:
-        return index in self.gm.meta.get("weights", ())
+        return index in info_of(self.gm).weights
 
     def emit(self, aten, target) -> Callable:
         """Loops, groups, plan, kernels, a callable."""
@@ -177,10 +180,10 @@ class Compiled:
         made = self.compile(plan, target, aten, source)
         for name, n in made.stats.unfused.items():
             registry.count("externs", f"{name} has no row: run by torch", n)
-        self.gm.meta["stats"] = made.stats
-        self.gm.meta["lower_seconds"] = lowered
+        report = report_of(self.gm)
+        report.stats, report.lower_seconds = made.stats, lowered
         if self.options.debug:
-            self.gm.meta["stages"] = [("aten", aten.text(), ".txt"), ("loops", text(loops), ".txt"),
+            report.stages = [("aten", aten.text(), ".txt"), ("loops", text(loops), ".txt"),
                                       ("schedule", text(plan), ".txt"), ("kernel", made.source, self.suffix),
                                       ("call", made.call_source, ".py")]
         if made.fits is None:

@@ -12,6 +12,7 @@ from bytejit.codegen.aten.numbers import numbers_on_gpu
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.cuda.schedule import PERSISTENT, SMALL
 from bytejit.common import logs, registry
+from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.spec import Spec
 from bytejit.kernels.build import BuildFailed
 from bytejit.kernels.cuda_graphs import TIMED, WARM, Policy, replayed
@@ -100,7 +101,7 @@ class OnGpu(Compiled):
 
     def replayed(self, call: Callable) -> Callable:
         """The callable behind a CUDA graph, as the mode says."""
-        how, stats = how_of(self.options), self.gm.meta.get("stats")
+        how, stats = how_of(self.options), report_of(self.gm).stats
         launches = stats.launches if stats is not None else FEW      # none: the graph runs through torch
         if how == "auto" and launches < FEW:
             reason = f"not recorded: {launches} launches, fewer than {FEW}"
@@ -121,7 +122,7 @@ class OnGpu(Compiled):
                 if room != SMALL:
                     registry.count("fallbacks", "a graph is planned with smaller tiles: a GPU kernel cannot be built")
         registry.count("fallbacks", "a graph runs through torch: a GPU kernel cannot be built")
-        self.gm.meta["through_torch"] = "a GPU kernel cannot be built"
+        report_of(self.gm).through_torch = "a GPU kernel cannot be built"
         return run_aten(aten)
 
 
@@ -156,11 +157,11 @@ WAITING = {
 
 
 class Told:
-    """What became of the recordings of a graph, each thing once: in `gm.meta["cudagraphs"]`, which `explain` prints, and in
-    the log of that kind."""
+    """What became of the recordings of a graph, each thing once: in its report, which `explain` prints, and in the log
+    of that kind."""
 
     def __init__(self, gm: torch.fx.GraphModule, options: Options) -> None:
-        self.lines: list[str] = gm.meta.setdefault("cudagraphs", [])
+        self.lines = report_of(gm).cudagraphs
         self.where = next((n.meta["where"] for n in gm.graph.nodes if n.meta.get("where") is not None), None)
         self.options = options
 
@@ -219,9 +220,9 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
             reason = reason or f"{n.target} waits for the GPU"
         if how == "auto" and not known(n):
             reason = reason or f"{n.target} is the program's own: it may do something else in each call"
-    weights = frozenset(gm.meta.get("weights", ()))
+    weights = info_of(gm).weights
     written = frozenset(m.input for m in aten.mutations)
-    tell = Told(gm, gm.meta["settings"].options)
+    tell = Told(gm, info_of(gm).settings.options)
     if not reason:
         tell(WAITING[how])
     return replayed(call, Policy(how, index, weights, written, reason, tell))

@@ -115,7 +115,7 @@ class _Run:
         if node.op == "call_module":
             with _Wholes(self):
                 return self.gm.get_submodule(node.target)(*args, **kwargs)
-        # what came of it is known: gm.meta["inference"]; ranges of a profiler are around the whole
+        # what came of it is known: `GraphInfo.inference`; ranges of a profiler are around the whole
         if node.target in (inference.enter, inference.leave, *ranges.NODES):
             return None
         if getattr(node.target, "opaque", ""):

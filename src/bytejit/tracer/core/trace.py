@@ -12,6 +12,7 @@ import torch
 from torch.fx import graph_module
 
 from bytejit.common import ranges
+from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.overriding import overrides
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
@@ -47,8 +48,6 @@ class Trace:
     inlined: tuple
     empty: bool = False
     env: dict = field(default_factory=dict)
-    overlapping: bool = False
-    needs_grad: bool = False
     written: tuple[int, ...] = ()     # inputs whose storage the graph writes
     restore: tuple = ()               # (setter, args): torch's global state as it was at the start
     sizes_leave: bool = False         # whether a symbolic number is returned, or left where someone else sees it
@@ -152,25 +151,25 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         for part in (gm, *(n.target.part for n in t.graph.nodes if hasattr(n.target, "part"))):
             forget_source_with(part)
         t.graph_leaves = True
-        gm.meta["inference"] = inference_mode.kind_of_outputs(t, outputs)
     else:
         gm = None
     written_grads = any(v.fake.requires_grad and was_written(v.fake) for v in tensors)
     needs_grad = written_grads or any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad
                                       for n in outputs)
     if gm is not None:
-        gm.meta["overrides"] = bool(t.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors)
-        gm.meta["sets_data"], gm.meta["measures"] = bool(t.data_set), bool(t.measured)
-        gm.meta["grads_off"] = torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors)
+        gm.meta[INFO] = GraphInfo(
+            needs_grad=needs_grad, overlapping=bool(t.overlapping), inference=inference_mode.kind_of_outputs(t, outputs),
+            overrides=bool(t.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
+            sets_data=bool(t.data_set), measures=bool(t.measured),
+            grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors))
     inputs = [v for v in t.inputs if gm is not None]
     written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and (
         was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.data_set))
     body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
-                 overlapping=bool(t.overlapping), needs_grad=needs_grad, written=written, restore=t.restore,
-                 modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches, effects=effects_of(t),
-                 sizes_leave=t.sizes_leave,
+                 written=written, restore=t.restore, modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches,
+                 effects=effects_of(t), sizes_leave=t.sizes_leave,
                  settle=lambda: t.settle(t.guards), let_go=t.let_go,
                  at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
                              for v in t.by_id.values()))

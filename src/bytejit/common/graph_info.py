@@ -1,0 +1,50 @@
+"""What stands beside a graph on its way: what the tracer tells a backend, and what a backend tells of itself."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bytejit.options import Settings
+
+from .where import Where
+
+INFO, REPORT = "bytejit_info", "bytejit_report"     # keys of `GraphModule.meta`
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """What the tracer tells a backend of a graph: `info_of(gm)`."""
+
+    settings: Settings = field(default_factory=Settings)
+    where: Where | None = None
+    needs_grad: bool = False            # an output, or an input that it writes, needs gradients
+    inference: bool | str | None = None     # the mode that it sets: in or out of inference mode; "mixed": both; None: neither
+    grads_off: bool = False             # no output needs gradients, though they are on and an input needs them
+    overrides: bool = False             # torch function modes or subclasses are around: it runs with none asked
+    measures: bool = False              # it has sizes that only the run knows
+    sets_data: bool = False             # it sets a tensor's `data`
+    overlapping: bool = False           # inputs share memory
+    weights: frozenset[int] = frozenset()       # positions of the inputs that are parameters or buffers
+
+
+@dataclass
+class Report:
+    """What a backend tells of a graph: `report_of(gm)`."""
+
+    through_torch: str = ""             # why it runs through torch; "" when it is compiled
+    stats: Any = None                   # of the compiled graph
+    lower_seconds: float = 0.0          # from the ATen graph to the plan
+    stages: list[tuple[str, str, str]] = field(default_factory=list)       # files of the debug folder: (name, text, suffix)
+    cudagraphs: list[str] = field(default_factory=list)         # what became of its recordings, each thing once
+
+
+def info_of(gm: torch.fx.GraphModule) -> GraphInfo:
+    """The graph's `GraphInfo`; the defaults for a graph that the tracer did not make."""
+    return gm.meta.get(INFO) or GraphInfo()
+
+
+def report_of(gm: torch.fx.GraphModule) -> Report:
+    """The graph's `Report`, made on first use."""
+    return gm.meta.setdefault(REPORT, Report())
