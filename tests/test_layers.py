@@ -35,8 +35,8 @@ JOINED = {"common", "errors", "options", "exc", "api", "explanation", "exporting
 # every folder of the package: a new one is named here
 FOLDERS = {
     "backends", "codegen", "codegen/aten", "codegen/cpu", "codegen/cuda", "codegen/emit", "codegen/libraries", "codegen/loops",
-    "codegen/loops/passes", "codegen/ops", "common", "fake", "fake/rules", "guards", "kernels", "kernels/prelude", "rewriter",
-    "runtime", "shapes", "tracer", "tracer/builtins", "tracer/core", "tracer/objects", "tracer/opcodes", "tracer/sizes",
+    "codegen/loops/passes", "codegen/ops", "common", "compat", "fake", "fake/rules", "guards", "kernels", "kernels/prelude",
+    "rewriter", "runtime", "shapes", "tracer", "tracer/builtins", "tracer/core", "tracer/objects", "tracer/opcodes", "tracer/sizes",
     "tracer/torch",
 }
 FORBIDDEN = (

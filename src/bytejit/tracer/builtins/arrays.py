@@ -8,9 +8,9 @@ from __future__ import annotations
 import types
 import warnings
 
-import numpy
 import torch
 
+from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, ArrayVar, DictVar, Known, SeqVar, SymVar, TensorVar, Var
@@ -38,9 +38,9 @@ LARGEST = 4096        # items of an array that becomes a tensor of the graph
 class Arrays:
     """The part of the tracer that deals in numpy arrays."""
 
-    def array(self, real: numpy.ndarray) -> Var:
+    def array(self, real: numpy_types.ARRAY) -> Var:
         """The Var of an array that belongs to the trace."""
-        if real.dtype.hasobject or type(real) is not numpy.ndarray:
+        if real.dtype.hasobject or type(real) is not numpy_types.ARRAY:
             raise Break(f"a numpy array of {real.dtype}" if real.dtype.hasobject else f"a {type(real).__name__}")
         known = self.arrays.get(id(real))
         if known is None:
@@ -67,13 +67,13 @@ class Arrays:
         return self.array_result(result)
 
     def array_result(self, value) -> Var:
-        if isinstance(value, numpy.ndarray):
+        if isinstance(value, numpy_types.ARRAY):
             return self.array(value)
-        if type(value) in (list, tuple) and any(isinstance(v, numpy.ndarray) for v in value):
+        if type(value) in (list, tuple) and any(isinstance(v, numpy_types.ARRAY) for v in value):
             return SeqVar([self.array_result(v) for v in value], type(value))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return SeqVar([self.array_result(v) for v in value], type(value))
-        if isinstance(value, dict) and any(isinstance(v, numpy.ndarray) for v in value.values()):
+        if isinstance(value, dict) and any(isinstance(v, numpy_types.ARRAY) for v in value.values()):
             return DictVar({k: (Known(k), self.array_result(v)) for k, v in value.items()})
         return self.model(value)
 
@@ -81,7 +81,7 @@ class Arrays:
         """An attribute that is known, None for what is looked up on the class."""
         if name in FIELDS:
             return self.array_call(lambda a: getattr(a, name), [v])
-        if isinstance(vars(numpy.ndarray).get(name), types.GetSetDescriptorType):
+        if isinstance(vars(numpy_types.ARRAY).get(name), types.GetSetDescriptorType):
             raise Break(f"reading the attribute {name} of a numpy array")
         return None
 
@@ -129,7 +129,7 @@ def _tensor_of(function, shares: bool):
         data = t.model(t.array_to_tensor(v))
         if shares:
             for other in t.arrays.values():
-                if numpy.may_share_memory(other.array, v.array):
+                if numpy_types.may_share_memory(other.array, v.array):
                     other.shared = True
             t.mutations += 1
         named = {k: a for k, a in kwargs.items() if k not in ("data", "obj")}
@@ -178,11 +178,11 @@ def _folded(function):
     HANDLERS[function] = lambda t, args, kwargs: t.array_call(function, args, kwargs)
 
 
-for _space in (numpy, numpy.linalg, numpy.fft):
-    for _name, _value in vars(_space).items():
+for _space in numpy_types.namespaces():
+    for _name, _value in _space.items():
         if callable(_value) and not isinstance(_value, type) and not _name.startswith("_") and _name not in NOT_FOLDED:
             _folded(_value)
-for _name, _value in vars(numpy.ndarray).items():
+for _name, _value in vars(numpy_types.ARRAY).items():
     if isinstance(_value, (types.MethodDescriptorType, types.WrapperDescriptorType)) and _name not in NOT_FOLDED_METHODS:
         _folded(_value)
 

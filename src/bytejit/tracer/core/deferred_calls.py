@@ -8,8 +8,7 @@ from __future__ import annotations
 import _random
 import random
 
-import numpy
-
+from bytejit.compat import numpy_types
 from bytejit.tracer.objects.calls import HANDLERS, models
 
 from .signals import Break
@@ -50,8 +49,8 @@ def _draw(method, most: int):
 
 
 _draw(_random.Random.random, 0)
-for _name, _most in (("uniform", 2), ("normal", 2), ("random", 0), ("rand", 0), ("randn", 0), ("random_sample", 0)):
-    _draw(getattr(numpy.random, _name).__func__, _most)
+for _method, _most in numpy_types.draws():
+    _draw(_method, _most)
 
 
 @models(random.random)

@@ -6,10 +6,10 @@ import functools
 import types
 import weakref
 
-import numpy
 import torch
 
 from bytejit.common.overriding import as_subclass
+from bytejit.compat import numpy_types
 from bytejit.guards.references import written_out
 from bytejit.guards.sources import Cell
 from bytejit.tracer.builtins.polyfills import STAYING
@@ -290,7 +290,7 @@ class Rebuild:
     def array(self, v: ArrayVar) -> str:
         """A numpy array of known values: a copy of its own for each call."""
         for other in self.arrays:
-            if other is not v and numpy.may_share_memory(other.array, v.array):
+            if other is not v and numpy_types.may_share_memory(other.array, v.array):
                 raise CannotRebuild("numpy arrays that share memory", max(v.step, other.step))
         if v.shared:
             raise CannotRebuild("a numpy array that shares memory with a tensor", v.step)

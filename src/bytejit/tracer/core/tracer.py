@@ -5,11 +5,11 @@ import sys
 import time
 import types
 
-import numpy
 import torch
 
 from bytejit.common.ambient import capture
 from bytejit.common.where import Where
+from bytejit.compat import numpy_types
 from bytejit.fake.tensor import FakeMode
 from bytejit.guards.kinds import GuardSet
 from bytejit.guards.sources import Cell, Local, Source, StackSlot
@@ -498,7 +498,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
 
 
 PYTHON_TYPES = {
-    ArrayVar: numpy.ndarray, CellVar: types.CellType, FuncVar: types.FunctionType, MethodVar: types.MethodType,
+    ArrayVar: numpy_types.ARRAY, CellVar: types.CellType, FuncVar: types.FunctionType, MethodVar: types.MethodType,
     SliceVar: slice, GenVar: types.GeneratorType, SuperVar: super, TracebackVar: types.TracebackType}
 ITERATOR_TYPES = {"seq": type(iter([])), "reversed": type(reversed([])), "dict": type(iter({})), "range": type(iter(range(0))),
                   "enumerate": enumerate, "zip": zip, "map": map, "filter": filter}

@@ -8,9 +8,9 @@ import gc
 import types
 import weakref
 
-import numpy
 import torch
 
+from bytejit.compat import numpy_types
 from bytejit.guards.references import PLAIN_VALUE, permanent
 from bytejit.guards.sources import (
     Attr,
@@ -54,7 +54,7 @@ from .values import (
 BY_REFERENCE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
                 types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, property,
                 types.MethodWrapperType, staticmethod, classmethod, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
-                types.GenericAlias, numpy.ufunc, type(numpy.sum), type(numpy.random.uniform.__func__),
+                types.GenericAlias, *numpy_types.FUNCTION_TYPES,
                 type(collections.abc.Callable[[int], int]), types.UnionType)
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)

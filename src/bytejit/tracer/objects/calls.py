@@ -7,10 +7,9 @@ import types
 import weakref
 from weakref import WeakKeyDictionary
 
-import numpy
-
 from bytejit.common.registry import MARKED
 from bytejit.common.torch_controls import loaded
+from bytejit.compat import numpy_types
 from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.builtins.argument_counts import check_count, describe
 from bytejit.tracer.core.frame import Frame, bind
@@ -325,7 +324,7 @@ class Calls:
             return DictVar({k: (self.model(k), self.model(v)) for k, v in value.items()})
         if type(value) in (set, frozenset):
             return SetVar({v: self.model(v) for v in value}, type(value))
-        if isinstance(value, numpy.ndarray):
+        if isinstance(value, numpy_types.ARRAY):
             return self.array(value)
         return self.constant(value)
 

@@ -5,9 +5,9 @@ import datetime
 import enum
 import types
 
-import numpy
 import torch
 
+from bytejit.compat import numpy_types
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     ArrayVar,
@@ -27,12 +27,11 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.core.versions import NAMES_THE_KEY
 
 # immutable values whose operations may be carried out at trace time
-NUMPY_SCALARS = frozenset(c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))
-VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *NUMPY_SCALARS})
+VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *numpy_types.SCALARS})
 CONSTANT_TYPES = VALUE_TYPES | frozenset({
     int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), range, torch.dtype,
-    torch.device, torch.layout, torch.memory_format, torch.qscheme, types.CodeType, torch.finfo, torch.iinfo}) | {
-    type(numpy.dtype(c)) for c in NUMPY_SCALARS}
+    torch.device, torch.layout, torch.memory_format, torch.qscheme, types.CodeType, torch.finfo, torch.iinfo,
+    *numpy_types.DTYPES})
 
 
 def is_constant(obj: object) -> bool:

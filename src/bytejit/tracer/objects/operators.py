@@ -5,9 +5,9 @@ import collections
 import operator
 import types
 
-import numpy
 import torch
 
+from bytejit.compat import numpy_types
 from bytejit.tracer.core.signals import SIGNALS, Break, Raised
 from bytejit.tracer.core.values import (
     NONE,
@@ -59,7 +59,7 @@ class Operators:
             raise
         except Exception as e:
             raise self.raised(e) from None
-        return self.array(result) if isinstance(result, numpy.ndarray) else self.constant(result)
+        return self.array(result) if isinstance(result, numpy_types.ARRAY) else self.constant(result)
 
     # ---- arithmetic -------------------------------------------------------------------------------------------------
     def binary(self, name: str, a: Var, b: Var, in_place: bool = False) -> Var:

@@ -9,6 +9,7 @@ import torch
 
 from bytejit.common.overriding import PLAIN, overrides
 from bytejit.common.where import Where
+from bytejit.compat import numpy_types
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_like
 from bytejit.guards.references import PLAIN_VALUE
@@ -28,7 +29,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
-from bytejit.tracer.objects.containers import NUMPY_SCALARS, NotConstant, is_constant, to_python
+from bytejit.tracer.objects.containers import NotConstant, is_constant, to_python
 from bytejit.tracer.sizes.dynamic import numbers_in
 
 from .operations import is_program_code
@@ -342,7 +343,7 @@ class Tensors:
         if type(v) is SymVar:
             return self.number_node(v.value)
         if isinstance(v, Known):
-            if type(v.obj) in NUMPY_SCALARS:
+            if type(v.obj) in numpy_types.SCALARS:
                 return v.obj.item()
             if isinstance(v.obj, enum.Enum):        # a graph's text cannot spell a member
                 plain = next((c for c in PLAIN_VALUE if isinstance(v.obj, c)), None)

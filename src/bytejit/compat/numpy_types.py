@@ -1,0 +1,50 @@
+"""What the tracer asks of NumPy. A program need not have it: then no value is an array and every collection is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+try:
+    import numpy
+except ImportError:
+    numpy: ModuleType | None = None
+
+
+class NoArray:
+    """Stands for `numpy.ndarray` where there is no NumPy: nothing is an instance of it."""
+
+    def __new__(cls) -> NoArray:
+        raise TypeError("there is no NumPy")
+
+
+ARRAY: type = NoArray if numpy is None else numpy.ndarray
+#: immutable scalars
+SCALARS: frozenset[type] = frozenset(
+    () if numpy is None else (c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))
+)
+#: the classes of their dtypes
+DTYPES: frozenset[type] = frozenset(() if numpy is None else (type(numpy.dtype(c)) for c in SCALARS))
+#: types of functions that are known by identity
+FUNCTION_TYPES: tuple[type, ...] = (
+    () if numpy is None else (numpy.ufunc, type(numpy.sum), type(numpy.random.uniform.__func__))
+)
+
+
+def namespaces() -> Iterator[dict[str, Any]]:
+    """The names of modules whose functions compute arrays."""
+    if numpy is not None:
+        yield from (vars(space) for space in (numpy, numpy.linalg, numpy.fft))
+
+
+def draws() -> Iterator[tuple[Callable, int]]:
+    """Methods of a random generator that give a float, and how many numbers are their arguments at most."""
+    if numpy is not None:
+        for name, most in (("uniform", 2), ("normal", 2), ("random", 0), ("rand", 0), ("randn", 0), ("random_sample", 0)):
+            yield getattr(numpy.random, name).__func__, most
+
+
+def may_share_memory(a: Any, b: Any) -> bool:
+    """Whether the bounds of two arrays' memory overlap."""
+    return numpy.may_share_memory(a, b)
