@@ -305,6 +305,26 @@ def test_torch_decorators(x):
     return g(x).shape[0] + x
 
 
+@case(F(4), graphs=1)
+def test_code_of_a_function_made_inside(x):
+    """`__code__` of a function made inside: replaced (torch names the frames of its decorators so), by another's, refused"""
+    def g(t):
+        return t * 2 + len(seen)
+
+    def h(t):
+        return t - len(seen)
+
+    seen = [1]
+    g.__code__ = g.__code__.replace(co_name="shown", co_qualname="shown.as")
+    first = g(x)
+    g.__code__ = h.__code__
+    try:
+        g.__code__ = (lambda t: t).__code__
+    except ValueError as error:
+        refused = str(error)
+    return first, g(x), g, g.__name__, g.__code__.co_name, refused
+
+
 @case(F(4))
 def test_inference_mode_decorator(x):
     """A function decorated by inference_mode, which breaks the graph"""

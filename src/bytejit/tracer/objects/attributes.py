@@ -548,6 +548,8 @@ class Attributes:
             v.defaults = tuple(value.items) if isinstance(value, SeqVar) else ()
         elif name == "__kwdefaults__":
             v.kwdefaults = {k: e for k, (_, e) in value.items.items()} if isinstance(value, DictVar) else {}
+        elif name == "__code__" and v.real is None:
+            self._set_code(v, value)
         elif name in ("__code__", "__closure__", "__dict__"):
             raise Break(f"setting a function's {name}")
         elif name == "__annotate__" and ANNOTATES:
@@ -556,6 +558,15 @@ class Attributes:
         else:
             v.attrs[name] = value
         self.mutations += 1
+
+    def _set_code(self, v: FuncVar, value: Var) -> None:
+        """`function.__code__ = code` of a function made in the trace. Its names stay."""
+        if not isinstance(value, Known) or type(value.obj) is not types.CodeType:
+            raise Break("setting a function's __code__ to what is no code object")
+        want, new = len(v.closure), len(value.obj.co_freevars)
+        if want != new:
+            raise self.raised(ValueError(f"{v.name}() requires a code object with {want} free vars, not {new}"))
+        v.code = value.obj
 
     def generic_setattr(self, v: InstanceVar, name: str, value: Var) -> None:
         """object.__setattr__."""
