@@ -163,11 +163,8 @@ def check_cache(options: Options) -> Check:
         return Check("cache folder", MISSING, f"{path}: {why}", "make it yours alone, or set BYTEJIT_CACHE_DIR")
     size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
     shown = str(path).replace(str(Path.home()), "~", 1)
-    return Check(
-        "cache folder",
-        WORKS,
-        f"{shown}: yours, closed to others; {size / 2**20:.1f} of {options.cache_mb} MB, {shutil.disk_usage(path).free >> 20} MB free",
-    )
+    room = f"{size / 2**20:.1f} of {options.cache_mb} MB, {shutil.disk_usage(path).free >> 20} MB free"
+    return Check("cache folder", WORKS, f"{shown}: yours, closed to others; {room}")
 
 
 def _small_function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from bytejit.options import Options
 from .test_build import UNIT
 
 OTHER = 65533               # a user, and a group, that nobody is
+AS_OTHER = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups"]
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0 or not shutil.which("setpriv"),
                                 reason="needs root, and setpriv to act as another user")
 
@@ -46,7 +47,7 @@ def place() -> Iterator[Path]:
 
 def other(script: str, cwd: Path) -> None:
     """Run a shell script as another user."""
-    subprocess.run(["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", "sh", "-ec", script], cwd=cwd, check=True)
+    subprocess.run([*AS_OTHER, "sh", "-ec", script], cwd=cwd, check=True)
 
 
 def filled(place: Path) -> Disk:
@@ -186,11 +187,10 @@ def test_a_folder_that_was_open_to_others_and_mended(place: Path, deep: bool) ->
     disk = filled(place)
     generation = disk.wanted / disk.generation
     assert os.system(f"chmod {'-R' * deep} a+rwX {place}/cache") == 0
-    forge = ("import os, sys; sys.path.insert(0, sys.argv[1])\n"
+    forge = ("import hmac, os\n"
              "name = next(n for n in os.listdir('.') if n.startswith('bytejit-'))\n"
              "os.rename(name, 'away'); os.mkdir(name)\n"
              "try:\n    secret = open('away/key', 'rb').read()\nexcept PermissionError: secret = b'x' * 32\n"
-             "import hmac\n"
              "own = hmac.digest(secret, b'ab12', 'sha256')\n"
              "raw = b'theirs' + b'\\n#bytejit2 ' + hmac.digest(own, b'theirs', 'sha256').hex().encode()\n"
              "for f, b in ('key', secret), ('ab12', raw):\n"
@@ -202,8 +202,7 @@ def test_a_folder_that_was_open_to_others_and_mended(place: Path, deep: bool) ->
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
     if not python:
         pytest.skip("needs a python that other users may run")
-    subprocess.run(["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", python, "-c", forge, str(place)],
-                   cwd=place / "cache", check=True)
+    subprocess.run([*AS_OTHER, python, "-c", forge], cwd=place / "cache", check=True)
     with open(generation / "key", "rb+", buffering=0), open(generation / "ab12", "rb+", buffering=0):
         time.sleep(0.02)
         subprocess.run("find cache -user 0 -type d -exec chmod 700 {} +; find cache -user 0 -type f -exec chmod 600 {} +",
@@ -223,7 +222,8 @@ def test_a_planted_library_does_not_run(place: Path) -> None:
     options = Options(cache_dir=str(place / "cache"))
     file = Path(build_cpp.build([UNIT], options).files[0])
     caches.clear()
-    (place / "theirs.cpp").write_text(f'#include <cstdio>\n__attribute__((constructor)) void ran() {{ fopen("{place}/ran", "w"); }}\n'
+    ran = f'void ran() {{ fopen("{place}/ran", "w"); }}'
+    (place / "theirs.cpp").write_text(f'#include <cstdio>\n__attribute__((constructor)) {ran}\n'
                                       'extern "C" void bj_fill(void*, void*, void*, void*) { ran(); }\n')
     subprocess.run(["g++", "-shared", "-fPIC", "theirs.cpp", "-o", "theirs.so"], cwd=place, check=True)
     raw = (place / "theirs.so").read_bytes() + file.read_bytes()[-75:]

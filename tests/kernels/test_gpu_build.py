@@ -70,8 +70,8 @@ def test_a_kernel_that_may_begin_early_waits_before_it_touches_memory(tmp_path) 
 @needs_triton
 def test_a_worker_that_dies_is_replaced() -> None:
     pool = Workers(1)
-    request = {"text": "import os\nos._exit(3)\n" + WARM, "name": "k", "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": [],
-               "arch": 80, "warps": 4, "stages": 1}
+    request = {"text": "import os\nos._exit(3)\n" + WARM, "name": "k", "kernel": "warm", "signature": {"x": "*fp32"},
+               "constants": {"N": 128}, "aligned": [], "arch": 80, "warps": 4, "stages": 1}
     assert "ended with 3" in pool.ask(request)["error"]
     assert "binary" in pool.ask({**request, "text": WARM})
     pool.stop()

@@ -1,54 +1,51 @@
 """Plans of graphs on disk: what was planned before, in this process or another, is not lowered, fused and scheduled again.
 
-A plan is kept with the text of its kernels and without their expressions, under the hash of all that decides it: every node
-of the ATen graph with its arguments, specs and place in the user's code, the device, torch's version and the code that plans.
+A plan is kept as data (`plan_data.py`) with the text of its kernels and without their expressions, under the hash of all that
+decides it: every node of the ATen graph with its arguments, specs and place in the user's code, the device, torch's version and
+the code that plans.
 Graphs with sizes that are known at the call only are planned each time.
 """
 from __future__ import annotations
 
 import functools
-import io
 import operator
-import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bytejit.backends import plan_data
+from bytejit.backends.plan_data import NotKept
 from bytejit.codegen.aten.graph import Aten
-from bytejit.codegen.loops.index_core import Atom, Index
-from bytejit.codegen.loops.ir import Call, Expr, Kernel, Plan
-from bytejit.codegen.loops.sizes import Real
+from bytejit.codegen.loops.ir import Plan
+from bytejit.common.registry import count
 from bytejit.common.spec import Spec
 from bytejit.kernels.disk import digest, disk_of
 from bytejit.options import Options
 
 PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 HERE = Path(__file__).parent.parent
-
-
-class NotKept(Exception):
-    """A graph holds something whose text does not say all about it: it is planned each time."""
+OTHERS = ("common/spec.py", "common/where.py", "backends/plan_data.py")      # what decides plans, besides codegen
 
 
 @functools.cache
 def planner() -> str:
     """The hash of the code that plans and prints kernels."""
     files = sorted((HERE / "codegen").rglob("*.py"))
-    return digest(torch.__version__, *(f.read_bytes() for f in (*files, HERE / "common/spec.py", HERE / "common/where.py")))
+    return digest(torch.__version__, *(f.read_bytes() for f in (*files, *(HERE / f for f in OTHERS))))
 
 
 def key_of(aten: Aten, *facts: object) -> str | None:
-    """The name of a graph's plan; None where it is not kept. facts: what else decides it, as its text tells: the device, how
-    large tiles may be."""
+    """The name of a graph's plan; None where its text does not say all about it: it is planned each time. facts: what else
+    decides it, as its text tells: the device, how large tiles may be."""
     names: dict[torch.fx.Node, str] = {}
     try:
         lines = [_line(node, names) for node in aten.graph.nodes]
         lines += [_text(m.input, names) + _text(m.position, names) for m in aten.mutations]
     except NotKept:
         return None
-    shown = [getattr(getattr(o, "of", o), "position", None) for o in aten.outputs]       # what no output shows may be overwritten
+    # what no output shows may be overwritten
+    shown = [getattr(getattr(o, "of", o), "position", None) for o in aten.outputs]
     flags = (shown, len(aten.constants), torch.are_deterministic_algorithms_enabled())
     return digest(planner(), repr(facts), repr(flags), *lines)
 
@@ -83,27 +80,24 @@ def _text(value: object, names: dict[torch.fx.Node, str]) -> str:
 
 
 def load(key: str, options: Options) -> tuple[Plan, Any] | None:
-    """(plan, source) as `keep` got them, kernels without their passes; None where there is none."""
+    """(plan, source) as `keep` got them, kernels without passes and schedules; None where there is none."""
     body = disk_of(options.cache_path, options.cache_mb).read(key + ".plan")
-    return pickle.loads(body) if body is not None else None
+    if body is None:
+        return None
+    try:
+        return plan_data.read(body)
+    except plan_data.Damaged as error:
+        count("cache", f"a plan on disk is not understood: {error}")
+        return None
 
 
 def keep(key: str, plan: Plan, source: Any, options: Options) -> None:
     """Put a plan and its source on disk, where all sizes in it are numbers."""
-    steps = tuple(replace(s, kernel=Kernel(s.kernel.name, (), (), s.kernel.ops)) if isinstance(s, Call) else s
-                  for s in plan.steps)
-    body = io.BytesIO()
-    try:
-        Numbers(body, 5).dump((replace(plan, steps=steps), source))
-    except NotKept:
+    if plan.symbols:
         return
-    disk_of(options.cache_path, options.cache_mb).write(key + ".plan", body.getvalue())
-
-
-class Numbers(pickle.Pickler):
-    """A pickler that refuses index expressions and those of kernels: they know their hashes, which are a process's own."""
-
-    def reducer_override(self, value: object) -> object:
-        if isinstance(value, (Atom, Index, Expr, Real)):
-            raise NotKept
-        return NotImplemented
+    try:
+        body = plan_data.pack(plan, source)
+    except plan_data.NotKept as error:
+        count("cache", f"a plan is not kept: {error}")
+        return
+    disk_of(options.cache_path, options.cache_mb).write(key + ".plan", body)

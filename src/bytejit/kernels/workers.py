@@ -125,8 +125,8 @@ class Workers:
         if self.warmed:
             return
         self.warmed = True
-        job = {"text": WARM, "name": "warm", "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128}, "aligned": ["x"],
-               "arch": arch, "warps": 4, "stages": 1}
+        job = {"text": WARM, "name": "warm", "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128},
+               "aligned": ["x"], "arch": arch, "warps": 4, "stages": 1}
         threading.Thread(target=self.map, args=([job] * self.size,), daemon=True).start()
 
     def stop(self) -> None:

@@ -53,12 +53,14 @@ FAST: dict[str, Callable] = {
 
 
 def resolve(target: str) -> Callable:
-    """The callable of "namespace.op.overload". Raises: AttributeError when torch has no such op."""
+    """The operator "namespace.op.overload". Raises: AttributeError when torch has none of that name."""
     if target in FAST:
         return FAST[target]
     fn = torch.ops
     for part in target.split("."):
         fn = getattr(fn, part)
+    if not isinstance(fn, torch._ops.OpOverload):
+        raise AttributeError(f"{target} is no operator")
     return fn
 
 
