@@ -13,7 +13,7 @@ endif
 ARGS  ?=
 export PYTHONPATH := src
 
-.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs fuzz clean
+.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs fuzz ambient clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -63,6 +63,9 @@ bench-costs: $(READY)     ## capture beside torch.compile's, breaks at every lin
 
 fuzz: $(READY)   ## 10,000 random programs against eager; ARGS="--count 500 --seed 7"
 	$(PY) -m tests.fuzz --count 10000 $(ARGS)
+
+ambient: $(READY) ## all programs under all managers of torch's state, with breaks, exceptions and training
+	$(PY) -m pytest tests/programs/test_ambient.py --all-ambient $(ARGS)
 
 clean:           ## delete .venv and what was built
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis bytejit_debug

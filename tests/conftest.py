@@ -34,6 +34,7 @@ CHOICES = os.environ.get("BYTEJIT_TEST_CHOICES", "0")       # another number: ot
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write the golden files anew")
+    parser.addoption("--all-ambient", action="store_true", help="all programs of tests/programs/test_ambient.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -339,11 +339,11 @@ class Function:
         doing = logs.ran_place(self.settings.backend)
 
         def answer(error: BaseException, flat: tuple):
-            if isinstance(error, DeviceFault):      # an earlier call's: running this one again would hide it
-                raise error
-            owner = owner_of(error)
             for function, args in restore:
                 function(*args)
+            if isinstance(error, DeviceFault) or not isinstance(error, Exception):
+                raise error         # an earlier call's, which running this one again would hide; or an interrupt
+            owner = owner_of(error)
             if once and owner in (CALLED, PROGRAM) or not own and owner in (PROGRAM, BYTEJIT):
                 raise error if own or owner == CALLED else note_place(error, doing, self.where)
             registry.count("fallbacks", f"a graph raised {type(error).__name__} in {self.where.function}")

@@ -10,7 +10,7 @@ from bytejit.common.graph_info import info_of, report_of
 from bytejit.guards.native_checker import CHECKER, UNIT, exchange_fill
 from bytejit.options import Options
 
-from .cpu_compiler import Compiled, fakes_of, guarded, not_normalised, through_torch
+from .cpu_compiler import Compiled, fakes_of, guarded, not_normalised, through_torch, without_autocast
 
 
 def eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
@@ -31,7 +31,7 @@ def aot_eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
     report_of(gm).stages = [("aten", aten.text(), ".txt")]
-    return guarded(gm, run_aten(aten), aten)
+    return guarded(gm, without_autocast(gm, run_aten(aten)), aten)
 
 
 def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
@@ -63,6 +63,8 @@ def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     except NoDriver as e:
         logs.warn_once("no CUDA driver", str(e))
         return through_torch(gm, "no CUDA driver")
+    if type(compiled) is not Compiled or report_of(gm).stats.externs:         # kernels look at no state
+        call = without_autocast(gm, call)
     return guarded(gm, call, aten)
 
 
@@ -74,7 +76,7 @@ def cudagraphs(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
 def aot_cudagraphs(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     """Backend: the normalised ATen graph, run by torch, in a CUDA graph. One that is not on one GPU runs without."""
     from bytejit.codegen.aten.run import run_aten
-    return _recorded(gm, run_aten)
+    return _recorded(gm, lambda aten: without_autocast(gm, run_aten(aten)))
 
 
 def _recorded(gm: torch.fx.GraphModule, runner: Callable) -> Callable:

@@ -163,15 +163,27 @@ _DEVICES = tuple(map(str, getattr(_C, "_autocast_supported_devices", lambda: ("c
 _THERE_AND_BACK = (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
 
 
-def _read_nesting() -> int:
+def autocast_nesting() -> int:
+    """How many autocast blocks are around."""
     return tuple(map(operator.call, _THERE_AND_BACK))[1]        # one step of the interpreter: no interrupt in between
 
 
 def _write_nesting(depth: int) -> None:
-    while (now := _read_nesting()) != depth:
+    while (now := autocast_nesting()) != depth:
         torch.autocast_decrement_nesting() if now > depth else torch.autocast_increment_nesting()
     if depth == 0:
         torch.clear_autocast_cache()
+
+
+def clear_cache_at(inside: int) -> None:
+    """Empty autocast's cache of cast weights where no block is around but `inside` ones, which are a graph's own."""
+    if autocast_nesting() + inside == 0:
+        torch.clear_autocast_cache()
+
+
+def nest(blocks: int) -> None:
+    """Enter so many autocast blocks more, or leave so many, as far as the nesting goes."""
+    _write_nesting(autocast_nesting() + blocks)
 
 
 def _autocast_kind(device: str) -> Kind:
@@ -233,7 +245,7 @@ KINDS: tuple[Kind, ...] = (
          lambda state: torch.set_anomaly_enabled(*state)),
     *map(_autocast_kind, _DEVICES),
     Kind("autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-    Kind("autocast nesting", _read_nesting, _write_nesting),
+    Kind("autocast nesting", autocast_nesting, _write_nesting),
     Kind("cuda", _read_cuda, _write_cuda),
     Kind("warnings", _read_warnings, _write_warnings, _identical),
     Kind("collector", gc.isenabled, lambda on: gc.enable() if on else gc.disable()),

@@ -22,6 +22,7 @@ class GraphInfo:
     needs_grad: bool = False            # an output, or an input that it writes, needs gradients
     inference: bool | str | None = None     # the mode that it sets: in or out of inference mode; "mixed": both; None: neither
     grads_off: bool = False             # no output needs gradients, though they are on and an input needs them
+    autocast: bool = False              # autocast is on around the region
     overrides: bool = False             # torch function modes or subclasses are around: it runs with none asked
     measures: bool = False              # it has sizes that only the run knows
     sets_data: bool = False             # it sets a tensor's `data`

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bytejit.common.spec import Spec
-from bytejit.fake.rules.core import ROWS, Meta, NeedsMeta, Store, device_given
+from bytejit.fake.rules.core import ROWS, Meta, NeedsMeta, Store, device_given, is_inference_mode_enabled
 
 from .meta import keep_plain
 from .rules import compute, linalg, views
@@ -84,6 +84,9 @@ class Fake(torch.Tensor):
 
 def make(m: Meta, requires_grad: bool = False) -> Fake:
     """A new fake that looks like `m`. Cost: 3 us."""
+    if not m.store.inference and is_inference_mode_enabled():       # a view of what was made before the mode
+        with torch._C._InferenceMode(False):
+            return make(m, requires_grad)
     fake = torch.Tensor._make_wrapper_subclass(
         Fake,
         m.shape,
@@ -120,6 +123,9 @@ def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None, shape:
     """
     if type(real) is Fake:
         return real
+    if is_inference_mode_enabled() and not real.is_inference():         # made before: autograd may follow it later
+        with torch._C._InferenceMode(False):
+            return fake_like(real, stores, shape, stride)
     if real.layout is not _STRIDED or real.is_nested or real.is_quantized:
         raise NoFake("fake_like", f"layout {real.layout}" if real.layout is not _STRIDED else "nested or quantised")
     if real.is_conj() or real.is_neg():

@@ -10,7 +10,7 @@
             return MISS                         # a source that cannot be fetched any more is a guard that failed
         try:
             (o0, o1,) = graph(v3, v7)
-        except Exception as error:
+        except BaseException as error:
             return own_exit(error, (S_0, L_self, L_x))
         body                                    # effects; ends in `return (value, None)` or `return (flat, k)`
 
@@ -207,7 +207,7 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
         call = f"({targets.rstrip()}) = graph({args})" if outputs else f"graph({args})"
         state = "".join(p + ", " for p in params if not p.startswith("C_"))
         lines += ["    try:", f"        {call}",
-                  "    except Exception as error:", f"        return own_exit(error, ({state}))"]
+                  "    except BaseException as error:", f"        return own_exit(error, ({state}))"]
     lines += ["    " + line for line in tail.splitlines()]
     fn = _define(name, "\n".join(lines) + "\n", env)
     fn.guards = guards

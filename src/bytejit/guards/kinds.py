@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import torch_controls
+from bytejit.common import ambient, torch_controls
 from bytejit.common.overriding import overrides, unasked
 from bytejit.common.spec import contiguous_stride, short_dtype
 
@@ -142,6 +142,7 @@ STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "deterministic": (_C._get_deterministic_algorithms, "{f}()"),
     "anomaly": (_C.is_anomaly_enabled, "{f}()"),
     "autocast_cache": (_C.is_autocast_cache_enabled, "{f}()"),
+    "autocast_nesting": (ambient.autocast_nesting, "{f}()"),
     "autocast_cpu": (lambda: _autocast("cpu"), "{f}()"),
     "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
     "cuda_device": (lambda: _C._cuda_getDevice() if torch.cuda.is_initialized() else 0, "{f}()"),    # where "cuda" names no index

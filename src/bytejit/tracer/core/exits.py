@@ -8,6 +8,7 @@ import weakref
 
 import torch
 
+from bytejit.common import ambient
 from bytejit.common.overriding import as_subclass
 from bytejit.compat import numpy_types
 from bytejit.guards.references import written_out
@@ -398,7 +399,12 @@ class Rebuild:
         out += [f"{self.value(manager)}.__enter__()" for manager, _ in self.t.inference]
         out += [f"{self.bind(torch._C._push_on_torch_function_stack)}({self.value(mode)})" for mode in self.t.entered]
         out += [f"{self.value(manager)}.__enter__()" for manager in self.t.functions_off]
-        for (function, _), args in self.t.state_set.items():
+        if self.t.nesting:
+            out.append(f"{self.bind(ambient.nest)}({self.t.nesting})")
+        for key, args in self.t.state_set.items():
+            function = key[0]
+            if self.t.state_first[key] == (args, True) and not self.t.inference:
+                continue                # as the region began, and as its graph ends
             out.append(f"{self.bind(function)}{args!r}" if all(type(a) in (bool, str) for a in args)
                        else f"{self.bind(function)}(*{self.bind(args)})")
         return out

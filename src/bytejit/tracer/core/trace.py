@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import graph_module
 
-from bytejit.common import ranges
+from bytejit.common import inference, ranges
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.overriding import overrides
 from bytejit.common.where import Where
@@ -160,7 +160,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         gm.meta[INFO] = GraphInfo(
             needs_grad=needs_grad, overlapping=bool(t.overlapping), inference=inference_mode.kind_of_outputs(t, outputs),
             overrides=bool(t.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
-            sets_data=bool(t.data_set), measures=bool(t.measured),
+            autocast=torch._C._is_any_autocast_enabled(), sets_data=bool(t.data_set), measures=bool(t.measured),
             grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors))
     inputs = [v for v in t.inputs if gm is not None]
     written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and (
@@ -168,11 +168,21 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
-                 written=written, restore=t.restore, modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches,
+                 written=written, restore=undo_of(t), modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches,
                  effects=effects_of(t), sizes_leave=t.sizes_leave,
                  settle=lambda: t.settle(t.guards), let_go=t.let_go,
                  at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
                              for v in t.by_id.values()))
+
+
+def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
+    """(function, arguments): calls that make torch's state what it was when the region began, wherever its graph ended."""
+    calls = [(function, args) for (function, _), (args, _) in t.state_first.items()]
+    if t.region:
+        calls = [(inference.leave_all, (t.region,)), *calls, (torch._C._set_grad_enabled, (t.grad_at_start,))]
+    if t.ranges:
+        calls.insert(0, (ranges.leave_all, (t.ranges,)))
+    return tuple(calls)
 
 
 def forget_source_with(gm: torch.fx.GraphModule) -> None:

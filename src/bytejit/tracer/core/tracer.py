@@ -7,7 +7,7 @@ import types
 
 import torch
 
-from bytejit.common.ambient import capture
+from bytejit.common import ambient
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
 from bytejit.fake.tensor import FakeMode
@@ -95,7 +95,9 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.places: dict[tuple, Where] = {}
         self.globals_written: dict[int, tuple[dict, dict]] = {}
         self.dirty: dict[int, Var] = {}
-        self.state_set: dict = {}
+        self.state_set: dict = {}                   # (setter, device) -> its arguments: torch's state as the region sets it
+        self.state_first: dict = {}                 # the same as the region begins with it, and whether a guard says so
+        self.nesting = 0                            # autocast blocks that it has entered less those that it has left
         self.cached_calls: list[tuple] = []         # calls of cached functions that the caches answer, objects/caching.py
         self.trying: dict | None = None             # their answers while the body of one is run only to see what it does
         self.devices: list[torch.device] = []       # device managers entered in the region
@@ -106,12 +108,10 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.data_set: list[TensorVar] = []         # tensors whose .data was set
         self.checkpoints = False                    # whether a part of the graph is a checkpoint's
         self.region = 0                             # a number for the region, where it enters inference mode
-        self.undo: list = []
         self.late: list[LateVar] = []
         self.locked: list[InstanceVar] = []       # locks that the region took, and those that it holds
         self.holding: list[InstanceVar] = []
         self.by_value = False
-        self.restore: tuple = ()
         self.raised_at: dict[int, Where] = {}
         self.inlined: dict[int, types.CodeType] = {}
         self.made_classes: dict = {}
@@ -424,7 +424,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
 
     def run_root(self) -> Stop:
         """Trace the region. Raises: Restart when it has to be traced again with an earlier end."""
-        before = capture()
+        before = ambient.capture()
         try:
             self.set_up_root()
             value = self.run(self.root)
@@ -439,8 +439,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         except Break as e:
             return self.stop_at_break(e)
         finally:
-            self.restore = tuple(reversed(self.undo))
-            self.undo.clear()
+            if self.state_set and not ambient.autocast_nesting():
+                torch.clear_autocast_cache()            # of casts of fakes
             before.restore()
             self.forget_classes()
 

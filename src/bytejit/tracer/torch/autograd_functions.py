@@ -126,23 +126,20 @@ def traced_forward(t, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tupl
     """What the forward answers, and its context; its nodes are taken out of the graph again. Raises: Break."""
     nodes, values, late = len(t.graph.nodes), t.by_value, len(t.late)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    states, held = dict(t.state_set), (len(t.locked), len(t.devices), len(t.inference))
+    states, held = dict(t.state_set), (len(t.locked), len(t.devices), len(t.inference), t.nesting)
     grad = torch.is_grad_enabled()
-    t.undo.append((torch._C._set_grad_enabled, (grad,)))
-    undone = len(t.undo)
     torch._C._set_grad_enabled(False)           # as autograd calls it
     try:
         ctx = t.call_python(Context, [needs])
         result = t.real(t.call(t.constant(run_forward), [cls_var, ctx, args, t.model({})], {}))
     finally:
         torch._C._set_grad_enabled(grad)
-    for (function, key), value in list(t.state_set.items()):      # set within the forward and put back by its end
-        first = next((a for f, a in t.undo[undone:] if f is function and (key is None or a[0] == key)), None)
-        if (function, key) not in states and value == first:
-            del t.state_set[function, key]
+    for key, value in list(t.state_set.items()):        # set within the forward and put back by its end
+        if key not in states and value == t.state_first[key][0]:
+            del t.state_set[key]
     wrote = any(v.fake._version != version for v, version in before.items())
     effects = changed_outside(t) or len(t.late) != late or t.by_value != values
-    if wrote or effects or states != t.state_set or held != (len(t.locked), len(t.devices), len(t.inference)) \
+    if wrote or effects or states != t.state_set or held != (len(t.locked), len(t.devices), len(t.inference), t.nesting) \
             or t.length(t.getattr(ctx, "dirty")):
         raise Break(f"{cls.__name__}.apply, an autograd function whose forward changes more than what it returns")
     for node in reversed(list(t.graph.nodes)[nodes:]):

@@ -39,10 +39,8 @@ def enter(t, args, kwargs):
         raise Break("an inference mode manager made before the region entered")
     if not t.region:
         t.region = next(_regions)
-        t.undo.insert(0, (SET_GRAD, (t.grad_at_start,)))        # undone last
     mode = manager.slots["mode"].obj
     t.inference.append((manager, t.state_set.pop((SET_GRAD, None), None)))
-    t.undo.append((inference.leave_all, (t.region,)))
     inference.enter(mode, t.region)
     _node(t, inference.enter, mode, t.region)
     return NONE

@@ -5,7 +5,7 @@ import itertools
 
 import torch
 
-from bytejit.common import ranges, registry
+from bytejit.common import ambient, ranges, registry
 from bytejit.guards.sources import Known as KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar
@@ -15,7 +15,7 @@ from bytejit.tracer.objects.containers import to_python
 _C = torch._C
 _regions = itertools.count(1)
 
-# setter -> (getter, how the setter's arguments restore it)
+# setter -> what its arguments would be to set what is set now
 SETTERS = {
     _C._set_grad_enabled: lambda args: (torch.is_grad_enabled(),),
     torch.set_autocast_enabled: lambda args: _autocast_key(args, torch.is_autocast_enabled),
@@ -23,6 +23,10 @@ SETTERS = {
     torch.set_autocast_cache_enabled: lambda args: (torch.is_autocast_cache_enabled(),),
     torch.set_anomaly_enabled: lambda args: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
 }
+# setter -> the states of which a guard says what was set before the region; autocast's go by the device
+GUARDS = {_C._set_grad_enabled: ("grad_mode",), torch.set_autocast_cache_enabled: ("autocast_cache",),
+          torch.set_anomaly_enabled: ("anomaly",)}
+GUARDED_DEVICES = ("cpu", "cuda")
 GETTERS = {
     torch.is_grad_enabled: "grad_mode", torch.is_inference_mode_enabled: "inference_mode",
     torch.is_autocast_enabled: "autocast", torch.get_autocast_dtype: "autocast_cpu",
@@ -51,12 +55,15 @@ def _autocast_key(args, getter):
 def _setter(function, current):
     def run(t, args, kwargs):
         real = [to_python(t, a) for a in args]
-        t.undo.append((function, current(real)))
+        device = real[0] if type(real[0]) is str else None
+        guarded = device is None or device in GUARDED_DEVICES
+        if guarded:                     # before it is set: guards say what the region begins with
+            t.guards.add_state(*GUARDS.get(function, ("autocast", f"autocast_{device or 'cuda'}")))
+        t.state_first.setdefault((function, device), (current(real), guarded))
         function(*real)
-        node = t.graph.call_function(function, tuple(real))
-        node.meta["val"], node.meta["where"] = None, t.where()
+        _node(t, function, *real)
         t.mutations += 1
-        t.state_set[(function, real[0] if len(real) == 2 else None)] = tuple(real)
+        t.state_set[(function, device)] = tuple(real)
         if function is _C._set_grad_enabled and real[0]:
             t.reads_grad = True
         return NONE
@@ -134,21 +141,43 @@ def set_grad_enabled(t, args, kwargs):
     return made
 
 
-def _nesting(function, opposite):
-    def run(t, args, kwargs):
-        result = function()
-        if opposite is not None:
-            t.undo.append((opposite, ()))
-        node = t.graph.call_function(function, ())
-        node.meta["val"], node.meta["where"] = None, t.where()
-        t.mutations += 1
-        return t.constant(result)
-    models(function)(run)
+# Autocast's nesting decides only when its cache of cast weights is emptied. A graph leaves it alone, so that every backend,
+# and a graph that raises, leaves it alike: where an autocast block ends, a node empties the cache if no block is around the
+# region; what the region as a whole enters or leaves is its exit's to do.
+
+@models(torch.autocast_increment_nesting)
+def autocast_increment_nesting(t, args, kwargs):
+    t.nesting += 1
+    t.mutations += 1
+    return _nesting(t)
 
 
-_nesting(torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
-_nesting(torch.autocast_decrement_nesting, torch.autocast_increment_nesting)
-_nesting(torch.clear_autocast_cache, None)
+@models(torch.autocast_decrement_nesting)
+def autocast_decrement_nesting(t, args, kwargs):
+    t.nesting -= 1
+    t.mutations += 1
+    _node(t, ambient.clear_cache_at, t.nesting)
+    if t.frame.code is torch.autocast.__exit__.__code__:        # which empties the cache at 0: the node has done so
+        return t.constant(1)
+    return _nesting(t)
+
+
+def _nesting(t):
+    """The nesting now, which the program may go by."""
+    t.guards.add_state("autocast_nesting")
+    return t.constant(ambient.autocast_nesting() + t.nesting)
+
+
+@models(torch.clear_autocast_cache)
+def clear_autocast_cache(t, args, kwargs):
+    t.mutations += 1
+    return _node(t, torch.clear_autocast_cache)
+
+
+def _node(t, function, *args):
+    node = t.graph.call_function(function, args)
+    node.meta["val"], node.meta["where"] = None, t.where()
+    return NONE
 
 
 @models(torch.manual_seed)
@@ -181,7 +210,6 @@ def enter_range(t, args, kwargs):
         raise Break("torch.profiler.record_function of what is no text")
     if not t.ranges:
         t.ranges = next(_regions)
-        t.undo.append((ranges.leave_all, (t.ranges,)))
     return t.effect_only(ranges.enter, None, (name, said, t.ranges), {})
 
 

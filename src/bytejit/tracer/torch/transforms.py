@@ -177,13 +177,11 @@ def traced(t, args, kwargs) -> Var:
     reached, outer, late = reachable(t, user), t.touched, (
         len(t.late), len(t.globals_written), len(t.classes_written), len(t.data_set))
     t.touched = Touched()
-    t.undo.append((torch._C._set_grad_enabled, (grad,)))
     torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))        # as torch's own transforms do
     try:
         result, asked = inside(t, kind, flat, leaves, options)
     finally:
         torch._C._set_grad_enabled(grad)
-        t.undo.pop()
         changed, t.touched = t.touched, {**outer, **t.touched}
     if any(v.fake._version != n for v, n in before.items()) or late != (
             len(t.late), len(t.globals_written), len(t.classes_written), len(t.data_set)) or kind == "vjp" and any(
