@@ -244,3 +244,33 @@ def test_temporary_folders_are_out_of_reach(place: Path, monkeypatch: pytest.Mon
     assert owned.temporary_root() == "/tmp"
     place.chmod(0o1777)
     assert owned.temporary_root() == str(place)
+
+
+def test_a_user_without_rights_to_write(place: Path) -> None:
+    """A folder that is missing is made, where that may be; one that is read only, or root's, costs one warning."""
+    program = """
+import sys, types, warnings
+from pathlib import Path
+package = types.ModuleType("bytejit")
+package.__path__ = [sys.argv[1]]
+sys.modules["bytejit"] = package            # so that torch is not imported
+from bytejit.kernels.disk import Disk, JsonCache
+for folder, works in ("home/missing", True), ("home/read_only", False), ("roots", False), ("roots/missing", False):
+    with warnings.catch_warnings(record=True) as seen:
+        disk = Disk(Path(folder))
+        disk.write("ab12", b"code")
+        JsonCache(disk, "x").merge({"a": 1})
+        assert disk.read("ab12") == b"code" and JsonCache(disk, "x").load() == {"a": 1}
+        assert (disk.memory is None) == works and len(seen) == (not works), (folder, seen)
+"""
+    src = Path(build_cpp.__file__).parent.parent
+    python = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
+    if not python or subprocess.run([*AS_OTHER, python, "-c", f"open('{src}/__init__.py')"], capture_output=True).returncode:
+        pytest.skip("needs a python and sources that other users may read")
+    (place / "roots").mkdir()
+    (place / "home" / "read_only").mkdir(parents=True)
+    for folder in (place / "home", place / "home" / "read_only"):
+        os.chown(folder, OTHER, OTHER)
+    (place / "home" / "read_only").chmod(0o500)
+    done = subprocess.run([*AS_OTHER, python, "-c", program, str(src)], cwd=place, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
