@@ -13,7 +13,7 @@ endif
 ARGS  ?=
 export PYTHONPATH := src
 
-.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs fuzz ambient clean
+.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs fuzz ambient soak asan clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -66,6 +66,17 @@ fuzz: $(READY)   ## 10,000 random programs against eager; ARGS="--count 500 --se
 
 ambient: $(READY) ## all programs under all managers of torch's state, with breaks, exceptions and training
 	$(PY) -m pytest tests/programs/test_ambient.py --all-ambient $(ARGS)
+
+soak: $(READY)   ## 10,000 calls over 50 models and functions that come and go: results, memory, tables, latency
+	BYTEJIT_SUPPRESS_ERRORS=0 $(PY) -m tests.soak $(ARGS)
+
+# The units are found by their flags too, so the cache of kernels may be shared. PYTHONMALLOC: each object is a block of its own,
+# whose use after its end is seen. Leaks are not looked for: Python itself leaves some.
+ASAN_TESTS ?= tests/guards tests/tracer/test_guards.py tests/kernels/test_prelude.py tests/kernels/test_conv.py \
+              tests/kernels/test_attention.py tests/codegen/test_golden.py tests/runtime/test_soak.py
+asan: $(READY)   ## the compiled units, of guards and of kernels, under gcc's address sanitizer, on a sample of the tests
+	BYTEJIT_CXX="g++ -fsanitize=address -fno-omit-frame-pointer -g" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libstdc++.so)" $(PY) -m pytest $(ASAN_TESTS) $(ARGS)
 
 clean:           ## delete .venv and what was built
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis bytejit_debug
