@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import threading
 import time
 import types
@@ -11,6 +12,7 @@ import torch
 
 from bytejit.common.graph_info import INFO, info_of
 from bytejit.common.overriding import unasked, within_modes
+from bytejit.common.text import identifier
 from bytejit.common.where import Where, where_of, with_source
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.library_flags import states_of
@@ -25,16 +27,17 @@ from bytejit.tracer.core.trace import Trace, trace
 from bytejit.tracer.sizes.dynamic import Dynamic
 
 from . import inspection
-from .common import logs, ranges, registry, torch_controls
+from .common import interrupts, logs, ranges, registry, torch_controls
+from .common.identity import IdentityMap
 from .errors import BackendFailed, BadSetting, CannotRewrite, DeviceFault, RecompileError, Unsupported, backend_name, note_place
 from .options import Settings
 from .runtime.ownership import BYTEJIT, CALLED, PROGRAM, is_own, owner_of
 from .runtime.steering import Steering
 
-# owner: handle_of; size: one a living compiled (code, globals, settings); an item goes with its last compiled function
-_HANDLES: weakref.WeakValueDictionary[tuple, Handle] = weakref.WeakValueDictionary()
-# owner: handle_of; size: one a living rewritten code, by its id: the code as the user wrote it; goes with the code
-_ORIGINALS: dict[int, types.CodeType] = {}
+# owner: handle_of; size: one a living code as the user wrote it: the Handles of its compiled (globals, settings), weakly
+_HANDLES: IdentityMap[list[weakref.ref[Handle]]] = IdentityMap()
+# owner: handle_of; size: one a living rewritten code: the code as the user wrote it; goes with the code
+_ORIGINALS: IdentityMap[types.CodeType] = IdentityMap()
 _lock = threading.RLock()
 _HANDLE = "__bytejit_handle__"       # attribute of a compiled function: its Handle
 MAX_TWINS = 256                      # callees of broken calls whose compiled form a Function keeps
@@ -317,7 +320,7 @@ class Function:
             env,
             found.outputs,
             on_dead=lambda forget=forget_entry: forget(owner, point, entry_ref),
-            name=f"entry_{code.co_name.strip('<>')}",
+            name=f"entry_{identifier(code.co_name)}",
         )
         entry.by_value = found.by_value
         if found.graph is not None:
@@ -341,8 +344,8 @@ class Function:
         def answer(error: BaseException, flat: tuple):
             for function, args in restore:
                 function(*args)
-            if isinstance(error, DeviceFault) or not isinstance(error, Exception):
-                raise error         # an earlier call's, which running this one again would hide; or an interrupt
+            if isinstance(error, DeviceFault) or not isinstance(error, Exception) or interrupts.from_handler(error):
+                raise error     # an earlier call's, which running this one again would hide; or an interrupt, or a timeout
             owner = owner_of(error)
             if once and owner in (CALLED, PROGRAM) or not own and owner in (PROGRAM, BYTEJIT):
                 raise error if own or owner == CALLED else note_place(error, doing, self.where)
@@ -365,8 +368,9 @@ class Function:
         found.graph.meta[INFO] = info
         registry.count("graphs", backend_name(self.settings.backend))
         events = () if is_own(backend) and isinstance(backend, types.FunctionType) else ranges.without(found.graph)
+        run = operator.call if is_own(backend) else interrupts.interruptible
         try:
-            made = backend(found.graph, found.examples) if found.ops else found.graph.forward
+            made = run(backend, found.graph, found.examples) if found.ops else found.graph.forward
         except Exception as e:
             if is_own(backend):
                 raise
@@ -465,22 +469,26 @@ def not_inlined(fn) -> str:
 
 def original_code(code: types.CodeType) -> types.CodeType:
     """The code as the user wrote it, for a code object that may be rewritten."""
-    return _ORIGINALS.get(id(code), code)
+    return _ORIGINALS.get(code, code)
 
 
 # ---- public to api.py ------------------------------------------------------------------------------------------------
 def handle_of(code: types.CodeType, namespace: dict, settings: Settings) -> Handle:
     """The sites of a code object as the user wrote it, made on first use. Raises: CannotRewrite."""
-    key = (id(code), id(namespace), settings)       # the Function keeps both alive as long as the item is there
     with _lock:
-        handle = _HANDLES.get(key)
-        if handle is None:
-            function = Function(code, namespace, settings)
-            handle = _HANDLES[key] = Handle(function)
-            new = function.rewritten.code
-            _ORIGINALS[id(new)] = code
-            weakref.finalize(new, _ORIGINALS.pop, id(new), None).atexit = False
+        known = [handle for ref in _HANDLES.get(code, ()) if (handle := ref()) is not None]
+        for handle in known:
+            if handle.function.globals is namespace and handle.function.settings == settings:
+                return handle
+        handle = Handle(Function(code, namespace, settings))
+        _ORIGINALS.set(handle.function.rewritten.code, code)
+        _HANDLES.set(code, [weakref.ref(h) for h in (*known, handle)])
         return handle
+
+
+def handles() -> list[Handle]:
+    """All that live."""
+    return [handle for refs in _HANDLES.values() for ref in refs if (handle := ref()) is not None]
 
 
 def with_sites(fn: types.FunctionType, handle: Handle) -> types.FunctionType:
@@ -524,9 +532,9 @@ def twin(callee, owner: Function):
         return callee if func is callee.__func__ else types.MethodType(func, callee.__self__)
     if isinstance(callee, types.FunctionType):
         code = callee.__code__
-        if id(code) in _ORIGINALS or not_inlined(callee):
+        if code in _ORIGINALS or not_inlined(callee):
             return callee
-        key = (id(code), id(callee.__globals__))
+        key = (id(code), id(callee.__globals__))        # the handle keeps both alive
         handle = owner.twins.get(key)
         if handle is None:
             if len(owner.twins) >= MAX_TWINS:
@@ -548,7 +556,7 @@ def twin(callee, owner: Function):
 def reset() -> None:
     """Forget all entries; compiled functions compile anew at their next call."""
     with _lock:
-        for handle in list(_HANDLES.values()):
+        for handle in handles():
             function = handle.function
             function.sites.reset()
             function.dead.clear()

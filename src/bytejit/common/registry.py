@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import importlib
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bytejit.common import torch_controls
+from bytejit.common.identity import IdentityMap
 from bytejit.errors import BackendFailed
 
 from .text import unknown
@@ -126,26 +126,24 @@ def count(group: str, what: str, n: int = 1) -> None:
 # --- marks -------------------------------------------------------------------------------------------------------
 
 MARK_KINDS = ("disable", "allow", "disallow", "constant")
-# kind -> id -> weak reference: by identity, as torch's builtins take no attributes; a mark goes with its object
-MARKS: dict[str, dict[int, object]] = {kind: {} for kind in MARK_KINDS}
-MARKED: set[int] = set()  # the ids that have a mark other than "disable": empty in most programs
+# by identity, as torch's builtins take no attributes; a mark goes with its object
+MARKS: dict[str, IdentityMap[bool]] = {kind: IdentityMap() for kind in MARK_KINDS}
 
 
 def mark(kind: str, obj: object) -> None:
     """Mark a callable: "disable" (never look inside), "allow" (one graph node), "disallow" (break), "constant"."""
-    ident = id(obj)
-    try:
-        MARKS[kind][ident] = weakref.ref(obj, lambda _: _unmark(kind, ident))
-    except TypeError:
-        MARKS[kind][ident] = lambda: obj  # takes no weak references, as some of torch's own: held
-    if kind != "disable":
-        MARKED.add(ident)
+    MARKS[kind].set(obj, True)
 
 
 def marked(kind: str, obj: object) -> bool:
     """Whether a callable, or the function of a bound method, has a mark."""
     table = MARKS[kind]
-    return id(obj) in table or (bool(table) and id(getattr(obj, "__func__", None)) in table)
+    return obj in table or (bool(table) and getattr(obj, "__func__", None) in table)
+
+
+def any_marked() -> bool:
+    """Whether something has a mark other than "disable": nothing has in most programs."""
+    return any(MARKS[kind] for kind in MARK_KINDS if kind != "disable")
 
 
 # modules of torch whose Python drives its autograd engine or makes graphs of functions: nothing in them is for a graph
@@ -173,13 +171,7 @@ def kept_out(fn: Callable) -> str:
 
 def unmark(kind: str, obj: object) -> None:
     """Take a mark away; nothing happens when there is none."""
-    _unmark(kind, id(obj))
-
-
-def _unmark(kind: str, ident: int) -> None:
-    MARKS[kind].pop(ident, None)
-    if not any(ident in MARKS[k] for k in MARK_KINDS if k != "disable"):
-        MARKED.discard(ident)
+    MARKS[kind].pop(obj)
 
 
 DYNAMIC_DIMS = "_bytejit_dynamic"  # attribute of a tensor: {dim: (min, max)}, set by mark_dynamic

@@ -26,6 +26,11 @@ _DTYPES = {
 }
 
 
+def identifier(name: str) -> str:
+    """What a name that is to follow a letter in generated Python can be: that of a code object may be any text."""
+    return re.sub(r"\W", "_", name.strip("<>"), flags=re.ASCII)
+
+
 def dtype_name(dtype: object) -> str:
     """Short name of a torch dtype: `torch.float32` is "f32", `torch.bool` is "b8"; one without keeps its own."""
     name = str(dtype).removeprefix("torch.")

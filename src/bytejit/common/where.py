@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 
 def short_path(file: str) -> str:
     """A file as a message names it: relative to the current folder, from site-packages on, or its last two parts."""
+    file = "".join(c if c.isprintable() else "?" for c in file)     # generated code may name anything
     if file.startswith("<"):
         return file
     file = os.path.abspath(file)
@@ -89,6 +90,8 @@ def source_line(file: str, line: int) -> str:
         changed = os.stat(file).st_mtime_ns
     except OSError:
         changed = 0
+    except ValueError:      # a name that no file can have
+        return ""
     lines = _lines(file, changed)
     return lines[line - 1].rstrip("\n") if 0 < line <= len(lines) else ""
 

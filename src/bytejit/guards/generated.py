@@ -6,7 +6,8 @@
             w = walk(table, L_self, L_x)        # where checks can be compiled: most of the guards and fetches
             if w is None: return MISS
             ...
-        except Exception:
+        except Exception as error:
+            if from_handler(error): raise       # a signal's
             return MISS                         # a source that cannot be fetched any more is a guard that failed
         try:
             (o0, o1,) = graph(v3, v7)
@@ -30,6 +31,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+
+from bytejit.common.interrupts import from_handler
 
 from . import program
 from .kinds import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE, Guard, GuardSet, State, TensorCheck, same
@@ -201,7 +204,9 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
             args = "*w" if len(at.walk.wanted) == len(inputs) else f"*w[:{len(inputs)}]"
     lines = [f"def {name}({', '.join(params)}):"]
     if at.lines:
-        lines += ["    try:", *("        " + line for line in at.lines), "    except Exception:", "        return MISS"]
+        lines += ["    try:", *("        " + line for line in at.lines),
+                  "    except Exception as error:", "        if from_handler(error): raise", "        return MISS"]
+        env["from_handler"] = from_handler
     if "graph" in env:
         targets = "".join(f"o{i}, " for i in range(outputs))
         call = f"({targets.rstrip()}) = graph({args})" if outputs else f"graph({args})"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bytejit.common import caches
+from bytejit.common.interrupts import poll
 from bytejit.errors import BytejitError
 from bytejit.options import Options
 
@@ -24,6 +25,7 @@ from .launch import load
 from .owned import temporary
 from .target import cpu
 
+POLL = 0.2     # seconds between two looks for signals
 FORMAT = "1"   # of the units and of how they are called: raise it when either changes
 
 
@@ -72,7 +74,9 @@ def build(units: Sequence[str], options: Options) -> Built:
     start = time.perf_counter()
     for thread in filter(None, map(caches.BUILDING.get, units)):
         if thread is not threading.current_thread():
-            thread.join()
+            while thread.is_alive():
+                poll()
+                thread.join(POLL)
     disk = disk_of(options.cache_path, options.cache_mb)
     compiler = find_compiler(disk, options.cxx)
     keys = [unit_key(text, compiler) for text in units]
@@ -98,19 +102,34 @@ def _compile(units: dict[str, str], compiler: Compiler) -> dict[str, bytes]:
     done: dict[str, bytes] = {}
     with temporary() as work:
         waiting, running = list(units.items()), []
-        while waiting or running:
-            while waiting and len(running) < max(cpu().cores, 1):
-                key, text = waiting.pop(0)
-                running.append((key, *_start(key, text, compiler, work)))
-            key, process, out = running.pop(0)
-            message = process.communicate()[1]
-            if process.returncode:
-                for _, other, _ in running:
-                    other.kill()
-                    other.communicate()
-                raise BuildFailed(_explain(compiler, message, units[key]))
-            done[key] = out.read_bytes()
+        try:
+            while waiting or running:
+                while waiting and len(running) < max(cpu().cores, 1):
+                    key, text = waiting.pop(0)
+                    running.append((key, *_start(key, text, compiler, work)))
+                key, process, out = running[0]
+                message = _errors_of(process)
+                running.pop(0)
+                if process.returncode:
+                    raise BuildFailed(_explain(compiler, message, units[key]))
+                done[key] = out.read_bytes()
+        finally:
+            for _, other, _ in running:
+                other.kill()
+                other.communicate()
     return done
+
+
+def _errors_of(process: subprocess.Popen) -> str:
+    """What a compiler wrote, once it has ended. Raises: Interrupted; a Ctrl-C may have ended the compiler too."""
+    while True:
+        try:
+            message = process.communicate(timeout=POLL)[1]
+        except subprocess.TimeoutExpired:
+            poll()
+        else:
+            poll()
+            return message
 
 
 def _start(key: str, text: str, compiler: Compiler, work: Path) -> tuple[subprocess.Popen, Path]:

@@ -49,7 +49,7 @@ def digest(*parts: str | bytes) -> str:
     """A key: the hash of parts, each with its length, so that no two lists of parts collide."""
     h = hashlib.sha256()
     for part in parts:
-        raw = part.encode() if isinstance(part, str) else part
+        raw = part.encode(errors="surrogatepass") if isinstance(part, str) else part
         h.update(b"%d:" % len(raw))
         h.update(raw)
     return h.hexdigest()[:40]

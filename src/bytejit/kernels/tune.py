@@ -18,6 +18,7 @@ from typing import Protocol
 
 import torch
 
+from bytejit.common.interrupts import poll
 from bytejit.common.spec import Spec
 
 MARGIN = 0.95            # a candidate replaces the default when it needs less than this part of its time
@@ -126,6 +127,7 @@ class Tuner:
             return found
         if not self.enabled:
             return None
+        poll()
         start = self.clock()
         choice = self._time(specs, candidates, frozenset(cold), found)
         took = self.clock() - start

@@ -14,6 +14,7 @@ A restorer serves all points that share stack layout and live locals. No torch. 
 from __future__ import annotations
 
 import dis
+import operator
 from dataclasses import dataclass
 from types import CodeType
 
@@ -145,11 +146,14 @@ CALL, PRECALL, TO_BOOL = _op("CALL"), _op("PRECALL"), _op("TO_BOOL")
 IF_FALSE = _op("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 IF_TRUE = _op("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 IF_NOT_NONE = _op("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
-POP_EXCEPT, NOP = _op("POP_EXCEPT"), _op("NOP")
+POP_EXCEPT, NOP, CHECK_EXC_MATCH = _op("POP_EXCEPT"), _op("NOP"), _op("CHECK_EXC_MATCH")
 FORWARD, RERAISE, RETURN = _op("JUMP_FORWARD"), _op("RERAISE"), _op("RETURN_VALUE")
 # no check for signals on the way: an exception raised there would miss the handlers of the point jumped to
 BACK = _op("JUMP_BACKWARD_NO_INTERRUPT")
 SUBSCR, SUBSCR_ARG = (_op("BINARY_SUBSCR"), 0) if _op("BINARY_SUBSCR") >= 0 else (_op("BINARY_OP"), 26)
+
+
+CALLEE = operator.attrgetter("__traceback__.tb_next")     # what an exception passed through below the frame that sees it
 
 
 class Writer:
@@ -174,6 +178,7 @@ class Writer:
         self.cell_slots = [self._moved(slot) for slot in flow.cells]
         self.unbound = self._const(UNBOUND)
         self.zero, self.none = self._const(0), self._const(None)
+        self.too_deep, self.callee = self._const(RecursionError), self._const(CALLEE)
         self.bodies: dict[int, int] = {}
         self.stacksize = code.co_stacksize
         self.late: list[tuple] = []
@@ -194,13 +199,14 @@ class Writer:
 
     def _locations(self) -> list[InstrLocation]:
         made: dict[tuple, InstrLocation] = {}
-        positions = list(self.flow.code.co_positions())
+        positions = list(self.flow.code.co_positions())     # fewer than units where the line table ends early
         found = []
         for ins in self.flow.instrs:
-            position = positions[ins.offset >> 1]
+            unit = ins.offset >> 1
+            position = positions[unit] if unit < len(positions) else NOWHERE
             where = made.get(position)
             if where is None:
-                where = made[position] = InstrLocation(*position)
+                where = made[position] = _location(*position)
             found.append(where)
         return found
 
@@ -307,8 +313,8 @@ class Writer:
         caught, own = self.flow.site_range(i), self.guarded
         self.guarded = caught
         # the range of the original handlers wants `depth` values on the stack, which are in hidden locals now
-        fix = None
-        if caught is not None and caught.depth:
+        fix, bare = None, not point.depth and not point.handlers
+        if bare or caught is not None and caught.depth:
             fix = self.label()
             self.guarded = self._range(fix, 0)
         for slot in range(point.depth - 1, -1, -1):
@@ -332,7 +338,7 @@ class Writer:
             for slot in range(point.depth):
                 if state.stack[slot] != blocks.NULL:
                     self.clear(self.slots[slot])
-            self.late.append((fix, state, caught, self.here))
+            self.late.append((fix, (state, resume if bare else -1), caught, self.here))
         # 3.13 looks up an exception that leaves a callee one unit before the call: this jump may be what stands there
         self.guarded = own
         if point.handlers:
@@ -401,18 +407,11 @@ class Writer:
 
     def _late_parts(self) -> None:
         """Handlers of the sites' own ranges, kept out of the way of the original instructions."""
-        for label, what, outer, here in self.late:
+        for label, what, outer, here in self.late:  # what: (State, resume) of a site, or where a load goes on
             self.here = here
             self.place(label)
-            if isinstance(what, State):  # the dispatcher raised: put the stack back, raise where the handlers see it
-                self.guarded = None
-                self.emit(STORE_FAST, self.raised)
-                if what.handlers:
-                    self.clear(self.before)
-                self._push_stack(what.stack)
-                self.take(self.raised)
-                self.guarded = outer
-                self.emit(RERAISE, 0)
+            if isinstance(what, tuple):
+                self._raised(*what, outer)
             else:
                 self.guarded = outer
                 self.emit(POP_TOP)
@@ -420,6 +419,46 @@ class Writer:
                 self.emit(BACK, 0, what)
         # a line, though none of the user's: code that a signal or the collector runs here looks at the frame's line
         self.here, self.guarded = InstrLocation(self.flow.code.co_firstlineno, None, None, None), None
+
+    def _raised(self, state: State, resume: int, outer: Try | None) -> None:
+        """The dispatcher raised: put the stack back, raise where the handlers see it.
+
+        Where there is no stack (at a function's start): a RecursionError whose traceback ends in this frame is that of
+        the call, for which no frame was left. The original code goes on at `resume`: it may need none.
+        """
+        self.guarded = None
+        self.emit(STORE_FAST, self.raised)
+        if state.handlers:
+            self.clear(self.before)
+        self._push_stack(state.stack)
+        if resume >= 0:
+            raised = self.label()
+            self.emit(LOAD_FAST, self.raised)
+            self.emit(LOAD_CONST, self.too_deep)
+            self.emit(CHECK_EXC_MATCH)
+            self.emit(SWAP, 2)
+            self.emit(POP_TOP)
+            self.emit(IF_FALSE, 0, raised)
+            self._call_with_raised(self.callee)
+            self.emit(IF_NOT_NONE, 0, raised)
+            self.clear(self.raised)
+            self.emit(BACK, 0, resume)
+            self.place(raised)
+        self.take(self.raised)
+        self.guarded = outer
+        self.emit(RERAISE, 0)
+
+    def _call_with_raised(self, function: int) -> None:
+        """A constant, which needs no frame, called with the exception."""
+        if not blocks.NULL_ABOVE:
+            self.emit(PUSH_NULL)
+        self.emit(LOAD_CONST, function)
+        if blocks.NULL_ABOVE:
+            self.emit(PUSH_NULL)
+        self.emit(LOAD_FAST, self.raised)
+        if PRECALL >= 0:
+            self.emit(PRECALL, 1)
+        self.emit(CALL, 1)
 
     def _push_stack(self, kinds: bytes) -> None:
         for slot, kind in enumerate(kinds):
@@ -504,6 +543,17 @@ class Writer:
         self.emit(IF_FALSE, 0, done)
         self.emit(DELETE_FAST, slot)
         self.place(done)
+
+
+NOWHERE = (None, None, None, None)
+
+
+def _location(line: int | None, end: int | None, column: int | None, stop: int | None) -> InstrLocation:
+    """A location as `bytecode` takes it: code generators write lines before the first one, and ends before starts."""
+    try:
+        return InstrLocation(line, end, column, stop)
+    except (ValueError, TypeError):
+        return InstrLocation(line if line is not None and line > 0 else None, None, None, None)
 
 
 def _bits(number: int, count: int) -> tuple[bool, ...]:

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from bytejit.common import registry
+from bytejit.common import interrupts, registry
 from bytejit.common.ambient import capture, putting_back
 from bytejit.rewriter.trampoline import UNBOUND, Point, Rewritten, successor_sites
 
@@ -58,6 +58,9 @@ if hasattr(os, "register_at_fork"):
 
 # How much deeper than the user's code the compiler may call: what is left of the user's limit is none of its business.
 COMPILER_FRAMES = 3000
+# Frames that must be left of the user's limit where a compile begins: all that runs before the limit is raised and after it
+# is put back. Closer to the limit the original code runs.
+ROOM = 40
 
 
 class Miss:
@@ -75,6 +78,12 @@ class Miss:
 MISS = Miss()
 COVERED: Any = object()
 NOT_NOW: Any = object()
+
+
+def room_for(frames: int) -> None:
+    """Raises: RecursionError where fewer frames are left of the recursion limit."""
+    if frames:
+        room_for(frames - 1)
 
 
 def own_exit(point_id: int, flat: Args) -> Answer:
@@ -144,7 +153,7 @@ class SiteState:
     """
 
     __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles",
-                 "_cell", "_lock", "_last")  # fmt: skip
+                 "_asked", "_cell", "_lock", "_last")  # fmt: skip
 
     def __init__(self, rewritten: Rewritten, point: Point, compile: Compile, sites: Sites | None = None) -> None:
         if not point.site:
@@ -153,6 +162,7 @@ class SiteState:
         self.rewritten, self.point, self.compile = rewritten, point, compile
         self.flat = point.values + len(point.live)
         self.entries: tuple[Entry, ...] = ()
+        self._asked = self.entries          # those that the dispatcher in the cell asks
         self.frozen = False
         self.misses = self.compiles = 0
         self._cell = rewritten.cells[point.id]
@@ -173,7 +183,9 @@ class SiteState:
         if self.sites is not None:
             self.sites.wake(self.point.id)
         with self._lock:
+            entries = self.entries
             self._cell[:] = [self._dispatcher()]
+            self._asked = entries
 
     def idle(self) -> None:
         """The site costs nothing from now on. Entries are kept: `arm` brings them back."""
@@ -202,7 +214,10 @@ class SiteState:
                 self._cell.clear()
 
     def add(self, entry: Entry) -> None:
-        """Try this entry first from now on; a quiet one (see runtime/negative_cache.py) last."""
+        """Try this entry first from now on; a quiet one (see runtime/negative_cache.py) last.
+
+        A signal may come between the two stores, of the entries and of what the cell asks: `miss` sees to that.
+        """
         with self._lock:
             others = [e for e in self.entries if e is not entry]
             quiet = [e for e in (entry, *others) if hasattr(e, "quiet")]
@@ -222,8 +237,9 @@ class SiteState:
     def reset(self) -> None:
         """Forget all entries and go idle."""
         with self._lock:
-            self.entries, self.frozen, self._last = (), False, None
             self._cell.clear()
+            self.entries, self.frozen, self._last = (), False, None
+            self._asked = self.entries
 
     def own(self, args: Args) -> Answer:
         """The answer that runs the original code from here on."""
@@ -232,29 +248,44 @@ class SiteState:
     def miss(self, *args: Any) -> Answer:
         """No entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
-        lock = _COMPILING
         try:
-            before = capture()          # raises where the recursion limit could not be set back
-            if self.frozen or registry.only_runs() or replaced() or debugged() or not lock.acquire(blocking=False):
-                return self.own(args)
+            room_for(ROOM)
         except RecursionError:      # the program runs close to its limit
             return args[: self.flat], self.point.id
+        if self.entries is not self._asked:         # a signal came between the entries and the cell: see `add`
+            self.arm()
+            for entry in self.entries:
+                if (answer := entry(*args)) is not MISS:
+                    return answer
+        if self.frozen or registry.only_runs() or replaced() or debugged() or _COMPILING.locked():
+            return self.own(args)
+        entry = interrupts.uninterrupted(self._compile_alone, args)
+        if entry is None:
+            return self.own(args)
+        answer = entry(*args)
+        return self.own(args) if answer is MISS else answer
+
+    def _compile_alone(self, args: Args) -> Entry | None:
+        """The new entry, which the site then has; None when there is none, or another site compiles now."""
+        lock = _COMPILING
+        if not lock.acquire(blocking=False):
+            return None
         try:
             self.compiles += 1
-            entry = putting_back(before, self._compile_with_room, args)
+            entry = putting_back(capture(), self._compile_with_room, args)
+            interrupts.poll()
             if entry is NOT_NOW:
-                return self.own(args)
+                return None
             if entry is None or entry is COVERED:
                 if not self.entries:
                     self.idle()
                 if entry is None and self.sites is not None:
                     self.sites.arm_after(self.point.id)
-                return self.own(args)
+                return None
             self.add(entry)
+            return entry
         finally:
             lock.release()
-        answer = entry(*args)
-        return self.own(args) if answer is MISS else answer
 
     def _compile_with_room(self, args: Args) -> Entry | None:
         """Compile; the ambient state is put back, the user's recursion limit is not what the compiler has to fit in.
@@ -285,21 +316,30 @@ class SiteState:
         if len(self.entries) == 1 and hasattr(self.entries[0], "quiet"):
             return self.entries[0].quiet.alone(self.miss)
         count = self.flat + len(self.rewritten.original.co_cellvars) + len(self.rewritten.original.co_freevars)
-        return chain_maker(count)(self.entries[0], self.miss if len(self.entries) == 1 else self._others, MISS)
+        rest = self.miss if len(self.entries) == 1 else self._others
+        return chain_maker(count, self.flat)(self.entries[0], rest, MISS, self.point.id)
 
 
 @cache
-def chain_maker(count: int) -> Callable[[Entry, Callable[..., Answer], Miss], Callable[..., Answer]]:
-    """make(first, rest, MISS): a function of `count` parameters that asks `first`, and `rest` when that misses.
+def chain_maker(count: int, flat: int) -> Callable[[Entry, Callable[..., Answer], Miss, int], Callable[..., Answer]]:
+    """make(first, rest, MISS, k): a function of `count` parameters that asks `first`, and `rest` when that misses.
 
-    Written out for each count: passing *args on would build a tuple and cost 60 ns more.
+    Written out for each count: passing *args on would build a tuple and cost 60 ns more. A call for which the recursion
+    limit leaves no frame has done nothing (its traceback ends here): the original code runs, from point k, with the first
+    `flat` values.
     """
     names = ", ".join(f"a{i}" for i in range(count))
+    state = "".join(f"a{i}, " for i in range(flat))
     text = (
-        "def make(first, rest, MISS):\n"
+        "def make(first, rest, MISS, k):\n"
         f"    def chain({names}):\n"
-        f"        answer = first({names})\n"
-        f"        return rest({names}) if answer is MISS else answer\n"
+        "        try:\n"
+        f"            answer = first({names})\n"
+        f"            return rest({names}) if answer is MISS else answer\n"
+        "        except RecursionError as error:\n"
+        "            if error.__traceback__.tb_next is not None:\n"
+        "                raise\n"
+        f"        return ({state}), k\n"
         "    return chain\n"
     )
     scope: dict[str, Any] = {}

@@ -93,8 +93,11 @@ class Quiet:
         return True
 
     def inner(self, row: Row, args: Args) -> bool:
-        """Whether what containers and cells hold was seen with these types as well."""
-        return tuple(map(kind, args)) in row.kinds
+        """Whether what containers and cells hold was seen with these types as well; not close to the recursion limit."""
+        try:
+            return tuple(map(kind, args)) in row.kinds
+        except RecursionError:
+            return False
 
     def forget(self, args: Args) -> None:
         """The site has work for values of these kinds by now."""
@@ -115,10 +118,13 @@ def _entry(quiet: Quiet, flat: int, cells: int, otherwise: Callable | None) -> C
     every = held + "".join(f"c{i}, " for i in range(cells))
     text = (
         f"def entry({every}):\n"
-        f"    try: row = get(({types_}))\n"
-        f"    except TypeError: return {{}}\n"
-        f"    if row is None or row.left == 1 or row.deep and not inner(row, ({every})): return {{}}\n"
-        f"    row.left -= 1\n"
+        f"    try:\n"
+        f"        try: row = get(({types_}))\n"
+        f"        except TypeError: return {{}}\n"
+        f"        if row is None or row.left == 1 or row.deep and not inner(row, ({every})): return {{}}\n"
+        f"        row.left -= 1\n"
+        f"    except RecursionError as error:\n"        # of a call made here: nothing has been done, see chain_maker
+        f"        if error.__traceback__.tb_next is not None: raise\n"
         f"    return ({held}), {quiet.point}\n"
     ).replace("{}", "MISS" if otherwise is None else f"otherwise({every})")
     scope = {"get": quiet.seen.get, "inner": quiet.inner, "MISS": MISS, "otherwise": otherwise}

@@ -14,6 +14,7 @@ from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
 from bytejit.common import inference, ranges
 from bytejit.common.ambient import preserved
+from bytejit.common.interrupts import poll
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.rules.core import Meta, Store
 from bytejit.fake.sized import infer_sized
@@ -82,6 +83,7 @@ class _Run:
                 env[node] = self._input(node, next(given))
         with rec:
             for node in nodes:
+                poll()
                 rec.where = node.meta.get("where")
                 if node.op == "output":
                     return torch.fx.node.map_arg(node.args[0], env.__getitem__)

@@ -33,6 +33,7 @@ from bytejit.codegen.loops.memory import Memory, plan_memory, write_inputs
 from bytejit.codegen.loops.passes.fuse import reads, writes
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.simplify import Rewriter, cost, kernel_roots, loads, points
+from bytejit.common.interrupts import poll
 
 GRAIN = 32768             # additions: less work than this is not worth a thread
 COLUMNS = 64              # elements of a block of columns: a few vectors, so that accumulators stay in registers
@@ -47,6 +48,7 @@ def schedule(loops: Loops, target: Target, memory: Memory | None = None, one: Ca
     memory = memory or plan_memory(loops)
     steps: list[Any] = []
     for i, step in enumerate(loops.steps):
+        poll()
         free = memory.free.get(i, ())
         if isinstance(step, Kernel):
             kernel, sched = (one or schedule_kernel)(step, loops.buffers, loops.cons, target)

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from bytejit.codegen.aten.graph import acts
 from bytejit.codegen.aten.writes import written
 from bytejit.codegen.ops.table import Op, table
+from bytejit.common.interrupts import poll
 from bytejit.common.spec import SHORT, Spec, contiguous_stride
 from bytejit.errors import Bug
 
@@ -386,6 +387,7 @@ def lower(aten: Any) -> Loops:
     outputs: tuple[Any, ...] = next((n.args[0] for n in reversed(aten.graph.nodes) if n.op == "output"), ())
     ctx.written = written(outputs, aten.mutations)
     for node in aten.graph.nodes:
+        poll()
         ctx.node, ctx.where = node, node.meta.get("where")
         if node.op == "placeholder":
             env[node] = _placeholder(ctx, node)

@@ -13,6 +13,7 @@ import types
 import torch
 
 from bytejit.common import ranges
+from bytejit.common.identity import IdentityMap
 from bytejit.common.registry import graph_break
 from bytejit.tracer.objects.calls import models, replaces, replaces_named
 
@@ -52,7 +53,10 @@ def lru_cache_wrapper(function, maxsize, typed, info):
 
 
 # code of functions that stand for others while tracing, and must not leave a region
-STAYING = {c for c in lru_cache_wrapper.__code__.co_consts if type(c) is types.CodeType}
+STAYING: IdentityMap[bool] = IdentityMap()
+for _code in lru_cache_wrapper.__code__.co_consts:
+    if type(_code) is types.CodeType:
+        STAYING.set(_code, True)
 
 
 @replaces(itertools.chain)

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import dis
 import inspect
-import weakref
 from dataclasses import dataclass
 from types import CodeType
+
+from bytejit.common.identity import IdentityMap
 
 from .signals import Break, Raised
 from .values import CellVar, DictVar, FuncVar, Known, SeqVar, Var
@@ -34,12 +35,12 @@ class Decoded:
     body: int                   # where the set-up of cells ends: the first RESUME
 
 
-_decoded: dict[int, Decoded] = {}       # owner: decode; size: one a living code, by its id; goes with the code
+_decoded: IdentityMap[Decoded] = IdentityMap()       # owner: decode; size: one a living code; goes with the code
 
 
 def decode(code: CodeType) -> Decoded:
     """Instructions without caches and EXTENDED_ARG. Cached per code object."""
-    known = _decoded.get(id(code))
+    known = _decoded.get(code)
     if known is not None:
         return known
     raw, index_at, starts = [], {}, []
@@ -64,10 +65,7 @@ def decode(code: CodeType) -> Decoded:
         for n in range(index_of(entry.start), index_of(entry.end)):
             handlers[n] = (index_of(entry.target), entry.depth, entry.lasti)
     body = next((i.index for i in ins if i.op == "RESUME"), 0)
-    result = Decoded(tuple(ins), index_at, tuple(handlers), body)
-    _decoded[id(code)] = result
-    weakref.finalize(code, _decoded.pop, id(code), None).atexit = False
-    return result
+    return _decoded.set(code, Decoded(tuple(ins), index_at, tuple(handlers), body))
 
 
 class Frame:

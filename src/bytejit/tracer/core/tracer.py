@@ -8,6 +8,7 @@ import types
 import torch
 
 from bytejit.common import ambient
+from bytejit.common.interrupts import SIGNALS
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
 from bytejit.fake.tensor import FakeMode
@@ -319,6 +320,8 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             while True:
                 ins = ins_list[frame.ip]
                 self.instructions += 1
+                if SIGNALS.pending:
+                    SIGNALS.deliver()
                 if is_root:
                     self.at_root(frame, ins)
                 handler = HANDLERS.get(ins.op)

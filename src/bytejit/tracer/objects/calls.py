@@ -7,7 +7,8 @@ import types
 import weakref
 from weakref import WeakKeyDictionary
 
-from bytejit.common.registry import MARKED
+from bytejit.common.identity import IdentityMap
+from bytejit.common.registry import any_marked
 from bytejit.common.torch_controls import loaded
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import Attr, CallOf, Ref
@@ -40,7 +41,7 @@ from .operators import class_attribute
 
 HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
 POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
-REPLACED: dict = {}        # the code of such a function -> what it stands for
+REPLACED: IdentityMap[object] = IdentityMap()        # the code of such a function -> what it stands for
 CALLED: dict = {}          # C class -> handler(t, instance, args, kwargs) -> Var of a call of an instance from outside
 
 
@@ -58,7 +59,7 @@ def replaces(*callables):
     def register(function):
         for c in callables:
             POLYFILLS[c] = function
-            REPLACED[function.__code__] = c
+            REPLACED.set(function.__code__, c)
         return function
     return register
 
@@ -110,7 +111,7 @@ class Calls:
 
     def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if fn.real is not None:
-            marked = self.call_marked(fn.real, args, kwargs) if MARKED or loaded() else None
+            marked = self.call_marked(fn.real, args, kwargs) if any_marked() or loaded() else None
             if marked is not None:
                 return marked
             handler = HANDLERS.get(fn.real)
@@ -247,7 +248,7 @@ class Calls:
             found = self.symbolic_call(obj, args, kwargs)
             if found is not None:
                 return found
-        asked = (MARKED or loaded()) and not isinstance(obj, types.FunctionType)
+        asked = (any_marked() or loaded()) and not isinstance(obj, types.FunctionType)
         marked = self.call_marked(obj, args, kwargs) if asked else None
         if marked is not None:
             return marked

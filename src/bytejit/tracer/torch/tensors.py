@@ -287,10 +287,10 @@ class Tensors:
         frame = self.frame
         while frame.parent is not None and frame.globals.get("__name__", "").startswith("torch."):
             frame = frame.parent
-        key = (frame.code, frame.line)
+        key = (frame.code.co_filename, frame.line, frame.code.co_qualname)
         found = self.places.get(key)
         if found is None:
-            found = self.places[key] = Where(frame.code.co_filename, key[1], frame.code.co_qualname)
+            found = self.places[key] = Where(*key)
         return found
 
     def effect_only(self, fn, method, args, kwargs) -> Var:

@@ -128,7 +128,7 @@ def vjp(func, *primals, argnums=None, has_aux=False):
     return (answer, vjp_fn, aux) if has_aux else (answer, vjp_fn)
 
 
-STAYING.add(next(c for c in vjp.__code__.co_consts if type(c) is types.CodeType and c.co_name == "vjp_fn"))
+STAYING.set(next(c for c in vjp.__code__.co_consts if type(c) is types.CodeType and c.co_name == "vjp_fn"), True)
 
 
 @replaces(eager_transforms._jvp_with_argnums)
