@@ -218,3 +218,37 @@ def test_only_options_reads_the_environment() -> None:
         )
     ]
     assert not wrong, wrong
+
+
+def keys_by_id(tree: ast.Module) -> list[int]:
+    """Lines where `id(...)` is in the key of a table that lives as long as its module (or another's, in capitals)."""
+    targets = [t for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign))
+               for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    tables = {t.id for t in targets if isinstance(t, ast.Name)}
+
+    def lives(node: ast.AST) -> bool:
+        name = node.value if isinstance(node, ast.Subscript) else node
+        return isinstance(name, ast.Name) and name.id in tables or isinstance(name, ast.Attribute) and name.attr.isupper()
+
+    def has_id(node: ast.AST) -> bool:
+        return any(isinstance(n, ast.Call) and ast.unparse(n.func) == "id" for n in ast.walk(node))
+
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and lives(node.value) and has_id(node.slice):
+            found.append(node.lineno)
+        if isinstance(node, ast.Compare) and any(lives(c) for c in node.comparators) and has_id(node.left):
+            found.append(node.lineno)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and lives(node.func.value):
+            if any(map(has_id, node.args)):
+                found.append(node.lineno)
+    return found
+
+
+def test_no_table_is_keyed_by_the_id_of_what_can_die() -> None:
+    """Another object may get its address: `common.identity.IdentityMap` looks at the object itself"""
+    text = "T: dict = {}\ndef f(x):\n    T[id(x)] = 1\n    return T.get((id(x), 2)), id(x) in T"
+    assert keys_by_id(ast.parse(text)) == [3, 4, 4]
+    wrong = [f"{name}:{line}" for name, path in modules().items() if name != "common.identity"
+             for line in keys_by_id(ast.parse(path.read_text()))]
+    assert not wrong, wrong

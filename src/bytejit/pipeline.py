@@ -301,7 +301,7 @@ class Function:
 
     def build(self, state: SiteState, found: Trace, options, where: Where):
         """Backend and entry function of a trace."""
-        env = {"MISS": MISS, "own_exit": self.failed(state, found), **found.env}
+        env = {"MISS": MISS, "own_exit": self.failed(state, found), "here": state.point.id, **found.env}
         if "twin" in env:
             env["twin"] = self.twin
         if found.graph is not None:
@@ -344,6 +344,8 @@ class Function:
         def answer(error: BaseException, flat: tuple):
             for function, args in restore:
                 function(*args)
+            if type(error) is RecursionError:       # here, too, few frames may be left
+                return flat, point
             if isinstance(error, DeviceFault) or not isinstance(error, Exception) or interrupts.from_handler(error):
                 raise error     # an earlier call's, which running this one again would hide; or an interrupt, or a timeout
             owner = owner_of(error)

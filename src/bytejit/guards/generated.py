@@ -184,7 +184,7 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
 
     `params` as from `source.params_of`. `env` must hold "MISS", and "graph" and "own_exit" when there are outputs or
     inputs: `graph(*inputs)` returns a tuple of `outputs` values, bound to o0, o1, ...; `own_exit(error,
-    args_without_cells)` answers when it raises. `body` is Python over those, `env` names and params; as a function it
+    args_without_cells)` answers when it raises; "here", if given, is the id of its point. `body` is Python over those, `env` names and params; as a function it
     is given a Printer, whose `source()` fetches before the graph runs (so before any effect). `on_dead()` is called
     once when an object that the guards know weakly dies. The function has attributes `text`, `guards` and
     `explain_failure(args) -> str`.
@@ -205,14 +205,19 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
     lines = [f"def {name}({', '.join(params)}):"]
     if at.lines:
         lines += ["    try:", *("        " + line for line in at.lines),
+                  "    except RecursionError:", "        return MISS",
                   "    except Exception as error:", "        if from_handler(error): raise", "        return MISS"]
         env["from_handler"] = from_handler
     if "graph" in env:
         targets = "".join(f"o{i}, " for i in range(outputs))
         call = f"({targets.rstrip()}) = graph({args})" if outputs else f"graph({args})"
         state = "".join(p + ", " for p in params if not p.startswith("C_"))
-        lines += ["    try:", f"        {call}",
-                  "    except BaseException as error:", f"        return own_exit(error, ({state}))"]
+        lines += ["    try:", f"        {call}"]
+        if "here" in env:       # no frame was left for the graph, so none may be for `own_exit`
+            lines += ["    except RecursionError as error:",
+                      f"        if error.__traceback__.tb_next is None: return ({state}), here",
+                      f"        return own_exit(error, ({state}))"]
+        lines += ["    except BaseException as error:", f"        return own_exit(error, ({state}))"]
     lines += ["    " + line for line in tail.splitlines()]
     fn = _define(name, "\n".join(lines) + "\n", env)
     fn.guards = guards
