@@ -142,6 +142,11 @@ def refused(fn: object) -> str:
     return ""
 
 
+def is_graph_break(fn: object) -> bool:
+    """Whether a function is torch._dynamo.graph_break."""
+    return getattr(fn, "__name__", "") == "graph_break" and getattr(fn, "__module__", "").startswith(LOADED)
+
+
 def substitute(fn: Callable) -> types.FunctionType | None:
     """The Python function that the program wants followed in place of `fn`; those of torch's own are not the program's."""
     handlers = getattr(_left(FUNCTIONS, "PolyfilledFunctionVariable"), "_get_polyfill_handlers", None)

@@ -10,7 +10,7 @@ from bytejit.fake.tensor import was_written
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import Known as KnownSource
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.containers import NotConstant, is_constant
 from bytejit.tracer.objects.library import real_object
 
@@ -33,6 +33,8 @@ class Marks:
         if torch_controls.constant(fn):
             return self.call_constant(fn, args, kwargs)
         if reason := torch_controls.refused(fn):
+            if torch_controls.is_graph_break(fn) and self.frame.globals.get("__name__", "").startswith("torch."):
+                return NONE         # torch's own code (optimizers) spares its own compiler something: not the program's wish
             raise Break(reason)
         if torch_controls.allowed(fn) and not (torch_controls.nonstrict(fn) and not self.takes_as_node(args, kwargs)):
             return self.call_tensor_op(fn, args, kwargs)
