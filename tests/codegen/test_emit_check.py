@@ -17,7 +17,9 @@ from bytejit.codegen.aten import normalise as normalise_module
 from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.aten.rewrite import channels_last_stride, contiguous
 from bytejit.codegen.cpu.schedule import schedule
-from bytejit.codegen.emit.check import KEPT, Fits
+from bytejit.codegen.emit import call as call_module
+from bytejit.codegen.emit import check
+from bytejit.codegen.emit.check import KEPT, Fits, checked_from_python
 from bytejit.codegen.libraries.stride_feedback import foreseen
 from bytejit.codegen.loops import lower as lower_module
 from bytejit.codegen.loops.lower import lower
@@ -26,6 +28,7 @@ from bytejit.common import registry
 from bytejit.common.spec import Spec
 from bytejit.errors import Bug
 from bytejit.fake.tensor import fake_of_spec
+from bytejit.guards.native_checker import CHECKER
 from bytejit.kernels.build import BuildFailed
 from bytejit.kernels.build_triton import triton_version
 from bytejit.options import config
@@ -58,29 +61,80 @@ def test_a_result_in_other_strides_is_copied(wrong: bool) -> None:
 
 
 @pytest.mark.cxx
-def test_only_the_first_call_at_a_size_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_call_at_a_size_is_checked_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     fit = Fits.fit
-    monkeypatch.setattr(Fits, "fit", lambda self, result, shape, stride, target, name: seen.append(target) or fit(
-        self, result, shape, stride, target, name))
+    monkeypatch.setattr(Fits, "fit", lambda self, *args: seen.append(args[4]) or fit(self, *args))
     graph = compiled_for_all(lambda x, w: F.linear(x, w).relu(), (r(4, 6), r(5, 6)), (("s0",), ()))
     for n, calls in ((4, 1), (4, 1), (9, 2), (4, 2), (9, 2)):
         graph(r(n, 6), r(5, 6))
         assert len(seen) in (calls, 0)           # a product that writes into our memory needs no check
 
 
-def test_what_a_check_answers() -> None:
-    fits = Fits()
+def test_what_a_check_returns() -> None:
+    fits, f32 = Fits(), torch.float32
     x = r(3, 4)
-    assert fits.fit(x, (3, 4), (4, 1), "op") is x
-    assert fits.fit(r(3, 1)[:, :1], (3, 1), (1, 7), "op").stride() == (1, 1)          # a size of 1 has any stride
+    assert fits.fit(x, (3, 4), (4, 1), f32, "op") is x
+    assert fits.fit(r(3, 1)[:, :1], (3, 1), (1, 7), f32, "op").stride() == (1, 1)     # a size of 1 has any stride
     fits.learn((1,))
-    assert fits.known == {(1,)}
-    assert fits.fit(x, (3, 4), (1, 3), "op").stride() == (1, 3) and fits.misfits == {"op"}
+    assert set(fits.known) == {(1,)}
+    assert fits.fit(x, (3, 4), (1, 3), f32, "op").stride() == (1, 3) and fits.misfits == {"op"}
     fits.learn((2,))
     assert (2,) not in fits.known
-    with pytest.raises(Bug, match="answered the shape"):
-        fits.fit(x, (4, 3), (3, 1), "op")
+    with pytest.raises(Bug, match=r"returned torch.float32\[3, 4\] on cpu, torch.float32\[4, 3\]"):
+        fits.fit(x, (4, 3), (3, 1), f32, "op")
+    with pytest.raises(Bug, match="torch.bfloat16"):
+        fits.fit(x, (3, 4), (4, 1), torch.bfloat16, "op")
+
+
+LAYOUTS = {
+    "as inferred": lambda: r(3, 4), "bf16": lambda: r(3, 4).bfloat16(), "f64": lambda: r(3, 4).double(), "bool": lambda: r(3, 4) > 0,
+    "transposed": lambda: r(4, 3).t(), "wide": lambda: r(3, 8)[:, ::2], "fewer": lambda: r(2, 4), "flat": lambda: r(12),
+    "meta": lambda: r(3, 4).to("meta"), "needs gradients": lambda: r(3, 4).requires_grad_(), "at an offset": lambda: r(4, 4)[1:],
+    "a parameter": lambda: torch.nn.Parameter(r(3, 4)),
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_call_looks_at_what_a_kernel_reads(name: str) -> None:
+    """dtype, device, sizes and strides, from C++ and from Python; a result that is laid out otherwise is copied, another raises."""
+    fits, read, x = Fits(), [], LAYOUTS[name]()
+    fits.fit(r(3, 4), (3, 4), (4, 1), torch.float32, "op", "", read)
+    fits.learn((), [check.Result((2, 1), (1, 9), torch.int64, torch.device("cpu")), *read])
+    words, at = fits.known[()], 1 + check.words_of(2)
+    right = name in ("as inferred", "needs gradients", "at an offset")
+    assert checked_from_python(words, at, x) is (right or name == "a parameter")
+    if CHECKER.usable:
+        assert CHECKER.fit(words, at, x) is right
+    if right or name in ("transposed", "wide", "a parameter"):
+        again = fits.again(words, at, x, "op")
+        assert again.stride() == (4, 1) and torch.equal(again, x)
+    else:
+        with pytest.raises(Bug, match="op returned"):
+            fits.again(words, at, x, "op")
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "from python"])
+def test_a_library_that_changes_its_mind(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After calls that returned as inferred, an operation returns other strides, then another dtype, as under state of torch's
+    that no guard names: the first is copied, the second read by no kernel; the original code runs."""
+    if not compiled:
+        monkeypatch.setattr(call_module, "steady_check", lambda: checked_from_python)
+    way = ["plain"]
+    with torch.library._scoped_library("bjmood", "FRAGMENT") as library:
+        library.define("op(Tensor x) -> Tensor")
+        library.impl("op", lambda x: {"plain": x * 2, "turned": (x.t().contiguous() * 2).t(), "bf16": (x * 2).bfloat16()}[way[0]], "CPU")
+        library.impl("op", lambda x: torch.empty_like(x), "Meta")
+        step = bytejit.compile(lambda x: torch.ops.bjmood.op(x).relu() + 1)
+        x = r(5, 7)
+        for mood in ("plain", "plain", "turned", "bf16", "turned", "plain"):
+            way[0] = mood
+            want, got = torch.ops.bjmood.op(x).relu() + 1, step(x)
+            assert got.dtype is want.dtype
+            torch.testing.assert_close(got, want)
+    assert any("a graph raised Bug" in k for k in registry.counters["fallbacks"])
 
 
 def test_few_sizes_are_remembered() -> None:

@@ -84,6 +84,7 @@ int PySequence_Contains(PyObject*, PyObject*);
 PyObject* PyTuple_New(bj_size);
 int PyTuple_SetItem(PyObject*, bj_size, PyObject*);
 PyObject* PyTuple_GetItem(PyObject*, bj_size);
+char* PyBytes_AsString(PyObject*);
 PyObject* PyFunction_GetCode(PyObject*);
 PyObject* PyFunction_GetDefaults(PyObject*);
 PyObject* PyFunction_GetKwDefaults(PyObject*);
@@ -254,8 +255,16 @@ static PyObject* walk(PyObject*, PyObject* const* args, bj_size) {
     Slots s(head->slots);
     return run(head, (const Word*)(head + 1), s, args);
 }
-static bj::Method methods[] = {{"walk", walk, 0x80, "checks guards and fetches values as a table says"}};
-BJ_EXPORT(methods, 1)
+// fit(words, at, tensor) -> whether it is as the words from `at` on, of a TENSOR step, say. The first word: Fill.
+static PyObject* fit(PyObject*, PyObject* const* args, bj_size) {
+    const Word* w = (const Word*)PyBytes_AsString(args[0]);
+    if (!w) return nullptr;
+    Answer ok = tensor_is(w[0], args[2], w + PyLong_AsLongLong(args[1]));
+    return ok == ERROR ? nullptr : PyBool_FromLong(ok == YES);
+}
+static bj::Method methods[] = {{"walk", walk, 0x80, "checks guards and fetches values as a table says"},
+                               {"fit", fit, 0x80, "checks a tensor"}};
+BJ_EXPORT(methods, 2)
 """
 
 
@@ -300,6 +309,12 @@ class Checker:
         Cost: 100 ns, and about 30 a tensor or attribute, 10 a dict's item.
         """
         return self._calls["walk"]
+
+    @property
+    def fit(self) -> Callable[[bytes, int, Any], bool]:
+        """`fit(words, at, tensor)`: whether it is as the words of a TENSOR step, from `at` on, say, where `usable`. The first
+        word is `exchange_fill()`. Cost: 55 ns."""
+        return self._calls["fit"]
 
     def exact(self) -> bool:
         """Whether the exchange table gives the strides of sizes 0 and 1 as `stride()` does. Some versions put 1

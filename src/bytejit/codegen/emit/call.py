@@ -29,7 +29,7 @@ from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
 from bytejit.codegen.ops.extern import is_window, resolve
 from bytejit.errors import Bug
 
-from .check import Check, Fits
+from .check import Check, Fits, Steady, steady_check, words_of
 from .common import symbol_atoms, symbols_in
 
 FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of range in self")}
@@ -132,6 +132,7 @@ class CallPrinter:
         self.lines: list[str] = []
         self.head: list[str] = []                        # runs before `lines`
         self.fits = Fits()
+        self.words = 1                                   # of the results that kernels read, and one before them
         self.sizes = SizeText(self.symbol)
         self.derived = {n: a for step in plan.steps if isinstance(step, Call)
                         for n, a in symbol_atoms(step.kernel).items() if a.text}
@@ -328,14 +329,22 @@ class CallPrinter:
                 self._check(self.text[name], self.plan.buffers[name], e)
 
     def _check(self, text: str, b: Buffer, e: Extern) -> None:
-        """A line of the checking twin: the result has the strides that kernels go by, and lies in no temp's memory."""
+        """Lines that check: the result is what kernels go by, and (in the checking twin) lies in no temp's memory."""
         given = [v.buffer for a in (*e.args, *(v for _, v in e.kwargs)) for v in (a if isinstance(a, tuple) else (a,))
                  if isinstance(v, View) and self.plan.buffers[v.buffer].kind == "temp"]
         temps = "".join(f"{self.tensor(n)}, " for n in dict.fromkeys(given if not is_window(e.target) else ()))
         if b.dtype in DTYPES:
             self.bind("fit", self.fits.fit)
-            name = f", {e.name!r}" if len(e.outs) == 1 else ""
-            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {e.target!r}{name})"))
+            dtype = self.bind(b.dtype, getattr(torch, DTYPES[b.dtype][0]))
+            name, read = repr(e.name) if len(e.outs) == 1 else "''", "read" if b.name in self.uses else "None"
+            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {dtype}, {e.target!r}, "
+                                    f"{name}, {read})"))
+        if b.dtype in DTYPES and b.name in self.uses:
+            self.bind("steady", steady_check())
+            self.bind("again", self.fits.again)
+            at = self.words
+            self.words += words_of(len(b.shape))
+            self.lines.append(Steady(f"if not steady(words, {at}, {text}): {text} = again(words, {at}, {text}, {e.target!r})"))
         if temps:
             self.bind("own", self.fits.own)
             self.lines.append(Check(f"{text} = own({text}, {e.target!r}, ({temps}))"))
@@ -433,19 +442,21 @@ class CallPrinter:
         key = f"({''.join(f'{v}, ' for v in held)})" if checks else ""
         if checks:
             self.bind("learn", self.fits.learn)
-            self.lines.append(Check(f"learn({key})"))
+            self.lines.append(Check(f"learn({key}, read)"))
+            self.lines.insert(0, Check("read = []"))
         names = {k: v for k, v in self.names.items()}
         params = [*given, *(f"{k}={k}" for k in names)]
         text = ""
         lines = [*self.lines, f"return {result}"]
         if checks:
-            text = f"def checked({', '.join(params)}):\n{indented(lines)}\n\n\n"
+            twin = [line for line in lines if type(line) is not Steady]
+            text = f"def checked({', '.join(params)}):\n{indented(twin)}\n\n\n"
             names["known"] = self.fits.known
             params += ["known=known", "checked=checked"]
             lines = [line for line in lines if type(line) is not Check]
             fetched = [line for line in self.head if line.startswith("size_")]
-            test = f"if {key} not in known: return checked({', '.join(given)})"
-            lines = [*fetched, test, *(line for line in lines if line not in fetched)]
+            test = [f"words = known.get({key})", f"if words is None: return checked({', '.join(given)})"]
+            lines = [*fetched, *test, *(line for line in lines if line not in fetched)]
         return CallSource(f"{text}def call({', '.join(params)}):\n{indented(lines)}\n", names, tuple(self.externs),
                           self.fits if checks and not held else None)
 

@@ -1,13 +1,18 @@
-"""The first call of a compiled graph checks what its library calls answer against what was inferred for them.
+"""Every call of a compiled graph checks what its library calls return against what was inferred for them.
 
-Kernels read a library's result by the strides that the compiler inferred. Should a library answer others (another
-version, another machine, a size at which it takes another path), elements would be read from the wrong places. So the
-first call, and the first for each combination of symbolic sizes, runs a twin of the call function that compares; a
-result laid out otherwise is copied into the strides that the kernels expect, from then on at every call. So is one that
-lies in the memory of a temp that it was made from, though its schema says nothing of a view.
+Kernels read a library's result by the dtype and strides that the compiler inferred. Should a library return others
+(another version, another machine, a size at which it takes another path, state of torch's that no guard names), they
+would read other memory. So the first call, and the first for each combination of symbolic sizes, runs a twin of the call
+function that compares from Python; a result laid out otherwise is copied into the strides that the kernels expect, from
+then on at every call. So is one that lies in the memory of a temp that it was made from, though its schema says nothing
+of a view. Where all was as inferred, the plain function serves these sizes from then on. It compares too, before a kernel
+reads a result, but in one call of a compiled function that looks at the tensor itself: dtype, device, shape and strides.
+Cost of that: 55 ns a result.
 """
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +20,47 @@ import torch
 
 from bytejit.common import registry
 from bytejit.errors import Bug
+from bytejit.guards.native_checker import ANY, CHECKER, CODES, DEVICES, exchange_fill
 
 KEPT = 1024              # combinations of sizes that are remembered
 
 
 class Check(str):
     """A line that only the checking twin has."""
+
+
+class Steady(str):
+    """A line that only the plain function has."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a library call is to return."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)} on {self.device}"
+
+    def words(self) -> list[int]:
+        """As the compiled check takes it. Strides that lead nowhere are not checked."""
+        code, bits = CODES[self.dtype]
+        strides = [ANY if n == 1 or 0 in self.shape else s for n, s in zip(self.shape, self.stride)]
+        return [id(torch.Tensor), DEVICES[self.device.type], self.device.index or 0, code | bits << 8 | 1 << 16, -1,
+                len(self.shape), *self.shape, *strides]
+
+    def lies_in(self, stride: tuple[int, ...]) -> bool:
+        """Whether these strides lead to the same places."""
+        return stride == self.stride or 0 in self.shape or all(
+            n == 1 or a == b for n, a, b in zip(self.shape, stride, self.stride))
+
+
+def words_of(rank: int) -> int:
+    """Number of words of a `Result`."""
+    return 6 + 2 * rank
 
 
 def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -30,26 +70,43 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @dataclass
 class Fits:
-    """What has been seen of one graph's library calls. known: sizes at which all answered as inferred; answered: strides that
-    came where others were inferred, by the call's name in the plan."""
-    known: set[tuple] = field(default_factory=set)
+    """What has been seen of one graph's library calls. known: sizes at which all returned as inferred -> the words of those
+    that kernels read; answered: strides that came where others were inferred, by the call's name in the plan."""
+    known: dict[tuple, bytes] = field(default_factory=dict)
     misfits: set[str] = field(default_factory=set)
     answered: dict[str, tuple] = field(default_factory=dict)
 
-    def fit(self, result: Any, shape: tuple, stride: tuple, target: str, name: str = "") -> torch.Tensor:
-        """`result`, in the strides that were inferred. name: of the call, where it answers one tensor. Raises: Bug when it is
-        of another shape."""
-        if tuple(result.shape) != shape:
-            raise Bug(f"{target} answered the shape {tuple(result.shape)}, {shape} was inferred")
-        if result.stride() == stride or result.numel() == 0 or all(
-                n == 1 or a == b for n, a, b in zip(shape, result.stride(), stride)):
+    def fit(self, result: Any, shape: tuple, stride: tuple, dtype: torch.dtype, target: str, name: str = "",
+            read: list[Result] | None = None) -> torch.Tensor:
+        """`result`, in the strides that were inferred. name: of the call, where it returns one tensor; read: where to note
+        what is expected, for one that kernels read. Raises: Bug when it is of another shape or dtype."""
+        wanted = Result(shape, stride, dtype, result.device)
+        if read is not None:
+            read.append(wanted)
+        return self.laid_out(result, wanted, target, name)
+
+    def laid_out(self, result: Any, wanted: Result, target: str, name: str = "") -> torch.Tensor:
+        """`result` as wanted: itself, or a copy where the strides are others. Raises: Bug where that does not help."""
+        if (tuple(result.shape), result.dtype, result.device) != (wanted.shape, wanted.dtype, wanted.device):
+            raise Bug(f"{target} returned {result.dtype}{list(result.shape)} on {result.device}, {wanted} was inferred")
+        if wanted.lies_in(result.stride()):
             return result
         if target not in self.misfits:
             self.misfits.add(target)
             registry.count("externs", f"{target} answers other strides than inferred: copied")
         if name:
             self.answered[name] = tuple(result.stride())
-        return torch.empty_strided(shape, stride, dtype=result.dtype, device=result.device).copy_(result)
+        return torch.empty_strided(wanted.shape, wanted.stride, dtype=result.dtype, device=result.device).copy_(result)
+
+    def again(self, words: bytes, at: int, result: Any, target: str) -> torch.Tensor:
+        """`result` of a call that the compiled check refused, as the words from `at` on want it. Raises: Bug."""
+        row = array("q", words)[at:]
+        rank, dtype = row[5], next(d for d, (code, bits) in CODES.items() if code | bits << 8 | 1 << 16 == row[3])
+        shape, strides = tuple(row[6:6 + rank]), row[6 + rank:6 + 2 * rank]
+        kind = next(k for k, number in DEVICES.items() if number == row[1])
+        device = torch.device(kind) if kind == "cpu" else torch.device(kind, row[2])
+        stride = tuple(have if s == ANY else s for s, have in zip(strides, result.stride()))
+        return self.laid_out(result, Result(shape, stride, dtype, device), target)
 
     def own(self, result: Any, target: str, temps: tuple) -> Any:
         """`result`, not in the memory of a temp that it was made from: another temp will take that."""
@@ -62,10 +119,28 @@ class Fits:
             registry.count("externs", f"{target} answers a view of what it was given: copied")
         return result.clone()
 
-    def learn(self, key: tuple) -> None:
-        """A call at these sizes is over; as long as there was no misfit the plain function serves them from now on."""
+    def learn(self, key: tuple, read: Sequence[Result] = ()) -> None:
+        """A call at these sizes is over; as long as there was no misfit the plain function serves them from now on.
+        read: what the results that kernels read have to be."""
         if self.misfits:
             return
         if len(self.known) >= KEPT:
             self.known.clear()
-        self.known.add(key)
+        self.known[key] = array("q", [exchange_fill() or 0, *(word for r in read for word in r.words())]).tobytes()
+
+
+def steady_check() -> Callable[[bytes, int, Any], bool]:
+    """`check(words, at, result)`: whether a result is as the words from `at` on want it. Compiled; without a compiler, or on
+    a torch without the table that it reads, from Python."""
+    return CHECKER.fit if CHECKER.usable else checked_from_python
+
+
+def checked_from_python(words: bytes, at: int, result: Any) -> bool:
+    """The same without the compiled check. Cost: 2 us."""
+    row = array("q", words)[at:]
+    rank = row[5]
+    return (
+        result.dim() == rank and result.device.type == next(k for k, n in DEVICES.items() if n == row[1])
+        and (result.device.index or 0) == row[2] and CODES.get(result.dtype) == (row[3] & 255, row[3] >> 8 & 255)
+        and tuple(result.shape) == tuple(row[6:6 + rank])
+        and all(s in (ANY, have) for s, have in zip(row[6 + rank:6 + 2 * rank], result.stride())))
