@@ -62,8 +62,8 @@ def _as(rec, t: Fake | None, dtype: torch.dtype) -> Fake | None:
 
 @rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
-    """x * alpha + beta with alpha = weight / sqrt(var + eps), beta = bias - mean * alpha, which is how
-    eager's kernel computes.
+    """With alpha = weight / sqrt(var + eps): x * alpha + (bias - mean * alpha) in evaluation, as eager's kernel has it, so that
+    both are known beside the weights; (x - mean) * alpha + bias in training, or a mean far from zero would cost digits.
     """
     m = x.m
     rank = len(m.shape)
@@ -82,10 +82,15 @@ def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
         now_mean, now_var = _as(rec, mean, work), _as(rec, var, work)
     scale = rec.call(aten.rsqrt.default, rec.call(aten.add.Tensor, now_var, eps))
     alpha = scale if weight is None else rec.call(aten.mul.Tensor, scale, _as(rec, weight, work))
-    shift = rec.call(aten.mul.Tensor, now_mean, alpha)
-    beta = rec.call(aten.neg.default, shift) if bias is None else rec.call(aten.sub.Tensor, _as(rec, bias, work), shift)
+    beta = _as(rec, bias, work)
+    if training:
+        wide = rec.call(aten.sub.Tensor, wide, _per_channel(rec, now_mean, rank))
+    else:
+        shift = rec.call(aten.mul.Tensor, now_mean, alpha)
+        beta = rec.call(aten.neg.default, shift) if bias is None else rec.call(aten.sub.Tensor, beta, shift)
     out = rec.call(aten.mul.Tensor, wide, _per_channel(rec, alpha, rank))
-    out = _suggested(rec, _as(rec, rec.call(aten.add.Tensor, out, _per_channel(rec, beta, rank)), m.dtype))
+    out = out if beta is None else rec.call(aten.add.Tensor, out, _per_channel(rec, beta, rank))
+    out = _suggested(rec, _as(rec, out, m.dtype))
     if training:
         return out, now_mean, scale
     empty = infer(aten.new_empty.default, (x, [0]), {"dtype": work})

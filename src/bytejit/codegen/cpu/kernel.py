@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from bytejit.codegen.cpu.sums import CHAIN, sums_of
 from bytejit.codegen.emit import common
-from bytejit.codegen.loops.ir import Axis, Buffer, Call, Expr, Pass, Reduce, itemsize
+from bytejit.codegen.loops.ir import Axis, Buffer, Call, Expr, Pass, itemsize
 from bytejit.codegen.ops.table import OpTable
 
 from .expressions import TRIG, ExprText, IndexText
-from .reductions import Nest, Reductions, Text
+from .reductions import Nest, Reductions, Text, narrow
 
 STACK = 64 * 1024      # bytes of a thread's rows that may lie on the stack
-LONG = 8192            # elements of a row from which sums of floats are kept in two levels: rounding grows with them
 CHUNK = 1024           # elements whose trigonometric arguments are checked together: stays in the first cache
 
 
@@ -207,6 +207,8 @@ class KernelPrinter(Reductions):
             while isinstance(inner, int) and lanes > max(inner, 1):
                 lanes //= 2
             n.lanes = max(lanes, 1)
+        if p.reduces:
+            n.sums = sums_of(sched.order, self.sizes, 1 if self.raises else n.lanes, n.lanes == 1 and not block or bool(scans))
         return n
 
     def pass_(self, i: int, cut: str | None = None) -> None:
@@ -234,7 +236,12 @@ class KernelPrinter(Reductions):
                 self.statements(n, depth)
         if inner is None:
             self.body(n, 0, far=True)
-        for _ in range(max(len(n.names) - 1, 0) + len(n.sched.tile)):
+        for axis in n.names[-2::-1]:
+            self.empty(n, axis, now_and_then=True)
+            t.close()
+            if n.sums.at_end:
+                self.empty(n, axis)
+        for _ in n.sched.tile:
             t.close()
         for r in n.p.reduces:
             self.finish(r, n)
@@ -316,36 +323,32 @@ class KernelPrinter(Reductions):
                 self.simd(n, far) if not n.p.reduces else None
             t.open(f"for (i64 {axis} = {low}; {axis} < {high}; ++{axis})")
             self.body(n, len(n.names), far, lane="0")
+            self.empty(n, axis, now_and_then=True)
             t.close()
+            if n.sums.at_end:
+                self.empty(n, axis)
             return
         size, saved = self.sizes[axis], dict(self.names)
         exact = isinstance(size, int) and size % n.lanes == 0 and high == self.index(size)
         t.open("")
         t.add(f"i64 turn = {low};")
-        levels = [r for r in n.p.reduces if self.long(r, n)]
-        if levels:
-            for r in levels:
-                t.add(f"alignas(64) {r.dtype} {r.name}_high[{n.lanes}] = {{}};")
+        long = n.sums.axis == axis
+        if long:
             t.open(f"for (i64 stop = turn; turn + {n.lanes} <= {high};)")
-            t.add(f"stop = {self.least(f'stop + {n.lanes * 64}', high)};")
-            t.open(f"for (; turn + {n.lanes} <= stop; turn += {n.lanes})")
-        else:
-            t.open(f"for (; turn + {n.lanes} <= {high}; turn += {n.lanes})")
+            t.add(f"stop = {self.least(f'stop + {n.lanes * CHAIN}', high)};")
+        t.open(f"for (; turn + {n.lanes} <= {'stop' if long else high}; turn += {n.lanes})")
         self.turn(n, axis, str(n.lanes))
         t.close()
-        if levels:
-            for r in levels:
-                t.add("#pragma omp simd")
-                move = f"{r.name}_high[k] += {r.name}_part[k], {r.name}_part[k] = 0;"
-                t.add(f"for (int k = 0; k < {n.lanes}; ++k) {move}")
+        if long:
+            self.empty(n, axis)
             t.close()
-            for r in levels:
-                t.add(f"for (int k = 0; k < {n.lanes}; ++k) {r.name}_part[k] += {r.name}_high[k];")
         if not exact:
             self.names.clear()
             self.names.update(saved)
             t.add(f"const i64 rest = {high} - turn;")
             self.turn(n, axis, "rest")
+            if n.sums.at_end:
+                self.empty(n, axis)
         t.close()
 
     def turn(self, n: Nest, axis: str, count: str) -> None:
@@ -355,11 +358,6 @@ class KernelPrinter(Reductions):
         t.add(f"const i64 {axis} = turn + lane;")
         self.body(n, len(n.names), False, lane="lane")
         t.close()
-
-    def long(self, r: Reduce, n: Nest) -> bool:
-        """Whether a sum adds so many floats that its lanes are emptied into a second level now and then."""
-        size = self.sizes[n.names[-1]]
-        return r.kind == "sum" and r.dtype in ("f32", "f64") and not (isinstance(size, int) and size < LONG)
 
     # ---- statements -----------------------------------------------------------------------------------------------
     def statements(self, n: Nest, depth: int, only: list[Expr] | None = None, far: bool = False) -> None:
@@ -373,7 +371,8 @@ class KernelPrinter(Reductions):
     def statement(self, n: Nest, e: Expr, far: bool) -> None:
         if e.kind == "ref":
             scans = common.running(n.p)
-            self.names[id(e)] = scans[e.name].name if e.name in scans and not n.block else self.ref(e.name)
+            self.names[id(e)] = (
+                narrow(scans[e.name], n, e.name) if e.name in scans and not n.block else self.ref(e.name))
             return
         text = self.expr.inline(e)
         if text is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from bytejit.codegen.cpu.sums import Sums, accumulator, emptied
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops.ir import Expr, Kernel, Pass, PassSchedule, Reduce, Schedule
 
@@ -50,6 +51,12 @@ class Nest:
     block: tuple[str, str] | None = None     # (axis, width text) when the innermost is the kernel's blocked axis
     placed: tuple = ()
     trig: tuple[Expr, ...] = field(default=())
+    sums: Sums = Sums()                      # how its sums of floats are kept
+
+
+def narrow(r: Reduce, n: Nest, text: str) -> str:
+    """The value of a reduction's accumulator as what reads it takes it."""
+    return text if common.pair(r) or accumulator(r, n.sums) == r.dtype else f"({r.dtype}){text}"
 
 
 class Reductions:
@@ -67,7 +74,7 @@ class Reductions:
 
     def start(self, r: Reduce, n: Nest) -> None:
         """Declare the accumulators of a reduction, set to its identity."""
-        t, dtype = self.text, common.value_dtype(r)
+        t, dtype = self.text, accumulator(r, n.sums)
         if n.block:
             length = self.sched.block[1]
         elif n.lanes > 1:
@@ -76,7 +83,7 @@ class Reductions:
             t.add(f"{dtype} {r.name}{'_best' if common.pair(r) else ''} = {identity(r)};")
             if common.pair(r):
                 t.add(f"i64 {r.name} = 9223372036854775807LL;")
-            self.ref_text[r.name], self.refs[r.name] = r.name, self.refs.get(r.name, frozenset())
+            self.ref_text[r.name], self.refs[r.name] = narrow(r, n, r.name), self.refs.get(r.name, frozenset())
             return
         suffix = "_best" if common.pair(r) else ""
         tail = "" if n.block else "_part"
@@ -85,9 +92,37 @@ class Reductions:
         if common.pair(r):
             t.add(f"alignas(64) i64 {r.name}{tail}[{length}];")
             t.add(f"for (int k = 0; k < {length}; ++k) {r.name}{tail}[k] = 9223372036854775807LL;")
+        self.start_wide(r, n, length)
         if n.block:
-            self.ref_text[r.name] = f"{r.name}[{n.block[0]}_at]"
+            self.ref_text[r.name] = narrow(r, n, f"{r.name}[{n.block[0]}_at]")
             self.refs[r.name] = self.refs.get(r.name, frozenset()) | {n.block[0]}
+
+    # ---- long sums of floats ----------------------------------------------------------------------------------------
+    def start_wide(self, r: Reduce, n: Nest, length: int) -> None:
+        """Declare what `length` accumulators of a sum are emptied into."""
+        if emptied(r, n.sums):
+            self.text.add(f"bj::Wide<{r.dtype}, {length}> {r.name}_wide;")
+
+    def empty(self, n: Nest, axis: str, now_and_then: bool = False) -> None:
+        """Empty the accumulators of all sums, where that is done in the loop over `axis`; now_and_then: in some of its steps."""
+        moves = [f"{r.name}_wide.take({self.accumulators(r, n)});" for r in n.p.reduces if emptied(r, n.sums)]
+        if n.sums.axis == axis and moves:
+            every = n.sums.every - 1
+            self.text.add(f"{f'if (({axis} & {every}) == {every}) ' if now_and_then and every else ''}{{ {' '.join(moves)} }}")
+
+    def accumulators(self, r: Reduce, n: Nest) -> str:
+        """The address of a sum's accumulators."""
+        return r.name if n.block else f"{r.name}_part"
+
+    def finish_wide(self, r: Reduce, n: Nest) -> None:
+        """The result of a sum whose accumulators were emptied."""
+        place = self.accumulators(r, n)
+        self.text.add(f"{r.name}_wide.take({place});")
+        if n.block:
+            self.text.add(f"{r.name}_wide.give({place});")
+        else:
+            self.text.add(f"const {r.dtype} {r.name} = {r.name}_wide.all();")
+            self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 
     def cell(self, r: Reduce, n: Nest, lane: str) -> tuple[str, str]:
         """(accumulator, its index for argmax) of one element."""
@@ -116,6 +151,9 @@ class Reductions:
 
     def finish(self, r: Reduce, n: Nest) -> None:
         """Combine the partial results of the lanes, halving."""
+        if emptied(r, n.sums):
+            self.finish_wide(r, n)
+            return
         if n.block or n.lanes == 1:
             return
         t = self.text
@@ -136,7 +174,7 @@ class Reductions:
         t, p, parts = self.text, self.kernel.passes[0], self.sched.split
         axis = self.sched.passes[0].order[0]
         for r in p.reduces:
-            t.add(f"{common.value_dtype(r)} {r.name}_of[{parts}];")
+            t.add(f"{accumulator(r, self.nest(0).sums)} {r.name}_of[{parts}];")
             if common.pair(r):
                 t.add(f"i64 {r.name}_at_of[{parts}];")
         t.open(f"bj::parallel({parts}, 1, threads, [&](i64 first, i64 last)")
