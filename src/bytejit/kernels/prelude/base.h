@@ -133,5 +133,22 @@ template <class To, class From> BJ To to(From x) { return Cast<To, decltype(wide
 BJ f32 round_bf16(f32 x) { return wide(to_bf16(x)); }
 BJ f32 round_f16(f32 x) { return wide(to_f16(x)); }
 
+// N sums of many floats: partial sums, each of few floats, are added up in f64, so that rounding does not grow with how many there are.
+template <class T, int N> struct Wide {
+    f64 sum[N] = {};
+    inline __attribute__((always_inline)) void take(T* part) {  // part is 0 afterwards
+#pragma omp simd
+        for (int k = 0; k < N; ++k) sum[k] += (f64)part[k], part[k] = 0;
+    }
+    inline __attribute__((always_inline)) void give(T* part) {
+        for (int k = 0; k < N; ++k) part[k] = (T)sum[k];
+    }
+    inline __attribute__((always_inline)) T all() {  // N is a power of two
+        for (int half = N / 2; half; half /= 2)
+            for (int k = 0; k < half; ++k) sum[k] += sum[k + half];
+        return (T)sum[0];
+    }
+};
+
 }  // namespace bj
 using namespace bj;

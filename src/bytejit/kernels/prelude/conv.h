@@ -248,6 +248,16 @@ struct Room {
     i64 *in, *out, *off;
 };
 
+// How the sums of a tile are cut, so that about FOLD products go to one accumulator in a row: `runs` stretches at once,
+// of which `len` steps.
+struct Cut {
+    i64 runs, len;
+};
+BJ Cut cut(i64 len) {
+    if (len > FOLD) return {1, up(len, up(len, FOLD))};
+    return {most(1, (FOLD + len / 2) / len), len};
+}
+
 // A band by `count` panels of a group, from its `first` on.
 static void piece(const Conv& p, const Plan& q, const Band& band, i64 group, i64 first, i64 count, const Room& room) {
     i64 m = places(p, q, band, 0, room.in, room.out), steps = up(m, MR), per = up(q.og, NR);
@@ -255,6 +265,7 @@ static void piece(const Conv& p, const Plan& q, const Band& band, i64 group, i64
         i64 c0 = s * q.slice, n = least(q.slice, q.cg - c0), from = group * q.cg + c0;
         i64 runs = q.direct ? 1 : p.dw == 1 ? p.kh : q.taps, len = n * q.taps / runs;
         const f32* x = q.direct ? p.x + from : room.x;
+        Cut c = cut(len);
         if (!q.direct) {
             if (s == 0 || n != q.slice) places(p, q, band, n, room.in, room.out);
             gather(p, q, band, from, n, room.x);
@@ -267,7 +278,7 @@ static void piece(const Conv& p, const Plan& q, const Band& band, i64 group, i64
             if (p.packed) w = p.w + ((group * per + first + i) * q.cg + c0) * q.taps * NR;
             else columns(p, q, at, cols, c0, n, room.w);
             End e{p.y + at, p.scale ? p.scale + at : nullptr, p.shift ? p.shift + at : nullptr, p.other ? p.other + at : nullptr,
-                  cols, s == 0, s + 1 == q.slices, p.relu != 0};
+                  cols, false, false, p.relu != 0};
             // the next panel's weights are asked for while this one's are used
             const f32* next = p.packed ? w + q.cg * q.taps * NR : p.w + (at + NR) * p.wo + c0 * p.wc;
             i64 lines = i + 1 < count && (p.packed || (q.plain && col + 2 * NR <= q.og)) ? n * q.taps * NR / 16 : 0;
@@ -276,7 +287,13 @@ static void piece(const Conv& p, const Plan& q, const Band& band, i64 group, i64
                 i64 b = (t + 1) * m / steps, stop = least(asked + share, lines);
                 for (; asked < stop; ++asked)
                     __builtin_prefetch(p.packed ? next + asked * 16 : next + asked % NR * p.wo + asked / NR * 16, 0, 2);
-                tiles<MR>(b - a, x, room.in + a, room.out + a, room.off, runs, len, w, e);
+                for (i64 r = 0; r < runs; r += c.runs)
+                    for (i64 k = 0; k < len; k += c.len) {
+                        e.first = s == 0 && r == 0 && k == 0;
+                        e.last = s + 1 == q.slices && r + c.runs >= runs && k + c.len >= len;
+                        tiles<MR>(b - a, x + k, room.in + a, room.out + a, room.off + r, least(c.runs, runs - r), least(c.len, len - k),
+                                  w + (r * len + k) * NR, e);
+                    }
                 a = b;
             }
         }

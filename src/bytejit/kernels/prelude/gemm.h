@@ -23,7 +23,7 @@ enum { LANES = 8, MR = 6 };
 #else
 enum { LANES = 4, MR = 6 };
 #endif
-enum { NR = 2 * LANES, KC = 384, MC = 264, GROUP = 8, EVERY = 16 };
+enum { NR = 2 * LANES, KC = 384, MC = 264, GROUP = 8, EVERY = 16, FOLD = 192 };  // FOLD: additions in a row to one accumulator
 typedef f32 V __attribute__((vector_size(4 * LANES)));
 typedef f32 U __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -134,17 +134,33 @@ BJ void ask(Ahead& a) {
     }
 }
 
+// The accumulators of R rows by NR columns are put aside after FOLD additions: rounding else grows with the square root of all.
+template <int R> BJ void zero(V* s0, V* s1) {
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) s0[i] = s1[i] = V{};
+}
+template <int R> BJ void add(V* s0, V* s1, const V* aside0, const V* aside1) {
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) s0[i] += aside0[i], s1[i] += aside1[i];
+}
+template <int R> BJ void fold(V* s0, V* s1, V* aside0, V* aside1, b8 first) {
+    if (!first) add<R>(s0, s1, aside0, aside1);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) aside0[i] = s0[i], aside1[i] = s1[i];
+    zero<R>(s0, s1);
+}
+
 // R rows by NR columns: y (+)= x panel; the first part of k starts from b, the last applies what follows.
 // Not inlined: within a larger function registers run short and it loses a tenth of its speed.
 template <int R> __attribute__((noinline))
 static void tile(const f32* x, i64 lx, const f32* panel, i64 kc, f32* y, i64 ly, const f32* b, i64 cols, b8 first,
                  b8 relu, Ahead& next) {
-    V s0[R], s1[R];
-#pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) s0[i] = s1[i] = V{};
+    V s0[R], s1[R], aside0[R], aside1[R];
+    zero<R>(s0, s1);
     for (i64 k = 0; k < kc;) {
         i64 stop = k + EVERY < kc ? k + EVERY : kc;
         ask(next);
+        if (k > 0 && k % FOLD == 0) fold<R>(s0, s1, aside0, aside1, k == FOLD);
         for (; k < stop; ++k) {
             V w0 = load(panel + k * NR), w1 = load(panel + k * NR + LANES);
             BJ_KEEP(w0);
@@ -157,6 +173,7 @@ static void tile(const f32* x, i64 lx, const f32* panel, i64 kc, f32* y, i64 ly,
             }
         }
     }
+    if (kc > FOLD) add<R>(s0, s1, aside0, aside1);
     f32 edge[NR];
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
