@@ -52,7 +52,7 @@ class TensorCheck:
     """What must hold of a tensor. None means: not checked.
 
     Shapes and strides in elements. A size -n is symbolic: n or more. A None inside the stride is not checked; a stride
-    -1-k is the size of dimension k times its stride.
+    -1-k is the size of dimension k times the stride that is wanted there. No stride is checked where a symbolic size is 1.
     """
 
     type: type = torch.Tensor
@@ -85,7 +85,8 @@ class TensorCheck:
     def __repr__(self) -> str:
         shape = "?" if self.shape is None else ",".join(str(s) if s >= 0 else f"{-s}+" for s in self.shape)
         text = f"{'any' if self.dtype is None else short_dtype(self.dtype)}[{shape}]"
-        plain = self.shape is not None and self.stride == contiguous_stride(self.shape)
+        plain = self.shape is not None and self.stride is not None and all(
+            a in (None, b) for a, b in zip(self.stride, contiguous_stride(self.shape)))
         dense = self.shape is not None and self.stride == tuple(
             -2 - i for i in range(len(self.shape) - 1)) + (1,)
         if self.stride is not None and not plain and not dense:
@@ -266,10 +267,20 @@ def _dims(text: str, values: tuple) -> list[str]:
         f"{text}[{i}] == {v}" if v >= 0 else f"{text}[{i}] >= {-v}" for i, v in enumerate(values)]
 
 
-def _steps(x: str, values: tuple) -> list[str]:
-    """Checks of strides of which some follow from sizes, or are not checked."""
-    return [f"{x}.stride({i}) == {v if v >= 0 else f'{x}.shape[{-1 - v}] * {x}.stride({-1 - v})'}"
-            for i, v in enumerate(values) if v is not None]
+def _steps(x: str, shape: tuple | None, values: tuple) -> list[str]:
+    """Checks of strides of which some follow from sizes, are not checked, or not where the size is 1."""
+    def wanted(i: int) -> str:
+        v = values[i]
+        return f"{x}.stride({i})" if v is None else str(v) if v >= 0 else f"{x}.shape[{-1 - v}] * {wanted(-1 - v)}"
+    parts = [(i, f"{x}.stride({i}) == {wanted(i)}") for i, v in enumerate(values) if v is not None]
+    return [f"({x}.shape[{i}] == 1 or {part})" if shape and shape[i] == -1 else part for i, part in parts]
+
+
+def _contiguous(shape: tuple | None, stride: tuple) -> bool:
+    """Whether `is_contiguous()` says the same of a tensor of this shape as its strides, some of which are not checked."""
+    if shape is None or any(s < 1 for s in shape):
+        return False
+    return all(a == b if n > 1 else a is None for n, a, b in zip(shape, stride, contiguous_stride(shape), strict=True))
 
 
 def neg_possible(check: TensorCheck) -> bool:
@@ -306,11 +317,10 @@ def tensor_checks(at: Printer, x: str, c: TensorCheck, told: bool = False) -> li
     if c.device is not None:
         parts.append(f"{x}.is_cpu" if c.device.type == "cpu" else f"{x}.device == {at.bind(c.device)}")
     if c.stride is not None:
-        exact = c.shape is not None and all(s > 1 for s in c.shape)
-        if any(s is None or s < 0 for s in c.stride):
-            parts += _steps(x, c.stride)
-        elif exact and c.stride == contiguous_stride(c.shape):
-            parts.append(f"{x}.is_contiguous()")     # says the same where no size is 0 or 1, and is cheaper
+        if _contiguous(c.shape, c.stride):
+            parts.append(f"{x}.is_contiguous()")     # is cheaper
+        elif any(s is None or s < 0 for s in c.stride):
+            parts += _steps(x, c.shape, c.stride)
         else:
             parts.append(f"{x}.stride() == {at.bind(c.stride)}")
     if c.is_leaf is not None:

@@ -57,7 +57,8 @@ OPS = (
     "ITEM_EQUALS",  # slot, key, object: ITEM, then EQUALS
     "ITEM_EMPTY",   # slot, key, type: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
     "TENSOR",      # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
-                   # strides. A size -n: n or more. A stride -1-k: size k times stride k; ANY: not checked
+                   # strides. A size -n: n or more. A stride -1-k: size k times the stride wanted there; ANY: not
+                   # checked, as where a size that may be any (-1) is 1
 )
 OP = {name: number for number, name in enumerate(OPS)}
 ANY = -2**62       # word of a stride that is not checked
@@ -104,6 +105,11 @@ struct Head { Word fill, dict, same, slots; };
 static Word type_of(PyObject* x) { return ((const Word*)x)[1]; }      // Checker.usable has looked: ob_type is there
 static Answer when(int truth, Word want) { return truth < 0 ? ERROR : truth == want ? YES : NO; }
 
+// The stride that a check wants of dimension k; where it follows from another dimension, from what is wanted there.
+static Word wanted_stride(const View& v, const Word* step, Word rank, Word k) {
+    Word from = -1 - step[k];
+    return from < 0 ? step[k] : from >= rank ? v.strides[k] : v.sizes[from] * wanted_stride(v, step, rank, from);
+}
 static Answer tensor_is(Word fill, PyObject* x, const Word* want) {
     static PyObject* flag = PyUnicode_InternFromString("requires_grad");
     static PyObject* yes = PyBool_FromLong(1);
@@ -115,8 +121,7 @@ static Answer tensor_is(Word fill, PyObject* x, const Word* want) {
     const Word* step = want + 6 + rank;
     for (Word k = 0; k < rank; ++k) {
         if (want[6 + k] < 0 ? v.sizes[k] < -want[6 + k] : v.sizes[k] != want[6 + k]) return NO;
-        Word from = -1 - step[k];
-        if (from < 0 ? v.strides[k] != step[k] : from < rank && v.strides[k] != v.sizes[from] * v.strides[from]) return NO;
+        if (v.strides[k] != wanted_stride(v, step, rank, k) && !(want[6 + k] == -1 && v.sizes[k] == 1)) return NO;
     }
     if (want[4] >= 0) {      // last: the view's sizes are the tensor's, which code may set
         PyObject* grad = PyObject_GetAttr(x, flag);

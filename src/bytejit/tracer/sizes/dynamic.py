@@ -23,6 +23,7 @@ from bytejit.guards.sources import Local, ModuleBuffer, ModuleParam, Source, Sta
 from bytejit.shapes.symbols import Manner, NotReal, is_symbolic
 from bytejit.tracer.core.signals import Break, Specialise
 from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.sizes.unit_strides import UnitStrides
 
 from .copies import MAY_COPY, Copies
 from .size_hysteresis import StandIns
@@ -84,7 +85,7 @@ def changes_its_tensor(fn: Callable) -> bool:
                                            "as_strided_", "resize_as_", "set_")
 
 
-class Symbols(StandIns, Copies):
+class Symbols(StandIns, Copies, UnitStrides):
     """The part of the tracer that deals in symbolic numbers."""
 
     def start_symbols(self, dynamic: Dynamic) -> None:
@@ -100,6 +101,7 @@ class Symbols(StandIns, Copies):
         self.marked: dict[Source, int] = {}                 # sizes that the user marked dynamic -> what they are now
         self.copies: list[tuple] = []                       # (memory, memory of its copy, terms)
         self.start_varying()
+        self.start_unit_strides()
         self.start_measuring()
 
     def environment(self) -> Any:
@@ -152,8 +154,9 @@ class Symbols(StandIns, Copies):
         steps: list = []
         for i, s in enumerate(check):
             key = TensorStride(source, i)
-            if s >= 0 and shape[i] > 1 and s > 1 and d.wants(key) and not d.at_once:
+            if s > 1 and d.wants(key) and not d.at_once:
                 steps.append(self.symbol(key, s))
+                self.guard("EXPR", source, self.expr_guard(steps[-1].node.e, f"2 <= {steps[-1].node.e}"))
             else:
                 steps.append(s)
         if not any(map(is_symbolic, (*sizes, *steps))):
@@ -184,7 +187,8 @@ class Symbols(StandIns, Copies):
         for i in order:
             for k in order:
                 if k != i and stride[k] * shape[k] == stride[i] and stride[k] <= stride[i] and stride[k] != 0 \
-                        and (shape[k] > 1 or k > i) and (is_symbolic(sizes[k]) or k in moved) and self.before(k, i, out):
+                        and (shape[k] > 1 or k > i) and (is_symbolic(sizes[k]) or k in moved and shape[k] > 1) \
+                        and self.before(k, i, out):
                     out[i] = -1 - k
                     moved.add(i)
                     break
@@ -200,8 +204,8 @@ class Symbols(StandIns, Copies):
 
     def tensor_check(self, obj: torch.Tensor, source: Source, requires_grad: bool) -> TensorCheck:
         """The guard of an input tensor, its symbolic sizes left open."""
-        sizes = self.checks.get(source)
-        return TensorCheck.of(obj, requires_grad, *(sizes or ()))
+        shape, stride = self.checks.get(source) or (tuple(obj.shape), obj.stride())
+        return TensorCheck.of(obj, requires_grad, shape, self.without_unit_strides(shape, stride))
 
     def wrap_number(self, obj: int | float, source: Source) -> Var | None:
         """A symbol for an int or float from outside that changes; None where it stays a constant."""
@@ -397,6 +401,7 @@ class Symbols(StandIns, Copies):
     def settle(self, guards: GuardSet) -> None:
         """Write what the trace and its backend found out about symbols into guards. Once, after the backend has run."""
         self.check_marks()
+        self.guard_unit_strides(guards)
         if self.env is None:
             return
         for source, (shape, stride) in self.checks.items():

@@ -31,6 +31,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.objects.containers import NotConstant, is_constant, to_python
 from bytejit.tracer.sizes.dynamic import numbers_in
+from bytejit.tracer.sizes.unit_strides import READERS
 
 from .operations import is_program_code
 from .overrides import check_class, dispatches
@@ -163,6 +164,8 @@ class Tensors:
                 return counted
             return self.call_tensor_op(fn, again, named)
         if not self.makes_tensors(result):
+            if method in READERS:
+                self.note_strides_read()
             return self.model(result) if result is not None else self.effect_only(fn, method, node_args, node_kwargs)
         known = self.by_fake.get(id(result))
         if known is not None and known in args and method in MAY_RETURN_SELF:
