@@ -59,7 +59,7 @@ def fresh() -> Iterator[None]:
         yield
 
 
-def by_lot(self, op, specs, candidates, cold=(), attrs=""):
+def by_lot(self, op, specs, candidates, cold=(), attrs="", **sample):
     """`Tuner.choose` without a clock: each candidate runs once, and the operation's text says which is taken."""
     if not self.enabled:
         return None

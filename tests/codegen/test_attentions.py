@@ -18,7 +18,7 @@ sdpa = F.scaled_dot_product_attention
 class Own(Tuner):
     """Chooses our own attention wherever it is offered; times nothing."""
 
-    def choose(self, op, specs, candidates, cold=(), attrs=""):
+    def choose(self, op, specs, candidates, cold=(), attrs="", **sample):
         names = [c.name for c in candidates]
         return Choice("attention_own" if "attention_own" in names else names[0], (), dict.fromkeys(names, 1.0), {})
 
@@ -116,7 +116,7 @@ def test_timed_operands_can_be_filled(monkeypatch) -> None:
     found = []
 
     class Look(Tuner):
-        def choose(self, op, specs, candidates, cold=(), attrs=""):
+        def choose(self, op, specs, candidates, cold=(), attrs="", **sample):
             tensors = self._operands(specs, frozenset())[0]
             found.append([(tuple(t.shape), t.dtype) for t in tensors])
             shapes = [tuple(c.call(*tensors).shape) for c in candidates]

@@ -23,7 +23,7 @@ class Forced(Tuner):
         super().__init__()
         self.prefer, self.asked = prefer, 0
 
-    def choose(self, op, specs, candidates, cold=(), attrs=""):
+    def choose(self, op, specs, candidates, cold=(), attrs="", **sample):
         names = [c.name for c in candidates]
         order = sorted(names, key=lambda n: self.prefer(self.asked, n))
         self.asked += 1

@@ -24,7 +24,7 @@ class Tune:
     def __init__(self, fused: float = 0.5) -> None:
         self.fused, self.asked, self.candidate = fused, [], Candidate
 
-    def choose(self, op: str, specs: list, made: list, cold: tuple = (), attrs: str = "") -> Choice:
+    def choose(self, op: str, specs: list, made: list, cold: tuple = (), attrs: str = "", **sample: object) -> Choice:
         self.asked.append(attrs)
         return Choice("plain", (), {"plain": 1.0, "fused": self.fused}, {})
 

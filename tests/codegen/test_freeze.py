@@ -34,7 +34,7 @@ class Prefers(Tuner):
         self.order = order
         self.asked = []
 
-    def choose(self, op, specs, candidates, cold=(), attrs=""):
+    def choose(self, op, specs, candidates, cold=(), attrs="", **sample):
         names = [c.name for c in candidates]
         self.asked.append((op, names))
         rank = {n: (self.order.index(n) if n in self.order else 50 + i) for i, n in enumerate(names)}

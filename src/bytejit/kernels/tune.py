@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,8 @@ import torch
 
 from bytejit.common.interrupts import poll
 from bytejit.common.spec import Spec
+
+from .distance import too_far
 
 MARGIN = 0.95            # a candidate replaces the default when it needs less than this part of its time
 WINS = 0.65              # and was faster than it in this part of the rounds
@@ -38,7 +40,8 @@ ARENA = 48 << 20         # bytes that cold operands are cut from: more than the 
 @dataclass(frozen=True)
 class Choice:
     """The outcome: name of the fastest candidate, strides of its result, seconds of each candidate (absent: it
-    raised). sure: the times that decided were met twice; tries: measurements that went into it."""
+    raised, or is too far from exact: errors say so). sure: the times that decided were met twice; tries: measurements
+    that went into it. near: whether distances from exact were looked at."""
 
     name: str
     stride: tuple[int, ...]
@@ -46,6 +49,7 @@ class Choice:
     errors: dict[str, str]
     sure: bool = True
     tries: int = 1
+    near: bool = False
 
     def __repr__(self) -> str:
         times = " ".join(f"{n}={s * 1e6:.0f}us" for n, s in sorted(self.seconds.items(), key=lambda kv: kv[1]))
@@ -111,25 +115,35 @@ class Tuner:
         return Candidate(name, call, prepare)
 
     def choose(self, op: str, specs: Sequence[Spec], candidates: Sequence[Candidate], cold: Sequence[int] = (),
-               attrs: object = "") -> Choice | None:
+               attrs: object = "", sample: int = 0, along: Sequence[int] = (0,),
+               base: str = "") -> Choice | None:
         """The fastest of `candidates` on operands like `specs`; the first candidate is the default.
 
         cold: operands that the real program reads from memory, not from cache (weights): they come from many places
-        in turn. attrs: whatever else tells one operation from another (stride, padding). None when tuning is off and
-        nothing is known: the caller takes its default. Raises: what the default candidate raises.
+        in turn. attrs: whatever else tells one operation from another (stride, padding). sample: rows of the result (and of
+        the operands `along`) by which distances from float64 are compared (`distance.too_far`), 0: not; base: the candidate
+        that eager runs, the first one if not given. None when tuning is off and nothing is known:
+        the caller takes its default. Raises: what the default candidate raises.
         """
         candidates = [c for c in candidates if not c.name.startswith(self.without)]
         key = f"{self.machine}|{self.threads} threads|{op} {attrs}|{list(specs)}|{','.join(c.name for c in candidates)}"
         if self.known is None:
             self.known = dict(self.store.load()) if self.store is not None else {}
+        key += f"|as {base}" if base else ""
         found = self._recall(key, candidates)
+        if found is not None and sample and not found.near:
+            found = None
         if found is not None and (found.sure or found.tries >= TRIES or not self.enabled or self.again > AGAIN):
             return found
         if not self.enabled:
             return None
         poll()
         start = self.clock()
-        choice = self._time(specs, candidates, frozenset(cold), found)
+        far = {} if not sample else dict(found.errors) if found is not None else too_far(
+            specs, {c.name: (c.call, c.prepare) for c in candidates}, base or candidates[0].name, sample, along)
+        near = [c for c in candidates if c.name not in far] or list(candidates)
+        choice = self._time(specs, near, frozenset(cold), found)
+        choice = replace(choice, errors=far | choice.errors, near=bool(sample))
         took = self.clock() - start
         self.spent += took
         self.again += took if found is not None else 0.0
@@ -142,7 +156,7 @@ class Tuner:
         if not isinstance(found, dict) or found.get("name") not in {c.name for c in candidates}:
             return None
         return Choice(found["name"], tuple(found["stride"]), found["seconds"], found["errors"],
-                      found.get("sure", False), found.get("tries", 1))
+                      found.get("sure", False), found.get("tries", 1), found.get("near", False))
 
     def save(self) -> None:
         """Write the choices made since the last save, and give the timing buffer back."""

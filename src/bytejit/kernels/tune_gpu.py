@@ -44,8 +44,10 @@ class GpuTuner(Tuner):
                        f"cudnn {torch.backends.cudnn.version()}|{flags}|queued"
 
     def choose(self, op: str, specs: Sequence[Spec], candidates: Sequence, cold: Sequence[int] = (),
-               attrs: object = "") -> Choice | None:
-        """As `Tuner.choose`; None, the default, where the device has no memory left for operands or results."""
+               attrs: object = "", sample: int = 0, along: Sequence[int] = (0,),
+               base: str = "") -> Choice | None:
+        """As `Tuner.choose`, without a look at distances; None, the default, where the device has no memory left for
+        operands or results."""
         try:
             return super().choose(op, specs, candidates, cold, attrs)
         except torch.OutOfMemoryError:

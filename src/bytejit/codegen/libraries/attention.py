@@ -112,7 +112,8 @@ def _time(found: Attention, rows: tuple, tune: Any) -> str:
         mask = spec_of(found.mask)
         operands.append(_writable(Spec(mask.shape, mask.stride, torch.float32, mask.device), narrow=True))
     attrs = f"causal={found.causal} heads={'aside' if found.aside else 'apart'}"
-    choice = tune.choose("attention", operands, made, attrs=attrs)
+    batched = [i for i, spec in enumerate(operands) if i < 3 or len(spec.shape) == 4 and spec.shape[0] > 1]
+    choice = tune.choose("attention", operands, made, attrs=attrs, sample=1, along=batched)
     return rows[0].name if choice is None else choice.name
 
 

@@ -122,7 +122,10 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
             return _row(x=x, w=w, b=b, n=_outputs, **geometry)
 
         made.append(tune.candidate(row.name, call, prepare))
-    choice = tune.choose("conv", [x, w, *bias], made, cold=[1], attrs=conv.attrs)
+    innermost = is_nhwc(spec_of(conv.node)) and any(c.name == "conv_nhwc" for c in made)
+    on_cpu = spec_of(conv.node).device.type == "cpu"
+    choice = tune.choose("conv", [x, w, *bias], made, cold=[1], attrs=conv.attrs, sample=int(on_cpu),
+                         base="conv_nhwc" if innermost else "")
     if choice is None:
         return None
     seconds = {n: s + _left_over(conv, library.ROWS[n]) for n, s in choice.seconds.items()}

@@ -27,6 +27,7 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.common.spec import Spec
 
 POSTS = {aten.relu.default: "relu", aten.gelu.default: "gelu"}
+SAMPLE = 64                    # rows of a product that are compared with float64
 LEAST_WORK = 2_000_000      # multiply-adds below which a call's own cost decides and the choice is not worth timing
 
 
@@ -183,13 +184,15 @@ def _operands(x: Spec, w: Spec) -> list[Spec]:
 def least_seconds(shape: tuple[int, int], x: Spec, tune: Any, library: Any) -> float | None:
     """Seconds of the fastest call for a constant weight of `shape` [N, K]; None when tuning is off."""
     made = [tune.candidate(*c) for c in _candidates(x, shape[0], None, True, library)]
-    choice = tune.choose("linear", _operands(x, Spec(shape, (shape[1], 1), x.dtype, x.device)), made, cold=[1])
+    choice = tune.choose("linear", _operands(x, Spec(shape, (shape[1], 1), x.dtype, x.device)), made, cold=[1],
+                         sample=SAMPLE)
     return None if choice is None else min(choice.seconds.values())
 
 
 def _time(found: Linear, post: str | None, packs: bool, tune: Any, library: Any) -> str:
     made = [tune.candidate(*c) for c in _candidates(spec_of(found.x), found.w_spec.shape[0], post, packs, library)]
-    choice = tune.choose("linear", _operands(spec_of(found.x), found.w_spec), made, cold=[1], attrs=post or "")
+    choice = tune.choose("linear", _operands(spec_of(found.x), found.w_spec), made, cold=[1],
+                         attrs=post or "", sample=SAMPLE)
     if choice is not None:
         return choice.name
     # nothing known and tuning off: prepacked when it may be, else what torch itself would take
