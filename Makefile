@@ -13,7 +13,7 @@ endif
 ARGS  ?=
 export PYTHONPATH := src
 
-.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs fuzz ambient soak asan clean
+.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak asan clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -60,6 +60,10 @@ bench-dispatch: $(READY)  ## microseconds of a call beyond its kernels
 
 bench-costs: $(READY)     ## capture beside torch.compile's, breaks at every line, plain loops, the import
 	$(PY) benchmarks/bench_costs.py $(ARGS)
+
+accuracy: $(READY)        ## distances from float64 beside eager's, on this CPU's instructions and on AVX2; ARGS="--seeds 1 bert"
+	$(PY) benchmarks/accuracy.py $(ARGS)
+	$(PY) benchmarks/accuracy.py --avx2 $(ARGS)
 
 fuzz: $(READY)   ## 10,000 random programs against eager; ARGS="--count 500 --seed 7"
 	$(PY) -m tests.fuzz --count 10000 $(ARGS)

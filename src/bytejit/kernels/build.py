@@ -17,6 +17,7 @@ from bytejit.common.registry import count
 from bytejit.errors import BadSetting, BytejitError
 
 from .disk import Disk, json_cache
+from .target import limits
 
 PRELUDE = Path(__file__).parent / "prelude"
 
@@ -51,7 +52,7 @@ class Compiler:
         """
         common = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
                   "-fopenmp-simd", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w",
-                  "-pipe")
+                  "-pipe", *limits()[0])
         # unroll-and-jam took gcc a minute for one kernel of strided lanes within two loops of 32: 0.1 s without
         return common + (("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam")
                          if self.gcc else ())

@@ -70,11 +70,23 @@ def _vector_bytes(arch: str, flags: frozenset[str]) -> int:
     return 16
 
 
+# ATEN_CPU_CAPABILITY, by which a user keeps torch's own kernels from newer instructions, holds for ours: its value -> the
+# compiler's flags, and what of /proc/cpuinfo's flags they take away
+CAPABILITIES = {"avx2": (("-mno-avx512f",), ("avx512",)), "default": (("-mno-avx",), ("avx", "fma", "f16c", "vaes", "vpclmul"))}
+
+
+def limits() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(flags of the compiler, beginnings of the CPU's flags) that the user's ATEN_CPU_CAPABILITY rules out."""
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    return CAPABILITIES.get(os.environ.get("ATEN_CPU_CAPABILITY", "").lower(), ((), ())) if x86 else ((), ())
+
+
 @functools.cache
 def cpu() -> Cpu:
     """This machine's CPU, read once."""
     arch = platform.machine()
     name, flags = _cpuinfo()
+    flags = frozenset(f for f in flags if not f.startswith(limits()[1])) if limits()[1] else flags
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return Cpu(name, arch, flags, _vector_bytes(arch, flags), cores, _cache_size(1), _cache_size(2), _cache_size(3))
