@@ -38,7 +38,7 @@ class Ref:
     def strong(obj: Any, label: str = "") -> Ref:
         """The same, held for as long as the entry is there."""
         made = Ref(obj, label)
-        made.weak, made._get = False, lambda: obj
+        made.weak, made.getter = False, lambda: obj
         return made
 
     def get(self) -> Any:
