@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from .common import caches, debug, logs, registry, torch_controls
+from .common.text import unknown
 from .errors import backend_name
 from .options import Settings
 from .runtime import module
@@ -206,21 +208,36 @@ def explain(fn: Callable, *args: object, **kwargs: object) -> object:
 
 
 def export(
-    fn: Callable, *args: object, aten_graph: bool = False, dynamic: bool | None = None, **kwargs: object
+    fn: Callable,
+    *args: object,
+    aten_graph: bool = False,
+    decomposition_table: Mapping[Callable, Callable] | None = None,
+    tracing_mode: str | None = None,
+    dynamic: bool | None = None,
+    **kwargs: object,
 ) -> object:
     """The one FX graph of a call and its guards: `gm, guards = export(fn, x)`; `gm(x)` returns what `fn(x)` returns.
 
-    `fn` is called once. Parameters and buffers become attributes of `gm`. aten_graph: functional ATen operators in place
-    of torch calls; dynamic: as in `compile`. Raises: bytejit.exc.Unsupported where the call is not one graph, or changes
-    Python objects.
+    `fn` is called once. Parameters and buffers become attributes of `gm`; each node's `stack_trace` names the user's line.
+    aten_graph: functional ATen operators in place of torch calls. Then decomposition_table says what to put in place of
+    some: {operator: function of the same arguments}; and tracing_mode "symbolic" makes sizes symbolic, "real" and "fake"
+    leave them as they are. dynamic: as in `compile`. Warns where `fn` changes Python objects: `gm` does not.
+    Raises: bytejit.exc.Unsupported where the call is not one graph; AssertionError, as torch's own export, for
+    decomposition_table or tracing_mode without aten_graph.
     """
-    from .exporting import Capture
+    from .exporting import Capture, Form
     from .exporting import export as call_and_export
 
+    if not aten_graph and (decomposition_table is not None or tracing_mode not in (None, "real")):
+        raise AssertionError("decomposition_table and tracing_mode need aten_graph=True")
+    if tracing_mode not in (None, "real", "fake", "symbolic"):
+        raise ValueError(unknown("tracing_mode", tracing_mode, ("real", "fake", "symbolic")))
+    dynamic = True if tracing_mode == "symbolic" and dynamic is None else dynamic
     target, settings = _with_settings(fn)
     capture = Capture()
     settings = settings.anew(nopython=True, backend=capture, **({} if dynamic is None else {"dynamic": dynamic}))
-    return call_and_export(compile_any(target, settings), capture, args, kwargs, aten_graph)
+    form = Form(aten_graph, dict(decomposition_table or {}))
+    return call_and_export(compile_any(target, settings), capture, args, kwargs, form)
 
 
 def _name(target: object) -> str:
@@ -262,8 +279,33 @@ def reset() -> None:
         pipeline.reset()
 
 
-def run(fn: Callable) -> Callable:
-    """A callable that uses what is compiled already and compiles nothing new: a miss runs the original code."""
+class _RunOnly:
+    """What `run()` gives: a context manager, and a decorator."""
+
+    def __init__(self) -> None:
+        self.open: list[contextlib.AbstractContextManager] = []
+
+    def __call__(self, fn: Callable) -> Callable:
+        return run(fn)
+
+    def __enter__(self) -> _RunOnly:
+        self.open.append(registry.run_only())
+        self.open[-1].__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.open.pop().__exit__(*exc)
+
+
+def run(fn: Callable | None = None) -> object:
+    """A callable that uses what is compiled already and compiles nothing new: a miss runs the original code.
+
+    Without a callable, a context manager and decorator that does so: `with bytejit.run(): ...`, `@bytejit.run()`.
+    """
+    if fn is None:
+        return _RunOnly()
+    if not callable(fn):
+        raise TypeError(f"run takes a callable, not {type(fn).__name__}")
 
     @functools.wraps(fn)
     def runs(*args: object, **kwargs: object) -> object:

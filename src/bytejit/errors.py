@@ -78,6 +78,12 @@ class BackendFailed(BytejitError):
         return f"backend {self.backend!r} {self.what}{place}"
 
 
+class IncorrectResult(BytejitError, RuntimeError):
+    """`verify_correctness`: what a backend made of a graph gave another result than the graph. Raised by the first call."""
+
+    __module__ = "bytejit.exc"
+
+
 class Bug(BytejitError):
     """An internal check of bytejit failed: the fault is bytejit's. The message shows the values that disagree."""
 

@@ -7,6 +7,7 @@ from .errors import (
     BytejitError,
     CannotRewrite,
     ConstraintViolation,
+    IncorrectResult,
     RecompileError,
     Unsupported,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "BytejitError",
     "CannotRewrite",
     "ConstraintViolation",
+    "IncorrectResult",
     "RecompileError",
     "Unsupported",
 ]

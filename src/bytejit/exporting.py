@@ -2,19 +2,35 @@
 from __future__ import annotations
 
 import inspect
+import math
+import operator
 import re
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
-from bytejit.common.where import where_of_function
-from bytejit.guards.sources import TensorSize, TensorStride
+from bytejit.codegen.aten.graph import Alias, Aten, Const, Input, Number
+from bytejit.codegen.loops import index
+from bytejit.codegen.loops.index import Index
+from bytejit.codegen.loops.sizes import Real, SizeText
+from bytejit.common.where import Where, where_of_function, with_source
+from bytejit.guards.kinds import Expr
+from bytejit.guards.sources import Source, TensorSize, TensorStride
 from bytejit.inspection import Region, recording
 
 from .errors import Unsupported
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an export's graph consists of: torch calls, or ATen operators with some taken apart by the caller's functions."""
+
+    aten: bool = False
+    decompositions: Mapping[Callable, Callable] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -36,10 +52,10 @@ class Capture:
         return run
 
 
-def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, aten_graph: bool):
+def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, form: Form):
     """Call a function compiled with `capture` under nopython. Returns (GraphModule, guards as lines of text).
 
-    Raises: Unsupported.
+    Warns where the function changes Python objects, which the graph does not do again. Raises: Unsupported.
     """
     with recording() as record:
         result = compiled(*args, **kwargs)
@@ -47,21 +63,29 @@ def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, aten
     if len(capture.graphs) > 1:
         raise Unsupported(f"the call came to {len(capture.graphs)} graphs", place, "an export is one graph",
                           "export a function that is compiled as a whole")
-    changed = [what for region in record.regions for what in region.trace.effects]
+    changed = dict.fromkeys(what for region in record.regions for what in region.trace.effects)
     if changed:
-        raise Unsupported(f"the function changes {changed[0]}", place, "a graph holds tensor operations only",
-                          "return the new value, and store it outside of the exported function")
-    if any(region.trace.sizes_leave for region in record.regions):
-        raise Unsupported("the function returns a size that is symbolic", place, "a graph returns tensors and constants",
-                          "return tensors only, or export with dynamic=False")
+        warnings.warn(f"bytejit: the exported graph will not change {', '.join(changed)}, as the function does ({place.short})",
+                      RuntimeWarning, stacklevel=3)
     builder = Builder(args, kwargs, names_of(compiled, args, kwargs))
     region = next((r for r in record.regions if r.graph is not None), None)
     outputs: dict[int, torch.fx.Node] = {}
     if region is not None:
-        outputs = builder.graph_of(region, capture, aten_graph)
-    builder.result(result, outputs, place)
+        outputs = builder.graph_of(region, capture, form)
+    builder.result(result, outputs, sizes_of(record.regions, place), place)
     guards = [line for r in record.regions for line in r.guards]
     return builder.module(), guards
+
+
+def sizes_of(regions: Sequence[Region], place: Where) -> dict[tuple, Expr]:
+    """The symbolic numbers in what a call returned, by their paths. Raises: Unsupported."""
+    found: dict[tuple, Expr] = {}
+    for trace in (r.trace for r in regions if r.trace.sizes_leave):
+        if trace.exit_point is not None or trace.returned_sizes is None:
+            raise Unsupported("the function returns a size that only the run knows", place, "a graph's result is computed of "
+                              "its inputs' sizes", "return tensors only, or export with dynamic=False")
+        found.update(trace.returned_sizes)
+    return found
 
 
 def names_of(compiled: Callable, args: tuple, kwargs: dict) -> list[str]:
@@ -76,6 +100,96 @@ def names_of(compiled: Callable, args: tuple, kwargs: dict) -> list[str]:
     return names[: len(args)] + list(kwargs)
 
 
+def stack_trace(node: torch.fx.Node) -> str | None:
+    """The user's line of a node, as a traceback has it; None for a node that came of none."""
+    where = node.meta.get("where")
+    if not isinstance(where, Where):
+        return None
+    where = with_source(where)
+    return f'  File "{where.file}", line {where.line}, in {where.function}\n    {where.source.strip()}\n'
+
+
+class AtenCopy:
+    """Appends a functional ATen graph to another. Sizes of codegen become nodes that compute them."""
+
+    def __init__(self, graph: torch.fx.Graph, aten: Aten, inputs: list[torch.fx.Node]):
+        self.graph, self.aten, self.inputs = graph, aten, inputs
+        self.symbols: dict[str, torch.fx.Node] = {}
+        self.text = SizeText(self.symbol)
+        self.names: dict[str, torch.fx.Proxy] = {}
+        self.to: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def outputs(self) -> list:
+        """The nodes and constants that the graph returns, after its writes into inputs as copies."""
+        given = [n for n in self.aten.graph.nodes if n.op == "placeholder"]
+        for node, at in zip(given, self.inputs):
+            self.to[node], spec = at, node.meta.get("spec")
+            if isinstance(spec, Real):
+                self.symbols[spec.symbol] = at
+            self.symbols.update((name, at) for name, symbol in index.symbols(spec).items() if spec == index.index(symbol))
+        for node in self.aten.graph.nodes:
+            if node.op == "call_function":
+                self.call(node)
+        values = [self.to[n] for n in next(n for n in self.aten.graph.nodes if n.op == "output").args[0]]
+        for m in self.aten.mutations:
+            self.graph.call_function(torch.ops.aten.copy_.default, (self.inputs[m.input], values[m.position]))
+        return [self.output(o, values) for o in self.aten.outputs]
+
+    def call(self, node: torch.fx.Node) -> None:
+        """Append one call. Offsets of a graph count from a tensor's first element."""
+        args = [self.value(a) for a in node.args]
+        at = {torch.ops.aten.as_strided.default: 3, torch.ops.aten.as_strided_scatter.default: 4}.get(node.target)
+        if at and self.begins_later(args[0]):
+            args[at:] = [self.from_start(args[0], args[at] if len(args) > at else 0)]
+        made = self.to[node] = self.graph.call_function(node.target, tuple(args), self.value(dict(node.kwargs)))
+        made.meta.update(node.meta)
+        made.stack_trace = stack_trace(node)
+
+    def begins_later(self, node: torch.fx.Node) -> bool:
+        """Whether a tensor may begin past its storage's first element."""
+        return node in self.inputs
+
+    def from_start(self, base: torch.fx.Node, offset: object) -> torch.fx.Node:
+        """An offset from a tensor's first element as one from its storage's."""
+        return self.graph.call_function(operator.add, (self.graph.call_method("storage_offset", (base,)), offset))
+
+    def value(self, x: object) -> object:
+        """An argument: nodes and sizes of the graph as nodes of the other."""
+        if isinstance(x, torch.fx.Node):
+            return self.to[x]
+        if isinstance(x, (list, tuple)):
+            return type(x)(map(self.value, x))
+        if isinstance(x, dict):
+            return {k: self.value(v) for k, v in x.items()}
+        return self.number(x) if isinstance(x, (Index, Real)) else x
+
+    def number(self, x: Index | Real) -> object:
+        """The node that computes a size or a float."""
+        found = eval(self.text(x), {"math": math}, self.names)
+        return found.node if isinstance(found, torch.fx.Proxy) else found
+
+    def symbol(self, name: str, text: str = "") -> str:
+        """The name of a symbol in what `number` evaluates."""
+        if text:
+            return self.text.words(text)
+        self.names[name] = torch.fx.Proxy(self.symbols[name])
+        return name
+
+    def output(self, o: object, values: list[torch.fx.Node]) -> object:
+        """One output of the graph."""
+        if isinstance(o, Const):
+            return o.value
+        if isinstance(o, Number):
+            return self.number(o.value)
+        if isinstance(o, Input):
+            return self.inputs[o.index]
+        if isinstance(o, Alias):
+            base, size, stride, offset = self.output(o.of, values), *map(self.value, (o.size, o.stride, o.offset))
+            offset = self.from_start(base, offset) if isinstance(o.of, Input) else offset
+            return self.graph.call_function(torch.as_strided, (base, size, stride, offset))
+        return values[o.position]
+
+
 class Builder:
     """Writes a graph with one placeholder for each leaf of the arguments."""
 
@@ -84,14 +198,17 @@ class Builder:
         self.names, self.out_spec = names, None
         self.graph, self.root = torch.fx.Graph(), torch.nn.Module()
         self.labels: dict[str, torch.fx.Node] = {}
+        self.tensors: dict[str, torch.fx.Node] = {}     # name of a source -> the node of the tensor there
         self.nodes: dict[int, torch.fx.Node] = {}       # id of a tensor -> the node that stands for it
         self.kept: list[object] = []                    # so that the ids stay their own
-        per_argument = [len(pytree.tree_leaves(a)) for a in (*args, *kwargs.values())]
-        labels = [name if n == 1 else f"{name}_{i}" for name, n in zip(names, per_argument) for i in range(n)]
-        for leaf, label in zip(self.leaves, labels):
-            node = self.labels[label] = self.graph.placeholder(label)
-            if isinstance(leaf, torch.Tensor):
-                self.nodes.setdefault(id(leaf), node)
+        per_argument = [pytree.tree_flatten_with_path(a)[0] for a in (*args, *kwargs.values())]
+        for name, parts in zip(names, per_argument):
+            for i, (keys, leaf) in enumerate(parts):
+                label = name if len(parts) == 1 else f"{name}_{i}"
+                node = self.labels[label] = self.graph.placeholder(label)
+                if isinstance(leaf, torch.Tensor):
+                    self.nodes.setdefault(id(leaf), node)
+                    self.tensors[name + pytree.keystr(keys)] = node
 
     def attribute(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
         """The node of a tensor that is no argument: a parameter or buffer of the module that is made."""
@@ -111,12 +228,29 @@ class Builder:
         node = self.nodes[id(tensor)] = self.graph.get_attr(name)
         return node
 
-    def graph_of(self, region: Region, capture: Capture, aten_graph: bool) -> dict[int, torch.fx.Node]:
+    def graph_of(self, region: Region, capture: Capture, form: Form) -> dict[int, torch.fx.Node]:
         """Copy the traced graph. Returns the nodes of its outputs by the ids of the tensors that the call returned."""
         inputs = self.inputs_of(region, capture)
-        made = self.aten(region, inputs) if aten_graph else self.copy(region.graph.graph, inputs)
+        made = self.aten(region, inputs, form) if form.aten else self.copy(region.graph.graph, inputs)
         self.kept.append(capture.outputs)
         return {id(t): node for t, node in zip(capture.outputs, made)}
+
+    def number(self, source: Source) -> torch.fx.Node:
+        """The node of a number that a symbol stands for: a tensor's size or stride, or an argument. Raises: Unsupported."""
+        if isinstance(source, (TensorSize, TensorStride)):
+            base = source.base.name()
+            if base in self.tensors:
+                ask = "size" if type(source) is TensorSize else "stride"
+                return self.graph.call_method(ask, (self.tensors[base], source.dim))
+        elif source.name() in self.labels:
+            return self.labels[source.name()]
+        raise Unsupported(f"{source.name()} is symbolic and no argument", None, "a graph takes its arguments only",
+                          "export with dynamic=False")
+
+    def size(self, expr: Expr) -> torch.fx.Node:
+        """The node of a number that the function returns."""
+        names = {name: torch.fx.Proxy(self.number(source)) for name, source in expr.names}
+        return eval(expr.text, {"math": math, **names}).node
 
     def inputs_of(self, region: Region, capture: Capture) -> list[torch.fx.Node]:
         """The nodes that stand for the traced graph's inputs. A symbol is a tensor's size, or an argument."""
@@ -124,15 +258,15 @@ class Builder:
         made = []
         for source, value in given.items():
             if isinstance(value, torch.Tensor):
-                made.append(self.attribute(value, source.name()))
-            elif isinstance(source, (TensorSize, TensorStride)):
-                base = self.attribute(given[source.base], source.base.name())
-                made.append(self.graph.call_method("size" if type(source) is TensorSize else "stride", (base, source.dim)))
-            elif source.name() in self.labels:
-                made.append(self.labels[source.name()])
-            else:
-                raise Unsupported(f"{source.name()} is symbolic and no argument", region.where,
-                                  "a graph takes its arguments only", "export with dynamic=False")
+                node = self.tensors[source.name()] = self.attribute(value, source.name())
+                made.append(node)
+        return self.with_numbers(given, made)
+
+    def with_numbers(self, given: dict, tensors: list[torch.fx.Node]) -> list[torch.fx.Node]:
+        """The inputs in their order: the tensors' nodes, and those of the numbers between them."""
+        left, made = iter(tensors), []
+        for source, value in given.items():
+            made.append(next(left) if isinstance(value, torch.Tensor) else self.number(source))
         return made
 
     def copy(self, graph: torch.fx.Graph, inputs: Sequence[torch.fx.Node]) -> Sequence[torch.fx.Node]:
@@ -142,46 +276,45 @@ class Builder:
             if node.op == "output":
                 return torch.fx.node.map_arg(node.args[0], to.__getitem__)
             if node.op != "placeholder":
-                to[node] = self.graph.node_copy(node, to.__getitem__)
+                made = to[node] = self.graph.node_copy(node, to.__getitem__)
+                made.stack_trace = stack_trace(node)
         raise AssertionError("a graph without an output node")
 
-    def aten(self, region: Region, inputs: list[torch.fx.Node]) -> list[torch.fx.Node]:
+    def aten(self, region: Region, inputs: list[torch.fx.Node], form: Form) -> list[torch.fx.Node]:
         """Append the graph's functional ATen form, its writes into inputs as copies at the end."""
-        from bytejit.codegen.aten.graph import Alias, Const, Input
         from bytejit.codegen.aten.normalise import CannotNormalise, normalise
         fakes = [n.meta["val"] for n in region.graph.graph.nodes if n.op == "placeholder"]
         try:
-            aten = normalise(region.graph, fakes)
+            aten = normalise(region.graph, fakes, form.decompositions)
         except CannotNormalise as e:
             raise Unsupported(f"the graph has no functional ATen form: {e}", region.where, "",
                               "export without aten_graph") from None
-        inputs = [*inputs, *(self.attribute(t, "constant") for t in aten.constants)]
-        values = self.copy(aten.graph, inputs)
-        for m in aten.mutations:
-            self.graph.call_function(torch.ops.aten.copy_.default, (inputs[m.input], values[m.position]))
+        return AtenCopy(self.graph, aten, [*inputs, *(self.attribute(t, "constant") for t in aten.constants)]).outputs()
 
-        def out(o):
-            if isinstance(o, Const):
-                return o.value
-            if isinstance(o, Input):
-                return inputs[o.index]
-            if isinstance(o, Alias):
-                return self.graph.call_function(torch.as_strided, (out(o.of), o.size, o.stride, o.offset))
-            return values[o.position]
-        return [out(o) for o in aten.outputs]
-
-    def result(self, result: object, outputs: dict[int, torch.fx.Node], place) -> None:
-        """The output node: what the call returned, leaf by leaf."""
-        leaves, self.out_spec = pytree.tree_flatten(result)
-        made = []
-        for leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
+    def result(self, result: object, outputs: dict[int, torch.fx.Node], sizes: dict[tuple, Expr], place: Where) -> None:
+        """The output node: what the call returned, leaf by leaf. sizes: symbolic numbers by their paths."""
+        leaves, self.out_spec = pytree.tree_flatten_with_path(result, is_leaf=lambda x: type(x) is torch.Size)
+        made, left = [], set(sizes)
+        for keys, leaf in leaves:
+            path = tuple(getattr(key, "idx", getattr(key, "key", None)) for key in keys)
+            if isinstance(leaf, torch.Size):
+                inner = [(*path, i) for i in range(len(leaf))]
+                left.difference_update(inner)
+                parts = [self.size(sizes[p]) if p in sizes else n for p, n in zip(inner, leaf)]
+                made.append(self.graph.call_function(torch.Size, (parts,)))
+            elif path in sizes:
+                left.discard(path)
+                made.append(self.size(sizes[path]))
+            elif isinstance(leaf, torch.Tensor):
                 made.append(outputs[id(leaf)] if id(leaf) in outputs else self.attribute(leaf, "constant"))
             elif leaf is None or isinstance(leaf, (int, float, complex, str, bool, torch.dtype, torch.device)):
                 made.append(leaf)
             else:
                 raise Unsupported(f"the function returns a {type(leaf).__name__}", place, "a graph returns tensors and constants",
                                   "return tensors, or register the class with torch.utils._pytree")
+        if left:
+            raise Unsupported("the function returns a size that is symbolic in an object", place, "a graph returns tensors and "
+                              "numbers in lists, tuples and dicts", "return these only, or export with dynamic=False")
         self.graph.output(made)
 
     def module(self) -> torch.fx.GraphModule:

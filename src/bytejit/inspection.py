@@ -100,6 +100,17 @@ def note_break(reason: str, where: Where, do: str, options: Options) -> None:
     logs.log("breaks", reason, where, options)
 
 
+def recorded() -> bool:
+    """Whether anybody records."""
+    return bool(_RECORDINGS)
+
+
+def note_empty(found: Trace, function: str, where: Where, point: int) -> None:
+    """Tell recordings about a region that has no operations, but returns symbolic numbers."""
+    for record in _RECORDINGS:
+        record.regions.append(Region(function, where, point, found, tuple(repr(g) for g in found.guards), 0.0))
+
+
 def note_region(found: Trace, function: str, where: Where, point: int, entry: Any, rewritten: Any, seconds: float,
                 options: Options) -> None:
     """Tell recordings, logs and the debug folder about a region that was compiled."""

@@ -37,6 +37,8 @@ class Options:
     recompile_limit: int = 8  # entries a site may get before it stays in the original code
     trace_time_limit: float = 60.0  # seconds of tracing after which a region is given up
     suppress_errors: bool = True  # an internal fault falls back to the original code; tests turn it off
+    raise_on_backend_error: bool = True  # what a backend raises at compile time; False: counted, the original code runs
+    verify_correctness: bool = False  # compare the first call of each compiled graph with eager, and raise where they differ
     dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
     mode: str = "default"  # one of MODES
     cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time

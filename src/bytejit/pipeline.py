@@ -29,10 +29,21 @@ from bytejit.tracer.sizes.dynamic import Dynamic
 from . import inspection
 from .common import interrupts, logs, ranges, registry, torch_controls
 from .common.identity import IdentityMap
-from .errors import BackendFailed, BadSetting, CannotRewrite, DeviceFault, RecompileError, Unsupported, backend_name, note_place
+from .errors import (
+    BackendFailed,
+    BadSetting,
+    CannotRewrite,
+    DeviceFault,
+    IncorrectResult,
+    RecompileError,
+    Unsupported,
+    backend_name,
+    note_place,
+)
 from .options import Settings
 from .runtime.ownership import BYTEJIT, CALLED, PROGRAM, is_own, owner_of
 from .runtime.steering import Steering
+from .runtime.verification import verify
 
 # owner: handle_of; size: one a living code as the user wrote it: the Handles of its compiled (globals, settings), weakly
 _HANDLES: IdentityMap[list[weakref.ref[Handle]]] = IdentityMap()
@@ -216,6 +227,9 @@ class Function:
             self.note_break(found, options)
         if found.ops == 0 and (found.empty or not self.leads_on(found, args)):
             self.arm_unvisited(found)
+            if found.sizes_leave and inspection.recorded():
+                found.settle()
+                inspection.note_empty(found, self.where.function, where, state.point.id)
             modules = modules_among(args)
             if self.shared and modules:
                 return self.passing(state, args, modules)
@@ -305,7 +319,7 @@ class Function:
         if "twin" in env:
             env["twin"] = self.twin
         if found.graph is not None:
-            env["graph"] = self.run_backend(found, where)
+            env["graph"] = self.run_backend(found, where, options)
             if flags := states_of(found.graph.graph.nodes):
                 found.guards.add_state(*flags)
         found.settle()
@@ -363,12 +377,12 @@ class Function:
         except (ValueError, TypeError, ImportError, BackendFailed) as e:
             raise _UserError(e) from None
 
-    def run_backend(self, found: Trace, where: Where):
-        backend = self.backend()
+    def run_backend(self, found: Trace, where: Where, options):
+        backend, name = self.backend(), backend_name(self.settings.backend)
         weights = frozenset(i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer)))
         info = dataclasses.replace(info_of(found.graph), settings=self.settings, where=where, weights=weights)
         found.graph.meta[INFO] = info
-        registry.count("graphs", backend_name(self.settings.backend))
+        registry.count("graphs", name)
         events = () if is_own(backend) and isinstance(backend, types.FunctionType) else ranges.without(found.graph)
         run = operator.call if is_own(backend) else interrupts.interruptible
         try:
@@ -376,13 +390,17 @@ class Function:
         except Exception as e:
             if is_own(backend):
                 raise
+            if not options.raise_on_backend_error:
+                registry.count("fallbacks", f"backend {name} raised {type(e).__name__} in {self.where.function}")
+                return found.graph.forward
             raise _UserError(note_place(e, logs.backend_place(self.settings.backend), where)) from None
         if not callable(made):
-            raise _UserError(
-                BackendFailed(
-                    backend_name(self.settings.backend), f"answered {type(made).__name__}, not a callable", where
-                )
-            )
+            raise _UserError(BackendFailed(name, f"answered {type(made).__name__}, not a callable", where))
+        if options.verify_correctness and found.ops:
+            try:
+                run(verify, found.graph.forward, made, found.examples, name, where)
+            except IncorrectResult as e:
+                raise _UserError(e) from None
         made = ranges.around(made, events)
         made = undoing(made, found.written) if found.written and not getattr(made, "writes_last", False) else made
         return unasked(made) if info.overrides else made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 
 import torch
@@ -42,15 +42,15 @@ WHOLE = {
 PADS = frozenset((torch.nn.functional.pad, torch._C._nn.pad))
 
 
-def normalise(gm: torch.fx.GraphModule, fakes: Sequence) -> Aten:
+def normalise(gm: torch.fx.GraphModule, fakes: Sequence, instead: Mapping[Callable, Callable] | None = None) -> Aten:
     """The functional ATen graph of `gm`, whose placeholders look like `fakes` (values that are no fakes are baked
-    in).
+    in). instead: functions of tensors that are run in place of operators.
 
     Raises: CannotNormalise when a write or an alias has no functional form here; what the program itself raises
     passes through.
     Cost: some 50 us an op.
     """
-    rec = Recorder(RULES)
+    rec = Recorder(RULES, instead)
     returned = preserved(_Run(rec, gm, fakes).run)
     single = not isinstance(returned, (list, tuple))
     flat = [returned] if single else list(returned)

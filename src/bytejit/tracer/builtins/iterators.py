@@ -8,7 +8,7 @@ import types
 import torch
 
 from bytejit.tracer.core.signals import Raised
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.operators import class_attribute
 
@@ -146,6 +146,31 @@ def sum_(t, args, kwargs):
     return total
 
 
+def extreme_of_tensors(t, name: str, items: list) -> Var | None:
+    """min or max of numbers some of which are tensors of one element whose values only the graph knows: a selection by the
+    same comparisons, in their order. None where it is not asked for, or the items differ in more than their values.
+
+    Only where a break is no choice (nopython): the program may get a tensor where it would have got a number of Python's.
+    """
+    items = [t.real(v) for v in items]
+    tensors = [v for v in items if isinstance(v, TensorVar)]
+    if not t.job.measure or not tensors or len(items) < 2 or any(t.tensor_value(v) is not None for v in tensors):
+        return None
+    like = tensors[0].fake
+    if any(v.fake.shape != like.shape or v.fake.dtype != like.dtype or v.fake.device != like.device for v in tensors):
+        return None
+    if like.numel() != 1 or any(not isinstance(v, TensorVar) and not (
+            isinstance(v, Known) and type(v.obj) in (int, float)) for v in items):
+        return None
+    if not like.dtype.is_floating_point and any(isinstance(v, Known) and type(v.obj) is float for v in items):
+        return None
+    full = [v if isinstance(v, TensorVar) else t.call_tensor_op(torch.full_like, [tensors[0], v], {}) for v in items]
+    best = full[0]
+    for item in full[1:]:
+        best = t.call_tensor_op(torch.where, [t.compare(name, item, best), item, best], {})
+    return best
+
+
 def _extreme(function, name, symbolic):
     def pick(t, args, kwargs):
         items = t.iterate(args[0]) if len(args) == 1 else list(args)
@@ -155,6 +180,8 @@ def _extreme(function, name, symbolic):
                 return kwargs["default"]
             raise t.fold_error(function, [])
         if t.is_same(key, NONE) and any(map(t.is_measured, items)) and (found := t.on_numbers(symbolic, *items)) is not None:
+            return found
+        if t.is_same(key, NONE) and (found := extreme_of_tensors(t, name, items)) is not None:
             return found
         best, best_key = None, None
         for item in items:

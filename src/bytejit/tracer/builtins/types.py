@@ -7,6 +7,9 @@ import types
 
 import torch
 
+from bytejit.guards.references import Ref
+from bytejit.guards.sources import CallOf, Item
+from bytejit.guards.sources import Known as KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import (
     NONE,
@@ -16,6 +19,7 @@ from bytejit.tracer.core.values import (
     FuncVar,
     InstanceVar,
     Known,
+    Lazy,
     MethodVar,
     SeqVar,
     SuperVar,
@@ -250,3 +254,45 @@ def method_type(t, args, kwargs):
 @models(types.FunctionType.__get__)
 def function_get(t, args, kwargs):
     return args[0] if t.is_same(args[1], NONE) else MethodVar(args[0], args[1])
+
+
+def _one_dict() -> bool:
+    """Whether all calls of locals() in a frame give the same dict: before Python 3.13."""
+    first = locals()
+    return first is locals()
+
+
+ONE_DICT = _one_dict()
+
+
+@models(builtins.locals)
+def locals_(t, args, kwargs):
+    """The variables of the frame that calls, as a dict."""
+    frame = t.frame
+    if frame.names is not None:
+        raise Break("locals() of a class body")
+    code, found = frame.code, {}
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+        cell = frame.cells.get(name)
+        value = frame.locals.get(name) if cell is None else t.real(cell).content
+        if value is not None and not name.startswith("."):
+            found[name] = t.constant(name), value
+    known = t.memo.get(("locals", frame)) if ONE_DICT else None
+    if known is None:
+        known = t.memo["locals", frame] = DictVar(found)
+    else:
+        t.touch(known)
+        known.items.update(found)
+    return known
+
+
+@models(type.__dict__["__subclasses__"])
+def subclasses(t, args, kwargs):
+    """The classes made below a class, as they are now: guarded one by one."""
+    cls = t.as_class(args[0])
+    if cls is None or len(args) != 1:
+        raise Break("type.__subclasses__ of what is not known")
+    found = cls.__subclasses__()
+    source = CallOf(KnownSource.of(type.__subclasses__), (Ref(cls),))
+    t.guard("LEN_IS", source, len(found))
+    return SeqVar([Lazy(c, Item(source, i)) for i, c in enumerate(found)], list)

@@ -19,6 +19,7 @@ from bytejit.fake.tensor import was_written
 from bytejit.guards.kinds import GuardSet
 from bytejit.guards.sources import Source
 from bytejit.tracer.objects import external_iterators
+from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 
 from .exits import Rebuild
@@ -51,6 +52,7 @@ class Trace:
     written: tuple[int, ...] = ()     # inputs whose storage the graph writes
     restore: tuple = ()               # (setter, args): torch's global state as it was at the start
     sizes_leave: bool = False         # whether a symbolic number is returned, or left where someone else sees it
+    returned_sizes: tuple | None = ()   # (path, Expr) of symbolic numbers in what is returned; None: not all can be told
     settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
     at_work: bool = True                # whether tensors or modules were met
     let_go: Callable[[], None] = lambda: None     # forgets the program's objects: after the entry is built
@@ -170,6 +172,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
                  stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
                  written=written, restore=undo_of(t), modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches,
                  effects=effects_of(t), sizes_leave=t.sizes_leave,
+                 returned_sizes=returned_sizes(t, stop.value) if t.sizes_leave and stop.snapshot is None else (),
                  settle=lambda: t.settle(t.guards), let_go=t.let_go,
                  at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
                              for v in t.by_id.values()))

@@ -45,6 +45,9 @@ FIXED = {
     torch.cuda.is_available: None, torch.backends.mps.is_available: None,
     torch.is_autocast_cpu_enabled: None, torch._C._are_functorch_transforms_active: False,
 }
+for _name in ("is_fx_tracing", "is_fx_symbolic_tracing"):      # the second is of torch 2.9 and later
+    if hasattr(torch.fx._symbolic_trace, _name):
+        FIXED[getattr(torch.fx._symbolic_trace, _name)] = False
 _ASKED = {torch.cuda.is_available, torch.backends.mps.is_available, torch.is_autocast_cpu_enabled}
 
 

@@ -1,0 +1,59 @@
+"""`verify_correctness`: what a backend made of a graph runs once beside the graph, on copies of the inputs; both must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from bytejit.common.where import Where
+from bytejit.errors import IncorrectResult
+from bytejit.runtime.rollback import random_states
+
+# relative and absolute: what is computed in another order differs by rounding
+TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+OTHERS = 1e-4
+
+
+def verify(graph: Callable, made: Callable, inputs: Sequence, backend: str, where: Where) -> None:
+    """Compare `made(*inputs)` with `graph(*inputs)`: results, and what is written into the inputs.
+
+    Raises: IncorrectResult; what either of the two raises.
+    """
+    before = random_states()
+    found = []
+    for run in (graph, made):
+        given = [_copy(x) for x in inputs]
+        try:
+            result = run(*given)
+        finally:
+            for generator, state in before:
+                generator.set_state(state)
+        found.append([*result, *(x for x in given if isinstance(x, torch.Tensor))])
+    wanted, got = found
+    if len(wanted) != len(got):
+        raise IncorrectResult(f"backend {backend!r} returns {len(got)} values, its graph {len(wanted)}, at {where}")
+    for i, (a, b) in enumerate(zip(wanted, got)):
+        said = _difference(a, b)
+        if said:
+            raise IncorrectResult(f"incorrect result of backend {backend!r} at {where}: value {i} {said}")
+
+
+def _copy(x: object) -> object:
+    """A tensor in memory of its own, leaf or not as it was; anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    made = x.detach().clone().requires_grad_(x.requires_grad)
+    return made if x.is_leaf else made.clone()
+
+
+def _difference(wanted: object, got: object) -> str:
+    """What is wrong with a value; "" when it is right."""
+    if not isinstance(wanted, torch.Tensor) or not isinstance(got, torch.Tensor):
+        return "" if type(wanted) is type(got) and wanted == got else f"is {got!r:.100}, not {wanted!r:.100}"
+    near = TOLERANCE.get(wanted.dtype, OTHERS)
+    try:
+        torch.testing.assert_close(got.detach(), wanted.detach(), rtol=near, atol=near, equal_nan=True)
+    except AssertionError as e:
+        return "; ".join(line for line in str(e).splitlines() if line)
+    return ""
