@@ -37,11 +37,15 @@ def graphs(f, *args, **settings) -> tuple[int, object]:
     return len(backend), result
 
 
+# names that the oldest torch lacks; what sets them is not there either
+LATER = {"_default_backend"} if not hasattr(torch.compiler, "set_default_backend") else set()
+
+
 # ---- the table -------------------------------------------------------------------------------------------------------
 def test_the_names_of_torch_are_there():
     """Where a torch has one no more, its row says what happens; the table is to be looked through then."""
     for row in torch_controls.NAMES.values():
-        if row.where.startswith("torch."):
+        if row.where.startswith("torch.") and row.name not in LATER:
             holder = sys.modules[row.where]
             if row.name.startswith("_get"):
                 holder = holder.PolyfilledFunctionVariable
@@ -425,12 +429,17 @@ def test_backends_that_torch_knows():
     assert len(backend) == 1
     with pytest.raises(ValueError, match="tvm"):
         bytejit.compile(plus_two, backend="tvm")
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_default_backend"), reason="this torch has no default backend to set")
+def test_the_default_backend_of_torch():
+    backend = Graphs()
     torch.compiler.set_default_backend(backend)
     try:
         bytejit.compile(lambda x: x * 7)(X)
     finally:
         torch.compiler.set_default_backend(None)
-    assert len(backend) == 2
+    assert len(backend) == 1
 
 
 # ---- the profiler ----------------------------------------------------------------------------------------------------

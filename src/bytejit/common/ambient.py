@@ -104,7 +104,8 @@ _depth = getattr(_FUNCTORCH, "get_dynamic_layer_stack_depth", lambda: 0)
 
 
 def _pop_transforms(depth: int) -> None:
-    _FUNCTORCH.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+    while _depth() > depth:     # torch has a function for it, which in 2.11 pops one too many
+        _FUNCTORCH.pop_dynamic_layer_stack()
 
 
 def _pop_dual_levels(level: int) -> None:
