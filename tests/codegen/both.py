@@ -33,9 +33,10 @@ def compare(got: Any, expected: Any, **tol: Any) -> None:
         assert a.stride() == b.stride() or a.numel() < 2, (a.stride(), b.stride())
 
 
-def both(fn: Callable, *args: Any, externs: tuple[str, ...] = (), triton: bool = True,
+def both(fn: Callable, *args: Any, externs: tuple[str, ...] = (), on_gpu: tuple[str, ...] = (), triton: bool = True,
          **tol: Any) -> None:
-    """Asserts that fn answers and writes what it does in eager, and that only `externs` are called through torch."""
+    """Asserts that fn answers and writes what it does in eager, and that only `externs`
+    (on a GPU `on_gpu` too) are called through torch."""
     ways = [("cpu", {})] + [("cpu", {"interpret": True})] * (triton and TRITON)
     for device, options in ways + [("cuda", {})] * (triton and torch.cuda.is_available()):
         bytejit.reset()
@@ -46,7 +47,7 @@ def both(fn: Callable, *args: Any, externs: tuple[str, ...] = (), triton: bool =
         compare(own, given, **tol)
         assert not bytejit.counters["fallbacks"] and not bytejit.counters["breaks"], bytejit.counters
         found = {text.partition(" ")[0] for text in bytejit.counters["externs"]}
-        assert bytejit.counters["graphs"] and found == set(externs), found
+        assert bytejit.counters["graphs"] and found == {*externs, *(on_gpu if device == "cuda" else ())}, found
 
 
 def both_raise(fn: Callable, *args: Any) -> None:

@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_against_eager(name: str) -> None:
     fn, args = CASES[name]
-    both(fn, *args)
+    both(fn, *args, **({"rtol": 2e-3, "atol": 1e-5} if name == "logarithms_half" else {}))      # two steps of f16
 
 
 @pytest.mark.parametrize("fn", [lambda x: running(x), lambda x: running(x, 0),
