@@ -33,6 +33,7 @@ def test_a_good_installation() -> None:
     for word in (
         "Python",
         "torch",
+        "interfaces",
         "triton",
         "CUDA",
         "C++ compiler",

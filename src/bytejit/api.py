@@ -14,8 +14,9 @@ import torch
 
 from .common import caches, debug, logs, registry, torch_controls
 from .common.text import unknown
-from .errors import backend_name
-from .options import Settings
+from .common.where import where_of
+from .errors import Unsupported, backend_name
+from .options import Settings, config
 from .runtime import module
 
 CAN_COMPILE = (
@@ -37,6 +38,16 @@ def _pipeline() -> types.ModuleType:
     return pipeline
 
 
+@functools.cache
+def _refused() -> str:
+    """Why nothing can be compiled under this torch and Python; "" where it can."""
+    from .compat.probes import PROBES, refused
+    from .kernels.disk import json_cache
+
+    PROBES.open_store = lambda: json_cache("probes", config.current.cache_path, config.current.cache_mb)
+    return refused()
+
+
 def _compile_function(fn: types.FunctionType, settings: Settings) -> Callable:
     if _settings(fn) == settings or registry.marked("disable", fn) or torch_controls.disabled(fn):
         return fn
@@ -44,6 +55,10 @@ def _compile_function(fn: types.FunctionType, settings: Settings) -> Callable:
     known = _TWINS.setdefault(fn, weakref.WeakValueDictionary())
     twin = known.get(settings)
     if twin is None:
+        if (why := _refused()) and settings.nopython:
+            raise Unsupported(why, where_of(fn.__code__), "it is not supported", "see `python -m bytejit.verify`")
+        if why:
+            return fn
         twin = _pipeline().compile_function(fn, settings)
         if twin is fn:  # cannot be rewritten: it runs as it is
             return fn

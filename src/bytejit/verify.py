@@ -22,6 +22,8 @@ from pathlib import Path
 import torch
 
 import bytejit
+from bytejit.compat.probes import PROBES, missing, refused, untested
+from bytejit.compat.table import PYTHONS, ROWS, TORCHES
 from bytejit.kernels.disk import Disk
 from bytejit.kernels.owned import temporary
 
@@ -68,18 +70,31 @@ def _release(version: str) -> tuple[int, ...]:
 def check_python() -> Check:
     """The interpreter."""
     text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
-    good = platform.python_implementation() == "CPython" and (3, 11) <= _release(platform.python_version())[:2] <= (
-        3,
-        14,
-    )
-    return Check("Python", WORKS if good else BROKEN, text, "" if good else "install CPython 3.11 to 3.14")
+    good = platform.python_implementation() == "CPython" and _release(platform.python_version())[:2] >= _release(PYTHONS[0])
+    return Check("Python", WORKS if good else BROKEN, text, "" if good else f"install CPython {' to '.join(PYTHONS)}")
 
 
 def check_torch() -> Check:
     """PyTorch's version and build."""
-    good = _release(torch.__version__) >= (2, 11)
+    good = _release(torch.__version__) >= _release(TORCHES[0])
     text = f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
     return Check("torch", WORKS if good else BROKEN, text, "" if good else "pip install 'torch>=2.11'")
+
+
+def check_interfaces() -> Check:
+    """The private interfaces of torch and CPython, and the child process that reads memory as compiled guards do."""
+    why, new, lost = refused(), untested(), [*missing()]
+    if why:
+        return Check("interfaces", BROKEN, why, f"install torch {' to '.join(TORCHES)} and CPython {' to '.join(PYTHONS)}")
+    failed = PROBES.failed("layouts")
+    if failed:
+        lost += [row for row in ROWS if row.probe == "child"]
+    text = f"{len(ROWS) - len(lost)} of {len(ROWS)} private interfaces found" + (f"; {new}" if new else "")
+    if lost:
+        said = "; ".join(f"without {row.name} {row.without}" for row in lost)
+        text += f"; {said}" + (f" ({failed})" if failed else "")
+        return Check("interfaces", MISSING, text, "nothing is wrong, only slower")
+    return Check("interfaces", WORKS, text)
 
 
 def check_packages() -> Iterator[Check]:
@@ -227,6 +242,7 @@ def checks(backends: list[str] | None = None) -> Iterator[Check]:
     options = config.current
     yield check_python()
     yield check_torch()
+    yield check_interfaces()
     yield from check_packages()
     yield check_cuda()
     yield check_triton()

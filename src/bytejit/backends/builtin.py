@@ -7,7 +7,8 @@ import torch
 
 from bytejit.common import logs, registry
 from bytejit.common.graph_info import info_of, report_of
-from bytejit.guards.native_checker import CHECKER, UNIT, exchange_fill
+from bytejit.compat.probes import PROBES
+from bytejit.guards.native_checker import CHECKER, UNIT
 from bytejit.options import Options
 
 from .cpu_compiler import Compiled, fakes_of, guarded, not_normalised, through_torch, without_autocast
@@ -136,5 +137,6 @@ def install_checks(options: Options) -> None:
     if CHECKER.installed:
         return
     CHECKER.install(lambda text: build_cpp.build([text], options).calls[0])
-    if exchange_fill() is not None:
+    if getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is not None:
+        PROBES.start("layouts")
         build_cpp.ahead(UNIT, options)           # its compiler runs beside the lowering of the first graph

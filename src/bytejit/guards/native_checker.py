@@ -10,25 +10,19 @@ without that table, `usable` is False and guards are checked from Python.
 from __future__ import annotations
 
 import array
-import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from bytejit.common.registry import count
+from bytejit.compat import layouts
+from bytejit.compat.probes import PROBES
 from bytejit.errors import BadSetting, BytejitError
 
-# torch dtype -> DLPack (code, bits); dtypes that are not here are checked from Python
-CODES = {
-    torch.bool: (6, 8), torch.uint8: (1, 8), torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32),
-    torch.int64: (0, 64),
-    torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16),
-}
 DEVICES = {"cpu": 1, "cuda": 2}
 TYPES = (torch.Tensor, torch.nn.Parameter)
-# word of DLPackExchangeAPI: version, prev_api, allocator, managed_from, to_py_object, dltensor_from_py_object
-FILL_SLOT = 5
 
 # Steps, in the order of their numbers. In a table of int64 words a step is its number, then its operands. Slots are
 # numbered in the order in which the steps of the first group make them; objects are given by address. Every object that a
@@ -295,7 +289,7 @@ class Checker:
     def usable(self) -> bool:
         """Whether checks can be compiled: a compiler was given and works, and this torch has the exchange table.
         Builds on first use."""
-        if self._calls is None and self._build is not None and exchange_fill() is not None and plain_objects():
+        if self._calls is None and self._build is not None and exchange_fill() is not None:
             try:
                 self._calls = self._build(UNIT)
             except BadSetting:
@@ -339,21 +333,12 @@ class Checker:
 CHECKER = Checker()
 
 
-def plain_objects() -> bool:
-    """Whether the second word of an object is its type: so it is in CPython with a GIL."""
-    return all(ctypes.c_void_p.from_address(id(x) + 8).value == id(type(x)) for x in (object(), 1.5, {}, Checker))
-
-
+@functools.cache
 def exchange_fill() -> int | None:
-    """Address of torch's `dltensor_from_py_object_no_sync`; None where torch has none or its version is not 1.x."""
-    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
-        return None
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    address = pointer(capsule, b"dlpack_exchange_api")
-    major = ctypes.c_uint32.from_address(address).value
-    return ctypes.c_void_p.from_address(address + 8 * FILL_SLOT).value if major == 1 else None
+    """Address of torch's function that fills a DLTensor; None where torch has none, or where a child process that read
+    memory as compiled guards do did not find what it should. Waits for that child, once a machine."""
+    offered = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is not None
+    return layouts.exchange_fill() if offered and not PROBES.failed("layouts") else None
 
 
 def row(check: Any, neg_possible: bool = False) -> list[int] | None:
@@ -364,7 +349,7 @@ def row(check: Any, neg_possible: bool = False) -> list[int] | None:
     where this torch's table gives other strides for them than `stride()`.
     """
     c = check
-    if c.type not in TYPES or c.dtype not in CODES or c.device is None or c.device.type not in DEVICES:
+    if c.type not in TYPES or c.dtype not in layouts.CODES or c.device is None or c.device.type not in DEVICES:
         return None
     if c.shape is None or c.stride is None or neg_possible:
         return None
@@ -372,7 +357,7 @@ def row(check: Any, neg_possible: bool = False) -> list[int] | None:
         return None
     if c.is_leaf is not None or c.storage_offset is not None or c.conj or c.neg:
         return None
-    code, bits = CODES[c.dtype]
+    code, bits = layouts.CODES[c.dtype]
     flag = -1 if c.requires_grad is None else int(c.requires_grad)
     head = [id(c.type), DEVICES[c.device.type], c.device.index or 0, code | bits << 8 | 1 << 16, flag, len(c.shape)]
     return [*head, *c.shape, *(ANY if s is None else s for s in c.stride)]

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from bytejit.common import registry
+from bytejit.compat.layouts import CODES
 from bytejit.errors import Bug
-from bytejit.guards.native_checker import ANY, CHECKER, CODES, DEVICES, exchange_fill
+from bytejit.guards.native_checker import ANY, CHECKER, DEVICES, exchange_fill
 
 KEPT = 1024              # combinations of sizes that are remembered
 

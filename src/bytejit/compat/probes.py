@@ -1,0 +1,183 @@
+"""Whether this torch and this Python have what `table.ROWS` names, and may be compiled for.
+
+Names are looked up in this process: microseconds. Memory is read by a child process first (`layouts.py`), and on versions
+that the suite never ran on a child compiles sample functions (`trial.py`). What a child found is kept by a store that the
+API gives, under a key that changes with the binaries; a child that dies, hangs or cannot be started is a failed probe.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bytejit.common import caches
+from bytejit.common.registry import count
+
+from .table import PYTHONS, REFUSED, ROWS, TORCHES, Row
+
+SECONDS = {"layouts": 120, "trial": 300}     # most that a child may take
+MISSING = object()
+
+
+class Store:
+    """What was found on this machine before: `load() -> dict`, `merge(entries)`. This one remembers nothing."""
+
+    def load(self) -> dict[str, Any]:
+        """All entries."""
+        return {}
+
+    def merge(self, entries: Mapping[str, object]) -> None:
+        """Add entries."""
+
+
+@dataclass
+class Probes:
+    """What is known in this process. One: `PROBES`."""
+
+    open_store: Callable[[], Any] = Store
+    child: bool = False                     # this process is itself a probe: it starts none
+
+    def __post_init__(self) -> None:
+        self._found: dict[str, str] = {}
+        self._running: dict[str, subprocess.Popen] = {}
+
+    def start(self, probe: str) -> None:
+        """Begin a probe beside other work, when nothing is known of it."""
+        if probe not in self._found and probe not in self._running and not self.child:
+            known = self.open_store().load().get(f"{probe} {key()}")
+            if isinstance(known, str):
+                self._found[probe] = known
+            elif sys.executable:
+                path = json.dumps([str(Path(torch.__file__).parent.parent), *map(os.path.abspath, sys.path)])
+                command = [sys.executable, "-I", "-c", BEGIN, path, probe]
+                try:
+                    self._running[probe] = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                except OSError as error:
+                    self._found[probe] = f"no child process can be started: {error}"
+            else:
+                self._found[probe] = "no child process can be started: sys.executable is empty"
+
+    def failed(self, probe: str) -> str:
+        """Why a probe failed; "" where it passed. Waits for it."""
+        if self.child:
+            return ""
+        self.start(probe)
+        if probe not in self._found:
+            found, certain = _end(self._running.pop(probe), probe)
+            self._found[probe] = found
+            if certain:
+                self.open_store().merge({f"{probe} {key()}": found})
+            if found:
+                count("fallbacks", f"the probe {probe!r} failed: {found}")
+        return self._found[probe]
+
+
+BEGIN = """
+import json, sys
+sys.path[:0] = json.loads(sys.argv[1])
+import importlib
+importlib.import_module("bytejit.compat." + sys.argv[2]).main()
+print("passed")
+"""
+
+
+def _end(child: subprocess.Popen, probe: str) -> tuple[str, bool]:
+    """Why a child failed, "" where it passed; and whether it would do so again (it was not only too slow)."""
+    try:
+        out, error = child.communicate(timeout=SECONDS[probe])
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return f"it took more than {SECONDS[probe]} s", False
+    if child.returncode < 0:
+        return f"it died of signal {-child.returncode}", child.returncode in (-4, -6, -7, -8, -11)
+    if child.returncode or not out.endswith("passed\n"):
+        return (error.strip().splitlines() or ["it said nothing"])[-1][:300], True
+    return "", True
+
+
+PROBES = Probes()
+
+
+@functools.cache
+def key() -> str:
+    """What the outcome of a probe depends on: versions and binaries."""
+    binaries = [sys.executable, Path(torch.__file__).parent / "lib" / "libtorch_python.so"]
+    stats = [os.stat(b) for b in binaries if b and os.path.exists(b)]
+    marks = " ".join(f"{s.st_size}.{s.st_mtime_ns}" for s in stats)
+    return f"{sys.version} {platform.machine()} torch {torch.__version__} {marks} rows {len(ROWS)}"
+
+
+def find(name: str) -> object:
+    """The object of a dotted name, MISSING where there is none. Imports no module: of one that is not imported yet it gives
+    what would import it, and its names are taken as there."""
+    parts = name.split(".")
+    try:
+        found = importlib.import_module(parts[0])
+    except ImportError:
+        return MISSING
+    for n, part in enumerate(parts[1:], 2):
+        inner = getattr(found, part, MISSING)
+        if inner is MISSING and hasattr(found, "__path__"):
+            return importlib.util.find_spec(".".join(parts[:n])) or MISSING
+        found = inner
+        if found is MISSING:
+            return MISSING
+    return found
+
+
+@functools.cache
+def missing() -> tuple[Row, ...]:
+    """The rows whose names this torch and this Python have not."""
+    return tuple(row for row in ROWS if row.probe == "name" and find(row.name.rstrip(".")) is MISSING)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def untested() -> str:
+    """What of this process is newer or older than all that the suite ran on; "" where nothing is."""
+    said = []
+    for name, here, (least, most) in (("torch", torch.__version__, TORCHES), ("Python", platform.python_version(), PYTHONS)):
+        if not _release(least) <= _release(here) <= _release(most):
+            kind = "newer" if _release(here) > _release(most) else "older"
+            said.append(f"{name} {here} is {kind} than any that bytejit is tested with ({least} to {most})")
+    return " and ".join(said)
+
+
+@functools.cache
+def refused() -> str:
+    """Why nothing is compiled in this process; "" where all that is needed is there. Warns once where it is told so.
+
+    Costs 0.2 ms once on versions that the suite ran on; on others a child's trial, once a machine.
+    """
+    lost = [row.name for row in missing() if row.without == REFUSED]
+    new = untested()
+    if lost:
+        why = f"this torch or Python has no {', '.join(lost)}" + (f" ({new})" if new else "")
+    elif platform.python_implementation() != "CPython":
+        why = f"{platform.python_implementation()} is no CPython"
+    else:
+        why = PROBES.failed("trial") if new else ""
+        why = why and f"{new}; sample functions could not be compiled: {why}"
+    if why:
+        count("fallbacks", "this torch or Python is not supported")
+        caches.warn_once("compat", f"bytejit: {why}: functions run as they are. `python -m bytejit.verify` says more")
+    elif new:
+        caches.warn_once("compat", f"bytejit: {new}; the probes pass, and functions are compiled")
+    return why

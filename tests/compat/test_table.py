@@ -1,0 +1,182 @@
+"""The table of private interfaces is complete and true; probes run in children, and what fails them is not used."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import bytejit
+from bytejit import api
+from bytejit.common import caches
+from bytejit.compat import probes, table
+from bytejit.compat.probes import BEGIN, PROBES, Probes
+from bytejit.guards import native_checker
+
+SRC = Path(bytejit.__file__).parent
+# not interfaces of torch's or CPython's: a package's own
+PUBLIC = ("collections.namedtuple",)
+
+
+def private(name: str) -> bool:
+    """Whether a part of a dotted name is private."""
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def spelled(node: ast.expr, alias: dict[str, str]) -> str | None:
+    """The dotted name of an expression that begins with something imported."""
+    if isinstance(node, ast.Name):
+        return alias.get(node.id)
+    base = spelled(node.value, alias) if isinstance(node, ast.Attribute) else None
+    return f"{base}.{node.attr}" if base else None
+
+
+def names(path: Path) -> Iterator[str]:
+    """Private names of other packages that a module uses."""
+    tree = ast.parse(path.read_text())
+    alias: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            alias |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, ast.Import):
+            alias |= {a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0] for a in node.names}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and (of := spelled(node.value, alias)):
+            alias[node.targets[0].id] = of
+    inner = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    outer = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in inner]
+    found = [*alias.values(), *filter(None, (spelled(node, alias) for node in outer))]
+    yield from (name for name in found if private(name) and name.split(".")[0] != "bytejit")
+
+
+def known(name: str) -> bool:
+    """Whether a row is about a name: its own, of what it is an attribute, or of what is an attribute of it."""
+    name = name.rstrip(".")
+    return any(f"{name}.".startswith(f"{row.name.rstrip('.')}.") or row.name.startswith(f"{name}.") for row in table.ROWS)
+
+
+def test_every_private_name_has_a_row() -> None:
+    lost = {(name, path.name) for path in SRC.rglob("*.py") for name in names(path) if not known(name)}
+    assert not lost, sorted(lost)
+
+
+def test_every_row_is_used_and_there() -> None:
+    text = "\n".join(path.read_text() for path in SRC.rglob("*.py") if path.parent.name != "compat")
+    # the last part of a name stands in the sources; layouts are read by compat/layouts.py itself
+    unused = [row.name for row in table.ROWS if row.probe in ("name", "use") and not re.search(
+        rf"\b{re.escape(row.name.rstrip('.').split('.')[-1])}\b", text)]
+    assert not unused and not probes.missing(), (unused, probes.missing())
+    assert len({row.name for row in table.ROWS}) == len(table.ROWS)
+
+
+def ended(code: str) -> str:
+    """What the parent says of a child that ran this code as its probe."""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return probes._end(child, "layouts")[0]
+
+
+def test_a_child_that_dies_is_a_failed_probe() -> None:
+    assert ended("import ctypes; ctypes.string_at(8)") == "it died of signal 11"
+    assert "ValueError: odd" in ended("raise ValueError('odd')")
+    assert ended("pass") == "it said nothing" and ended("print('passed')") == ""
+
+
+@pytest.mark.parametrize("slot", [2, 4])
+def test_a_layout_that_is_another_is_noticed(slot: int) -> None:
+    """Another function of torch's table in the place of the one that guards call."""
+    path = str(SRC.parent)
+    assert ended(f"import sys; sys.path.insert(0, {path!r})\nfrom bytejit.compat import layouts\n"
+                 f"layouts.FILL_SLOT = {slot}\nlayouts.main()\nprint('passed')")
+
+
+@pytest.fixture
+def no_layouts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process in which the child that reads memory died."""
+    monkeypatch.setitem(PROBES._found, "layouts", "it died of signal 11")
+    for built in ("_build", "_calls"):
+        monkeypatch.setattr(native_checker.CHECKER, built, None)
+    native_checker.exchange_fill.cache_clear()
+    yield
+    native_checker.exchange_fill.cache_clear()
+
+
+@pytest.mark.cxx
+def test_without_layouts_guards_are_checked_from_python(no_layouts: None) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+    compiled = bytejit.compile(net)
+    with torch.no_grad():
+        for x in (torch.randn(2, 4), torch.randn(3, 4), torch.randn(2, 4).t().contiguous().t()):
+            torch.testing.assert_close(compiled(x), net(x))
+    assert not native_checker.CHECKER.usable and native_checker.exchange_fill() is None
+
+
+class Kept(dict):
+    """A store in memory."""
+
+    def load(self) -> dict:
+        return self
+
+    merge = dict.update
+
+
+def test_what_a_child_found_is_kept() -> None:
+    kept = Kept()
+    first = Probes(lambda: kept)
+    assert first.failed("layouts") == "" and len(kept) == 1
+    again = Probes(lambda: kept)
+    again.start("layouts")
+    assert not again._running and again.failed("layouts") == ""
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """A process on a torch that the suite never ran on."""
+    caches_of = (probes.refused, probes.missing, api._refused)
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    monkeypatch.setattr(caches, "WARNED", set())
+    for cached in caches_of:
+        cached.cache_clear()
+    yield monkeypatch
+    for cached in caches_of:
+        cached.cache_clear()
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_a_newer_torch_whose_probes_pass(newer: pytest.MonkeyPatch) -> None:
+    newer.setitem(PROBES._found, "trial", "")
+    with pytest.warns(RuntimeWarning, match=r"torch 2.99.0 is newer than any .* the probes pass"):
+        compiled = bytejit.compile(twice, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bytejit.compile(lambda x: x + 1, backend="eager")(torch.ones(1)) == 2
+    assert compiled(torch.ones(1)) == 2 and bytejit.counters.total("graphs")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_newer_torch_that_is_not_supported(newer: pytest.MonkeyPatch, lost: bool) -> None:
+    newer.setitem(PROBES._found, "trial", "ImportError: no such name")
+    if lost:
+        find = probes.find
+        newer.setattr(probes, "find", lambda name: probes.MISSING if name == "torch._C._set_grad_enabled" else find(name))
+    said = "has no torch._C._set_grad_enabled" if lost else "could not be compiled: ImportError: no such name"
+    with pytest.warns(RuntimeWarning, match=said):
+        assert bytejit.compile(twice)(torch.ones(1)) == 2
+    assert not bytejit.counters.total("graphs")
+    with pytest.raises(bytejit.exc.Unsupported, match="torch 2.99.0"):
+        bytejit.compile(twice, fullgraph=True)
+
+
+def test_the_trial_passes_here() -> None:
+    path = str([str(SRC.parent), *sys.path]).replace("'", '"')
+    done = subprocess.run([sys.executable, "-I", "-c", BEGIN, path, "trial"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout == "passed\n", done.stderr
