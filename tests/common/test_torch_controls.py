@@ -584,3 +584,15 @@ def test_errors_of_the_programs_python_are_caught_where_the_program_catches():
     for backend in ("eager", lambda gm, a: gm.forward):
         c = bytejit.compile(f, backend=backend)
         assert torch.equal(c(X), f(X)) and torch.equal(c(X + 1), X)
+
+
+def test_an_exception_of_a_keys_hash_is_the_programs():
+    class Key:
+        def __hash__(self):
+            raise ZeroDivisionError("the key's")
+
+    @functools.lru_cache
+    def scale(key):
+        return 2
+    with pytest.raises(ZeroDivisionError, match="the key's"):
+        bytejit.compile(lambda x, key: x * scale(key), backend="eager")(X, Key())

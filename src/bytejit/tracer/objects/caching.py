@@ -15,7 +15,7 @@ from bytejit.tracer.core.values import InstanceVar, Lazy, Var
 
 from .calls import CALLED
 from .class_facts import is_library
-from .containers import NotConstant, is_constant
+from .containers import is_constant
 from .library import real_object
 
 
@@ -32,8 +32,8 @@ def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> 
         hash((*real_args, *real_kwargs.values()))
         if library:
             result = fn.real(*real_args, **real_kwargs)
-    except Exception as e:          # of the library's function: not kept by the cache, it raises anew in each call
-        if not library and isinstance(e, (NotConstant, TypeError)):
+    except Exception:               # of the library's function: not kept by the cache, it raises anew in each call
+        if not library:             # what is known only when it runs, or has no hash: the cache raises itself
             raise Break(f"a call of {inner.__qualname__}, whose cache is asked for what is known only when it runs") from None
         return t.call(plainly, args, kwargs)
     t.guard("ID_IS", fn.source, fn.real)
