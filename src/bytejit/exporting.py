@@ -21,6 +21,7 @@ from bytejit.common.where import Where, where_of_function, with_source
 from bytejit.guards.kinds import Expr
 from bytejit.guards.sources import Source, TensorSize, TensorStride
 from bytejit.inspection import Region, recording
+from bytejit.tracer.torch.control_flow import Branches
 
 from .errors import Unsupported
 
@@ -275,10 +276,25 @@ class Builder:
         for node in graph.nodes:
             if node.op == "output":
                 return torch.fx.node.map_arg(node.args[0], to.__getitem__)
-            if node.op != "placeholder":
+            if isinstance(node.target, Branches):
+                to[node] = self.branches(node, to)
+            elif node.op != "placeholder":
                 made = to[node] = self.graph.node_copy(node, to.__getitem__)
                 made.stack_trace = stack_trace(node)
         raise AssertionError("a graph without an output node")
+
+    def branches(self, node: torch.fx.Node, to: Mapping[torch.fx.Node, torch.fx.Node]) -> torch.fx.Node:
+        """torch.cond as torch's own operator has it, its branches as modules of the graph's."""
+        predicate, *inputs = (to[n] for n in node.args)
+        parts = []
+        for kind, part in zip(("true", "false"), node.target.parts):
+            name = f"{kind}_graph_{sum(n.startswith(kind) for n, _ in self.root.named_children())}"
+            self.root.add_module(name, part)
+            parts.append(self.graph.get_attr(name))
+        made = self.graph.call_function(torch.ops.higher_order.cond, (predicate, *parts, tuple(inputs)))
+        made.meta.update(node.meta)
+        made.stack_trace = stack_trace(node)
+        return made
 
     def aten(self, region: Region, inputs: list[torch.fx.Node], form: Form) -> list[torch.fx.Node]:
         """Append the graph's functional ATen form, its writes into inputs as copies at the end."""

@@ -6,6 +6,7 @@ from bytejit.tracer.opcodes import arithmetic, build, call, iteration, stack
 from bytejit.tracer.torch import (
     autograd_functions,
     checkpoints,
+    control_flow,
     hooks,
     inference_mode,
     overrides,

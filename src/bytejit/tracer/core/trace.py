@@ -150,7 +150,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         inference_mode.close(t)
         t.graph.output(tuple(outputs))
         gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
-        for part in (gm, *(n.target.part for n in t.graph.nodes if hasattr(n.target, "part"))):
+        for part in (gm, *(p for n in t.graph.nodes for p in getattr(n.target, "parts", ()))):
             forget_source_with(part)
         t.graph_leaves = True
     else:

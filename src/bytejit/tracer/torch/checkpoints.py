@@ -127,6 +127,6 @@ def checkpointed(part: torch.fx.GraphModule, saved: int, options: dict) -> Calla
     def checkpoint_part(*inputs):
         return CHECKPOINT(lambda *given: part.forward(*given, *inputs[saved:]), *inputs[:saved], use_reentrant=False,
                           **options)
-    checkpoint_part.part = part
+    checkpoint_part.parts = (part,)
     checkpoint_part.opaque = "a checkpointed part"
     return checkpoint_part

@@ -1,0 +1,134 @@
+"""torch.cond in a region: both branches are traced into graphs of their own, and one node picks between them."""
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.values import DictVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.objects.calls import models
+
+from .autograd_functions import changed_outside
+
+PARAMETERS = ("pred", "true_fn", "false_fn", "operands")
+WHAT = "torch.cond of branches"
+
+
+class Branches:
+    """The target of a node: runs one of two graphs of the same inputs. Their results are tuples."""
+
+    opaque = "torch.cond"
+    __name__ = __qualname__ = "cond"
+    __module__ = "bytejit"
+
+    def __init__(self, parts: tuple[torch.fx.GraphModule, torch.fx.GraphModule]) -> None:
+        self.parts = parts
+
+    def __call__(self, predicate: torch.Tensor, *inputs: Any) -> tuple:
+        """The results of the first graph where the predicate holds, else of the second."""
+        return self.parts[0 if predicate else 1].forward(*inputs)
+
+
+@models(torch.cond)
+def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """Without a tensor to decide it, the branch is called; else a node for both. Raises: Break."""
+    given = {**dict(zip(PARAMETERS, args)), **kwargs}
+    predicate, operands = t.real(given["pred"]), t.iterate(given["operands"]) if "operands" in given else []
+    if not isinstance(predicate, TensorVar):
+        return t.call(given["true_fn" if t.truth(predicate) else "false_fn"], operands, {})
+    if predicate.fake.numel() != 1:
+        raise Break("torch.cond by a tensor of more than one element")
+    branches = [_traced(t, given[name], operands) for name in ("true_fn", "false_fn")]
+    return _joined(t, predicate, *branches)
+
+
+def _traced(t: Any, function: Var, operands: list[Var]) -> tuple[list[torch.fx.Node], Var]:
+    """The nodes of a branch, still in the graph, and its result. Raises: Break where it does more than return."""
+    before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
+    known, late = set(t.graph.nodes), len(t.late)
+    if changed_outside(t):
+        raise Break("torch.cond after a change that its branches may see")
+    try:
+        result = t.real(t.call(function, operands, {}))
+    except Raised:
+        raise Break(f"{WHAT} that raise") from None
+    if changed_outside(t) or len(t.late) != late or any(v.fake._version != n for v, n in before.items()):
+        raise Break(f"{WHAT} that change more than what they return")
+    return [n for n in t.graph.nodes if n not in known and n.op != "placeholder"], result
+
+
+def _leaves(t: Any, v: Var) -> list[Var]:
+    """What a result holds, in order."""
+    v = t.real(v)
+    if isinstance(v, SeqVar):
+        return [leaf for item in v.items for leaf in _leaves(t, item)]
+    if isinstance(v, DictVar):
+        return [leaf for _, item in v.items.values() for leaf in _leaves(t, item)]
+    return [v]
+
+
+def _like(t: Any, v: Var, leaves: Any) -> Var:
+    """The same containers around other leaves."""
+    v = t.real(v)
+    if isinstance(v, SeqVar):
+        return SeqVar([_like(t, item, leaves) for item in v.items], v.cls)
+    if isinstance(v, DictVar):
+        return DictVar({k: (key, _like(t, item, leaves)) for k, (key, item) in v.items.items()})
+    return next(leaves)
+
+
+def _shape_of(t: Any, v: Var) -> object:
+    """A result's containers, for comparison."""
+    v = t.real(v)
+    if isinstance(v, SeqVar):
+        return v.cls, [_shape_of(t, item) for item in v.items]
+    return (DictVar, [(k, _shape_of(t, item)) for k, (_, item) in v.items.items()]) if isinstance(v, DictVar) else None
+
+
+def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list, Var]) -> Var:
+    """The node that stands for both branches, and the result."""
+    first, second = _leaves(t, yes[1]), _leaves(t, no[1])
+    if _shape_of(t, yes[1]) != _shape_of(t, no[1]):
+        raise Break(f"{WHAT} that return other containers")
+    given = {v.fake.m.store for v in t.inputs if isinstance(v, TensorVar)}
+    for a, b in zip(first, second):
+        if isinstance(a, Known) and isinstance(b, Known) and type(a.obj) is type(b.obj) and a.obj == b.obj:
+            continue
+        if not isinstance(a, TensorVar) or not isinstance(b, TensorVar):
+            raise Break(f"{WHAT} that return different values that are no tensors")
+        x, y = a.fake, b.fake
+        if (x.shape, x.stride(), x.dtype, x.device) != (y.shape, y.stride(), y.dtype, y.device):
+            raise Break(f"{WHAT} that return tensors of other shapes, types or devices")
+        if x.m.store in given or y.m.store in given:
+            raise Break(f"{WHAT} that return their inputs")
+    pairs = [(a, b) for a, b in zip(first, second) if isinstance(a, TensorVar)]
+    held = {*yes[0], *no[0]}
+    taken = list(dict.fromkeys(i for n in (*yes[0], *no[0]) for i in n.all_input_nodes if i not in held))
+    parts = tuple(_part(taken, nodes, [pair[k].node for pair in pairs]) for k, (nodes, _) in enumerate((yes, no)))
+    for n in reversed([*yes[0], *no[0]]):
+        t.graph.erase_node(n)
+    for e in [e for e, n in t.number_nodes.items() if n in held]:
+        del t.number_nodes[e]
+    call = t.add_node(Branches(parts), None, (predicate.node, *taken), {})
+    made = []
+    for i, (a, b) in enumerate(pairs):
+        node = t.add_node(operator.getitem, None, (call, i), {})
+        with t.fake_mode:
+            fake = (a if a.fake.requires_grad else b).fake.clone(memory_format=torch.preserve_format)
+        node.meta["val"] = fake
+        made.append(t.wrap_result(node, fake))
+    call.meta["val"] = tuple(v.fake for v in made)
+    tensors = iter(made)
+    return _like(t, yes[1], iter([next(tensors) if isinstance(a, TensorVar) else a for a in first]))
+
+
+def _part(taken: list[torch.fx.Node], nodes: list[torch.fx.Node], outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
+    """A branch as a graph of its own."""
+    part = torch.fx.Graph()
+    copies = {n: part.placeholder(n.name) for n in taken}
+    for n in nodes:
+        copies[n] = part.node_copy(n, copies.__getitem__)
+    part.output(tuple(copies[n] for n in outputs))
+    return torch.fx.GraphModule(torch.nn.Module(), part)

@@ -1,0 +1,100 @@
+"""torch.cond is a node of the graph: both branches are in it, whichever the first call takes."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+import torch
+
+import bytejit
+
+X = torch.arange(1.0, 4.0)
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda y: self.a(y).relu(), lambda y: self.b(y), (x,)) * 2
+
+
+def plain(x):
+    return torch.cond(x.sum() > 0, lambda y: y.sin(), torch.cos, (x,))
+
+
+def containers(x):
+    def yes(a, b):
+        return {"o": a + b, "p": [a * 2, 3]}
+
+    def no(a, b):
+        return {"o": a - b, "p": [a * 5, 3]}
+    r = torch.cond(x.max() > 0, yes, no, (x, x + 1))
+    return r["o"] + r["p"][0] * r["p"][1]
+
+
+def nested(x):
+    def inner(y):
+        return torch.cond(y.sum() > 9, lambda z: z + 1, lambda z: z + 2, (y,))
+    return torch.cond(x.sum() > 0, inner, lambda y: y - 3, (x,))
+
+
+def wanted(f, x):
+    """What f gives, with torch.cond as the `if` that it stands for: torch's own compiles its branches."""
+    with mock.patch.object(torch, "cond", lambda p, a, b, operands=(): a(*operands) if p else b(*operands)):
+        return f(x)
+
+
+@pytest.mark.parametrize("f", [plain, containers, nested, Net()])
+def test_both_branches(f):
+    for backend in ("eager", "aot_eager", lambda gm, a: gm.forward):
+        c = bytejit.compile(f, backend=backend, fullgraph=True)
+        for x in (X, -X, X * 4):
+            torch.testing.assert_close(c(x), wanted(f, x))
+    gm, _ = bytejit.export(f, X)
+    assert torch.ops.higher_order.cond in [n.target for n in gm.graph.nodes]
+    for x in (X, -X, X * 4):
+        torch.testing.assert_close(gm(x), wanted(f, x))
+
+
+@pytest.mark.cxx
+def test_training_through_a_branch():
+    net = Net()
+    c = bytejit.compile(net, fullgraph=True)
+    for x in (X, -X):
+        grads = []
+        for run in (c, lambda x: wanted(net, x)):
+            net.zero_grad()
+            run(x).sum().backward()
+            grads.append([p.grad for p in net.parameters()])
+        assert all(a is b is None or torch.allclose(a, b) for a, b in zip(*grads))
+
+
+def test_what_is_no_tensor_decides_at_once_and_is_guarded():
+    def f(x, flag):
+        return torch.cond(flag, lambda y: y + 1, lambda y: y - 1, (x,))
+    c = bytejit.compile(f, backend="eager", fullgraph=True)
+    assert torch.equal(c(X, True), X + 1) and torch.equal(c(X, False), X - 1)
+
+
+def test_sizes_may_be_symbolic():
+    c = bytejit.compile(plain, backend="eager", dynamic=True, fullgraph=True)
+    for n in (3, 5, 9):
+        x = torch.ones(n)
+        assert torch.equal(c(x), x.sin()) and torch.equal(c(-x), (-x).cos())
+    assert bytejit.counters.total("graphs") == 1
+
+
+@pytest.mark.parametrize("branches", [
+    (lambda y: y.sin(), lambda y: y[:1]), (lambda y: y, lambda y: y.cos()), (lambda y: y.add_(1), lambda y: y.cos()),
+    (lambda y: (y + 1, 2), lambda y: (y + 1, 3)), (lambda y: (y + 1,), lambda y: y + 1)])
+def test_branches_that_are_no_graph(branches):
+    with pytest.raises(bytejit.exc.Unsupported, match=r"torch.cond"):
+        bytejit.compile(lambda x: torch.cond(x.sum() > 0, *branches, (x,)), backend="eager", fullgraph=True)(X.clone())
+
+
+def test_an_aten_graph_of_it_says_that_there_is_none():
+    with pytest.raises(bytejit.exc.Unsupported, match=r"torch.cond"):
+        bytejit.export(plain, X, aten_graph=True)
