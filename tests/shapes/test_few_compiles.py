@@ -1,6 +1,7 @@
 """How few compiles a program over many sizes needs: sizes of 1 among others, masks given now and then, views that copy."""
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import weakref
@@ -164,3 +165,152 @@ def test_a_symbolic_trace_keeps_no_tensor_of_the_program(sizes: tuple) -> None:
     del compiled
     gc.collect()
     assert k() is None
+
+
+# ---- series: one more value costs one compile, then none ------------------------------------------------------------------
+
+class Steps(nn.Module):
+    """Counts its calls and holds numbers that the program changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.rate, self.table = 5, 0.5, {"scale": 2.5, "count": 3}
+
+    def forward(self, x):
+        self.step += 1
+        return x * self.step + self.rate * self.table["scale"] + self.table["count"]
+
+
+def window(x, w):
+    x = x[:, -16:]
+    return torch.softmax(w[x] @ w.T, -1)[:, -1]
+
+
+def attribute_series():
+    model, plain = Steps(), Steps()
+    compiled = bytejit.compile(model, backend=counting)
+    for i in range(14):
+        for m in (model, plain):
+            m.rate, m.table["scale"], m.table["count"] = 0.1 * i + 0.05, 1.5 + i, 7 + i
+        torch.testing.assert_close(compiled(torch.ones(3)), plain(torch.ones(3)))
+
+
+GLOBAL_RATE = 0.5
+
+
+def global_series():
+    global GLOBAL_RATE
+
+    def f(x):
+        return x * GLOBAL_RATE
+    compiled = bytejit.compile(f, backend=counting)
+    for i in range(14):
+        GLOBAL_RATE = 0.3 * i + 0.1
+        torch.testing.assert_close(compiled(torch.ones(3)), f(torch.ones(3)))
+
+
+def cell_series():
+    rate = 0.5
+
+    def f(x):
+        return x * rate
+    compiled = bytejit.compile(f, backend=counting)
+    for i in range(14):
+        rate = 0.3 * i + 0.1
+        torch.testing.assert_close(compiled(torch.ones(3)), f(torch.ones(3)))
+
+
+COUNTED: list[int] = []
+
+
+def counting(gm: torch.fx.GraphModule, inputs: list) -> Callable:
+    COUNTED.append(1)
+    return gm.forward
+
+
+ONES = torch.ones(3)
+SERIES: dict[str, tuple] = {       # what changes -> (function, calls, most graphs)
+    "sizes": (lambda x: (x * 2).sum(0), [(torch.ones(n, 3),) for n in range(2, 16)], 2),
+    "two sizes": (lambda x: x.t() @ x, [(torch.ones(n, 20 - n),) for n in range(2, 16)], 3),
+    "strides": (lambda x: (x * 2).sum(0), [(torch.ones(8, n)[:, :5],) for n in range(7, 20)], 2),
+    "strides of a dimension of size 1": (lambda x: (x * 2).sum(-1), [(torch.zeros(1, n)[:, -32:],) for n in range(33, 49)], 1),
+    "those strides, read": (lambda x: x * 2 + x.stride(0), [(torch.zeros(1, n)[:, -32:],) for n in range(33, 49)], 2),
+    "storage offsets": (lambda x: x * 2, [(torch.arange(40.0)[n:n + 8],) for n in range(14)], 1),
+    "ints": (lambda x, n: x * n, [(ONES, n) for n in range(3, 17)], 2),
+    "negative ints": (lambda x, n: x * n, [(ONES, -n) for n in range(3, 17)], 2),
+    "floats": (lambda x, a: x * a, [(ONES, 0.3 * n) for n in range(14)], 2),
+    "ints in a list": (lambda x, a: x * a[0] + a[1], [(ONES, [n, n + 1]) for n in range(3, 17)], 2),
+    "floats in a dict": (lambda x, a: x * a["a"], [(ONES, {"a": 0.3 * n}) for n in range(14)], 2),
+    "ints in a tuple": (lambda x, a: x * a[0], [(ONES, (n, 2)) for n in range(3, 17)], 2),
+    "slices": (lambda x, n: x[:n].sum(), [(torch.ones(30), n) for n in range(3, 17)], 2),
+    "windows of what grows": (window, [(torch.zeros(1, n, dtype=torch.long), torch.eye(10, 4)) for n in range(5, 40)], 3),
+    "the last so many": (lambda x, n: x[-n:] * 2, [(torch.ones(30), n) for n in range(3, 17)], 2),
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_series(name: str) -> None:
+    f, calls, most = SERIES[name]
+    assert graphs_of(f, calls) <= most
+
+
+@pytest.mark.parametrize("series, most", [(attribute_series, 4), (global_series, 2), (cell_series, 2)])
+def test_series_of_what_is_no_argument(series: Callable, most: int) -> None:
+    COUNTED.clear()
+    series()
+    assert len(COUNTED) <= most
+
+
+def test_strides_that_follow_from_sizes_where_one_is_1() -> None:
+    """What a guard wants of a stride comes from what it wants of the other, not from what that is where it does not matter."""
+    base = torch.randn(5000)
+    calls = [(base.as_strided((a, m, n), (s0, s1, 1)),) for a, m, n, s0, s1 in (
+        (3, 4, 5, 20, 5), (4, 5, 6, 30, 6), (4, 1, 6, 6, 6), (4, 1, 6, 7, 7), (4, 1, 6, 7, 9), (4, 2, 6, 12, 6),
+        (1, 1, 6, 100, 3))]
+    assert graphs_of(lambda x: (x * 2).sum(0), calls) <= 4
+
+
+@functools.lru_cache(maxsize=64)
+def halves(shape: tuple, parts: int) -> tuple:
+    """What a library keeps by shapes: sizes of a view, and an order of dimensions."""
+    sizes = []
+    for n in shape[:-1]:
+        sizes.append(n)
+    return [*sizes, parts, shape[-1] // parts], {"order": [len(shape), *range(len(shape))]}
+
+
+def by_cached_shape(x):
+    sizes, named = halves(tuple(x.shape), 2)
+    return x.reshape(sizes).permute([len(sizes) - 1, *range(len(sizes) - 1)]) * len(named["order"])
+
+
+def test_functions_cached_by_shapes() -> None:
+    assert graphs_of(by_cached_shape, [(torch.ones(3, 2 * n),) for n in range(2, 16)]) <= 2
+
+
+def test_a_cached_function_with_effects_is_called_with_numbers() -> None:
+    """Its body runs once a shape, as in eager."""
+    seen: list[int] = []
+
+    @functools.lru_cache(maxsize=64)
+    def sizes(n: int) -> int:
+        seen.append(n)
+        return n * 2
+
+    def f(x):
+        return x * sizes(x.shape[0])
+    compiled = bytejit.compile(f, backend="eager")
+    for n in (3, 4, 5, 4, 3, 5):
+        torch.testing.assert_close(compiled(torch.ones(n)), torch.ones(n) * 2 * n)
+    assert sorted(seen) == [3, 4, 5]
+
+
+def test_einops() -> None:
+    einops = pytest.importorskip("einops")
+
+    def f(x):
+        y = einops.rearrange(x, "b (h d) n -> b h n d", h=2)
+        return einops.reduce(y, "b h n d -> b n d", "mean") + einops.repeat(x, "b c n -> b n (c r)", r=1)[..., :4]
+    calls = [(torch.randn(2, 8, n),) for n in range(5, 17)]
+    f(*calls[0])                       # einops looks for the libraries that are imported
+    assert graphs_of(f, calls) <= 2

@@ -11,7 +11,7 @@ import functools
 from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
 from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import InstanceVar, Lazy, Var
+from bytejit.tracer.core.values import InstanceVar, Lazy, SeqVar, SymVar, Var
 
 from .calls import CALLED
 from .class_facts import is_library
@@ -26,6 +26,8 @@ def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> 
     plainly = Lazy(inner, Attr(fn.source, "__wrapped__"))
     if fn.real.cache_parameters()["maxsize"] == 0:
         return t.call(plainly, args, kwargs)
+    if any(_symbolic(t, a) for a in (*args, *kwargs.values())) and not _pending(t):
+        return _uncached(t, plainly, args, kwargs)
     try:
         real_args = [_identified(t, a) for a in args]
         real_kwargs = {k: _identified(t, v) for k, v in kwargs.items()}
@@ -44,6 +46,27 @@ def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> 
     if library:
         return Lazy(result, CallOf(fn.source, parts, named))
     return _of_user(t, fn, CachedCall(fn.source, parts, named), plainly, (args, kwargs), (real_args, real_kwargs))
+
+
+def _symbolic(t, v: Var) -> bool:
+    """Whether a number in an argument is symbolic."""
+    v = t.real(v)
+    return type(v) is SymVar or isinstance(v, SeqVar) and any(_symbolic(t, i) for i in v.items)
+
+
+def _uncached(t, plainly: Lazy, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """A call with symbolic numbers (shapes as keys): the body is traced, for a cache holds numbers only. What lists it returns
+    are new in each call. A body that changes anything else is called with the numbers of now. Raises: Specialise."""
+    result = t.call(plainly, args, kwargs)
+    if _pending(t):
+        t.refuse_symbols([n for a in (*args, *kwargs.values()) for n in _numbers(t, a)])
+    return result
+
+
+def _numbers(t, v: Var) -> list:
+    """The symbolic numbers in an argument."""
+    v = t.real(v)
+    return [v.value] if type(v) is SymVar else [n for i in v.items for n in _numbers(t, i)] if isinstance(v, SeqVar) else []
 
 
 def _of_user(t, fn: InstanceVar, source: CachedCall, plainly: Lazy, given: tuple, real: tuple) -> Var:
@@ -88,7 +111,9 @@ def _try(t, plainly: Lazy, given: tuple) -> None:
 
 
 def _pending(t) -> bool:
-    return bool(t.dirty or t.globals_written or t.classes_written or t.late or t.state_set or t.holding)
+    """Whether the region has changed anything that is not its own: cells of its own functions are."""
+    outside = any(v.source is not None or getattr(v, "real", None) is not None for v in t.dirty.values())
+    return bool(outside or t.globals_written or t.classes_written or t.late or t.state_set or t.holding)
 
 
 def _plain(value: object) -> bool:
