@@ -30,10 +30,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0 
 def in_time() -> Iterator[None]:
     """No warning is remembered, and what waits for a pipe fails."""
     caches.clear()
-    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
     signal.alarm(60)
     yield
     signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture
