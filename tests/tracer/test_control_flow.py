@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import linecache
 from unittest import mock
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import bytejit
 
@@ -98,3 +101,20 @@ def test_branches_that_are_no_graph(branches):
 def test_an_aten_graph_of_it_says_that_there_is_none():
     with pytest.raises(bytejit.exc.Unsupported, match=r"torch.cond"):
         bytejit.export(plain, X, aten_graph=True)
+
+
+def test_the_text_of_graphs_within_graphs_is_forgotten_with_them():
+    """torch.fx keeps the source of each graph for ever: that of branches, checkpoints and transforms goes with the graph."""
+    def f(x):
+        y = torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
+        return torch.func.vmap(torch.cos)(torch.cond(x.sum() > 0, torch.sin, torch.cos, (y,)))
+    x = X.clone().requires_grad_()
+    before = {name for name in linecache.cache if "eval_with_key" in name}
+    for _ in range(2):
+        c = bytejit.compile(f, backend="eager")
+        c(x)
+        assert {name for name in linecache.cache if "eval_with_key" in name} != before
+        del c
+        bytejit.reset()
+        gc.collect()
+    assert {name for name in linecache.cache if "eval_with_key" in name} <= before

@@ -327,8 +327,8 @@ RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "p
 def draws(node: torch.fx.Node) -> bool:
     """Whether a node may draw random numbers, by its name."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    part = getattr(node.target, "part", None)
-    return any(r in name for r in RANDOM) or part is not None and any(map(draws, part.graph.nodes))
+    inner = (n for part in getattr(node.target, "parts", ()) for n in part.graph.nodes)
+    return any(r in name for r in RANDOM) or any(map(draws, inner))
 
 
 def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tuple) -> Callable:
@@ -341,7 +341,7 @@ def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tupl
         with torch._C.DisableTorchFunction():
             return tuple(run(lambda *args: tuple(part.forward(*args, *closed)), inputs[:count], *options))
     under_transform.__name__ = under_transform.__qualname__ = f"{kind}_of_part"
-    under_transform.part = part
+    under_transform.parts = (part,)
     if any(getattr(n.target, "opaque", "") or n.target is torch.manual_seed or draws(n) for n in part.graph.nodes):
         under_transform.opaque = "a function transform of random numbers or of an autograd function"
     return under_transform
