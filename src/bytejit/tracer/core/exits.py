@@ -378,7 +378,7 @@ class Rebuild:
                 out.append(f"{g}[{name!r}] = {self.value(value)}" if value is not None else f"{g}.pop({name!r}, None)")
         for cls, names in self.t.classes_written.items():
             out += [f"setattr({self.bind(cls)}, {name!r}, {self.value(value)})" for name, value in names.items()]
-        out += caching.count_calls(self.t, self.at)
+        out += caching.count_calls(self.t, self.at) + caching.symbolic_calls(self)
         for v in self.t.dirty.values():         # first: over what is written next
             if isinstance(v, IterVar):
                 out += external_iterators.advance(self.at.source(v.source), v)

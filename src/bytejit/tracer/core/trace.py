@@ -18,7 +18,7 @@ from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
 from bytejit.guards.kinds import GuardSet
 from bytejit.guards.sources import Source
-from bytejit.tracer.objects import external_iterators
+from bytejit.tracer.objects import caching, external_iterators
 from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 
@@ -134,6 +134,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
         else exit_plan(t, job, stop, twin, env))
     from bytejit.guards.sources import Printer
     rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
+    caching.check_symbolic(t, rebuild.names)
     t.write_requirements()
     outputs = checkpoints.group(t, list(rebuild.outputs))
     t.settle_copies(outputs)

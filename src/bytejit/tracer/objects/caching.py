@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections.abc import Collection
 
 from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
 from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import InstanceVar, Lazy, SeqVar, SymVar, Var
+from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar, SymVar, Var
 
 from .calls import CALLED
 from .class_facts import is_library
@@ -27,7 +28,7 @@ def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> 
     if fn.real.cache_parameters()["maxsize"] == 0:
         return t.call(plainly, args, kwargs)
     if any(_symbolic(t, a) for a in (*args, *kwargs.values())) and not _pending(t):
-        return _uncached(t, plainly, args, kwargs)
+        return _uncached(t, fn, plainly, args, kwargs)
     try:
         real_args = [_identified(t, a) for a in args]
         real_kwargs = {k: _identified(t, v) for k, v in kwargs.items()}
@@ -54,13 +55,72 @@ def _symbolic(t, v: Var) -> bool:
     return type(v) is SymVar or isinstance(v, SeqVar) and any(_symbolic(t, i) for i in v.items)
 
 
-def _uncached(t, plainly: Lazy, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    """A call with symbolic numbers (shapes as keys): the body is traced, for a cache holds numbers only. What lists it returns
-    are new in each call. A body that changes anything else is called with the numbers of now. Raises: Specialise."""
-    result = t.call(plainly, args, kwargs)
-    if _pending(t):
-        t.refuse_symbols([n for a in (*args, *kwargs.values()) for n in _numbers(t, a)])
-    return result
+def _uncached(t, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """A call with symbolic numbers (shapes as keys): the body is traced once for each, and the cache asked at the exit, with the
+    numbers of the call. A body that changes anything is called with the numbers of now. Raises: Specialise."""
+    t.guard("ID_IS", fn.source, fn.real)
+    key = (id(fn.real), *(_key(t, a) for a in args), *((k, _key(t, v)) for k, v in kwargs.items()))
+    outermost, known = t.inside_cached == 0, t.symbolic_results.get(key)
+    if known is None:
+        count = len(t.cached_calls)
+        t.inside_cached += 1
+        try:
+            known = t.symbolic_results[key] = t.call(plainly, args, kwargs)
+        finally:
+            t.inside_cached -= 1
+        if _pending(t) or not all(isinstance(c, (SeqVar, DictVar)) for c in _containers(t, known)):
+            t.refuse_symbols(_all_numbers(t, args, kwargs))
+        if outermost:
+            del t.cached_calls[count:]          # made by the body, where the cache has no answer
+    if outermost:
+        held = [(c, _items(c)) for c in _containers(t, known)]
+        t.symbolic_calls.append((fn, args, kwargs, held, t.where()))
+    return known
+
+
+def _key(t, v: Var) -> tuple:
+    """What tells arguments of a call apart: numbers and plain values by value, others by identity."""
+    v = t.real(v)
+    if type(v) is SymVar:
+        return "symbol", str(v.value.node.public)
+    if isinstance(v, SeqVar):
+        return (v.cls, *(_key(t, i) for i in v.items))
+    return (type(v.obj), v.obj) if isinstance(v, Known) else ("object", id(v))
+
+
+def check_symbolic(t, leaving: Collection[int]) -> None:
+    """What a cache answered is the same object each time: lists of it that were changed, or leave, are known by numbers only.
+    leaving: ids of Vars that the exit makes. Raises: Specialise."""
+    for _, args, kwargs, held, where in t.symbolic_calls:
+        if any(id(c) in leaving or _items(c) != items for c, items in held):
+            t.refuse_symbols(_all_numbers(t, args, kwargs), where)
+
+
+def _items(v: SeqVar | DictVar) -> list[Var]:
+    """What a list or a dict holds; Vars are equal where they are the same."""
+    return list(v.items) if isinstance(v, SeqVar) else [i for _, i in v.items.values()]
+
+
+def symbolic_calls(rebuild) -> list[str]:
+    """Statements that ask the caches, by which these count hits and are filled as in eager."""
+    def text(fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> str:
+        given = [*map(rebuild.value, args), *(f"{k}={rebuild.value(v)}" for k, v in kwargs.items())]
+        return f"{rebuild.at.source(fn.source)}({', '.join(given)})"
+    return [text(fn, args, kwargs) for fn, args, kwargs, *_ in rebuild.t.symbolic_calls]
+
+
+def _containers(t, v: Var) -> list[Var]:
+    """The lists, dicts and other parts of a result that the program may change."""
+    v = t.real(v)
+    if isinstance(v, SeqVar):
+        return [*([] if v.cls is tuple else [v]), *(c for i in v.items for c in _containers(t, i))]
+    if isinstance(v, DictVar):
+        return [v, *(c for _, i in v.items.values() for c in _containers(t, i))]
+    return [] if isinstance(v, Known) else [v]
+
+
+def _all_numbers(t, args: list[Var], kwargs: dict[str, Var]) -> list:
+    return [n for a in (*args, *kwargs.values()) for n in _numbers(t, a)]
 
 
 def _numbers(t, v: Var) -> list:

@@ -331,8 +331,9 @@ class Symbols(StandIns, Copies, UnitStrides):
         return Expr(text or text_of(e), tuple((str(s), self.sources[s]) for s in sorted(symbols, key=str)))
 
     # ---- specialising and guards -------------------------------------------------------------------------------------
-    def refuse_symbols(self, args: Any) -> None:
-        """Something failed on these arguments: if sizes among them are symbolic, trace again with those static.
+    def refuse_symbols(self, args: Any, where: Any = None) -> None:
+        """Something failed on these arguments: if sizes among them are symbolic, trace again with those static. where: the
+        user's line, if not the one being traced.
 
         Raises: Specialise.
         """
@@ -342,7 +343,7 @@ class Symbols(StandIns, Copies, UnitStrides):
                 e = x.node.public
                 found |= getattr(e, "free_symbols", set())
         if found - self.measured.keys():
-            raise Specialise(frozenset(self.sources[s] for s in found - self.measured.keys()), self.where())
+            raise Specialise(frozenset(self.sources[s] for s in found - self.measured.keys()), where or self.where())
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
         """What `fn(*args, **kwargs)` gives on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
