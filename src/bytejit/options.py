@@ -212,7 +212,7 @@ class Settings:
 
     @functools.cached_property
     def _key(self) -> tuple:
-        # a backend is compared by identity: a callable need not be hashable
+        # a backend is compared by identity, as a callable need not be hashable; these settings hold it
         return (self.backend if isinstance(self.backend, str) else id(self.backend), self.nopython, self.dynamic,
                 self.overrides, self.serial)
 

@@ -8,6 +8,7 @@ import collections
 import enum
 import gc
 import math
+import random
 import sys
 import traceback
 import weakref
@@ -560,6 +561,30 @@ def test_an_object_that_dies_while_guards_are_checked() -> None:
     for i in range(10):
         setattr(owner, f"b{i}", True)
     assert not fits(fn, owner)
+
+
+def test_items_that_move_within_their_dict() -> None:
+    """Where an item was last is only a hint: moved, gone, replaced, behind many others, or under an equal key."""
+    fn = entry(*(("EQUALS", DictItem(A, key), value) for key, value in (("x", 1), ("y", "text"), ("z", 2.5), (7, 3))),
+               *(("BOOL", DictItem(A, f"b{i}"), True) for i in range(6)),
+               ("TYPE_IS", DictItem(A, "empty"), dict), ("BOOL", DictItem(A, "empty"), False))
+    right = {"x": 1, "y": "text", "z": 2.5, 7: 3, **{f"b{i}": True for i in range(6)}, "empty": {}}
+    rng = random.Random(0)
+    for n in range(60):
+        keys = rng.sample(list(right), len(right))
+        fillers = {f"f{i}": i for i in range(rng.choice((0, 0, 3, 200)))}
+        if n % 4 == 0:          # equal keys, other objects
+            keys = [k if type(k) is int else "".join(k) + "" if len(k) == 1 else "".join(list(k)) for k in keys]
+        table = {**fillers, **{k: right[k] for k in keys}} if n % 2 else {**{k: right[k] for k in keys}, **fillers}
+        if n % 3 == 0:
+            del table[keys[0]]
+            table[keys[0]] = right[keys[0]]
+        assert fits(fn, table) and fits(fn, table)
+        key = rng.choice(keys)
+        table[key] = {1: 2} if key == "empty" else None
+        assert not fits(fn, table)
+        del table[key]
+        assert not fits(fn, table)
 
 
 def test_two_modules_of_a_class_do_not_share_an_entry() -> None:

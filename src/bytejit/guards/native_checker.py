@@ -23,6 +23,7 @@ from bytejit.errors import BadSetting, BytejitError
 
 DEVICES = {"cpu": 1, "cuda": 2}
 TYPES = (torch.Tensor, torch.nn.Parameter)
+GRAD = torch.Tensor.requires_grad      # a descriptor, asked directly: no look-up by name
 
 # Steps, in the order of their numbers. In a table of int64 words a step is its number, then its operands. Slots are
 # numbered in the order in which the steps of the first group make them; objects are given by address. Every object that a
@@ -34,7 +35,7 @@ OPS = (
     "CONST",       # object -> slot
     "WEAK",        # weak reference: the object behind it -> slot; fails where it is dead
     "ATTR",        # slot, name: getattr -> slot
-    "ITEM",        # slot, key: x[key] -> slot
+    "ITEM",        # slot, key, hint: x[key] -> slot
     "TUPLE_ITEM",  # slot, index: tuple.__getitem__ -> slot
     "TYPE_OF",     # slot -> slot
     "OWN_DICT",    # slot: __dict__ of an object whose class fetches it as `object` does -> slot
@@ -48,13 +49,14 @@ OPS = (
     "HAS",         # slot, key, whether it must be there
     "ALIAS",       # slot, slot, whether they must be the same
     "FUNCTION",    # slot, code, number of defaults: of a function without keyword defaults
-    "ITEM_EQUALS",  # slot, key, object: ITEM, then EQUALS
-    "ITEM_EMPTY",   # slot, key, type: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
+    "ITEM_EQUALS",  # slot, key, object, hint: ITEM, then EQUALS
+    "ITEM_EMPTY",   # slot, key, type, hint: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
     "TENSOR",      # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
                    # strides. A size -n: n or more. A stride -1-k: size k times the stride wanted there; ANY: not
                    # checked, as where a size that may be any (-1) is 1
 )
 OP = {name: number for number, name in enumerate(OPS)}
+HINTED = (OP["ITEM"], OP["ITEM_EQUALS"], OP["ITEM_EMPTY"])
 ANY = -2**62       # word of a stride that is not checked
 
 UNIT = f"""
@@ -70,10 +72,12 @@ int PyObject_IsTrue(PyObject*);
 bj_size PyObject_Size(PyObject*);
 int PyObject_RichCompareBool(PyObject*, PyObject*, int);
 PyObject* PyBool_FromLong(long);
+void* PyType_GetSlot(PyObject*, int);
 PyObject* PyUnicode_InternFromString(const char*);
 PyObject* PyObject_GenericGetDict(PyObject*, void*);
 bj_size PyDict_Size(PyObject*);
 PyObject* PyDict_GetItemWithError(PyObject*, PyObject*);
+int PyDict_Next(PyObject*, bj_size*, PyObject**, PyObject**);
 PyObject* PySequence_List(PyObject*);
 int PySequence_Contains(PyObject*, PyObject*);
 PyObject* PyTuple_New(bj_size);
@@ -93,8 +97,9 @@ typedef long long Word;
 struct View { void* data; int device_type, device_index, rank; unsigned dtype; long long* sizes; long long* strides;
               unsigned long long offset; };   // DLTensor
 typedef int (*Fill)(PyObject*, View*);
+typedef PyObject* (*Get)(PyObject*, PyObject*, PyObject*);
 enum Answer { NO, YES, ERROR };
-struct Head { Word fill, dict, same, slots; };
+struct Head { Word fill, grad, dict, same, slots; };
 
 static Word type_of(PyObject* x) { return ((const Word*)x)[1]; }      // Checker.usable has looked: ob_type is there
 static Answer when(int truth, Word want) { return truth < 0 ? ERROR : truth == want ? YES : NO; }
@@ -104,8 +109,14 @@ static Word wanted_stride(const View& v, const Word* step, Word rank, Word k) {
     Word from = -1 - step[k];
     return from < 0 ? step[k] : from >= rank ? v.strides[k] : v.sizes[from] * wanted_stride(v, step, rank, from);
 }
-static Answer tensor_is(Word fill, PyObject* x, const Word* want) {
-    static PyObject* flag = PyUnicode_InternFromString("requires_grad");
+static PyObject* requires_grad(Word descriptor, PyObject* x) {
+    static PyObject* name = PyUnicode_InternFromString("requires_grad");
+    if (!descriptor) return PyObject_GetAttr(x, name);
+    static Get get = (Get)PyType_GetSlot((PyObject*)type_of((PyObject*)descriptor), 54);      // Py_tp_descr_get
+    return get((PyObject*)descriptor, x, (PyObject*)type_of(x));
+}
+// `grad`: the descriptor of requires_grad, or 0.
+static Answer tensor_is(Word fill, Word grad, PyObject* x, const Word* want) {
     static PyObject* yes = PyBool_FromLong(1);
     if (type_of(x) != want[0]) return NO;
     View v;
@@ -118,10 +129,10 @@ static Answer tensor_is(Word fill, PyObject* x, const Word* want) {
         if (v.strides[k] != wanted_stride(v, step, rank, k) && !(want[6 + k] == -1 && v.sizes[k] == 1)) return NO;
     }
     if (want[4] >= 0) {      // last: the view's sizes are the tensor's, which code may set
-        PyObject* grad = PyObject_GetAttr(x, flag);
-        if (!grad) return ERROR;
-        Py_DecRef(grad);
-        if ((grad == yes) != want[4]) return NO;
+        PyObject* flag = requires_grad(grad, x);
+        if (!flag) return ERROR;
+        Py_DecRef(flag);
+        if ((flag == yes) != want[4]) return NO;
     }
     return YES;
 }
@@ -171,15 +182,39 @@ static PyObject* behind(PyObject* ref) {     // null without an error: dead
     if (found) Py_IncRef(found);
     return found;
 }
-static PyObject* item(const Head* head, PyObject* x, PyObject* key) {     // null without an error: no such key
+// dict[key], borrowed; null without an error: no such key. A step's hint is where the key was among the dict's items, in its
+// low byte, and how often it was looked for above; what lies there is it only where the key does. -1: look it up always.
+static PyObject* look_anew(PyObject* dict, PyObject* key, Word* hint) {
+    PyObject* found = PyDict_GetItemWithError(dict, key);
+    Word tries = (*hint >> 8) + 1;
+    if (!found || *hint < 0) return found;
+    PyObject *k, *v;
+    *hint = -1;
+    for (bj_size at = 0, i = 0; tries < 8 && i < 64 && PyDict_Next(dict, &at, &k, &v); i = at)
+        if (k == key) {
+            *hint = i | tries << 8;
+            break;
+        }
+    return found;
+}
+static PyObject* look(PyObject* dict, PyObject* key, Word* hint) {
+    PyObject *k, *found;
+    bj_size at = *hint & 255;
+    if (*hint > 0 && PyDict_Next(dict, &at, &k, &found) && k == key) return found;
+    return look_anew(dict, key, hint);
+}
+static PyObject* item(const Head* head, PyObject* x, const Word* w) {     // null without an error: no such key
+    PyObject* key = (PyObject*)w[2];
     if (type_of(x) != head->dict) return PyObject_GetItem(x, key);
-    PyObject* found = PyDict_GetItemWithError(x, key);
+    PyObject* found = look(x, key, (Word*)w + 3);
     if (found) Py_IncRef(found);
     return found;
 }
-static Answer item_is(const Head* head, PyObject* x, PyObject* key, Word want, bool empty) {
+static Answer item_is(const Head* head, PyObject* x, const Word* w, bool empty) {
+    PyObject* key = (PyObject*)w[2];
+    Word want = w[3];
     bool plain = type_of(x) == head->dict;
-    PyObject* found = plain ? PyDict_GetItemWithError(x, key) : PyObject_GetItem(x, key);
+    PyObject* found = plain ? look(x, key, (Word*)w + 4) : PyObject_GetItem(x, key);
     if (!found) return PyErr_Occurred() ? ERROR : NO;
     if (plain && empty) return type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
     if (plain && (Word)found == want) return YES;
@@ -221,12 +256,12 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         case OP_CONST: got = s.borrow((PyObject*)w[1]); w += 2; break;
         case OP_WEAK: got = s.add(behind((PyObject*)w[1])); w += 2; break;
         case OP_ATTR: got = s.add(PyObject_GetAttr(x, (PyObject*)w[2])); w += 3; break;
-        case OP_ITEM: got = s.add(item(head, x, (PyObject*)w[2])); w += 3; break;
+        case OP_ITEM: got = s.add(item(head, x, w)); w += 4; break;
         case OP_TUPLE_ITEM: got = s.borrow(PyTuple_GetItem(x, w[2])); w += 3; break;
         case OP_TYPE_OF: got = s.add(PyObject_Type(x)); w += 2; break;
         case OP_OWN_DICT: got = s.add(PyObject_GenericGetDict(x, nullptr)); w += 2; break;
-        case OP_ITEM_EQUALS: ok = item_is(head, x, (PyObject*)w[2], w[3], false); w += 4; break;
-        case OP_ITEM_EMPTY: ok = item_is(head, x, (PyObject*)w[2], w[3], true); w += 4; break;
+        case OP_ITEM_EQUALS: ok = item_is(head, x, w, false); w += 5; break;
+        case OP_ITEM_EMPTY: ok = item_is(head, x, w, true); w += 5; break;
         case OP_IS: ok = when((Word)x == w[2], w[3]); w += 4; break;
         case OP_TYPE_IS: ok = when(type_of(x) == w[2], 1); w += 3; break;
         case OP_CLASS_IS: ok = when(type_of(x) == (Word)s.at[w[2]], 1); w += 3; break;
@@ -240,7 +275,7 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         case OP_HAS: ok = has(head, x, (PyObject*)w[2], w[3]); w += 4; break;
         case OP_ALIAS: ok = when(x == s.at[w[2]], w[3]); w += 4; break;
         case OP_FUNCTION: ok = function_is(x, w[2], w[3]); w += 4; break;
-        case OP_TENSOR: ok = tensor_is(head->fill, x, w + 2); w += 8 + 2 * w[7]; break;
+        case OP_TENSOR: ok = tensor_is(head->fill, head->grad, x, w + 2); w += 8 + 2 * w[7]; break;
         }
         if (!got) ok = PyErr_Occurred() ? ERROR : NO;
     }
@@ -258,7 +293,7 @@ static PyObject* walk(PyObject*, PyObject* const* args, bj_size) {
 static PyObject* fit(PyObject*, PyObject* const* args, bj_size) {
     const Word* w = (const Word*)PyBytes_AsString(args[0]);
     if (!w) return nullptr;
-    Answer ok = tensor_is(w[0], args[2], w + PyLong_AsLongLong(args[1]));
+    Answer ok = tensor_is(w[0], 0, args[2], w + PyLong_AsLongLong(args[1]));
     return ok == ERROR ? nullptr : PyBool_FromLong(ok == YES);
 }
 static bj::Method methods[] = {{"walk", walk, 0x80, "checks guards and fetches values as a table says"},
@@ -359,6 +394,7 @@ def row(check: Any, neg_possible: bool = False) -> list[int] | None:
         return None
     code, bits = layouts.CODES[c.dtype]
     flag = -1 if c.requires_grad is None else int(c.requires_grad)
+    # the class is one of TYPES, which this module holds
     head = [id(c.type), DEVICES[c.device.type], c.device.index or 0, code | bits << 8 | 1 << 16, flag, len(c.shape)]
     return [*head, *c.shape, *(ANY if s is None else s for s in c.stride)]
 
@@ -366,7 +402,8 @@ def row(check: Any, neg_possible: bool = False) -> list[int] | None:
 def table(steps: list[int], slots: int, same: Any) -> array.array:
     """The table of a walk: its head, then the steps, the last of which is DONE. `slots`: how many the steps make.
 
-    `same(a, b) -> bool` answers where EQUALS meets another object. Keep the table, and all objects that it names, alive as
-    long as its address (`buffer_info()[0]`) is used.
+    `same(a, b) -> bool` is called where EQUALS meets another object. Keep the table, `same`, and all objects that the steps
+    name, alive as long as its address (`buffer_info()[0]`) is used.
     """
-    return array.array("q", [exchange_fill(), id(dict), id(same), slots, *steps])
+    # dict never dies, GRAD is this module's
+    return array.array("q", [exchange_fill(), id(GRAD), id(dict), id(same), slots, *steps])

@@ -36,7 +36,7 @@ from .kinds import (
     neg_possible,
     same,
 )
-from .native_checker import CHECKER, OP, row, table
+from .native_checker import CHECKER, HINTED, OP, row, table
 from .sources import (
     PLAIN,
     Attr,
@@ -308,7 +308,7 @@ class Walk:
         """The statements that make the call, with its tuple in the local `walked`, and the table that it reads. No
         step can be added after this."""
         steps, slots = _fused([*self.steps, (OP["DONE"], len(self.wanted), *self.wanted)])
-        flat = [word for step in steps for word in step]
+        flat = [word for step in steps for word in ((*step, 0) if step[0] in HINTED else step)]
         words = table(flat, slots, same)
         self.at.bind((words, self.keep), "table")
         call = ", ".join([str(words.buffer_info()[0]), *self.args])

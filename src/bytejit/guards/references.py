@@ -25,7 +25,7 @@ class Ref:
     __slots__ = ("getter", "ident", "label", "weak")
 
     def __init__(self, obj: Any, label: str = ""):
-        self.ident = id(obj)
+        self.ident = id(obj)            # for hashing; equality asks for the living objects
         self.label = label or _label(obj)
         self.weak = not permanent(obj)
         try:
