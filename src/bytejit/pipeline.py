@@ -23,8 +23,8 @@ from bytejit.runtime.negative_cache import Quiet
 from bytejit.runtime.rollback import rewinding, undoing
 from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.signals import NotNow, TooLong
+from bytejit.tracer.core.sizes import Dynamic
 from bytejit.tracer.core.trace import Trace, trace
-from bytejit.tracer.sizes.dynamic import Dynamic
 
 from . import inspection
 from .common import interrupts, logs, ranges, registry, torch_controls

@@ -12,7 +12,9 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import hint
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, ArrayVar, DictVar, Known, SeqVar, SymVar, TensorVar, Var
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import NotConstant, to_python
@@ -35,23 +37,23 @@ READERS = {"item", "tolist", "tobytes", "__len__", "__bool__", "__int__", "__flo
 LARGEST = 4096        # items of an array that becomes a tensor of the graph
 
 
-class Arrays:
+class Arrays(Component):
     """The part of the tracer that deals in numpy arrays."""
 
     def array(self, real: numpy_types.ARRAY) -> Var:
         """The Var of an array that belongs to the trace."""
         if real.dtype.hasobject or type(real) is not numpy_types.ARRAY:
             raise Break(f"a numpy array of {real.dtype}" if real.dtype.hasobject else f"a {type(real).__name__}")
-        known = self.arrays.get(id(real))
+        known = self.t.arrays.get(id(real))
         if known is None:
-            known = self.arrays[id(real)] = ArrayVar(real, self.steps)
+            known = self.t.arrays[id(real)] = ArrayVar(real, self.t.limits.steps)
         return known
 
     def array_call(self, function, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
         """function(*args, **kwargs) of numpy, now. Raises: Break where a value is not known, Raised with numpy's exception."""
         try:
-            real_args = [to_python(self, a) for a in args]
-            real_kwargs = {k: to_python(self, v) for k, v in (kwargs or {}).items()}
+            real_args = [to_python(self.t, a) for a in args]
+            real_kwargs = {k: to_python(self.t, v) for k, v in (kwargs or {}).items()}
         except NotConstant as e:
             raise Break(f"a call of {describe(function)} with {e}") from None
         with warnings.catch_warnings(record=True) as said:
@@ -59,11 +61,11 @@ class Arrays:
             try:
                 result = function(*real_args, **real_kwargs)
             except Exception as e:
-                raise self.raised(e) from None
+                raise self.t.raised(e) from None
         if said:
             raise Break(f"{describe(function)} warns: {said[0].message}")
         if getattr(function, "__name__", "") not in READERS:
-            self.mutations += 1             # it may have written an array
+            self.t.effects.mutations += 1             # it may have written an array
         return self.array_result(result)
 
     def array_result(self, value) -> Var:
@@ -75,7 +77,7 @@ class Arrays:
             return SeqVar([self.array_result(v) for v in value], type(value))
         if isinstance(value, dict) and any(isinstance(v, numpy_types.ARRAY) for v in value.values()):
             return DictVar({k: (Known(k), self.array_result(v)) for k, v in value.items()})
-        return self.model(value)
+        return self.t.calls.model(value)
 
     def array_getattr(self, v: ArrayVar, name: str) -> Var | None:
         """An attribute that is known, None for what is looked up on the class."""
@@ -88,19 +90,19 @@ class Arrays:
     def tensor_of_sizes(self, v: Var, options: dict[str, Var]) -> Var | None:
         """torch.tensor(v, **options) of numbers, or of a list of them, of which some are symbolic: torch.tensor would need
         their values. None where none is, or where it is more than a list."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if type(v) is SymVar:
-            return self.call_tensor_op(torch.full, [SeqVar([], tuple), v], options)
+            return self.t.tensors.call_tensor_op(torch.full, [SeqVar([], tuple), v], options)
         if not isinstance(v, SeqVar) or v.cls not in (list, tuple, torch.Size):
             return None
-        items = [self.real(x) for x in v.items]
-        if not any(type(x) is SymVar for x in items) or any(self.number_of(x) is None for x in items):
+        items = [self.t.values.real(x) for x in v.items]
+        if not any(type(x) is SymVar for x in items) or any(self.t.sizes.number_of(x) is None for x in items):
             return None
         if "dtype" not in options:
-            kinds = {type(hint(self.number_of(x))) for x in items}
+            kinds = {type(hint(self.t.sizes.number_of(x))) for x in items}
             options = {**options, "dtype": Known(torch.get_default_dtype() if float in kinds else torch.int64)}
-        ones = [self.call_tensor_op(torch.full, [SeqVar([], tuple), x], options) for x in items]
-        return self.call_tensor_op(torch.stack, [SeqVar(ones, list)], {})
+        ones = [self.t.tensors.call_tensor_op(torch.full, [SeqVar([], tuple), x], options) for x in items]
+        return self.t.tensors.call_tensor_op(torch.stack, [SeqVar(ones, list)], {})
 
     def array_to_tensor(self, v: ArrayVar) -> list:
         """The items as nested lists, for a tensor of the graph. Raises: Break."""
@@ -112,30 +114,30 @@ class Arrays:
 
 
 def _tensor_of(function, shares: bool):
-    def make(t, args, kwargs):
+    def make(t: Tracer, args, kwargs):
         v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         if not isinstance(v, ArrayVar):
             if function is torch.from_numpy:
                 raise Break(f"torch.from_numpy of {v!r}")
             if v is not None and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
-                made = t.tensor_of_sizes(v, kwargs)
+                made = t.numpy_arrays.tensor_of_sizes(v, kwargs)
                 if made is not None:
                     return made
-            return t.call_tensor_op(function, args, kwargs)
+            return t.tensors.call_tensor_op(function, args, kwargs)
         try:
             dtype = torch.from_numpy(v.array).dtype
         except TypeError as e:
             raise t.raised(e) from None
-        data = t.model(t.array_to_tensor(v))
+        data = t.calls.model(t.numpy_arrays.array_to_tensor(v))
         if shares:
             for other in t.arrays.values():
                 if numpy_types.may_share_memory(other.array, v.array):
                     other.shared = True
-            t.mutations += 1
+            t.effects.mutations += 1
         named = {k: a for k, a in kwargs.items() if k not in ("data", "obj")}
         if "dtype" not in named or isinstance(named["dtype"], Known) and named["dtype"].obj is None:
             named["dtype"] = Known(dtype)
-        return t.call_tensor_op(torch.tensor, [data, *args[1:]], named)
+        return t.tensors.call_tensor_op(torch.tensor, [data, *args[1:]], named)
     HANDLERS[function] = make
 
 
@@ -144,15 +146,15 @@ for _function, _shares in ((torch.tensor, False), (torch.as_tensor, True), (torc
 
 
 @models(torch.Tensor.new_tensor)
-def new_tensor(t, args, kwargs):
+def new_tensor(t: Tracer, args, kwargs):
     of, options = args[0], {k: v for k, v in kwargs.items() if k != "data"}
     data = args[1] if len(args) == 2 else kwargs.get("data") if len(args) == 1 else None
     if data is not None and isinstance(of, TensorVar) and "requires_grad" not in options:
         like = {"dtype": Known(of.fake.dtype), "device": Known(of.fake.device)}
-        made = t.tensor_of_sizes(data, {**like, **{k: v for k, v in options.items() if not t.is_same(v, NONE)}})
+        made = t.numpy_arrays.tensor_of_sizes(data, {**like, **{k: v for k, v in options.items() if not t.operators.is_same(v, NONE)}})
         if made is not None:
             return made
-    return t.call_tensor_op(torch.Tensor.new_tensor, args, kwargs)
+    return t.tensors.call_tensor_op(torch.Tensor.new_tensor, args, kwargs)
 
 
 def places_of(indices, shape):
@@ -165,17 +167,17 @@ def places_of(indices, shape):
 
 
 @models(torch.unravel_index)
-def unravel_index(t, args, kwargs):
+def unravel_index(t: Tracer, args, kwargs):
     indices, shape = (*args, *kwargs.values())[:2] if len(args) + len(kwargs) == 2 and "indices" not in kwargs else (None, None)
-    sizes = [t.real(n) for n in shape.items] if isinstance(shape, SeqVar) else []
-    if any(type(n) is SymVar for n in sizes) and all(t.number_of(n) is not None for n in sizes) and isinstance(
+    sizes = [t.values.real(n) for n in shape.items] if isinstance(shape, SeqVar) else []
+    if any(type(n) is SymVar for n in sizes) and all(t.sizes.number_of(n) is not None for n in sizes) and isinstance(
             indices, TensorVar) and indices.fake.dtype in (torch.int64, torch.int32):
-        return t.inline(t.constant(places_of), [indices, shape], {})
-    return t.call_tensor_op(torch.unravel_index, args, kwargs)
+        return t.calls.inline(t.values.constant(places_of), [indices, shape], {})
+    return t.tensors.call_tensor_op(torch.unravel_index, args, kwargs)
 
 
 def _folded(function):
-    HANDLERS[function] = lambda t, args, kwargs: t.array_call(function, args, kwargs)
+    HANDLERS[function] = lambda t, args, kwargs: t.numpy_arrays.array_call(function, args, kwargs)
 
 
 for _space in numpy_types.namespaces():

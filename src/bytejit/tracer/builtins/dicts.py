@@ -5,43 +5,44 @@ import collections
 import types
 
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, TRUE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar
 from bytejit.tracer.core.versions import NAMES_THE_KEY
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import base_of, key_of
 
 
-def fill_dict(t, d, args, kwargs):
+def fill_dict(t: Tracer, d, args, kwargs):
     if args:
-        pairs = t.mapping_items(args[0])
+        pairs = t.iteration.mapping_items(args[0])
         if pairs is None:
             pairs = []
-            for n, entry in enumerate(t.iterate(args[0])):
-                if not t.has_iter(entry):
+            for n, entry in enumerate(t.iteration.iterate(args[0])):
+                if not t.iteration.has_iter(entry):
                     raise no_sequence(t, n)
-                pair = t.iterate(entry)
+                pair = t.iteration.iterate(entry)
                 if len(pair) != 2:
                     raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))
-                pairs.append((t.real(pair[0]), pair[1]))
+                pairs.append((t.values.real(pair[0]), pair[1]))
         for k, v in pairs:
-            t.dict_set(d, k, v)
+            t.operators.dict_set(d, k, v)
     for name, v in kwargs.items():
-        t.dict_set(d, Known(name), v)
+        t.operators.dict_set(d, Known(name), v)
     return d
 
 
-def no_sequence(t, n: int) -> Raised:
+def no_sequence(t: Tracer, n: int) -> Raised:
     """What making a dict of pairs raises for element n, which is none: since 3.14 with a note."""
     if not NAMES_THE_KEY:
         return t.raised(TypeError(f"cannot convert dictionary update sequence element #{n} to a sequence"))
     error = t.raised(TypeError("object is not iterable"))
     note = f"Cannot convert dictionary update sequence element #{n} to a sequence"
-    t.call_python(BaseException.add_note, [error.exc, Known(note)])
+    t.calls.call_python(BaseException.add_note, [error.exc, Known(note)])
     return error
 
 
 def _dict_of(cls):
-    def make(t, args, kwargs):
+    def make(t: Tracer, args, kwargs):
         return fill_dict(t, DictVar({}, cls), args, kwargs)
     HANDLERS[cls] = make
 
@@ -51,21 +52,21 @@ _dict_of(collections.OrderedDict)
 
 
 @models(collections.defaultdict)
-def defaultdict_(t, args, kwargs):
+def defaultdict_(t: Tracer, args, kwargs):
     check_factory(t, args)
     return fill_dict(t, DictVar({}, collections.defaultdict, factory=args[0] if args else NONE), args[1:], kwargs)
 
 
-def check_factory(t, args) -> None:
-    if args and not t.is_same(args[0], NONE) and not t.truth(t.call_python(callable, [args[0]])):
+def check_factory(t: Tracer, args) -> None:
+    if args and not t.operators.is_same(args[0], NONE) and not t.operators.truth(t.calls.call_python(callable, [args[0]])):
         raise t.raised(TypeError("first argument must be callable or None"))
 
 
 @models(types.MappingProxyType)
-def mappingproxy(t, args, kwargs):
+def mappingproxy(t: Tracer, args, kwargs):
     if not isinstance(args[0], DictVar) or args[0].cls not in (dict, collections.OrderedDict):
         raise Break("a mapping proxy of an object")
-    t.complete(args[0])
+    t.values.complete(args[0])
     return ProxyVar(args[0])
 
 
@@ -87,7 +88,7 @@ def on_dict(*names):
     return register
 
 
-def _dict_base(t, v):
+def _dict_base(t: Tracer, v):
     d = base_of(v)
     if not isinstance(d, DictVar):
         raise Break(f"a dict method of a {t.type_of(v).__name__}")
@@ -95,52 +96,52 @@ def _dict_base(t, v):
 
 
 @on_dict("get")
-def dict_get(t, d, args, kwargs):
-    found = t.lookup(d, key_of(t, args[0]))
-    return t.real(found if found is not None else (args[1] if len(args) > 1 else kwargs.get("default", NONE)))
+def dict_get(t: Tracer, d, args, kwargs):
+    found = t.values.lookup(d, key_of(t, args[0]))
+    return t.values.real(found if found is not None else (args[1] if len(args) > 1 else kwargs.get("default", NONE)))
 
 
 @on_dict("setdefault")
-def setdefault(t, d, args, kwargs):
-    found = t.lookup(d, key_of(t, args[0]))
+def setdefault(t: Tracer, d, args, kwargs):
+    found = t.values.lookup(d, key_of(t, args[0]))
     if found is None:
         found = args[1] if len(args) > 1 else NONE
-        t.dict_set(d, args[0], found)
-    return t.real(found)
+        t.operators.dict_set(d, args[0], found)
+    return t.values.real(found)
 
 
 @on_dict("pop")
-def dict_pop(t, d, args, kwargs):
+def dict_pop(t: Tracer, d, args, kwargs):
     key = key_of(t, args[0])
-    found = t.lookup(d, key)
+    found = t.values.lookup(d, key)
     default = args[1] if len(args) > 1 else kwargs.get("default")
     if found is None:
         if default is not None:
             return default
-        return t.dict_item(DictVar({}), args[0])
-    t.dict_del(d, key)
-    return t.real(found)
+        return t.operators.dict_item(DictVar({}), args[0])
+    t.operators.dict_del(d, key)
+    return t.values.real(found)
 
 
 @on_dict("popitem")
-def popitem(t, d, args, kwargs):
-    t.complete(d)
+def popitem(t: Tracer, d, args, kwargs):
+    t.values.complete(d)
     if not d.items:
         raise t.raised(KeyError("popitem(): dictionary is empty" if d.cls is dict else "dictionary is empty"))
-    last = t.truth(args[0]) if args else t.truth(kwargs["last"]) if "last" in kwargs else True
+    last = t.operators.truth(args[0]) if args else t.operators.truth(kwargs["last"]) if "last" in kwargs else True
     key = list(d.items)[-1 if last else 0]
     k, v = d.items[key]
-    t.dict_del(d, key)
+    t.operators.dict_del(d, key)
     return SeqVar([k, v], tuple)
 
 
 @on_dict("update", "__init__")
-def dict_update(t, d, args, kwargs):
+def dict_update(t: Tracer, d, args, kwargs):
     fill_dict(t, d, args, kwargs)
 
 
 @models(collections.defaultdict.__init__)
-def defaultdict_init(t, args, kwargs):
+def defaultdict_init(t: Tracer, args, kwargs):
     check_factory(t, args[1:])
     d = _dict_base(t, args[0])
     d.factory = args[1] if len(args) > 1 else NONE
@@ -149,47 +150,47 @@ def defaultdict_init(t, args, kwargs):
 
 
 @models(*dict_methods("__ior__"))
-def dict_ior(t, args, kwargs):
+def dict_ior(t: Tracer, args, kwargs):
     HANDLERS[dict.update](t, args, {})
     return args[0]
 
 
 @on_dict("clear")
-def dict_clear(t, d, args, kwargs):
-    t.complete(d)
+def dict_clear(t: Tracer, d, args, kwargs):
+    t.values.complete(d)
     for key in list(d.items):
-        t.dict_del(d, key)
+        t.operators.dict_del(d, key)
 
 
 @on_dict("copy", "__copy__")
-def dict_copy(t, d, args, kwargs):
-    t.complete(d)
+def dict_copy(t: Tracer, d, args, kwargs):
+    t.values.complete(d)
     return DictVar(dict(d.items), d.cls if d.cls is not types.MappingProxyType else dict, factory=d.factory)
 
 
 @on_dict("__setitem__")
-def dict_setitem(t, d, args, kwargs):
-    t.dict_set(d, args[0], args[1])
+def dict_setitem(t: Tracer, d, args, kwargs):
+    t.operators.dict_set(d, args[0], args[1])
 
 
 @on_dict("__delitem__")
-def dict_delitem(t, d, args, kwargs):
-    t.delitem(d, args[0])
+def dict_delitem(t: Tracer, d, args, kwargs):
+    t.operators.delitem(d, args[0])
 
 
 @on_dict("__or__")
-def dict_or(t, d, args, kwargs):
+def dict_or(t: Tracer, d, args, kwargs):
     other = base_of(args[0])
-    return t.binary("or", d, other) if isinstance(other, DictVar) else Known(NotImplemented)
+    return t.operators.binary("or", d, other) if isinstance(other, DictVar) else Known(NotImplemented)
 
 
-def _own_copy(t, v: InstanceVar):
+def _own_copy(t: Tracer, v: InstanceVar):
     """copy() of an instance of a subclass of OrderedDict or defaultdict: an instance of that class."""
-    return t.call(Known(v.cls), [v.base.factory, v.base] if issubclass(v.cls, collections.defaultdict) else [v.base], {})
+    return t.calls.call(Known(v.cls), [v.base.factory, v.base] if issubclass(v.cls, collections.defaultdict) else [v.base], {})
 
 
 def _of_own_kind(plainly, merging: bool):
-    def run(t, args, kwargs):
+    def run(t: Tracer, args, kwargs):
         if not isinstance(args[0], InstanceVar):
             return plainly(t, args, kwargs)
         if merging and not isinstance(base_of(args[1]), DictVar):
@@ -206,31 +207,31 @@ for _m in (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy
 
 
 @models(OD.move_to_end)
-def move_to_end(t, args, kwargs):
+def move_to_end(t: Tracer, args, kwargs):
     d = _dict_base(t, args[0])
-    t.complete(d)
+    t.values.complete(d)
     key = key_of(t, args[1])
     if key not in d.items:
-        t.dict_item(DictVar({}), args[1])
+        t.operators.dict_item(DictVar({}), args[1])
     t.touch(d)
     entry = d.items.pop(key)
-    last = t.truth(args[2] if len(args) > 2 else kwargs.get("last", TRUE))
+    last = t.operators.truth(args[2] if len(args) > 2 else kwargs.get("last", TRUE))
     d.items = {**d.items, key: entry} if last else {key: entry, **d.items}
     return NONE
 
 
 @models(dict.fromkeys)
-def fromkeys(t, args, kwargs):
+def fromkeys(t: Tracer, args, kwargs):
     out = DictVar({})
-    for v in t.iterate(args[0]):
-        t.dict_set(out, t.real(v), args[1] if len(args) > 1 else NONE)
+    for v in t.iteration.iterate(args[0]):
+        t.operators.dict_set(out, t.values.real(v), args[1] if len(args) > 1 else NONE)
     return out
 
 
 for _kind in ("keys", "values", "items"):
-    def _view(t, args, kwargs, kind=_kind):
+    def _view(t: Tracer, args, kwargs, kind=_kind):
         d = _dict_base(t, args[0])
-        t.complete(d)
+        t.values.complete(d)
         return DictView(d, kind)
     for _m in dict_methods(_kind):
         HANDLERS[_m] = _view

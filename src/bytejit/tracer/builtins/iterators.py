@@ -8,6 +8,7 @@ import types
 import torch
 
 from bytejit.tracer.core.signals import Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.operators import class_attribute
@@ -16,14 +17,14 @@ from .sequences import list_sort
 
 
 @models(builtins.iter)
-def iter_(t, args, kwargs):
+def iter_(t: Tracer, args, kwargs):
     if len(args) == 2:
-        return IterVar("callable", {"function": args[0], "sentinel": args[1]}, t.steps)
-    return t.iter(args[0])
+        return IterVar("callable", {"function": args[0], "sentinel": args[1]}, t.limits.steps)
+    return t.iteration.iter(args[0])
 
 
 @models(builtins.next)
-def next_(t, args, kwargs):
+def next_(t: Tracer, args, kwargs):
     try:
         item = t.next_value(args[0])
     except Raised as e:
@@ -38,78 +39,78 @@ def next_(t, args, kwargs):
 
 
 @models(builtins.enumerate)
-def enumerate_(t, args, kwargs):
+def enumerate_(t: Tracer, args, kwargs):
     start = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
-    return IterVar("enumerate", {"of": t.iter(args[0]), "at": t.index(start)}, t.steps)
+    return IterVar("enumerate", {"of": t.iteration.iter(args[0]), "at": t.operators.index(start)}, t.limits.steps)
 
 
 @models(builtins.zip)
-def zip_(t, args, kwargs):
-    strict = "strict" in kwargs and t.truth(kwargs["strict"])
-    return IterVar("zip", {"of": [t.iter(a) for a in args], "strict": strict}, t.steps)
+def zip_(t: Tracer, args, kwargs):
+    strict = "strict" in kwargs and t.operators.truth(kwargs["strict"])
+    return IterVar("zip", {"of": [t.iteration.iter(a) for a in args], "strict": strict}, t.limits.steps)
 
 
 @models(builtins.map)
-def map_(t, args, kwargs):
-    return IterVar("map", {"function": args[0], "of": [t.iter(a) for a in args[1:]]}, t.steps)
+def map_(t: Tracer, args, kwargs):
+    return IterVar("map", {"function": args[0], "of": [t.iteration.iter(a) for a in args[1:]]}, t.limits.steps)
 
 
 @models(builtins.filter)
-def filter_(t, args, kwargs):
-    return IterVar("filter", {"function": args[0], "of": t.iter(args[1])}, t.steps)
+def filter_(t: Tracer, args, kwargs):
+    return IterVar("filter", {"function": args[0], "of": t.iteration.iter(args[1])}, t.limits.steps)
 
 
 @models(builtins.reversed)
-def reversed_(t, args, kwargs):
+def reversed_(t: Tracer, args, kwargs):
     v = args[0]
     if isinstance(v, InstanceVar) and class_attribute(v.cls, "__reversed__") is not None and v.base is None:
-        return t.call(t.special(v, "__reversed__"), [], {})
+        return t.calls.call(t.attributes.special(v, "__reversed__"), [], {})
     if isinstance(v, InstanceVar) and v.base is None:
-        items = [t.getitem(v, Known(i)) for i in reversed(range(t.length(v)))]
-        return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.steps)
+        items = [t.operators.getitem(v, Known(i)) for i in reversed(range(t.operators.length(v)))]
+        return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
     if isinstance(v, SeqVar):
-        return IterVar("reversed", {"seq": v, "at": len(v.items) - 1}, t.steps)
-    items = list(reversed(t.iterate(v)))
-    return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.steps)
+        return IterVar("reversed", {"seq": v, "at": len(v.items) - 1}, t.limits.steps)
+    items = list(reversed(t.iteration.iterate(v)))
+    return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
 
 
 @models(types.GeneratorType.send)
-def generator_send(t, args, kwargs):
-    finished, value = t.resume(args[0], args[1])
+def generator_send(t: Tracer, args, kwargs):
+    finished, value = t.calls.resume(args[0], args[1])
     if finished:
         raise t.stop(value)
     return value
 
 
 @models(types.GeneratorType.__next__)
-def generator_next(t, args, kwargs):
+def generator_next(t: Tracer, args, kwargs):
     return generator_send(t, [args[0], NONE], {})
 
 
 @models(types.GeneratorType.__iter__)
-def generator_iter(t, args, kwargs):
+def generator_iter(t: Tracer, args, kwargs):
     return args[0]
 
 
 @models(types.GeneratorType.throw)
-def generator_throw(t, args, kwargs):
-    exc = args[1] if len(args) < 3 or t.is_same(args[2], NONE) else args[2]
+def generator_throw(t: Tracer, args, kwargs):
+    exc = args[1] if len(args) < 3 or t.operators.is_same(args[2], NONE) else args[2]
     exc = t.as_exception(exc, "exceptions must be classes or instances deriving from BaseException, not "
                          f"{t.type_of(exc).__name__}")
-    finished, value = t.resume(args[0], NONE, thrown=Raised(exc))
+    finished, value = t.calls.resume(args[0], NONE, thrown=Raised(exc))
     if finished:
         raise t.stop(value)
     return value
 
 
 @models(types.GeneratorType.close)
-def generator_close(t, args, kwargs):
-    gen = t.moved(args[0])
+def generator_close(t: Tracer, args, kwargs):
+    gen = t.calls.moved(args[0])
     if not gen.started or gen.finished:
         gen.finished = True
         return NONE
     try:
-        finished, _ = t.resume(gen, NONE, thrown=t.raised(GeneratorExit()))
+        finished, _ = t.calls.resume(gen, NONE, thrown=t.raised(GeneratorExit()))
     except Raised as e:
         if issubclass(e.exc.cls, (GeneratorExit, StopIteration)):
             return NONE
@@ -120,41 +121,41 @@ def generator_close(t, args, kwargs):
 
 
 @models(builtins.any)
-def any_(t, args, kwargs):
-    iterator = t.iter(args[0])
-    while (item := t.next(iterator)) is not None:
-        if t.truth(item):
+def any_(t: Tracer, args, kwargs):
+    iterator = t.iteration.iter(args[0])
+    while (item := t.iteration.next(iterator)) is not None:
+        if t.operators.truth(item):
             return TRUE
     return FALSE
 
 
 @models(builtins.all)
-def all_(t, args, kwargs):
-    iterator = t.iter(args[0])
-    while (item := t.next(iterator)) is not None:
-        if not t.truth(item):
+def all_(t: Tracer, args, kwargs):
+    iterator = t.iteration.iter(args[0])
+    while (item := t.iteration.next(iterator)) is not None:
+        if not t.operators.truth(item):
             return FALSE
     return TRUE
 
 
 @models(builtins.sum)
-def sum_(t, args, kwargs):
+def sum_(t: Tracer, args, kwargs):
     total = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
-    iterator = t.iter(args[0])
-    while (item := t.next(iterator)) is not None:
-        total = t.binary("add", t.real(total), t.real(item))
+    iterator = t.iteration.iter(args[0])
+    while (item := t.iteration.next(iterator)) is not None:
+        total = t.operators.binary("add", t.values.real(total), t.values.real(item))
     return total
 
 
-def extreme_of_tensors(t, name: str, items: list) -> Var | None:
+def extreme_of_tensors(t: Tracer, name: str, items: list) -> Var | None:
     """min or max of numbers some of which are tensors of one element whose values only the graph knows: a selection by the
     same comparisons, in their order. None where it is not asked for, or the items differ in more than their values.
 
     Only where a break is no choice (nopython): the program may get a tensor where it would have got a number of Python's.
     """
-    items = [t.real(v) for v in items]
+    items = [t.values.real(v) for v in items]
     tensors = [v for v in items if isinstance(v, TensorVar)]
-    if not t.job.measure or not tensors or len(items) < 2 or any(t.tensor_value(v) is not None for v in tensors):
+    if not t.job.measure or not tensors or len(items) < 2 or any(t.tensor_values.tensor_value(v) is not None for v in tensors):
         return None
     like = tensors[0].fake
     if any(v.fake.shape != like.shape or v.fake.dtype != like.dtype or v.fake.device != like.device for v in tensors):
@@ -164,31 +165,31 @@ def extreme_of_tensors(t, name: str, items: list) -> Var | None:
         return None
     if not like.dtype.is_floating_point and any(isinstance(v, Known) and type(v.obj) is float for v in items):
         return None
-    full = [v if isinstance(v, TensorVar) else t.call_tensor_op(torch.full_like, [tensors[0], v], {}) for v in items]
+    full = [v if isinstance(v, TensorVar) else t.tensors.call_tensor_op(torch.full_like, [tensors[0], v], {}) for v in items]
     best = full[0]
     for item in full[1:]:
-        best = t.call_tensor_op(torch.where, [t.compare(name, item, best), item, best], {})
+        best = t.tensors.call_tensor_op(torch.where, [t.operators.compare(name, item, best), item, best], {})
     return best
 
 
 def _extreme(function, name, symbolic):
-    def pick(t, args, kwargs):
-        items = t.iterate(args[0]) if len(args) == 1 else list(args)
+    def pick(t: Tracer, args, kwargs):
+        items = t.iteration.iterate(args[0]) if len(args) == 1 else list(args)
         key = kwargs.get("key", NONE)
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
             raise t.fold_error(function, [])
-        if t.is_same(key, NONE) and any(map(t.is_measured, items)) and (found := t.on_numbers(symbolic, *items)) is not None:
+        if t.operators.is_same(key, NONE) and any(map(t.measures.is_measured, items)) and (found := t.sizes.on_numbers(symbolic, *items)) is not None:
             return found
-        if t.is_same(key, NONE) and (found := extreme_of_tensors(t, name, items)) is not None:
+        if t.operators.is_same(key, NONE) and (found := extreme_of_tensors(t, name, items)) is not None:
             return found
         best, best_key = None, None
         for item in items:
-            k = item if t.is_same(key, NONE) else t.call(key, [item], {})
-            if best is None or t.truth(t.compare(name, k, best_key)):
+            k = item if t.operators.is_same(key, NONE) else t.calls.call(key, [item], {})
+            if best is None or t.operators.truth(t.operators.compare(name, k, best_key)):
                 best, best_key = item, k
-        return t.real(best)
+        return t.values.real(best)
     HANDLERS[function] = pick
 
 
@@ -197,21 +198,21 @@ _extreme(builtins.min, "lt", lambda *numbers: functools.reduce(torch.sym_min, nu
 
 
 @models(builtins.sorted)
-def sorted_(t, args, kwargs):
-    out = SeqVar(list(t.iterate(args[0])), list)
+def sorted_(t: Tracer, args, kwargs):
+    out = SeqVar(list(t.iteration.iterate(args[0])), list)
     list_sort(t, [out], kwargs)
     return out
 
 
 @models(functools.reduce)
-def reduce_(t, args, kwargs):
-    iterator = t.iter(args[1])
+def reduce_(t: Tracer, args, kwargs):
+    iterator = t.iteration.iter(args[1])
     if len(args) > 2:
         total = args[2]
     else:
-        total = t.next(iterator)
+        total = t.iteration.next(iterator)
         if total is None:
             raise t.raised(TypeError("reduce() of empty iterable with no initial value"))
-    while (item := t.next(iterator)) is not None:
-        total = t.call(args[0], [total, item], {})
-    return t.real(total)
+    while (item := t.iteration.next(iterator)) is not None:
+        total = t.calls.call(args[0], [total, item], {})
+    return t.values.real(total)

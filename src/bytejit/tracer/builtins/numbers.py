@@ -9,6 +9,7 @@ import types
 import torch
 
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import NotConstant, to_python
@@ -17,21 +18,21 @@ from bytejit.tracer.objects.plain_parts import Said
 
 
 @models(builtins.len)
-def len_(t, args, kwargs):
-    if isinstance(args[0], TensorVar) and (n := t.tensor_length(args[0])) is not None:
+def len_(t: Tracer, args, kwargs):
+    if isinstance(args[0], TensorVar) and (n := t.sizes.tensor_length(args[0])) is not None:
         return n
-    return Known(t.length(args[0]))
+    return Known(t.operators.length(args[0]))
 
 
 @models(builtins.bool)
-def bool_(t, args, kwargs):
-    return t.constant(bool(args) and t.truth(args[0]))
+def bool_(t: Tracer, args, kwargs):
+    return t.values.constant(bool(args) and t.operators.truth(args[0]))
 
 
 def _number(cls, special):
-    def make(t, args, kwargs):
+    def make(t: Tracer, args, kwargs):
         if args and isinstance(args[0], TensorVar):
-            if len(args) == 1 and (known := t.python_value(args[0], cls)) is not None:
+            if len(args) == 1 and (known := t.tensor_values.python_value(args[0], cls)) is not None:
                 return known
             raise Break(f"{cls.__name__}() of a tensor needs its value")
         if args and isinstance(args[0], InstanceVar):
@@ -40,13 +41,13 @@ def _number(cls, special):
             else:
                 for name in special:
                     if class_attribute(args[0].cls, name) is not None:
-                        return t.call(t.special(args[0], name), [], {})
+                        return t.calls.call(t.attributes.special(args[0], name), [], {})
         try:
             make = functools.partial(cls, **{k: to_python(t, v) for k, v in kwargs.items()})
-            return t.fold(make, *(to_python(t, a) for a in args))
+            return t.operators.fold(make, *(to_python(t, a) for a in args))
         except NotConstant:
             if isinstance(args[0], (SeqVar, DictVar, SetVar)):
-                return t.fold(cls, [] if not isinstance(args[0], DictVar) else {})
+                return t.operators.fold(cls, [] if not isinstance(args[0], DictVar) else {})
             raise Break(f"{cls.__name__}() of {args[0]!r}") from None
     HANDLERS[cls] = make
 
@@ -57,43 +58,43 @@ _number(complex, ("__complex__", "__float__"))
 
 
 @models(builtins.abs)
-def abs_(t, args, kwargs):
+def abs_(t: Tracer, args, kwargs):
     if isinstance(args[0], TensorVar):
-        return t.call_tensor_op(abs, args, {})
+        return t.tensors.call_tensor_op(abs, args, {})
     if isinstance(args[0], InstanceVar):
-        return t.call(t.special(args[0], "__abs__"), [], {})
-    return t.fold(abs, t.const(args[0]))
+        return t.calls.call(t.attributes.special(args[0], "__abs__"), [], {})
+    return t.operators.fold(abs, t.const(args[0]))
 
 
 @models(builtins.round)
-def round_(t, args, kwargs):
+def round_(t: Tracer, args, kwargs):
     if isinstance(args[0], TensorVar):
-        return t.call_tensor_op(torch.Tensor.round, args[:1], {"decimals": args[1]} if len(args) > 1 else kwargs)
+        return t.tensors.call_tensor_op(torch.Tensor.round, args[:1], {"decimals": args[1]} if len(args) > 1 else kwargs)
     if isinstance(args[0], InstanceVar):
-        return t.call(t.special(args[0], "__round__"), args[1:], {})
-    return t.fold(round, *map(t.const, args))
+        return t.calls.call(t.attributes.special(args[0], "__round__"), args[1:], {})
+    return t.operators.fold(round, *map(t.const, args))
 
 
 @models(builtins.divmod)
-def divmod_(t, args, kwargs):
+def divmod_(t: Tracer, args, kwargs):
     a, b = args
     if isinstance(a, Known) and isinstance(b, Known) and SymVar not in (type(a), type(b)):
-        return t.fold(divmod, a.obj, b.obj)
-    return SeqVar([t.binary("floordiv", a, b), t.binary("mod", a, b)], tuple)
+        return t.operators.fold(divmod, a.obj, b.obj)
+    return SeqVar([t.operators.binary("floordiv", a, b), t.operators.binary("mod", a, b)], tuple)
 
 
 @models(builtins.pow)
-def pow_(t, args, kwargs):
+def pow_(t: Tracer, args, kwargs):
     if len(args) == 2 and not kwargs:
-        return t.binary("pow", *args)
-    return t.fold(functools.partial(pow, **{k: t.const(v) for k, v in kwargs.items()}), *map(t.const, args))
+        return t.operators.binary("pow", *args)
+    return t.operators.fold(functools.partial(pow, **{k: t.const(v) for k, v in kwargs.items()}), *map(t.const, args))
 
 
-def _container_text(t, v) -> Var:
+def _container_text(t: Tracer, v) -> Var:
     """repr() of a list, tuple, dict or set whose items have a repr that runs in the trace."""
-    one = lambda x: t.const(t.call_python(repr, [t.real(x)]))  # noqa: E731
+    one = lambda x: t.const(t.calls.call_python(repr, [t.values.real(x)]))  # noqa: E731
     if isinstance(v, DictVar) and v.cls is dict:
-        t.complete(v)
+        t.values.complete(v)
         return Known("{" + ", ".join(f"{one(k)}: {one(x)}" for k, x in v.items.values()) + "}")
     if isinstance(v, SeqVar) and v.cls in (list, tuple):
         inside = ", ".join(map(one, v.items))
@@ -102,7 +103,7 @@ def _container_text(t, v) -> Var:
 
 
 def _text(function, methods):
-    def make(t, args, kwargs):
+    def make(t: Tracer, args, kwargs):
         if not args:
             return Known("")
         v = args[0]
@@ -110,15 +111,15 @@ def _text(function, methods):
             for name in methods:
                 found = class_attribute(v.cls, name)
                 if isinstance(found, types.FunctionType):
-                    return t.call(t.special(v, name), [], {})
+                    return t.calls.call(t.attributes.special(v, name), [], {})
                 if found is not object.__str__:     # which asks for the repr
                     break
             if isinstance(v.base, Known) and isinstance(v.base.obj, (int, str, float)):
-                return t.fold(function, v.base.obj, *(to_python(t, a) for a in args[1:]))
+                return t.operators.fold(function, v.base.obj, *(to_python(t, a) for a in args[1:]))
             if issubclass(v.cls, BaseException):
                 method = class_attribute(v.cls, methods[0])
-                if t.has_handler(method):
-                    return t.call_python(method, [v])
+                if t.calls.has_handler(method):
+                    return t.calls.call_python(method, [v])
             raise Break(f"{function.__name__}() of a {v.cls.__name__}")
         try:
             real = to_python(t, v, classes=True)
@@ -126,7 +127,7 @@ def _text(function, methods):
             if function is not ascii and isinstance(v, (SeqVar, DictVar, SetVar)) and len(args) == 1:
                 return _container_text(t, v)
             raise Break(f"{function.__name__}() of {v!r}") from None
-        return t.fold(function, real, *(to_python(t, a) for a in args[1:]))
+        return t.operators.fold(function, real, *(to_python(t, a) for a in args[1:]))
     HANDLERS[function] = make
 
 
@@ -136,49 +137,49 @@ _text(ascii, ("__repr__",))
 
 
 @models(builtins.format)
-def format_(t, args, kwargs):
+def format_(t: Tracer, args, kwargs):
     v, spec = args[0], args[1] if len(args) > 1 else Known("")
     if isinstance(v, InstanceVar):
         if isinstance(class_attribute(v.cls, "__format__"), types.FunctionType):
-            return t.call(t.special(v, "__format__"), [spec], {})
+            return t.calls.call(t.attributes.special(v, "__format__"), [spec], {})
         if t.const(spec) == "":
-            return t.call_python(str, [v])
+            return t.calls.call_python(str, [v])
         if isinstance(v.base, Known):
             v = v.base
     if isinstance(v, TensorVar):
         text = t.const(spec)
-        if v.fake.dim() == 0 and (known := t.python_value(v, lambda real: format(real, text))) is not None:
+        if v.fake.dim() == 0 and (known := t.tensor_values.python_value(v, lambda real: format(real, text))) is not None:
             return known
         raise Break("formatting a tensor needs its value")
     try:
-        return t.fold(format, to_python(t, v, classes=True), t.const(spec))
+        return t.operators.fold(format, to_python(t, v, classes=True), t.const(spec))
     except NotConstant:
         if t.const(spec) == "":
-            return t.call_python(str, [v])
+            return t.calls.call_python(str, [v])
         raise Break(f"format() of {v!r}") from None
 
 
 @models(str.join, bytes.join)
-def join(t, args, kwargs):
-    return t.fold(t.const(args[0]).join, [t.const(v) for v in t.iterate(args[1])])
+def join(t: Tracer, args, kwargs):
+    return t.operators.fold(t.const(args[0]).join, [t.const(v) for v in t.iteration.iterate(args[1])])
 
 
 @models(str.format)
-def str_format(t, args, kwargs):
+def str_format(t: Tracer, args, kwargs):
     if isinstance(args[0], InstanceVar):
         raise Break("a format in a subclass of str")        # where nothing is put in, it is the result
     text = t.const(args[0])
     values = [_formatted(t, v) for v in (*args[1:], *kwargs.values())]
     named = dict(zip(kwargs, values[len(args) - 1:]))
     try:
-        return t.fold(lambda: text.format(*values[:len(args) - 1], **named))
+        return t.operators.fold(lambda: text.format(*values[:len(args) - 1], **named))
     except Raised as e:
         if any(isinstance(v, Said) for v in values) and issubclass(e.exc.cls, (AttributeError, TypeError)):
             raise Break("str.format of a part of an object") from None
         raise
 
 
-def _formatted(t, v):
+def _formatted(t: Tracer, v):
     """A constant, or what stands for a value in a format."""
     try:
         return to_python(t, v, classes=True)
@@ -187,30 +188,30 @@ def _formatted(t, v):
 
 
 @models(builtins.slice)
-def slice_(t, args, kwargs):
-    return t.slice([NONE, args[0], NONE] if len(args) == 1 else [*args, NONE][:3])
+def slice_(t: Tracer, args, kwargs):
+    return t.operators.slice([NONE, args[0], NONE] if len(args) == 1 else [*args, NONE][:3])
 
 
 @models(builtins.range)
-def range_(t, args, kwargs):
-    return t.fold(range, *(t.index(a) for a in args))
+def range_(t: Tracer, args, kwargs):
+    return t.operators.fold(range, *(t.operators.index(a) for a in args))
 
 
 # ---- the operator module ---------------------------------------------------------------------------------------------
 for _name, _f in FUNCTIONS.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.binary(name, *args)
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args)
 for _name, _f in IN_PLACE.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.binary(name, *args, in_place=True)
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args, in_place=True)
 for _name, _f in UNARY.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.unary(name, *args)
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.unary(name, *args)
 for _name, _f in COMPARISONS.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.compare(name, *args)
-HANDLERS[operator.getitem] = lambda t, args, kwargs: t.getitem(*args)
-HANDLERS[operator.not_] = lambda t, args, kwargs: t.constant(not t.truth(args[0]))
-HANDLERS[operator.truth] = lambda t, args, kwargs: t.constant(t.truth(args[0]))
-HANDLERS[operator.is_] = lambda t, args, kwargs: t.constant(t.is_same(*args))
-HANDLERS[operator.is_not] = lambda t, args, kwargs: t.constant(not t.is_same(*args))
-HANDLERS[operator.contains] = lambda t, args, kwargs: t.constant(t.contains(*args))
-HANDLERS[operator.index] = lambda t, args, kwargs: Known(t.index(args[0]))
-HANDLERS[operator.setitem] = lambda t, args, kwargs: t.setitem(*args) or NONE
-HANDLERS[operator.delitem] = lambda t, args, kwargs: t.delitem(*args) or NONE
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.compare(name, *args)
+HANDLERS[operator.getitem] = lambda t, args, kwargs: t.operators.getitem(*args)
+HANDLERS[operator.not_] = lambda t, args, kwargs: t.values.constant(not t.operators.truth(args[0]))
+HANDLERS[operator.truth] = lambda t, args, kwargs: t.values.constant(t.operators.truth(args[0]))
+HANDLERS[operator.is_] = lambda t, args, kwargs: t.values.constant(t.operators.is_same(*args))
+HANDLERS[operator.is_not] = lambda t, args, kwargs: t.values.constant(not t.operators.is_same(*args))
+HANDLERS[operator.contains] = lambda t, args, kwargs: t.values.constant(t.operators.contains(*args))
+HANDLERS[operator.index] = lambda t, args, kwargs: Known(t.operators.index(args[0]))
+HANDLERS[operator.setitem] = lambda t, args, kwargs: t.operators.setitem(*args) or NONE
+HANDLERS[operator.delitem] = lambda t, args, kwargs: t.operators.delitem(*args) or NONE

@@ -386,7 +386,7 @@ def fixed(size):
 
 @models(fixed)
 def fix(t, args, kwargs):
-    return t.constant(int(t.const(args[0])))
+    return t.values.constant(int(t.const(args[0])))
 
 
 @replaces_named("torch._dynamo.decorators", "mark_static")

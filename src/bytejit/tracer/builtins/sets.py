@@ -2,14 +2,15 @@
 from __future__ import annotations
 
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, Known, SetVar
 from bytejit.tracer.objects.calls import HANDLERS
 from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of
 
 
 def _set_of(cls):
-    def make(t, args, kwargs):
-        return SetVar(elements(t, t.iterate(args[0])) if args else {}, cls)
+    def make(t: Tracer, args, kwargs):
+        return SetVar(elements(t, t.iteration.iterate(args[0])) if args else {}, cls)
     HANDLERS[cls] = make
 
 
@@ -22,10 +23,10 @@ def on_set(*names, writes=False):
         for name in names:
             for cls in (set, frozenset):
                 if hasattr(cls, name):
-                    def run(t, args, kwargs):
+                    def run(t: Tracer, args, kwargs):
                         s = base_of(args[0])
                         if isinstance(s, Known):
-                            s = SetVar({k: t.constant(k) for k in s.obj}, type(s.obj))
+                            s = SetVar({k: t.values.constant(k) for k in s.obj}, type(s.obj))
                         if not isinstance(s, SetVar):
                             raise Break(f"{handler.__name__} of a {t.type_of(args[0]).__name__} that is not modelled")
                         if writes:
@@ -38,108 +39,108 @@ def on_set(*names, writes=False):
 
 
 @on_set("add", writes=True)
-def set_add(t, s, args):
+def set_add(t: Tracer, s, args):
     s.items.setdefault(key_of(t, args[0], ELEMENT), args[0])
 
 
 @on_set("discard", writes=True)
-def set_discard(t, s, args):
+def set_discard(t: Tracer, s, args):
     s.items.pop(key_of(t, args[0], ELEMENT), None)
 
 
 @on_set("remove", writes=True)
-def set_remove(t, s, args):
+def set_remove(t: Tracer, s, args):
     if s.items.pop(key_of(t, args[0], ELEMENT), None) is None:
-        t.dict_item(DictVar({}), args[0])
+        t.operators.dict_item(DictVar({}), args[0])
 
 
 @on_set("__init__", writes=True)
-def set_init(t, s, args):
+def set_init(t: Tracer, s, args):
     s.items.clear()
-    for v in t.iterate(args[0]) if args else ():
-        s.items.setdefault(key_of(t, t.real(v), ELEMENT), t.real(v))
+    for v in t.iteration.iterate(args[0]) if args else ():
+        s.items.setdefault(key_of(t, t.values.real(v), ELEMENT), t.values.real(v))
 
 
 @on_set("clear", writes=True)
-def set_clear(t, s, args):
+def set_clear(t: Tracer, s, args):
     s.items.clear()
 
 
 @on_set("update", writes=True)
-def set_update(t, s, args):
+def set_update(t: Tracer, s, args):
     for other in args:
-        for v in t.iterate(other):
-            s.items.setdefault(key_of(t, t.real(v), ELEMENT), t.real(v))
+        for v in t.iteration.iterate(other):
+            s.items.setdefault(key_of(t, t.values.real(v), ELEMENT), t.values.real(v))
 
 
 @on_set("pop", writes=True)
-def set_pop(t, s, args):
+def set_pop(t: Tracer, s, args):
     if not s.items:
         raise t.raised(KeyError("pop from an empty set"))
-    first = key_of(t, t.iterate(s)[0])
+    first = key_of(t, t.iteration.iterate(s)[0])
     return s.items.pop(first)
 
 
 @on_set("copy")
-def set_copy(t, s, args):
+def set_copy(t: Tracer, s, args):
     return SetVar(dict(s.items), s.cls)
 
 
 @on_set("union")
-def set_union(t, s, args):
+def set_union(t: Tracer, s, args):
     out = dict(s.items)
     for other in args:
-        for key, v in elements(t, t.iterate(other)).items():
+        for key, v in elements(t, t.iteration.iterate(other)).items():
             out.setdefault(key, v)
     return SetVar(out, s.cls)
 
 
 @on_set("intersection")
-def set_intersection(t, s, args):
+def set_intersection(t: Tracer, s, args):
     out = dict(s.items)
     for other in args:
-        keys = t.as_set(other).items
+        keys = t.operators.as_set(other).items
         out = {k: v for k, v in out.items() if k in keys}
     return SetVar(out, s.cls)
 
 
 @on_set("difference")
-def set_difference(t, s, args):
+def set_difference(t: Tracer, s, args):
     out = dict(s.items)
     for other in args:
-        keys = t.as_set(other).items
+        keys = t.operators.as_set(other).items
         out = {k: v for k, v in out.items() if k not in keys}
     return SetVar(out, s.cls)
 
 
 @on_set("symmetric_difference")
-def set_symmetric_difference(t, s, args):
-    other = t.as_set(args[0]).items
+def set_symmetric_difference(t: Tracer, s, args):
+    other = t.operators.as_set(args[0]).items
     out = {k: v for k, v in s.items.items() if k not in other}
     out.update({k: v for k, v in other.items() if k not in s.items})
     return SetVar(out, s.cls)
 
 
 @on_set("issubset")
-def issubset(t, s, args):
-    return t.constant(set(s.items) <= set(t.as_set(args[0]).items))
+def issubset(t: Tracer, s, args):
+    return t.values.constant(set(s.items) <= set(t.operators.as_set(args[0]).items))
 
 
 @on_set("issuperset")
-def issuperset(t, s, args):
-    return t.constant(set(s.items) >= set(t.as_set(args[0]).items))
+def issuperset(t: Tracer, s, args):
+    return t.values.constant(set(s.items) >= set(t.operators.as_set(args[0]).items))
 
 
 @on_set("isdisjoint")
-def isdisjoint(t, s, args):
-    return t.constant(set(s.items).isdisjoint(t.as_set(args[0]).items))
+def isdisjoint(t: Tracer, s, args):
+    return t.values.constant(set(s.items).isdisjoint(t.operators.as_set(args[0]).items))
 
 
 @on_set("difference_update", writes=True)
-def difference_update(t, s, args):
+def difference_update(t: Tracer, s, args):
     s.items = set_difference(t, s, args).items
 
 
 @on_set("intersection_update", writes=True)
-def intersection_update(t, s, args):
+def intersection_update(t: Tracer, s, args):
     s.items = set_intersection(t, s, args).items

@@ -11,6 +11,7 @@ from bytejit.guards.references import Ref
 from bytejit.guards.sources import CallOf, Item
 from bytejit.guards.sources import Known as KnownSource
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
     NULL,
@@ -35,29 +36,29 @@ from .argument_counts import describe
 
 
 @models(builtins.isinstance)
-def isinstance_(t, args, kwargs):
+def isinstance_(t: Tracer, args, kwargs):
     found = _is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0])
-    if not found and isinstance(args[0], InstanceVar) and t.says_class(args[0].cls):
-        said = t.as_class(t.real(t.getattr(args[0], "__class__", NONE)))      # a proxy names the class that it stands for
+    if not found and isinstance(args[0], InstanceVar) and t.attributes.says_class(args[0].cls):
+        said = t.as_class(t.values.real(t.attributes.getattr(args[0], "__class__", NONE)))      # a proxy names the class that it stands for
         found = said not in (None, args[0].cls) and _is_a(t, said, args[1], "__instancecheck__", args[0])
-    return t.constant(found)
+    return t.values.constant(found)
 
 
 @models(builtins.issubclass)
-def issubclass_(t, args, kwargs):
+def issubclass_(t: Tracer, args, kwargs):
     cls = t.as_class(args[0])
     if cls is None:
         raise t.raised(TypeError("issubclass() arg 1 must be a class"))
-    return t.constant(_is_a(t, cls, args[1], "__subclasscheck__", args[0]))
+    return t.values.constant(_is_a(t, cls, args[1], "__subclasscheck__", args[0]))
 
 
-def _is_a(t, cls: type, classes: Var, hook: str, subject: Var) -> bool:
+def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
     if isinstance(classes, SeqVar):
-        return any(_is_a(t, cls, t.real(c), hook, subject) for c in classes.items)
+        return any(_is_a(t, cls, t.values.real(c), hook, subject) for c in classes.items)
     of = t.as_class(classes)
     if of is None:
         if isinstance(classes, Known) and isinstance(classes.obj, types.UnionType):
-            return any(_is_a(t, cls, t.constant(c), hook, subject) for c in classes.obj.__args__)
+            return any(_is_a(t, cls, t.values.constant(c), hook, subject) for c in classes.obj.__args__)
         if isinstance(classes, Known):
             try:
                 return issubclass(cls, classes.obj)
@@ -70,7 +71,7 @@ def _is_a(t, cls: type, classes: Var, hook: str, subject: Var) -> bool:
     if isinstance(check, types.FunctionType) and type(of).__module__ not in ("abc", "typing", "enum"):
         if of in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or type(of).__module__.startswith("torch"):
             return _tensor_instance(t, subject, of, cls)
-        return t.truth(t.call(t.constant(check), [t.constant(of), subject], {}))
+        return t.operators.truth(t.calls.call(t.values.constant(check), [t.values.constant(of), subject], {}))
     if type(of).__module__ == "typing" and getattr(of, "_is_protocol", False) and hook == "__instancecheck__":
         real = getattr(subject, "real", None)
     else:
@@ -81,7 +82,7 @@ def _is_a(t, cls: type, classes: Var, hook: str, subject: Var) -> bool:
         raise t.raised(e) from None
 
 
-def _tensor_instance(t, subject, of, cls) -> bool:
+def _tensor_instance(t: Tracer, subject, of, cls) -> bool:
     if isinstance(subject, TensorVar):
         if subject.real is not None:
             return isinstance(subject.real, of)
@@ -95,65 +96,65 @@ def _tensor_instance(t, subject, of, cls) -> bool:
 
 
 @models(builtins.callable)
-def callable_(t, args, kwargs):
+def callable_(t: Tracer, args, kwargs):
     v = args[0]
     if isinstance(v, (FuncVar, MethodVar)):
         return TRUE
     if isinstance(v, Known):
-        return t.constant(callable(v.obj))
-    return t.constant(class_attribute(t.type_of(v), "__call__") is not None)
+        return t.values.constant(callable(v.obj))
+    return t.values.constant(class_attribute(t.type_of(v), "__call__") is not None)
 
 
 @models(builtins.getattr)
-def getattr_(t, args, kwargs):
+def getattr_(t: Tracer, args, kwargs):
     name = t.const(args[1])
     if not isinstance(name, str):
         raise t.raised(TypeError(f"attribute name must be string, not '{type(name).__name__}'"))
-    return t.getattr(args[0], name, args[2] if len(args) > 2 else None)
+    return t.attributes.getattr(args[0], name, args[2] if len(args) > 2 else None)
 
 
 @models(builtins.hasattr)
-def hasattr_(t, args, kwargs):
-    return t.constant(t.getattr(args[0], t.const(args[1]), NULL) is not NULL)
+def hasattr_(t: Tracer, args, kwargs):
+    return t.values.constant(t.attributes.getattr(args[0], t.const(args[1]), NULL) is not NULL)
 
 
 @models(builtins.setattr)
-def setattr_(t, args, kwargs):
-    t.setattr(args[0], t.const(args[1]), args[2])
+def setattr_(t: Tracer, args, kwargs):
+    t.attributes.setattr(args[0], t.const(args[1]), args[2])
     return NONE
 
 
 @models(builtins.delattr)
-def delattr_(t, args, kwargs):
-    t.delattr(args[0], t.const(args[1]))
+def delattr_(t: Tracer, args, kwargs):
+    t.attributes.delattr(args[0], t.const(args[1]))
     return NONE
 
 
 @models(object.__setattr__)
-def object_setattr(t, args, kwargs):
+def object_setattr(t: Tracer, args, kwargs):
     if not isinstance(args[0], InstanceVar):
         raise Break("object.__setattr__ on a C object")
-    t.generic_setattr(args[0], t.const(args[1]), args[2])
+    t.attributes.generic_setattr(args[0], t.const(args[1]), args[2])
     return NONE
 
 
 @models(object.__delattr__)
-def object_delattr(t, args, kwargs):
+def object_delattr(t: Tracer, args, kwargs):
     if not isinstance(args[0], InstanceVar):
         raise Break("object.__delattr__ on a C object")
-    t.generic_delattr(args[0], t.const(args[1]))
+    t.attributes.generic_delattr(args[0], t.const(args[1]))
     return NONE
 
 
 @models(object.__getattribute__)
-def object_getattribute(t, args, kwargs):
+def object_getattribute(t: Tracer, args, kwargs):
     if isinstance(args[0], InstanceVar):
-        return t.generic_getattr(args[0], t.const(args[1]), fallback=False)
-    return t.getattr(args[0], t.const(args[1]))
+        return t.attributes.generic_getattr(args[0], t.const(args[1]), fallback=False)
+    return t.attributes.getattr(args[0], t.const(args[1]))
 
 
 @models(object.__init__)
-def object_init(t, args, kwargs):
+def object_init(t: Tracer, args, kwargs):
     if len(args) != 1 or kwargs:
         check_excess(t.type_of(args[0]) if args else object, "__init__", "__new__")
     return NONE
@@ -166,39 +167,39 @@ def check_excess(cls: type, own: str, other: str) -> None:
 
 
 @models(BaseException.with_traceback)
-def with_traceback(t, args, kwargs):
+def with_traceback(t: Tracer, args, kwargs):
     return args[0]
 
 
 @models(object.__new__)
-def object_new(t, args, kwargs):
+def object_new(t: Tracer, args, kwargs):
     cls = t.as_class(args[0]) if args else None
     if cls is None or solid_base(cls) is not object:
         raise Break(f"making a {describe(cls)} through object.__new__")
     if len(args) > 1 or kwargs:
         check_excess(cls, "__new__", "__init__")
-    return t.object_new(cls)
+    return t.calls.object_new(cls)
 
 
 @models(object.__eq__)
-def object_eq(t, args, kwargs):
-    return TRUE if t.is_same(args[0], args[1]) else t.constant(NotImplemented)
+def object_eq(t: Tracer, args, kwargs):
+    return TRUE if t.operators.is_same(args[0], args[1]) else t.values.constant(NotImplemented)
 
 
 @models(object.__ne__)
-def object_ne(t, args, kwargs):
-    return t.constant(not t.truth(t.compare("eq", args[0], args[1])))
+def object_ne(t: Tracer, args, kwargs):
+    return t.values.constant(not t.operators.truth(t.operators.compare("eq", args[0], args[1])))
 
 
 @models(builtins.super)
-def super_(t, args, kwargs):
+def super_(t: Tracer, args, kwargs):
     if not args:
         frame = t.frame
         if "__class__" not in frame.cells:
             raise t.raised(RuntimeError("super(): __class__ cell not found"))
         first = frame.code.co_varnames[0]
         obj = frame.locals.get(first) or frame.cells[first].content
-        args = [t.real(frame.cells["__class__"].content), t.real(obj)]
+        args = [t.values.real(frame.cells["__class__"].content), t.values.real(obj)]
     cls = t.as_class(args[0])
     if cls is None or len(args) < 2:
         raise Break("an unbound super()")
@@ -206,14 +207,14 @@ def super_(t, args, kwargs):
 
 
 @models(builtins.vars)
-def vars_(t, args, kwargs):
+def vars_(t: Tracer, args, kwargs):
     if not args:
         raise Break("vars() of a function")
-    return t.getattr(args[0], "__dict__")
+    return t.attributes.getattr(args[0], "__dict__")
 
 
 @models(builtins.id)
-def id_(t, args, kwargs):
+def id_(t: Tracer, args, kwargs):
     real = args[0].obj if isinstance(args[0], Known) else getattr(args[0], "real", None)
     if real is None:
         raise Break("id() of a value made in the region")
@@ -223,20 +224,20 @@ def id_(t, args, kwargs):
 
 
 @models(builtins.hash)
-def hash_(t, args, kwargs):
+def hash_(t: Tracer, args, kwargs):
     v = args[0]
     if isinstance(v, InstanceVar) and isinstance(class_attribute(v.cls, "__hash__"), types.FunctionType):
-        return t.call(t.special(v, "__hash__"), [], {})
+        return t.calls.call(t.attributes.special(v, "__hash__"), [], {})
     try:
-        return t.fold(hash, to_python(t, v))
+        return t.operators.fold(hash, to_python(t, v))
     except NotConstant:
         plain_key(t, v)
         raise Break("hash() of an object") from None
 
 
 @models(functools.partial)
-def partial(t, args, kwargs):
-    made = InstanceVar(functools.partial, step=t.steps)
+def partial(t: Tracer, args, kwargs):
+    made = InstanceVar(functools.partial, step=t.limits.steps)
     inner = args[0]
     if isinstance(inner, InstanceVar) and inner.cls is functools.partial and inner.real is None:
         args = [inner.slots["func"], *inner.slots["args"].items, *args[1:]]
@@ -247,13 +248,13 @@ def partial(t, args, kwargs):
 
 
 @models(types.MethodType)
-def method_type(t, args, kwargs):
+def method_type(t: Tracer, args, kwargs):
     return MethodVar(args[0], args[1])
 
 
 @models(types.FunctionType.__get__)
-def function_get(t, args, kwargs):
-    return args[0] if t.is_same(args[1], NONE) else MethodVar(args[0], args[1])
+def function_get(t: Tracer, args, kwargs):
+    return args[0] if t.operators.is_same(args[1], NONE) else MethodVar(args[0], args[1])
 
 
 def _one_dict() -> bool:
@@ -266,7 +267,7 @@ ONE_DICT = _one_dict()
 
 
 @models(builtins.locals)
-def locals_(t, args, kwargs):
+def locals_(t: Tracer, args, kwargs):
     """The variables of the frame that calls, as a dict."""
     frame = t.frame
     if frame.names is not None:
@@ -274,9 +275,9 @@ def locals_(t, args, kwargs):
     code, found = frame.code, {}
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         cell = frame.cells.get(name)
-        value = frame.locals.get(name) if cell is None else t.real(cell).content
+        value = frame.locals.get(name) if cell is None else t.values.real(cell).content
         if value is not None and not name.startswith("."):
-            found[name] = t.constant(name), value
+            found[name] = t.values.constant(name), value
     known = t.memo.get(("locals", frame)) if ONE_DICT else None
     if known is None:
         known = t.memo["locals", frame] = DictVar(found)
@@ -287,7 +288,7 @@ def locals_(t, args, kwargs):
 
 
 @models(type.__dict__["__subclasses__"])
-def subclasses(t, args, kwargs):
+def subclasses(t: Tracer, args, kwargs):
     """The classes made below a class, as they are now: guarded one by one."""
     cls = t.as_class(args[0])
     if cls is None or len(args) != 1:

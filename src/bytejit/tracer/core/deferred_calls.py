@@ -9,6 +9,8 @@ import _random
 import random
 
 from bytejit.compat import numpy_types
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.objects.calls import HANDLERS, models
 
 from .signals import Break
@@ -17,14 +19,14 @@ from .values import InstanceVar, Known, LateVar, Var
 ARITHMETIC = {"add", "sub", "mul"}            # cannot raise for floats
 
 
-class Late:
+class DeferredCalls(Component):
     """The part of the tracer that deals in numbers that come late."""
 
     def late_call(self, kind: type, function, args: list[Var]) -> LateVar:
         """A value of type `kind` that function(*args) will give."""
-        made = LateVar(kind, function, args, self.steps)
-        self.late.append(made)
-        self.mutations += 1
+        made = LateVar(kind, function, args, self.t.limits.steps)
+        self.t.late.append(made)
+        self.t.effects.mutations += 1
         return made
 
     def late_binary(self, name: str, function, a: Var, b: Var) -> Var:
@@ -39,12 +41,12 @@ class Late:
 
 def _draw(method, most: int):
     """A method of a generator from outside that gives a float: at most so many numbers are its arguments."""
-    def run(t, args, kwargs):
+    def run(t: Tracer, args, kwargs):
         made_outside = args and isinstance(args[0], InstanceVar) and args[0].source is not None
         numbers = all(isinstance(a, Known) and type(a.obj) in (int, float) for a in args[1:])
         if kwargs or len(args) > most + 1 or not made_outside or not numbers:
             raise Break(f"random numbers of {method.__name__} with these arguments")
-        return t.late_call(float, method, list(args))
+        return t.deferred.late_call(float, method, list(args))
     HANDLERS[method] = run
 
 
@@ -54,6 +56,6 @@ for _method, _most in numpy_types.draws():
 
 
 @models(random.random)
-def draw_of_python(t, args, kwargs):
+def draw_of_python(t: Tracer, args, kwargs):
     """The function of the module: bound to the generator that all share."""
-    return t.late_call(float, random.random, [])
+    return t.deferred.late_call(float, random.random, [])

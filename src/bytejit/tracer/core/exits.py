@@ -162,10 +162,10 @@ class Rebuild:
 
     def known(self, v: Known) -> str:
         if type(v) is SymVar:
-            self.t.sizes_leave = True
-            if self.t.is_measured(v):
-                return self.output(self.t.number_node(v.value))
-            return self.at.source(v.source) if v.source is not None else f"({self.t.number_text(v.value, self.at)})"
+            self.t.sizes.sizes_leave = True
+            if self.t.measures.is_measured(v):
+                return self.output(self.t.sizes.number_node(v.value))
+            return self.at.source(v.source) if v.source is not None else f"({self.t.sizes.number_text(v.value, self.at)})"
         obj = v.obj
         if written_out(obj):
             return repr(obj)
@@ -246,7 +246,7 @@ class Rebuild:
         name = self.new_name(v)
         cells = []
         for cell in v.closure:
-            cell = self.t.real(cell)
+            cell = self.t.values.real(cell)
             if id(cell) not in self.names and cell.source is None:
                 inner = self.new_name(cell)
                 self.lines.append(f"{inner} = {self.bind(types.CellType)}()")
@@ -277,7 +277,7 @@ class Rebuild:
         return name
 
     def method(self, v: MethodVar) -> str:
-        func = self.t.real(v.func)
+        func = self.t.values.real(v.func)
         if isinstance(func, Known) and isinstance(func.obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return f"{self.value(v.self)}.{func.obj.__name__}"
         return f"{self.bind(types.MethodType)}({self.value(func)}, {self.value(v.self)})"
@@ -372,22 +372,22 @@ class Rebuild:
     def effects(self) -> list[str]:
         """Writes to objects from outside. Values are computed into `lines` before any write."""
         out: list[str] = []
-        for namespace, changes in self.t.globals_written.values():
+        for namespace, changes in self.t.effects.globals_written.values():
             g = self.bind(namespace)
             for name, value in changes.items():
                 out.append(f"{g}[{name!r}] = {self.value(value)}" if value is not None else f"{g}.pop({name!r}, None)")
-        for cls, names in self.t.classes_written.items():
+        for cls, names in self.t.effects.classes_written.items():
             out += [f"setattr({self.bind(cls)}, {name!r}, {self.value(value)})" for name, value in names.items()]
         out += caching.count_calls(self.t, self.at) + caching.symbolic_calls(self)
-        for v in self.t.dirty.values():         # first: over what is written next
+        for v in self.t.effects.dirty.values():         # first: over what is written next
             if isinstance(v, IterVar):
                 out += external_iterators.advance(self.at.source(v.source), v)
             elif isinstance(v, GenVar):
                 if not v.finished or not v.closable:
                     raise CannotRebuild("a generator from outside that has more to give", v.step)
                 out += external_generators.close(self.at.source(v.source))
-        cells = [v for v in self.t.dirty.values() if isinstance(v, CellVar)]
-        for v in list(self.t.dirty.values()):
+        cells = [v for v in self.t.effects.dirty.values() if isinstance(v, CellVar)]
+        for v in list(self.t.effects.dirty.values()):
             if not isinstance(v, (CellVar, GenVar, IterVar)):
                 out += WRITERS[type(v)](self, v)
         # cells last: a cell that dies with the frame is written only when something that leaves holds it
@@ -397,11 +397,11 @@ class Rebuild:
                 out += self.write_cell(v)
         out += [f"{self.bind(device)}.__enter__()" for device in self.t.devices]
         out += [f"{self.value(manager)}.__enter__()" for manager, _ in self.t.inference]
-        out += [f"{self.bind(torch._C._push_on_torch_function_stack)}({self.value(mode)})" for mode in self.t.entered]
-        out += [f"{self.value(manager)}.__enter__()" for manager in self.t.functions_off]
+        out += [f"{self.bind(torch._C._push_on_torch_function_stack)}({self.value(mode)})" for mode in self.t.overrides.entered]
+        out += [f"{self.value(manager)}.__enter__()" for manager in self.t.overrides.functions_off]
         if self.t.nesting:
             out.append(f"{self.bind(ambient.nest)}({self.t.nesting})")
-        for key, args in self.t.state_set.items():
+        for key, args in self.t.effects.state_set.items():
             function = key[0]
             if self.t.state_first[key] == (args, True) and not self.t.inference:
                 continue                # as the region began, and as its graph ends
@@ -446,7 +446,7 @@ class Rebuild:
         if v.complete and list(v.items) != natural:
             anew = [f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries]
             return [f"{clear}({target})", *anew, *self.attributes(target, v)]
-        out = [f"{deleter}({target}, {self.value(self.t.constant(k))})" for k in v.deleted if k in real]
+        out = [f"{deleter}({target}, {self.value(self.t.values.constant(k))})" for k in v.deleted if k in real]
         for k, x, key, var in entries:
             same = type(var) is Lazy and key in real and key not in v.deleted and var.obj is dict.__getitem__(real, key)
             if not same:

@@ -5,6 +5,7 @@ import dis
 import inspect
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 from bytejit.common.identity import IdentityMap
 
@@ -115,7 +116,7 @@ def type_error(message: str) -> Raised:
     return Raised(exception_var(TypeError(message)))
 
 
-def bind(t, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict[str, Var]:
+def bind(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict[str, Var]:
     """Arguments to parameter names, as CPython does it. Raises: Raised(TypeError) with CPython's own words."""
     code = func.code
     npos, nkw = code.co_argcount, code.co_kwonlyargcount
@@ -157,7 +158,7 @@ def bind(t, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict[str,
     return out
 
 
-def _check_against_python(t, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> None:
+def _check_against_python(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     """A call that does not fit its signature: let CPython word the TypeError, on a twin with the same signature."""
     import types
     code = func.code

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.common.where import Where
-from bytejit.tracer.sizes.dynamic import Dynamic
+from bytejit.tracer.core.sizes import Dynamic
 
 from .signals import Break
 from .values import Var

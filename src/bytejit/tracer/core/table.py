@@ -4,6 +4,8 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable
 
+from bytejit.common.identity import IdentityMap
+
 HANDLERS: dict[str, Callable] = {}
 REFUSED: dict[str, str] = {}
 
@@ -32,3 +34,6 @@ def refuse(reason: str, *names: str) -> None:
 def missing() -> set[str]:
     """Opcodes of the running Python that are neither handled nor refused (specialised forms never reach the tracer)."""
     return {n for n, o in dis.opmap.items() if o < 256 and not n.startswith("INSTRUMENTED_")} - set(HANDLERS) - set(REFUSED)
+
+# owner: objects/calls.py; filled when modules of models are imported
+REPLACED: IdentityMap[object] = IdentityMap()        # the code of a function that Python code stands for -> what it stands for

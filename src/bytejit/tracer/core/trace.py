@@ -22,6 +22,7 @@ from bytejit.tracer.objects import caching, external_iterators
 from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 
+from .assembly import new_tracer
 from .exits import Rebuild
 from .job import Job, Stop
 from .signals import Break, CannotRebuild, Restart, Specialise
@@ -85,23 +86,23 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
     for _ in range(50):
         if t is not None:
             t.let_go()
-        t = Tracer(job, stop_at)
-        t.visited |= seen
+        t = new_tracer(job, stop_at)
+        t.limits.visited |= seen
         try:
             stop = t.run_root()
             if stop.cause is None:
                 stop.cause, stop.where, stop.depth = cause, where, depth
             found = finish(t, job, stop, twin)
-            if t.fits_call():
+            if t.hysteresis.fits_call():
                 return found
             job.dynamic, stop_at, cause, where, depth = job.dynamic.as_it_is(), None, None, None, 0
             continue
         except Specialise as s:
-            job.dynamic = job.dynamic.as_it_is() if t.stands_in else job.dynamic.without(s.sources, s.where)
+            job.dynamic = job.dynamic.as_it_is() if t.hysteresis.stands_in else job.dynamic.without(s.sources, s.where)
             continue
         except Restart as r:
             if r.cause.long:
-                seen |= t.visited
+                seen |= t.limits.visited
             if cause is None:
                 cause, where, depth = r.cause, t.break_where, t.break_depth
             stop_at = r.stop_at
@@ -116,7 +117,7 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
 
 def nothing(t: Tracer, cause: Break | None, where: Where | None) -> Trace:
     """A region that ends where it starts."""
-    return Trace(None, [], [], t.guards, lambda at: "", 0, 0, t.job.point, cause, where, frozenset(t.visited),
+    return Trace(None, [], [], t.guards, lambda at: "", 0, 0, t.job.point, cause, where, frozenset(t.limits.visited),
                  tuple(t.inlined.values()), empty=True, let_go=t.let_go)
 
 
@@ -135,16 +136,16 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     from bytejit.guards.sources import Printer
     rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
     caching.check_symbolic(t, rebuild.names)
-    t.write_requirements()
+    t.measures.write_requirements()
     outputs = checkpoints.group(t, list(rebuild.outputs))
-    t.settle_copies(outputs)
-    t.drop_unused_symbols()
+    t.copying.settle_copies(outputs)
+    t.sizes.drop_unused_symbols()
     tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
     calls = [n for n in t.graph.nodes if n.op.startswith("call_")]
     ops = sum(n.target not in ranges.NODES for n in calls)
     if t.reads_grad and not t.grad_matters:
         for v in tensors:
-            t.guards.add("TENSOR", v.source, t.tensor_check(v.real, v.source, True))
+            t.guards.add("TENSOR", v.source, t.sizes.tensor_check(v.real, v.source, True))
     add_alias_guards(t)
     external_iterators.add_guards(t)
     if calls:
@@ -162,19 +163,19 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     if gm is not None:
         gm.meta[INFO] = GraphInfo(
             needs_grad=needs_grad, overlapping=bool(t.overlapping), inference=inference_mode.kind_of_outputs(t, outputs),
-            overrides=bool(t.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
-            autocast=torch._C._is_any_autocast_enabled(), sets_data=bool(t.data_set), measures=bool(t.measured),
+            overrides=bool(t.overrides.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
+            autocast=torch._C._is_any_autocast_enabled(), sets_data=bool(t.effects.data_set), measures=bool(t.measures.measured),
             grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors))
     inputs = [v for v in t.inputs if gm is not None]
     written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and (
-        was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.data_set))
+        was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.effects.data_set))
     body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
-                 stop.cause, stop.where, frozenset(t.visited), tuple(t.inlined.values()), env=env,
-                 written=written, restore=undo_of(t), modes=bool(t.outer_modes), by_value=t.by_value, catches=t.catches,
-                 effects=effects_of(t), sizes_leave=t.sizes_leave,
-                 returned_sizes=returned_sizes(t, stop.value) if t.sizes_leave and stop.snapshot is None else (),
-                 settle=lambda: t.settle(t.guards), let_go=t.let_go,
+                 stop.cause, stop.where, frozenset(t.limits.visited), tuple(t.inlined.values()), env=env,
+                 written=written, restore=undo_of(t), modes=bool(t.overrides.outer_modes), by_value=t.by_value, catches=t.catches,
+                 effects=effects_of(t), sizes_leave=t.sizes.sizes_leave,
+                 returned_sizes=returned_sizes(t, stop.value) if t.sizes.sizes_leave and stop.snapshot is None else (),
+                 settle=lambda: t.sizes.settle(t.guards), let_go=t.let_go,
                  at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
                              for v in t.by_id.values()))
 
@@ -199,13 +200,13 @@ def forget_source_with(gm: torch.fx.GraphModule) -> None:
 
 def effects_of(t: Tracer) -> tuple[str, ...]:
     """Names of what changes outside of the region."""
-    names = [v.source.name() for v in t.dirty.values() if v.source is not None]
-    return (*names, *(f"the global {name}" for _, changes in t.globals_written.values() for name in changes))
+    names = [v.source.name() for v in t.effects.dirty.values() if v.source is not None]
+    return (*names, *(f"the global {name}" for _, changes in t.effects.globals_written.values() for name in changes))
 
 
 def add_alias_guards(t: Tracer) -> None:
     """What the region changes must not be, under another name, something else that it read."""
-    written = [v for v in t.dirty.values() if v.source is not None and getattr(v, "real", None) is not None]
+    written = [v for v in t.effects.dirty.values() if v.source is not None and getattr(v, "real", None) is not None]
     others = [v for v in t.by_id.values() if v.source is not None and getattr(v, "real", None) is not None]
     for v in written:
         for o in others:

@@ -15,27 +15,15 @@ from bytejit.fake.tensor import FakeMode
 from bytejit.guards.kinds import GuardSet
 from bytejit.guards.sources import Cell, Local, Source, StackSlot
 from bytejit.guards.sources import Known as KnownSource
-from bytejit.tracer.builtins.arrays import Arrays
-from bytejit.tracer.objects.attributes import Attributes
-from bytejit.tracer.objects.calls import REPLACED, Calls
-from bytejit.tracer.objects.classes import Classes
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.objects.exceptions import exception_var, with_context
-from bytejit.tracer.objects.iterators import Iteration
-from bytejit.tracer.objects.operators import Operators
-from bytejit.tracer.sizes.dynamic import Feed, Symbols
-from bytejit.tracer.sizes.measured import Measured
-from bytejit.tracer.sizes.tensor_values import TensorValues
-from bytejit.tracer.torch.marks import Marks
-from bytejit.tracer.torch.overrides import Overrides
-from bytejit.tracer.torch.tensors import Tensors
 
-from . import registrations  # noqa: F401 (fills the tables of handlers and models)
-from .deferred_calls import Late
+from .effects import Effects, Limits
 from .frame import Frame
 from .job import Job, Snapshot, Stop, forget_graph
 from .signals import Break, Raised, Restart, TooLong
-from .table import HANDLERS, REFUSED, RETURN
+from .sizes import Feed
+from .table import HANDLERS, REFUSED, REPLACED, RETURN
 from .values import (
     NONE,
     NULL,
@@ -61,7 +49,6 @@ from .values import (
     TracebackVar,
     Var,
 )
-from .wrap import Wrapping
 
 LONG_CALLS = 10_000       # calls inlined without a new graph node after which the original code goes on
 LONG_LOOP = 4_000         # jumps back without a new graph node after which a loop is left to the original code
@@ -73,16 +60,18 @@ class _ExitHere(Exception):
     pass
 
 
-class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, Tensors, Overrides,
-             Marks, Arrays, TensorValues, Measured,
-             Symbols):
-    """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer."""
+class Tracer:
+    """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer.
+
+    Its parts, each a `Component` (`assembly.PARTS`), are attributes: `t.values`, `t.operators`, `t.sizes`, ...
+    """
 
     def __init__(self, job: Job, stop_at: int | None = None):
         self.job, self.stop_at = job, stop_at
+        self.effects, self.limits = Effects(), Limits(job.time_limit)
+        self.parts: list = []                       # the components, each of which has this tracer
         self.graph = torch.fx.Graph()
         self.graph_leaves = False                   # whether the graph is the entry's
-        self.touched: dict[int, Var] = {}           # all that the region changed: what may hold itself
         self.guards = GuardSet()
         self.inputs: list[TensorVar | Feed] = []
         self.by_id: dict[int, Var] = {}
@@ -94,9 +83,6 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.overlapping: list = []
         self.storages: dict[int, list[TensorVar]] = {}
         self.places: dict[tuple, Where] = {}
-        self.globals_written: dict[int, tuple[dict, dict]] = {}
-        self.dirty: dict[int, Var] = {}
-        self.state_set: dict = {}                   # (setter, device) -> its arguments: torch's state as the region sets it
         self.state_first: dict = {}                 # the same as the region begins with it, and whether a guard says so
         self.nesting = 0                            # autocast blocks that it has entered less those that it has left
         self.cached_calls: list[tuple] = []         # calls of cached functions that the caches answer, objects/caching.py
@@ -109,7 +95,6 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.looked_into: list[IterVar] = []        # iterators from outside, see tracer/objects/external_iterators.py
         self.escaped: dict[int, int] = {}           # tensors of function transforms that are over -> step, torch/transforms.py
         self.claimed: dict[int, object] = {}        # iterator -> the enumerate or zip that draws from it
-        self.data_set: list[TensorVar] = []         # tensors whose .data was set
         self.checkpoints = False                    # whether a part of the graph is a checkpoint's
         self.region = 0                             # a number for the region, where it enters inference mode
         self.late: list[LateVar] = []
@@ -120,14 +105,9 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.inlined: dict[int, types.CodeType] = {}
         self.made_classes: dict = {}
         self.remade: dict[type, tuple] = {}         # classes that the library made of constants, objects/rebuilt_classes.py
-        self.classes_written: dict = {}
         self.stubs: dict[int, object] = {}
         self.part_of: dict[int, Var] = {}
         self.handled = sys.exc_info()[1]        # what the compiled frame or a caller of it is handling
-        self.visited: set[int] = set()
-        self.first_step: dict[int, int] = {}
-        self.loop_counts: dict = {}
-        self.mutations = self.steps = 0
         self.frame: Frame | None = None
         self.root: Frame | None = None
         self.own_cells: dict = {}
@@ -135,27 +115,23 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         self.grad_matters = self.grad_at_start = torch.is_grad_enabled()
         self.reads_grad = self.grad_matters
         self.fake_mode = FakeMode()
-        self.calls_since = (0, 0)
-        self.instructions, self.worked = 0, (0, 0)      # traced so far; nodes of the graph, and what was traced at the last
-        self.deadline = time.monotonic() + job.time_limit
         self.break_depth = 0
         self.outside_ranges: list[int] = []     # of managers made outside that are open: the steps at which they were entered
         self.ranges = 0             # the region's number among those that open ranges of a profiler
         self.catches = False        # whether an exception of the program's own code in the graph may be caught in the region
         self.break_where: Where | None = None
         self.guards.add_state()
-        self.start_symbols(job.dynamic)
 
     # ---- small services --------------------------------------------------------------------------------------------------
     def guard(self, kind: str, source, value=None) -> None:
         if source is not None:
             if kind == "ALIAS":
                 value = (value, True)
-            self.guards.add(kind, source, value, self.where() if self.frame is not None else None)
+            self.guards.add(kind, source, value, self.tensors.where() if self.frame is not None else None)
 
     def pop(self, f: Frame) -> Var:
         v = f.stack.pop()
-        return self.real(v) if type(v) is Lazy else v
+        return self.values.real(v) if type(v) is Lazy else v
 
     def const(self, v: Var):
         """The real value of a constant. Raises: Break."""
@@ -170,19 +146,19 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
     def stop(self, value: Var) -> Raised:
         """The StopIteration of a generator that returned."""
         e = self.raised(StopIteration())
-        e.exc.slots.update(value=value, args=SeqVar([] if self.is_same(value, NONE) else [value], tuple))
+        e.exc.slots.update(value=value, args=SeqVar([] if self.operators.is_same(value, NONE) else [value], tuple))
         return e
 
     def next_value(self, v: Var) -> Var:
         """next(v). Raises: Raised(StopIteration) with the generator's result."""
-        v = self.real(v)
+        v = self.values.real(v)
         if isinstance(v, GenVar):
-            finished, value = self.resume(v, NONE)
+            finished, value = self.calls.resume(v, NONE)
             if finished:
                 raise self.stop(value)
-            return self.real(value)
-        item = self.next(v)
-        return self.real(item) if item is not None else None
+            return self.values.real(value)
+        item = self.iteration.next(v)
+        return self.values.real(item) if item is not None else None
 
     def fold_error(self, function, *args) -> Raised:
         try:
@@ -193,13 +169,13 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
 
     def touch(self, v: Var) -> None:
         """v is about to change: what came from outside is written back at the exit."""
-        self.mutations += 1
-        self.touched[id(v)] = v
+        self.effects.mutations += 1
+        self.effects.touched[id(v)] = v
         if v.source is not None:
-            self.dirty[id(v)] = v
+            self.effects.dirty[id(v)] = v
 
     def type_of(self, v: Var) -> type:
-        v = self.real(v)
+        v = self.values.real(v)
         if type(v) is SymVar:
             return int if isinstance(v.value, torch.SymInt) else float
         if isinstance(v, Known):
@@ -222,15 +198,15 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         return PYTHON_TYPES[type(v)]
 
     def as_class(self, v: Var) -> type | None:
-        v = self.real(v)
+        v = self.values.real(v)
         return v.obj if isinstance(v, Known) and isinstance(v.obj, type) else None
 
     def as_exception(self, v: Var, message: str) -> InstanceVar:
         """An exception class or instance, as raise takes it."""
-        v = self.real(v)
+        v = self.values.real(v)
         cls = self.as_class(v)
         if cls is not None and issubclass(cls, BaseException):
-            v = self.real(self.call(v, [], {}))
+            v = self.values.real(self.calls.call(v, [], {}))
         if not isinstance(v, InstanceVar) or not issubclass(v.cls, BaseException):
             raise self.raised(TypeError(message))
         if v.real is not None:
@@ -240,7 +216,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
     def current_exception(self, f: Frame | None) -> Var | None:
         while f is not None:
             if f.handling:
-                return self.real(f.handling[-1])
+                return self.values.real(f.handling[-1])
             f = f.parent
         return None
 
@@ -256,18 +232,18 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             full = f"{base}.{name}" if name else base
         if full not in sys.modules:
             raise Break(f"an import that loads a module: {full}")
-        return self.constant(sys.modules[full if fromlist else full.partition(".")[0]])
+        return self.values.constant(sys.modules[full if fromlist else full.partition(".")[0]])
 
     def check_time(self) -> None:
         """Raises: TooLong."""
-        if time.monotonic() > self.deadline:
+        if time.monotonic() > self.limits.deadline:
             raise TooLong(f"tracing took longer than {self.job.time_limit:g} s")
 
     def call_step(self) -> None:
         """A call is inlined: leave long recursions without tensor work to the original code. Raises: Break, TooLong."""
-        nodes, count = self.calls_since
+        nodes, count = self.limits.calls_since
         size = len(self.graph.nodes)
-        self.calls_since = size, (count + 1 if nodes == size else 0)
+        self.limits.calls_since = size, (count + 1 if nodes == size else 0)
         if count > LONG_CALLS or self.worked_long(size):
             self.stop_long("a long row of calls")
         self.check_time()
@@ -278,37 +254,37 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
 
     def work_step(self) -> None:
         """An item of a container was looked at, which no instruction of the program's counts. Raises: Break."""
-        self.instructions += 1
-        long = self.instructions - self.worked[1] > LONG_WORK and self.frame is not None
+        self.limits.instructions += 1
+        long = self.limits.instructions - self.limits.worked[1] > LONG_WORK and self.frame is not None
         if long and self.worked_long(len(self.graph.nodes)):
             self.stop_long("many items looked at")
 
     def worked_long(self, nodes: int) -> bool:
         """Whether many instructions were traced since the graph got its last node."""
-        if nodes != self.worked[0]:
-            self.worked = nodes, self.instructions
-        return self.instructions - self.worked[1] > LONG_WORK and not self.job.measure       # where a break is an error
+        if nodes != self.limits.worked[0]:
+            self.limits.worked = nodes, self.limits.instructions
+        return self.limits.instructions - self.limits.worked[1] > LONG_WORK and not self.job.measure       # where a break is an error
 
     def loop_around(self) -> int | None:
         """The step at which the outermost loop of the root that is going on was reached, where it went round before."""
         if self.root is None:
             return None
         code, ip = id(self.root.code), self.root.ip
-        heads = [self.root.decoded.ins[at].jump for (of, at), counts in self.loop_counts.items()
+        heads = [self.root.decoded.ins[at].jump for (of, at), counts in self.limits.loop_counts.items()
                  if of == code and counts[1] > 1 and self.root.decoded.ins[at].jump <= ip <= at]
-        return self.first_step.get(min(heads)) if heads else None
+        return self.limits.first_step.get(min(heads)) if heads else None
 
     def loop_step(self, f: Frame, ins) -> None:
         """A jump back: leave long loops without tensor work to the original code."""
         key = (id(f.code), ins.index)
-        nodes, count, learnt, decisions = self.loop_counts.get(key, (0, 0, 0, 0))
-        size, version = len(self.graph.nodes), 0 if self.env is None else self.env.version
+        nodes, count, learnt, decisions = self.limits.loop_counts.get(key, (0, 0, 0, 0))
+        size, version = len(self.graph.nodes), 0 if self.sizes.env is None else self.sizes.env.version
         count = count + 1 if nodes == size else 0
         decisions = decisions + (version != learnt) if nodes == size else 0
-        self.loop_counts[key] = (size, count, version, decisions)
+        self.limits.loop_counts[key] = (size, count, version, decisions)
         self.check_time()
         if count > LONG_LOOP or decisions > LONG_SYMBOLIC or self.worked_long(size):
-            step = self.first_step.get(ins.jump) if f is self.root else self.loop_around()
+            step = self.limits.first_step.get(ins.jump) if f is self.root else self.loop_around()
             raise Break("a long loop without tensor work", at_step=step, long=True)
 
     # ---- the loop ------------------------------------------------------------------------------------------------------------
@@ -322,7 +298,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
                 self.unwind(frame, frame.ip - 1, frame.injected())
             while True:
                 ins = ins_list[frame.ip]
-                self.instructions += 1
+                self.limits.instructions += 1
                 if SIGNALS.pending:
                     SIGNALS.deliver()
                 if is_root:
@@ -347,9 +323,9 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
                     return frame.returned
         except (Break, Raised) as e:
             if isinstance(e, Raised):
-                self.raised_at.setdefault(id(e.exc), self.where())
+                self.raised_at.setdefault(id(e.exc), self.tensors.where())
             if isinstance(e, Break) and self.break_where is None:
-                self.break_where, self.break_depth = self.where(), frame.depth
+                self.break_where, self.break_depth = self.tensors.where(), frame.depth
             raise
         finally:
             self.frame = outer
@@ -358,9 +334,9 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         """Go to the handler of an exception raised at instruction `index`, or raise on."""
         e.__traceback__ = e.__context__ = None      # frames of the tracer that may hold e: see below
         if id(e.exc) not in self.raised_at:
-            self.raised_at[id(e.exc)] = self.where()
+            self.raised_at[id(e.exc)] = self.tensors.where()
             self.keep.append(e.exc)
-            e.exc.step = e.exc.step or self.steps
+            e.exc.step = e.exc.step or self.limits.steps
         current = self.current_exception(frame)
         if isinstance(current, InstanceVar):
             with_context(e.exc, current)
@@ -376,11 +352,11 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
             frame.push(Known(index))
         frame.push(e.exc)
         frame.ip = target
-        self.mutations += 1
+        self.effects.mutations += 1
 
     def at_root(self, frame: Frame, ins) -> None:
         """Bookkeeping at the root frame's instructions: the last legal place to leave the region."""
-        self.visited.add(ins.offset)
+        self.limits.visited.add(ins.offset)
         point_id = self.job.rewritten.by_offset.get(ins.offset)
         if point_id is None or frame.kwnames:
             return
@@ -391,10 +367,10 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         point = self.job.rewritten.points[point_id]
         if getattr(point, "handlers", ()) != getattr(self.start, "handlers", ()) or len(frame.handling):
             return
-        self.steps += 1
-        self.first_step.setdefault(frame.ip, self.steps)
-        self.snapshot = Snapshot(self.steps, frame.ip, list(frame.stack), dict(frame.locals), self.mutations)
-        if self.steps == self.stop_at:
+        self.limits.steps += 1
+        self.limits.first_step.setdefault(frame.ip, self.limits.steps)
+        self.snapshot = Snapshot(self.limits.steps, frame.ip, list(frame.stack), dict(frame.locals), self.effects.mutations)
+        if self.limits.steps == self.stop_at:
             raise _ExitHere
         self.check_time()
 
@@ -409,20 +385,22 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         for v in self.keep:
             if type(v) is GenVar:
                 v.frame = None
-        for v in self.touched.values():
+        for v in self.effects.touched.values():
             for name in ("items", "ns", "slots", "content", "frame"):
                 if hasattr(v, name):
                     setattr(v, name, None)
-        if self.env is not None:
-            self.env.let_go()       # sizes that torch holds keep it, out of the collector's sight
+        if self.sizes.env is not None:
+            self.sizes.env.let_go()       # sizes that torch holds keep it, out of the collector's sight
         if not self.graph_leaves:
             forget_graph(self.graph)
         for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
-                     self.globals_written, self.dirty, self.looked_into, self.claimed, self.data_set, self.late, self.locked,
-                     self.stubs, self.part_of, self.made_classes, self.classes_written, self.own_cells, self.rehearsed,
-                     self.copied, self.touched, self.remade, self.escaped):
+                     self.effects.globals_written, self.effects.dirty, self.looked_into, self.claimed, self.effects.data_set, self.late, self.locked,
+                     self.stubs, self.part_of, self.made_classes, self.effects.classes_written, self.own_cells, self.measures.rehearsed,
+                     self.measures.copied, self.effects.touched, self.remade, self.escaped):
             held.clear()
         self.frame = self.root = self.snapshot = self.handled = None
+        for part in self.parts:             # no cycle is left: a finalizer of the program runs when its last name goes
+            part.t = None
 
     @property
     def start(self):
@@ -445,10 +423,10 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         except Break as e:
             return self.stop_at_break(e)
         finally:
-            if self.state_set and not ambient.autocast_nesting():
+            if self.effects.state_set and not ambient.autocast_nesting():
                 torch.clear_autocast_cache()            # of casts of fakes
             before.restore()
-            self.forget_classes()
+            self.classes.forget_classes()
 
     def words_of(self, exc: InstanceVar) -> str:
         """An exception's message, for a break's reason."""
@@ -466,7 +444,7 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
         if last is None or step <= 1:
             stop.snapshot = None
             return stop
-        if step == last.step and last.mutations == self.mutations:
+        if step == last.step and last.mutations == self.effects.mutations:
             return stop
         raise Restart(step, cause)
 
@@ -487,11 +465,11 @@ class Tracer(Late, Wrapping, Attributes, Operators, Iteration, Calls, Classes, T
                 frame.locals[name] = Lazy(args[at], Local(name))
             at += 1
         for name in (*code.co_cellvars, *code.co_freevars):
-            frame.cells[name] = CellVar(None) if args[at] is None else self.wrap_cell(args[at], Cell(name))
+            frame.cells[name] = CellVar(None) if args[at] is None else self.values.wrap_cell(args[at], Cell(name))
             at += 1
         self.own_cells = dict(frame.cells)
         frame.ip = frame.decoded.index_at[point.offset]
-        self.start_overrides()
+        self.overrides.start_overrides()
 
     def is_bound(self, value: object, source: Source) -> bool:
         """Whether a local, or what a comprehension saved of one, has a value; guards that."""

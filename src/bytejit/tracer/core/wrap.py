@@ -27,6 +27,7 @@ from bytejit.guards.sources import (
 )
 from bytejit.guards.sources import Known as KnownSource
 from bytejit.shapes.symbols import is_symbolic
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, hides_dict, replaces_lookup
 from bytejit.tracer.objects.containers import is_constant
 from bytejit.tracer.objects.external_generators import outside_generator
@@ -63,7 +64,7 @@ IN_SETS = (*BY_REFERENCE, types.FunctionType)        # known by identity in a se
 SINGLETONS = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
 
 
-class Wrapping:
+class Wrapping(Component):
     """The part of the tracer that turns real objects into Vars."""
 
     def real(self, v: Var) -> Var:
@@ -85,11 +86,11 @@ class Wrapping:
         if obj is True or obj is False:
             return TRUE if obj else FALSE
         if is_symbolic(obj):
-            return self.number(obj)
+            return self.t.sizes.number(obj)
         if type(obj) is torch.Size:
-            return SeqVar([self.number(n) for n in obj], torch.Size)
+            return SeqVar([self.t.sizes.number(n) for n in obj], torch.Size)
         if type(obj) is slice:              # 3.14 has constant slices among a code's constants
-            return self.slice([self.constant(part) for part in (obj.start, obj.stop, obj.step)])
+            return self.t.operators.slice([self.constant(part) for part in (obj.start, obj.stop, obj.step)])
         if isinstance(obj, tuple) and is_constant(obj):
             return SeqVar([self.constant(o) for o in obj], type(obj))
         if type(obj) is tuple:
@@ -116,38 +117,38 @@ class Wrapping:
             raise Break("a weak proxy")
         if replaces_lookup(obj):
             raise Break("a metaclass that replaces how attributes of classes are read")
-        seen = self.by_id.get(id(obj))
+        seen = self.t.by_id.get(id(obj))
         if seen is not None:
             if guard and seen.source is not None and seen.source != source:
                 self.alias(seen, source, obj)
             return seen
-        self.work_step()
+        self.t.work_step()
         if is_constant(obj):
             return self._wrap_constant(obj, source, guard)
         var = self._wrap_object(obj, source, guard)
         if not isinstance(var, MethodVar):
-            self.by_id[id(obj)] = var
-            self.keep.append(obj)
+            self.t.by_id[id(obj)] = var
+            self.t.keep.append(obj)
         return var
 
     def alias(self, seen: Var, source: Source, obj: object) -> None:
         """The object was met before under another source: guard that the two are one."""
         if issubclass(type(obj), (*BY_REFERENCE, types.FunctionType)):
-            self.guard("ID_IS", source, obj)
+            self.t.guard("ID_IS", source, obj)
         else:
-            self.guard("ALIAS", source, seen.source)
+            self.t.guard("ALIAS", source, seen.source)
 
     def _wrap_constant(self, obj, source, guard) -> Var:
         if issubclass(type(obj), (*SINGLETONS, enum.Enum)):
             if guard:
-                self.guard("ID_IS", source, obj)
+                self.t.guard("ID_IS", source, obj)
         elif guard:
-            if type(obj) in (int, float) and (symbol := self.wrap_number(obj, source)) is not None:
+            if type(obj) in (int, float) and (symbol := self.t.sizes.wrap_number(obj, source)) is not None:
                 return symbol
-            if isinstance(obj, tuple) and any(TupleItem(source, i) in self.dynamic.changed for i in range(len(obj))):
-                self.guard("TYPE_IS", source, type(obj))
+            if isinstance(obj, tuple) and any(TupleItem(source, i) in self.t.sizes.dynamic.changed for i in range(len(obj))):
+                self.t.guard("TYPE_IS", source, type(obj))
                 return self._wrap_container(obj, source)
-            self.guard("EQUALS", source, obj)
+            self.t.guard("EQUALS", source, obj)
         if isinstance(obj, tuple):
             return SeqVar([self.constant(o) for o in obj], type(obj), source=source, real=obj)
         return Known(obj, source)
@@ -160,21 +161,21 @@ class Wrapping:
             if issubclass(cls, types.ModuleType) and cls.__getattribute__ is not types.ModuleType.__getattribute__:
                 raise Break("a module that is not loaded until it is asked for something")
             if guard:
-                self.guard("ID_IS", source, obj)
+                self.t.guard("ID_IS", source, obj)
             return Known(obj, source)
         if issubclass(cls, types.FunctionType):
             return self._wrap_function(obj, source, guard)
         if issubclass(cls, torch.Tensor):
-            return self.tensor_input(obj, source)
+            return self.t.tensors.tensor_input(obj, source)
         if guard:
-            self.guard("TYPE_IS", source, cls)
+            self.t.guard("TYPE_IS", source, cls)
         if issubclass(cls, types.MethodType):
             return MethodVar(Lazy(obj.__func__, MethodFunc(source)), Lazy(obj.__self__, MethodSelf(source)), source)
         if issubclass(cls, types.CellType):
             return self.wrap_cell(obj, source)
-        if type(obj) in SEEN and guard and (iterator := outside_iterator(self, obj, source)) is not None:
+        if type(obj) in SEEN and guard and (iterator := outside_iterator(self.t, obj, source)) is not None:
             return iterator
-        if cls is types.GeneratorType and guard and (generator := outside_generator(self, obj, source)) is not None:
+        if cls is types.GeneratorType and guard and (generator := outside_generator(self.t, obj, source)) is not None:
             return generator
         return self._wrap_container(obj, source)
 
@@ -182,19 +183,19 @@ class Wrapping:
         """A method written in C bound to an object (`items.append`), made anew whenever it is read: known by its name and
         what it is bound to. None for functions, and for methods that are known as they are."""
         owner, name = obj.__self__, obj.__name__
-        if owner is None or issubclass(type(owner), (type, types.ModuleType)) or replaces_lookup(owner) or self.has_handler(obj):
+        if owner is None or issubclass(type(owner), (type, types.ModuleType)) or replaces_lookup(owner) or self.t.calls.has_handler(obj):
             return None
         found = next((NAMESPACE(c)[name] for c in MRO(type(owner)) if type(NAMESPACE(c).get(name)) in UNBOUND), None)
         if found is None or found.__get__(owner) != obj:
             return None
         for kind, of, value in (("TYPE_IS", source, type(obj)), ("EQUALS", Attr(source, "__name__"), name),
                                 ("TYPE_IS", Attr(source, "__self__"), type(owner))):
-            self.guard(kind, of, value)
+            self.t.guard(kind, of, value)
         return MethodVar(Known(found), Lazy(owner, Attr(source, "__self__")), source)
 
     def wrap_cell(self, cell: types.CellType, source: Source | None) -> CellVar:
         """A closure cell; two functions that share a cell share the CellVar."""
-        seen = self.by_id.get(id(cell))
+        seen = self.t.by_id.get(id(cell))
         if seen is not None:
             return seen
         try:
@@ -202,8 +203,8 @@ class Wrapping:
         except ValueError:
             content = None
         var = CellVar(content, source, cell)
-        self.by_id[id(cell)] = var
-        self.keep.append(cell)
+        self.t.by_id[id(cell)] = var
+        self.t.keep.append(cell)
         return var
 
     def _wrap_function(self, fn: types.FunctionType, source, guard) -> FuncVar:
@@ -211,31 +212,31 @@ class Wrapping:
         by_identity = permanent(fn)
         if guard:
             if by_identity:
-                self.guard("ID_IS", source, fn)
+                self.t.guard("ID_IS", source, fn)
             else:
-                self.guard("TYPE_IS", source, types.FunctionType)
-                self.guard("FUNCTION", source, fn)
+                self.t.guard("TYPE_IS", source, types.FunctionType)
+                self.t.guard("FUNCTION", source, fn)
         if by_identity:
             source = KnownSource.of(fn)
         closure = tuple(
             self.wrap_cell(cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ()))
         defaults = tuple(Lazy(d, Defaults(source, i)) for i, d in enumerate(fn.__defaults__ or ()))
         kwdefaults = {k: Lazy(v, KwDefaults(source, k)) for k, v in (fn.__kwdefaults__ or {}).items()}
-        var = FuncVar(self.job.original(fn.__code__), fn.__globals__, closure, defaults, kwdefaults, real=fn, source=source)
+        var = FuncVar(self.t.job.original(fn.__code__), fn.__globals__, closure, defaults, kwdefaults, real=fn, source=source)
         var.name, var.qualname = fn.__name__, fn.__qualname__
         return var
 
     def _wrap_container(self, obj, source) -> Var:
         cls = type(obj)
         if cls is list:
-            return OutsideList(self, obj, source)
+            return OutsideList(self.t, obj, source)
         if cls is collections.deque:
-            self.guard("LEN_IS", source, len(obj))
+            self.t.guard("LEN_IS", source, len(obj))
             items = [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
             return SeqVar(items, cls, source, obj, maxlen=getattr(obj, "maxlen", None))
         if issubclass(cls, tuple):
             if cls is tuple or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
-                self.guard("LEN_IS", source, len(obj))
+                self.t.guard("LEN_IS", source, len(obj))
                 items = [Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))]
                 return SeqVar(items, cls, source, obj)
         if cls in (dict, collections.OrderedDict):
@@ -245,7 +246,7 @@ class Wrapping:
         if cls is types.MappingProxyType and type(*gc.get_referents(obj)) in (dict, collections.OrderedDict):
             return DictVar({}, cls, source, obj)
         if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, IN_SETS) for o in obj):
-            self.guard("SET_ITEMS", source, frozenset(obj))
+            self.t.guard("SET_ITEMS", source, frozenset(obj))
             return SetVar({o: self.constant(o) for o in obj}, cls, source, obj)
         return self._wrap_instance(obj, source)
 
@@ -258,15 +259,15 @@ class Wrapping:
             if issubclass(cls, collections.defaultdict):
                 base.cls, base.factory = collections.defaultdict, Lazy(obj.default_factory, Attr(source, "default_factory"))
         elif issubclass(cls, list):
-            self.guard("LEN_IS", source, list.__len__(obj))
+            self.t.guard("LEN_IS", source, list.__len__(obj))
             base = SeqVar([Lazy(o, TupleItem(source, i, list)) for i, o in enumerate(list.__iter__(obj))], list, source, obj)
         elif issubclass(cls, tuple):
-            self.guard("LEN_IS", source, tuple.__len__(obj))
+            self.t.guard("LEN_IS", source, tuple.__len__(obj))
             base = SeqVar([Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))], tuple, source, obj)
         elif issubclass(cls, (int, float, str, bytes, complex)):
             plain = next(c for c in (int, float, str, bytes, complex) if issubclass(cls, c))
             value = PLAIN_VALUE[plain](obj)
-            self.guard("EQUALS_AS", source, (plain, value))
+            self.t.guard("EQUALS_AS", source, (plain, value))
             base = Known(value)
         if hides_dict(cls):
             raise Break(f"an object whose class replaces __dict__ ({cls.__name__})")
@@ -282,7 +283,7 @@ class Wrapping:
             return None
         raw = d.real
         if key not in raw:
-            self.guard("DICT_ABSENT", d.source, key)
+            self.t.guard("DICT_ABSENT", d.source, key)
             return None
         value = dict.__getitem__(raw, key) if isinstance(raw, dict) else raw[key]
         var = Lazy(value, dict_item(d.source, key, _own_getitem(raw)))
@@ -298,7 +299,7 @@ class Wrapping:
         for key in keys:
             if type(key) is not str and hash_has_effects(type(key)):
                 raise Break(f"keys whose __hash__ has effects ({type(key).__name__})")
-        self.guard("DICT_KEYS", d.source, tuple(keys))
+        self.t.guard("DICT_KEYS", d.source, tuple(keys))
         gone, read, d.complete = d.deleted, d.items, True
         d.items = {}
         for key, value in pairs:
@@ -313,7 +314,7 @@ class Wrapping:
     # ---- names ------------------------------------------------------------------------------------------------------
     def load_global(self, f, name: str) -> Var:
         """A global, else a builtin. Raises: Raised(NameError)."""
-        written = self.globals_written.get(id(f.globals))
+        written = self.t.effects.globals_written.get(id(f.globals))
         if written is not None and name in written[1]:
             value = written[1][name]
             if value is not None:
@@ -322,16 +323,16 @@ class Wrapping:
             return self.memo_lazy(("g", id(f.globals), name), f.globals[name], lambda: Global.of(f.globals, name))
         builtins_ = f.globals.get("__builtins__", __builtins__)
         table = builtins_ if isinstance(builtins_, dict) else vars(builtins_)
-        changed = self.globals_written.get(id(table))
+        changed = self.t.effects.globals_written.get(id(table))
         if changed is not None and name in changed[1] and changed[1][name] is not None:
             return changed[1][name]
         if name not in table or changed is not None and name in changed[1]:
-            raise self.raised(NameError(f"name '{name}' is not defined"))
+            raise self.t.raised(NameError(f"name '{name}' is not defined"))
         return self.builtin(f, name, table)
 
     def builtin(self, f, name: str, table: dict) -> Var:
         from bytejit.guards.sources import Scope
-        self.guard("DICT_ABSENT", Scope.of(f.globals), name)
+        self.t.guard("DICT_ABSENT", Scope.of(f.globals), name)
         import builtins
         if table is vars(builtins):
             from bytejit.guards.sources import Builtin
@@ -339,22 +340,22 @@ class Wrapping:
         return self.memo_lazy(("b", id(table), name), table[name], lambda: Global.of(table, name))
 
     def memo_lazy(self, key, obj, source) -> Lazy:
-        found = self.memo.get(key)
+        found = self.t.memo.get(key)
         if found is None or found.obj is not obj:
-            found = self.memo[key] = Lazy(obj, source())
+            found = self.t.memo[key] = Lazy(obj, source())
         return found
 
     def store_global(self, f, name: str, value: Var | None) -> None:
         """Recorded, and replayed at the exit. `value` None deletes."""
-        self.mutations += 1
-        self.globals_written.setdefault(id(f.globals), (f.globals, {}))[1][name] = value
+        self.t.effects.mutations += 1
+        self.t.effects.globals_written.setdefault(id(f.globals), (f.globals, {}))[1][name] = value
 
     def set_cell(self, cell: CellVar, value: Var | None) -> None:
         if value is not None and value.source is None:
             pass
         cell.content, cell.changed = value, True
-        self.mutations += 1
-        self.dirty[id(cell)] = self.touched[id(cell)] = cell
+        self.t.effects.mutations += 1
+        self.t.effects.dirty[id(cell)] = self.t.effects.touched[id(cell)] = cell
 
     def namespace_get(self, names, name: str) -> Var | None:
         return self.lookup(names, name)

@@ -9,6 +9,7 @@ import torch
 
 from bytejit.guards.sources import Attr, DictItem, InstanceDict, ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.sources import Known as KnownSource
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     NONE,
@@ -40,12 +41,12 @@ InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
-class Attributes:
+class Attributes(Component):
     """The part of the tracer that reads and writes attributes."""
 
     def getattr(self, v: Var, name: str, default: Var | None = None) -> Var:
         """getattr(v, name[, default]). Raises: Raised(AttributeError), Break."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         try:
             return self._getattr(v, name)
         except Raised as e:
@@ -57,7 +58,7 @@ class Attributes:
         if isinstance(v, InstanceVar):
             return self.instance_getattr(v, name)
         if isinstance(v, TensorVar):
-            return self.tensor_getattr(v, name)
+            return self.t.tensors.tensor_getattr(v, name)
         if isinstance(v, LateVar):
             raise Break("a random number used in the region" if v.kind is float else "a hook's handle used in the region")
         if isinstance(v, Known):
@@ -71,20 +72,20 @@ class Attributes:
         return self.builtin_getattr(v, name)
 
     def no_attribute(self, cls_name: str, name: str, obj: Var | None = None) -> Raised:
-        e = self.raised(AttributeError(f"'{cls_name}' object has no attribute '{name}'"))
+        e = self.t.raised(AttributeError(f"'{cls_name}' object has no attribute '{name}'"))
         e.exc.slots["name"] = Known(name)
         return e
 
     def builtin_getattr(self, v: Var, name: str) -> Var:
         """Lists, dicts, sets, iterators, generators...: methods of their type."""
-        cls = self.type_of(v)
+        cls = self.t.type_of(v)
         if name == "__class__":
-            return self.constant(cls)
+            return self.t.values.constant(cls)
         if isinstance(v, SliceVar) and name in ("start", "stop", "step"):
             return v.parts[("start", "stop", "step").index(name)]
         if isinstance(v, SeqVar) and isinstance(v.cls, type) and issubclass(v.cls, tuple):
             if name == "_fields" and hasattr(v.cls, "_fields"):
-                return self.constant(v.cls._fields)
+                return self.t.values.constant(v.cls._fields)
             if name in getattr(v.cls, "_fields", ()):
                 return v.items[v.cls._fields.index(name)]
             if hasattr(v.cls, "n_sequence_fields"):
@@ -94,12 +95,12 @@ class Attributes:
         if isinstance(v, DictVar) and name == "default_factory" and v.cls.__name__ == "defaultdict":
             return v.factory
         if isinstance(v, SeqVar) and name == "maxlen":
-            return self.constant(v.maxlen)
+            return self.t.values.constant(v.maxlen)
         if isinstance(v, CellVar) and name == "cell_contents":
             if v.content is None:
-                raise self.raised(ValueError("Cell is empty"))
+                raise self.t.raised(ValueError("Cell is empty"))
             return v.content
-        if isinstance(v, ArrayVar) and (known := self.array_getattr(v, name)) is not None:
+        if isinstance(v, ArrayVar) and (known := self.t.numpy_arrays.array_getattr(v, name)) is not None:
             return known
         found, owner = class_lookup(cls, name)
         if found is MISSING and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)) is not None:
@@ -116,14 +117,14 @@ class Attributes:
         if v.real is None:
             return None
         if name not in v.real.__dict__:
-            self.guard("ATTR_ABSENT", v.source, name)
+            self.t.guard("ATTR_ABSENT", v.source, name)
             return None
-        return self.memo_lazy(("od", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
+        return self.t.values.memo_lazy(("od", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
 
     def ordered_dict_attributes(self, v: DictVar) -> dict[str, Var]:
         """All that was set on a dict."""
         if v.cls is collections.OrderedDict and v.real is not None:
-            self.guard("DICT_KEYS", InstanceDict(v.source), tuple(v.real.__dict__))
+            self.t.guard("DICT_KEYS", InstanceDict(v.source), tuple(v.real.__dict__))
             return {**{name: self.ordered_dict_attribute(v, name) for name in v.real.__dict__}, **v.attrs}
         return v.attrs
 
@@ -136,61 +137,61 @@ class Attributes:
         if isinstance(found, C_METHODS) and not isinstance(found, types.BuiltinFunctionType):
             return MethodVar(Known(found), v)
         if isinstance(found, classmethod):
-            return MethodVar(self.lift(found.__func__, owner, name), self.constant(cls))
+            return MethodVar(self.lift(found.__func__, owner, name), self.t.values.constant(cls))
         if type(found) is InstanceMethod:               # a method of a class that pybind11 made
             return MethodVar(Known(found.__func__), v)
         if isinstance(found, types.ClassMethodDescriptorType):
-            return self.c_classmethod(found, self.constant(cls))
+            return self.c_classmethod(found, self.t.values.constant(cls))
         if isinstance(found, staticmethod):
             return self.lift(found.__func__, owner, name)
         if isinstance(found, property):
             if found.fget is None:
-                raise self.raised(AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter"))
-            return self.call(self.lift(found.fget, owner, name), [v], {})
+                raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter"))
+            return self.t.calls.call(self.lift(found.fget, owner, name), [v], {})
         if isinstance(found, functools.cached_property):
-            holder = self.real(self.class_value(owner, name, found))
-            func, attr = self.getattr(holder, "func"), self.const(self.getattr(holder, "attrname"))
-            value = self.call(func, [v], {})
+            holder = self.t.values.real(self.class_value(owner, name, found))
+            func, attr = self.getattr(holder, "func"), self.t.const(self.getattr(holder, "attrname"))
+            value = self.t.calls.call(func, [v], {})
             self.set_in_dict(v, attr, value)
             return value
         if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.c_attribute(v, found, name)
         getter = class_lookup(type(found), "__get__")[0]
         if isinstance(getter, types.FunctionType):
-            return self.call(self.constant(getter), [self.class_value(owner, name, found), v, self.constant(cls)], {})
+            return self.t.calls.call(self.t.values.constant(getter), [self.class_value(owner, name, found), v, self.t.values.constant(cls)], {})
         if getter is not MISSING:
             raise Break(f"reading the attribute {cls.__name__}.{name} ({type(found).__name__})")
         return self.class_value(owner, name, found)
 
     def c_classmethod(self, found: types.ClassMethodDescriptorType, cls: Known) -> Var:
         """A class method written in C, read from a class: with its class apart where the tracer models the descriptor."""
-        return MethodVar(Known(found), cls) if self.has_handler(found) else Known(found.__get__(None, cls.obj))
+        return MethodVar(Known(found), cls) if self.t.calls.has_handler(found) else Known(found.__get__(None, cls.obj))
 
     def guard_not_shadowed(self, cls: type, owner: type, name: str) -> None:
         """The user's classes before `owner` must not get an attribute of that name. Library classes are taken as finished."""
         for c in cls.__mro__:
             if c is owner:
                 return
-            known = c in self.made_classes or c in self.remade or of_library(c)
+            known = c in self.t.made_classes or c in self.t.remade or of_library(c)
             if not known and name not in c.__dict__:    # super() starts later
-                self.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
+                self.t.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
 
     def lift(self, fn, owner: type, name: str) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
-        known = owner in self.made_classes or owner in self.remade or of_library(owner)
+        known = owner in self.t.made_classes or owner in self.t.remade or of_library(owner)
         if not known and name not in WRITTEN.get(owner, ()):
-            self.guard("ID_IS", DictItem(InstanceDict(KnownSource.of(owner)), name), NAMESPACE(owner)[name])
-        return self.passing(fn) if owner in self.remade else self.constant(fn)
+            self.t.guard("ID_IS", DictItem(InstanceDict(KnownSource.of(owner)), name), NAMESPACE(owner)[name])
+        return self.t.values.passing(fn) if owner in self.t.remade else self.t.values.constant(fn)
 
     def class_value(self, owner: type, name: str, found) -> Var:
         """A class attribute with its source, so that a change of the class is noticed."""
-        made = self.made_classes.get(owner)
+        made = self.t.made_classes.get(owner)
         if made is not None and name in made.contents:
             return made.contents[name]
-        if owner in self.remade:
-            return self.passing(found)
+        if owner in self.t.remade:
+            return self.t.values.passing(found)
         source = KnownSource.of(owner)
-        return self.memo_lazy(("c", owner, name), found, lambda: DictItem(InstanceDict(source), name))
+        return self.t.values.memo_lazy(("c", owner, name), found, lambda: DictItem(InstanceDict(source), name))
 
     def c_attribute(self, v: Var, found, name: str) -> Var:
         """A slot or a C-level attribute of an instance."""
@@ -213,27 +214,27 @@ class Attributes:
                 try:
                     value = found.__get__(v.real, v.cls)
                 except AttributeError as e:
-                    self.guard("ATTR_ABSENT", v.source, name)
-                    raise self.raised(e) from None
-                return self.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
-        raise Break(f"reading the attribute {self.type_of(v).__name__}.{name} of a C object")
+                    self.t.guard("ATTR_ABSENT", v.source, name)
+                    raise self.t.raised(e) from None
+                return self.t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
+        raise Break(f"reading the attribute {self.t.type_of(v).__name__}.{name} of a C object")
 
     def exception_attribute(self, v: InstanceVar, name: str) -> Var:
         if v.real is not None:
             try:
                 value = getattr(v.real, name)
             except AttributeError as e:         # a field that no argument set
-                self.guard("ATTR_ABSENT", v.source, name)
-                raise self.raised(e) from None
-            return self.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
+                self.t.guard("ATTR_ABSENT", v.source, name)
+                raise self.t.raised(e) from None
+            return self.t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
         if name == "args":
             return SeqVar([], tuple)
-        if name == "__traceback__" and id(v) in self.raised_at:
-            return v.slots.setdefault(name, TracebackVar(self.steps))
+        if name == "__traceback__" and id(v) in self.t.raised_at:
+            return v.slots.setdefault(name, TracebackVar(self.t.limits.steps))
         if name in ("__cause__", "__context__", "__traceback__"):
             return NONE
         if name == "__suppress_context__":
-            return self.constant(False)
+            return self.t.values.constant(False)
         if name == "value" and issubclass(v.cls, StopIteration):
             args = v.slots["args"].items
             return args[0] if args else NONE
@@ -250,7 +251,7 @@ class Attributes:
         lookup = class_lookup(cls, "__getattribute__")[0]
         if lookup not in GENERIC_GETATTR:
             if isinstance(lookup, types.FunctionType):
-                return self.call(self.constant(lookup), [v, Known(name)], {})
+                return self.t.calls.call(self.t.values.constant(lookup), [v, Known(name)], {})
             if not issubclass(cls, (dict, list, tuple, str, int, float, bytes, set)):
                 raise Break(f"reading {cls.__name__}.{name} of a C object")
         return self.generic_getattr(v, name)
@@ -264,7 +265,7 @@ class Attributes:
         """object.__getattribute__, then __getattr__."""
         cls = v.cls
         if name == "__class__" and class_lookup(cls, name)[1] is object:
-            return self.constant(cls)
+            return self.t.values.constant(cls)
         if name == "__dict__" and v.ns is not None:
             return v.ns
         found, owner = class_lookup(cls, name)
@@ -274,9 +275,9 @@ class Attributes:
             except Raised as e:
                 if not fallback or not issubclass(e.exc.cls, AttributeError) or not hasattr(cls, "__getattr__"):
                     raise
-                return self.call(self.class_value(*self._owner(cls, "__getattr__")), [v, Known(name)], {})
+                return self.t.calls.call(self.class_value(*self._owner(cls, "__getattr__")), [v, Known(name)], {})
         if v.ns is not None:
-            value = self.lookup(v.ns, name)
+            value = self.t.values.lookup(v.ns, name)
             if value is not None:
                 return value
         if found is not MISSING:
@@ -285,7 +286,7 @@ class Attributes:
         if fallback_fn is torch.nn.Module.__getattr__:
             return self.module_getattr(v, name)
         if isinstance(fallback_fn, types.FunctionType):
-            return self.call(self.class_value(*self._owner(cls, "__getattr__")), [v, Known(name)], {})
+            return self.t.calls.call(self.class_value(*self._owner(cls, "__getattr__")), [v, Known(name)], {})
         if fallback_fn is not MISSING:
             raise Break(f"{cls.__name__}.__getattr__ written in C")
         raise self.no_attribute(cls.__name__, name)
@@ -297,48 +298,48 @@ class Attributes:
     def module_getattr(self, v: InstanceVar, name: str) -> Var:
         """nn.Module.__getattr__: parameters, buffers, submodules, in that order."""
         for table, kind in (("_parameters", ModuleParam), ("_buffers", ModuleBuffer), ("_modules", SubModule)):
-            d = self.lookup(v.ns, table) if v.ns is not None else None
+            d = self.t.values.lookup(v.ns, table) if v.ns is not None else None
             if d is None:
                 continue
             raw = d.obj if type(d) is Lazy and d.var is None else None
             if type(raw) is dict and v.source is not None:
                 # the common case: not yet looked at, so it is read through the short source
                 if name in raw:
-                    return self.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.source, name))
+                    return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.source, name))
                 if table != "_modules":
                     continue                     # the later table's own entry decides; register_* keeps names apart
                 continue
-            value = self.lookup(self.real(d), name)
+            value = self.t.values.lookup(self.t.values.real(d), name)
             if value is not None:
                 return value
-        raise self.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
+        raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
 
     def special(self, v: Var, name: str) -> Var:
         """A special method, looked up on the type as the interpreter does; bound. Raises: Raised."""
         found = self.find_special(v, name)
         if found is None:
-            raise self.raised(AttributeError(name) if name not in ("__enter__", "__exit__") else TypeError(
-                f"'{self.type_of(v).__name__}' object does not support the context manager protocol"))
+            raise self.t.raised(AttributeError(name) if name not in ("__enter__", "__exit__") else TypeError(
+                f"'{self.t.type_of(v).__name__}' object does not support the context manager protocol"))
         return found
 
     def find_special(self, v: Var, name: str) -> Var | None:
         """`special`, or None when the type has no such method."""
-        v = self.real(v)
-        cls = self.type_of(v)
+        v = self.t.values.real(v)
+        cls = self.t.type_of(v)
         found, owner = class_lookup(cls, name)
         if found is MISSING or found is None:
             return None
         return self.bind_descriptor(found, owner, v, cls, name)
 
     def super_getattr(self, v: SuperVar, name: str) -> Var:
-        obj = self.real(v.obj)
+        obj = self.t.values.real(v.obj)
         start = v.cls
         if isinstance(obj, Known) and isinstance(obj.obj, type) and issubclass(obj.obj, start):
             # super() in a classmethod or __new__
             cls = obj.obj
             found, owner = class_lookup(cls, name, start)
             if found is MISSING:
-                raise self.raised(AttributeError(f"'super' object has no attribute '{name}'"))
+                raise self.t.raised(AttributeError(f"'super' object has no attribute '{name}'"))
             if isinstance(found, classmethod):
                 return MethodVar(self.lift(found.__func__, owner, name), obj)
             if isinstance(found, staticmethod):
@@ -346,12 +347,12 @@ class Attributes:
             if isinstance(found, types.ClassMethodDescriptorType):
                 return self.c_classmethod(found, obj)
             return self.class_value(owner, name, found)
-        cls = self.type_of(obj)
+        cls = self.t.type_of(obj)
         found, owner = class_lookup(cls, name, start)
         if found is MISSING:
-            raise self.raised(AttributeError(f"'super' object has no attribute '{name}'"))
+            raise self.t.raised(AttributeError(f"'super' object has no attribute '{name}'"))
         if name == "__class__":
-            return self.constant(super)
+            return self.t.values.constant(super)
         return self.bind_descriptor(found, owner, obj, cls, name)
 
     # ---- other values ---------------------------------------------------------------------------------------------------
@@ -366,10 +367,10 @@ class Attributes:
         try:
             value = getattr(obj, name)
         except AttributeError as e:
-            raise self.raised(e) from None
+            raise self.t.raised(e) from None
         if v.source is None:
-            return self.constant(value)
-        return self.lazy(value, Attr(v.source, name))
+            return self.t.values.constant(value)
+        return self.t.values.lazy(value, Attr(v.source, name))
 
     def _constant_attribute(self, obj, name: str) -> Var:
         """An attribute of an immutable value. Enum members may carry attributes of their own."""
@@ -381,27 +382,27 @@ class Attributes:
         try:
             value = getattr(obj, name)
         except AttributeError as e:
-            raise self.raised(e) from None
+            raise self.t.raised(e) from None
         if isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
             return Known(value)
-        return self.constant(value)
+        return self.t.values.constant(value)
 
     def python_module_getattr(self, v: Known, name: str) -> Var:
         module = v.obj
-        written = self.globals_written.get(id(module.__dict__))
+        written = self.t.effects.globals_written.get(id(module.__dict__))
         if written is not None and written[1].get(name) is not None:
             return written[1][name]
         if name in module.__dict__:
             from bytejit.guards.sources import Global
-            return self.memo_lazy(("g", id(module.__dict__), name), module.__dict__[name],
+            return self.t.values.memo_lazy(("g", id(module.__dict__), name), module.__dict__[name],
                                   lambda: Global.of(module.__dict__, name))
         if name == "__dict__":
             raise Break("a module's __dict__")
         try:
             value = getattr(module, name)       # a module's __getattr__: lazy imports of libraries
         except AttributeError as e:
-            raise self.raised(e) from None
-        return self.lazy(value, Attr(v.source or KnownSource.of(module), name))
+            raise self.t.raised(e) from None
+        return self.t.values.lazy(value, Attr(v.source or KnownSource.of(module), name))
 
     def check_annotations(self, owner, name: str) -> None:
         """Asking a class or a module for annotations that it has not makes them. Raises: Break."""
@@ -413,14 +414,14 @@ class Attributes:
         meta, meta_owner = class_lookup(type(cls), name)
         if meta is not MISSING and is_data_descriptor(meta):
             if isinstance(meta, property):
-                return self.call(self.lift(meta.fget, meta_owner, name), [v], {})
+                return self.t.calls.call(self.lift(meta.fget, meta_owner, name), [v], {})
             if name == "__dict__":
-                return self.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
+                return self.t.values.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
             self.check_annotations(cls, name)
             try:
-                return self.constant(getattr(cls, name))
+                return self.t.values.constant(getattr(cls, name))
             except AttributeError as e:         # __abstractmethods__ of a class that has none
-                raise self.raised(e) from None
+                raise self.t.raised(e) from None
         found, owner = class_lookup(cls, name)
         if found is not MISSING:
             if isinstance(found, classmethod):
@@ -433,17 +434,17 @@ class Attributes:
                 return Known(getattr(cls, name))
             getter = class_lookup(type(found), "__get__")[0]
             if isinstance(getter, types.FunctionType):
-                return self.call(self.constant(getter), [self.class_value(owner, name, found), NONE, v], {})
+                return self.t.calls.call(self.t.values.constant(getter), [self.class_value(owner, name, found), NONE, v], {})
             if isinstance(found, types.MemberDescriptorType) or getter is MISSING or isinstance(found, (
                     types.FunctionType, property, types.GetSetDescriptorType, *C_METHODS)):
                 return self.class_value(owner, name, found)
-            return self.constant(getattr(cls, name))
+            return self.t.values.constant(getattr(cls, name))
         if meta is not MISSING:
             return self.bind_descriptor(meta, meta_owner, v, type(cls), name)
         getter = class_lookup(type(cls), "__getattr__")[0]
         if isinstance(getter, types.FunctionType):
-            return self.call(self.constant(getter), [v, Known(name)], {})
-        e = self.raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+            return self.t.calls.call(self.t.values.constant(getter), [v, Known(name)], {})
+        e = self.t.raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
         e.exc.slots["name"] = Known(name)
         raise e
 
@@ -465,11 +466,11 @@ class Attributes:
             try:
                 value = getattr(v.real, name)
             except AttributeError as e:
-                self.guard("ATTR_ABSENT", v.source, name)
-                raise self.raised(e) from None
-            return self.memo_lazy(("f", id(v), name), value, lambda: Attr(v.source, name))
+                self.t.guard("ATTR_ABSENT", v.source, name)
+                raise self.t.raised(e) from None
+            return self.t.values.memo_lazy(("f", id(v), name), value, lambda: Attr(v.source, name))
         if name in ("__module__", "__doc__"):
-            return self.constant(v.globals.get("__name__") if name == "__module__" else docstring(v.code))
+            return self.t.values.constant(v.globals.get("__name__") if name == "__module__" else docstring(v.code))
         if name == "__dict__":
             out = DictVar({k: (Known(k), a) for k, a in v.attrs.items()})
             return out
@@ -480,15 +481,15 @@ class Attributes:
             return v.annotations if v.annotations is not None else NONE
         if name == "__type_params__":
             return SeqVar([], tuple)
-        raise self.raised(AttributeError(f"'function' object has no attribute '{name}'"))
+        raise self.t.raised(AttributeError(f"'function' object has no attribute '{name}'"))
 
     def annotations_of(self, v: FuncVar) -> Var:
         """The dict of annotations of a function made in the trace: of its pairs, or (3.14) what its __annotate__ makes."""
         if isinstance(v.annotations, SeqVar):
             pairs = zip(v.annotations.items[::2], v.annotations.items[1::2])
-            return DictVar({self.const(k): (self.real(k), a) for k, a in pairs})
+            return DictVar({self.t.const(k): (self.t.values.real(k), a) for k, a in pairs})
         if isinstance(v.annotations, FuncVar):
-            return self.real(self.call(v.annotations, [Known(1)], {}))      # annotationlib.Format.VALUE
+            return self.t.values.real(self.t.calls.call(v.annotations, [Known(1)], {}))      # annotationlib.Format.VALUE
         return DictVar({})
 
     def method_getattr(self, v: MethodVar, name: str) -> Var:
@@ -497,7 +498,7 @@ class Attributes:
         if name == "__func__":
             return v.func
         if name == "__class__":
-            return self.constant(types.MethodType)
+            return self.t.values.constant(types.MethodType)
         if name == "__call__":
             return v
         return self.getattr(v.func, name)
@@ -505,33 +506,33 @@ class Attributes:
     # ---- writing ----------------------------------------------------------------------------------------------------
     def setattr(self, v: Var, name: str, value: Var) -> None:
         """v.name = value, recorded for the exit when v is from outside. Raises: Raised, Break."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, InstanceVar):
             setter, owner = class_lookup(v.cls, "__setattr__")
             if isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__:
-                self.call(self.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
+                self.t.calls.call(self.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
             elif setter is torch.nn.Module.__setattr__ and self.needs_module_setattr(v, name, value):
-                self.call(self.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
+                self.t.calls.call(self.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
             else:
                 self.generic_setattr(v, name, value)
         elif isinstance(v, FuncVar) and v.real is None:
             self._set_function_attribute(v, name, value)
         elif isinstance(v, TensorVar):
-            self.tensor_setattr(v, name, value)
+            self.t.tensors.tensor_setattr(v, name, value)
         elif type(v) is DictVar and v.cls is collections.OrderedDict and class_lookup(v.cls, name)[0] is MISSING:
             v.attrs[name] = value
-            self.touch(v)
+            self.t.touch(v)
         elif isinstance(v, Known) and isinstance(v.obj, types.ModuleType):
-            self.mutations += 1
-            self.globals_written.setdefault(id(v.obj.__dict__), (v.obj.__dict__, {}))[1][name] = value
+            self.t.effects.mutations += 1
+            self.t.effects.globals_written.setdefault(id(v.obj.__dict__), (v.obj.__dict__, {}))[1][name] = value
         elif isinstance(v, Known) and isinstance(v.obj, type):
-            self.class_setattr(v, name, value)
+            self.t.classes.class_setattr(v, name, value)
         else:
-            raise Break(f"setting the attribute {name} of a {self.type_of(v).__name__}")
+            raise Break(f"setting the attribute {name} of a {self.t.type_of(v).__name__}")
 
     def needs_module_setattr(self, v: InstanceVar, name: str, value: Var) -> bool:
         """Whether nn.Module.__setattr__ would do more than store into __dict__: it files parameters, modules, buffers."""
-        value = self.real(value)
+        value = self.t.values.real(value)
         special = isinstance(value, (TensorVar, InstanceVar))
         if v.real is not None:
             tables = [v.real.__dict__.get(k) or {} for k in ("_parameters", "_modules", "_buffers")]
@@ -539,11 +540,11 @@ class Attributes:
         return True
 
     def _set_function_attribute(self, v: FuncVar, name: str, value: Var) -> None:
-        value = self.real(value)
+        value = self.t.values.real(value)
         if name == "__name__":
-            v.name = self.const(value)
+            v.name = self.t.const(value)
         elif name == "__qualname__":
-            v.qualname = self.const(value)
+            v.qualname = self.t.const(value)
         elif name == "__defaults__":
             v.defaults = tuple(value.items) if isinstance(value, SeqVar) else ()
         elif name == "__kwdefaults__":
@@ -557,7 +558,7 @@ class Attributes:
             v.attrs.pop("__annotations__", None)
         else:
             v.attrs[name] = value
-        self.mutations += 1
+        self.t.effects.mutations += 1
 
     def _set_code(self, v: FuncVar, value: Var) -> None:
         """`function.__code__ = code` of a function made in the trace. Its names stay."""
@@ -565,7 +566,7 @@ class Attributes:
             raise Break("setting a function's __code__ to what is no code object")
         want, new = len(v.closure), len(value.obj.co_freevars)
         if want != new:
-            raise self.raised(ValueError(f"{v.name}() requires a code object with {want} free vars, not {new}"))
+            raise self.t.raised(ValueError(f"{v.name}() requires a code object with {want} free vars, not {new}"))
         v.code = value.obj
 
     def generic_setattr(self, v: InstanceVar, name: str, value: Var) -> None:
@@ -573,51 +574,51 @@ class Attributes:
         found, owner = class_lookup(v.cls, name)
         if isinstance(found, property):
             if found.fset is None:
-                raise self.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no setter"))
-            self.call(self.lift(found.fset, owner, name), [v, value], {})
+                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no setter"))
+            self.t.calls.call(self.lift(found.fset, owner, name), [v, value], {})
             return
         if isinstance(found, types.MemberDescriptorType) or (
                 isinstance(found, types.GetSetDescriptorType) and issubclass(v.cls, BaseException)):
             v.slots[name] = value
-            self.touch(v)
+            self.t.touch(v)
             return
         if name == "__class__" and v.real is None and v.base is None and not v.slots:
-            self.change_class(v, value)
+            self.t.classes.change_class(v, value)
             return
         if name == "__class__" or isinstance(found, types.GetSetDescriptorType):
             raise Break(f"setting {v.cls.__name__}.{name}")
         setter, setter_owner = class_lookup(type(found), "__set__") if found is not MISSING else (MISSING, None)
         if isinstance(setter, types.FunctionType):
-            self.call(self.constant(setter), [self.class_value(owner, name, found), v, value], {})
+            self.t.calls.call(self.t.values.constant(setter), [self.class_value(owner, name, found), v, value], {})
             return
         self.set_in_dict(v, name, value)
 
     def set_in_dict(self, v: Var, name: str, value: Var) -> None:
         if not isinstance(v, InstanceVar) or v.ns is None:
-            raise self.no_attribute(self.type_of(v).__name__, name)
+            raise self.no_attribute(self.t.type_of(v).__name__, name)
         if v.real is not None and not hasattr(v.real, "__dict__"):
             raise self.no_attribute(v.cls.__name__, name)
-        self.dict_set(v.ns, Known(name), value)
+        self.t.operators.dict_set(v.ns, Known(name), value)
 
     def delattr(self, v: Var, name: str) -> None:
-        v = self.real(v)
+        v = self.t.values.real(v)
         if not isinstance(v, InstanceVar):
-            raise Break(f"deleting the attribute {name} of a {self.type_of(v).__name__}")
+            raise Break(f"deleting the attribute {name} of a {self.t.type_of(v).__name__}")
         deleter, owner = class_lookup(v.cls, "__delattr__")
         if isinstance(deleter, types.FunctionType) and deleter is not torch.nn.Module.__delattr__:
-            self.call(self.class_value(owner, "__delattr__", deleter), [v, Known(name)], {})
+            self.t.calls.call(self.class_value(owner, "__delattr__", deleter), [v, Known(name)], {})
             return
         self.generic_delattr(v, name)
 
     def generic_delattr(self, v: InstanceVar, name: str) -> None:
         found, owner = class_lookup(v.cls, name)
         if isinstance(found, property) and found.fdel is not None:
-            self.call(self.lift(found.fdel, owner, name), [v], {})
+            self.t.calls.call(self.lift(found.fdel, owner, name), [v], {})
         elif isinstance(found, types.MemberDescriptorType) and v.slots.get(name, NULL) is not NULL:
             v.slots[name] = NULL
-            self.touch(v)
-        elif v.ns is not None and self.lookup(v.ns, name) is not None:
-            self.dict_del(v.ns, name)
+            self.t.touch(v)
+        elif v.ns is not None and self.t.values.lookup(v.ns, name) is not None:
+            self.t.operators.dict_del(v.ns, name)
         else:
-            raise self.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
+            raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
 

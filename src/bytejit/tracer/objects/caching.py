@@ -12,6 +12,7 @@ from collections.abc import Collection
 from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
 from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar, SymVar, Var
 
 from .calls import CALLED
@@ -20,13 +21,13 @@ from .containers import is_constant
 from .library import real_object
 
 
-def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A call of a cached function: with known arguments the cache is asked."""
     inner = fn.real.__wrapped__
     library = is_library(inner.__module__)
     plainly = Lazy(inner, Attr(fn.source, "__wrapped__"))
     if fn.real.cache_parameters()["maxsize"] == 0:
-        return t.call(plainly, args, kwargs)
+        return t.calls.call(plainly, args, kwargs)
     if any(_symbolic(t, a) for a in (*args, *kwargs.values())) and not _pending(t):
         return _uncached(t, fn, plainly, args, kwargs)
     try:
@@ -38,10 +39,10 @@ def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> 
     except Exception:               # of the library's function: not kept by the cache, it raises anew in each call
         if not library:             # what is known only when it runs, or has no hash: the cache raises itself
             raise Break(f"a call of {inner.__qualname__}, whose cache is asked for what is known only when it runs") from None
-        return t.call(plainly, args, kwargs)
+        return t.calls.call(plainly, args, kwargs)
     t.guard("ID_IS", fn.source, fn.real)
     if library and is_constant(result):
-        return t.constant(result)
+        return t.values.constant(result)
     parts = tuple(a if _plain(a) else Ref(a) for a in real_args)
     named = tuple((k, a if _plain(a) else Ref(a)) for k, a in real_kwargs.items())
     if library:
@@ -49,13 +50,13 @@ def cached_call(t, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> 
     return _of_user(t, fn, CachedCall(fn.source, parts, named), plainly, (args, kwargs), (real_args, real_kwargs))
 
 
-def _symbolic(t, v: Var) -> bool:
+def _symbolic(t: Tracer, v: Var) -> bool:
     """Whether a number in an argument is symbolic."""
-    v = t.real(v)
+    v = t.values.real(v)
     return type(v) is SymVar or isinstance(v, SeqVar) and any(_symbolic(t, i) for i in v.items)
 
 
-def _uncached(t, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def _uncached(t: Tracer, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A call with symbolic numbers (shapes as keys): the body is traced once for each, and the cache asked at the exit, with the
     numbers of the call. A body that changes anything is called with the numbers of now. Raises: Specialise."""
     t.guard("ID_IS", fn.source, fn.real)
@@ -65,22 +66,22 @@ def _uncached(t, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs: dict[s
         count = len(t.cached_calls)
         t.inside_cached += 1
         try:
-            known = t.symbolic_results[key] = t.call(plainly, args, kwargs)
+            known = t.symbolic_results[key] = t.calls.call(plainly, args, kwargs)
         finally:
             t.inside_cached -= 1
         if _pending(t) or not all(isinstance(c, (SeqVar, DictVar)) for c in _containers(t, known)):
-            t.refuse_symbols(_all_numbers(t, args, kwargs))
+            t.sizes.refuse_symbols(_all_numbers(t, args, kwargs))
         if outermost:
             del t.cached_calls[count:]          # made by the body, where the cache has no answer
     if outermost:
         held = [(c, _items(c)) for c in _containers(t, known)]
-        t.symbolic_calls.append((fn, args, kwargs, held, t.where()))
+        t.symbolic_calls.append((fn, args, kwargs, held, t.tensors.where()))
     return known
 
 
-def _key(t, v: Var) -> tuple:
+def _key(t: Tracer, v: Var) -> tuple:
     """What tells arguments of a call apart: numbers and plain values by value, others by identity."""
-    v = t.real(v)
+    v = t.values.real(v)
     if type(v) is SymVar:
         return "symbol", str(v.value.node.public)
     if isinstance(v, SeqVar):
@@ -88,12 +89,12 @@ def _key(t, v: Var) -> tuple:
     return (type(v.obj), v.obj) if isinstance(v, Known) else ("object", id(v))
 
 
-def check_symbolic(t, leaving: Collection[int]) -> None:
+def check_symbolic(t: Tracer, leaving: Collection[int]) -> None:
     """What a cache answered is the same object each time: lists of it that were changed, or leave, are known by numbers only.
     leaving: ids of Vars that the exit makes. Raises: Specialise."""
     for _, args, kwargs, held, where in t.symbolic_calls:
         if any(id(c) in leaving or _items(c) != items for c, items in held):
-            t.refuse_symbols(_all_numbers(t, args, kwargs), where)
+            t.sizes.refuse_symbols(_all_numbers(t, args, kwargs), where)
 
 
 def _items(v: SeqVar | DictVar) -> list[Var]:
@@ -109,9 +110,9 @@ def symbolic_calls(rebuild) -> list[str]:
     return [text(fn, args, kwargs) for fn, args, kwargs, *_ in rebuild.t.symbolic_calls]
 
 
-def _containers(t, v: Var) -> list[Var]:
+def _containers(t: Tracer, v: Var) -> list[Var]:
     """The lists, dicts and other parts of a result that the program may change."""
-    v = t.real(v)
+    v = t.values.real(v)
     if isinstance(v, SeqVar):
         return [*([] if v.cls is tuple else [v]), *(c for i in v.items for c in _containers(t, i))]
     if isinstance(v, DictVar):
@@ -119,21 +120,21 @@ def _containers(t, v: Var) -> list[Var]:
     return [] if isinstance(v, Known) else [v]
 
 
-def _all_numbers(t, args: list[Var], kwargs: dict[str, Var]) -> list:
+def _all_numbers(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> list:
     return [n for a in (*args, *kwargs.values()) for n in _numbers(t, a)]
 
 
-def _numbers(t, v: Var) -> list:
+def _numbers(t: Tracer, v: Var) -> list:
     """The symbolic numbers in an argument."""
-    v = t.real(v)
+    v = t.values.real(v)
     return [v.value] if type(v) is SymVar else [n for i in v.items for n in _numbers(t, i)] if isinstance(v, SeqVar) else []
 
 
-def _of_user(t, fn: InstanceVar, source: CachedCall, plainly: Lazy, given: tuple, real: tuple) -> Var:
+def _of_user(t: Tracer, fn: InstanceVar, source: CachedCall, plainly: Lazy, given: tuple, real: tuple) -> Var:
     """What the cache of the program's own function holds, or gets from a first call. Raises: Break."""
     if t.trying is not None:            # the body of another one, run to see what it does
         if source not in t.trying:
-            t.trying[source] = t.call(plainly, *given)
+            t.trying[source] = t.calls.call(plainly, *given)
         return t.trying[source]
     try:
         value = cached(fn.real, *real)
@@ -146,21 +147,21 @@ def _of_user(t, fn: InstanceVar, source: CachedCall, plainly: Lazy, given: tuple
         value = fn.real(*real[0], **real[1])
         t.job.cached[source] = [True]
     t.cached_calls.append((source, t.job.cached.get(source) if ("cached", source) not in t.memo else None))
-    return t.memo_lazy(("cached", source), value, lambda: source)
+    return t.values.memo_lazy(("cached", source), value, lambda: source)
 
 
-def count_calls(t, at) -> list[str]:
+def count_calls(t: Tracer, at) -> list[str]:
     """Statements that make the calls, which the caches count as hits; but those that tracing made, once."""
     return [source.call(at) if made is None else f"{at.bind(made)}.pop() if {at.bind(made)} else {source.call(at)}"
             for source, made in t.cached_calls]
 
 
-def _try(t, plainly: Lazy, given: tuple) -> None:
+def _try(t: Tracer, plainly: Lazy, given: tuple) -> None:
     """Run the function's body in the trace to see what it does, and forget it. Raises: Break if it changes anything."""
     nodes = len(t.graph.nodes)
     t.trying = {}
     try:
-        t.call(plainly, *given)
+        t.calls.call(plainly, *given)
     finally:
         t.trying = None
     if _pending(t):
@@ -170,10 +171,10 @@ def _try(t, plainly: Lazy, given: tuple) -> None:
             t.graph.erase_node(node)
 
 
-def _pending(t) -> bool:
+def _pending(t: Tracer) -> bool:
     """Whether the region has changed anything that is not its own: cells of its own functions are."""
-    outside = any(v.source is not None or getattr(v, "real", None) is not None for v in t.dirty.values())
-    return bool(outside or t.globals_written or t.classes_written or t.late or t.state_set or t.holding)
+    outside = any(v.source is not None or getattr(v, "real", None) is not None for v in t.effects.dirty.values())
+    return bool(outside or t.effects.globals_written or t.effects.classes_written or t.late or t.effects.state_set or t.holding)
 
 
 def _plain(value: object) -> bool:
@@ -183,10 +184,10 @@ def _plain(value: object) -> bool:
     return is_constant(value) and not isinstance(value, enum.Enum)
 
 
-def _identified(t, v: Var) -> object:
+def _identified(t: Tracer, v: Var) -> object:
     """`real_object`, guarded to be that very object where it is known by identity."""
     real = real_object(t, v)
-    v = t.real(v)
+    v = t.values.real(v)
     if isinstance(v, InstanceVar) and v.source is not None:
         t.guard("ID_IS", v.source, real)
     return real

@@ -7,14 +7,16 @@ import types
 import weakref
 from weakref import WeakKeyDictionary
 
-from bytejit.common.identity import IdentityMap
 from bytejit.common.registry import any_marked
 from bytejit.common.torch_controls import loaded
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.builtins.argument_counts import check_count, describe
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Frame, bind
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.table import REPLACED
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
     CellVar,
@@ -41,7 +43,6 @@ from .operators import class_attribute
 
 HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
 POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
-REPLACED: IdentityMap[object] = IdentityMap()        # the code of such a function -> what it stands for
 CALLED: dict = {}          # C class -> handler(t, instance, args, kwargs) -> Var of a call of an instance from outside
 
 
@@ -80,7 +81,7 @@ MAX_DEPTH = 180
 SINGLE_DISPATCH = functools.singledispatch(lambda x: x).__code__     # all of its functions share this code
 
 
-class Calls:
+class Calls(Component):
     """The part of the tracer that calls."""
 
     def has_handler(self, obj) -> bool:
@@ -91,14 +92,14 @@ class Calls:
 
     def call_python(self, obj, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
         """Call a real callable with modelled arguments."""
-        return self.real(self.call(Known(obj), args, kwargs or {}))
+        return self.t.values.real(self.call(Known(obj), args, kwargs or {}))
 
     def call(self, fn: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """fn(*args, **kwargs). Raises: Raised, Break."""
-        fn = self.real(fn)
+        fn = self.t.values.real(fn)
         while isinstance(fn, MethodVar):
             args = [fn.self, *args]
-            fn = self.real(fn.func)
+            fn = self.t.values.real(fn.func)
         if isinstance(fn, FuncVar):
             return self.call_function(fn, args, kwargs)
         if isinstance(fn, Known):
@@ -107,31 +108,31 @@ class Calls:
             return self.call_instance(fn, args, kwargs)
         if isinstance(fn, PropertyVar):
             raise Break("calling a descriptor")
-        raise self.raised(TypeError(f"'{self.type_of(fn).__name__}' object is not callable"))
+        raise self.t.raised(TypeError(f"'{self.t.type_of(fn).__name__}' object is not callable"))
 
     def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if fn.real is not None:
-            marked = self.call_marked(fn.real, args, kwargs) if any_marked() or loaded() else None
+            marked = self.t.marks.call_marked(fn.real, args, kwargs) if any_marked() or loaded() else None
             if marked is not None:
                 return marked
             handler = HANDLERS.get(fn.real)
             if handler is not None:
-                return handler(self, [self.real(a) for a in args], {k: self.real(v) for k, v in kwargs.items()})
+                return handler(self.t, [self.t.values.real(a) for a in args], {k: self.t.values.real(v) for k, v in kwargs.items()})
             if is_torch_function(fn.real):
-                return self.call_tensor_op(fn.real, args, kwargs)
-            reason = self.not_inlined(fn.real)
+                return self.t.tensors.call_tensor_op(fn.real, args, kwargs)
+            reason = self.t.not_inlined(fn.real)
             if reason:
                 inner = getattr(fn.real, "_torchdynamo_orig_callable", None)    # torch wraps some of its own, once asked
                 if isinstance(inner, types.FunctionType) and inner in HANDLERS:
-                    return self.call_function(self.constant(inner), args, kwargs)
+                    return self.call_function(self.t.values.constant(inner), args, kwargs)
                 raise Break(reason)
             if fn.real in POLYFILLS:
-                fn = self.constant(POLYFILLS[fn.real])
+                fn = self.t.values.constant(POLYFILLS[fn.real])
             elif fn.qualname == fn.name and (polyfill := BY_NAME.get((fn.real.__module__, fn.name))) is not None:
-                fn = self.constant(polyfill)
+                fn = self.t.values.constant(polyfill)
             elif fn.code is SINGLE_DISPATCH and args:
                 # the registry is behind weak references: the function's own dispatch() is asked, again by the guard
-                cls, ask = self.type_of(args[0]), fn.real.dispatch
+                cls, ask = self.t.type_of(args[0]), fn.real.dispatch
                 cache = ask.__closure__[ask.__code__.co_freevars.index("dispatch_cache")].cell_contents
                 if type(cache) is not WeakKeyDictionary:
                     raise Break("a function of functools.singledispatch whose cache is the program's")
@@ -139,7 +140,7 @@ class Calls:
                 try:
                     chosen = ask(cls)
                 except RuntimeError as e:       # no order among the classes registered
-                    raise self.raised(e) from None
+                    raise self.t.raised(e) from None
                 return self.call(Lazy(chosen, source), args, kwargs)
         return self.inline(fn, args, kwargs)
 
@@ -148,18 +149,18 @@ class Calls:
         code = fn.code
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             raise Break(f"the async function {fn.qualname}")
-        if self.frame is not None and self.frame.depth > MAX_DEPTH:
+        if self.t.frame is not None and self.t.frame.depth > MAX_DEPTH:
             raise Break(f"calls nested more than {MAX_DEPTH} deep")
-        self.call_step()
-        frame = Frame(code, fn.globals, self.frame, fn)
-        self.set_up(frame, bind(self, fn, args, kwargs), fn.closure)
+        self.t.call_step()
+        frame = Frame(code, fn.globals, self.t.frame, fn)
+        self.set_up(frame, bind(self.t, fn, args, kwargs), fn.closure)
         if code.co_flags & inspect.CO_GENERATOR:
-            frame.generator = GenVar(frame, self.steps)
+            frame.generator = GenVar(frame, self.t.limits.steps)
             frame.generator.call = fn, list(args), dict(kwargs)
-            self.keep.append(frame.generator)
+            self.t.keep.append(frame.generator)
             return frame.generator
-        self.inlined[id(code)] = code
-        return self.run(frame)
+        self.t.inlined[id(code)] = code
+        return self.t.run(frame)
 
     def set_up(self, frame: Frame, values: dict[str, Var], closure: tuple[CellVar, ...]) -> None:
         """Locals and cells of a new frame."""
@@ -167,24 +168,24 @@ class Calls:
         for name in code.co_cellvars:
             frame.cells[name] = CellVar(values.pop(name, None))
         for name, cell in zip(code.co_freevars, closure):
-            frame.cells[name] = self.real(cell)
+            frame.cells[name] = self.t.values.real(cell)
         frame.locals.update(values)
 
     def moved(self, v: Var) -> GenVar:
         """A generator that is about to be moved on: the exit brings one from outside there too. Raises: Break."""
         if not isinstance(v, GenVar):
             raise Break("a generator from outside that cannot be looked into")
-        if v.source is not None and id(v) not in self.dirty:
-            v.step = self.steps
-            external_generators.add_guards(self, v)
-        self.touch(v)
+        if v.source is not None and id(v) not in self.t.effects.dirty:
+            v.step = self.t.limits.steps
+            external_generators.add_guards(self.t, v)
+        self.t.touch(v)
         return v
 
     def resume(self, gen: GenVar, value: Var, thrown: Raised | None = None) -> tuple[bool, Var]:
         """Run a generator to its next yield: (False, yielded) or (True, returned). Raises: Raised."""
         gen = self.moved(gen)
         if gen.running:
-            raise self.raised(ValueError("generator already executing"))
+            raise self.t.raised(ValueError("generator already executing"))
         if thrown is not None and (gen.finished or not gen.started):
             gen.finished = True
             try:
@@ -194,16 +195,16 @@ class Calls:
         if gen.finished:
             return True, NONE
         frame = gen.frame
-        if not gen.started and not self.is_same(value, NONE):
-            raise self.raised(TypeError("can't send non-None value to a just-started generator"))
+        if not gen.started and not self.t.operators.is_same(value, NONE):
+            raise self.t.raised(TypeError("can't send non-None value to a just-started generator"))
         if gen.started:
             frame.push(value)
-        frame.inject, frame.parent = thrown, self.frame
+        frame.inject, frame.parent = thrown, self.t.frame
         thrown = None       # it comes back out of the frame: its traceback would hold this frame, and this frame it
-        frame.depth = self.frame.depth + 1 if self.frame else 1
+        frame.depth = self.t.frame.depth + 1 if self.t.frame else 1
         gen.started = gen.running = True
         try:
-            result = self.run(frame)
+            result = self.t.run(frame)
         except Raised as e:
             gen.finished = True
             if issubclass(e.exc.cls, StopIteration):      # 3.11 wraps here, later versions in the generator's own code
@@ -222,34 +223,34 @@ class Calls:
     def call_instance(self, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if fn.cls is functools.partial and fn.real is not None:
             inner, first, named = (Lazy(getattr(fn.real, n), Attr(fn.source, n)) for n in ("func", "args", "keywords"))
-            merged = {self.const(k): v for k, v in self.mapping_items(named)}
-            return self.call(inner, [*self.iterate(named := first), *args], {**merged, **kwargs})
+            merged = {self.t.const(k): v for k, v in self.t.iteration.mapping_items(named)}
+            return self.call(inner, [*self.t.iteration.iterate(named := first), *args], {**merged, **kwargs})
         if fn.cls is functools.partial:
             return self.call(fn.slots["func"], [*fn.slots["args"].items, *args],
-                             {**{self.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs})
+                             {**{self.t.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs})
         if fn.cls is weakref.ReferenceType and fn.real is None:
             return fn.slots["of"]
         found, owner = class_lookup(fn.cls, "__call__")
         if isinstance(found, types.FunctionType):
-            return self.call(self.class_value(owner, "__call__", found), [fn, *args], kwargs)
+            return self.call(self.t.attributes.class_value(owner, "__call__", found), [fn, *args], kwargs)
         if fn.real is not None and fn.cls in CALLED:
-            return CALLED[fn.cls](self, fn, [self.real(a) for a in args], kwargs)
+            return CALLED[fn.cls](self.t, fn, [self.t.values.real(a) for a in args], kwargs)
         if fn.real is not None and is_torch_function(fn.real):
-            return self.call_tensor_op(fn.real, args, kwargs)
+            return self.t.tensors.call_tensor_op(fn.real, args, kwargs)
         if found is None or owner is None:
-            raise self.raised(TypeError(f"'{fn.cls.__name__}' object is not callable"))
+            raise self.t.raised(TypeError(f"'{fn.cls.__name__}' object is not callable"))
         raise Break(f"a call of a {fn.cls.__module__}.{fn.cls.__name__}, a C object")
 
     def call_known(self, fn: Known, args: list[Var], kwargs: dict[str, Var]) -> Var:
         obj = fn.obj
-        if (self.devices or self.outer_device) and isinstance(obj, types.BuiltinFunctionType):
-            kwargs = on_device(self, obj, kwargs)
-        if self.env is not None or self.dynamic.some:
-            found = self.symbolic_call(obj, args, kwargs)
+        if (self.t.devices or self.t.overrides.outer_device) and isinstance(obj, types.BuiltinFunctionType):
+            kwargs = on_device(self.t, obj, kwargs)
+        if self.t.sizes.env is not None or self.t.sizes.dynamic.some:
+            found = self.t.sizes.symbolic_call(obj, args, kwargs)
             if found is not None:
                 return found
         asked = (any_marked() or loaded()) and not isinstance(obj, types.FunctionType)
-        marked = self.call_marked(obj, args, kwargs) if asked else None
+        marked = self.t.marks.call_marked(obj, args, kwargs) if asked else None
         if marked is not None:
             return marked
         try:
@@ -257,19 +258,19 @@ class Calls:
         except TypeError:
             handler = None
         if handler is not None:
-            args = [self.real(a) for a in args]
+            args = [self.t.values.real(a) for a in args]
             of = getattr(obj, "__objclass__", None)
             if of in CONTAINERS and args and isinstance(args[0], InstanceVar) and args[0].base is None:
                 raise Break(f"{of.__name__}.{obj.__name__} of a {args[0].cls.__name__} that is not modelled")
             check_count(obj, len(args), len(kwargs))
-            return handler(self, args, {k: self.real(v) for k, v in kwargs.items()})
+            return handler(self.t, args, {k: self.t.values.real(v) for k, v in kwargs.items()})
         if isinstance(obj, types.FunctionType):
-            return self.call_function(self.constant(obj), args, kwargs)
+            return self.call_function(self.t.values.constant(obj), args, kwargs)
         if is_torch_function(obj):
-            return self.call_tensor_op(obj, args, kwargs)
+            return self.t.tensors.call_tensor_op(obj, args, kwargs)
         if isinstance(obj, type) and obj not in POLYFILLS:
             return self.instantiate(obj, args, kwargs)
-        if type(obj) is types.MethodWrapperType and (found := self.torch_attribute(obj, args)) is not None:
+        if type(obj) is types.MethodWrapperType and (found := self.t.overrides.torch_attribute(obj, args)) is not None:
             return found
         if isinstance(obj, types.MethodWrapperType) or isinstance(obj, types.BuiltinMethodType):
             return self.call_builtin(obj, args, kwargs)
@@ -278,7 +279,7 @@ class Calls:
         except TypeError:
             polyfill = None
         if polyfill is not None:
-            return self.inline(self.constant(polyfill), args, kwargs)
+            return self.inline(self.t.values.constant(polyfill), args, kwargs)
         if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return self.call_builtin(obj, args, kwargs)
         raise Break(f"a call of {describe(obj)}")
@@ -287,32 +288,32 @@ class Calls:
         """A C function: folded when it is pure and its arguments are constants."""
         polyfill = POLYFILLS.get(obj) if not isinstance(getattr(obj, "__self__", None), (list, dict, set)) else None
         if polyfill is not None:
-            return self.inline(self.constant(polyfill), args, kwargs)
+            return self.inline(self.t.values.constant(polyfill), args, kwargs)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, (tuple, str, bytes, int, float, complex, range, frozenset, type)) or (
                 is_constant(owner) and owner is not None):
             unbound = getattr(type(owner), obj.__name__, None) if not isinstance(owner, type) else None
             if unbound in HANDLERS:
                 check_count(unbound, 1 + len(args), len(kwargs))
-                return HANDLERS[unbound](self, [self.constant(owner), *map(self.real, args)], kwargs)
+                return HANDLERS[unbound](self.t, [self.t.values.constant(owner), *map(self.t.values.real, args)], kwargs)
         if not is_pure(obj):
             raise Break(f"a call of {describe(obj)}")
         args = [self._unwrap(a) for a in args]
         try:
-            real_args = [to_python(self, a, classes=True) for a in args]
-            real_kwargs = {k: to_python(self, self._unwrap(v), classes=True) for k, v in kwargs.items()}
+            real_args = [to_python(self.t, a, classes=True) for a in args]
+            real_kwargs = {k: to_python(self.t, self._unwrap(v), classes=True) for k, v in kwargs.items()}
         except NotConstant as e:
-            if any(isinstance(self.real(a), TensorVar) for a in args):
+            if any(isinstance(self.t.values.real(a), TensorVar) for a in args):
                 raise Break(f"{describe(obj)} needs a tensor's value") from None
             raise Break(f"a call of {describe(obj)} with {e}") from None
         try:
             result = obj(*real_args, **real_kwargs)
         except Exception as e:
-            raise self.raised(e) from None
+            raise self.t.raised(e) from None
         return self.model(result)
 
     def _unwrap(self, v: Var) -> Var:
-        v = self.real(v)
+        v = self.t.values.real(v)
         return v.base if isinstance(v, InstanceVar) and isinstance(v.base, Known) else v
 
     def model(self, value) -> Var:
@@ -326,8 +327,8 @@ class Calls:
         if type(value) in (set, frozenset):
             return SetVar({v: self.model(v) for v in value}, type(value))
         if isinstance(value, numpy_types.ARRAY):
-            return self.array(value)
-        return self.constant(value)
+            return self.t.numpy_arrays.array(value)
+        return self.t.values.constant(value)
 
     # ---- classes ----------------------------------------------------------------------------------------------------
     def instantiate(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -336,7 +337,7 @@ class Calls:
         if isinstance(meta_call, types.FunctionType):
             if issubclass(type(cls), type(__import__("enum").Enum)):
                 return self._fold_class(cls, args, kwargs)
-            return self.call(self.class_value(owner, "__call__", meta_call), [Known(cls), *args], kwargs)
+            return self.call(self.t.attributes.class_value(owner, "__call__", meta_call), [Known(cls), *args], kwargs)
         if meta_call is dict:           # a TypedDict
             return self.call_python(dict, args, kwargs)
         if meta_call is not type.__call__:
@@ -349,17 +350,17 @@ class Calls:
         if issubclass(cls, type) and isinstance(obj, Known) and isinstance(obj.obj, cls):
             init, init_owner = class_lookup(type(obj.obj), "__init__")
             if isinstance(init, types.FunctionType):
-                self.call(self.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
+                self.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
         if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls) or isinstance(obj, TensorVar) and obj.base is not None:
             init, init_owner = class_lookup(obj.cls, "__init__")
             if isinstance(init, types.FunctionType):
-                result = self.real(self.call(self.class_value(init_owner, "__init__", init), [obj, *args], kwargs))
-                if not self.is_same(result, NONE):
-                    raise self.raised(TypeError(f"__init__() should return None, not '{self.type_of(result).__name__}'"))
+                result = self.t.values.real(self.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs))
+                if not self.t.operators.is_same(result, NONE):
+                    raise self.t.raised(TypeError(f"__init__() should return None, not '{self.t.type_of(result).__name__}'"))
             elif init is object.__init__:
                 new = class_lookup(cls, "__new__")[0]
                 if (args or kwargs) and new is object.__new__:
-                    raise self.raised(TypeError(f"{cls.__name__}() takes no arguments"))
+                    raise self.t.raised(TypeError(f"{cls.__name__}() takes no arguments"))
             elif self.has_handler(init):
                 self.call(Known(init), [obj, *args], kwargs)
             elif isinstance(obj.base, (DictVar, SeqVar, SetVar)) and (args or kwargs) and obj.base.cls is not tuple:
@@ -372,7 +373,7 @@ class Calls:
             fn = new.__func__ if isinstance(new, staticmethod) else new
             if hasattr(cls, "_fields") and fn.__module__.startswith("namedtuple"):
                 return self._named_tuple(cls, fn, args, kwargs)
-            return self.real(self.call(self.constant(fn), [Known(cls), *args], kwargs))
+            return self.t.values.real(self.call(self.t.values.constant(fn), [Known(cls), *args], kwargs))
         if new is object.__new__:
             if solid_base(cls) is not object:
                 raise Break(f"making a {describe(cls)} through object.__new__")
@@ -399,12 +400,12 @@ class Calls:
     def _exception_of_constants(self, cls: type, args: list[Var]) -> Var:
         """A built-in exception that reads its arguments (OSError picks a subclass by errno)."""
         try:
-            made = exception_var(cls(*(to_python(self, a) for a in args)))
+            made = exception_var(cls(*(to_python(self.t, a) for a in args)))
         except NotConstant:
             raise Break(f"making a {describe(cls)}") from None
         except TypeError as e:
-            raise self.raised(e) from None
-        made.step = self.steps
+            raise self.t.raised(e) from None
+        made.step = self.t.limits.steps
         return made
 
     def object_new(self, cls: type) -> InstanceVar:
@@ -412,13 +413,13 @@ class Calls:
             try:
                 object.__new__(cls)
             except TypeError as e:
-                raise self.raised(e) from None
+                raise self.t.raised(e) from None
         if hides_dict(cls):
             raise Break(f"making a {describe(cls)}, which replaces __dict__")
         if hasattr(cls, "__del__"):
             raise Break(f"making a {describe(cls)}, which has a finalizer")
-        self.mutations += 1
-        made = InstanceVar(cls, step=self.steps)
+        self.t.effects.mutations += 1
+        made = InstanceVar(cls, step=self.t.limits.steps)
         if not any("__dict__" in NAMESPACE(c) for c in MRO(cls)):
             made.ns = None
         return made
@@ -441,8 +442,8 @@ class Calls:
         return made
 
     def _named_tuple(self, cls, fn, args, kwargs) -> Var:
-        maker = self.passing(fn) if cls in self.remade else self.constant(fn)
-        bound = bind(self, maker, [Known(cls), *args], kwargs)
+        maker = self.t.values.passing(fn) if cls in self.t.remade else self.t.values.constant(fn)
+        bound = bind(self.t, maker, [Known(cls), *args], kwargs)
         items = SeqVar([bound[name] for name in cls._fields], cls)
         if cls.__new__ is fn and cls.__dict__.get("__slots__") == () and cls.__mro__[1] is tuple:
             return items
@@ -452,11 +453,11 @@ class Calls:
 
     def _fold_class(self, cls: type, args, kwargs) -> Var:
         try:
-            real_args = [to_python(self, self._unwrap(a), classes=True) for a in args]
-            real_kwargs = {k: to_python(self, v, classes=True) for k, v in kwargs.items()}
+            real_args = [to_python(self.t, self._unwrap(a), classes=True) for a in args]
+            real_kwargs = {k: to_python(self.t, v, classes=True) for k, v in kwargs.items()}
         except NotConstant as e:
             raise Break(f"making a {describe(cls)} from {e}") from None
-        return self.fold(lambda: cls(*real_args, **real_kwargs))
+        return self.t.operators.fold(lambda: cls(*real_args, **real_kwargs))
 
 
 def solid_base(cls: type) -> type:
@@ -500,10 +501,10 @@ def is_pure(obj) -> bool:
     return getattr(obj, "__module__", None) in PURE_MODULES
 
 
-def on_device(t, function, kwargs: dict[str, Var]) -> dict[str, Var]:
+def on_device(t: Tracer, function, kwargs: dict[str, Var]) -> dict[str, Var]:
     """The arguments by name of what makes tensors, with the device of the manager (`with torch.device(d)`) around it."""
     from torch.utils._device import _device_constructors
     given = kwargs.get("device")
-    if function in _device_constructors() and (given is None or t.is_same(given, NONE)):
-        return {**kwargs, "device": Known(t.devices[-1] if t.devices else t.outer_device)}
+    if function in _device_constructors() and (given is None or t.operators.is_same(given, NONE)):
+        return {**kwargs, "device": Known(t.devices[-1] if t.devices else t.overrides.outer_device)}
     return kwargs

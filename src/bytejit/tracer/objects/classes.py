@@ -13,8 +13,10 @@ import functools
 import types
 
 from bytejit.common.registry import seen_as
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, SeqVar, SuperVar, Var
 
 from . import rebuilt_classes
@@ -38,9 +40,9 @@ class _Gone:
 
 
 @models(builtins.__build_class__)
-def build_class(t, args, kwargs):
+def build_class(t: Tracer, args, kwargs):
     """Run the class body in the trace and call the metaclass. https://docs.python.org/3/reference/datamodel.html#metaclasses"""
-    body, name, given = t.real(args[0]), args[1], [t.real(a) for a in args[2:]]
+    body, name, given = t.values.real(args[0]), args[1], [t.values.real(a) for a in args[2:]]
     if kind := rebuilt_classes.kind_of(t, given):
         names = DictVar({})
         run_body(t, body, names)
@@ -52,41 +54,41 @@ def build_class(t, args, kwargs):
         prepare, owner = class_lookup(meta, "__prepare__")
     names: Var = DictVar({})
     if isinstance(prepare, classmethod):
-        names = t.real(t.call(t.getattr(Known(meta), "__prepare__"), [name, SeqVar(bases, tuple)], kwargs))
+        names = t.values.real(t.calls.call(t.attributes.getattr(Known(meta), "__prepare__"), [name, SeqVar(bases, tuple)], kwargs))
     if not isinstance(names, DictVar) or names.cls is not dict:
         raise Break("a class body whose namespace is no dict")
     if bases != given:
-        t.dict_set(names, Known("__orig_bases__"), SeqVar(given, tuple))
+        t.operators.dict_set(names, Known("__orig_bases__"), SeqVar(given, tuple))
     cell = run_body(t, body, names)
-    made = t.real(t.call(Known(meta), [name, SeqVar(list(bases), tuple), names], kwargs))
+    made = t.values.real(t.calls.call(Known(meta), [name, SeqVar(list(bases), tuple), names], kwargs))
     if isinstance(cell, CellVar) and cell.content is None:
         cell.content = made
     return made
 
 
-def run_body(t, body: FuncVar, names: Var) -> Var:
+def run_body(t: Tracer, body: FuncVar, names: Var) -> Var:
     """Run a class's body, whose names go into `names`; what it answers: the cell of its class, or None."""
     frame = Frame(body.code, body.globals, t.frame, body)
     frame.names = names
-    t.set_up(frame, {}, body.closure)
+    t.calls.set_up(frame, {}, body.closure)
     t.inlined[id(body.code)] = body.code
-    return t.real(t.run(frame))
+    return t.values.real(t.run(frame))
 
 
-def resolve_bases(t, given: list[Var]) -> list[Var]:
+def resolve_bases(t: Tracer, given: list[Var]) -> list[Var]:
     """Bases with __mro_entries__ replaced by their answers."""
     bases: list[Var] = []
     for b in given:
         if t.as_class(b) is not None:
             bases.append(b)
-        elif t.find_special(b, "__mro_entries__") is None:
+        elif t.attributes.find_special(b, "__mro_entries__") is None:
             raise Break(f"a class with the base {b!r}")
         else:
-            bases += map(t.real, t.iterate(t.call(t.getattr(b, "__mro_entries__"), [SeqVar(list(given), tuple)], {})))
+            bases += map(t.values.real, t.iteration.iterate(t.calls.call(t.attributes.getattr(b, "__mro_entries__"), [SeqVar(list(given), tuple)], {})))
     return given if len(bases) == len(given) and all(a is b for a, b in zip(bases, given)) else bases
 
 
-def metaclass_of(t, asked: Var | None, bases: list[Var]) -> type:
+def metaclass_of(t: Tracer, asked: Var | None, bases: list[Var]) -> type:
     """The most derived metaclass. Raises: Raised(TypeError) on a conflict, Break for one that is no class."""
     kinds = [type(t.as_class(b)) for b in bases]
     meta = t.as_class(asked) if asked is not None else (kinds[0] if kinds else type)
@@ -101,11 +103,11 @@ def metaclass_of(t, asked: Var | None, bases: list[Var]) -> type:
     return meta
 
 
-def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[str, Var]) -> Var:
+def make_class(t: Tracer, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[str, Var]) -> Var:
     """type.__new__(meta, name, bases, names, **kwargs)."""
     if not isinstance(names, DictVar) or not isinstance(bases, SeqVar):
         raise Break("a class made from a namespace that is no dict")
-    t.complete(names)
+    t.values.complete(names)
     items = {t.const(k): v for k, v in names.items.values()}
     real_bases = tuple(t.as_class(b) for b in bases.items)
     odd = [key for key in items if key in NOT_IN_CLASSES]
@@ -117,10 +119,10 @@ def make_class(t, meta: type, name: Var, bases: Var, names: Var, kwargs: dict[st
             b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases):
         raise Break("a class with a base written in C")
     real = real_class(t, meta, t.const(name), real_bases, items)
-    cell, names_cell = t.real(items.pop("__classcell__", NONE)), t.real(items.pop("__classdictcell__", NONE))
+    cell, names_cell = t.values.real(items.pop("__classcell__", NONE)), t.values.real(items.pop("__classdictcell__", NONE))
     contents = {k: _wrapped(t, k, v) for k, v in items.items()}
-    t.made_classes[real] = MadeClass(contents, t.steps, real_bases, names_cell if isinstance(names_cell, CellVar) else None)
-    t.mutations += 1
+    t.made_classes[real] = MadeClass(contents, t.limits.steps, real_bases, names_cell if isinstance(names_cell, CellVar) else None)
+    t.effects.mutations += 1
     for key, value in contents.items():
         if key not in NAMESPACE(real):
             type.__setattr__(real, key, stub(t, value))
@@ -150,7 +152,7 @@ class MadeClass:
         self.contents, self.step, self.bases, self.names_cell = contents, step, bases, names_cell
 
 
-def real_class(t, meta: type, name: str, bases: tuple[type, ...], items: dict[str, Var]) -> type:
+def real_class(t: Tracer, meta: type, name: str, bases: tuple[type, ...], items: dict[str, Var]) -> type:
     """The stand-in: a real class with the parts of its namespace that decide its layout."""
     first = {}
     for key in IN_CREATION:
@@ -175,17 +177,17 @@ def real_class(t, meta: type, name: str, bases: tuple[type, ...], items: dict[st
     return real
 
 
-def _wrapped(t, key: str, value: Var) -> Var:
+def _wrapped(t: Tracer, key: str, value: Var) -> Var:
     """__new__ becomes a static method and __init_subclass__ a class method by themselves."""
-    value = t.real(value) if key in STATIC | CLASS else value
+    value = t.values.real(value) if key in STATIC | CLASS else value
     if isinstance(value, FuncVar) and key in STATIC | CLASS:
         return PropertyVar(staticmethod if key in STATIC else classmethod, [value])
     return value
 
 
-def stub(t, v: Var) -> object:
+def stub(t: Tracer, v: Var) -> object:
     """A real object of the right type that stands for a value in a real class; the trace finds the value by it."""
-    v = t.real(v)
+    v = t.values.real(v)
     if isinstance(v, Known):
         return v.obj
     if getattr(v, "real", None) is not None:
@@ -198,7 +200,7 @@ def stub(t, v: Var) -> object:
     return found
 
 
-def _new_stub(t, v: Var) -> object:
+def _new_stub(t: Tracer, v: Var) -> object:
     if isinstance(v, FuncVar):
         made = types.FunctionType(v.code, v.globals, v.name, None, tuple(types.CellType() for _ in v.code.co_freevars))
         made.__isabstractmethod__ = _is_abstract(t, v)
@@ -216,49 +218,49 @@ class _Value:
     """Stands for a value that is no descriptor: a tensor, a list..."""
 
 
-def _is_abstract(t, v: FuncVar) -> bool:
+def _is_abstract(t: Tracer, v: FuncVar) -> bool:
     flag = v.attrs.get("__isabstractmethod__")
-    return flag is not None and t.truth(flag)
+    return flag is not None and t.operators.truth(flag)
 
 
-def _announce(t, made: Known, contents: dict[str, Var], kwargs: dict[str, Var]) -> None:
+def _announce(t: Tracer, made: Known, contents: dict[str, Var], kwargs: dict[str, Var]) -> None:
     """__set_name__ of what the class holds, then __init_subclass__ of its bases."""
     for key, value in list(contents.items()):
-        value = t.real(value)
+        value = t.values.real(value)
         if isinstance(value, InstanceVar) and isinstance(class_lookup(value.cls, "__set_name__")[0], types.FunctionType):
-            t.call(t.special(value, "__set_name__"), [made, Known(key)], {})
+            t.calls.call(t.attributes.special(value, "__set_name__"), [made, Known(key)], {})
     hook = class_lookup(made.obj, "__init_subclass__", made.obj)[0]
     if isinstance(hook, types.ClassMethodDescriptorType):
         if kwargs:
             raise t.raised(TypeError(f"{made.obj.__name__}.__init_subclass__() takes no keyword arguments"))
     else:
-        t.call(t.getattr(SuperVar(made.obj, made), "__init_subclass__"), [], kwargs)
+        t.calls.call(t.attributes.getattr(SuperVar(made.obj, made), "__init_subclass__"), [], kwargs)
 
 
 @models(builtins.type)
-def type_(t, args, kwargs):
+def type_(t: Tracer, args, kwargs):
     if len(args) == 1 and not kwargs:
-        return t.constant(seen_as(t.type_of(args[0])))
+        return t.values.constant(seen_as(t.type_of(args[0])))
     if len(args) != 3:
         raise t.raised(TypeError("type() takes 1 or 3 arguments"))
-    meta = metaclass_of(t, Known(type), [t.real(b) for b in t.iterate(args[1])])
+    meta = metaclass_of(t, Known(type), [t.values.real(b) for b in t.iteration.iterate(args[1])])
     if meta is not type:
-        return t.call(Known(meta), args, kwargs)
+        return t.calls.call(Known(meta), args, kwargs)
     names = DictVar(dict(args[2].items)) if isinstance(args[2], DictVar) and args[2].complete else args[2]
     if isinstance(names, DictVar) and "__module__" not in names.items and t.frame is not None:
-        t.dict_set(names, Known("__module__"), Known(t.frame.globals.get("__name__")))
+        t.operators.dict_set(names, Known("__module__"), Known(t.frame.globals.get("__name__")))
     return make_class(t, type, args[0], args[1], names, kwargs)
 
 
 @models(type.__new__)
-def type_new(t, args, kwargs):
+def type_new(t: Tracer, args, kwargs):
     if len(args) != 4:
         raise Break("type.__new__ without name, bases and namespace")
     return make_class(t, t.as_class(args[0]), *args[1:], kwargs)
 
 
 @models(type.__init__, _abc._abc_init)
-def nothing(t, args, kwargs):
+def nothing(t: Tracer, args, kwargs):
     """The stand-in of a class with abstract methods gets its set of them here."""
     cls = t.as_class(args[0]) if args else None
     if cls is not None and len(args) == 1 and cls in t.made_classes:
@@ -269,19 +271,19 @@ def nothing(t, args, kwargs):
 
 
 @models(type.__call__)
-def type_call(t, args, kwargs):
-    return t.make_instance(t.as_class(args[0]), args[1:], kwargs)
+def type_call(t: Tracer, args, kwargs):
+    return t.calls.make_instance(t.as_class(args[0]), args[1:], kwargs)
 
 
 @models(object.__dict__["__init_subclass__"])
-def object_init_subclass(t, args, kwargs):
+def object_init_subclass(t: Tracer, args, kwargs):
     if kwargs:
         raise t.raised(TypeError(f"{t.as_class(args[0]).__name__}.__init_subclass__() takes no keyword arguments"))
     return NONE
 
 
 @models(functools.total_ordering)
-def total_ordering(t, args, kwargs):
+def total_ordering(t: Tracer, args, kwargs):
     """The library's own functions stored into a class made in the trace."""
     cls = t.as_class(args[0])
     if cls is None or cls not in t.made_classes:
@@ -292,14 +294,14 @@ def total_ordering(t, args, kwargs):
     for name, function in functools._convert[max(roots)]:
         if name not in roots:
             function.__name__ = name        # as the library does, to its own function
-            t.type_setattr(args[0], name, t.constant(function))
+            t.classes.type_setattr(args[0], name, t.values.constant(function))
     return args[0]
 
 
 # ---- descriptor objects ------------------------------------------------------------------------------------------------------
 def _descriptor_of(cls):
     """property(fget, fset, fdel, doc), staticmethod(f), classmethod(f)."""
-    def make(t, args, kwargs):
+    def make(t: Tracer, args, kwargs):
         if cls is property:
             order = ("fget", "fset", "fdel", "doc")
             values = [*args, *[NONE] * (4 - len(args))]
@@ -315,7 +317,7 @@ for _cls in (property, staticmethod, classmethod):
 
 
 def _changed(position: int):
-    def change(t, args, kwargs):
+    def change(t: Tracer, args, kwargs):
         if not isinstance(args[0], PropertyVar):
             raise Break("a copy of a property from outside")
         values = list(args[0].args)
@@ -329,17 +331,17 @@ for _i, _m in enumerate((property.getter, property.setter, property.deleter)):
 
 
 @models(functools.cached_property)
-def cached_property(t, args, kwargs):
+def cached_property(t: Tracer, args, kwargs):
     """Without the lock that 3.11 puts into it: the trace runs in one thread."""
     func = args[0] if args else kwargs["func"]
-    made = t.object_new(functools.cached_property)
-    for name, value in (("func", func), ("attrname", NONE), ("__doc__", t.getattr(func, "__doc__"))):
-        t.dict_set(made.ns, Known(name), value)
+    made = t.calls.object_new(functools.cached_property)
+    for name, value in (("func", func), ("attrname", NONE), ("__doc__", t.attributes.getattr(func, "__doc__"))):
+        t.operators.dict_set(made.ns, Known(name), value)
     return made
 
 
 # ---- writing to classes ------------------------------------------------------------------------------------------------------
-class Classes:
+class Classes(Component):
     """The part of the tracer that changes classes."""
 
     def class_setattr(self, v: Known, name: str, value: Var) -> None:
@@ -347,41 +349,41 @@ class Classes:
         cls = v.obj
         setter, owner = class_lookup(type(cls), "__setattr__")
         if isinstance(setter, types.FunctionType):
-            self.call(self.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
+            self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
             return
         self.type_setattr(v, name, value)
 
     def type_setattr(self, v: Known, name: str, value: Var) -> None:
         """type.__setattr__."""
-        cls, made = v.obj, self.made_classes.get(v.obj)
+        cls, made = v.obj, self.t.made_classes.get(v.obj)
         on_meta = class_lookup(type(cls), name)[0]
         own = on_meta is not MISSING and is_data_descriptor(on_meta)
         if own or made is None and name.startswith("__") or not cls.__flags__ & HEAP_TYPE:
             raise Break(f"setting {cls.__name__}.{name}")
-        self.mutations += 1
+        self.t.effects.mutations += 1
         if made is not None:
             made.contents[name] = value
-            type.__setattr__(cls, name, stub(self, value))
+            type.__setattr__(cls, name, stub(self.t, value))
             return
-        WRITTEN.setdefault(cls, {})[name] = stub(self, value)
-        self.classes_written.setdefault(cls, {})[name] = value
+        WRITTEN.setdefault(cls, {})[name] = stub(self.t, value)
+        self.t.effects.classes_written.setdefault(cls, {})[name] = value
 
     def change_class(self, v: InstanceVar, value: Var) -> None:
         """instance.__class__ = value, for an instance made in the trace."""
-        cls = self.as_class(value)
+        cls = self.t.as_class(value)
         if cls is None:
-            raise self.raised(TypeError(f"__class__ must be set to a class, not '{self.type_of(value).__name__}' object"))
+            raise self.t.raised(TypeError(f"__class__ must be set to a class, not '{self.t.type_of(value).__name__}' object"))
         try:
             object.__new__(v.cls).__class__ = cls
         except TypeError as e:
-            raise self.raised(e) from None
+            raise self.t.raised(e) from None
         v.cls = cls
-        self.mutations += 1
+        self.t.effects.mutations += 1
 
     def forget_classes(self) -> None:
         """The trace is over: bases no longer list the stand-ins among their subclasses."""
         WRITTEN.clear()
-        for cls in self.made_classes:
+        for cls in self.t.made_classes:
             try:
                 cls.__bases__ = (_Gone,)
             except TypeError:
@@ -389,6 +391,6 @@ class Classes:
 
 
 @models(type.__setattr__)
-def type_setattr(t, args, kwargs):
-    t.type_setattr(args[0], t.const(args[1]), args[2])
+def type_setattr(t: Tracer, args, kwargs):
+    t.classes.type_setattr(args[0], t.const(args[1]), args[2])
     return NONE

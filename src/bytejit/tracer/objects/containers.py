@@ -4,6 +4,7 @@ from __future__ import annotations
 import datetime
 import enum
 import types
+from typing import Any
 
 import torch
 
@@ -66,9 +67,9 @@ class ByHash:
 
     def __init__(self, t, var: InstanceVar):
         self.t, self.var = t, var
-        before = t.mutations
-        self.hash = hash(t.const(t.call(t.special(var, "__hash__"), [], {})))
-        if t.mutations != before:           # a container that leaves is made anew, and hashes its keys once more
+        before = t.effects.mutations
+        self.hash = hash(t.const(t.calls.call(t.attributes.special(var, "__hash__"), [], {})))
+        if t.effects.mutations != before:           # a container that leaves is made anew, and hashes its keys once more
             raise Break(f"a __hash__ that has effects ({var.cls.__name__})")
 
     def __hash__(self) -> int:
@@ -76,14 +77,14 @@ class ByHash:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ByIdentity | ByHash):
-            return self.t.equal(self.var, other.var)
-        return self.t.equal(self.var, self.t.constant(other))
+            return self.t.operators.equal(self.var, other.var)
+        return self.t.operators.equal(self.var, self.t.values.constant(other))
 
 
 DICT_KEY, ELEMENT = "a dict key", "a set element"
 
 
-def key_of(t, var: Var, role: str = DICT_KEY):
+def key_of(t: Any, var: Var, role: str = DICT_KEY):
     """A hashable key for a modelled dict: equal values get equal keys. `role`: what 3.14 says that it was to be.
 
     Raises: Raised(TypeError) for unhashable ones.
@@ -95,14 +96,14 @@ def key_of(t, var: Var, role: str = DICT_KEY):
     except Raised as e:
         if e.exc.cls is not TypeError:
             raise
-        why = t.const(t.call_python(str, [e.exc]))
+        why = t.const(t.calls.call_python(str, [e.exc]))
         raise t.raised(TypeError(f"cannot use '{full_name(t.type_of(var))}' as {role} ({why})")) from None
 
 
-def elements(t, values) -> dict:
+def elements(t: Any, values) -> dict:
     """Items of a set of these values: of equal ones the first stays."""
     out: dict = {}
-    for v in map(t.real, values):
+    for v in map(t.values.real, values):
         out.setdefault(key_of(t, v, ELEMENT), v)
     return out
 
@@ -112,9 +113,9 @@ def full_name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def plain_key(t, var: Var):
+def plain_key(t: Any, var: Var):
     """key_of, with the error that `hash` raises."""
-    var = t.real(var)
+    var = t.values.real(var)
     if isinstance(var, Known):
         try:
             hash(var.obj)
@@ -158,9 +159,9 @@ class NotConstant(Exception):
     """A value has parts that exist only when the graph runs, or that may not be touched while tracing."""
 
 
-def to_python(t, var: Var, *, classes: bool = False) -> object:
+def to_python(t: Any, var: Var, *, classes: bool = False) -> object:
     """The real value of a Var made of constants (deeply). Raises: NotConstant. `classes`: admit functions and classes."""
-    var = t.real(var)
+    var = t.values.real(var)
     if isinstance(var, Known):
         if classes or is_constant(var.obj) or isinstance(var.obj, (type, types.BuiltinFunctionType, types.ModuleType)):
             return var.obj
@@ -169,7 +170,7 @@ def to_python(t, var: Var, *, classes: bool = False) -> object:
         items = [to_python(t, v, classes=classes) for v in var.items]
         return _sequence(var, items)
     if isinstance(var, DictVar):
-        t.complete(var)
+        t.values.complete(var)
         if var.cls is dict:
             return {to_python(t, k, classes=classes): to_python(t, v, classes=classes) for k, v in var.items.values()}
     if isinstance(var, SetVar):

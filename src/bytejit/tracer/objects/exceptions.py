@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import InstanceVar, Known, SeqVar, Var
@@ -26,13 +27,13 @@ def with_context(exc: InstanceVar, context: InstanceVar | None) -> None:
         exc.slots["__context__"] = context
 
 
-def matches(t, exc: Var, cls: Var) -> bool:
+def matches(t: Any, exc: Var, cls: Var) -> bool:
     """`except cls`: a class or a tuple of classes."""
     if not isinstance(exc, InstanceVar):
         raise Break("an exception from outside the region matched in a handler")
     classes = cls.items if isinstance(cls, SeqVar) else [cls]
     for c in classes:
-        c = t.real(c)
+        c = t.values.real(c)
         if isinstance(c, SeqVar):
             if matches(t, exc, c):
                 return True

@@ -12,6 +12,7 @@ from bytejit.guards.iterator_sources import ENDED, NOT_STARTED, NotSeen, StandOf
 from bytejit.guards.sources import Attr, Item, Source
 from bytejit.rewriter.blocks import OBJ, CannotRewrite, analyse
 from bytejit.tracer.core.frame import Frame
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import GenVar, Lazy
 
 from .external_iterators import SEEN
@@ -19,7 +20,7 @@ from .external_iterators import SEEN
 STOP_ITERATION_ERROR = 3        # the argument of CALL_INTRINSIC_1
 
 
-def outside_generator(t, gen: types.GeneratorType, source: Source) -> GenVar | None:
+def outside_generator(t: Tracer, gen: types.GeneratorType, source: Source) -> GenVar | None:
     """The model of a generator from outside; None for one that cannot be looked into."""
     try:
         stand = Suspended(gen)
@@ -39,7 +40,7 @@ def outside_generator(t, gen: types.GeneratorType, source: Source) -> GenVar | N
     sources = [Item(Attr(held, "values"), i) for i in range(stand.count)]
     for name, value, at in zip(names, stand.values, sources):
         if name in cells:
-            frame.cells[name] = t.wrap_cell(value, at)
+            frame.cells[name] = t.values.wrap_cell(value, at)
         else:
             frame.locals[name] = Lazy(value, at)
     for value, at in zip(stand.values[len(names):], sources[len(names):]):
@@ -89,7 +90,7 @@ def layout(stand: Suspended, code: types.CodeType) -> tuple[list[str], frozenset
     return names, cells
 
 
-def add_guards(t, gen: GenVar) -> None:
+def add_guards(t: Tracer, gen: GenVar) -> None:
     """The generator stands where it stood. What it holds is guarded as it is read."""
     stand, held = Suspended(gen.real), StandOf(gen.source)
     t.guard("ID_IS", Attr(held, "code"), stand.code)

@@ -10,6 +10,7 @@ from bytejit.guards.iterator_sources import RestOf as RestSource
 from bytejit.guards.kinds import Expr
 from bytejit.guards.sources import Attr, CallOf, Item, Source, TupleItem
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import IterVar, Lazy, SeqVar, Var
 
 from .iterators import NEXT
@@ -18,7 +19,7 @@ LONG = 200                  # items taken without a new graph node after which t
 SEEN = frozenset({*INDEXED, *COPIED, *JOINED, map, filter})
 
 
-def outside_iterator(t, obj: object, source: Source) -> Var | None:
+def outside_iterator(t: Tracer, obj: object, source: Source) -> Var | None:
     """The model of an iterator from outside; None for one that cannot be looked into."""
     if type(obj) in (map, filter):
         return _mapped(t, obj, source)
@@ -28,24 +29,24 @@ def outside_iterator(t, obj: object, source: Source) -> Var | None:
         return None
     if any(t.claimed.setdefault(id(leaf), obj) is not obj for leaf in within):
         raise Break("an iterator that another one draws from")
-    made = IterVar("outside", {"real": obj, "rest": left, "at": 0, "end": False, "var": None, "work": (0, 0)}, t.steps)
+    made = IterVar("outside", {"real": obj, "rest": left, "at": 0, "end": False, "var": None, "work": (0, 0)}, t.limits.steps)
     made.source, made.state["var"] = source, made
     t.looked_into.append(made)
     return made
 
 
-def _mapped(t, obj, source: Source) -> Var | None:
+def _mapped(t: Tracer, obj, source: Source) -> Var | None:
     """A map or filter over iterators that can be looked into: its function is called in the region."""
     made = obj.__reduce__()
     parts = made[1]
     if len(made) > 2 or not all(type(p) in SEEN for p in parts[1:]):
         return None
     args = Item(CallOf(Attr(source, "__reduce__"), ()), 1)
-    inner = [t.real(Lazy(p, TupleItem(args, i))) for i, p in enumerate(parts[1:], 1)]
+    inner = [t.values.real(Lazy(p, TupleItem(args, i))) for i, p in enumerate(parts[1:], 1)]
     if not all(isinstance(v, IterVar) for v in inner):
         return None
     function = Lazy(parts[0], TupleItem(args, 0))
-    var = IterVar("map" if type(obj) is map else "filter", {"function": function, "of": inner}, t.steps)
+    var = IterVar("map" if type(obj) is map else "filter", {"function": function, "of": inner}, t.limits.steps)
     if type(obj) is filter:
         var.state["of"] = inner[0]
     var.source = source
@@ -65,11 +66,11 @@ def _sequences(left) -> list:
     return [left.items] if isinstance(left, Rest) else [s for part in left.parts for s in _sequences(part)]
 
 
-def _next(t, s) -> Var | None:
+def _next(t: Tracer, s) -> Var | None:
     left, var = s["rest"], s["var"]
     for seq in _sequences(left):
         known = t.by_id.get(id(seq))
-        if known is not None and id(known) in t.dirty:
+        if known is not None and id(known) in t.effects.dirty:
             raise Break("an iterator from outside over what the region changed")
     nodes, since = s["work"]
     if nodes != len(t.graph.nodes):
@@ -87,7 +88,7 @@ def _next(t, s) -> Var | None:
 NEXT["outside"] = _next
 
 
-def add_guards(t) -> None:
+def add_guards(t: Tracer) -> None:
     """What the region learnt of how many items there are."""
     for var in t.looked_into:
         s = var.state

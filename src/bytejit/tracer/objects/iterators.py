@@ -5,7 +5,9 @@ import types
 
 import torch
 
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
     ArrayVar,
@@ -25,42 +27,42 @@ from .containers import is_constant
 from .operators import class_attribute
 
 
-class Iteration:
+class Iteration(Component):
     """The part of the tracer that iterates."""
 
     def iter(self, v: Var) -> Var:
         """iter(v). Raises: Raised(TypeError) for what is not iterable."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, (IterVar, GenVar)):
             return v
         if isinstance(v, SeqVar):
-            return IterVar("seq", {"seq": v, "at": 0}, self.steps)
+            return IterVar("seq", {"seq": v, "at": 0}, self.t.limits.steps)
         if isinstance(v, (DictVar, DictView)):
             owner, kind = (v, "keys") if isinstance(v, DictVar) else (v.owner, v.kind)
-            self.complete(owner)
-            return IterVar("dict", {"owner": owner, "kind": kind, "keys": list(owner.items), "at": 0}, self.steps)
+            self.t.values.complete(owner)
+            return IterVar("dict", {"owner": owner, "kind": kind, "keys": list(owner.items), "at": 0}, self.t.limits.steps)
         if isinstance(v, SetVar):
             if v.real is not None:          # the order that iteration shows is read, so it is guarded
-                self.guard("SET_ITEMS", v.source, tuple(v.real))
+                self.t.guard("SET_ITEMS", v.source, tuple(v.real))
             items = [v.items[k] for k in v.real if k in v.items] + [e for k, e in v.items.items() if k not in v.real] \
                 if v.real is not None else self.set_order(v)
-            return IterVar("seq", {"seq": SeqVar(items, list), "at": 0}, self.steps)
+            return IterVar("seq", {"seq": SeqVar(items, list), "at": 0}, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, range):
-            return IterVar("range", {"range": v.obj, "at": 0}, self.steps)
+            return IterVar("range", {"range": v.obj, "at": 0}, self.t.limits.steps)
         if isinstance(v, Known) and type(v.obj) in (str, bytes, frozenset):
-            return IterVar("seq", {"seq": SeqVar([Known(c) for c in v.obj], list), "at": 0, "text": v}, self.steps)
-        if isinstance(v, Known) and isinstance(v.obj, type) and self.find_special(v, "__iter__") is not None:
-            return self.iter(SeqVar([self.constant(m) for m in v.obj], list))       # an Enum's members
+            return IterVar("seq", {"seq": SeqVar([Known(c) for c in v.obj], list), "at": 0, "text": v}, self.t.limits.steps)
+        if isinstance(v, Known) and isinstance(v.obj, type) and self.t.attributes.find_special(v, "__iter__") is not None:
+            return self.iter(SeqVar([self.t.values.constant(m) for m in v.obj], list))       # an Enum's members
         if isinstance(v, TensorVar):
             if v.fake.dim() == 0:
-                raise self.raised(TypeError("iteration over a 0-d tensor"))
-            rows = self.call_tensor_op(torch.unbind, [v], {})
-            return IterVar("seq", {"seq": rows, "at": 0}, self.steps)
+                raise self.t.raised(TypeError("iteration over a 0-d tensor"))
+            rows = self.t.tensors.call_tensor_op(torch.unbind, [v], {})
+            return IterVar("seq", {"seq": rows, "at": 0}, self.t.limits.steps)
         if isinstance(v, ArrayVar):
-            return IterVar("seq", {"seq": self.array_call(list, [v]), "at": 0}, self.steps)
+            return IterVar("seq", {"seq": self.t.numpy_arrays.array_call(list, [v]), "at": 0}, self.t.limits.steps)
         if isinstance(v, InstanceVar):
             return self._instance_iter(v)
-        raise self.raised(TypeError(f"'{self.type_of(v).__name__}' object is not iterable"))
+        raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object is not iterable"))
 
     def set_order(self, v: SetVar) -> list[Var]:
         """The order in which a set made in the trace iterates: that of a real set built the same way."""
@@ -75,7 +77,7 @@ class Iteration:
     def _instance_iter(self, v: InstanceVar) -> Var:
         found = class_attribute(v.cls, "__iter__")
         if isinstance(found, types.FunctionType):
-            result = self.real(self.call(self.special(v, "__iter__"), [], {}))
+            result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, "__iter__"), [], {}))
             return result
         if v.base is not None:
             return self.iter(v.base)
@@ -86,14 +88,14 @@ class Iteration:
                 return v
             raise Break(f"iterating a {v.cls.__name__}, a C object")
         if isinstance(class_attribute(v.cls, "__getitem__"), types.FunctionType):
-            return IterVar("getitem", {"of": v, "at": 0}, self.steps)
-        raise self.raised(TypeError(f"'{v.cls.__name__}' object is not iterable"))
+            return IterVar("getitem", {"of": v, "at": 0}, self.t.limits.steps)
+        raise self.t.raised(TypeError(f"'{v.cls.__name__}' object is not iterable"))
 
     def has_iter(self, v: Var) -> bool:
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, (SeqVar, SetVar, DictVar, DictView, IterVar, GenVar, TensorVar, ArrayVar)):
             return True
-        cls = self.type_of(v)
+        cls = self.t.type_of(v)
         return class_attribute(cls, "__iter__") is not None or class_attribute(cls, "__getitem__") is not None
 
     def next(self, v: Var) -> Var | None:
@@ -101,29 +103,29 @@ class Iteration:
         if isinstance(v, IterVar):
             if v.done:
                 return None
-            self.mutations += 1
-            item = NEXT[v.kind](self, v.state)
+            self.t.effects.mutations += 1
+            item = NEXT[v.kind](self.t, v.state)
             v.done = item is None
             return item
         if isinstance(v, GenVar):
-            finished, value = self.resume(v, NONE)
+            finished, value = self.t.calls.resume(v, NONE)
             return None if finished else value
         if isinstance(v, InstanceVar):
             if not isinstance(class_attribute(v.cls, "__next__"), types.FunctionType):
                 if class_attribute(v.cls, "__next__") is None:
-                    raise self.raised(TypeError(f"'{v.cls.__name__}' object is not an iterator"))
+                    raise self.t.raised(TypeError(f"'{v.cls.__name__}' object is not an iterator"))
                 raise Break(f"an iterator from outside ({v.cls.__name__})")
             try:
-                return self.call(self.special(v, "__next__"), [], {})
+                return self.t.calls.call(self.t.attributes.special(v, "__next__"), [], {})
             except Raised as e:
                 if issubclass(e.exc.cls, StopIteration):
                     return None
                 raise
-        raise self.raised(TypeError(f"'{self.type_of(v).__name__}' object is not an iterator"))
+        raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object is not an iterator"))
 
     def iterate(self, v: Var) -> list[Var]:
         """All items. A list's own items are returned as a new list."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, SeqVar):
             return list(v.items)
         iterator, out = self.iter(v), []
@@ -137,9 +139,9 @@ class Iteration:
 
     def unpack(self, v: Var, n: int) -> list[Var]:
         """n items of an iterable. Raises: Raised(ValueError) as Python words it."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if not self.has_iter(v):
-            raise self.raised(TypeError(f"cannot unpack non-iterable {self.type_of(v).__name__} object"))
+            raise self.t.raised(TypeError(f"cannot unpack non-iterable {self.t.type_of(v).__name__} object"))
         if isinstance(v, SeqVar):
             items = v.items
         else:
@@ -147,48 +149,48 @@ class Iteration:
             while len(items) <= n and (item := self.next(iterator)) is not None:
                 items.append(item)
         if len(items) < n:
-            raise self.raised(ValueError(f"not enough values to unpack (expected {n}, got {len(items)})"))
+            raise self.t.raised(ValueError(f"not enough values to unpack (expected {n}, got {len(items)})"))
         if len(items) > n:
-            raise self.raised(ValueError(f"too many values to unpack (expected {n})"))
+            raise self.t.raised(ValueError(f"too many values to unpack (expected {n})"))
         return list(items)
 
     def send(self, v: Var, value: Var) -> tuple[bool, Var]:
         """One step of `yield from`: (finished, yielded or returned)."""
         if isinstance(v, GenVar):
-            return self.resume(v, value)
-        if isinstance(v, InstanceVar) and not self.is_same(value, NONE):
+            return self.t.calls.resume(v, value)
+        if isinstance(v, InstanceVar) and not self.t.operators.is_same(value, NONE):
             try:
-                return False, self.call(self.getattr(v, "send"), [value], {})
+                return False, self.t.calls.call(self.t.attributes.getattr(v, "send"), [value], {})
             except Raised as e:
                 if issubclass(e.exc.cls, StopIteration):
-                    return True, self.getattr(e.exc, "value")
+                    return True, self.t.attributes.getattr(e.exc, "value")
                 raise
         try:
             item = self.next(v)
         except Raised as e:
             if issubclass(e.exc.cls, StopIteration):
-                return True, self.getattr(e.exc, "value")
+                return True, self.t.attributes.getattr(e.exc, "value")
             raise
         return (True, NONE) if item is None else (False, item)
 
     def mapping_items(self, v: Var) -> list[tuple[Var, Var]] | None:
         """(key, value) pairs of a mapping, None for what is none."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, DictVar):
-            self.complete(v)
+            self.t.values.complete(v)
             return list(v.items.values())
         if isinstance(v, InstanceVar):
             if isinstance(v.base, DictVar) and not isinstance(class_attribute(v.cls, "keys"), types.FunctionType):
                 return self.mapping_items(v.base)
             if class_attribute(v.cls, "keys") is not None:
-                keys = self.iterate(self.call(self.getattr(v, "keys"), [], {}))
-                return [(self.real(k), self.getitem(v, k)) for k in keys]
+                keys = self.iterate(self.t.calls.call(self.t.attributes.getattr(v, "keys"), [], {}))
+                return [(self.t.values.real(k), self.t.operators.getitem(v, k)) for k in keys]
         return None
 
 
 # ---- one step of each kind of iterator: the next item, or None --------------------------------------------------------
 
-def _seq(t, s):
+def _seq(t: Tracer, s):
     seq = s["seq"]
     if s["at"] >= len(seq.items):
         return None
@@ -196,14 +198,14 @@ def _seq(t, s):
     return seq.items[s["at"] - 1]
 
 
-def _reversed(t, s):
+def _reversed(t: Tracer, s):
     if s["at"] < 0 or s["at"] >= len(s["seq"].items):
         return None
     s["at"] -= 1
     return s["seq"].items[s["at"] + 1]
 
 
-def _dict(t, s):
+def _dict(t: Tracer, s):
     owner = s["owner"]
     if len(owner.items) != len(s["keys"]):
         raise t.raised(RuntimeError("dictionary changed size during iteration"))
@@ -217,16 +219,16 @@ def _dict(t, s):
     return {"keys": k, "values": v, "items": None}[s["kind"]] or SeqVar([k, v], tuple)
 
 
-def _range(t, s):
+def _range(t: Tracer, s):
     if s["at"] >= len(s["range"]):
         return None
     s["at"] += 1
     return Known(s["range"][s["at"] - 1])
 
 
-def _getitem(t, s):
+def _getitem(t: Tracer, s):
     try:
-        item = t.getitem(s["of"], Known(s["at"]))
+        item = t.operators.getitem(s["of"], Known(s["at"]))
     except Raised as e:
         if issubclass(e.exc.cls, (IndexError, StopIteration)):
             return None
@@ -235,18 +237,18 @@ def _getitem(t, s):
     return item
 
 
-def _enumerate(t, s):
-    item = t.next(s["of"])
+def _enumerate(t: Tracer, s):
+    item = t.iteration.next(s["of"])
     if item is None:
         return None
     s["at"] += 1
     return SeqVar([Known(s["at"] - 1), item], tuple)
 
 
-def _zip(t, s):
+def _zip(t: Tracer, s):
     out = []
     for n, it in enumerate(s["of"]):
-        item = t.next(it)
+        item = t.iteration.next(it)
         if item is None:
             if s["strict"]:
                 _strict_zip(t, s, n)
@@ -255,36 +257,36 @@ def _zip(t, s):
     return SeqVar(out, tuple) if out else None
 
 
-def _strict_zip(t, s, n):
+def _strict_zip(t: Tracer, s, n):
     if n:
         plural = " 1" if n == 1 else f"s 1-{n}"
         raise t.raised(ValueError(f"zip() argument {n + 1} is shorter than argument{plural}"))
     for m, it in enumerate(s["of"][1:], 1):
-        if t.next(it) is not None:
+        if t.iteration.next(it) is not None:
             plural = " 1" if m == 1 else f"s 1-{m}"
             raise t.raised(ValueError(f"zip() argument {m + 1} is longer than argument{plural}"))
 
 
-def _map(t, s):
+def _map(t: Tracer, s):
     args = []
     for it in s["of"]:
-        args.append(t.next(it))
+        args.append(t.iteration.next(it))
         if args[-1] is None:
             return None
-    return t.call(s["function"], args, {})
+    return t.calls.call(s["function"], args, {})
 
 
-def _filter(t, s):
-    while (item := t.next(s["of"])) is not None:
-        keep = item if t.is_same(s["function"], NONE) else t.call(s["function"], [item], {})
-        if t.truth(keep):
+def _filter(t: Tracer, s):
+    while (item := t.iteration.next(s["of"])) is not None:
+        keep = item if t.operators.is_same(s["function"], NONE) else t.calls.call(s["function"], [item], {})
+        if t.operators.truth(keep):
             return item
     return None
 
 
-def _callable(t, s):
-    value = t.call(s["function"], [], {})
-    return None if t.equal(value, s["sentinel"]) else value
+def _callable(t: Tracer, s):
+    value = t.calls.call(s["function"], [], {})
+    return None if t.operators.equal(value, s["sentinel"]) else value
 
 
 NEXT = {"seq": _seq, "reversed": _reversed, "dict": _dict, "range": _range, "getitem": _getitem, "enumerate": _enumerate,

@@ -24,6 +24,7 @@ from bytejit.guards.kinds import Expr
 from bytejit.guards.sources import Called
 from bytejit.tracer.builtins.argument_counts import describe
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
     TRUE,
@@ -59,21 +60,21 @@ PURE_FUNCTIONS = [
 PURE_C_TYPES = (re.Pattern, re.Match, inspect.Signature)
 
 
-def real_object(t, v: Var) -> object:
+def real_object(t: Tracer, v: Var) -> object:
     """The real object behind a Var that the trace has not changed. Raises: NotConstant."""
-    v = t.real(v)
+    v = t.values.real(v)
     if isinstance(v, MethodVar):
         return types.MethodType(real_object(t, v.func), real_object(t, v.self))
     if isinstance(v, FuncVar) and v.real is not None and not v.attrs:
         return v.real
-    if isinstance(v, InstanceVar) and v.real is not None and (v.ns is None or id(v.ns) not in t.dirty):
+    if isinstance(v, InstanceVar) and v.real is not None and (v.ns is None or id(v.ns) not in t.effects.dirty):
         return v.real
     if isinstance(v, Known):
         return v.obj
     return to_python(t, v, classes=True)
 
 
-def fold_call(t, function, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def fold_call(t: Tracer, function, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """function(*args, **kwargs) on real objects, at trace time. Raises: Break, Raised."""
     try:
         real_args = [real_object(t, a) for a in args]
@@ -84,7 +85,7 @@ def fold_call(t, function, args: list[Var], kwargs: dict[str, Var]) -> Var:
         result = function(*real_args, **real_kwargs)
     except Exception as e:
         raise t.raised(e) from None
-    return t.model(result)
+    return t.calls.model(result)
 
 
 def _folded(function):
@@ -101,8 +102,8 @@ for _cls in PURE_C_TYPES:
 
 
 # ---- C objects that are called ---------------------------------------------------------------------------------------------
-def _weak_call(t, fn: InstanceVar, args, kwargs) -> Var:
-    if fn.real() is not None and (t.globals_written or any(v.source is not None for v in t.dirty.values())):
+def _weak_call(t: Tracer, fn: InstanceVar, args, kwargs) -> Var:
+    if fn.real() is not None and (t.effects.globals_written or any(v.source is not None for v in t.effects.dirty.values())):
         raise Break("a weak reference read after the region let go of something")      # which may have been the last to hold it
     return Lazy(fn.real(), Called(fn.source))
 
@@ -111,14 +112,14 @@ CALLED[weakref.ReferenceType] = _weak_call
 
 
 @models(weakref.ref)
-def weak_ref(t, args, kwargs):
+def weak_ref(t: Tracer, args, kwargs):
     """A weak reference made in the region: what it refers to is in its slot `of`."""
     if len(args) != 1 or kwargs or not isinstance(args[0], (InstanceVar, DictVar)) or not hasattr(
             t.type_of(args[0]), "__weakref__") and t.type_of(args[0]) is not collections.OrderedDict:
         raise Break("a weak reference with a callback, or to a value that takes none")
-    made = InstanceVar(weakref.ReferenceType, step=t.steps)
+    made = InstanceVar(weakref.ReferenceType, step=t.limits.steps)
     made.ns, made.slots["of"] = None, args[0]
-    t.mutations += 1
+    t.effects.mutations += 1
     return made
 
 
@@ -130,24 +131,24 @@ def _parts(fn: InstanceVar) -> list:
     return list(made[1])
 
 
-def _itemgetter(t, fn, args, kwargs) -> Var:
-    found = [t.getitem(args[0], t.constant(key)) for key in _parts(fn)]
-    return t.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
+def _itemgetter(t: Tracer, fn, args, kwargs) -> Var:
+    found = [t.operators.getitem(args[0], t.values.constant(key)) for key in _parts(fn)]
+    return t.values.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
 
 
-def _attrgetter(t, fn, args, kwargs) -> Var:
-    found = [functools.reduce(t.getattr, path.split("."), args[0]) for path in _parts(fn)]
-    return t.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
+def _attrgetter(t: Tracer, fn, args, kwargs) -> Var:
+    found = [functools.reduce(t.attributes.getattr, path.split("."), args[0]) for path in _parts(fn)]
+    return t.values.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
 
 
-def _methodcaller(t, fn, args, kwargs) -> Var:
+def _methodcaller(t: Tracer, fn, args, kwargs) -> Var:
     name, *rest = _parts(fn)
-    return t.call(t.getattr(args[0], name), [t.constant(a) for a in rest], {})
+    return t.calls.call(t.attributes.getattr(args[0], name), [t.values.constant(a) for a in rest], {})
 
 
 for _cls, _handler in (
         (operator.itemgetter, _itemgetter), (operator.attrgetter, _attrgetter), (operator.methodcaller, _methodcaller)):
-    def _call_of(t, fn, args, kwargs, handler=_handler):
+    def _call_of(t: Tracer, fn, args, kwargs, handler=_handler):
         t.guard("ID_IS", fn.source, fn.real)     # what it looks up is inside
         return handler(t, fn, args, kwargs)
     CALLED[_cls] = _call_of
@@ -155,17 +156,17 @@ for _cls, _handler in (
 
 
 @models(slice.indices)
-def slice_indices(t, args, kwargs):
+def slice_indices(t: Tracer, args, kwargs):
     if not isinstance(args[0], SliceVar):
         return fold_call(t, slice.indices, args, kwargs)
-    return t.fold(t.real_slice(args[0]).indices, t.index(args[1]))
+    return t.operators.fold(t.operators.real_slice(args[0]).indices, t.operators.index(args[1]))
 
 
 @models(types.SimpleNamespace)
-def simple_namespace(t, args, kwargs):
-    made = InstanceVar(types.SimpleNamespace, step=t.steps)
+def simple_namespace(t: Tracer, args, kwargs):
+    made = InstanceVar(types.SimpleNamespace, step=t.limits.steps)
     for name, value in kwargs.items():
-        t.dict_set(made.ns, Known(name), value)
+        t.operators.dict_set(made.ns, Known(name), value)
     return made
 
 
@@ -173,24 +174,24 @@ def simple_namespace(t, args, kwargs):
 LOCK = type(_thread.allocate_lock())
 
 
-def _lock_taken(t, args, kwargs):
+def _lock_taken(t: Tracer, args, kwargs):
     """A free lock from outside: its writes are made under it when the region ends. A held one is waited for by Python."""
     lock = args[0]
     if not isinstance(lock, InstanceVar) or lock.source is None or len(args) > 1 or kwargs or lock.real.locked() \
             or lock in t.holding:
         raise Break("a lock that is held, or made in the region")
     t.guard("EXPR", lock.source, Expr("not lock.locked()", (("lock", lock.source),)))
-    t.mutations += 1
+    t.effects.mutations += 1
     t.holding.append(lock)
     t.locked.append(lock)
     return TRUE
 
 
-def _lock_given_back(t, args, kwargs):
+def _lock_given_back(t: Tracer, args, kwargs):
     if args[0] not in t.holding:
         raise Break("a lock given back that was taken before the region")
     t.holding.remove(args[0])
-    t.mutations += 1
+    t.effects.mutations += 1
     return NONE
 
 
@@ -201,7 +202,7 @@ for _name, _handler in (("acquire", _lock_taken), ("__enter__", _lock_taken), ("
 
 # ---- copies ------------------------------------------------------------------------------------------------------------
 @models(copy.deepcopy)
-def deepcopy(t, args, kwargs):
+def deepcopy(t: Tracer, args, kwargs):
     """copy.deepcopy: containers and instances are copied as modelled values, each once."""
     if len(args) > 1 or kwargs:
         memo = args[1] if len(args) > 1 else kwargs.get("memo")
@@ -211,12 +212,12 @@ def deepcopy(t, args, kwargs):
 
 
 @models(copy.copy)
-def shallow_copy(t, args, kwargs):
+def shallow_copy(t: Tracer, args, kwargs):
     return _copied(t, args[0], lambda v: v, "__copy__", [])
 
 
-def _deep(t, v: Var, seen: dict) -> Var:
-    v = t.real(v)
+def _deep(t: Tracer, v: Var, seen: dict) -> Var:
+    v = t.values.real(v)
     if id(v) not in seen:
         # the memo of a class's own __deepcopy__ is opaque to it: it is only handed on
         memo = DictVar({})
@@ -227,12 +228,12 @@ def _deep(t, v: Var, seen: dict) -> Var:
     return seen[id(v)][0]
 
 
-def _copied(t, v: Var, part, hook: str, args: list[Var], seen: dict | None = None) -> Var:
+def _copied(t: Tracer, v: Var, part, hook: str, args: list[Var], seen: dict | None = None) -> Var:
     """A copy whose parts went through `part`. Raises: Break for objects that copy themselves in C."""
     if isinstance(v, TensorVar):
         if seen is not None and (v.fake.requires_grad or t.type_of(v) is torch.nn.Parameter):
             return parameters.copied(t, v)
-        return t.call_tensor_op(torch.Tensor.clone, [v], {}) if seen is not None else _no_copy(v)
+        return t.tensors.call_tensor_op(torch.Tensor.clone, [v], {}) if seen is not None else _no_copy(v)
     if isinstance(v, (Known, FuncVar)):
         real = getattr(v, "obj", None) if isinstance(v, Known) else v.real
         if isinstance(v, FuncVar) or is_constant(real) or isinstance(real, (type, types.BuiltinFunctionType, enum.Enum)):
@@ -243,18 +244,18 @@ def _copied(t, v: Var, part, hook: str, args: list[Var], seen: dict | None = Non
         if seen is not None:
             seen[id(v)] = made, v
         made.items.extend(part(item) for item in v.items)
-        return v if issubclass(v.cls, tuple) and all(a is t.real(b) for a, b in zip(made.items, v.items)) else made
+        return v if issubclass(v.cls, tuple) and all(a is t.values.real(b) for a, b in zip(made.items, v.items)) else made
     if isinstance(v, DictVar):
-        t.complete(v)
+        t.values.complete(v)
         made = DictVar({}, v.cls, factory=part(v.factory) if v.factory is not None else None)
         if seen is not None:
             seen[id(v)] = made, v
         for key, item in list(v.items.values()):
-            t.dict_set(made, t.real(part(key)), part(item))
-        made.attrs = {name: part(value) for name, value in t.ordered_dict_attributes(v).items()}
+            t.operators.dict_set(made, t.values.real(part(key)), part(item))
+        made.attrs = {name: part(value) for name, value in t.attributes.ordered_dict_attributes(v).items()}
         return made
     if isinstance(v, SetVar):
-        return SetVar({k: t.real(part(item)) for k, item in v.items.items()}, v.cls)
+        return SetVar({k: t.values.real(part(item)) for k, item in v.items.items()}, v.cls)
     if isinstance(v, SliceVar):
         return v
     if isinstance(v, InstanceVar):
@@ -262,9 +263,9 @@ def _copied(t, v: Var, part, hook: str, args: list[Var], seen: dict | None = Non
     return _no_copy(v)
 
 
-def _copied_instance(t, v: InstanceVar, part, hook: str, args: list[Var], seen: dict | None) -> Var:
+def _copied_instance(t: Tracer, v: InstanceVar, part, hook: str, args: list[Var], seen: dict | None) -> Var:
     if isinstance(class_attribute(v.cls, hook), types.FunctionType):
-        return t.real(t.call(t.special(v, hook), args, {}))
+        return t.values.real(t.calls.call(t.attributes.special(v, hook), args, {}))
     get, put = (class_attribute(v.cls, n) for n in ("__getstate__", "__setstate__"))
     if seen is not None and v.base is None and (isinstance(get, types.FunctionType) or isinstance(put, types.FunctionType)) \
             and class_attribute(v.cls, "__reduce_ex__") is object.__reduce_ex__ and not _slot_names(v) and v.ns is not None:
@@ -275,36 +276,36 @@ def _copied_instance(t, v: InstanceVar, part, hook: str, args: list[Var], seen: 
         raise Break(f"a copy of a {v.cls.__name__}, which has its own {own[0]}")
     if v.real is not None and (v.cls.__flags__ & (1 << 9) == 0 or v.base is None and solid_base(v.cls) is not object):
         _no_copy(v)
-    made = t.object_new(v.cls)
+    made = t.calls.object_new(v.cls)
     if seen is not None:
         seen[id(v)] = made, v
     if v.base is not None:
         made.base = part(v.base) if seen is not None else _copied(t, v.base, part, hook, [])
     made.new_args = v.new_args
     if v.ns is not None:
-        t.complete(v.ns)
+        t.values.complete(v.ns)
         for key, item in list(v.ns.items.values()):
-            t.dict_set(made.ns, key, part(item))
+            t.operators.dict_set(made.ns, key, part(item))
     for name in _slot_names(v):
-        if (value := t.getattr(v, name, None) if v.real is not None else v.slots.get(name)) is not None:
+        if (value := t.attributes.getattr(v, name, None) if v.real is not None else v.slots.get(name)) is not None:
             made.slots[name] = part(value)
     return made
 
 
-def _copied_by_state(t, v: InstanceVar, part, seen: dict, get, put) -> Var:
+def _copied_by_state(t: Tracer, v: InstanceVar, part, seen: dict, get, put) -> Var:
     """A deep copy of an instance whose class says what its state is, or takes it."""
     if any(class_attribute(v.cls, n) not in (None, getattr(object, n, None))
            for n in ("__reduce__", "__getnewargs__", "__getnewargs_ex__")):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own __reduce__")
-    made = t.object_new(v.cls)
+    made = t.calls.object_new(v.cls)
     seen[id(v)] = made, v
-    state = t.real(t.call(t.special(v, "__getstate__"), [], {})) if isinstance(get, types.FunctionType) else v.ns
-    state = t.real(part(state))
+    state = t.values.real(t.calls.call(t.attributes.special(v, "__getstate__"), [], {})) if isinstance(get, types.FunctionType) else v.ns
+    state = t.values.real(part(state))
     if isinstance(put, types.FunctionType):
-        t.call(t.special(made, "__setstate__"), [state], {})
+        t.calls.call(t.attributes.special(made, "__setstate__"), [state], {})
     elif isinstance(state, DictVar):
         for key, item in state.items.values():
-            t.dict_set(made.ns, key, item)
+            t.operators.dict_set(made.ns, key, item)
     else:
         raise Break(f"a copy of a {v.cls.__name__}, whose state is no dict")
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 import types
 
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import OF_OWN_KIND, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
 
 from .class_facts import MISSING, class_lookup
@@ -23,7 +24,7 @@ class Said:
     v: Var
 
     @staticmethod
-    def of(t, v: Var) -> Said:
+    def of(t: Tracer, v: Var) -> Said:
         """What stands for `v`: a number where it is one."""
         number = v.base.obj if isinstance(v, InstanceVar) and isinstance(v.base, Known) else None
         made = SaidInt(number) if isinstance(number, int) else SaidFloat(number) if isinstance(number, float) else Said()
@@ -31,13 +32,13 @@ class Said:
         return made
 
     def __str__(self) -> str:
-        return self.t.const(self.t.call_python(str, [self.v]))
+        return self.t.const(self.t.calls.call_python(str, [self.v]))
 
     def __repr__(self) -> str:
-        return self.t.const(self.t.call_python(repr, [self.v]))
+        return self.t.const(self.t.calls.call_python(repr, [self.v]))
 
     def __format__(self, spec: str) -> str:
-        return self.t.const(self.t.call_python(format, [self.v, Known(spec)]))
+        return self.t.const(self.t.calls.call_python(format, [self.v, Known(spec)]))
 
 
 class SaidInt(Said, int):
@@ -48,7 +49,7 @@ class SaidFloat(Said, float):
     """`Said` of an instance of a subclass of float."""
 
 
-def plain_binary(t, name: str, a: Var, b: Var, in_place: bool, tried: bool = False) -> Var | None:
+def plain_binary(t: Tracer, name: str, a: Var, b: Var, in_place: bool, tried: bool = False) -> Var | None:
     """`a op b` of the built-in parts, if no class on the way has a method of its own for it (or `tried`: those declined)."""
     left, right = plain(a), plain(b)
     if left is a and right is b or any(isinstance(v, InstanceVar) for v in (left, right)):
@@ -64,14 +65,14 @@ def plain_binary(t, name: str, a: Var, b: Var, in_place: bool, tried: bool = Fal
                          for v, m in methods):
         return None
     try:
-        return t.binary(name, left, right)
+        return t.operators.binary(name, left, right)
     except Raised as e:
         if issubclass(e.exc.cls, TypeError):        # its words name the classes
             return None
         raise
 
 
-def plain_equal(t, name: str, a: Var, b: Var) -> Var | None:
+def plain_equal(t: Tracer, name: str, a: Var, b: Var) -> Var | None:
     """`==` or `!=` of the built-in parts, where classes with methods of their own declined."""
     left, right = plain(a), plain(b)
     if left is a and right is b or not all(isinstance(v, MUTABLE) for v in (left, right)):
@@ -79,5 +80,5 @@ def plain_equal(t, name: str, a: Var, b: Var) -> Var | None:
     for v, method in ((a, "__eq__"), (b, "__eq__")):
         if not isinstance(v, InstanceVar) or class_lookup(v.cls, method)[0] in (object.__eq__, MISSING):
             continue
-        return t.compare(name, left, right)
+        return t.operators.compare(name, left, right)
     return None

@@ -7,6 +7,7 @@ import sys
 from bytejit.guards.sources import Call0, Item, Source
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, InstanceVar, Known, SeqVar, Var
 
 from .calls import models
@@ -20,7 +21,7 @@ PLAIN = [e for e in vars(builtins).values() if isinstance(e, type) and issubclas
 
 
 @models(*(e.__init__ for e in PLAIN))
-def exception_init(t, args, kwargs):
+def exception_init(t: Tracer, args, kwargs):
     """BaseException.__init__ and that of its simple subclasses."""
     self, rest = args[0], list(args[1:])
     if not isinstance(self, InstanceVar) or self.real is not None:
@@ -31,63 +32,63 @@ def exception_init(t, args, kwargs):
             raise t.raised(TypeError(f"{self.cls.__name__}() takes no keyword arguments"))
         self.slots[name] = value
     self.slots["args"] = SeqVar(rest, tuple)
-    t.mutations += 1
+    t.effects.mutations += 1
     return NONE
 
 
 @models(BaseException.add_note)
-def add_note(t, args, kwargs):
+def add_note(t: Tracer, args, kwargs):
     note = t.const(args[1])
     if not isinstance(note, str):
         raise t.raised(TypeError(f"note must be a str, not '{type(note).__name__}'"))
-    notes = t.lookup(args[0].ns, "__notes__")
+    notes = t.values.lookup(args[0].ns, "__notes__")
     if notes is None:
         notes = SeqVar([], list)
-        t.dict_set(args[0].ns, Known("__notes__"), notes)
-    t.touch(t.real(notes))
-    t.real(notes).items.append(args[1])
+        t.operators.dict_set(args[0].ns, Known("__notes__"), notes)
+    t.touch(t.values.real(notes))
+    t.values.real(notes).items.append(args[1])
     return NONE
 
 
-def arguments(t, exc: InstanceVar) -> list[Var]:
-    return [t.real(v) for v in t.real(t.getattr(exc, "args")).items]
+def arguments(t: Tracer, exc: InstanceVar) -> list[Var]:
+    return [t.values.real(v) for v in t.values.real(t.attributes.getattr(exc, "args")).items]
 
 
 @models(*(e.__repr__ for e in PLAIN))
-def exception_repr(t, args, kwargs):
+def exception_repr(t: Tracer, args, kwargs):
     exc = args[0]
-    inside = ", ".join(t.const(t.call_python(repr, [v])) for v in arguments(t, exc))
+    inside = ", ".join(t.const(t.calls.call_python(repr, [v])) for v in arguments(t, exc))
     return Known(f"{exc.cls.__name__}({inside})")
 
 
 @models(*(e.__str__ for e in PLAIN if not issubclass(e, (KeyError, ImportError))))
-def exception_str(t, args, kwargs):
+def exception_str(t: Tracer, args, kwargs):
     inside = arguments(t, args[0])
     if not inside:
         return Known("")
-    return t.call_python(str, [inside[0] if len(inside) == 1 else SeqVar(inside, tuple)])
+    return t.calls.call_python(str, [inside[0] if len(inside) == 1 else SeqVar(inside, tuple)])
 
 
 @models(KeyError.__str__)
-def key_error_str(t, args, kwargs):
+def key_error_str(t: Tracer, args, kwargs):
     inside = arguments(t, args[0])
-    return t.call_python(repr, inside) if len(inside) == 1 else exception_str(t, args, kwargs)
+    return t.calls.call_python(repr, inside) if len(inside) == 1 else exception_str(t, args, kwargs)
 
 
 @models(sys.exc_info)
-def exc_info(t, args, kwargs):
+def exc_info(t: Tracer, args, kwargs):
     exc = handled(t, Item(Call0(sys.exc_info), 1))
     if exc is None:
         return SeqVar([NONE, NONE, NONE], tuple)
-    return SeqVar([t.constant(t.type_of(exc)), exc, t.getattr(exc, "__traceback__")], tuple)
+    return SeqVar([t.values.constant(t.type_of(exc)), exc, t.attributes.getattr(exc, "__traceback__")], tuple)
 
 
 @models(sys.exception)
-def exception(t, args, kwargs):
+def exception(t: Tracer, args, kwargs):
     return handled(t, Call0(sys.exception)) or NONE
 
 
-def handled(t, source: Source) -> Var | None:
+def handled(t: Tracer, source: Source) -> Var | None:
     """The exception that the frame, or a caller of it (then found at `source`), handles."""
     exc = t.current_exception(t.frame)
     if exc is not None:
@@ -95,35 +96,35 @@ def handled(t, source: Source) -> Var | None:
     if t.handled is None:
         t.guard("ID_IS", source, None)
         return None
-    return t.wrap(t.handled, source)
+    return t.values.wrap(t.handled, source)
 
 
 # ---- groups ------------------------------------------------------------------------------------------------------------------
-def make_group(t, cls: type, message: Var, members: list[Var], like: InstanceVar | None = None) -> InstanceVar:
+def make_group(t: Tracer, cls: type, message: Var, members: list[Var], like: InstanceVar | None = None) -> InstanceVar:
     """An exception group; `like`: the group that it is a part of, whose chain and notes it shares."""
     if cls is BaseExceptionGroup and all(issubclass(t.type_of(m), Exception) for m in members):
         cls = ExceptionGroup
-    made = InstanceVar(cls, step=t.steps)
+    made = InstanceVar(cls, step=t.limits.steps)
     made.slots.update(args=SeqVar([message, SeqVar(list(members), list)], tuple), message=message,
                       exceptions=SeqVar(list(members), tuple))
     if like is not None:
         for name in ("__cause__", "__context__", "__suppress_context__"):
             if name in like.slots:
                 made.slots[name] = like.slots[name]
-        notes = t.lookup(like.ns, "__notes__")
+        notes = t.values.lookup(like.ns, "__notes__")
         if notes is not None:
-            t.dict_set(made.ns, Known("__notes__"), SeqVar(list(t.real(notes).items), list))
+            t.operators.dict_set(made.ns, Known("__notes__"), SeqVar(list(t.values.real(notes).items), list))
         t.part_of[id(made)] = t.part_of.get(id(like), like)
         t.keep.append(made)
     return made
 
 
-def new_group(t, args, kwargs):
+def new_group(t: Tracer, args, kwargs):
     """ExceptionGroup(message, exceptions)."""
     cls = t.as_class(args[0])
     if len(args) != 3 or kwargs or cls not in (ExceptionGroup, BaseExceptionGroup):
         raise Break("making an exception group")
-    message, members = t.real(args[1]), [t.real(m) for m in t.iterate(args[2])]
+    message, members = t.values.real(args[1]), [t.values.real(m) for m in t.iteration.iterate(args[2])]
     wrong = not isinstance(t.const(message), str) or not members or not all(
         isinstance(m, InstanceVar) and issubclass(m.cls, Exception) and m.real is None for m in members)
     if wrong:
@@ -136,7 +137,7 @@ def new_group(t, args, kwargs):
 models(BaseExceptionGroup.__new__)(new_group)
 
 
-def split(t, exc: InstanceVar, wanted) -> tuple[Var | None, Var | None]:
+def split(t: Tracer, exc: InstanceVar, wanted) -> tuple[Var | None, Var | None]:
     """(the part for which wanted(exception) holds, the rest), each None when empty; nested groups keep their shape."""
     if wanted(exc):
         return exc, None
@@ -144,7 +145,7 @@ def split(t, exc: InstanceVar, wanted) -> tuple[Var | None, Var | None]:
         return None, exc
     if class_lookup(exc.cls, "derive")[0] is not BaseExceptionGroup.__dict__["derive"] or exc.real is not None:
         raise Break("an exception group with its own derive()")
-    parts = [split(t, t.real(m), wanted) for m in exc.slots["exceptions"].items]
+    parts = [split(t, t.values.real(m), wanted) for m in exc.slots["exceptions"].items]
     yes, no = [y for y, _ in parts if y is not None], [n for _, n in parts if n is not None]
     message = exc.slots["message"]
     if not yes:
@@ -158,9 +159,9 @@ def is_group(exc: Var) -> bool:
 
 
 @handles("CHECK_EG_MATCH")
-def check_eg_match(t, f, ins):
+def check_eg_match(t: Tracer, f, ins):
     """[exc, type] -> [rest, match] (rest None: all matched), or [exc, None]."""
-    cls, exc = t.pop(f), t.real(f.stack[-1])
+    cls, exc = t.pop(f), t.values.real(f.stack[-1])
     if isinstance(exc, Known) and exc.obj is None:
         f.push(NONE)
         return
@@ -179,8 +180,8 @@ def check_eg_match(t, f, ins):
     f.handling[-1] = match
 
 
-def classes_of(t, cls: Var) -> list[type]:
-    cls = t.real(cls)
+def classes_of(t: Tracer, cls: Var) -> list[type]:
+    cls = t.values.real(cls)
     found = [t.as_class(c) for c in (cls.items if isinstance(cls, SeqVar) else [cls])]
     if not all(c is not None and issubclass(c, BaseException) for c in found):
         raise Raised(exception_var(TypeError("catching classes that do not inherit from BaseException is not allowed")))
@@ -188,21 +189,21 @@ def classes_of(t, cls: Var) -> list[type]:
 
 
 @handles("PREP_RERAISE_STAR")
-def prep_reraise_star(t, f, ins):
+def prep_reraise_star(t: Tracer, f, ins):
     """[original, exceptions left or raised in the clauses] -> what to raise on, or None."""
     excs, orig = t.pop(f), t.pop(f)
-    f.push(reraise_star(t, orig, [e for e in map(t.real, excs.items) if isinstance(e, InstanceVar)]))
+    f.push(reraise_star(t, orig, [e for e in map(t.values.real, excs.items) if isinstance(e, InstanceVar)]))
 
 
 @handles("CALL_INTRINSIC_2")
-def call_intrinsic_2(t, f, ins):
+def call_intrinsic_2(t: Tracer, f, ins):
     """3.12+: 1 is the end of an except* statement; the others make type parameters."""
     if ins.arg != 1:
         raise Break("a type parameter")
     prep_reraise_star(t, f, ins)
 
 
-def reraise_star(t, orig: Var, excs: list[InstanceVar]) -> Var:
+def reraise_star(t: Tracer, orig: Var, excs: list[InstanceVar]) -> Var:
     if not is_group(orig):
         return excs[0] if excs else NONE
     left = [e for e in excs if e is orig or t.part_of.get(id(e)) is t.part_of.get(id(orig), orig)]
@@ -218,9 +219,9 @@ def reraise_star(t, orig: Var, excs: list[InstanceVar]) -> Var:
     return raised[0] if len(raised) == 1 else make_group(t, ExceptionGroup, Known(""), raised)
 
 
-def leaves(t, exc: Var):
+def leaves(t: Tracer, exc: Var):
     if is_group(exc):
         for m in exc.slots["exceptions"].items:
-            yield from leaves(t, t.real(m))
+            yield from leaves(t, t.values.real(m))
     else:
         yield exc

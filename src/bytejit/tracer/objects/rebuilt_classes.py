@@ -8,6 +8,7 @@ import types
 import typing
 
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var
 
 from .calls import models
@@ -15,12 +16,12 @@ from .calls import models
 AUTO = object()         # stands for enum.auto(), which a class may take once
 
 
-def make(t, function, *args, **kwargs) -> Known:
+def make(t: Tracer, function, *args, **kwargs) -> Known:
     """function(*args, **kwargs), a class: known by how it is made. Raises: Raised."""
-    made = t.fold(lambda: function(*args, **kwargs))
-    t.remade[made.obj] = function, args, kwargs, t.steps
+    made = t.operators.fold(lambda: function(*args, **kwargs))
+    t.remade[made.obj] = function, args, kwargs, t.limits.steps
     t.keep.append(made.obj)
-    t.mutations += 1
+    t.effects.mutations += 1
     return made
 
 
@@ -44,7 +45,7 @@ def in_module(function, module: str, args: tuple, kwargs: dict) -> type:
 
 
 def _named(function):
-    def model(t, args, kwargs):
+    def model(t: Tracer, args, kwargs):
         module = t.frame.globals.get("__name__", "__main__")
         return make(t, in_module, function, module, tuple(map(t.const, args)), {k: t.const(v) for k, v in kwargs.items()})
     models(function)(model)
@@ -54,12 +55,12 @@ for _function in (collections.namedtuple, typing.NamedTuple):
     _named(_function)
 
 
-def of_body(t, kind: str, name: Var, given: list[Var], names: Var, kwargs: dict[str, Var]) -> Known:
+def of_body(t: Tracer, kind: str, name: Var, given: list[Var], names: Var, kwargs: dict[str, Var]) -> Known:
     """A class statement whose body has run. Raises: Break for one that holds more than constants and plain functions."""
     if not isinstance(names, DictVar) or "__classcell__" in names.items:
         raise Break(f"{kind} whose methods name its class")
-    t.complete(names)
-    space = {t.const(k): content(t, kind, t.real(v)) for k, v in names.items.values()}
+    t.values.complete(names)
+    space = {t.const(k): content(t, kind, t.values.real(v)) for k, v in names.items.values()}
     bases = tuple(v.real if isinstance(v, FuncVar) else v.obj for v in given)
     return make(t, of_parts, t.const(name), bases, {k: t.const(v) for k, v in kwargs.items()}, space)
 
@@ -72,7 +73,7 @@ def of_parts(name: str, bases: tuple, options: dict, space: dict) -> type:
     return types.new_class(name, bases, dict(options), fill)
 
 
-def content(t, kind: str, v: Var) -> object:
+def content(t: Tracer, kind: str, v: Var) -> object:
     """A real value of a class's body."""
     if isinstance(v, FuncVar) and v.real is None:
         if v.closure or v.defaults or v.kwdefaults or v.attrs:
@@ -81,13 +82,13 @@ def content(t, kind: str, v: Var) -> object:
         made.__qualname__ = v.qualname
         return made
     if isinstance(v, PropertyVar):
-        return v.cls(*(content(t, kind, t.real(a)) for a in v.args))
+        return v.cls(*(content(t, kind, t.values.real(a)) for a in v.args))
     if isinstance(v, InstanceVar) and v.cls is enum.auto and v.real is None:
         return AUTO
     return t.const(v)
 
 
-def kind_of(t, given: list[Var]) -> str:
+def kind_of(t: Tracer, given: list[Var]) -> str:
     """What kind of class the library makes of these bases; "" for another."""
     for v in given:
         real = v.real if isinstance(v, FuncVar) else v.obj if isinstance(v, Known) else None

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import types
 
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, InstanceVar
 
 from .class_facts import class_lookup
@@ -11,7 +12,7 @@ AT_CREATION = ("__slots__", "__module__", "__qualname__", "__doc__")
 NOT_SET = frozenset({*AT_CREATION, "__classcell__", "__dict__", "__weakref__"})
 
 
-def can_be_made(t, cls: type) -> bool:
+def can_be_made(t: Tracer, cls: type) -> bool:
     """Whether `type(name, bases, namespace)` makes the class, without hooks written in Python."""
     made = t.made_classes[cls]
     contents = made.contents
@@ -24,7 +25,7 @@ def can_be_made(t, cls: type) -> bool:
         elif type(base) is not type or not isinstance(
                 class_lookup(base, "__init_subclass__")[0], types.ClassMethodDescriptorType):
             return False
-    values = (t.real(v) for v in contents.values())
+    values = (t.values.real(v) for v in contents.values())
     return not any(isinstance(v, InstanceVar) and isinstance(class_lookup(v.cls, "__set_name__")[0], types.FunctionType)
                    for v in values)
 

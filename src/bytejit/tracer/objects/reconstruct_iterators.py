@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 from bytejit.tracer.core.signals import CannotRebuild
+from bytejit.tracer.core.table import REPLACED
 from bytejit.tracer.core.values import GenVar, IterVar
-
-from .calls import REPLACED
 
 
 def iterator(rebuild, v: IterVar) -> str:
@@ -36,7 +35,7 @@ def iterator(rebuild, v: IterVar) -> str:
         rebuild.lines.append(f"{name} = {text}")
         if s["at"]:
             rebuild.lines.append(f"for _ in range({s['at']}): next({name})")
-        if rebuild.t.dirty.get(id(s["owner"])) is not None and s["at"] < len(s["keys"]):
+        if rebuild.t.effects.dirty.get(id(s["owner"])) is not None and s["at"] < len(s["keys"]):
             raise CannotRebuild("an iterator over a dict that the region changed", v.step)
         return name
     elif v.kind == "enumerate":

@@ -3,70 +3,71 @@ from __future__ import annotations
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
 from bytejit.tracer.objects.exceptions import exception_var
 
 
 @handles("BUILD_TUPLE")
-def build_tuple(t, f, ins):
+def build_tuple(t: Tracer, f, ins):
     f.push(SeqVar(f.popn(ins.arg), tuple))
 
 
 @handles("BUILD_LIST")
-def build_list(t, f, ins):
+def build_list(t: Tracer, f, ins):
     f.push(SeqVar(f.popn(ins.arg), list))
 
 
 @handles("BUILD_SET")
-def build_set(t, f, ins):
+def build_set(t: Tracer, f, ins):
     f.push(SetVar(elements(t, f.popn(ins.arg))))
 
 
 @handles("BUILD_MAP")
-def build_map(t, f, ins):
+def build_map(t: Tracer, f, ins):
     flat = f.popn(2 * ins.arg)
     out = DictVar({})
     for key, value in zip(flat[::2], flat[1::2]):
-        t.dict_set(out, t.real(key), value)
+        t.operators.dict_set(out, t.values.real(key), value)
     f.push(out)
 
 
 @handles("BUILD_CONST_KEY_MAP")
-def build_const_key_map(t, f, ins):
+def build_const_key_map(t: Tracer, f, ins):
     keys = t.pop(f)
-    keys = map(t.constant, keys.obj) if isinstance(keys, Known) else keys.items
+    keys = map(t.values.constant, keys.obj) if isinstance(keys, Known) else keys.items
     out = DictVar({})
     for key, value in zip(keys, f.popn(ins.arg)):
-        t.dict_set(out, key, value)
+        t.operators.dict_set(out, key, value)
     f.push(out)
 
 
 @handles("BUILD_STRING")
-def build_string(t, f, ins):
+def build_string(t: Tracer, f, ins):
     f.push(Known("".join(t.const(v) for v in f.popn(ins.arg))))
 
 
 @handles("LIST_TO_TUPLE")
-def list_to_tuple(t, f, ins):
+def list_to_tuple(t: Tracer, f, ins):
     f.push(SeqVar(t.pop(f).items, tuple))
 
 
-def target_of(t, f, ins):
+def target_of(t: Tracer, f, ins):
     """The container below the stack's top that is about to change; a region may start with it half filled."""
-    target = t.real(f.stack[-ins.arg])
+    target = t.values.real(f.stack[-ins.arg])
     t.touch(target)
     return target
 
 
 @handles("LIST_EXTEND")
-def list_extend(t, f, ins):
+def list_extend(t: Tracer, f, ins):
     values = t.pop(f)
     target = target_of(t, f, ins)
     try:
-        items = t.iterate(values)
+        items = t.iteration.iterate(values)
     except Raised:
-        if t.has_iter(values):
+        if t.iteration.has_iter(values):
             raise
         raise Raised(exception_var(TypeError(
             f"Value after * must be an iterable, not {t.type_of(values).__name__}"))) from None
@@ -74,24 +75,24 @@ def list_extend(t, f, ins):
 
 
 @handles("SET_UPDATE")
-def set_update(t, f, ins):
-    values = t.iterate(t.pop(f))
+def set_update(t: Tracer, f, ins):
+    values = t.iteration.iterate(t.pop(f))
     target = target_of(t, f, ins)
     for v in values:
-        target.items.setdefault(key_of(t, t.real(v), ELEMENT), v)
+        target.items.setdefault(key_of(t, t.values.real(v), ELEMENT), v)
 
 
 @handles("DICT_UPDATE")
-def dict_update(t, f, ins):
+def dict_update(t: Tracer, f, ins):
     other = t.pop(f)
-    t.call_python(dict.update, [target_of(t, f, ins), other])
+    t.calls.call_python(dict.update, [target_of(t, f, ins), other])
 
 
 @handles("DICT_MERGE")
-def dict_merge(t, f, ins):
+def dict_merge(t: Tracer, f, ins):
     other = t.pop(f)
     target = target_of(t, f, ins)
-    pairs = t.mapping_items(other)
+    pairs = t.iteration.mapping_items(other)
     if pairs is None:
         raise Raised(exception_var(TypeError(
             f"Value after ** must be a mapping, not {t.type_of(other).__name__}")))
@@ -100,40 +101,40 @@ def dict_merge(t, f, ins):
             raise Break(f"a keyword that is a {t.type_of(key).__name__}, which compares in its own way")
         if key_of(t, key) in target.items:
             callee = f.stack[-ins.arg - 2] if len(f.stack) >= ins.arg + 2 else None
-            name = getattr(t.real(callee), "qualname", "function") if callee is not None else "function"
+            name = getattr(t.values.real(callee), "qualname", "function") if callee is not None else "function"
             raise Raised(exception_var(TypeError(
                 f"{name}() got multiple values for keyword argument '{t.const(key)}'")))
-        t.dict_set(target, key, value)
+        t.operators.dict_set(target, key, value)
 
 
 @handles("LIST_APPEND")
-def list_append(t, f, ins):
+def list_append(t: Tracer, f, ins):
     value = f.pop_raw()
     target_of(t, f, ins).items.append(value)
 
 
 @handles("SET_ADD")
-def set_add(t, f, ins):
+def set_add(t: Tracer, f, ins):
     value = t.pop(f)
     target_of(t, f, ins).items.setdefault(key_of(t, value, ELEMENT), value)
 
 
 @handles("MAP_ADD")
-def map_add(t, f, ins):
+def map_add(t: Tracer, f, ins):
     value, key = f.pop_raw(), t.pop(f)
-    t.dict_set(target_of(t, f, ins), key, value)
+    t.operators.dict_set(target_of(t, f, ins), key, value)
 
 
 @handles("UNPACK_SEQUENCE")
-def unpack_sequence(t, f, ins):
-    items = t.unpack(t.pop(f), ins.arg)
+def unpack_sequence(t: Tracer, f, ins):
+    items = t.iteration.unpack(t.pop(f), ins.arg)
     f.stack.extend(reversed(items))
 
 
 @handles("UNPACK_EX")
-def unpack_ex(t, f, ins):
+def unpack_ex(t: Tracer, f, ins):
     before, after = ins.arg & 0xFF, ins.arg >> 8
-    items = list(t.iterate(t.pop(f)))
+    items = list(t.iteration.iterate(t.pop(f)))
     if len(items) < before + after:
         if after:
             message = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
@@ -149,67 +150,67 @@ CONVERSIONS = {0: None, 1: str, 2: repr, 3: ascii}
 
 
 @handles("FORMAT_VALUE")
-def format_value(t, f, ins):
+def format_value(t: Tracer, f, ins):
     """3.11, 3.12: bits 0-1 say the conversion, bit 2 that a format spec is on the stack."""
     spec = t.pop(f) if ins.arg & 4 else Known("")
     value = t.pop(f)
     conversion = CONVERSIONS[ins.arg & 3]
     if conversion is not None:
-        value = t.call_python(conversion, [value])
-    f.push(t.call_python(format, [value, spec]))
+        value = t.calls.call_python(conversion, [value])
+    f.push(t.calls.call_python(format, [value, spec]))
 
 
 @handles("CONVERT_VALUE")
-def convert_value(t, f, ins):
-    f.push(t.call_python(CONVERSIONS[ins.arg], [t.pop(f)]))
+def convert_value(t: Tracer, f, ins):
+    f.push(t.calls.call_python(CONVERSIONS[ins.arg], [t.pop(f)]))
 
 
 @handles("FORMAT_SIMPLE")
-def format_simple(t, f, ins):
-    f.push(t.call_python(format, [t.pop(f), Known("")]))
+def format_simple(t: Tracer, f, ins):
+    f.push(t.calls.call_python(format, [t.pop(f), Known("")]))
 
 
 @handles("FORMAT_WITH_SPEC")
-def format_with_spec(t, f, ins):
+def format_with_spec(t: Tracer, f, ins):
     spec, value = t.pop(f), t.pop(f)
-    f.push(t.call_python(format, [value, spec]))
+    f.push(t.calls.call_python(format, [value, spec]))
 
 
 @handles("GET_LEN")
-def get_len(t, f, ins):
-    f.push(Known(t.length(t.real(f.stack[-1]))))
+def get_len(t: Tracer, f, ins):
+    f.push(Known(t.operators.length(t.values.real(f.stack[-1]))))
 
 
 @handles("MATCH_MAPPING")
-def match_mapping(t, f, ins):
+def match_mapping(t: Tracer, f, ins):
     import collections.abc
-    f.push(t.constant(issubclass(t.type_of(t.real(f.stack[-1])), collections.abc.Mapping)))
+    f.push(t.values.constant(issubclass(t.type_of(t.values.real(f.stack[-1])), collections.abc.Mapping)))
 
 
 @handles("MATCH_SEQUENCE")
-def match_sequence(t, f, ins):
+def match_sequence(t: Tracer, f, ins):
     import collections.abc
-    cls = t.type_of(t.real(f.stack[-1]))
-    f.push(t.constant(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
+    cls = t.type_of(t.values.real(f.stack[-1]))
+    f.push(t.values.constant(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
 
 
 @handles("MATCH_KEYS")
-def match_keys(t, f, ins):
-    keys, subject = t.real(f.stack[-1]), t.real(f.stack[-2])
+def match_keys(t: Tracer, f, ins):
+    keys, subject = t.values.real(f.stack[-1]), t.values.real(f.stack[-2])
     out = []
-    for key in t.iterate(keys):
-        if not t.contains(subject, t.real(key)):
+    for key in t.iteration.iterate(keys):
+        if not t.operators.contains(subject, t.values.real(key)):
             f.push(NONE)
             return
-        out.append(t.getitem(subject, t.real(key)))
+        out.append(t.operators.getitem(subject, t.values.real(key)))
     f.push(SeqVar(out, tuple))
 
 
 @handles("MATCH_CLASS")
-def match_class(t, f, ins):
+def match_class(t: Tracer, f, ins):
     """The subject's attributes that a class pattern names, or None."""
     names, cls, subject = t.const(t.pop(f)), t.pop(f), t.pop(f)
-    if not t.truth(t.call_python(isinstance, [subject, cls])):
+    if not t.operators.truth(t.calls.call_python(isinstance, [subject, cls])):
         f.push(NONE)
         return
     out = []
@@ -218,14 +219,14 @@ def match_class(t, f, ins):
         if real in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple):
             out.append(subject)
         else:
-            match_args = t.getattr(cls, "__match_args__", SeqVar([], tuple))
-            args = [t.const(v) for v in t.iterate(match_args)]
+            match_args = t.attributes.getattr(cls, "__match_args__", SeqVar([], tuple))
+            args = [t.const(v) for v in t.iteration.iterate(match_args)]
             if len(args) < ins.arg:
                 raise Raised(exception_var(TypeError(
                     f"{real.__name__}() accepts {len(args)} positional sub-patterns ({ins.arg} given)")))
             names = tuple(args[:ins.arg]) + tuple(names)
     for name in names:
-        found = t.getattr(subject, name, NULL)
+        found = t.attributes.getattr(subject, name, NULL)
         if found is NULL:
             f.push(NONE)
             return

@@ -5,13 +5,14 @@ import sys
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles, refuse
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, DictVar, FuncVar, Known, SeqVar
 from bytejit.tracer.core.versions import ATTR_METHOD_BIT, NULL_BELOW
 from bytejit.tracer.objects.exceptions import exception_var
 
 
 @handles("KW_NAMES")
-def kw_names(t, f, ins):
+def kw_names(t: Tracer, f, ins):
     f.kwnames = f.code.co_consts[ins.arg]
 
 
@@ -22,10 +23,10 @@ def split(values, kwnames):
 
 
 @handles("CALL")
-def call(t, f, ins):
+def call(t: Tracer, f, ins):
     names, f.kwnames = f.kwnames, ()
     args, kwargs = split(f.popn(ins.arg), names)
-    f.push(t.call(callee(f), args, kwargs))
+    f.push(t.calls.call(callee(f), args, kwargs))
 
 
 def callee(f):
@@ -42,19 +43,19 @@ def _with_self(func, self_):
 
 
 @handles("CALL_KW")
-def call_kw(t, f, ins):
+def call_kw(t: Tracer, f, ins):
     names = t.const(t.pop(f))
     args, kwargs = split(f.popn(ins.arg), names)
-    f.push(t.call(callee(f), args, kwargs))
+    f.push(t.calls.call(callee(f), args, kwargs))
 
 
 @handles("CALL_FUNCTION_EX")
-def call_function_ex(t, f, ins):
+def call_function_ex(t: Tracer, f, ins):
     has_kwargs = ins.arg & 1 if sys.version_info < (3, 14) else f.stack[-1] is not NULL
     kwargs = {}
     if has_kwargs:
         mapping = t.pop(f)
-        pairs = t.mapping_items(mapping)
+        pairs = t.iteration.mapping_items(mapping)
         if pairs is None:
             raise Raised(exception_var(TypeError(
                 f"argument after ** must be a mapping, not {t.type_of(mapping).__name__}")))
@@ -66,20 +67,20 @@ def call_function_ex(t, f, ins):
         f.pop_raw()
     positional = t.pop(f)
     try:
-        args = list(t.iterate(positional))
+        args = list(t.iteration.iterate(positional))
     except Raised:
-        if t.has_iter(positional):
+        if t.iteration.has_iter(positional):
             raise
         raise Raised(exception_var(TypeError(
             f"argument after * must be an iterable, not {t.type_of(positional).__name__}"))) from None
-    f.push(t.call(callee(f), args, kwargs))
+    f.push(t.calls.call(callee(f), args, kwargs))
 
 
 @handles("MAKE_FUNCTION")
-def make_function(t, f, ins):
+def make_function(t: Tracer, f, ins):
     """3.11, 3.12: flags 1 defaults, 2 keyword defaults, 4 annotations, 8 closure. 3.13+: SET_FUNCTION_ATTRIBUTE."""
     code = t.pop(f).obj
-    func = FuncVar(code, f.globals, (), step=t.steps)
+    func = FuncVar(code, f.globals, (), step=t.limits.steps)
     for flag in (8, 4, 2, 1):
         if ins.arg & flag:
             set_function_part(t, func, flag, f.pop_raw())
@@ -87,27 +88,27 @@ def make_function(t, f, ins):
 
 
 @handles("SET_FUNCTION_ATTRIBUTE")
-def set_function_attribute(t, f, ins):
+def set_function_attribute(t: Tracer, f, ins):
     func = t.pop(f)
     set_function_part(t, func, ins.arg, f.pop_raw())
     f.push(func)
 
 
-def set_function_part(t, func, flag, value):
-    value = t.real(value)
+def set_function_part(t: Tracer, func, flag, value):
+    value = t.values.real(value)
     if flag == 8:
         func.closure = tuple(value.items)
     elif flag == 2:
         func.kwdefaults = {k: v for k, (_, v) in value.items.items()}
     elif flag == 1:
-        func.defaults = tuple(value.items) if isinstance(value, SeqVar) else tuple(t.constant(v) for v in value.obj)
+        func.defaults = tuple(value.items) if isinstance(value, SeqVar) else tuple(t.values.constant(v) for v in value.obj)
     else:
         func.annotations = value
 
 
 @handles("LOAD_ATTR")
-def load_attr(t, f, ins):
-    value = t.getattr(t.pop(f), ins.val)
+def load_attr(t: Tracer, f, ins):
+    value = t.attributes.getattr(t.pop(f), ins.val)
     if ATTR_METHOD_BIT and ins.arg & 1:
         f.stack.extend((NULL, value) if NULL_BELOW else (value, NULL))
     else:
@@ -115,16 +116,16 @@ def load_attr(t, f, ins):
 
 
 @handles("LOAD_METHOD")
-def load_method(t, f, ins):
-    f.stack.extend((NULL, t.getattr(t.pop(f), ins.val)))
+def load_method(t: Tracer, f, ins):
+    f.stack.extend((NULL, t.attributes.getattr(t.pop(f), ins.val)))
 
 
 @handles("LOAD_SUPER_ATTR")
-def load_super_attr(t, f, ins):
+def load_super_attr(t: Tracer, f, ins):
     """3.12+: super().name without making the super object; bit 0 method load, bit 1 two-argument super."""
     self_, cls, super_ = t.pop(f), t.pop(f), t.pop(f)
-    obj = t.call(super_, [cls, self_] if ins.arg & 2 else [cls, self_], {})
-    value = t.getattr(obj, f.code.co_names[ins.arg >> 2])
+    obj = t.calls.call(super_, [cls, self_] if ins.arg & 2 else [cls, self_], {})
+    value = t.attributes.getattr(obj, f.code.co_names[ins.arg >> 2])
     if ins.arg & 1:
         f.stack.extend((NULL, value) if NULL_BELOW else (value, NULL))
     else:
@@ -132,35 +133,35 @@ def load_super_attr(t, f, ins):
 
 
 @handles("STORE_ATTR")
-def store_attr(t, f, ins):
+def store_attr(t: Tracer, f, ins):
     obj, value = t.pop(f), f.pop_raw()
-    t.setattr(obj, ins.val, value)
+    t.attributes.setattr(obj, ins.val, value)
 
 
 @handles("DELETE_ATTR")
-def delete_attr(t, f, ins):
-    t.delattr(t.pop(f), ins.val)
+def delete_attr(t: Tracer, f, ins):
+    t.attributes.delattr(t.pop(f), ins.val)
 
 
 @handles("LOAD_SPECIAL")
-def load_special(t, f, ins):
+def load_special(t: Tracer, f, ins):
     """3.14: __enter__, __exit__ and their async forms, as a method load."""
     name = ("__enter__", "__exit__", "__aenter__", "__aexit__")[ins.arg]
     if name.startswith("__a"):
         raise Break("an async with")
-    f.stack.extend((t.special(t.pop(f), name), NULL))
+    f.stack.extend((t.attributes.special(t.pop(f), name), NULL))
 
 
 @handles("IMPORT_NAME")
-def import_name(t, f, ins):
+def import_name(t: Tracer, f, ins):
     fromlist, level = t.const(t.pop(f)), t.const(t.pop(f))
     f.push(t.import_name(f, ins.val, fromlist, level))
 
 
 @handles("IMPORT_FROM")
-def import_from(t, f, ins):
-    module = t.real(f.stack[-1])
-    found = t.getattr(module, ins.val, NULL)
+def import_from(t: Tracer, f, ins):
+    module = t.values.real(f.stack[-1])
+    found = t.attributes.getattr(module, ins.val, NULL)
     if found is NULL:
         full = f"{module.obj.__name__}.{ins.val}"
         if full not in sys.modules:
@@ -170,24 +171,24 @@ def import_from(t, f, ins):
 
 
 @handles("LOAD_BUILD_CLASS")
-def load_build_class(t, f, ins):
+def load_build_class(t: Tracer, f, ins):
     import builtins
     f.push(Known(builtins.__build_class__))
 
 
 @handles("SETUP_ANNOTATIONS")
-def setup_annotations(t, f, ins):
+def setup_annotations(t: Tracer, f, ins):
     if f.names is None:
         raise Break("annotations of a module")
     if "__annotations__" not in f.names.items:
-        t.namespace_set(f.names, "__annotations__", DictVar({}))
+        t.values.namespace_set(f.names, "__annotations__", DictVar({}))
 
 
 @handles("CALL_INTRINSIC_1")
-def call_intrinsic_1(t, f, ins):
+def call_intrinsic_1(t: Tracer, f, ins):
     """3.12+: 3 StopIteration error, 5 unary +, 6 list to tuple; printing, star imports and typing break."""
     if ins.arg == 5:
-        f.push(t.unary("pos", t.pop(f)))
+        f.push(t.operators.unary("pos", t.pop(f)))
     elif ins.arg == 6:
         f.push(SeqVar(t.pop(f).items, tuple))
     elif ins.arg == 3:
@@ -196,9 +197,9 @@ def call_intrinsic_1(t, f, ins):
         raise Break(f"the intrinsic {ins.val or ins.arg}")
 
 
-def raise_from_generator(t, f):
+def raise_from_generator(t: Tracer, f):
     """A StopIteration that leaves a generator becomes a RuntimeError."""
-    exc = t.real(f.stack[-1])
+    exc = t.values.real(f.stack[-1])
     if issubclass(exc.cls, StopIteration):
         from bytejit.tracer.objects.exceptions import with_context
         new = exception_var(RuntimeError("generator raised StopIteration"))

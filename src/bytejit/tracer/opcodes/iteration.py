@@ -3,26 +3,27 @@ from __future__ import annotations
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import YIELD, handles, refuse
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, GenVar, InstanceVar, Known
 from bytejit.tracer.core.versions import END_FOR_POPS, FOR_ITER_KEEPS
 from bytejit.tracer.objects.exceptions import exception_var, matches
 
 
 @handles("GET_ITER")
-def get_iter(t, f, ins):
-    f.push(t.iter(t.pop(f)))
+def get_iter(t: Tracer, f, ins):
+    f.push(t.iteration.iter(t.pop(f)))
 
 
 @handles("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(t, f, ins):
+def get_yield_from_iter(t: Tracer, f, ins):
     value = t.pop(f)
-    f.push(value if isinstance(value, GenVar) else t.iter(value))
+    f.push(value if isinstance(value, GenVar) else t.iteration.iter(value))
 
 
 @handles("FOR_ITER")
-def for_iter(t, f, ins):
+def for_iter(t: Tracer, f, ins):
     """3.11 pops the exhausted iterator and jumps; 3.12+ jumps with it (and, there, a NULL-like result) to END_FOR."""
-    item = t.next(t.real(f.stack[-1]))
+    item = t.iteration.next(t.values.real(f.stack[-1]))
     if item is not None:
         f.push(item)
         return None
@@ -37,13 +38,13 @@ def for_iter(t, f, ins):
 
 
 @handles("END_FOR")
-def end_for(t, f, ins):
+def end_for(t: Tracer, f, ins):
     for _ in range(END_FOR_POPS):
         f.stack.pop()
 
 
 @handles("YIELD_VALUE")
-def yield_value(t, f, ins):
+def yield_value(t: Tracer, f, ins):
     if f.generator is None:
         raise Break("a yield of the compiled generator itself")
     f.returned = f.pop_raw()
@@ -51,10 +52,10 @@ def yield_value(t, f, ins):
 
 
 @handles("SEND")
-def send(t, f, ins):
+def send(t: Tracer, f, ins):
     """`yield from`: [iterator, sent] -> [iterator, yielded], or at the end the result and a jump."""
     value = f.pop_raw()
-    finished, result = t.send(t.real(f.stack[-1]), value)
+    finished, result = t.iteration.send(t.values.real(f.stack[-1]), value)
     if not finished:
         f.push(result)
         return None
@@ -66,35 +67,35 @@ def send(t, f, ins):
 
 
 @handles("END_SEND")
-def end_send(t, f, ins):
+def end_send(t: Tracer, f, ins):
     del f.stack[-2]
 
 
 @handles("RETURN_GENERATOR")
-def return_generator(t, f, ins):
+def return_generator(t: Tracer, f, ins):
     """A generator's frame is made suspended (tracer/objects/calls.py): its body starts with the value None on the stack."""
     f.push(NONE)
 
 
 @handles("BEFORE_WITH")
-def before_with(t, f, ins):
+def before_with(t: Tracer, f, ins):
     manager = t.pop(f)
-    exit_ = t.special(manager, "__exit__")
-    enter = t.special(manager, "__enter__")
+    exit_ = t.attributes.special(manager, "__exit__")
+    enter = t.attributes.special(manager, "__enter__")
     f.push(exit_)
-    f.push(t.call(enter, [], {}))
+    f.push(t.calls.call(enter, [], {}))
 
 
 @handles("WITH_EXCEPT_START")
-def with_except_start(t, f, ins):
+def with_except_start(t: Tracer, f, ins):
     """[exit, lasti, prev, exc] (3.14: exit, NULL, lasti, prev, exc) -> the same and exit's answer."""
-    exc = t.real(f.stack[-1])
+    exc = t.values.real(f.stack[-1])
     exit_ = f.stack[-4] if f.stack[-4] is not NULL else f.stack[-5]
-    f.push(t.call(exit_, [Known(exc.cls), exc, t.getattr(exc, "__traceback__")], {}))
+    f.push(t.calls.call(exit_, [Known(exc.cls), exc, t.attributes.getattr(exc, "__traceback__")], {}))
 
 
 @handles("PUSH_EXC_INFO")
-def push_exc_info(t, f, ins):
+def push_exc_info(t: Tracer, f, ins):
     exc = f.pop_raw()
     f.push(t.current_exception(f) or NONE)
     f.push(exc)
@@ -102,7 +103,7 @@ def push_exc_info(t, f, ins):
 
 
 @handles("POP_EXCEPT")
-def pop_except(t, f, ins):
+def pop_except(t: Tracer, f, ins):
     f.pop_raw()
     if not f.handling:
         raise Break("the end of a handler that was entered outside the region")
@@ -110,13 +111,13 @@ def pop_except(t, f, ins):
 
 
 @handles("CHECK_EXC_MATCH")
-def check_exc_match(t, f, ins):
-    cls, exc = t.pop(f), t.real(f.stack[-1])
+def check_exc_match(t: Tracer, f, ins):
+    cls, exc = t.pop(f), t.values.real(f.stack[-1])
     f.push(TRUE if matches(t, exc, cls) else FALSE)
 
 
 @handles("RERAISE")
-def reraise(t, f, ins):
+def reraise(t: Tracer, f, ins):
     exc = t.pop(f)
     if not isinstance(exc, InstanceVar):
         raise Break("an exception from outside the region raised again")
@@ -124,7 +125,7 @@ def reraise(t, f, ins):
 
 
 @handles("RAISE_VARARGS")
-def raise_varargs(t, f, ins):
+def raise_varargs(t: Tracer, f, ins):
     """0: raise again; 1: raise it; 2: raise it from a cause."""
     if ins.arg == 0:
         current = t.current_exception(f)
@@ -146,13 +147,13 @@ def raise_varargs(t, f, ins):
 
 
 @handles("CLEANUP_THROW")
-def cleanup_throw(t, f, ins):
+def cleanup_throw(t: Tracer, f, ins):
     """An exception thrown into `yield from`: StopIteration gives its value, all else goes on."""
-    exc = t.real(f.stack[-1])
+    exc = t.values.real(f.stack[-1])
     if not issubclass(exc.cls, StopIteration):
         raise Raised(exc)
     del f.stack[-3:]
-    f.stack.extend((NONE, t.getattr(exc, "value")))
+    f.stack.extend((NONE, t.attributes.getattr(exc, "value")))
 
 
 refuse("async code", "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")

@@ -10,46 +10,47 @@ import torch
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import RETURN, handles
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, CellVar, DictVar, InstanceVar, Known, Lazy, SeqVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.exceptions import exception_var
 
 
 @handles("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "NOT_TAKEN")
-def nothing(t, f, ins):
+def nothing(t: Tracer, f, ins):
     """COPY_FREE_VARS is done when the frame is set up."""
 
 
 @handles("MAKE_CELL")
-def make_cell(t, f, ins):
+def make_cell(t: Tracer, f, ins):
     """Done when the frame is set up, but for 3.12's inlined comprehensions, each of which makes its own."""
     if ins.index >= f.decoded.body:
         f.cells[ins.val] = CellVar(f.locals.pop(ins.val, None))
 
 
 @handles("POP_TOP", "POP_ITER")
-def pop_top(t, f, ins):
+def pop_top(t: Tracer, f, ins):
     f.stack.pop()
 
 
 @handles("PUSH_NULL")
-def push_null(t, f, ins):
+def push_null(t: Tracer, f, ins):
     f.push(NULL)
 
 
 @handles("SWAP")
-def swap(t, f, ins):
+def swap(t: Tracer, f, ins):
     f.stack[-1], f.stack[-ins.arg] = f.stack[-ins.arg], f.stack[-1]
 
 
 @handles("COPY")
-def copy(t, f, ins):
+def copy(t: Tracer, f, ins):
     f.push(f.stack[-ins.arg])
 
 
 @handles("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST_VALUE")
-def load_const(t, f, ins):
-    f.push(t.constant(ins.val if ins.op != "LOAD_SMALL_INT" else ins.arg))
+def load_const(t: Tracer, f, ins):
+    f.push(t.values.constant(ins.val if ins.op != "LOAD_SMALL_INT" else ins.arg))
 
 
 def unbound_local(f, name) -> Raised:
@@ -58,11 +59,11 @@ def unbound_local(f, name) -> Raised:
 
 
 @handles("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
-def load_fast(t, f, ins):
+def load_fast(t: Tracer, f, ins):
     load_local(t, f, ins.val)
 
 
-def load_local(t, f, name):
+def load_local(t: Tracer, f, name):
     if name in f.locals:                    # also a cell variable of one comprehension that is a plain one of another
         f.push(f.locals[name])
     elif name in f.cells:                   # 3.13: a cell variable is read with LOAD_FAST when its cell is wanted
@@ -72,38 +73,38 @@ def load_local(t, f, name):
 
 
 @handles("LOAD_FAST_AND_CLEAR")
-def load_fast_and_clear(t, f, ins):
+def load_fast_and_clear(t: Tracer, f, ins):
     """What a slot of an inlined comprehension's variable held: a value, the function's own cell, or nothing."""
     f.push(f.locals.pop(ins.val) if ins.val in f.locals else f.cells.get(ins.val, NULL))
 
 
 @handles("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
-def load_fast_load_fast(t, f, ins):
+def load_fast_load_fast(t: Tracer, f, ins):
     load_local(t, f, ins.val[0])
     load_local(t, f, ins.val[1])
 
 
 @handles("STORE_FAST_LOAD_FAST")
-def store_fast_load_fast(t, f, ins):
+def store_fast_load_fast(t: Tracer, f, ins):
     store_local(f, ins.val[0], f.pop_raw())
     load_local(t, f, ins.val[1])
 
 
 @handles("STORE_FAST_STORE_FAST")
-def store_fast_store_fast(t, f, ins):
+def store_fast_store_fast(t: Tracer, f, ins):
     store_local(f, ins.val[0], f.pop_raw())
     store_local(f, ins.val[1], f.pop_raw())
 
 
 @handles("STORE_FAST", "STORE_FAST_MAYBE_NULL")
-def store_fast(t, f, ins):
+def store_fast(t: Tracer, f, ins):
     store_local(f, ins.val, f.pop_raw())
 
 
-def let_go(t, f, value: Var) -> None:
+def let_go(t: Tracer, f, value: Var) -> None:
     """A local loses its value. The frame keeps what came from outside until the region ends: what would run code when it
     goes is let go by the original code. Raises: Break."""
-    value = value if type(value) is Lazy and value.var is None else t.real(value)
+    value = value if type(value) is Lazy and value.var is None else t.values.real(value)
     inside = value.items if isinstance(value, SeqVar) else ()
     if isinstance(value, DictVar):
         inside = [v for _, v in value.items.values()]
@@ -136,7 +137,7 @@ def store_local(f, name, value):
 
 
 @handles("DELETE_FAST")
-def delete_fast(t, f, ins):
+def delete_fast(t: Tracer, f, ins):
     if ins.val not in f.locals:
         raise unbound_local(f, ins.val)
     let_go(t, f, f.locals[ins.val])
@@ -144,11 +145,11 @@ def delete_fast(t, f, ins):
 
 
 @handles("LOAD_CLOSURE")
-def load_closure(t, f, ins):
+def load_closure(t: Tracer, f, ins):
     f.push(f.cells[ins.val])
 
 
-def cell_content(t, cell: CellVar, name: str, free: bool) -> Var:
+def cell_content(t: Tracer, cell: CellVar, name: str, free: bool) -> Var:
     if cell.content is None:
         if free:
             raise Raised(exception_var(NameError(
@@ -159,38 +160,38 @@ def cell_content(t, cell: CellVar, name: str, free: bool) -> Var:
 
 
 @handles("LOAD_DEREF")
-def load_deref(t, f, ins):
+def load_deref(t: Tracer, f, ins):
     f.push(cell_content(t, f.cells[ins.val], ins.val, ins.val in f.code.co_freevars))
 
 
 @handles("LOAD_CLASSDEREF")
-def load_classderef(t, f, ins):
-    found = t.namespace_get(f.names, ins.val) if f.names is not None else None
+def load_classderef(t: Tracer, f, ins):
+    found = t.values.namespace_get(f.names, ins.val) if f.names is not None else None
     f.push(found if found is not None else cell_content(t, f.cells[ins.val], ins.val, True))
 
 
 @handles("LOAD_FROM_DICT_OR_DEREF")
-def load_from_dict_or_deref(t, f, ins):
-    found = t.namespace_get(t.pop(f), ins.val)
+def load_from_dict_or_deref(t: Tracer, f, ins):
+    found = t.values.namespace_get(t.pop(f), ins.val)
     f.push(found if found is not None else cell_content(t, f.cells[ins.val], ins.val, True))
 
 
 @handles("STORE_DEREF")
-def store_deref(t, f, ins):
-    t.set_cell(f.cells[ins.val], f.pop_raw())
+def store_deref(t: Tracer, f, ins):
+    t.values.set_cell(f.cells[ins.val], f.pop_raw())
 
 
 @handles("DELETE_DEREF")
-def delete_deref(t, f, ins):
+def delete_deref(t: Tracer, f, ins):
     cell = f.cells[ins.val]
     cell_content(t, cell, ins.val, ins.val in f.code.co_freevars)
-    t.set_cell(cell, None)
+    t.values.set_cell(cell, None)
 
 
 @handles("LOAD_GLOBAL")
-def load_global(t, f, ins):
+def load_global(t: Tracer, f, ins):
     """3.11+: the low bit asks for a NULL beside the callable."""
-    value = t.load_global(f, ins.val)
+    value = t.values.load_global(f, ins.val)
     if ins.arg & 1:
         f.stack.extend((NULL, value) if NULL_BELOW else (value, NULL))
     else:
@@ -198,67 +199,67 @@ def load_global(t, f, ins):
 
 
 @handles("STORE_GLOBAL")
-def store_global(t, f, ins):
-    t.store_global(f, ins.val, f.pop_raw())
+def store_global(t: Tracer, f, ins):
+    t.values.store_global(f, ins.val, f.pop_raw())
 
 
 @handles("DELETE_GLOBAL")
-def delete_global(t, f, ins):
-    t.load_global(f, ins.val)
-    t.store_global(f, ins.val, None)
+def delete_global(t: Tracer, f, ins):
+    t.values.load_global(f, ins.val)
+    t.values.store_global(f, ins.val, None)
 
 
 @handles("LOAD_NAME")
-def load_name(t, f, ins):
-    found = t.namespace_get(f.names, ins.val) if f.names is not None else None
-    f.push(found if found is not None else t.load_global(f, ins.val))
+def load_name(t: Tracer, f, ins):
+    found = t.values.namespace_get(f.names, ins.val) if f.names is not None else None
+    f.push(found if found is not None else t.values.load_global(f, ins.val))
 
 
 @handles("STORE_NAME")
-def store_name(t, f, ins):
+def store_name(t: Tracer, f, ins):
     if f.names is None:
         raise Break("a name stored in a module's body")
-    t.namespace_set(f.names, ins.val, f.pop_raw())
+    t.values.namespace_set(f.names, ins.val, f.pop_raw())
 
 
 @handles("DELETE_NAME")
-def delete_name(t, f, ins):
+def delete_name(t: Tracer, f, ins):
     if f.names is None or f.names.items.pop(ins.val, None) is None:
         raise Raised(exception_var(NameError(f"name '{ins.val}' is not defined")))
 
 
 @handles("LOAD_LOCALS")
-def load_locals(t, f, ins):
+def load_locals(t: Tracer, f, ins):
     if f.names is None:
         raise Break("locals() of a function")
     f.push(f.names)
 
 
 @handles("LOAD_FROM_DICT_OR_GLOBALS")
-def load_from_dict_or_globals(t, f, ins):
-    found = t.namespace_get(t.pop(f), ins.val)
-    f.push(found if found is not None else t.load_global(f, ins.val))
+def load_from_dict_or_globals(t: Tracer, f, ins):
+    found = t.values.namespace_get(t.pop(f), ins.val)
+    f.push(found if found is not None else t.values.load_global(f, ins.val))
 
 
 @handles("RETURN_VALUE")
-def return_value(t, f, ins):
+def return_value(t: Tracer, f, ins):
     f.returned = f.pop_raw()
     return RETURN
 
 
 @handles("RETURN_CONST")
-def return_const(t, f, ins):
-    f.returned = t.constant(ins.val)
+def return_const(t: Tracer, f, ins):
+    f.returned = t.values.constant(ins.val)
     return RETURN
 
 
 @handles("LOAD_ASSERTION_ERROR")
-def load_assertion_error(t, f, ins):
+def load_assertion_error(t: Tracer, f, ins):
     f.push(Known(AssertionError))
 
 
 @handles("LOAD_COMMON_CONSTANT")
-def load_common_constant(t, f, ins):
+def load_common_constant(t: Tracer, f, ins):
     """3.14: AssertionError, NotImplementedError, and the builtins tuple, all, any."""
     value = ins.val if not isinstance(ins.val, int) else (
         AssertionError, NotImplementedError, builtins.tuple, builtins.all, builtins.any)[ins.val]

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from bytejit.fake.tensor import Fake
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.values import TensorVar
 
 _T = torch.Tensor
 MAY_COPY = frozenset({_T.reshape, torch.reshape, _T.flatten, torch.flatten, _T.contiguous, _T.reshape_as, _T.ravel, torch.ravel})
 
 
-class Copies:
+class Copies(Component):
     """The part of the tracer that remembers what was copied, and on what terms."""
 
     def note_copy(self, args: Any, result: Any, terms: list) -> None:
@@ -29,41 +30,41 @@ class Copies:
         if source.m.store.written or result.m.store.written:
             self.rely_on(terms)         # later writes could not be told from that one
             return
-        self.copies.append((source.m.store, result.m.store, terms))
+        self.t.sizes.copies.append((source.m.store, result.m.store, terms))
 
     def rely_on_copies(self, a: TensorVar, b: TensorVar) -> None:
         """The program asks whether two tensors are one: what was copied is a copy from now on."""
-        for one, other, terms in self.copies:
+        for one, other, terms in self.t.sizes.copies:
             if {one, other} == {a.fake.m.store, b.fake.m.store}:
                 self.rely_on(terms)
 
     def rely_on(self, terms: list) -> None:
         """The differences are not 0: conditions of the trace from now on."""
-        was = self.env.where
+        was = self.t.sizes.env.where
         try:
             for difference, where in terms:
-                self.env.where = lambda where=where: where
-                self.env.ask("ne0", difference)
+                self.t.sizes.env.where = lambda where=where: where
+                self.t.sizes.env.ask("ne0", difference)
         finally:
-            self.env.where = was
+            self.t.sizes.env.where = was
 
     def settle_copies(self, outputs: list[torch.fx.Node]) -> None:
         """Ask for the terms of copies whose memory was written since, or of which more than one end leaves the region."""
-        if not self.copies:
+        if not self.t.sizes.copies:
             return
-        outside = {v.fake.m.store for v in self.inputs if isinstance(v, TensorVar)}
+        outside = {v.fake.m.store for v in self.t.inputs if isinstance(v, TensorVar)}
         outside |= {f.m.store for n in outputs if isinstance(f := n.meta.get("val"), Fake)}
         for group in self.groups_of_copies():
             stores = {store for a, b, _ in group for store in (a, b)}
             if len(stores & outside) > 1 or any(store.written for store in stores):
                 for _, _, terms in group:
                     self.rely_on(terms)
-        self.copies.clear()
+        self.t.sizes.copies.clear()
 
     def groups_of_copies(self) -> list[list]:
         """The copies, those together that have a memory in common."""
         groups: list[list] = []
-        for copy in self.copies:
+        for copy in self.t.sizes.copies:
             near = [g for g in groups if any(s in (a, b) for a, b, _ in g for s in copy[:2])]
             groups = [g for g in groups if g not in near] + [[c for g in near for c in g] + [copy]]
         return groups

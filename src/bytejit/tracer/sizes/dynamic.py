@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,62 +21,14 @@ from bytejit.fake.tensor import DataDependent, Fake, NoFake
 from bytejit.guards.kinds import Expr, GuardSet, TensorCheck
 from bytejit.guards.sources import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
 from bytejit.shapes.symbols import Manner, NotReal, is_symbolic
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, Specialise
+from bytejit.tracer.core.sizes import Dynamic, Feed
 from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
-from bytejit.tracer.sizes.unit_strides import UnitStrides
 
-from .copies import MAY_COPY, Copies
-from .size_hysteresis import StandIns
+from .copies import MAY_COPY
 
 NUMBERS = (int, float, bool)
-
-
-@dataclass(frozen=True)
-class Dynamic:
-    """Which sizes a trace makes symbolic. Keys are sources: TensorSize, TensorStride, or that of an int.
-
-    `at_once`: all that can be; `changed`: those seen to change between calls, with a size above 1 that each had (0: none
-    known); `static`: those that must not be. `guarded`: the tensors that entries of the site know already.
-    """
-
-    at_once: bool = False
-    changed: Mapping[Source, int] = field(default_factory=dict)
-    static: frozenset[Source] = frozenset()
-    guarded: frozenset[Source] = frozenset()
-    stand_ins: bool = True              # whether a size that is 1 now may be traced as what it was (sizes/size_hysteresis.py)
-    refused: tuple[tuple[Source, Any], ...] = ()        # of `static`, those that an operation (its Where) would not take
-
-    def without(self, sources: frozenset[Source], where: Any) -> Dynamic:
-        """The same with sizes static that an operation refused as symbols."""
-        return replace(self, static=self.static | sources, refused=self.refused + tuple((s, where) for s in sources))
-
-    def as_it_is(self) -> Dynamic:
-        """The same where every size is traced as what it is now."""
-        return replace(self, stand_ins=False)
-
-    @property
-    def some(self) -> bool:
-        """Whether a number from outside may become a symbol."""
-        return self.at_once or bool(self.changed)
-
-    def wants(self, key: Source) -> bool:
-        """Whether this size or int becomes a symbol, without a mark of the user."""
-        return (self.at_once or key in self.changed) and key not in self.static
-
-
-@dataclass(frozen=True)
-class Feed:
-    """A symbol as an input of the graph."""
-
-    source: Source
-    value: torch.SymInt | torch.SymFloat
-    node: torch.fx.Node
-    now: int | None = None      # what it is in this call, where it was traced as something else
-
-    @property
-    def real(self) -> int | float:
-        """What it is in the call that is traced."""
-        return self.value.node.hint if self.now is None else self.now
 
 
 def changes_its_tensor(fn: Callable) -> bool:
@@ -85,14 +37,14 @@ def changes_its_tensor(fn: Callable) -> bool:
                                            "as_strided_", "resize_as_", "set_")
 
 
-class Symbols(StandIns, Copies, UnitStrides):
+class Symbols(Component):
     """The part of the tracer that deals in symbolic numbers."""
 
     def start_symbols(self, dynamic: Dynamic) -> None:
         """No symbols yet."""
         self.dynamic, self.env = dynamic, None
         self.sizes_leave = False                    # whether a symbolic number leaves the region
-        self.manner: Manner | None = None           # of the operation inferred last
+        self.t.manner: Manner | None = None           # of the operation inferred last
         self.symbols: dict[Source, Feed] = {}
         self.sources: dict[Any, Source] = {}                # sympy symbol -> its source
         self.number_nodes: dict[Any, torch.fx.Node] = {}
@@ -100,15 +52,15 @@ class Symbols(StandIns, Copies, UnitStrides):
         self.fake_sizes: dict[Source, tuple[tuple, tuple]] = {}
         self.marked: dict[Source, int] = {}                 # sizes that the user marked dynamic -> what they are now
         self.copies: list[tuple] = []                       # (memory, memory of its copy, terms)
-        self.start_varying()
-        self.start_unit_strides()
-        self.start_measuring()
+        self.t.hysteresis.start_varying()
+        self.t.unit_strides.start_unit_strides()
+        self.t.measures.start_measuring()
 
     def environment(self) -> Any:
         """The Env, made with the first symbol."""
         if self.env is None:
             from bytejit.shapes.environment import Env  # sympy comes with it
-            self.env = Env(lambda: self.where() if self.frame is not None else None, self.refuse_inside)
+            self.env = Env(lambda: self.t.tensors.where() if self.t.frame is not None else None, self.t.measures.refuse_inside)
         return self.env
 
     # ---- making symbols ----------------------------------------------------------------------------------------------
@@ -121,10 +73,10 @@ class Symbols(StandIns, Copies, UnitStrides):
         env = self.environment()
         name = f"{'f' if type(real) is float else 's'}{len(self.symbols)}"
         value = env.float_symbol(name, real) if type(real) is float else env.symbol(name, real, low, high)
-        node = self.graph.placeholder(name)
+        node = self.t.graph.placeholder(name)
         node.target, node.meta["val"] = node.name, value
         feed = self.symbols[source] = Feed(source, value, node, now)
-        self.inputs.append(feed)
+        self.t.inputs.append(feed)
         self.sources[value.node.e], self.number_nodes[value.node.e] = source, node
         return value
 
@@ -137,7 +89,7 @@ class Symbols(StandIns, Copies, UnitStrides):
             marks, weak, fixed = {**said.dynamic, **marks}, said.weak, said.fixed.union(fixed).difference(marks)
         if not d.at_once and not d.changed and not marks:
             return None
-        traced = self.traced_sizes(shape, source, fixed)
+        traced = self.t.hysteresis.traced_sizes(shape, source, fixed)
         if isinstance(source, (ModuleParam, ModuleBuffer)) or isinstance(obj, torch.nn.Parameter):
             marks, d, traced = {}, Dynamic(False, d.changed, d.static), {}
         sizes: list = list(shape)
@@ -149,14 +101,14 @@ class Symbols(StandIns, Copies, UnitStrides):
                 continue
             if n >= (low or 1) and (high is None or n <= high):
                 sizes[i] = self.bounded(key, traced.get(i, n), low, high, n)
-        self.note_varying(shape, sizes)
+        self.t.hysteresis.note_varying(shape, sizes)
         check = self.steps_of(shape, stride, sizes)
         steps: list = []
         for i, s in enumerate(check):
             key = TensorStride(source, i)
             if s > 1 and d.wants(key) and not d.at_once:
                 steps.append(self.symbol(key, s))
-                self.guard("EXPR", source, self.expr_guard(steps[-1].node.e, f"2 <= {steps[-1].node.e}"))
+                self.t.guard("EXPR", source, self.expr_guard(steps[-1].node.e, f"2 <= {steps[-1].node.e}"))
             else:
                 steps.append(s)
         if not any(map(is_symbolic, (*sizes, *steps))):
@@ -205,7 +157,7 @@ class Symbols(StandIns, Copies, UnitStrides):
     def tensor_check(self, obj: torch.Tensor, source: Source, requires_grad: bool) -> TensorCheck:
         """The guard of an input tensor, its symbolic sizes left open."""
         shape, stride = self.checks.get(source) or (tuple(obj.shape), obj.stride())
-        return TensorCheck.of(obj, requires_grad, shape, self.without_unit_strides(shape, stride))
+        return TensorCheck.of(obj, requires_grad, shape, self.t.unit_strides.without_unit_strides(shape, stride))
 
     def wrap_number(self, obj: int | float, source: Source) -> Var | None:
         """A symbol for an int or float from outside that changes; None where it stays a constant."""
@@ -213,16 +165,16 @@ class Symbols(StandIns, Copies, UnitStrides):
         if not (d.at_once and isinstance(source, (Local, StackSlot)) or source in d.changed) or source in d.static:
             return None
         if type(obj) is float:
-            self.guard("TYPE_IS", source, float)
+            self.t.guard("TYPE_IS", source, float)
             return SymVar(self.symbol(source, obj), source)
         if 0 <= obj < 2 or obj < -2**31 or obj > 2**31:
             return None
-        self.guard("TYPE_IS", source, int)
+        self.t.guard("TYPE_IS", source, int)
         known = source in self.symbols
         value = self.symbol(source, obj) if obj >= 0 else self.symbol(source, obj, None, -1)
         if not known:
             name = str(value.node.e)
-            self.guard("EXPR", source, Expr(f"{name} >= 2" if obj >= 0 else f"{name} < 0", ((name, source),)))
+            self.t.guard("EXPR", source, Expr(f"{name} >= 2" if obj >= 0 else f"{name} < 0", ((name, source),)))
         return SymVar(value, source)
 
     # ---- values --------------------------------------------------------------------------------------------------------
@@ -235,7 +187,7 @@ class Symbols(StandIns, Copies, UnitStrides):
             if not isinstance(known, NUMBERS):
                 return SymVar(value)
             value = known
-        return self.constant(value)
+        return self.t.values.constant(value)
 
     def number_of(self, v: Var) -> Any:
         """The int, float or symbol that a Var is; None for others."""
@@ -251,7 +203,7 @@ class Symbols(StandIns, Copies, UnitStrides):
         try:
             return self.number(self.computed(function, real))
         except (ArithmeticError, ValueError, TypeError) as e:
-            raise self.raised(e) from None
+            raise self.t.raised(e) from None
 
     def computed(self, function: Callable, numbers: list) -> Any:
         """function(*numbers), of which some are symbolic. A float is computed as Python does."""
@@ -275,11 +227,11 @@ class Symbols(StandIns, Copies, UnitStrides):
             return None
         if function is None:
             return None
-        args = [self.real(a) for a in args]
+        args = [self.t.values.real(a) for a in args]
         if any(type(a) is SymVar for a in args):
             return self.on_numbers(function, *args)
         if fn is math.prod and len(args) == 1 and isinstance(args[0], SeqVar):
-            items = [self.real(i) for i in args[0].items]
+            items = [self.t.values.real(i) for i in args[0].items]
             return self.on_numbers(lambda *xs: math.prod(xs), *items) if any(type(i) is SymVar for i in items) else None
         return None
 
@@ -304,9 +256,9 @@ class Symbols(StandIns, Copies, UnitStrides):
             args = tuple(self.expression_node(p) for p in parts)
             if not any(isinstance(a, torch.fx.Node) for a in args):
                 return function(*args)
-            found = self.graph.call_function(function, args)
+            found = self.t.graph.call_function(function, args)
             found.meta["val"] = self.sym_of(e)
-            found.meta["where"] = self.where() if self.frame is not None else None
+            found.meta["where"] = self.t.tensors.where() if self.t.frame is not None else None
             self.number_nodes[e] = found
         return found
 
@@ -342,8 +294,8 @@ class Symbols(StandIns, Copies, UnitStrides):
             if is_symbolic(x):
                 e = x.node.public
                 found |= getattr(e, "free_symbols", set())
-        if found - self.measured.keys():
-            raise Specialise(frozenset(self.sources[s] for s in found - self.measured.keys()), where or self.where())
+        if found - self.t.measures.measured.keys():
+            raise Specialise(frozenset(self.sources[s] for s in found - self.t.measures.measured.keys()), where or self.t.tensors.where())
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
         """What `fn(*args, **kwargs)` gives on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
@@ -358,20 +310,20 @@ class Symbols(StandIns, Copies, UnitStrides):
         """fn(*args, **kwargs) on fakes with symbolic sizes. Where torch's C++ made a size constant, or refused, the call
         is made again with torch's Python decompositions of composite ops, which keep more sizes symbolic."""
         env = self.env
-        with self.fake_mode:
+        with self.t.fake_mode:
             said = infer_sized(fn, args, kwargs)
         if said is not None:
             return said[1]
         before, fixed, error, result = env.save(), env.fixed, None, None
         may_copy = fn in MAY_COPY
         plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS)
-        self.manner = plain if plain.relaxed else None
+        self.t.manner = plain if plain.relaxed else None
         env.waived.clear()
         try:
-            with plain(), self.fake_mode:
+            with plain(), self.t.fake_mode:
                 result = fn(*args, **kwargs)
             if may_copy:
-                self.note_copy(args, result, [*env.waived])
+                self.t.copying.note_copy(args, result, [*env.waived])
             if env.fixed == fixed or changes_its_tensor(fn):
                 return result
         except (DataDependent, NoFake):
@@ -384,12 +336,12 @@ class Symbols(StandIns, Copies, UnitStrides):
         after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
         env.restore(before)
         try:
-            with decomposed(), self.fake_mode:
+            with decomposed(), self.t.fake_mode:
                 again = fn(*args, **kwargs)
             if error is not None or env.fixed < made:
-                self.manner = decomposed
+                self.t.manner = decomposed
                 if may_copy:
-                    self.note_copy(args, again, [*env.waived])
+                    self.t.copying.note_copy(args, again, [*env.waived])
                 return again
         except Exception as e:
             if error is not None and isinstance(e, (DataDependent, NoFake)):
@@ -402,7 +354,7 @@ class Symbols(StandIns, Copies, UnitStrides):
     def settle(self, guards: GuardSet) -> None:
         """Write what the trace and its backend found out about symbols into guards. Once, after the backend has run."""
         self.check_marks()
-        self.guard_unit_strides(guards)
+        self.t.unit_strides.guard_unit_strides(guards)
         if self.env is None:
             return
         for source, (shape, stride) in self.checks.items():
@@ -413,8 +365,8 @@ class Symbols(StandIns, Copies, UnitStrides):
                     if g.kind == "TENSOR":
                         guards.replace(g, g.value.with_sizes(fixed, stride))
         for relation, where in self.env.conditions:
-            if self.inside(relation):
-                self.refuse_later(relation, where)
+            if self.t.measures.inside(relation):
+                self.t.measures.refuse_later(relation, where)
                 continue
             symbols = sorted(relation.symbols(), key=str)
             if len(symbols) == 1 and self.is_said(relation, symbols[0]):
@@ -428,7 +380,7 @@ class Symbols(StandIns, Copies, UnitStrides):
         """
         fixed = [(f.source, f.value.node.hint, *self.env.why_fixed(f.value.node.e)) for f in self.symbols.values()
                  if isinstance(f.source, TensorSize) and isinstance(self.env.simplified(f.value.node.e), int)]
-        done = {n.meta.get("where") for n in self.graph.nodes}
+        done = {n.meta.get("where") for n in self.t.graph.nodes}
         fixed += [(key, self.marked.get(key), None, where) for key, where in self.dynamic.refused if where in done]
         for key, size, relation, where in fixed:
             why = "an operation there takes constant sizes only"
@@ -458,8 +410,8 @@ class Symbols(StandIns, Copies, UnitStrides):
         """Take placeholders out of the graph whose symbol became a constant and that nothing uses."""
         for feed in list(self.symbols.values()):
             if not feed.node.users and isinstance(self.env.simplified(feed.value.node.e), NUMBERS):
-                self.graph.erase_node(feed.node)
-                self.inputs.remove(feed)
+                self.t.graph.erase_node(feed.node)
+                self.t.inputs.remove(feed)
 
 
 def numbers_in(x: Any) -> Any:

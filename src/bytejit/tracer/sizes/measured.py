@@ -18,6 +18,7 @@ from bytejit.errors import Unsupported
 from bytejit.fake.rules.core import Meta, Store
 from bytejit.fake.tensor import make, was_written
 from bytejit.runtime.rollback import random_states
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
 
@@ -62,7 +63,7 @@ def _code_of(text: str):
     return compile(text, "<a condition on sizes>", "eval")
 
 
-class Measured:
+class Measured(Component):
     """The part of the tracer that makes symbols of what the graph measures."""
 
     def start_measuring(self) -> None:
@@ -75,53 +76,53 @@ class Measured:
     # ---- what to measure -------------------------------------------------------------------------------------------------
     def measured_value(self, v: TensorVar, function: Any) -> Var | None:
         """function(tensor) as a symbol, for what asks a tensor's numbers; None where it stays unknown."""
-        if not self.job.measure or function not in READS or v.fake.dtype not in (*INTEGERS, *FLOATS):
+        if not self.t.job.measure or function not in READS or v.fake.dtype not in (*INTEGERS, *FLOATS):
             return None
         if function is not torch.Tensor.tolist or v.fake.dim() == 0:
             made = READS[function]
             if v.fake.numel() != 1 or made is operator.index and v.fake.dtype not in INTEGERS:
                 return None
             item = self._measure_once("item", v, lambda: self._measure(item_of, (v.node,), None))
-            return item if made is None else self.symbolic_call(made, [item], {})
+            return item if made is None else self.t.sizes.symbolic_call(made, [item], {})
         if v.fake.dim() > 1 or v.fake.shape[0] > MOST_ITEMS:
             return None
-        parts = [self.call_tensor_op(operator.getitem, [v, Known(i)], {}) for i in range(int(v.fake.shape[0]))]
+        parts = [self.t.tensors.call_tensor_op(operator.getitem, [v, Known(i)], {}) for i in range(int(v.fake.shape[0]))]
         return SeqVar([self.measured_value(p, torch.Tensor.item) for p in parts], list)
 
     def measured_result(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """The result of an operation that makes as many elements as its arguments' values say; None where it breaks."""
-        if not self.job.measure or not args or not isinstance(args[0], TensorVar) or "out" in kwargs:
+        if not self.t.job.measure or not args or not isinstance(args[0], TensorVar) or "out" in kwargs:
             return None
         name, v = getattr(fn, "__name__", ""), args[0]
         if fn in (operator.getitem, operator.setitem):
             key = self._index_by_places(args[1])
-            return None if key is args[1] else self.call_tensor_op(fn, [v, key, *args[2:]], kwargs)
+            return None if key is args[1] else self.t.tensors.call_tensor_op(fn, [v, key, *args[2:]], kwargs)
         if name in PLACES and len(args) == 1 and v.fake.dim():
-            as_tuple = name == "where" or "as_tuple" in kwargs and self.const(kwargs["as_tuple"])
+            as_tuple = name == "where" or "as_tuple" in kwargs and self.t.const(kwargs["as_tuple"])
             places = self._places(v)
-            return self.call_tensor_op(torch.unbind, [places, Known(1)], {}) if as_tuple else places
+            return self.t.tensors.call_tensor_op(torch.unbind, [places, Known(1)], {}) if as_tuple else places
         if name == "masked_select" and len(args) == 2 and not kwargs and isinstance(args[1], TensorVar):
-            both = self.call_tensor_op(torch.broadcast_tensors, args, {})
-            return self.call_tensor_op(operator.getitem, list(both.items), {})
+            both = self.t.tensors.call_tensor_op(torch.broadcast_tensors, args, {})
+            return self.t.tensors.call_tensor_op(operator.getitem, list(both.items), {})
         if name == "repeat_interleave" and "output_size" not in kwargs:
             repeats = kwargs.get("repeats", args[1] if len(args) > 1 else v)
             if isinstance(repeats, TensorVar) and repeats.fake.dim() == 1 and "dim" in kwargs or repeats is v:
-                total = self.measured_value(self.call_tensor_op(torch.sum, [repeats], {}), torch.Tensor.item)
-                return None if total is None else self.call_tensor_op(fn, args, {**kwargs, "output_size": total})
+                total = self.measured_value(self.t.tensors.call_tensor_op(torch.sum, [repeats], {}), torch.Tensor.item)
+                return None if total is None else self.t.tensors.call_tensor_op(fn, args, {**kwargs, "output_size": total})
         if name in VALUES and len(args) == 1 and kwargs.keys() <= {"sorted", "return_counts", "minlength", "weights"}:
             return self._of_length(fn, args, kwargs)
         return None
 
     def _index_by_places(self, key: Var) -> Var:
         """An index with the places that its masks pick in their stead."""
-        key = self.real(key)
+        key = self.t.values.real(key)
         several = isinstance(key, SeqVar) and key.cls is tuple
-        given, parts = list(map(self.real, key.items)) if several else [key], []
+        given, parts = list(map(self.t.values.real, key.items)) if several else [key], []
         masks = [p for p in given if isinstance(p, TensorVar) and p.fake.dtype is torch.bool and p.fake.dim()]
         if not masks:
             return key
         for part in given:
-            parts += self.call_tensor_op(torch.unbind, [self._places(part), Known(1)], {}).items if part in masks else [part]
+            parts += self.t.tensors.call_tensor_op(torch.unbind, [self._places(part), Known(1)], {}).items if part in masks else [part]
         return parts[0] if len(parts) == 1 else SeqVar(parts, tuple)
 
     def _places(self, v: TensorVar) -> TensorVar:
@@ -131,12 +132,12 @@ class Measured:
             count = self._measure(size_of, (node, 0), 0)
             dims, size = v.fake.dim(), count.value
             node.meta["val"] = self._fake((size, dims), (1, size), torch.int64, v.fake.device)      # in columns
-            return self.wrap_result(node, node.meta["val"])
+            return self.t.tensors.wrap_result(node, node.meta["val"])
         return self._measure_once("places", v, measure)
 
     def _of_length(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """A result, or a tuple of them, of one dimension and one measured length."""
-        node = self._node(fn, tuple(map(self.to_node_arg, args)), {k: self.to_node_arg(a) for k, a in kwargs.items()})
+        node = self._node(fn, tuple(map(self.t.tensors.to_node_arg, args)), {k: self.t.tensors.to_node_arg(a) for k, a in kwargs.items()})
         real = self.rehearse(node)
         parts = [node]
         if isinstance(real, tuple):
@@ -145,7 +146,7 @@ class Measured:
         made = []
         for part, value in zip(parts, real if isinstance(real, tuple) else (real,)):
             part.meta["val"] = self._fake((size,), (1,), value.dtype, value.device)
-            made.append(self.wrap_result(part, part.meta["val"]))
+            made.append(self.t.tensors.wrap_result(part, part.meta["val"]))
         if not isinstance(real, tuple):
             return made[0]
         node.meta["val"] = tuple(p.meta["val"] for p in parts)
@@ -153,37 +154,37 @@ class Measured:
 
     # ---- symbols -----------------------------------------------------------------------------------------------------------
     def _measure_once(self, kind: str, v: TensorVar, measure) -> Var:
-        key = ("measured", kind, v.node, len(self.graph.nodes) if was_written(v.fake) else 0)
-        if key not in self.memo:
-            self.memo[key] = measure()
-            self.keep.append(v)
-        return self.memo[key]
+        key = ("measured", kind, v.node, len(self.t.graph.nodes) if was_written(v.fake) else 0)
+        if key not in self.t.memo:
+            self.t.memo[key] = measure()
+            self.t.keep.append(v)
+        return self.t.memo[key]
 
     def _measure(self, function: Any, args: tuple, low: int | None) -> SymVar:
         """A symbol for what `function` measures; a size that is 0 or 1 now is taken for one that is not always so."""
         node = self._node(function, args)
         real = self.rehearse(node)
-        env, name = self.environment(), f"u{len(self.measured)}"
+        env, name = self.t.sizes.environment(), f"u{len(self.measured)}"
         if type(real) is float:
             value = env.float_symbol(name, real)
         else:
             value = env.symbol(name, max(real, 2) if low == 0 else real, low)
         symbol = value.node.e
-        self.measured[symbol] = self.number_nodes[symbol] = node
+        self.measured[symbol] = self.t.sizes.number_nodes[symbol] = node
         env.inside.add(symbol)
         node.meta["val"] = value
         return SymVar(value)
 
     def _node(self, function: Any, args: tuple, kwargs: dict | None = None) -> torch.fx.Node:
-        return self.add_node(function, None, args, kwargs or {})
+        return self.t.tensors.add_node(function, None, args, kwargs or {})
 
     def _fake(self, shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device):
-        with self.env.rely(), self.fake_mode:
+        with self.t.sizes.env.rely(), self.t.fake_mode:
             return make(Meta(shape, stride, 0, dtype, device, Store(math.prod(shape) * dtype.itemsize)))
 
     def is_measured(self, v: Var) -> bool:
         """Whether it is a number that only the run knows."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         return type(v) is SymVar and not self.measured.keys().isdisjoint(getattr(v.value.node.public, "free_symbols", ()))
 
     def refuse_inside(self) -> None:
@@ -194,14 +195,14 @@ class Measured:
     # ---- the graph so far, on the inputs at hand ---------------------------------------------------------------------------
     def rehearse(self, last: torch.fx.Node) -> Any:
         """The value of a node. Raises: Break, where the graph so far cannot be run apart."""
-        written = {key for key, store in self.stores.items() if getattr(store, "written", False)}
+        written = {key for key, store in self.t.stores.items() if getattr(store, "written", False)}
         if not written <= self.copied.keys():
             self.rehearsed.clear()
             self.copied.clear()
         before = random_states()
         try:
             with torch.no_grad():
-                for node in self.graph.nodes:
+                for node in self.t.graph.nodes:
                     if node not in self.rehearsed:
                         self.rehearsed[node] = self._rehearse_node(node, written)
         except Break:
@@ -215,7 +216,7 @@ class Measured:
 
     def _rehearse_node(self, node: torch.fx.Node, written: set) -> Any:
         if node.op == "placeholder":
-            real = next(x for x in self.inputs if x.node is node).real
+            real = next(x for x in self.t.inputs if x.node is node).real
             return self._copied(real, written) if isinstance(real, torch.Tensor) else real
         if node.meta.get("val") is None and node.op == "call_function" and not _tensors_in(node):
             return None             # sets torch's global state
@@ -245,17 +246,17 @@ class Measured:
         """The conditions on measured numbers as nodes, each as soon as what it needs is known."""
         if not self.measured:
             return
-        order = {node: i for i, node in enumerate(self.graph.nodes)}
+        order = {node: i for i, node in enumerate(self.t.graph.nodes)}
         last: dict[torch.fx.Node, torch.fx.Node] = {}
-        for relation, where in self.env.conditions:
+        for relation, where in self.t.sizes.env.conditions:
             if relation in self.required or not self.inside(relation):
                 continue
             self.required.add(relation)
             symbols = sorted(relation.symbols(), key=str)
-            nodes = [self.number_nodes[s] for s in symbols]
+            nodes = [self.t.sizes.number_nodes[s] for s in symbols]
             at = max(nodes, key=order.__getitem__)
-            with self.graph.inserting_after(last.get(at, at)):
-                made = self.graph.call_function(require, (relation.text(), tuple(map(str, symbols)), *nodes))
+            with self.t.graph.inserting_after(last.get(at, at)):
+                made = self.t.graph.call_function(require, (relation.text(), tuple(map(str, symbols)), *nodes))
             made.meta["val"], made.meta["where"] = None, where
             last[at] = made
 

@@ -15,14 +15,14 @@ Path = tuple[Any, ...]      # positions and keys on the way from the result to a
 def returned_sizes(t: Any, result: Var) -> tuple[tuple[Path, Expr], ...] | None:
     """The symbolic numbers in lists, tuples and dicts; None where one cannot be told by the inputs' sizes."""
     found = tuple(_walk(t, result, ()))
-    if any(t.is_measured(v) for _, v in found):
+    if any(t.measures.is_measured(v) for _, v in found):
         return None
-    return tuple((path, t.expr_guard(v.value.node.public)) for path, v in found if is_symbolic(v.value)
+    return tuple((path, t.sizes.expr_guard(v.value.node.public)) for path, v in found if is_symbolic(v.value)
                  and not isinstance(v.value.node.public, (int, float)))
 
 
 def _walk(t: Any, v: Var, path: Path) -> Iterator[tuple[Path, SymVar]]:
-    v = t.real(v)
+    v = t.values.real(v)
     if type(v) is SymVar:
         yield path, v
     elif isinstance(v, SeqVar):

@@ -13,9 +13,10 @@ from typing import Any
 
 from bytejit.guards.sources import Source, TensorSize
 from bytejit.shapes.symbols import hint, is_symbolic
+from bytejit.tracer.core.component import Component
 
 
-class StandIns:
+class StandIns(Component):
     """The part of the tracer that says as what sizes of inputs are traced."""
 
     def start_varying(self) -> None:
@@ -26,7 +27,7 @@ class StandIns:
     def traced_sizes(self, shape: tuple, source: Source, fixed: Any) -> dict[int, int]:
         """dimension -> the size that it is traced as, for those of a tensor from outside that are symbols though nobody
         marked them and their own history does not make them so, and for those that are 1 now."""
-        d = self.dynamic
+        d = self.t.sizes.dynamic
         if not d.changed:
             return {}
         new = source not in d.guarded
@@ -53,11 +54,11 @@ class StandIns:
     @property
     def stands_in(self) -> bool:
         """Whether a size was traced as other than it is."""
-        return any(f.now is not None for f in self.symbols.values())
+        return any(f.now is not None for f in self.t.sizes.symbols.values())
 
     def fits_call(self) -> bool:
         """Whether what the trace relies on, as far as it is known, holds for the sizes of this very call."""
         if not self.stands_in:
             return True
-        values = {f.value.node.e: f.real for f in self.symbols.values()}
-        return all(relation.holds(values) for relation, _ in self.env.conditions if relation.symbols() <= values.keys())
+        values = {f.value.node.e: f.real for f in self.t.sizes.symbols.values()}
+        return all(relation.holds(values) for relation, _ in self.t.sizes.env.conditions if relation.symbols() <= values.keys())

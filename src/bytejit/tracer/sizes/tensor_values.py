@@ -14,6 +14,7 @@ import torch
 from bytejit.fake.tensor import Fake, was_written
 from bytejit.guards.kinds import Computed
 from bytejit.guards.sources import ModuleBuffer, ModuleParam
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import SeqVar, SliceVar, TensorVar, Var
 
@@ -53,40 +54,40 @@ COUNTED = frozenset("""nonzero argwhere where unique _unique2 unique_dim unique_
 COMPARED = frozenset({"eq", "ne", "equal", "isinf", "isneginf", "isposinf", "isnan", "isfinite"})
 
 
-class TensorValues:
+class TensorValues(Component):
     """The part of the tracer that finds values of tensors while tracing."""
 
     def tensor_value(self, v: TensorVar) -> torch.Tensor | None:
         """The tensor's value, guarded; None where it cannot be known."""
-        key = ("value", v.node, len(self.graph.nodes) if was_written(v.fake) else 0)
-        if key not in self.memo:
-            self.memo[key] = self._find_value(v)
-            self.keep.append(v)
-        return self.memo[key]
+        key = ("value", v.node, len(self.t.graph.nodes) if was_written(v.fake) else 0)
+        if key not in self.t.memo:
+            self.t.memo[key] = self._find_value(v)
+            self.t.keep.append(v)
+        return self.t.memo[key]
 
     def python_value(self, v: TensorVar, function) -> Var | None:
         """function(tensor) for one of item, tolist, bool, int..., from the tensor's value; None where it is unknown."""
         value = self.tensor_value(v)
         if value is None:
-            return self.measured_value(v, function)
+            return self.t.measures.measured_value(v, function)
         try:
-            return self.model(function(value))
+            return self.t.calls.model(function(value))
         except Exception as e:
-            raise self.raised(e) from None
+            raise self.t.raised(e) from None
 
     def sizes_by_value(self, v: Var) -> Var:
         """An argument with Python ints in place of integer tensors of no dimension whose value is known, where an
         operation takes sizes, places or slices."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, TensorVar) and v.fake.dim() == 0 and v.fake.dtype is torch.int64:
             known = self.python_value(v, torch.Tensor.item)
             return v if known is None else known
         if isinstance(v, SeqVar) and v.cls in (tuple, list, torch.Size):
             parts = [self.sizes_by_value(p) for p in v.items]
-            return v if all(a is self.real(b) for a, b in zip(parts, v.items)) else SeqVar(parts, v.cls)
+            return v if all(a is self.t.values.real(b) for a, b in zip(parts, v.items)) else SeqVar(parts, v.cls)
         if isinstance(v, SliceVar):
             parts = [self.sizes_by_value(p) for p in v.parts]
-            return v if all(a is self.real(b) for a, b in zip(parts, v.parts)) else SliceVar(parts)
+            return v if all(a is self.t.values.real(b) for a, b in zip(parts, v.parts)) else SliceVar(parts)
         return v
 
     def _find_value(self, v: TensorVar) -> torch.Tensor | None:
@@ -98,14 +99,14 @@ class TensorValues:
             nodes = self._chain(v.node)
         if nodes is None:
             return None
-        by_node = {x.node: x for x in self.inputs}
+        by_node = {x.node: x for x in self.t.inputs}
         leaves = [by_node[n] for n in nodes if n.op == "placeholder"]
         tensors = [x for x in leaves if isinstance(x, TensorVar)]
         if any(x.real.numel() > LARGEST for x in tensors):
             return None
         lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)      # a symbolic int is a leaf, too
         limit = VALUES_LIMIT if all(self._is_leaf(x.node) for x in leaves) else EQUAL_LIMIT
-        if not lasting and not self.job.measure and self.job.by_value >= limit:
+        if not lasting and not self.t.job.measure and self.t.job.by_value >= limit:
             return None
         run = _function(nodes, v.node)
         try:
@@ -122,8 +123,8 @@ class TensorValues:
             leaves.sort(key=lambda x: not isinstance(x, TensorVar))
             order = [x.node for x in leaves]
             run = _function(sorted(nodes, key=lambda n: order.index(n) if n in order else len(order)), v.node)
-            self.by_value = self.by_value or not lasting
-            self.guard("VALUE", leaves[0].source, Computed(run, tuple(x.source for x in leaves), value.tolist()))
+            self.t.by_value = self.t.by_value or not lasting
+            self.t.guard("VALUE", leaves[0].source, Computed(run, tuple(x.source for x in leaves), value.tolist()))
         return value
 
     def _chain(self, last) -> list | None:
@@ -158,12 +159,12 @@ class TensorValues:
                     todo.extend(writers)
         if any(called(user) not in COMPARED for node in asked for user in node.users if user in found):
             return None
-        return [n for n in self.graph.nodes if n in found]
+        return [n for n in self.t.graph.nodes if n in found]
 
     def _writers(self, made: Fake) -> list | None:
         """The nodes that write into the storage of a tensor made in the region; None where that is not known of a node."""
         writers = []
-        for node in self.graph.nodes:
+        for node in self.t.graph.nodes:
             if not any(f.m.store is made.m.store for n in node.all_input_nodes for f in _fakes(n.meta.get("val"))):
                 continue
             if called(node) in WRITES:
@@ -177,60 +178,60 @@ class TensorValues:
         None where the values are not known."""
         if getattr(fn, "__name__", "") not in COUNTED or "out" in kwargs:
             return None
-        tensors = [a for a in (*args, *kwargs.values()) if isinstance(self.real(a), TensorVar)]
-        known = {id(self.real(a)): self.tensor_value(self.real(a)) for a in tensors}
+        tensors = [a for a in (*args, *kwargs.values()) if isinstance(self.t.values.real(a), TensorVar)]
+        known = {id(self.t.values.real(a)): self.tensor_value(self.t.values.real(a)) for a in tensors}
         if any(v is None for v in known.values()):
             return self._repeated(fn, args, kwargs, known)
-        real = [known.get(id(self.real(a)), a) for a in args]
-        named = {k: known.get(id(self.real(a)), a) for k, a in kwargs.items()}
+        real = [known.get(id(self.t.values.real(a)), a) for a in args]
+        named = {k: known.get(id(self.t.values.real(a)), a) for k, a in kwargs.items()}
         if fn.__name__ == "where":
-            fn, named = torch.nonzero, {"as_tuple": self.constant(True)}
-        as_tuple = self.const(named.pop("as_tuple")) if "as_tuple" in named else False
-        result = fn(*(a if isinstance(a, torch.Tensor) else self.const(a) for a in real),
-                    **{k: a if isinstance(a, torch.Tensor) else self.const(a) for k, a in named.items()})
+            fn, named = torch.nonzero, {"as_tuple": self.t.values.constant(True)}
+        as_tuple = self.t.const(named.pop("as_tuple")) if "as_tuple" in named else False
+        result = fn(*(a if isinstance(a, torch.Tensor) else self.t.const(a) for a in real),
+                    **{k: a if isinstance(a, torch.Tensor) else self.t.const(a) for k, a in named.items()})
         parts = result if isinstance(result, tuple) else (result,)
         if any(p.numel() > LARGEST or not _in_rows(p) and not (p.dim() == 2 and _in_rows(p.t())) for p in parts):
             return None
         made = [self._constant_tensor(p) for p in parts]
         if as_tuple:
-            return self.call_tensor_op(torch.unbind, [made[0], self.constant(1)], {})
+            return self.t.tensors.call_tensor_op(torch.unbind, [made[0], self.t.values.constant(1)], {})
         return SeqVar(made, tuple) if isinstance(result, tuple) else made[0]
 
     def _repeated(self, fn, args: list[Var], kwargs: dict[str, Var], known: dict) -> Var | None:
         """repeat_interleave of any tensor, as often as a tensor of known value says."""
         repeats = kwargs.get("repeats", args[1] if len(args) > 1 else None)
-        times = None if repeats is None else known.get(id(self.real(repeats)))
+        times = None if repeats is None else known.get(id(self.t.values.real(repeats)))
         if fn.__name__ != "repeat_interleave" or times is None or times.dim() != 1 or "output_size" in kwargs:
             return None
-        return self.call_tensor_op(fn, args, {**kwargs, "output_size": self.constant(int(times.sum()))})
+        return self.t.tensors.call_tensor_op(fn, args, {**kwargs, "output_size": self.t.values.constant(int(times.sum()))})
 
     def _constant_tensor(self, value: torch.Tensor) -> Var:
         """A tensor made in the graph, of known elements."""
         if not value.numel():
-            return self.call_tensor_op(torch.empty_strided, [self.model(tuple(value.shape)), self.model(value.stride())], {
-                "dtype": self.constant(value.dtype), "device": self.constant(value.device)})
+            return self.t.tensors.call_tensor_op(torch.empty_strided, [self.t.calls.model(tuple(value.shape)), self.t.calls.model(value.stride())], {
+                "dtype": self.t.values.constant(value.dtype), "device": self.t.values.constant(value.device)})
         if not _in_rows(value):             # the places that nonzero finds lie in columns
-            return self.call_tensor_op(torch.Tensor.t, [self._constant_tensor(value.t())], {})
-        made = self.call_tensor_op(torch.tensor, [self.model(value.flatten().tolist())], {
-            "dtype": self.constant(value.dtype), "device": self.constant(value.device)})
+            return self.t.tensors.call_tensor_op(torch.Tensor.t, [self._constant_tensor(value.t())], {})
+        made = self.t.tensors.call_tensor_op(torch.tensor, [self.t.calls.model(value.flatten().tolist())], {
+            "dtype": self.t.values.constant(value.dtype), "device": self.t.values.constant(value.device)})
         if value.dim() == 1:
             return made
-        return self.call_tensor_op(torch.Tensor.reshape, [made, self.model(tuple(value.shape))], {})
+        return self.t.tensors.call_tensor_op(torch.Tensor.reshape, [made, self.t.calls.model(tuple(value.shape))], {})
 
     def index_by_value(self, key: Var) -> Var:
         """The numbers of the places that a mask of known value picks; the key itself where it is none."""
-        key = self.real(key)
+        key = self.t.values.real(key)
         if not isinstance(key, TensorVar) or key.fake.dtype is not torch.bool or key.fake.dim() == 0:
             return key
         value = self.tensor_value(key)
         if value is None:
             return key
-        places = [self.model(p.tolist()) for p in value.nonzero(as_tuple=True)]
+        places = [self.t.calls.model(p.tolist()) for p in value.nonzero(as_tuple=True)]
         return places[0] if len(places) == 1 else SeqVar(places, tuple)
 
     def _is_setting(self, node) -> bool:
         """Whether a placeholder is a few floats of a module's buffer: what is asked of them (`self.p[0] > 0`) seldom changes."""
-        var = next(x for x in self.inputs if x.node is node)
+        var = next(x for x in self.t.inputs if x.node is node)
         return isinstance(var.source, ModuleBuffer) and _small(var.fake) and var.fake.device.type == "cpu" \
             and var.real.numel() <= FEW and not var.fake.is_complex()
 

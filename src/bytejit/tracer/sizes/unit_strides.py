@@ -11,12 +11,13 @@ import operator
 from bytejit.guards.kinds import GuardSet
 from bytejit.guards.sources import Source
 from bytejit.shapes.symbols import is_symbolic
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.values import TensorVar
 
 READERS = frozenset({"stride", "dim_order"})       # methods whose result holds strides of dimensions of size 1
 
 
-class UnitStrides:
+class UnitStrides(Component):
     """The part of the tracer that knows whether strides of dimensions of size 1 matter."""
 
     def start_unit_strides(self) -> None:
@@ -26,7 +27,7 @@ class UnitStrides:
     def note_strides_read(self) -> None:
         """The program has asked for strides. Symbolic sizes of inputs are no longer 1: the answer holds for larger ones."""
         self.strides_read = True
-        for shape, _ in self.fake_sizes.values():
+        for shape, _ in self.t.sizes.fake_sizes.values():
             for size in filter(is_symbolic, shape):
                 operator.truth(size >= 2)
 
@@ -38,9 +39,9 @@ class UnitStrides:
         """Guard those strides too, where strides were read. Once, when the trace is done."""
         if not self.strides_read:
             return
-        tensors: dict[Source, TensorVar] = {v.source: v for v in self.inputs if isinstance(v, TensorVar)}
+        tensors: dict[Source, TensorVar] = {v.source: v for v in self.t.inputs if isinstance(v, TensorVar)}
         for source, v in tensors.items():
-            open_strides = {i for i, s in enumerate(self.fake_sizes.get(source, ((), ()))[1]) if is_symbolic(s)}
+            open_strides = {i for i, s in enumerate(self.t.sizes.fake_sizes.get(source, ((), ()))[1]) if is_symbolic(s)}
             for g in guards.on(source):
                 if g.kind == "TENSOR":
                     stride = tuple(now if was is None and n == 1 and i not in open_strides else was for i, (n, was, now)

@@ -12,6 +12,7 @@ import torch
 
 from bytejit.guards.sources import Cell, Ref
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import IterVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import models, replaces
 from bytejit.tracer.objects.class_facts import class_lookup
@@ -21,7 +22,7 @@ SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)       
 
 
 @models(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
-def backward(t, args, kwargs) -> Var:
+def backward(t: Tracer, args, kwargs) -> Var:
     """Left to torch's engine whole: nothing in its Python would go into a graph."""
     raise Break("the backward pass")
 
@@ -84,63 +85,63 @@ def with_keywords(cls):
 
 
 @models(with_keywords)
-def refuse_keywords(t, args, kwargs) -> Var:
+def refuse_keywords(t: Tracer, args, kwargs) -> Var:
     raise Break(f"{t.as_class(args[0]).__name__}.apply with keyword arguments under gradients")
 
 
 @models(with_backward)
-def record(t, args, kwargs) -> Var:
-    cls, given = t.as_class(args[0]), [t.real(a) for a in args[2].items]
+def record(t: Tracer, args, kwargs) -> Var:
+    cls, given = t.as_class(args[0]), [t.values.real(a) for a in args[2].items]
     if cls in t.made_classes or changed_outside(t):
         raise Break(f"{cls.__name__}.apply, an autograd function, after a change that its forward may see")
     held = {i: a.obj for i, a in enumerate(given) if isinstance(a, Known) and isinstance(a.obj, SPELLED_BY_NONE)}
     try:
-        node_args = tuple(None if i in held else t.to_node_arg(a) for i, a in enumerate(given))
+        node_args = tuple(None if i in held else t.tensors.to_node_arg(a) for i, a in enumerate(given))
     except NotConstant as e:
         raise Break(f"{cls.__name__}.apply of {e}") from None
     result, ctx = traced_forward(t, cls, args[0], args[1], args[2])
     single = not (isinstance(result, SeqVar) and result.cls is tuple)
-    outputs = [t.real(o) for o in ([result] if single else result.items)]
+    outputs = [t.values.real(o) for o in ([result] if single else result.items)]
     if not all(isinstance(o, TensorVar) or isinstance(o, Known) and is_constant(o.obj) for o in outputs):
         raise Break(f"{cls.__name__}.apply, which answers more than tensors")
-    marked = t.iterate(t.getattr(ctx, "non_differentiable"))
+    marked = t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable"))
     inputs = [a.fake for a in given if isinstance(a, TensorVar)]
-    fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [t.real(m).fake for m in marked], inputs))
+    fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [t.values.real(m).fake for m in marked], inputs))
     made = [next(fakes) if isinstance(o, TensorVar) else o.obj for o in outputs]
     for fake in made:
         t.by_fake.pop(id(fake), None)
-    node = t.add_node(applied(cls, held), None, node_args, {})
+    node = t.tensors.add_node(applied(cls, held), None, node_args, {})
     node.meta["val"] = made[0] if single else tuple(made)
-    return t.wrap_result(node, node.meta["val"])
+    return t.tensors.wrap_result(node, node.meta["val"])
 
 
-def changed_outside(t) -> bool:
+def changed_outside(t: Tracer) -> bool:
     """Whether the region has changed what code outside of it can see, other than tensors' data."""
     own = t.root.code.co_cellvars
     changed = any(v.source is not None and not (isinstance(v.source, Cell) and v.source.var in own or isinstance(v, IterVar))
-                  for v in t.dirty.values())
-    return bool(changed or t.globals_written or t.classes_written)
+                  for v in t.effects.dirty.values())
+    return bool(changed or t.effects.globals_written or t.effects.classes_written)
 
 
-def traced_forward(t, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tuple[Var, Var]:
+def traced_forward(t: Tracer, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tuple[Var, Var]:
     """What the forward answers, and its context; its nodes are taken out of the graph again. Raises: Break."""
     nodes, values, late = len(t.graph.nodes), t.by_value, len(t.late)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    states, held = dict(t.state_set), (len(t.locked), len(t.devices), len(t.inference), t.nesting)
+    states, held = dict(t.effects.state_set), (len(t.locked), len(t.devices), len(t.inference), t.nesting)
     grad = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)           # as autograd calls it
     try:
-        ctx = t.call_python(Context, [needs])
-        result = t.real(t.call(t.constant(run_forward), [cls_var, ctx, args, t.model({})], {}))
+        ctx = t.calls.call_python(Context, [needs])
+        result = t.values.real(t.calls.call(t.values.constant(run_forward), [cls_var, ctx, args, t.calls.model({})], {}))
     finally:
         torch._C._set_grad_enabled(grad)
-    for key, value in list(t.state_set.items()):        # set within the forward and put back by its end
+    for key, value in list(t.effects.state_set.items()):        # set within the forward and put back by its end
         if key not in states and value == t.state_first[key][0]:
-            del t.state_set[key]
+            del t.effects.state_set[key]
     wrote = any(v.fake._version != version for v, version in before.items())
     effects = changed_outside(t) or len(t.late) != late or t.by_value != values
-    if wrote or effects or states != t.state_set or held != (len(t.locked), len(t.devices), len(t.inference), t.nesting) \
-            or t.length(t.getattr(ctx, "dirty")):
+    if wrote or effects or states != t.effects.state_set or held != (len(t.locked), len(t.devices), len(t.inference), t.nesting) \
+            or t.operators.length(t.attributes.getattr(ctx, "dirty")):
         raise Break(f"{cls.__name__}.apply, an autograd function whose forward changes more than what it returns")
     for node in reversed(list(t.graph.nodes)[nodes:]):
         if node.op != "placeholder":

@@ -11,6 +11,7 @@ import torch
 import torch.utils.checkpoint
 
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var
 from bytejit.tracer.objects.calls import models
 
@@ -29,7 +30,7 @@ def end() -> None:
 
 
 @models(torch.utils.checkpoint.checkpoint)
-def checkpoint(t, args, kwargs) -> Var:
+def checkpoint(t: Tracer, args, kwargs) -> Var:
     function, rest = args[0], args[1:]
     given = {k: v for k, v in kwargs.items() if k in OPTIONS}
     named = {k: v for k, v in kwargs.items() if k not in OPTIONS}
@@ -41,12 +42,12 @@ def checkpoint(t, args, kwargs) -> Var:
             isinstance(a, TensorVar) and a.fake.requires_grad for a in rest)):
         raise Break("torch.utils.checkpoint, reentrant", "pass use_reentrant=False")
     if not torch.is_grad_enabled():
-        return t.call(function, rest, named)
+        return t.calls.call(function, rest, named)
     given = tuple(dict.fromkeys(a.node for a in [*rest, *named.values()] if isinstance(a, TensorVar)))
-    return kept_apart(t, lambda: t.real(t.call(function, rest, named)), given, options)
+    return kept_apart(t, lambda: t.values.real(t.calls.call(function, rest, named)), given, options)
 
 
-def kept_apart(t, run: Callable[[], Var], given: tuple, options: dict) -> Var:
+def kept_apart(t: Tracer, run: Callable[[], Var], given: tuple, options: dict) -> Var:
     """Trace what a checkpoint runs, between marks. Raises: Break where running it twice would be seen."""
     if changed_outside(t):
         raise Break("torch.utils.checkpoint after a change that its function may see when it runs again")
@@ -65,7 +66,7 @@ def kept_apart(t, run: Callable[[], Var], given: tuple, options: dict) -> Var:
     return result
 
 
-def group(t, outputs: list) -> list:
+def group(t: Tracer, outputs: list) -> list:
     """The traced graph with each checkpointed part as one node; the outputs' nodes, where they are now."""
     opened: list[torch.fx.Node] = []
     for node in list(t.graph.nodes) if t.checkpoints else ():

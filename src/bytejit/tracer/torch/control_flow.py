@@ -35,9 +35,9 @@ class Branches:
 def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Without a tensor to decide it, the branch is called; else a node for both. Raises: Break."""
     given = {**dict(zip(PARAMETERS, args)), **kwargs}
-    predicate, operands = t.real(given["pred"]), t.iterate(given["operands"]) if "operands" in given else []
+    predicate, operands = t.values.real(given["pred"]), t.iteration.iterate(given["operands"]) if "operands" in given else []
     if not isinstance(predicate, TensorVar):
-        return t.call(given["true_fn" if t.truth(predicate) else "false_fn"], operands, {})
+        return t.calls.call(given["true_fn" if t.operators.truth(predicate) else "false_fn"], operands, {})
     if predicate.fake.numel() != 1:
         raise Break("torch.cond by a tensor of more than one element")
     branches = [_traced(t, given[name], operands) for name in ("true_fn", "false_fn")]
@@ -51,7 +51,7 @@ def _traced(t: Any, function: Var, operands: list[Var]) -> tuple[list[torch.fx.N
     if changed_outside(t):
         raise Break("torch.cond after a change that its branches may see")
     try:
-        result = t.real(t.call(function, operands, {}))
+        result = t.values.real(t.calls.call(function, operands, {}))
     except Raised:
         raise Break(f"{WHAT} that raise") from None
     if changed_outside(t) or len(t.late) != late or any(v.fake._version != n for v, n in before.items()):
@@ -61,7 +61,7 @@ def _traced(t: Any, function: Var, operands: list[Var]) -> tuple[list[torch.fx.N
 
 def _leaves(t: Any, v: Var) -> list[Var]:
     """What a result holds, in order."""
-    v = t.real(v)
+    v = t.values.real(v)
     if isinstance(v, SeqVar):
         return [leaf for item in v.items for leaf in _leaves(t, item)]
     if isinstance(v, DictVar):
@@ -71,7 +71,7 @@ def _leaves(t: Any, v: Var) -> list[Var]:
 
 def _like(t: Any, v: Var, leaves: Any) -> Var:
     """The same containers around other leaves."""
-    v = t.real(v)
+    v = t.values.real(v)
     if isinstance(v, SeqVar):
         return SeqVar([_like(t, item, leaves) for item in v.items], v.cls)
     if isinstance(v, DictVar):
@@ -81,7 +81,7 @@ def _like(t: Any, v: Var, leaves: Any) -> Var:
 
 def _shape_of(t: Any, v: Var) -> object:
     """A result's containers, for comparison."""
-    v = t.real(v)
+    v = t.values.real(v)
     if isinstance(v, SeqVar):
         return v.cls, [_shape_of(t, item) for item in v.items]
     return (DictVar, [(k, _shape_of(t, item)) for k, (_, item) in v.items.items()]) if isinstance(v, DictVar) else None
@@ -109,16 +109,16 @@ def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list,
     parts = tuple(_part(taken, nodes, [pair[k].node for pair in pairs]) for k, (nodes, _) in enumerate((yes, no)))
     for n in reversed([*yes[0], *no[0]]):
         t.graph.erase_node(n)
-    for e in [e for e, n in t.number_nodes.items() if n in held]:
-        del t.number_nodes[e]
-    call = t.add_node(Branches(parts), None, (predicate.node, *taken), {})
+    for e in [e for e, n in t.sizes.number_nodes.items() if n in held]:
+        del t.sizes.number_nodes[e]
+    call = t.tensors.add_node(Branches(parts), None, (predicate.node, *taken), {})
     made = []
     for i, (a, b) in enumerate(pairs):
-        node = t.add_node(operator.getitem, None, (call, i), {})
+        node = t.tensors.add_node(operator.getitem, None, (call, i), {})
         with t.fake_mode:
             fake = (a if a.fake.requires_grad else b).fake.clone(memory_format=torch.preserve_format)
         node.meta["val"] = fake
-        made.append(t.wrap_result(node, fake))
+        made.append(t.tensors.wrap_result(node, fake))
     call.meta["val"] = tuple(v.fake for v in made)
     tensors = iter(made)
     return _like(t, yes[1], iter([next(tensors) if isinstance(a, TensorVar) else a for a in first]))

@@ -8,6 +8,7 @@ import torch
 from bytejit.common import inference
 from bytejit.guards.sources import Attr, Called
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, InstanceVar, Known, Lazy, TensorVar, Var
 from bytejit.tracer.objects.calls import models
 
@@ -22,57 +23,57 @@ def method(name: str):
 
 
 @models(MANAGER)
-def make_manager(t, args, kwargs):
+def make_manager(t: Tracer, args, kwargs):
     mode = t.const([*args, *kwargs.values(), Known(True)][0])
     if type(mode) is not bool:
         raise Break("torch.inference_mode of what is no bool")
-    made = InstanceVar(MANAGER, step=t.steps)
+    made = InstanceVar(MANAGER, step=t.limits.steps)
     made.ns, made.slots["mode"] = None, Known(mode)
-    t.mutations += 1
+    t.effects.mutations += 1
     return made
 
 
 @models(method("__enter__"))
-def enter(t, args, kwargs):
+def enter(t: Tracer, args, kwargs):
     manager = args[0]
     if manager.real is not None or any(manager is m for m, _ in t.inference):
         raise Break("an inference mode manager made before the region entered")
     if not t.region:
         t.region = next(_regions)
     mode = manager.slots["mode"].obj
-    t.inference.append((manager, t.state_set.pop((SET_GRAD, None), None)))
+    t.inference.append((manager, t.effects.state_set.pop((SET_GRAD, None), None)))
     inference.enter(mode, t.region)
     _node(t, inference.enter, mode, t.region)
     return NONE
 
 
 @models(method("__exit__"))
-def leave(t, args, kwargs):
+def leave(t: Tracer, args, kwargs):
     if not t.inference or t.inference[-1][0] is not args[0]:
         raise Break("the end of an inference mode entered before the region")
     _, grad = t.inference.pop()
-    t.state_set.pop((SET_GRAD, None), None)         # leaving restores the grad mode as well
+    t.effects.state_set.pop((SET_GRAD, None), None)         # leaving restores the grad mode as well
     if grad is not None:
-        t.state_set[SET_GRAD, None] = grad
+        t.effects.state_set[SET_GRAD, None] = grad
     inference.leave()
     _node(t, inference.leave)
     return NONE
 
 
-def _node(t, function, *args) -> None:
+def _node(t: Tracer, function, *args) -> None:
     node = t.graph.call_function(function, args)
-    node.meta["val"], node.meta["where"] = None, t.where()
-    t.mutations += 1
+    node.meta["val"], node.meta["where"] = None, t.tensors.where()
+    t.effects.mutations += 1
 
 
-def close(t) -> None:
+def close(t: Tracer) -> None:
     """End of the region: its graph leaves what it entered, which the exit's statements enter again."""
     for _ in t.inference:
         node = t.graph.call_function(inference.leave)
         node.meta["val"] = None
 
 
-def kind_of_outputs(t, outputs: list) -> bool | str | None:
+def kind_of_outputs(t: Tracer, outputs: list) -> bool | str | None:
     """The mode that the graph's new tensors were made in, "mixed" for both; None: the one that the region began in."""
     if not t.region:
         return None
@@ -85,10 +86,10 @@ def kind_of_outputs(t, outputs: list) -> bool | str | None:
 
 
 @models(torch._C.TensorBase.is_inference, torch.is_inference)
-def is_inference(t, args, kwargs) -> Var:
+def is_inference(t: Tracer, args, kwargs) -> Var:
     v = args[0]
     if not isinstance(v, TensorVar):
         raise t.raised(TypeError("is_inference(): argument 'input' must be Tensor"))
     if v.source is not None:
         return Lazy(v.real.is_inference(), Called(Attr(v.source, "is_inference")))
-    return t.constant(v.fake.m.store.inference)
+    return t.values.constant(v.fake.m.store.inference)

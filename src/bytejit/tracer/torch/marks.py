@@ -9,13 +9,14 @@ from bytejit.common import registry, torch_controls
 from bytejit.fake.tensor import was_written
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import Known as KnownSource
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.containers import NotConstant, is_constant
 from bytejit.tracer.objects.library import real_object
 
 
-class Marks:
+class Marks(Component):
     """The part of the tracer that obeys marks."""
 
     def call_marked(self, fn: object, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
@@ -23,7 +24,7 @@ class Marks:
         if registry.marked("disallow", fn):
             raise Break(f"{name_of(fn)} is marked bytejit.disallow_in_graph", "allow it with bytejit.allow_in_graph")
         if registry.marked("allow", fn):
-            return self.call_tensor_op(fn, args, kwargs)
+            return self.t.tensors.call_tensor_op(fn, args, kwargs)
         if registry.marked("constant", fn):
             return self.call_constant(fn, args, kwargs)
         return self.call_marked_for_torch(fn, args, kwargs) if torch_controls.loaded() else None
@@ -33,22 +34,22 @@ class Marks:
         if torch_controls.constant(fn):
             return self.call_constant(fn, args, kwargs)
         if reason := torch_controls.refused(fn):
-            if torch_controls.is_graph_break(fn) and self.frame.globals.get("__name__", "").startswith("torch."):
+            if torch_controls.is_graph_break(fn) and self.t.frame.globals.get("__name__", "").startswith("torch."):
                 return NONE         # torch's own code (optimizers) spares its own compiler something: not the program's wish
             raise Break(reason)
         if torch_controls.allowed(fn) and not (torch_controls.nonstrict(fn) and not self.takes_as_node(args, kwargs)):
-            return self.call_tensor_op(fn, args, kwargs)
+            return self.t.tensors.call_tensor_op(fn, args, kwargs)
         instead = torch_controls.substitute(fn)
         if instead is not None and not self.within(instead.__code__):
-            return self.call(self.constant(instead), args, kwargs)
+            return self.t.calls.call(self.t.values.constant(instead), args, kwargs)
         inner = torch_controls.wrapped(fn)      # a function within another that torch.compile made is part of it
-        return None if inner is fn or not isinstance(inner, types.FunctionType) else self.call(
-            self.constant(inner), args, kwargs)
+        return None if inner is fn or not isinstance(inner, types.FunctionType) else self.t.calls.call(
+            self.t.values.constant(inner), args, kwargs)
 
     def takes_as_node(self, args: list[Var], kwargs: dict[str, Var]) -> bool:
         """Whether a node can be given these arguments: tensors, constants, lists and tuples of these."""
         def fits(v: Var) -> bool:
-            v = self.real(v)
+            v = self.t.values.real(v)
             if isinstance(v, SeqVar):
                 return v.cls in (list, tuple, torch.Size) and all(map(fits, v.items))
             return isinstance(v, TensorVar) or is_constant(getattr(v, "obj", v))
@@ -56,7 +57,7 @@ class Marks:
 
     def within(self, code: types.CodeType) -> bool:
         """Whether a function of this code is being traced: what stands in for another may call that."""
-        frame = self.frame
+        frame = self.t.frame
         while frame is not None:
             if frame.code is code:
                 return True
@@ -75,29 +76,29 @@ class Marks:
             with torch._C._EnableTorchFunction():
                 result = fn(*real, **named)
         except Exception as e:      # the program's own function: its exception is the program's, too
-            raise self.raised(e) from None
+            raise self.t.raised(e) from None
         return self.kept(result)
 
     def known_value(self, v: Var) -> object:
         """The object that a value is in this call; of a tensor that the graph computes, what it comes to. Raises: NotConstant."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, TensorVar):
-            return v.real if v.real is not None and not was_written(v.fake) else self.rehearse(v.node)
+            return v.real if v.real is not None and not was_written(v.fake) else self.t.measures.rehearse(v.node)
         if isinstance(v, SeqVar) and v.cls in (list, tuple) and any(
-                isinstance(self.real(i), (TensorVar, SeqVar)) for i in v.items):
+                isinstance(self.t.values.real(i), (TensorVar, SeqVar)) for i in v.items):
             return v.cls(map(self.known_value, v.items))
-        return real_object(self, v)
+        return real_object(self.t, v)
 
     def kept(self, value: object) -> Var:
         """A value of the program's that the entry holds on to."""
         if type(value) in (list, tuple):
             return SeqVar([self.kept(v) for v in value], type(value))
         if is_constant(value):
-            return self.constant(value)
+            return self.t.values.constant(value)
         ref = Ref(value)
         if ref.weak:
             ref = Ref.strong(value)
-        return self.wrap(value, KnownSource(ref), guard=False)
+        return self.t.values.wrap(value, KnownSource(ref), guard=False)
 
 
 def name_of(fn: object) -> str:

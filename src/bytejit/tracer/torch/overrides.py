@@ -18,7 +18,9 @@ from torch.utils._device import DeviceContext
 from bytejit.common.overriding import DEFAULT, PLAIN, overrides
 from bytejit.guards.sources import CallOf
 from bytejit.guards.sources import Known as KnownSource
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.class_facts import MISSING, MRO, NAMESPACE, class_lookup
@@ -66,7 +68,7 @@ class Stand:
         raise AssertionError("a mode is asked first")
 
 
-class Overrides:
+class Overrides(Component):
     """The part of the tracer that deals in overrides of torch's functions."""
 
     def start_overrides(self) -> None:
@@ -80,25 +82,25 @@ class Overrides:
             real = torch._C._get_function_stack_at(i)
             mode = Lazy(real, CallOf(KnownSource.of(torch._C._get_function_stack_at), (i,)))
             if type(real) is DeviceContext:
-                self.outer_device = self.const(self.getattr(mode, "device"))
+                self.outer_device = self.t.const(self.t.attributes.getattr(mode, "device"))
             else:
-                self.modes.append(self.real(mode))
-        self.all_off = self.job.overrides_off
+                self.modes.append(self.t.values.real(mode))
+        self.all_off = self.t.job.overrides_off
         if self.all_off:
-            self.guards.add_state("function_enabled")
+            self.t.guards.add_state("function_enabled")
 
     def relies_on_overrides(self) -> None:
         """Guards that torch asks overrides around the call, as it did not while this is traced."""
         if not self.all_off and not self.outer_modes:       # with modes the whole entry sees to it
             with torch._C._EnableTorchFunction():
-                self.guards.add_state("function_enabled")
+                self.t.guards.add_state("function_enabled")
 
     # ---- who overrides ------------------------------------------------------------------------------------------------
     def overriders(self, values) -> list[Var]:
         """Those among values, and within lists and tuples of them, whose class overrides torch's functions."""
         out = []
         for v in values:
-            v = self.real(v)
+            v = self.t.values.real(v)
             if isinstance(v, TensorVar):
                 if v.cls is not None and v.cls not in PLAIN and overrides(v.cls):
                     out.append(v)
@@ -118,14 +120,14 @@ class Overrides:
         if not found and not self.modes:
             return None
         self.relies_on_overrides()
-        found = by_precedence(found, self.type_of)
+        found = by_precedence(found, self.t.type_of)
         if not self.modes and all(isinstance(v, TensorVar) and overrides(v.cls) == "default" for v in found):
             classes = [v.cls for v in found]
             cls = next((c for c in classes if all(issubclass(c, o) for o in classes)), None)
             if cls is not None:
                 with self.without_overrides():
                     handler = HANDLERS.get(fn)
-                    plain = handler(self, args, kwargs) if handler is not None else self.call_tensor_op(fn, args, kwargs)
+                    plain = handler(self.t, args, kwargs) if handler is not None else self.t.tensors.call_tensor_op(fn, args, kwargs)
                     return self.wrapped(plain, cls)
         told = self.told(fn, args, kwargs)
         return None if told is None else self.ask(found, *told)
@@ -133,7 +135,7 @@ class Overrides:
     @contextlib.contextmanager
     def without_overrides(self, kind: type = OFF_SUBCLASSES) -> Iterator[None]:
         """Overrides turned off, as the manager of that class does it."""
-        manager = InstanceVar(kind, step=self.steps)
+        manager = InstanceVar(kind, step=self.t.limits.steps)
         self.functions_off.append(manager)
         try:
             yield
@@ -155,7 +157,7 @@ class Overrides:
         return None
 
     def _stand_in(self, v: Var, known: dict):
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, TensorVar):
             made = v.fake
         elif isinstance(v, InstanceVar) and overrides(v.cls):
@@ -165,12 +167,12 @@ class Overrides:
         elif isinstance(v, SliceVar):
             made = slice(*(self._stand_in(p, known) for p in v.parts))
         elif isinstance(v, DictVar):
-            self.complete(v)
-            made = {self.const(k): self._stand_in(x, known) for k, x in v.items.values()}
+            self.t.values.complete(v)
+            made = {self.t.const(k): self._stand_in(x, known) for k, x in v.items.values()}
         elif type(v) is SymVar:
             made = v.value
         else:
-            return self.const(v)
+            return self.t.const(v)
         known[id(made)] = made, v
         return made
 
@@ -181,17 +183,17 @@ class Overrides:
             return SeqVar([self._var_of(x, known) for x in value], type(value))
         if isinstance(value, torch.Tensor):
             raise Break("an override told of a tensor that torch made on the way")
-        return self.constant(value)
+        return self.t.values.constant(value)
 
     def ask(self, found: list[Var], func, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """The modes, then the arguments that override, each in turn. Raises: Break when none answers."""
-        types = SeqVar([Known(c) for c in dict.fromkeys(map(self.type_of, found))], tuple)
+        types = SeqVar([Known(c) for c in dict.fromkeys(map(self.t.type_of, found))], tuple)
 
         def answer(of: Var) -> Var:
             named = DictVar({k: (Known(k), v) for k, v in kwargs.items()})
-            return self.real(self.call(self.getattr(of, "__torch_function__"), [
-                self.constant(func), types, SeqVar(list(args), tuple), named], {}))
-        self.mutations += 1
+            return self.t.values.real(self.t.calls.call(self.t.attributes.getattr(of, "__torch_function__"), [
+                self.t.values.constant(func), types, SeqVar(list(args), tuple), named], {}))
+        self.t.effects.mutations += 1
         if self.modes:
             mode = self.modes.pop()
             try:
@@ -209,10 +211,10 @@ class Overrides:
     # ---- subclasses ---------------------------------------------------------------------------------------------------
     def wrapped(self, result: Var, cls: type) -> Var:
         """What torch.Tensor.__torch_function__ makes of a result: tensors become instances of the class."""
-        result = self.real(result)
+        result = self.t.values.real(result)
         if cls is torch.Tensor:
             return result
-        if isinstance(result, TensorVar) and not issubclass(self.type_of(result), cls):
+        if isinstance(result, TensorVar) and not issubclass(self.t.type_of(result), cls):
             return self.as_subclass(result, cls)
         if isinstance(result, SeqVar) and result.cls is not torch.Size and result.cls is not collections.deque:
             return SeqVar([self.wrapped(i, cls) for i in result.items], result.cls)
@@ -225,10 +227,10 @@ class Overrides:
         else:
             check_class(cls)
             made_as = cls
-        if cls is torch.nn.Parameter or cls in self.made_classes:
+        if cls is torch.nn.Parameter or cls in self.t.made_classes:
             raise Break(f"Tensor.as_subclass({cls.__name__})")
         with self.without_overrides(OFF_ALL):
-            made = self.call_tensor_op(torch.ops.aten.alias.default, [v], {})
+            made = self.t.tensors.call_tensor_op(torch.ops.aten.alias.default, [v], {})
         made.cls, made.base = made_as, v if made_as is not None else None
         return made
 
@@ -238,7 +240,7 @@ class Overrides:
             found, owner = class_lookup(v.cls, name)
             own = name in v.attrs or v.real is not None and name in v.real.__dict__
             if owner not in (None, object, *PLAIN) and not owner.__module__.startswith("torch.") and not own:
-                return self.bind_descriptor(found, owner, v, v.cls, name)
+                return self.t.attributes.bind_descriptor(found, owner, v, v.cls, name)
         found = class_lookup(torch.Tensor, name)[0]
         if found is MISSING or not hasattr(type(found), "__set__") or name in ("__dict__", "__class__"):
             return None
@@ -247,12 +249,12 @@ class Overrides:
     def torch_attribute(self, function, args: list[Var]) -> Var | None:
         """`torch.Tensor.shape.__get__(x)`, as an override calls it; None when it is another function."""
         of = getattr(function, "__self__", None)
-        if getattr(function, "__name__", "") != "__get__" or not args or not isinstance(self.real(args[0]), TensorVar):
+        if getattr(function, "__name__", "") != "__get__" or not args or not isinstance(self.t.values.real(args[0]), TensorVar):
             return None
         name = getattr(of, "__name__", None) or getattr(getattr(of, "fget", None), "__name__", None)
         if name is None or class_lookup(torch.Tensor, name)[0] is not of:
             return None
-        return self.tensor_getattr(self.real(args[0]), name)
+        return self.t.tensors.tensor_getattr(self.t.values.real(args[0]), name)
 
 
 def by_precedence(found: list[Var], type_of) -> list[Var]:
@@ -273,30 +275,30 @@ def is_not_implemented(v: Var) -> bool:
 
 # ---- torch's own functions around overrides --------------------------------------------------------------------------------
 @models(DEFAULT)
-def default_override(t, args, kwargs) -> Var:
+def default_override(t: Tracer, args, kwargs) -> Var:
     """torch.Tensor.__torch_function__."""
     names = ("cls", "func", "types", "args", "kwargs")
     given = dict(zip(names, args)) | kwargs
-    cls, types = t.as_class(given["cls"]), [t.as_class(c) for c in t.iterate(given["types"])]
+    cls, types = t.as_class(given["cls"]), [t.as_class(c) for c in t.iteration.iterate(given["types"])]
     if not all(issubclass(cls, c) for c in types):
         return Known(NOT_IMPLEMENTED)
-    named = t.real(given.get("kwargs", NONE))
-    pairs = [] if t.is_same(named, NONE) else t.mapping_items(named)
-    with t.without_overrides():
-        result = t.call(given["func"], list(t.iterate(given["args"])) if "args" in given else [],
+    named = t.values.real(given.get("kwargs", NONE))
+    pairs = [] if t.operators.is_same(named, NONE) else t.iteration.mapping_items(named)
+    with t.overrides.without_overrides():
+        result = t.calls.call(given["func"], list(t.iteration.iterate(given["args"])) if "args" in given else [],
                         {t.const(k): v for k, v in pairs})
-    func = t.real(given["func"])
+    func = t.values.real(given["func"])
     if isinstance(func, Known) and func.obj in get_default_nowrap_functions():
         return result
-    return t.wrapped(result, cls)
+    return t.overrides.wrapped(result, cls)
 
 
-def _has_torch_function(t, args, kwargs) -> Var:
-    values = t.iterate(args[0]) if len(args) == 1 and isinstance(args[0], SeqVar) else args
-    off = t.all_off or bool(t.functions_off)
-    if t.modes and not (t.all_off or any(m.cls is OFF_ALL for m in t.functions_off)):
-        return t.constant(True)
-    return FALSE if off else t.constant(bool(t.overriders(values)))
+def _has_torch_function(t: Tracer, args, kwargs) -> Var:
+    values = t.iteration.iterate(args[0]) if len(args) == 1 and isinstance(args[0], SeqVar) else args
+    off = t.overrides.all_off or bool(t.overrides.functions_off)
+    if t.overrides.modes and not (t.overrides.all_off or any(m.cls is OFF_ALL for m in t.overrides.functions_off)):
+        return t.values.constant(True)
+    return FALSE if off else t.values.constant(bool(t.overrides.overriders(values)))
 
 
 for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
@@ -307,76 +309,76 @@ for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_funct
 
 
 @models(torch.overrides.handle_torch_function)
-def handle_torch_function(t, args, kwargs) -> Var:
+def handle_torch_function(t: Tracer, args, kwargs) -> Var:
     function, relevant, *rest = args
-    found = by_precedence(t.overriders(t.iterate(relevant)), t.type_of)
-    func = t.real(function)
+    found = by_precedence(t.overrides.overriders(t.iteration.iterate(relevant)), t.type_of)
+    func = t.values.real(function)
     real = getattr(func, "real", None) or getattr(func, "obj", None)
     if real is None:
         raise Break("an overridable function made in the region")
-    return t.ask(found, real, rest, kwargs)
+    return t.overrides.ask(found, real, rest, kwargs)
 
 
 @models(torch.overrides.is_tensor_like)
-def is_tensor_like(t, args, kwargs) -> Var:
+def is_tensor_like(t: Tracer, args, kwargs) -> Var:
     v = args[0]
-    return t.constant(isinstance(v, TensorVar) or isinstance(v, InstanceVar) and class_lookup(
+    return t.values.constant(isinstance(v, TensorVar) or isinstance(v, InstanceVar) and class_lookup(
         v.cls, "__torch_function__")[0] is not MISSING)
 
 
 @models(torch._C._is_torch_function_enabled)
-def is_torch_function_enabled(t, args, kwargs) -> Var:
-    return t.constant(not (t.all_off or t.functions_off))
+def is_torch_function_enabled(t: Tracer, args, kwargs) -> Var:
+    return t.values.constant(not (t.overrides.all_off or t.overrides.functions_off))
 
 
 @models(torch.Tensor.as_subclass)
-def as_subclass(t, args, kwargs) -> Var:
-    return t.as_subclass(args[0], t.as_class([*args[1:], *kwargs.values()][0]))       # torch tells overrides nothing of it
+def as_subclass(t: Tracer, args, kwargs) -> Var:
+    return t.overrides.as_subclass(args[0], t.as_class([*args[1:], *kwargs.values()][0]))       # torch tells overrides nothing of it
 
 
 # ---- modes and managers ---------------------------------------------------------------------------------------------------
 @models(torch._C._push_on_torch_function_stack)
-def push_mode(t, args, kwargs) -> Var:
+def push_mode(t: Tracer, args, kwargs) -> Var:
     if not isinstance(args[0], InstanceVar) or args[0].cls is DeviceContext or t.devices:
         raise Break("a device set as the default within the region, or a mode within a device manager")
-    t.mutations += 1
-    t.modes.append(args[0])
-    t.entered.append(args[0])
+    t.effects.mutations += 1
+    t.overrides.modes.append(args[0])
+    t.overrides.entered.append(args[0])
     return NONE
 
 
 @models(torch._C._pop_torch_function_stack)
-def pop_mode(t, args, kwargs) -> Var:
-    if not t.entered or t.modes[-1] is not t.entered[-1]:
+def pop_mode(t: Tracer, args, kwargs) -> Var:
+    if not t.overrides.entered or t.overrides.modes[-1] is not t.overrides.entered[-1]:
         raise Break("the end of a mode that was entered before the region")
-    t.mutations += 1
-    t.entered.pop()
-    return t.modes.pop()
+    t.effects.mutations += 1
+    t.overrides.entered.pop()
+    return t.overrides.modes.pop()
 
 
 def _managers() -> None:
     for cls in (OFF_SUBCLASSES, OFF_ALL):
         @models(cls)
-        def make(t, args, kwargs, cls=cls) -> Var:
-            made = InstanceVar(cls, step=t.steps)
+        def make(t: Tracer, args, kwargs, cls=cls) -> Var:
+            made = InstanceVar(cls, step=t.limits.steps)
             made.ns = None
-            t.mutations += 1
+            t.effects.mutations += 1
             return made
 
         @models(cls.__dict__["__enter__"])
-        def enter(t, args, kwargs) -> Var:
+        def enter(t: Tracer, args, kwargs) -> Var:
             if args[0].source is not None:
                 raise Break("a manager made before the region")
-            t.mutations += 1
-            t.functions_off.append(args[0])
+            t.effects.mutations += 1
+            t.overrides.functions_off.append(args[0])
             return NONE
 
         @models(cls.__dict__["__exit__"])
-        def leave(t, args, kwargs) -> Var:
-            if args[0] not in t.functions_off:
+        def leave(t: Tracer, args, kwargs) -> Var:
+            if args[0] not in t.overrides.functions_off:
                 raise Break("the end of a manager that was entered before the region")
-            t.mutations += 1
-            t.functions_off.remove(args[0])
+            t.effects.mutations += 1
+            t.overrides.functions_off.remove(args[0])
             return NONE
 
 

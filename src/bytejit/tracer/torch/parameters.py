@@ -4,6 +4,7 @@ from __future__ import annotations
 import torch
 
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var
 from bytejit.tracer.objects.calls import models
 
@@ -19,38 +20,38 @@ make_parameter.opaque = "it makes a parameter"
 
 
 @models(torch.Tensor._make_subclass)
-def make_subclass(t, args, kwargs) -> Var:
+def make_subclass(t: Tracer, args, kwargs) -> Var:
     """What nn.Parameter.__new__ calls."""
     cls, data = t.as_class(args[0]), args[1]
     if isinstance(data, TensorVar) and cls is not None and issubclass(cls, torch.Tensor) and not issubclass(cls, KINDS) \
-            and cls is not torch.Tensor and not kwargs and (len(args) < 3 or not t.truth(args[2])):
-        with t.without_overrides():
-            return t.as_subclass(t.call_tensor_op(torch.Tensor.detach, [data], {}), cls)
+            and cls is not torch.Tensor and not kwargs and (len(args) < 3 or not t.operators.truth(args[2])):
+        with t.overrides.without_overrides():
+            return t.overrides.as_subclass(t.tensors.call_tensor_op(torch.Tensor.detach, [data], {}), cls)
     if cls is not torch.nn.Parameter or not isinstance(data, TensorVar) or kwargs or len(args) > 3:
         raise Break(f"Tensor._make_subclass of {getattr(cls, '__name__', cls)}")
-    return parameter(t, data, t.truth(args[2]) if len(args) > 2 else False)
+    return parameter(t, data, t.operators.truth(args[2]) if len(args) > 2 else False)
 
 
-def parameter(t, data: TensorVar, requires_grad: bool) -> TensorVar:
+def parameter(t: Tracer, data: TensorVar, requires_grad: bool) -> TensorVar:
     """nn.Parameter(data, requires_grad)."""
     try:
         fake = data.fake.detach().requires_grad_(requires_grad)
     except RuntimeError as e:
         raise Break(f"nn.Parameter: {e}") from None
-    node = t.add_node(make_parameter, None, (data.node, requires_grad), {})
+    node = t.tensors.add_node(make_parameter, None, (data.node, requires_grad), {})
     node.meta["val"] = fake
-    made = t.wrap_result(node, fake)
+    made = t.tensors.wrap_result(node, fake)
     made.cls = torch.nn.Parameter
     return made
 
 
-def copied(t, v: TensorVar) -> Var:
+def copied(t: Tracer, v: TensorVar) -> Var:
     """copy.deepcopy of a leaf tensor that requires gradients, or of a parameter. Raises: Break."""
     if not v.fake.is_leaf:
         raise Break("copy.deepcopy of a tensor that has a grad_fn")
-    data = t.call_tensor_op(torch.Tensor.clone, [t.call_tensor_op(torch.Tensor.detach, [v], {})], {})
+    data = t.tensors.call_tensor_op(torch.Tensor.clone, [t.tensors.call_tensor_op(torch.Tensor.detach, [v], {})], {})
     if t.type_of(v) is torch.nn.Parameter:
         return parameter(t, data, v.fake.requires_grad)
     if v.real is not None and (v.real.grad is not None or v.real.__dict__) or v.attrs:
         raise Break("copy.deepcopy of a tensor with a gradient or attributes")
-    return t.call_tensor_op(torch.Tensor.requires_grad_, [data], {})
+    return t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [data], {})

@@ -8,6 +8,7 @@ import torch
 
 from bytejit.common import registry
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, TRUE, SeqVar
 from bytejit.tracer.objects.calls import models, replaces_named
 
@@ -86,15 +87,15 @@ def works_by_element(combine, leaves):
 
 
 @models(works_by_element)
-def _works_by_element(t, args, kwargs):
+def _works_by_element(t: Tracer, args, kwargs):
     """Tried on slices that are one row short, and looked at; what the trial left in the graph is taken out again."""
     combine, leaves = args
-    shape = tuple(t.real(leaves.items[0]).fake.shape)
+    shape = tuple(t.values.real(leaves.items[0]).fake.shape)
     before = list(t.graph.nodes)[-1]
     try:
-        rows = [t.call_tensor_op(torch.narrow, [x, *map(t.constant, (0, 0, shape[0] - 1))], {}) for x in leaves.items]
+        rows = [t.tensors.call_tensor_op(torch.narrow, [x, *map(t.values.constant, (0, 0, shape[0] - 1))], {}) for x in leaves.items]
         last = list(t.graph.nodes)[-1]
-        t.call(combine, [SeqVar(list(rows), list), SeqVar(list(rows), list)], {})
+        t.calls.call(combine, [SeqVar(list(rows), list), SeqVar(list(rows), list)], {})
         ok = all(_elementwise(n, (shape[0] - 1, *shape[1:])) for n in _after(t.graph, last))
     except (Break, Raised):
         ok = False

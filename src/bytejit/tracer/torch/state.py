@@ -8,6 +8,7 @@ import torch
 from bytejit.common import ambient, ranges, registry
 from bytejit.guards.sources import Known as KnownSource
 from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar
 from bytejit.tracer.objects.calls import models
 from bytejit.tracer.objects.containers import to_python
@@ -56,7 +57,7 @@ def _autocast_key(args, getter):
 
 
 def _setter(function, current):
-    def run(t, args, kwargs):
+    def run(t: Tracer, args, kwargs):
         real = [to_python(t, a) for a in args]
         device = real[0] if type(real[0]) is str else None
         guarded = device is None or device in GUARDED_DEVICES
@@ -65,8 +66,8 @@ def _setter(function, current):
         t.state_first.setdefault((function, device), (current(real), guarded))
         function(*real)
         _node(t, function, *real)
-        t.mutations += 1
-        t.state_set[(function, device)] = tuple(real)
+        t.effects.mutations += 1
+        t.effects.state_set[(function, device)] = tuple(real)
         if function is _C._set_grad_enabled and real[0]:
             t.reads_grad = True
         return NONE
@@ -74,9 +75,9 @@ def _setter(function, current):
 
 
 def _getter(function, state):
-    def run(t, args, kwargs):
+    def run(t: Tracer, args, kwargs):
         t.guards.add_state(*((state,) if state != "autocast" else ("autocast", "autocast_cpu", "autocast_cuda")))
-        return t.constant(function(*(to_python(t, a) for a in args)))
+        return t.values.constant(function(*(to_python(t, a) for a in args)))
     models(function)(run)
 
 
@@ -86,16 +87,16 @@ for _function, _state in GETTERS.items():
     _getter(_function, _state)
 for _function, _answer in FIXED.items():
     if _function in _ASKED:
-        models(_function)(lambda t, args, kwargs, f=_function: t.constant(f()))
+        models(_function)(lambda t, args, kwargs, f=_function: t.values.constant(f()))
     else:
-        models(_function)(lambda t, args, kwargs, a=_answer: t.constant(a))
+        models(_function)(lambda t, args, kwargs, a=_answer: t.values.constant(a))
 
 
 def _fixed_by_arguments(function):
     """A question about the build of torch: the same arguments always get the same answer."""
     @models(function)
-    def run(t, args, kwargs):
-        return t.constant(function(*(t.const(a) for a in args)))
+    def run(t: Tracer, args, kwargs):
+        return t.values.constant(function(*(t.const(a) for a in args)))
 
 
 _fixed_by_arguments(_C._is_autocast_available)
@@ -103,44 +104,44 @@ _fixed_by_arguments(_C._get_privateuse1_backend_name)
 
 
 @models(_C._is_torch_function_mode_enabled)
-def is_torch_function_mode_enabled(t, args, kwargs):
+def is_torch_function_mode_enabled(t: Tracer, args, kwargs):
     t.guards.add_state("function_modes")
-    return t.constant(bool(t.modes or t.devices or t.outer_device))
+    return t.values.constant(bool(t.overrides.modes or t.devices or t.overrides.outer_device))
 
 
 @models(_C._len_torch_function_stack)
-def len_torch_function_stack(t, args, kwargs):
+def len_torch_function_stack(t: Tracer, args, kwargs):
     t.guards.add_state("function_modes")
-    return t.constant(_C._len_torch_function_stack() + len(t.devices) + len(t.entered))
+    return t.values.constant(_C._len_torch_function_stack() + len(t.devices) + len(t.overrides.entered))
 
 
 @models(torch.device.__enter__)
-def device_enter(t, args, kwargs):
+def device_enter(t: Tracer, args, kwargs):
     """`with torch.device(d)`: what makes tensors inside is given the device, see `Calls.call_known`."""
     t.guards.add_state("function_modes")
     device = t.const(args[0])
-    if _C._len_torch_function_stack() or t.modes or t.all_off or t.functions_off:
+    if _C._len_torch_function_stack() or t.overrides.modes or t.overrides.all_off or t.overrides.functions_off:
         raise Break(f"the manager {device!r} within another mode", "pass device= to what makes tensors")
-    t.mutations += 1
+    t.effects.mutations += 1
     t.devices.append(device)
     return args[0]
 
 
 @models(torch.device.__exit__)
-def device_exit(t, args, kwargs):
+def device_exit(t: Tracer, args, kwargs):
     if not t.devices:
         raise Break("the end of a device manager that was entered before the region")
-    t.mutations += 1
+    t.effects.mutations += 1
     t.devices.pop()
     return NONE
 
 
 @models(torch.set_grad_enabled)
-def set_grad_enabled(t, args, kwargs):
+def set_grad_enabled(t: Tracer, args, kwargs):
     """The class: used as a function or a context manager; its methods are Python and are inlined."""
-    made = t.object_new(torch.set_grad_enabled)
-    init = t.constant(torch.set_grad_enabled.__init__)
-    t.call(init, [made, *args], kwargs)
+    made = t.calls.object_new(torch.set_grad_enabled)
+    init = t.values.constant(torch.set_grad_enabled.__init__)
+    t.calls.call(init, [made, *args], kwargs)
     return made
 
 
@@ -149,83 +150,83 @@ def set_grad_enabled(t, args, kwargs):
 # region; what the region as a whole enters or leaves is its exit's to do.
 
 @models(torch.autocast_increment_nesting)
-def autocast_increment_nesting(t, args, kwargs):
+def autocast_increment_nesting(t: Tracer, args, kwargs):
     t.nesting += 1
-    t.mutations += 1
+    t.effects.mutations += 1
     return _nesting(t)
 
 
 @models(torch.autocast_decrement_nesting)
-def autocast_decrement_nesting(t, args, kwargs):
+def autocast_decrement_nesting(t: Tracer, args, kwargs):
     t.nesting -= 1
-    t.mutations += 1
+    t.effects.mutations += 1
     _node(t, ambient.clear_cache_at, t.nesting)
     if t.frame.code is torch.autocast.__exit__.__code__:        # which empties the cache at 0: the node has done so
-        return t.constant(1)
+        return t.values.constant(1)
     return _nesting(t)
 
 
-def _nesting(t):
+def _nesting(t: Tracer):
     """The nesting now, which the program may go by."""
     t.guards.add_state("autocast_nesting")
-    return t.constant(ambient.autocast_nesting() + t.nesting)
+    return t.values.constant(ambient.autocast_nesting() + t.nesting)
 
 
 @models(torch.clear_autocast_cache)
-def clear_autocast_cache(t, args, kwargs):
-    t.mutations += 1
+def clear_autocast_cache(t: Tracer, args, kwargs):
+    t.effects.mutations += 1
     return _node(t, torch.clear_autocast_cache)
 
 
-def _node(t, function, *args):
+def _node(t: Tracer, function, *args):
     node = t.graph.call_function(function, args)
-    node.meta["val"], node.meta["where"] = None, t.where()
+    node.meta["val"], node.meta["where"] = None, t.tensors.where()
     return NONE
 
 
 @models(torch.manual_seed)
-def manual_seed(t, args, kwargs):
+def manual_seed(t: Tracer, args, kwargs):
     """Sets the seed when the graph runs, between the operations that draw."""
     seed = t.const([*args, *kwargs.values()][0])
     if type(seed) is not int:
         raise Break("a seed that is no plain int")
     node = t.graph.call_function(torch.manual_seed, (seed,))
-    node.meta["val"], node.meta["where"] = None, t.where()
-    t.mutations += 1
-    return t.wrap(torch.default_generator, KnownSource.of(torch.default_generator), guard=False)
+    node.meta["val"], node.meta["where"] = None, t.tensors.where()
+    t.effects.mutations += 1
+    return t.values.wrap(torch.default_generator, KnownSource.of(torch.default_generator), guard=False)
 
 
 @models(torch.is_tensor)
-def is_tensor(t, args, kwargs):
-    return t.constant(isinstance(args[0], TensorVar))
+def is_tensor(t: Tracer, args, kwargs):
+    return t.values.constant(isinstance(args[0], TensorVar))
 
 
 @models(torch.is_floating_point)
-def is_floating_point(t, args, kwargs):
-    return t.constant(args[0].fake.is_floating_point())
+def is_floating_point(t: Tracer, args, kwargs):
+    return t.values.constant(args[0].fake.is_floating_point())
 
 
 @models(ranges.enter)
-def enter_range(t, args, kwargs):
+def enter_range(t: Tracer, args, kwargs):
     """A range of the profiler, which the graph opens. Where the graph raises, those that it has opened are ended."""
     name, said = t.const(args[0]), t.const(args[1])
     if type(name) is not str or not isinstance(said, str | None):
         raise Break("torch.profiler.record_function of what is no text")
     if not t.ranges:
         t.ranges = next(_regions)
-    return t.effect_only(ranges.enter, None, (name, said, t.ranges), {})
+    return t.tensors.effect_only(ranges.enter, None, (name, said, t.ranges), {})
 
 
 @models(torch.profiler.record_function.__enter__)
-def enter_outside_range(t, args, kwargs):
+def enter_outside_range(t: Tracer, args, kwargs):
     """A manager made outside, such as that of a decorator: the region ends before it where it would end within."""
-    enter_range(t, [t.real(t.getattr(args[0], "name")), t.real(t.getattr(args[0], "args"))], {})
-    t.outside_ranges.append(t.steps)
+    enter_range(t, [t.values.real(t.attributes.getattr(args[0], "name")), t.values.real(t.attributes.getattr(args[0], "args"))], {})
+    t.outside_ranges.append(t.limits.steps)
     return args[0]
 
 
 @models(torch.profiler.record_function.__exit__)
-def leave_outside_range(t, args, kwargs):
+def leave_outside_range(t: Tracer, args, kwargs):
     if not t.outside_ranges:
         raise Break("the end of a profiler's range that was opened before the region")
     t.outside_ranges.pop()
@@ -233,18 +234,18 @@ def leave_outside_range(t, args, kwargs):
 
 
 @models(torch.compiler.cudagraph_mark_step_begin)
-def mark_step(t, args, kwargs):
+def mark_step(t: Tracer, args, kwargs):
     """What a recording of a graph has made is kept here for as long as the program holds it: nothing to do."""
     return NONE
 
 
 @models(ranges.leave)
-def leave_range(t, args, kwargs):
-    return t.effect_only(ranges.leave, None, (), {})
+def leave_range(t: Tracer, args, kwargs):
+    return t.tensors.effect_only(ranges.leave, None, (), {})
 
 
 @models(torch._C._log_api_usage_once)
-def log_api_usage(t, args, kwargs):
+def log_api_usage(t: Tracer, args, kwargs):
     return NONE
 
 
@@ -253,33 +254,33 @@ def log_api_usage(t, args, kwargs):
     if hasattr(torch.autograd, "_profiler_enabled")
     else torch._C._autograd._profiler_enabled
 )
-def profiler_enabled(t, args, kwargs):
+def profiler_enabled(t: Tracer, args, kwargs):
     return FALSE
 
 
 @models(torch._assert)
-def torch_assert(t, args, kwargs):
+def torch_assert(t: Tracer, args, kwargs):
     if isinstance(args[0], TensorVar):
-        return t.call_tensor_op(torch._assert, args, kwargs)
-    if not t.truth(args[0]):
+        return t.tensors.call_tensor_op(torch._assert, args, kwargs)
+    if not t.operators.truth(args[0]):
         raise t.raised(AssertionError(t.const(args[1])))
     return NONE
 
 
 @models(torch._check_with)
-def check_with(t, args, kwargs):
+def check_with(t: Tracer, args, kwargs):
     """torch._check and its kin: a condition on Python values or sizes that holds."""
-    if len(args) != 3 or not issubclass(t.type_of(args[1]), bool) or not t.truth(args[1]):
+    if len(args) != 3 or not issubclass(t.type_of(args[1]), bool) or not t.operators.truth(args[1]):
         raise Break("a torch._check that does not hold")
     return NONE
 
 
 @models(registry.is_compiling)
-def is_compiling(t, args, kwargs):
+def is_compiling(t: Tracer, args, kwargs):
     return TRUE
 
 
 @models(registry.graph_break)
-def graph_break(t, args, kwargs):
+def graph_break(t: Tracer, args, kwargs):
     said = t.const([*args, *kwargs.values()][0]) if args or kwargs else ""
     raise Break(f"bytejit.graph_break({said!r})" if said else "bytejit.graph_break()")

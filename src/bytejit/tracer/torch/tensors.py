@@ -15,6 +15,7 @@ from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_like
 from bytejit.guards.references import PLAIN_VALUE
 from bytejit.guards.sources import Attr, TensorGrad
 from bytejit.shapes.symbols import is_symbolic
+from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, NotNow
 from bytejit.tracer.core.values import (
     NONE,
@@ -74,7 +75,7 @@ class NeedsValue(Break):
     """An operation on a tensor whose value decides what comes out."""
 
 
-class Tensors:
+class Tensors(Component):
     """The part of the tracer that deals in tensors."""
 
     def tensor_input(self, obj: torch.Tensor, source) -> Var:
@@ -84,40 +85,40 @@ class Tensors:
         if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
             raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
         if type(obj) not in PLAIN:
-            if self.job.may_wait and torch.nn.parameter.is_lazy(obj):
+            if self.t.job.may_wait and torch.nn.parameter.is_lazy(obj):
                 raise NotNow
             if dispatches(type(obj)) and overrides(type(obj)) == "own" and not type(obj).__module__.startswith("torch."):
                 return self.opaque_tensor(obj, source)
             check_class(type(obj))
-            self.relies_on_overrides()
+            self.t.overrides.relies_on_overrides()
         if torch._C._functorch.is_functorch_wrapped_tensor(obj):
             raise Break("a tensor inside a function transform")
-        sizes = self.input_sizes(obj, source)
-        self.guard("TENSOR", source, self.tensor_check(obj, source, self.grad_matters))
-        sharing = self.storages.setdefault(obj.untyped_storage()._cdata, [])
-        self.overlapping += [(other, source) for other in sharing if other.real.numel() > 0]
-        fake = fake_like(obj, self.stores, *(sizes or ()))
-        node = self.graph.placeholder(self.placeholder_name(source))
+        sizes = self.t.sizes.input_sizes(obj, source)
+        self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, self.t.grad_matters))
+        sharing = self.t.storages.setdefault(obj.untyped_storage()._cdata, [])
+        self.t.overlapping += [(other, source) for other in sharing if other.real.numel() > 0]
+        fake = fake_like(obj, self.t.stores, *(sizes or ()))
+        node = self.t.graph.placeholder(self.placeholder_name(source))
         node.target = node.name         # unique, unlike what two sources' names may come to
         node.meta["val"] = fake
         var = TensorVar(node, fake, source, obj, type(obj))
-        self.inputs.append(var)
+        self.t.inputs.append(var)
         sharing.append(var)
-        self.by_fake[id(fake)] = var
+        self.t.by_fake[id(fake)] = var
         return var
 
     def opaque_tensor(self, obj: torch.Tensor, source) -> Var:
         """A tensor that runs its operations itself: its attributes and what overrides make of it are known, no graph takes it."""
-        self.relies_on_overrides()
-        self.guard("TENSOR", source, self.tensor_check(obj, source, True))
+        self.t.overrides.relies_on_overrides()
+        self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, True))
         var = TensorVar(None, fake_like(obj), source, obj, type(obj))
-        self.by_fake[id(var.fake)] = var
+        self.t.by_fake[id(var.fake)] = var
         return var
 
     def placeholder_name(self, source) -> str:
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
         name = first = f"p_{name}" if name[0].isdigit() else name
-        taken, n = {v.node.target for v in self.inputs}, 1
+        taken, n = {v.node.target for v in self.t.inputs}, 1
         while name in taken:                # two sources may differ in what no identifier can hold
             name, n = f"{first}_{n}", n + 1
         return name
@@ -125,9 +126,9 @@ class Tensors:
     # ---- operations ---------------------------------------------------------------------------------------------------
     def call_tensor_op(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
-        args = [self.real(a) for a in args]
-        if (self.modes or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (
-                *args, *kwargs.values()))) and (found := self.overridden(fn, args, kwargs)) is not None:
+        args = [self.t.values.real(a) for a in args]
+        if (self.t.overrides.modes or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (
+                *args, *kwargs.values()))) and (found := self.t.overrides.overridden(fn, args, kwargs)) is not None:
             return found
         if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
             args[1] = self.index_without_masks(args[0], args[1])
@@ -136,7 +137,7 @@ class Tensors:
                 return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
         method = self.method_name(fn, args)
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
-            known = self.python_value(args[0], getattr(torch.Tensor, method)) if method in READS_DATA and len(args) == 1 else None
+            known = self.t.tensor_values.python_value(args[0], getattr(torch.Tensor, method)) if method in READS_DATA and len(args) == 1 else None
             if known is not None:
                 return known
             raise Break(f"Tensor.{method}() needs a tensor's value")
@@ -146,28 +147,28 @@ class Tensors:
         except NotConstant as e:
             raise Break(f"{self.op_name(fn)} of {e}") from None
         if method == "cuda" or any(map(current_cuda, (*node_args, *node_kwargs.values()))):
-            self.guards.add_state("cuda_device")
+            self.t.guards.add_state("cuda_device")
         fake_args, fake_kwargs = torch.fx.node.map_arg((node_args, node_kwargs), lambda n: n.meta["val"])
         try:
             result = self.run_fake(fn, fake_args, fake_kwargs)
         except NeedsValue:
             if (scaled := self.scaled_by_tensor(method, args, kwargs)) is not None:
                 return scaled
-            again = [a if method and a is args[0] else self.sizes_by_value(a) for a in args]
+            again = [a if method and a is args[0] else self.t.tensor_values.sizes_by_value(a) for a in args]
             if fn is operator.getitem:
-                again[1] = self.index_by_value(again[1])
-            named = {k: self.sizes_by_value(v) for k, v in kwargs.items()}
-            if all(map(operator.is_, (*again, *named.values()), (*args, *map(self.real, kwargs.values())))):
-                counted = self.counted(fn, args, kwargs) or self.measured_result(fn, args, kwargs)
+                again[1] = self.t.tensor_values.index_by_value(again[1])
+            named = {k: self.t.tensor_values.sizes_by_value(v) for k, v in kwargs.items()}
+            if all(map(operator.is_, (*again, *named.values()), (*args, *map(self.t.values.real, kwargs.values())))):
+                counted = self.t.tensor_values.counted(fn, args, kwargs) or self.t.measures.measured_result(fn, args, kwargs)
                 if counted is None:
                     raise
                 return counted
             return self.call_tensor_op(fn, again, named)
         if not self.makes_tensors(result):
             if method in READERS:
-                self.note_strides_read()
-            return self.model(result) if result is not None else self.effect_only(fn, method, node_args, node_kwargs)
-        known = self.by_fake.get(id(result))
+                self.t.unit_strides.note_strides_read()
+            return self.t.calls.model(result) if result is not None else self.effect_only(fn, method, node_args, node_kwargs)
+        known = self.t.by_fake.get(id(result))
         if known is not None and known in args and method in MAY_RETURN_SELF:
             return known                                # x.contiguous(), x.to(same): the very same tensor
         node = self.add_node(fn, method, node_args, node_kwargs)
@@ -176,10 +177,10 @@ class Tensors:
 
     def index_without_masks(self, of: TensorVar, key: Var) -> Var:
         """A list of bools in an index picks known places: it becomes the list of their numbers."""
-        parts = [self.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
+        parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
         dim, out = 0, []
         for part in parts:
-            bools = [self.real(b) for b in part.items] if isinstance(part, SeqVar) and part.cls is list else []
+            bools = [self.t.values.real(b) for b in part.items] if isinstance(part, SeqVar) and part.cls is list else []
             if bools and all(isinstance(b, Known) and type(b.obj) is bool for b in bools) \
                     and dim < of.fake.dim() and len(bools) == of.fake.shape[dim]:
                 part = SeqVar([Known(i) for i, b in enumerate(bools) if b.obj], list)
@@ -192,13 +193,13 @@ class Tensors:
 
     def index_of_sizes(self, part: Var) -> Var:
         """A list of numbers in an index, some of them symbolic: a tensor."""
-        return (self.tensor_of_sizes(part, {}) or part) if isinstance(part, SeqVar) and part.cls is list else part
+        return (self.t.numpy_arrays.tensor_of_sizes(part, {}) or part) if isinstance(part, SeqVar) and part.cls is list else part
 
     def pick_symbolic(self, args: list[Var]) -> list[Var] | None:
         """The arguments of getitem or setitem where ints in the index are symbolic, which torch's binding would make constants:
         what the rest of the index leaves, and of that the place that the symbolic ones pick. None where none is."""
         key = args[1]
-        parts = [self.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
+        parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
         if not any(type(p) is SymVar for p in parts):
             return None
         taken = sum(isinstance(p, SliceVar) or type(p) is SymVar or isinstance(p, Known) and type(p.obj) is int for p in parts)
@@ -225,7 +226,7 @@ class Tensors:
     def scaled_by_tensor(self, method: str | None, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """x.addcdiv_(a, b, value=t) and the like with a factor that is a tensor, whose value torch would ask for: torch's
         optimizers count steps in tensors where they are compiled. None for other calls."""
-        factor = self.real(kwargs["value"]) if set(kwargs) == {"value"} else None
+        factor = self.t.values.real(kwargs["value"]) if set(kwargs) == {"value"} else None
         if method not in SCALED or not isinstance(factor, TensorVar) or factor.fake.dim() or len(args) != 3:
             return None
         product = self.call_tensor_op(SCALED[method], args[1:], {})
@@ -234,9 +235,9 @@ class Tensors:
 
     def run_fake(self, fn, args, kwargs):
         try:
-            if self.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
-                return self.run_symbolic(fn, args, kwargs)
-            with self.fake_mode:
+            if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
+                return self.t.sizes.run_symbolic(fn, args, kwargs)
+            with self.t.fake_mode:
                 return fn(*args, **kwargs)
         except DataDependent as e:
             raise NeedsValue(f"{self.op_name(fn)} needs a tensor's value ({e})") from None
@@ -246,8 +247,8 @@ class Tensors:
             raise
         except Exception as e:
             # with known sizes it may pass; else eager raises as well: the original code does so, with the user's traceback
-            if self.env is not None:
-                self.refuse_symbols((args, kwargs))
+            if self.t.sizes.env is not None:
+                self.t.sizes.refuse_symbols((args, kwargs))
             raise Break(f"{self.op_name(fn)} raises {type(e).__name__}: {str(e)[:200]}") from None
 
     def op_name(self, fn) -> str:
@@ -264,21 +265,21 @@ class Tensors:
         return None
 
     def add_node(self, fn, method, args, kwargs) -> torch.fx.Node:
-        self.mutations += 1
+        self.t.effects.mutations += 1
         if method is not None:
-            node = self.graph.call_method(method, args, kwargs)
+            node = self.t.graph.call_method(method, args, kwargs)
         else:
-            node = self.graph.call_function(fn, args, kwargs)
+            node = self.t.graph.call_function(fn, args, kwargs)
         node.meta["where"] = self.where()
-        if self.manner is not None:
-            node.meta["manner"], self.manner = self.manner, None
+        if self.t.manner is not None:
+            node.meta["manner"], self.t.manner = self.t.manner, None
         if method is None and is_program_code(fn):
-            self.catches = self.catches or self.in_try()
+            self.t.catches = self.t.catches or self.in_try()
         return node
 
     def in_try(self) -> bool:
         """Whether a handler of the code that is traced catches what the present instruction raises."""
-        frame = self.frame
+        frame = self.t.frame
         while frame is not None:
             if frame.decoded.handlers[frame.decoded.ins[frame.ip].index] is not None:
                 return True
@@ -287,13 +288,13 @@ class Tensors:
 
     def where(self) -> Where:
         """The user's line: the innermost frame outside torch."""
-        frame = self.frame
+        frame = self.t.frame
         while frame.parent is not None and frame.globals.get("__name__", "").startswith("torch."):
             frame = frame.parent
         key = (frame.code.co_filename, frame.line, frame.code.co_qualname)
-        found = self.places.get(key)
+        found = self.t.places.get(key)
         if found is None:
-            found = self.places[key] = Where(*key)
+            found = self.t.places[key] = Where(*key)
         return found
 
     def effect_only(self, fn, method, args, kwargs) -> Var:
@@ -309,34 +310,34 @@ class Tensors:
 
     def wrap_result(self, node, result) -> Var:
         if isinstance(result, torch.Tensor):
-            known = self.by_fake.get(id(result))
+            known = self.t.by_fake.get(id(result))
             if known is not None:                       # in-place: the tensor itself, now made by this node
                 known.node = node if known.source is None else known.node
                 return known
             if not isinstance(result, Fake):
                 raise Break(f"an operation that makes a {type(result).__name__}")
             var = TensorVar(node, result)
-            self.by_fake[id(result)] = var
+            self.t.by_fake[id(result)] = var
             return var
         if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
             items = []
             for i, part in enumerate(result):
                 if self.makes_tensors(part):
-                    known = self.by_fake.get(id(part))
+                    known = self.t.by_fake.get(id(part))
                     if known is not None:
                         items.append(known)
                         continue
-                    child = self.graph.call_function(operator.getitem, (node, i))
+                    child = self.t.graph.call_function(operator.getitem, (node, i))
                     child.meta["val"], child.meta["where"] = part, node.meta["where"]
                     items.append(self.wrap_result(child, part))
                 else:
-                    items.append(self.model(part))
+                    items.append(self.t.calls.model(part))
             return SeqVar(items, type(result))
-        return self.model(result)
+        return self.t.calls.model(result)
 
     def to_node_arg(self, v: Var):
         """A Var as an argument of an FX node. Raises: NotConstant."""
-        v = self.real(v)
+        v = self.t.values.real(v)
         if isinstance(v, TensorVar):
             if v.node is None and v.cls is None:
                 raise Break("a tensor that left the function transform in which it was made")
@@ -344,7 +345,7 @@ class Tensors:
                 raise Break(f"a tensor of the subclass {v.cls.__name__}, which has a __torch_dispatch__")
             return v.node
         if type(v) is SymVar:
-            return self.number_node(v.value)
+            return self.t.sizes.number_node(v.value)
         if isinstance(v, Known):
             if type(v.obj) in numpy_types.SCALARS:
                 return v.obj.item()
@@ -364,14 +365,14 @@ class Tensors:
         if isinstance(v, SliceVar):
             return slice(*(self.to_node_arg(p) for p in v.parts))
         if isinstance(v, DictVar):
-            self.complete(v)
-            return {self.const(k): self.to_node_arg(e) for k, e in v.items.values()}
+            self.t.values.complete(v)
+            return {self.t.const(k): self.to_node_arg(e) for k, e in v.items.values()}
         if isinstance(v, InstanceVar) and v.base is not None and not isinstance(v.base, DictVar):
             return self.to_node_arg(v.base)
-        return to_python(self, v)
+        return to_python(self.t, v)
 
     def tensor_truth(self, v: TensorVar) -> bool:
-        known = self.python_value(v, bool)
+        known = self.t.tensor_values.python_value(v, bool)
         if known is not None:
             return known.obj
         raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")
@@ -381,33 +382,33 @@ class Tensors:
         if name in v.attrs:
             return v.attrs[name]
         if name == "__class__":
-            return Known(self.type_of(v))
-        if (self.modes or v.cls not in NONE_OVERRIDES) and (own := self.subclass_getattr(v, name)) is not None:
+            return Known(self.t.type_of(v))
+        if (self.t.overrides.modes or v.cls not in NONE_OVERRIDES) and (own := self.t.overrides.subclass_getattr(v, name)) is not None:
             return own
         if name == "grad":
             if v.source is not None:
-                return self.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.source))
+                return self.t.values.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.source))
             return NONE
         if name in ("grad_fn", "_backward_hooks"):
             if name == "grad_fn" and v.fake.grad_fn is None and v.source is None:
                 return NONE
             if name == "grad_fn" and v.source is not None:
-                return self.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.source, "grad_fn"))
+                return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.source, "grad_fn"))
             raise Break(f"a tensor's {name}")
         found = torch.Tensor.__dict__.get(name)
         if found is None:
             found = getattr(torch.Tensor, name, None)
         if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)):
-            return MethodVar(Known(found), v) if not isinstance(found, types.FunctionType) else MethodVar(self.constant(found), v)
+            return MethodVar(Known(found), v) if not isinstance(found, types.FunctionType) else MethodVar(self.t.values.constant(found), v)
         if found is None:
             return self._user_attribute(v, name)
         if isinstance(found, (types.GetSetDescriptorType, property)):
             return self._tensor_property(v, name)
-        return self.constant(getattr(v.fake, name))
+        return self.t.values.constant(getattr(v.fake, name))
 
     def _tensor_property(self, v: TensorVar, name: str) -> Var:
         if name == "is_leaf" and v.source is not None:
-            return self.constant(v.real.is_leaf)
+            return self.t.values.constant(v.real.is_leaf)
         if name == "_version":
             raise Break("a tensor's version")
         try:
@@ -418,20 +419,20 @@ class Tensors:
             raise Break(f"a tensor's {name}: {e}") from None
         if isinstance(value, torch.Tensor):
             return self.call_tensor_op(getattr, [v, Known(name)], {})
-        return self.model(value)
+        return self.t.calls.model(value)
 
     def _user_attribute(self, v: TensorVar, name: str) -> Var:
         """An attribute that someone set on the tensor, or that its class has."""
         if v.real is not None:
             if name in getattr(v.real, "__dict__", {}):
-                return self.memo_lazy(("t", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
+                return self.t.values.memo_lazy(("t", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
             if hasattr(type(v.real), name):
                 raise Break(f"the attribute {name} of a {type(v.real).__name__}")
-            self.guard("ATTR_ABSENT", v.source, name)
-        raise self.no_attribute(self.type_of(v).__name__, name)
+            self.t.guard("ATTR_ABSENT", v.source, name)
+        raise self.t.attributes.no_attribute(self.t.type_of(v).__name__, name)
 
     def tensor_setattr(self, v: TensorVar, name: str, value: Var) -> None:
-        value = self.real(value)
+        value = self.t.values.real(value)
         if name == "data" and isinstance(value, TensorVar):
             self.set_data(v, value)
             return
@@ -443,17 +444,17 @@ class Tensors:
         elif hasattr(torch.Tensor, name):
             raise Break(f"setting a tensor's {name}")
         v.attrs[name] = value
-        self.touch(v)
+        self.t.touch(v)
 
     def set_data(self, v: TensorVar, value: TensorVar) -> None:
         """v.data = value: a node; from then on v has the memory of `value`."""
-        if self.env is not None or v.fake.m.device != value.fake.m.device or v.fake.m.dtype != value.fake.m.dtype:
+        if self.t.sizes.env is not None or v.fake.m.device != value.fake.m.device or v.fake.m.dtype != value.fake.m.dtype:
             raise Break("setting a tensor's data")
         m = value.fake.m
         v.fake.data = value.fake
         v.fake.m = Meta(m.shape, m.stride, m.offset, m.dtype, m.device, m.store)
         self.effect_only(set_data, None, (v.node, value.node), {})
-        self.data_set.append(v)
+        self.t.effects.data_set.append(v)
 
 
 def set_data(x: torch.Tensor, value: torch.Tensor) -> None:

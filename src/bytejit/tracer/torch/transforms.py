@@ -21,6 +21,7 @@ from bytejit.fake.tensor import fake_of_spec, spec_of
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.builtins.polyfills import STAYING
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     DELETED,
     NONE,
@@ -153,7 +154,7 @@ def jvp(func, primals, tangents, argnums, *, strict=False, has_aux=False):
 
 
 @models(vmap.lazy_load_decompositions)
-def load_decompositions(t, args, kwargs) -> Var:
+def load_decompositions(t: Tracer, args, kwargs) -> Var:
     vmap.lazy_load_decompositions()
     return NONE
 
@@ -165,26 +166,26 @@ def given(x: torch.Tensor, *places: int) -> torch.Tensor:
 
 
 @models(transform)
-def traced(t, args, kwargs) -> Var:
+def traced(t: Tracer, args, kwargs) -> Var:
     kind, flat, user, options = t.const(args[0]), args[1], args[3], args[4]
-    leaves = [t.real(v) for v in t.iterate(args[2])]
+    leaves = [t.values.real(v) for v in t.iteration.iterate(args[2])]
     if not leaves or not all(isinstance(v, TensorVar) and v.node is not None for v in leaves):
         raise Break(f"torch.func.{kind} of what is no tensor")
-    if t.modes or t.inference:
+    if t.overrides.modes or t.inference:
         raise Break(f"torch.func.{kind} under a mode")
     grad, first = torch.is_grad_enabled(), len(t.graph.nodes)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    reached, outer, late = reachable(t, user), t.touched, (
-        len(t.late), len(t.globals_written), len(t.classes_written), len(t.data_set))
-    t.touched = Touched()
+    reached, outer, late = reachable(t, user), t.effects.touched, (
+        len(t.late), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
+    t.effects.touched = Touched()
     torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))        # as torch's own transforms do
     try:
         result, asked = inside(t, kind, flat, leaves, options)
     finally:
         torch._C._set_grad_enabled(grad)
-        changed, t.touched = t.touched, {**outer, **t.touched}
+        changed, t.effects.touched = t.effects.touched, {**outer, **t.effects.touched}
     if any(v.fake._version != n for v, n in before.items()) or late != (
-            len(t.late), len(t.globals_written), len(t.classes_written), len(t.data_set)) or kind == "vjp" and any(
+            len(t.late), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set)) or kind == "vjp" and any(
             (v.source is not None or key in reached) and not changed.same(key) for key, v in changed.items()):
         raise Break(f"torch.func.{kind} of a function that changes more than what it returns")
     return one_node(t, kind, leaves, result, asked, list(t.graph.nodes)[first:])
@@ -221,51 +222,51 @@ def held_by(d: DictVar) -> dict:
     return found
 
 
-def inside(t, kind: str, flat: Var, leaves: list, options: Var) -> tuple[list, tuple]:
+def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple[list, tuple]:
     """Trace the function on tensors as they are inside; what it answers, and the options of the transform."""
     count = len(leaves)
     dims = None
     if kind == "vmap":          # the first of the options is known before: how the leaves are mapped
-        dims = [t.const(t.real(d)) for d in t.iterate(cell_of(t, flat, "flat_in_dims")) if not t.is_same(t.real(d), NONE)]
+        dims = [t.const(t.values.real(d)) for d in t.iteration.iterate(cell_of(t, flat, "flat_in_dims")) if not t.operators.is_same(t.values.real(d), NONE)]
     elif kind in ("vjp", "jvp"):
         made = cell_of(t, flat, "spec")
-        count = t.const(t.getattr(made, "num_leaves"))
+        count = t.const(t.attributes.getattr(made, "num_leaves"))
     inner = [entered(t, v, None if dims is None else dims[i], kind) for i, v in enumerate(leaves[:count])]
     marks = [v.node for v in inner]
     versions = [v.fake._version for v in inner]
     try:
-        result = [t.real(v) for v in t.iterate(t.call(flat, inner, {}))]
+        result = [t.values.real(v) for v in t.iteration.iterate(t.calls.call(flat, inner, {}))]
     except Raised as e:
         raise Break(f"torch.func.{kind} of a function that raises {e.exc.cls.__name__}") from None
     if [v.fake._version for v in inner] != versions:
         raise Break(f"torch.func.{kind} of a function that writes into its arguments")
     if not result or not all(isinstance(v, TensorVar) and v.node is not None for v in result):
         raise Break(f"torch.func.{kind} of a function that answers more than tensors")
-    return [marks, result], t.const(t.call(options, [], {}))
+    return [marks, result], t.const(t.calls.call(options, [], {}))
 
 
-def cell_of(t, fn: FuncVar, name: str) -> Var:
+def cell_of(t: Tracer, fn: FuncVar, name: str) -> Var:
     """What a variable of a function made in this module holds."""
-    return t.real(fn.closure[fn.code.co_freevars.index(name)].content)
+    return t.values.real(fn.closure[fn.code.co_freevars.index(name)].content)
 
 
-def entered(t, v: TensorVar, dim: int | None, kind: str) -> TensorVar:
+def entered(t: Tracer, v: TensorVar, dim: int | None, kind: str) -> TensorVar:
     """A tensor as it is inside of a transform. Raises: Break."""
     fake = v.fake
     wants = kind in ("grad", "vjp", "forward") or torch.is_grad_enabled() and fake.requires_grad
     if dim is not None:
         with torch.no_grad():
-            fake = t.run_fake(torch.select, (fake, dim, 0), {})
+            fake = t.tensors.run_fake(torch.select, (fake, dim, 0), {})
     if wants and not (fake.is_floating_point() or fake.is_complex()):
         raise Break(f"torch.func.{kind} with respect to a tensor of {fake.dtype}")
     made = fake_of_spec(spec_of(fake), wants)
     node = t.graph.call_function(given, (v.node,))
-    node.meta["val"], node.meta["where"] = made, t.where()
+    node.meta["val"], node.meta["where"] = made, t.tensors.where()
     var = t.by_fake[id(made)] = TensorVar(node, made)
     return var
 
 
-def reachable(t, user: Var) -> set[int]:
+def reachable(t: Tracer, user: Var) -> set[int]:
     """Containers made in the region that a function can get at by its closure, its defaults or what it is bound to."""
     found: set[int] = set()
     todo = [user]
@@ -290,7 +291,7 @@ def reachable(t, user: Var) -> set[int]:
     return found
 
 
-def one_node(t, kind: str, leaves: list, result: list, options: tuple, nodes: list) -> Var:
+def one_node(t: Tracer, kind: str, leaves: list, result: list, options: tuple, nodes: list) -> Var:
     """The node that stands for what the function added to the graph."""
     marks, outputs = result
     moved = [n for n in nodes if n.op != "placeholder" and not is_symbolic(n.meta.get("val"))]
@@ -308,16 +309,16 @@ def one_node(t, kind: str, leaves: list, result: list, options: tuple, nodes: li
             copies[n] = part.node_copy(n, copies.__getitem__)
     part.output([copies[v.node] for v in outputs])
     for v in [v for v in t.by_fake.values() if v.node in held]:
-        v.node, t.escaped[id(v)] = None, t.steps        # whoever kept one has what is worth nothing outside
+        v.node, t.escaped[id(v)] = None, t.limits.steps        # whoever kept one has what is worth nothing outside
         t.keep.append(t.by_fake.pop(id(v.fake)))
     for n in reversed(moved):
         t.graph.erase_node(n)
     target = transformed(kind, torch.fx.GraphModule(torch.nn.Module(), part), len(leaves), options)
     args = (*(v.node for v in leaves), *taken)
-    made = t.run_fake(target, tuple(n.meta["val"] for n in args), {})
-    node = t.add_node(target, None, args, {})
+    made = t.tensors.run_fake(target, tuple(n.meta["val"] for n in args), {})
+    node = t.tensors.add_node(target, None, args, {})
     node.meta["val"] = made
-    return t.wrap_result(node, made)
+    return t.tensors.wrap_result(node, made)
 
 
 RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "poisson", "exponential", "rrelu", "gumbel",

@@ -1,0 +1,58 @@
+"""Which sizes a trace makes symbols of, and a symbol as an input of the graph."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from bytejit.guards.sources import Source
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Which sizes a trace makes symbolic. Keys are sources: TensorSize, TensorStride, or that of an int.
+
+    `at_once`: all that can be; `changed`: those seen to change between calls, with a size above 1 that each had (0: none
+    known); `static`: those that must not be. `guarded`: the tensors that entries of the site know already.
+    """
+
+    at_once: bool = False
+    changed: Mapping[Source, int] = field(default_factory=dict)
+    static: frozenset[Source] = frozenset()
+    guarded: frozenset[Source] = frozenset()
+    stand_ins: bool = True              # whether a size that is 1 now may be traced as what it was (sizes/size_hysteresis.py)
+    refused: tuple[tuple[Source, Any], ...] = ()        # of `static`, those that an operation (its Where) would not take
+
+    def without(self, sources: frozenset[Source], where: Any) -> Dynamic:
+        """The same with sizes static that an operation refused as symbols."""
+        return replace(self, static=self.static | sources, refused=self.refused + tuple((s, where) for s in sources))
+
+    def as_it_is(self) -> Dynamic:
+        """The same where every size is traced as what it is now."""
+        return replace(self, stand_ins=False)
+
+    @property
+    def some(self) -> bool:
+        """Whether a number from outside may become a symbol."""
+        return self.at_once or bool(self.changed)
+
+    def wants(self, key: Source) -> bool:
+        """Whether this size or int becomes a symbol, without a mark of the user."""
+        return (self.at_once or key in self.changed) and key not in self.static
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A symbol as an input of the graph."""
+
+    source: Source
+    value: torch.SymInt | torch.SymFloat
+    node: torch.fx.Node
+    now: int | None = None      # what it is in this call, where it was traced as something else
+
+    @property
+    def real(self) -> int | float:
+        """What it is in the call that is traced."""
+        return self.value.node.hint if self.now is None else self.now
