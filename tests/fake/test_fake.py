@@ -1,5 +1,6 @@
 """Fake tensors against eager: shape, strides, dtype, device, autograd, aliasing, errors."""
 
+import itertools
 import subprocess
 import sys
 
@@ -422,3 +423,17 @@ def test_cuda_without_an_index_is_the_current_gpu() -> None:
     made = [infer(aten.ones.default, ([2],), gpu), infer(aten.empty_permuted.default, ([2, 3], [1, 0]), gpu),
             infer(aten.new_zeros.default, (fake_like(torch.ones(1)), [2]), gpu), SIZED[torch.linspace].infer(0, 1, 3, **gpu)]
     assert {m.m.device for m in made} == {torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_strides_of_convolutions(rank: int, transposed: bool) -> None:
+    """Whatever library torch takes: by layouts, groups, batch, kernel, dtype"""
+    convolve = getattr(F, f"conv{'_transpose' if transposed else ''}{rank}d")
+    for inner, groups, batch, kernel in itertools.product((0, 1, 2, 3), (1, 2), (1, 2), (1, 3)):
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            x, w = torch.randn(batch, 4, *[5] * rank, dtype=dtype), torch.randn(4, 4 // groups, *[kernel] * rank, dtype=dtype)
+            x, w = (t.movedim(1, -1).contiguous().movedim(-1, 1) if inner & k else t for t, k in ((x, 1), (w, 2)))
+            want = convolve(x, w, groups=groups)
+            got = convolve(fake_like(x), fake_like(w), groups=groups)
+            assert all(n == 1 or a == b for n, a, b in zip(want.shape, got.stride(), want.stride())), (x.stride(), w.stride())

@@ -247,8 +247,28 @@ def _convolution(x, weight, bias, stride, padding, dilation, transposed, output_
             raise NeedsMeta
         sizes.append(size)
     shape = (m.shape[0], w.shape[1] * groups if transposed else w.shape[0], *sizes)
-    last = suggests_channels_last(m) or suggests_channels_last(w)
-    return new(shape, channels_last_stride(shape) if last else None, m.dtype, m.device)
+    how = stride, padding, dilation, transposed, output_padding, groups
+    return new(shape, _convolution_stride(x, weight, shape, how), m.dtype, m.device)
+
+
+def _convolution_stride(x, weight, shape: tuple, how: tuple) -> tuple | None:
+    """Strides of a convolution's result. One over a line is eager's over an image of one row whose input was made contiguous;
+    one over a volume lies as the library that torch chooses for it has it."""
+    m, w = x.m, weight.m
+    if len(shape) == 3:
+        steps = *w.stride[:2], w.shape[2] * w.stride[2], w.stride[2]
+        image = Meta((*w.shape[:2], 1, w.shape[2]), steps, 0, w.dtype, w.device, w.store)
+        if m.device.type != "cpu" or not suggests_channels_last(image):
+            return None
+        n, c, _, width = channels_last_stride((*shape[:2], 1, shape[2]))
+        return n, c, width
+    if not (suggests_channels_last(m) or suggests_channels_last(w)):
+        return None
+    if len(shape) == 5 and m.device.type == "cpu" and all(type(n) is int for n in (*m.shape, *w.shape)):
+        library = torch._C._select_conv_backend(x, weight, None, *how, None)
+        if torch._C._conv_determine_backend_memory_format(x, weight, library) is torch.contiguous_format:
+            return None
+    return channels_last_stride(shape)
 
 
 @row("cudnn_grid_sampler")
@@ -270,6 +290,8 @@ def _layer_norm(x, shape, weight, bias, eps) -> tuple:
     if kept < 0 or tuple(shape) != m.shape[kept:] or not m.dtype.is_floating_point:
         raise NeedsMeta
     if weight is not None and weight.m.dtype is not m.dtype:
+        raise NeedsMeta
+    if any(t is not None and tuple(t.m.shape) != tuple(shape) for t in (weight, bias)):
         raise NeedsMeta
     stats = m.shape[:kept] + (1,) * len(shape)
     if m.device.type != "cpu" and m.dtype in (torch.float16, torch.bfloat16):
@@ -339,6 +361,24 @@ def _max_unpool2d(x, indices, output_size) -> Meta:
             output_size) != 2 or not alike(m.shape, indices.m.shape):
         raise NeedsMeta
     return _like_last(m, (*m.shape[:2], *output_size))
+
+
+@row("nll_loss2d_forward")
+def _nll_loss2d(x, target, weight, reduction, ignore_index) -> tuple:
+    """A loss a pixel is contiguous whatever the input's layout."""
+    m = x.m
+    if len(m.shape) != 4 or len(target.m.shape) != 3 or not alike((m.shape[0], *m.shape[2:]), target.m.shape):
+        raise NeedsMeta
+    return new(target.m.shape if reduction == 0 else (), None, m.dtype, m.device), new((), None, m.dtype, m.device)
+
+
+@row("binary_cross_entropy_with_logits")
+def _bce_with_logits(x, target, weight=None, pos_weight=None, reduction=1) -> Meta:
+    """Eager computes in the memory of 1 - target: its dtype and layout are the loss's."""
+    m = target.m
+    if not m.dtype.is_floating_point or not alike(m.shape, x.m.shape) or m.device != x.m.device:
+        raise NeedsMeta
+    return new(m.shape, like_stride(m), m.dtype, m.device) if reduction == 0 else new((), None, m.dtype, m.device)
 
 
 @row("native_dropout")
@@ -435,7 +475,7 @@ def _padded(m: Meta, pad, within: bool) -> Meta:
     shape = list(m.shape)
     for k in range(len(pad) // 2):
         low, high, n = pad[2 * k], pad[2 * k + 1], m.shape[-1 - k]
-        if low < 0 or high < 0 or within and (low >= n or high >= n):
+        if n + low + high < 1 or within and (low >= n or high >= n):
             raise NeedsMeta
         shape[-1 - k] = n + low + high
     return _like_last(m, tuple(shape))

@@ -465,11 +465,20 @@ for _name in "bitwise_and bitwise_or bitwise_xor".split():
     ROWS[f"aten::{_name}.Tensor"] = ROWS[f"aten::{_name}.Scalar"] = _bitwise
 for _name in "addcmul addcdiv lerp.Tensor".split():
     ROWS[f"aten::{_name}"] = _three
+def _float_in_place(x, *operands, **options) -> Meta:
+    """As `_in_place`, of what gives floats: eager refuses to write those into whole numbers."""
+    if not x.m.dtype.is_floating_point:
+        raise NeedsMeta
+    return _in_place(x, *operands, **options)
+
+
 for _name in (
-    "add_.Tensor sub_.Tensor mul_.Tensor div_.Tensor add_.Scalar sub_.Scalar mul_.Scalar div_.Scalar relu_ neg_ "
-    "sigmoid_ tanh_ exp_ sqrt_ clamp_ clamp_min_ clamp_max_ hardtanh_ silu_ zero_ fill_.Scalar addcmul_ addcdiv_"
+    "add_.Tensor sub_.Tensor mul_.Tensor add_.Scalar sub_.Scalar mul_.Scalar relu_ neg_ "
+    "clamp_ clamp_min_ clamp_max_ hardtanh_ zero_ fill_.Scalar addcmul_"
 ).split():
     ROWS[f"aten::{_name}"] = _in_place
+for _name in "div_.Tensor div_.Scalar sigmoid_ tanh_ exp_ sqrt_ silu_ addcdiv_".split():
+    ROWS[f"aten::{_name}"] = _float_in_place
 
 
 @row("abs")
@@ -484,10 +493,36 @@ def _pow_of_number(base, x) -> Meta:
     return new(x.m.shape, None, promoted((base, x)), x.m.device)
 
 
-@row("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", "copysign.Tensor", "copysign.Scalar")
+@row("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", "copysign.Tensor", "copysign.Scalar",
+     "special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")
 def _float_of_two(x, y) -> Meta:
     """Laid out as the operands (torch's meta kernels: as what they are computed of)."""
     return elementwise((x, y), to_float(promoted((x, y))))
+
+
+@row("logaddexp", "logaddexp2")
+def _floats_of_two(x, y) -> Meta:
+    """Of floats: laid out as the operands."""
+    dtype = promoted((x, y))
+    if not dtype.is_floating_point:
+        raise NeedsMeta
+    return elementwise((x, y), dtype)
+
+
+@row("heaviside")
+def _heaviside(x, y) -> Meta:
+    if x.m.dtype != y.m.dtype or x.m.dtype.is_complex:
+        raise NeedsMeta
+    return elementwise((x, y), x.m.dtype)
+
+
+@row("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+def _normal(mean, std=1.0, *, generator=None) -> Meta:
+    """Row-major, whatever the operands are."""
+    metas = [x.m for x in (mean, std) if isinstance(x, _Tensor)]
+    if not all(m.dtype.is_floating_point for m in metas):
+        raise NeedsMeta
+    return new(broadcast([m.shape for m in metas]), None, metas[0].dtype, device_of(metas))
 
 
 @row("pow.Tensor_Scalar")

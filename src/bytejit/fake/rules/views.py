@@ -13,6 +13,7 @@ from bytejit.shapes.symbols import any_symbolic, hint, is_symbolic, same
 from .core import (
     Meta,
     NeedsMeta,
+    alike,
     channels_last_stride,
     device_given,
     differ,
@@ -519,3 +520,30 @@ def _view_as_real(x) -> Meta:
     if kind is None or x.is_conj():
         raise NeedsMeta
     return Meta((*m.shape, 2), (*(2 * n for n in m.stride), 1), 2 * m.offset, kind, m.device, m.store)
+
+
+# --- a part of a copy replaced ---------------------------------------------------------------------
+
+
+def _replaced(x, part: Meta, src) -> Meta:
+    """A copy of x in which `part` of it is replaced by src: x's dtype and strides, gaps too; dense where its elements overlap."""
+    m = x.m
+    if not alike(part.shape, src.m.shape) or m.device != src.m.device:
+        raise NeedsMeta
+    overlaps = any(type(s) is int and s == 0 and not is_one(n) for n, s in zip(m.shape, m.stride))
+    return new(m.shape, like_stride(m) if overlaps else m.stride, m.dtype, m.device)
+
+
+@row("slice_scatter")
+def _slice_scatter(x, src, dim=0, start=None, end=None, step=1) -> Meta:
+    return _replaced(x, _slice(x, dim, start, end, step), src)
+
+
+@row("select_scatter")
+def _select_scatter(x, src, dim, index) -> Meta:
+    return _replaced(x, _select(x, dim, index), src)
+
+
+@row("diagonal_scatter")
+def _diagonal_scatter(x, src, offset=0, dim1=0, dim2=1) -> Meta:
+    return _replaced(x, _diagonal(x, offset, dim1, dim2), src)
