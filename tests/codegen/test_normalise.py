@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import bytejit
 from bytejit.codegen.aten.graph import Alias, Input, Mutation, Value
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.run import run_aten
@@ -570,3 +571,26 @@ def test_composite_ops_that_arrive_whole_are_taken_apart(fn, given) -> None:
         targets = [n.target for n in aten.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
         assert not [t for t in targets if torch._C._dispatch_has_kernel_for_dispatch_key(t.name(), "CompositeImplicitAutograd")]
         torch.testing.assert_close(run_aten(aten)(given), fn(given))
+
+
+def test_an_out_that_torch_leaves_alone() -> None:
+    """torch's matrix_rank writes into out= only where no mode is on: what does not show in the graph is left to torch"""
+    def f(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.matrix_rank(x, out=out)
+
+    out = torch.full((), 7)
+    assert bytejit.compile(f)(torch.eye(5), out) is out
+    assert out.item() == 5
+
+
+@pytest.mark.parametrize("write", [lambda x, y: x.div_(y), lambda x, y: x.ldexp_(y), lambda x, y: torch.sin(y, out=x),
+                                   lambda x, y: x.exp_(), lambda x, y: torch.mul(y, 0.5, out=x)])
+def test_floats_into_whole_numbers_are_refused(write) -> None:
+    """As eager does, not cut to whole numbers"""
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return write(x, y)
+
+    with pytest.raises(RuntimeError, match="can't be cast|expected.*output"):
+        f(torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64))
+    with pytest.raises(RuntimeError, match="can't be cast|expected.*output"):
+        bytejit.compile(f)(torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.int64))

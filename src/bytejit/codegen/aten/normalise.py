@@ -89,7 +89,7 @@ class _Run:
                     return torch.fx.node.map_arg(node.args[0], env.__getitem__)
                 if node.op != "placeholder":
                     with manner_of(node):
-                        env[node] = self._step(node)
+                        env[node] = self._step(node) if node.kwargs.get("out") is None else self._written(node)
         return None
 
     def _input(self, node: torch.fx.Node, fake: object) -> object:
@@ -133,6 +133,16 @@ class _Run:
             with _Wholes(self):
                 return node.target(*args, **kwargs)
         return node.target(*args, **kwargs)
+
+    def _written(self, node: torch.fx.Node) -> object:
+        """A call with out=. Raises: CannotNormalise where torch leaves that alone, as some composite ops do under a mode."""
+        outs = [t for t in pytree.tree_leaves(torch.fx.node.map_aggregate(node.kwargs["out"], self._value)) if type(t) is Fake]
+        before = [(t.bound, t.bound.root.version) for t in outs]
+        made = self._step(node)
+        if any(t.bound is bound and bound.root.version == version for t, (bound, version) in zip(outs, before)):
+            name = getattr(node.target, "__name__", node.target)
+            raise CannotNormalise(f"{name}: torch writes into out= only where no mode is on")
+        return made
 
     def _value(self, x: object) -> object:
         return self.env[x] if isinstance(x, torch.fx.Node) else x

@@ -436,8 +436,15 @@ def _in_place(rec: Recorder, func, args, kwargs):
         return _foreach(rec, func, args, kwargs)
     op = functional_of(func)
     new = rec.record(op, with_defaults(func, op, args, kwargs), kwargs)
+    _holds(func, x, new)
     rec.write(x, rec.value(new.bound))
     return x
+
+
+def _holds(func, x: Fake, new: Fake) -> None:
+    """Raises: CannotNormalise where eager refuses to write floats into whole numbers, in its own words."""
+    if not torch.can_cast(new.m.dtype, x.m.dtype):
+        raise CannotNormalise(f"{func}: {x.m.dtype} cannot hold its result")
 
 
 def _drawn(rec: Recorder, func, args, kwargs):
@@ -472,6 +479,7 @@ def _out(rec: Recorder, func, args, kwargs):
     news = rec.record(functional_of(func), inner, rest)
     infer(func, args, kwargs)
     for target, new in zip(targets, news if isinstance(news, (list, tuple)) else (news,)):
+        _holds(func, target, new)
         if not same(target.m.shape, target.bound.root.spec.shape) and target.bound.parent is None:
             if target.bound.root.index is not None:
                 raise CannotNormalise(f"{func}: resizes an input given as out=")
