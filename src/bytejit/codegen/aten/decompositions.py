@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.fake.tensor import Fake, infer
 
 aten = torch.ops.aten
@@ -36,7 +37,7 @@ def _copied(view) -> Callable:
 
 for _view in (
     "permute", "expand", "slice.Tensor", "select.int", "unsqueeze", "transpose.int", "t", "squeeze", "squeeze.dim",
-    "squeeze.dims", "diagonal", "alias", "detach", "unfold", "view", "view.dtype", "narrow", "as_strided",
+    "squeeze.dims", "diagonal", "alias", "detach", "unfold", "view.dtype", "narrow", "as_strided",
 ):  # a view's value in memory of its own, contiguous
     _name, _, _overload = _view.partition(".")
     _of = getattr(aten, _name)
@@ -92,7 +93,9 @@ def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
     out = out if beta is None else rec.call(aten.add.Tensor, out, _per_channel(rec, beta, rank))
     out = _suggested(rec, _as(rec, out, m.dtype))
     if training:
-        return out, now_mean, scale
+        mixed = any(t is not None and t.m.dtype is not m.dtype for t in (weight, bias, mean, var))
+        kept = work if mixed or m.device.type != "cpu" else m.dtype        # as the CPU's kernel does
+        return out, _as(rec, now_mean, kept), _as(rec, scale, kept)
     empty = infer(aten.new_empty.default, (x, [0]), {"dtype": work})
     return (
         out,
@@ -210,10 +213,28 @@ def aminmax(rec, x, *, dim=None, keepdim=False):
 
 @rule(aten.binary_cross_entropy_with_logits.default)
 def bce_with_logits(rec, x, target, weight=None, pos_weight=None, reduction=1):
-    """(1 - target) * x - (1 + (pos_weight - 1) * target) * log_sigmoid(x), as eager computes it."""
+    """(1 - target) * x - (1 + (pos_weight - 1) * target) * log_sigmoid(x), as eager computes it. Of mixed dtypes eager writes
+    each step into the first's memory: that stays one op."""
+    if any(t is not None and t.m.dtype is not x.m.dtype for t in (target, weight, pos_weight)):
+        return NotImplemented
     log = rec.call(aten.log_sigmoid_forward.default, x)[0]
     if pos_weight is not None:
         more = rec.call(aten.mul.Tensor, rec.call(aten.sub.Tensor, pos_weight, 1), target)
         log = rec.call(aten.mul.Tensor, log, rec.call(aten.add.Tensor, more, 1))
     loss = rec.call(aten.sub.Tensor, rec.call(aten.mul.Tensor, rec.call(aten.rsub.Scalar, target, 1), x), log)
     return _reduced(rec, loss if weight is None else rec.call(aten.mul.Tensor, loss, weight), reduction)
+
+
+@rule(aten.as_strided_scatter.default)
+def as_strided_scatter(rec, x, src, size, stride, offset=None):
+    """Counts from the start of the storage, where a graph's values have none but their own elements."""
+    if x.m.offset != 0:
+        raise CannotNormalise("as_strided_scatter: into a tensor that does not begin where its storage does")
+    return NotImplemented
+
+
+@rule(aten.view_copy.default)
+def view_copy(rec, x, size):
+    """Takes any layout, unlike the view."""
+    made = rec.call(aten.clone.default, x, memory_format=torch.contiguous_format)
+    return rec.call(aten.view.default, made, size)

@@ -25,6 +25,7 @@ from . import index as ix
 from .index import Index, Sym, Val, var
 from .ir import (
     DTYPES,
+    FLOATS,
     NARROW,
     Axis,
     Buffer,
@@ -202,9 +203,12 @@ class Lowering:
         return self.cast(self.cast(e, dtype), "f32")
 
     def op(self, name: str, *args: Expr, dtype: str | None = None, attr: Any = None) -> Expr:
-        """A row's node; the dtype is the first operand's unless told, b8 for comparisons."""
+        """A row's node; the dtype is the first operand's unless told, b8 for comparisons. Raises: NoRule for a function of
+        floats given whole numbers: what asks is an op that torch has for floats alone, and refuses in its own words."""
+        rule = table().by_name[name].dtype
+        if rule == "float" and args[0].dtype not in FLOATS:
+            raise NoRule(f"{name} of {args[0].dtype}")
         if dtype is None:
-            rule = table().by_name[name].dtype
             dtype = "b8" if rule == "bool" else args[0].dtype
         return self.cons.op(name, args, dtype, self.where, attr)
 

@@ -65,6 +65,8 @@ def _simple(name: str, kind: str, *overloads: str, ref: Any, b8: bool = False) -
     def lower(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
         dims = dims_list(dims, len(x.shape))
         out = ir_dtype(ctx.spec())
+        if kind in ("amax", "amin") and count(x, dims) == 0:
+            raise NoRule("the greatest of nothing: eager refuses it")
         acc = "b8" if b8 else acc_dtype(out)
         if b8:
             r = ctx.reduce(x, dims, kind, lambda c: ctx.read(x, c, "b8"), acc)
