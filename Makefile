@@ -13,7 +13,8 @@ endif
 ARGS  ?=
 export PYTHONPATH := src
 
-.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak asan clean
+.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
+.PHONY: clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -81,6 +82,9 @@ ASAN_TESTS ?= tests/guards tests/tracer/test_guards.py tests/kernels/test_prelud
 asan: $(READY)   ## the compiled units, of guards and of kernels, under gcc's address sanitizer, on a sample of the tests
 	BYTEJIT_CXX="g++ -fsanitize=address -fno-omit-frame-pointer -g" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libstdc++.so)" $(PY) -m pytest $(ASAN_TESTS) $(ARGS)
+
+opinfo: $(READY) ## torch's own operator table against eager, hours; ARGS="--jobs 8 --json rows.jsonl [--device cuda]"
+	$(PY) -m tests.opinfo $(ARGS)
 
 clean:           ## delete .venv and what was built
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis bytejit_debug
