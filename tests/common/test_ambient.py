@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import warnings
@@ -122,3 +123,38 @@ def test_every_kind_can_be_captured_in_a_new_thread() -> None:
 def test_all_kinds_are_tested() -> None:
     known = {k.name for k in ambient.KINDS if not k.name.startswith("autocast ")}
     assert known - set(CHANGES) == {"dispatch mode flags", "view replay", "cuda"}
+
+
+def test_an_exception_out_of_the_compiler_keeps_no_objects() -> None:
+    """Managers that end with their object (inference mode's) end when the exception does, not at a collection."""
+    import signal
+    import weakref
+
+    from bytejit.common import interrupts
+    held: list[weakref.ref] = []
+
+    class Manager:
+        pass
+
+    def handler(*_: object) -> None:
+        raise Interrupt
+
+    def compiling() -> None:
+        signal.raise_signal(signal.SIGALRM)
+        interrupts.poll()
+
+    def program() -> None:
+        manager = Manager()
+        held.append(weakref.ref(manager))
+        interrupts.uninterrupted(compiling)
+
+    before, collects = signal.signal(signal.SIGALRM, handler), gc.isenabled()
+    gc.disable()
+    try:
+        with contextlib.suppress(Interrupt):
+            program()
+        assert held[0]() is None
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        if collects:
+            gc.enable()

@@ -30,7 +30,7 @@ class Interrupted(BaseException):
     """Carries what a handler of the program raised out of the compiler. `error`: that exception."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
+        super().__init__()
         self.error = error
 
 
@@ -172,7 +172,11 @@ def uninterrupted(function: Callable[..., T], *args: Any) -> T:
     try:
         return function(*args)
     except Interrupted as e:
-        raise e.error from None
+        error, e.error = e.error, None      # of which it will be the context: neither may keep the other, and with its
+        try:                                # traceback's frames the program's objects, until a collection
+            raise error from None
+        finally:
+            del error
     finally:
         SIGNALS.release()
 
