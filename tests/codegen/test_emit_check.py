@@ -88,7 +88,8 @@ def test_what_a_check_returns() -> None:
 
 
 LAYOUTS = {
-    "as inferred": lambda: r(3, 4), "bf16": lambda: r(3, 4).bfloat16(), "f64": lambda: r(3, 4).double(), "bool": lambda: r(3, 4) > 0,
+    "as inferred": lambda: r(3, 4), "bf16": lambda: r(3, 4).bfloat16(), "f64": lambda: r(3, 4).double(),
+    "bool": lambda: r(3, 4) > 0,
     "transposed": lambda: r(4, 3).t(), "wide": lambda: r(3, 8)[:, ::2], "fewer": lambda: r(2, 4), "flat": lambda: r(12),
     "meta": lambda: r(3, 4).to("meta"), "needs gradients": lambda: r(3, 4).requires_grad_(), "at an offset": lambda: r(4, 4)[1:],
     "a parameter": lambda: torch.nn.Parameter(r(3, 4)),
@@ -98,7 +99,7 @@ LAYOUTS = {
 @pytest.mark.cxx
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_call_looks_at_what_a_kernel_reads(name: str) -> None:
-    """dtype, device, sizes and strides, from C++ and from Python; a result that is laid out otherwise is copied, another raises."""
+    """dtype, device, sizes and strides, from C++ and from Python; a result laid out otherwise is copied, another raises."""
     fits, read, x = Fits(), [], LAYOUTS[name]()
     fits.fit(r(3, 4), (3, 4), (4, 1), torch.float32, "op", "", read)
     fits.learn((), [check.Result((2, 1), (1, 9), torch.int64, torch.device("cpu")), *read])
@@ -125,7 +126,8 @@ def test_a_library_that_changes_its_mind(compiled: bool, monkeypatch: pytest.Mon
     way = ["plain"]
     with torch.library._scoped_library("bjmood", "FRAGMENT") as library:
         library.define("op(Tensor x) -> Tensor")
-        library.impl("op", lambda x: {"plain": x * 2, "turned": (x.t().contiguous() * 2).t(), "bf16": (x * 2).bfloat16()}[way[0]], "CPU")
+        library.impl("op", lambda x: {"plain": x * 2, "turned": (x.t().contiguous() * 2).t(),
+                                      "bf16": (x * 2).bfloat16()}[way[0]], "CPU")
         library.impl("op", lambda x: torch.empty_like(x), "Meta")
         step = bytejit.compile(lambda x: torch.ops.bjmood.op(x).relu() + 1)
         x = r(5, 7)

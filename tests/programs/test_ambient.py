@@ -64,7 +64,8 @@ def f16() -> torch.autocast:
 
 
 MANAGERS: dict[str, Callable] = {
-    "autocast": bf16, "autocast_f16": f16, "no_grad": torch.no_grad, "enable_grad": torch.enable_grad, "inference": torch.inference_mode,
+    "autocast": bf16, "autocast_f16": f16, "no_grad": torch.no_grad, "enable_grad": torch.enable_grad,
+    "inference": torch.inference_mode,
     "autocast_nocache": lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
     "autocast_off": lambda: torch.autocast("cpu", enabled=False), "set_grad": lambda: torch.set_grad_enabled(False),
     "device": lambda: torch.device("cpu"), "dtype": lambda: default_dtype(torch.float64), "deterministic": deterministic,
