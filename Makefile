@@ -14,7 +14,7 @@ ARGS  ?=
 export PYTHONPATH := src
 
 .PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
-.PHONY: clean
+.PHONY: test-versions clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -39,6 +39,9 @@ demo: $(READY)   ## compile ResNet-18 and BERT-base: speed and errors beside eag
 
 test: $(READY)   ## all tests
 	$(PY) -m pytest tests $(ARGS)
+
+test-versions:   ## the suite on every pair of Python and torch; ARGS="py314-t215 --short --write"
+	$(BASE) -m tests.versions $(ARGS)
 
 check: $(READY)  ## lint, and the order of imports
 	$(PY) -m ruff check src tests examples benchmarks

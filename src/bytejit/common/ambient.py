@@ -217,7 +217,7 @@ def _write_warnings(state: tuple) -> None:
     warnings.filters, warnings.showwarning = state[:2]
     if state[2] is not None:
         warnings._showwarnmsg_impl = state[2]
-    getattr(warnings, "_filters_mutated_lock_held", getattr(warnings, "_filters_mutated", _none))()
+    warnings._filters_mutated()         # takes the lock of 3.14 itself
 
 
 def _read_limit() -> int:

@@ -116,6 +116,7 @@ PYTHON = (
     Row("sys._getframe", "the line of the user's code in messages", REFUSED, "name", "3.11 to 3.14"),
     Row("sys._current_frames", "whether another thread is inside a recording", "graphs on a GPU are not recorded", "use",
         "3.11 to 3.14"),
-    Row("warnings._showwarnmsg_impl", "the state of `warnings` around a trace", REFUSED, "name", "3.11 to 3.14"),
+    *_rows("the state of `warnings` around a trace", "warnings._showwarnmsg_impl warnings._filters_mutated", prefix="",
+           versions="3.11 to 3.14"),
 )
 ROWS = (*TORCH, *PYTHON)
