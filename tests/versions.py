@@ -153,7 +153,8 @@ def write(line: str) -> None:
 def main() -> int:
     """Run what the command line names."""
     say = argparse.ArgumentParser(prog="python -m tests.versions", description=__doc__)
-    say.add_argument("pairs", nargs="*", help=f"of {' '.join(p.name for p in PAIRS)} or `newest`; without one all; newest: the newest that can be made")
+    named = f"of {' '.join(p.name for p in PAIRS)} or `newest`; without one all; newest: the newest that can be made"
+    say.add_argument("pairs", nargs="*", help=named)
     say.add_argument("--short", action="store_true", help="a selection instead of the whole suite")
     say.add_argument("--parts", nargs="*", default=[], help="these paths only")
     say.add_argument("--envs", type=Path, default=ROOT / ".versions", help="where the environments are")
