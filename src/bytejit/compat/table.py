@@ -60,7 +60,7 @@ TORCH = (
         _autograd._push_saved_tensors_default_hooks _autograd._top_saved_tensors_default_hooks _autograd._profiler_enabled"""),
     *_rows("the operator of a public function, as graphs hold it", "_nn.linear _nn.pad _nn.scaled_dot_product_attention"),
     *_rows("which kernels an operator has, so that shapes are inferred by torch's own", """_dispatch_has_kernel
-        _dispatch_has_kernel_for_dispatch_key"""),
+        _dispatch_has_kernel_for_dispatch_key _select_conv_backend _conv_determine_backend_memory_format"""),
     *_rows("recordings of a GPU's work: streams and memory pools", """_cuda_endAllocateToPool _cuda_getCurrentRawStream
         _cuda_getDevice _cuda_isCurrentStreamCapturing _cuda_releasePool _storage_Use_Count _dispatch_keyset_full_after
         DispatchKey. DispatchKeySet. _has_storage""", probe="use", without="graphs on a GPU are not recorded"),
