@@ -69,7 +69,7 @@ accuracy: $(READY)        ## distances from float64 beside eager's, on this CPU'
 	$(PY) benchmarks/accuracy.py $(ARGS)
 	$(PY) benchmarks/accuracy.py --avx2 $(ARGS)
 
-fuzz: $(READY)   ## 10,000 random programs against eager; ARGS="--count 500 --seed 7"
+fuzz: $(READY)   ## 10,000 random programs against eager; ARGS="--count 500 --seed 7 --jobs 16 --resume FILE"
 	$(PY) -m tests.fuzz --count 10000 $(ARGS)
 
 ambient: $(READY) ## all programs under all managers of torch's state, with breaks, exceptions and training

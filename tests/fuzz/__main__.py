@@ -1,11 +1,18 @@
-"""Fuzz for long: `python -m tests.fuzz --count 10000 [--seed N] [--backend eager] [--chains] [--show]`.
+"""Fuzz for long: `python -m tests.fuzz --count 10000 [--seed N] [--backend eager] [--jobs N] [--chains] [--show]`.
 
+The programs come in blocks of 250, each decided by the seed and its number, each run in a process of its own, `--jobs` of
+them at a time. With `--resume FILE` the blocks without a difference are noted there, and not run again.
 --chains: chains of tensor ops in kernels, seeds N to N + count - 1, in place of programs.
 """
 import argparse
+import os
+import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as with_seed
@@ -15,6 +22,8 @@ from .chain_runner import check_chain
 from .chains import chain
 from .runner import check_source
 from .writer import programs
+
+BLOCK = 250     # programs of a process
 
 
 def run_chains(count: int, seed: int, show: bool) -> int:
@@ -37,6 +46,35 @@ def run_chains(count: int, seed: int, show: bool) -> int:
     return bool(bad)
 
 
+def run_block(args: argparse.Namespace, number: int) -> tuple[int, int, str]:
+    """A block in a process of its own: its number, exit status and output. A crash is a difference."""
+    command = [sys.executable, "-m", "tests.fuzz", "--count", str(BLOCK), "--seed", str(args.seed + number * 1_000_003),
+               "--backend", args.backend, "--alone"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    return number, done.returncode, done.stdout
+
+
+def run_blocks(args: argparse.Namespace) -> int:
+    """All blocks, those that were done before left out. Exit status: 0 when no program differs."""
+    began, note = time.time(), Path(args.resume) if args.resume else None
+    key = f"seed {args.seed} {args.backend} block "
+    known = set(note.read_text().splitlines()) if note and note.exists() else set()
+    blocks = [n for n in range(-(-args.count // BLOCK)) if f"{key}{n}" not in known]
+    bad = 0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for done, (number, status, said) in enumerate(pool.map(partial(run_block, args), blocks), 1):
+            if status:
+                bad += 1
+                print(f"block {number}, exit status {status}:\n{said}", flush=True)
+            elif note:
+                with note.open("a") as f:
+                    f.write(f"{key}{number}\n")
+            print(f"{done * BLOCK} of {len(blocks) * BLOCK} programs, {bad} blocks with a difference,",
+                  f"{time.time() - began:.0f} s", flush=True)
+    return bool(bad)
+
+
 def main(argv=None) -> int:
     """Exit status: 0 when no program differs."""
     p = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
@@ -44,11 +82,16 @@ def main(argv=None) -> int:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--backend", default="eager")
     p.add_argument("--chains", action="store_true", help="chains of tensor ops, in kernels")
+    p.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    p.add_argument("--resume", help="a file that notes the blocks that are done")
+    p.add_argument("--alone", action="store_true", help="all programs in this process, in one block")
     p.add_argument("--show", action="store_true", help="print one program and end")
     args = p.parse_args(argv)
     warnings.simplefilter("ignore")
     if args.chains:
         return run_chains(args.count, args.seed, args.show)
+    if not args.alone and not args.show:
+        return run_blocks(args)
     done, began = [0], time.time()
 
     @with_seed(args.seed)

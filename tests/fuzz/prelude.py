@@ -4,10 +4,14 @@ PRELUDE = '''\
 import contextlib
 import functools
 import itertools
+import typing
+import weakref
+
 import torch
 
 TOTAL = 1
 LOG = []
+KEPT = []
 
 
 class Oops(ValueError):
@@ -72,6 +76,79 @@ def scoped(log):
         yield len(log)
     finally:
         log.append("out")
+
+
+@contextlib.contextmanager
+def swallowing(log, *kinds):
+    try:
+        yield
+    except kinds as e:
+        log.append(type(e).__name__)
+
+
+class Pair(typing.NamedTuple):
+    left: torch.Tensor
+    right: int = 1
+
+    def both(self):
+        return self.left * self.right
+
+
+class Learner(torch.nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.linspace(-1, 1, 3) * k)
+        self.register_buffer("seen", torch.zeros(()))
+        self.steps = 0
+
+    def forward(self, t):
+        self.steps += 1
+        return (self.w * t).tanh()
+
+
+def train(model, t, loud=False):
+    out = model(t.detach())
+    if loud:
+        print("loss", out.shape)
+    out.square().sum().backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            p -= 0.1 * p.grad
+            p.grad = None
+        model.seen += 1
+    return model.w.detach().clone()
+
+
+def slope(t, fn):
+    w = t.detach().clone().requires_grad_()
+    fn(w).sum().backward()
+    return torch.zeros(3) if w.grad is None else w.grad
+
+
+def noisy(t, k):
+    y = t * 2
+    print("noisy", k)
+    return y + k
+
+
+def chooses(t, k):
+    y = t + k
+    if y.sum() > 1:
+        return y.sin()
+    return noisy(y, k).cos()
+
+
+def adder(t, k):
+    def add(v):
+        return v + t * k
+    return add
+
+
+def keep(obj, most=2):
+    KEPT.append(obj)
+    while len(KEPT) > most:
+        KEPT.pop(0)
+    return obj
 
 
 def refuse(t, k):

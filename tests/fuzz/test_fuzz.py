@@ -8,7 +8,7 @@ from ..programs import targets
 from .runner import check_source
 from .writer import programs
 
-COUNT = int(os.environ.get("BYTEJIT_FUZZ_COUNT", "300"))
+COUNT = int(os.environ.get("BYTEJIT_FUZZ_COUNT", "200"))
 
 
 # no shrinking here: it takes minutes; `python -m tests.fuzz` shrinks what it finds

@@ -113,11 +113,9 @@ class Writer:
     def statement(self, depth: int) -> None:
         self.budget -= 1
         simple = (self.assign_tensor, self.assign_tensor, self.assign_int, self.mutate_tensor, self.containers,
-                  self.objects,
-                  self.say)
+                  self.objects, self.say, self.callees, self.tuples, self.methods, self.training, self.dying)
         nested = (self.branch, self.branch_tensor, self.loop_for, self.loop_while, self.attempt, self.within,
-                  self.closure,
-                  self.generator, self.match)
+                  self.within, self.closure, self.generator, self.match)
         if depth < 4 and self.budget > 0 and self.chance(45):
             self.pick(nested)(depth)
         else:
@@ -165,6 +163,68 @@ class Writer:
                 f"{m}['a'] = {m}.pop('a', 1)", f"{c}[::2] = {c}[::2]", f"{m}.update({{k: 1 for k in 'ba'}})",
                 f"{m}.setdefault('s', []).append({i})", f"del {c}[-1:]", f"{c} += [{t}]", f"{m}['a'] += {i}",
                 f"{c} = list(zip({c}, range({i})))" if c != "items" else f"items = items + [{t}]", f"LOG.append({i})")))
+
+    def callees(self, d):
+        """Calls that break within the callee, or raise there."""
+        t, i = self.tensor(1), self.int(1)
+        self.out(d, f"{self.pick(self.tensors)} = " + self.pick((
+            f"noisy({t}, {i})", f"chooses({t}, {i})", f"chooses(noisy({t}, {i}), n)", f"adder({t}, {i})({self.tensor(0)})",
+            f"adder(noisy({t}, 1), {i})(chooses({self.tensor(0)}, 2))",
+            f"[g({t}) for g in [adder({t}, k) for k in (1, {i})]][-1]",
+            f"functools.partial(noisy, k={i})({t})", f"max(map(len, ([1], [2, {i}]))) * chooses({t}, 0)",
+            f"(torch.outer({t}, {t}) @ {self.tensor(0)}).float()", f"next(v for v in steps(chooses({t}, 1), 3))")))
+
+    def tuples(self, d):
+        """NamedTuples made, changed and taken apart."""
+        name, t, i = self.name("p"), self.tensor(1), self.int(1)
+        self.out(d, f"{name} = Pair({t}, {i})" if self.chance(70) else f"{name} = Pair({t})")
+        u = self.name("t")
+        self.out(d, self.pick((f"{u}, _ = {name}", f"{u} = {name}.left", f"{u} = {name}._replace(right={i}).both()",
+                               f"{u} = {name}.both() + len({name})", f"{u} = Pair(*{name}).left",
+                               f"{u} = dict({name}._asdict())['left']", f"{u} = noisy({name}.left, {name}.right)",
+                               f"{u} = sorted([{name}], key=lambda q: q.right)[0].both()",
+                               f"{u} = max({name}, Pair({name}.left, {i}), key=lambda q: q.right).left")))
+        self.tensors.append(u)
+
+    def methods(self, d):
+        """Bound methods, kept and called later."""
+        f, o, t, i = self.name("f"), self.pick(self.things), self.tensor(1), self.int(1)
+        made, called = self.pick(((f"{o}.step", f"{f}({i})"), (f"functools.partial({o}.step, {i})", f"{f}()"),
+                                  (f"{o}.__add__", f"{f}({t}).t"), (f"{o}.__call__", f"{f}({t})"),
+                                  (f"lambda v, m={o}.step: m(1) + v", f"{f}({t})"), ("items.append", f"({f}({t}), y)[1]"),
+                                  (f"[{o}.step, {o}.__call__]", f"{f}[1]({f}[0](1))"),
+                                  (f"{t}.add", f"{f}({i}) - {f}({self.tensor(0)})")))
+        self.out(d, f"{f} = {made}")
+        if self.chance(30):
+            self.out(d, self.pick((f"print({i})", f"{o}.k += 1", f"{o} = Thing({t}, 2)")))
+        self.out(d, f"{self.pick(self.tensors)} = {called}")
+
+    def training(self, d):
+        """Training steps, and gradients of small functions."""
+        t, i = self.tensor(1), self.int(1)
+        if self.chance(40):
+            name = self.name("net")
+            self.out(d, f"{name} = Learner({self.int(0)})")
+            if self.chance(50):
+                self.out(d, f"for _ in range({self.draw(st.integers(1, 3))}): x = train({name}, {t}, n > 3)")
+            self.out(d, f"{self.pick(self.tensors)} = train({name}, {t}) + {name}.steps * {name}.seen")
+            return
+        fn = self.pick((f"lambda w: w * {self.tensor(0)}.detach()", "lambda w: chooses(w, 1)", f"lambda w: (w * {i}).sin().exp()",
+                        f"lambda w: noisy(w, {i}) * w", "torch.tanh", "thing"))
+        self.out(d, f"{self.pick(self.tensors)} = slope({t}, {fn})")
+
+    def dying(self, d):
+        """Objects that die while the program runs or between its calls, and what tells of their end."""
+        t, i = self.tensor(1), self.int(1)
+        o, f = self.name("o"), self.name("f")
+        self.out(d, self.pick((
+            f"{o} = keep(Thing({t}, {i}), {self.draw(st.integers(0, 2))})", f"{o} = keep(Child({t}, {i}))",
+            f"{o} = Thing({t}, {i}); {o}.me = weakref.ref({o})", f"{o} = type('Made', (Thing,), {{'rate': {i}}})({t}, 1)",
+            f"{o} = Thing({t}, {i}); {f} = weakref.ref({o}); {o} = Thing({t}, 1); LOG.append({f}() is None)")))
+        if self.chance(30):
+            self.out(d, f"KEPT.append(adder({t}, {i}))" if self.chance(50) else f"KEPT.append({o}.step)")
+            self.out(d, "del KEPT[:-2]")
+        self.things.append(o)
 
     def objects(self, d):
         o, t, i = self.pick(self.things), self.tensor(1), self.int(1)
@@ -253,7 +313,11 @@ class Writer:
         self.out(d, "with " + self.pick(("torch.no_grad()", "Scope(LOG)", "Scope(LOG, ValueError)",
                                          "scoped(LOG) as q", "Scope(LOG), scoped(LOG)",
                                          "contextlib.suppress(KeyError)", "torch.set_grad_enabled(True)",
-                                         "torch.no_grad(), Scope(LOG)")) + ":")
+                                         "torch.no_grad(), Scope(LOG)", "torch.enable_grad()", "torch.inference_mode()",
+                                         "torch.autocast('cpu', torch.bfloat16)", "torch.autocast('cpu', enabled=False)",
+                                         "torch.set_grad_enabled(n > 3)", "swallowing(LOG, Oops, KeyError)",
+                                         "contextlib.ExitStack() as q", "contextlib.nullcontext(2) as q",
+                                         "torch.no_grad(), scoped(LOG) as q, swallowing(LOG, ValueError)")) + ":")
         self.block(d + 1)
         if self.chance(20):
             self.out(d + 1, f"y = refuse({self.tensor(1)}, {self.int(1)})")

@@ -1135,3 +1135,23 @@ class Scale(enum.IntEnum):
 def test_int_enum_in_operations(x):
     """Members of an IntEnum as numbers and sizes of operations"""
     return x * Scale.TWO + Scale.TWO, torch.zeros(Scale.TWO), x[: Scale.TWO], x.sum(Scale.TWO - 2)
+
+
+@program(F(4))
+def test_a_weak_reference_to_what_the_region_lets_go_of():
+    """Weak references made in a region: alive while something holds the object, dead afterwards"""
+    class Held:
+        pass
+
+    def held():
+        one = Held()
+        return weakref.ref(one)
+
+    def f(x):
+        print(end="")
+        one = Held()
+        a = weakref.ref(one)
+        one = Held()
+        dead = [a() is None, held()() is None]
+        return x + 1, dead
+    return f

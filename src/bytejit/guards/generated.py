@@ -184,7 +184,8 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
 
     `params` as from `source.params_of`. `env` must hold "MISS", and "graph" and "own_exit" when there are outputs or
     inputs: `graph(*inputs)` returns a tuple of `outputs` values, bound to o0, o1, ...; `own_exit(error,
-    args_without_cells)` answers when it raises; "here", if given, is the id of its point. `body` is Python over those, `env` names and params; as a function it
+    args_without_cells)` answers when it raises; "here", if given, is the id of its
+    point. `body` is Python over those, `env` names and params; as a function it
     is given a Printer, whose `source()` fetches before the graph runs (so before any effect). `on_dead()` is called
     once when an object that the guards know weakly dies. The function has attributes `text`, `guards` and
     `explain_failure(args) -> str`.

@@ -101,6 +101,8 @@ class Tracer:
         self.locked: list[InstanceVar] = []       # locks that the region took, and those that it holds
         self.holding: list[InstanceVar] = []
         self.by_value = False
+        self.stale: frozenset = frozenset()         # locals of the root that nothing reads, which may hold objects
+        self.lost = False                           # the root's own reference to an object from outside is gone
         self.raised_at: dict[int, Where] = {}
         self.inlined: dict[int, types.CodeType] = {}
         self.made_classes: dict = {}
@@ -453,6 +455,9 @@ class Tracer:
         rewritten, point = self.job.rewritten, self.start
         code = rewritten.original
         frame = self.root = Frame(code, self.job.globals, None)
+        flow = rewritten.flow
+        state = flow.states[next(ins.index for ins in flow.instrs if ins.start == point.offset)]
+        self.stale = frozenset(n for i, n in enumerate(code.co_varnames) if state.may >> i & 1 and n not in point.live)
         args, at = self.job.args, 0
         for slot in range(point.depth):
             if slot in point.nulls or slot in point.maybes and not self.is_bound(args[at], StackSlot(at)):

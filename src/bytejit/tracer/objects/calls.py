@@ -40,6 +40,7 @@ from .class_facts import MRO, NAMESPACE, class_lookup, hides_dict
 from .containers import VALUE_TYPES, NotConstant, is_constant, to_python
 from .exceptions import exception_var
 from .operators import class_attribute
+from .reachable import surely_held
 
 HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
 POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
@@ -229,6 +230,8 @@ class Calls(Component):
             return self.call(fn.slots["func"], [*fn.slots["args"].items, *args],
                              {**{self.t.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs})
         if fn.cls is weakref.ReferenceType and fn.real is None:
+            if not surely_held(self.t, self.t.values.real(fn.slots["of"])):
+                raise Break("a weak reference to what the region may have let go of")
             return fn.slots["of"]
         found, owner = class_lookup(fn.cls, "__call__")
         if isinstance(found, types.FunctionType):

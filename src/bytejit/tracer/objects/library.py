@@ -103,7 +103,8 @@ for _cls in PURE_C_TYPES:
 
 # ---- C objects that are called ---------------------------------------------------------------------------------------------
 def _weak_call(t: Tracer, fn: InstanceVar, args, kwargs) -> Var:
-    if fn.real() is not None and (t.effects.globals_written or any(v.source is not None for v in t.effects.dirty.values())):
+    if fn.real() is not None and (
+            t.lost or t.effects.globals_written or any(v.source is not None for v in t.effects.dirty.values())):
         raise Break("a weak reference read after the region let go of something")      # which may have been the last to hold it
     return Lazy(fn.real(), Called(fn.source))
 

@@ -98,7 +98,18 @@ def store_fast_store_fast(t: Tracer, f, ins):
 
 @handles("STORE_FAST", "STORE_FAST_MAYBE_NULL")
 def store_fast(t: Tracer, f, ins):
+    if f is t.root and not t.lost:
+        note_loss(t, f, ins.val)
     store_local(f, ins.val, f.pop_raw())
+
+
+def note_loss(t: Tracer, f, name: str) -> None:
+    """Whether the frame's own reference to an object from outside goes: what a weak reference says may change with it."""
+    old = f.locals.get(name)
+    if old is None:
+        t.lost = name in t.stale
+    elif old.source is not None:
+        t.lost = not isinstance(old.obj if isinstance(old, (Lazy, Known)) else getattr(old, "real", old), PLAIN)
 
 
 def let_go(t: Tracer, f, value: Var) -> None:
@@ -126,6 +137,9 @@ def ends_by_code(obj: object, deep: bool = True) -> bool:
     return not known and weakref.getweakrefcount(obj) > 0
 
 
+PLAIN = (torch.Tensor, int, float, str, type(None))      # whose end no weak reference of the program tells, as a rule
+
+
 def store_local(f, name, value):
     if value is NULL:
         f.locals.pop(name, None)
@@ -141,6 +155,8 @@ def delete_fast(t: Tracer, f, ins):
     if ins.val not in f.locals:
         raise unbound_local(f, ins.val)
     let_go(t, f, f.locals[ins.val])
+    if f is t.root and not t.lost:
+        note_loss(t, f, ins.val)
     del f.locals[ins.val]
 
 

@@ -25,18 +25,14 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     DELETED,
     NONE,
-    CellVar,
     DictVar,
     FuncVar,
-    InstanceVar,
     Lazy,
-    MethodVar,
-    SeqVar,
-    SetVar,
     TensorVar,
     Var,
 )
 from bytejit.tracer.objects.calls import models, replaces
+from bytejit.tracer.objects.reachable import reachable
 
 from .checkpoints import begin
 
@@ -175,7 +171,7 @@ def traced(t: Tracer, args, kwargs) -> Var:
         raise Break(f"torch.func.{kind} under a mode")
     grad, first = torch.is_grad_enabled(), len(t.graph.nodes)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    reached, outer, late = reachable(t, user), t.effects.touched, (
+    reached, outer, late = reachable([user]), t.effects.touched, (
         len(t.late), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
     t.effects.touched = Touched()
     torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))        # as torch's own transforms do
@@ -264,31 +260,6 @@ def entered(t: Tracer, v: TensorVar, dim: int | None, kind: str) -> TensorVar:
     node.meta["val"], node.meta["where"] = made, t.tensors.where()
     var = t.by_fake[id(made)] = TensorVar(node, made)
     return var
-
-
-def reachable(t: Tracer, user: Var) -> set[int]:
-    """Containers made in the region that a function can get at by its closure, its defaults or what it is bound to."""
-    found: set[int] = set()
-    todo = [user]
-    while todo:
-        v = todo.pop()
-        v = getattr(v, "var", v) or v
-        if id(v) in found or not isinstance(v, (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)):
-            continue
-        found.add(id(v))
-        if isinstance(v, FuncVar):
-            todo += [*v.closure, *v.defaults, *v.kwdefaults.values(), *v.attrs.values()]
-        elif isinstance(v, MethodVar):
-            todo += [v.func, v.self]
-        elif isinstance(v, CellVar):
-            todo.append(v.content)
-        elif isinstance(v, InstanceVar):
-            todo += [v.ns, v.base, *v.slots.values()]
-        elif isinstance(v, DictVar):
-            todo += [x for pair in v.items.values() for x in pair]
-        else:
-            todo += v.items.values() if isinstance(v, SetVar) else v.items
-    return found
 
 
 def one_node(t: Tracer, kind: str, leaves: list, result: list, options: tuple, nodes: list) -> Var:

@@ -1,0 +1,48 @@
+"""Which values of a trace others refer to."""
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar, Var
+
+CONTAINERS = (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)
+
+
+def reachable(roots: Iterable[object], weakly: bool = True) -> set[int]:
+    """The ids of the containers, cells, functions and instances that can be got at from some values, these included.
+
+    Not through iterators and generators. weakly: also through weak references made in the region.
+    """
+    found: set[int] = set()
+    todo = list(roots)
+    while todo:
+        v = todo.pop()
+        v = getattr(v, "var", v) or v
+        if id(v) in found or not isinstance(v, CONTAINERS):
+            continue
+        found.add(id(v))
+        if isinstance(v, FuncVar):
+            todo += [*v.closure, *v.defaults, *v.kwdefaults.values(), *v.attrs.values()]
+        elif isinstance(v, MethodVar):
+            todo += [v.func, v.self]
+        elif isinstance(v, CellVar):
+            todo.append(v.content)
+        elif isinstance(v, InstanceVar):
+            todo += [v.ns, v.base, *(v.slots.values() if weakly or v.cls is not weakref.ReferenceType else ())]
+        elif isinstance(v, DictVar):
+            todo += [x for pair in v.items.values() for x in pair]
+        else:
+            todo += v.items.values() if isinstance(v, SetVar) else v.items
+    return found
+
+
+def surely_held(t, value: Var) -> bool:
+    """Whether the program holds a value now, as far as can be told: a frame does, or what came from outside and changed."""
+    roots: list[object] = [v for v in t.effects.touched.values() if v.source is not None]
+    roots += [v for _, changes in t.effects.globals_written.values() for v in changes.values()]
+    frame = t.frame
+    while frame is not None:
+        roots += [*frame.locals.values(), *frame.stack, *frame.cells.values(), frame.func]
+        frame = frame.parent
+    return id(value) in reachable(roots, weakly=False)
