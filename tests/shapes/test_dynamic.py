@@ -781,3 +781,16 @@ def test_inference_leaves_the_lists_of_a_call_alone():
         x, mask, i = torch.randn(n), torch.arange(n) % 2 == 0, torch.arange(n) % 3
         torch.testing.assert_close(compiled(x, mask, i), f(x, mask, i))
     assert not bytejit.counters["fallbacks"]
+
+
+def test_a_value_that_is_only_returned_is_no_input() -> None:
+    """A symbolic number among the results, and a tensor that nothing looked at: it must not become an input of the graph."""
+    def f(x, y, n):
+        return x + n, y, n + 1
+    compiled = bytejit.compile(f, backend="inductor")
+    for n in range(1, 5):
+        for size in (3, 4, 5):
+            x, y = torch.ones(size), torch.ones(2)
+            got = compiled(x, y, n)
+            assert torch.equal(got[0], x + n) and got[1] is y and got[2] == n + 1
+    assert not bytejit.counters["fallbacks"] and not bytejit.counters["faults"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from bytejit.guards.kinds import Expr
 from bytejit.shapes.symbols import is_symbolic
-from bytejit.tracer.core.values import DictVar, SeqVar, SymVar, Var
+from bytejit.tracer.core.values import DictVar, Lazy, SeqVar, SymVar, Var
 
 Path = tuple[Any, ...]      # positions and keys on the way from the result to a number
 
@@ -22,7 +22,10 @@ def returned_sizes(t: Any, result: Var) -> tuple[tuple[Path, Expr], ...] | None:
 
 
 def _walk(t: Any, v: Var, path: Path) -> Iterator[tuple[Path, SymVar]]:
-    v = t.values.real(v)
+    if type(v) is Lazy:
+        if v.var is None:       # nothing has looked at it, nor may anything now: the graph is finished
+            return
+        v = v.var
     if type(v) is SymVar:
         yield path, v
     elif isinstance(v, SeqVar):

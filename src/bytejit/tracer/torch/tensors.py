@@ -10,6 +10,7 @@ import torch
 from bytejit.common.overriding import PLAIN, overrides
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
+from bytejit.errors import Bug
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_like
 from bytejit.guards.references import PLAIN_VALUE
@@ -93,6 +94,8 @@ class Tensors(Component):
             self.t.overrides.relies_on_overrides()
         if torch._C._functorch.is_functorch_wrapped_tensor(obj):
             raise Break("a tensor inside a function transform")
+        if self.t.graph_leaves:
+            raise Bug(f"{source.name()} is looked at when the graph is finished")
         sizes = self.t.sizes.input_sizes(obj, source)
         self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, self.t.grad_matters))
         sharing = self.t.storages.setdefault(obj.untyped_storage()._cdata, [])
