@@ -59,6 +59,21 @@ def test_file_names_exist(page: Path) -> None:
     assert not missing
 
 
+NAMES = ("architecture", "details", "troubleshooting", "custom-backend")
+NOT_OURS = {"FakeTensorMode", "my_package"}
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_names_exist(page: str) -> None:
+    """Names in backticks are words of the sources, or names of files."""
+    files = [path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".h")]
+    words = {word for path in files for word in re.findall(r"\w+", path.read_text())} | {path.stem for path in files}
+    text = re.sub(r"```.*?```", "", (DOCS / f"{page}.md").read_text(), flags=re.S)
+    named = {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"[A-Za-z_]\w{3,}", quoted)}
+    missing = named - words - NOT_OURS
+    assert not missing
+
+
 def test_contracts_are_those_of_the_code() -> None:
     """Fields of the dataclasses that docs/architecture.md shows: all are in the class, and all of the class are shown."""
     shown = 0
