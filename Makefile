@@ -13,7 +13,7 @@ endif
 ARGS  ?=
 export PYTHONPATH := src
 
-.PHONY: help setup demo test check golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
+.PHONY: help setup demo test check docs golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
 .PHONY: test-versions clean
 
 help:            ## this list
@@ -43,9 +43,13 @@ test: $(READY)   ## all tests
 test-versions:   ## the suite on every pair of Python and torch; ARGS="py314-t215 --short --write"
 	$(BASE) -m tests.versions $(ARGS)
 
-check: $(READY)  ## lint, and the order of imports
-	$(PY) -m ruff check src tests examples benchmarks
-	$(PY) -m pytest tests/test_layers.py
+check: $(READY)  ## lint, the order of imports, the documents
+	$(PY) -m ruff check src tests examples benchmarks docs
+	$(PY) -m pytest tests/test_layers.py tests/test_docs.py
+
+docs: $(READY)   ## write docs/api.md and docs/architecture.svg anew
+	$(PY) docs/make_api.py
+	$(PY) docs/make_picture.py
 
 golden: $(READY) ## write the golden files anew; review the diff like code
 	$(PY) -m pytest tests -k golden --write-golden $(ARGS)
