@@ -96,9 +96,11 @@ class Signals:
             try:
                 self._put_back()
             finally:
-                self._put_back()
-                self.holding = False
-                self._run_pending()
+                try:
+                    self._put_back()
+                finally:        # it may be in the third that the first signal comes
+                    self.holding = False
+                    self._run_pending()
 
     def _put_back(self) -> None:
         while self.noted:
