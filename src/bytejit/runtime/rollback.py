@@ -16,7 +16,7 @@ def undoing(graph: Callable, written: tuple[int, ...]) -> Callable:
         before = [(inputs[i].detach(), inputs[i].detach().clone()) for i in written]
         try:
             return graph(*inputs)
-        except Exception:
+        except BaseException:
             with torch.no_grad():
                 for i, (own, saved) in zip(written, before):
                     if inputs[i].untyped_storage()._cdata != own.untyped_storage()._cdata:      # its .data was set
@@ -44,7 +44,7 @@ def rewinding(graph: Callable, settled: Callable[[Callable], None]) -> Callable:
         before = random_states()
         try:
             return graph(*inputs)
-        except Exception:
+        except BaseException:
             for generator, state in before:
                 generator.set_state(state)
             raise
