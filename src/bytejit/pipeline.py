@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import threading
 import time
@@ -318,6 +319,8 @@ class Function:
         env = {"MISS": MISS, "own_exit": self.failed(state, found), "here": state.point.id, **found.env}
         if "twin" in env:
             env["twin"] = self.twin
+        if found.restore:
+            env["undo"] = functools.partial(call_all, found.restore)
         if found.graph is not None:
             env["graph"] = self.run_backend(found, where, options)
             if flags := states_of(found.graph.graph.nodes):
@@ -337,6 +340,7 @@ class Function:
             name=f"entry_{identifier(code.co_name)}",
         )
         entry.by_value = found.by_value
+        entry.leaves = found.leaves
         if found.graph is not None:
             scope = entry.__globals__       # no reference to the entry: nothing may keep it alive
             scope["graph"] = rewinding(scope["graph"], lambda made: scope.update(graph=made))
@@ -356,9 +360,9 @@ class Function:
         doing = logs.ran_place(self.settings.backend)
 
         def answer(error: BaseException, flat: tuple):
-            for function, args in restore:
+            for function, args in restore:          # here, too, few frames may be left
                 function(*args)
-            if type(error) is RecursionError:       # here, too, few frames may be left
+            if type(error) is RecursionError:
                 return flat, point
             if isinstance(error, DeviceFault) or not isinstance(error, Exception) or interrupts.from_handler(error):
                 raise error     # an earlier call's, which running this one again would hide; or an interrupt, or a timeout
@@ -443,6 +447,12 @@ def watched() -> str:
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():      # compiling waits for the device
         return "a CUDA graph that is recorded around the call"
     return ""
+
+
+def call_all(calls: tuple) -> None:
+    """Make each call: (function, arguments)."""
+    for function, args in calls:
+        function(*args)
 
 
 def modules_among(args: tuple) -> tuple:

@@ -268,6 +268,11 @@ WATCHED: tuple[Kind, ...] = (
 )
 
 
+_SETTABLE = {"inference mode", "dispatch keys", "torch functions asked", "function modes", "grad mode", "anomaly",
+             "autocast cache", "autocast nesting", *(f"autocast {device}" for device in _DEVICES)}
+SET_BY_EXITS = tuple(kind for kind in KINDS if kind.name in _SETTABLE)
+
+
 class Ambient:
     """The values of some kinds at one moment."""
 
@@ -299,6 +304,23 @@ class Ambient:
 def capture(kinds: tuple[Kind, ...] = KINDS) -> Ambient:
     """The ambient state of this thread and process. Cost: 30 us."""
     return Ambient(kinds)
+
+
+def undone_if_cut(kinds: tuple[Kind, ...], work: Callable, args: tuple) -> Any:
+    """work(*args); when it raises, the ambient state of these kinds is put back.
+
+    For a function that changes the state when it ends well. On Python 3.11 a signal's handler may run between the end of a
+    call with a starred argument and the next instruction, where no `try` of the function holds any more. So `args` is a
+    tuple here: a plain call of a Python function from another looks for no signal at its end.
+    """
+    if not kinds:
+        return work(*args)
+    before = capture(kinds)
+    try:
+        return work(*args)
+    except BaseException:
+        before.restore()
+        raise
 
 
 def preserved(work: Callable, *args: Any) -> Any:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch
 
+from .ambient import undone_if_cut
+
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 DEFAULT = torch.Tensor.__dict__["__torch_function__"].__func__      # wraps results in the class
 NEVER = torch._C._disabled_torch_function_impl
@@ -33,8 +35,13 @@ def within_modes(entry: Callable, miss: object) -> Callable:
             return miss
         with torch._C.DisableTorchFunction():
             return entry(*args)
-    run.__dict__.update(entry.__dict__)
-    return run
+
+    def undoable(*args):
+        return undone_if_cut(entry.leaves, run, args)
+
+    made = undoable if entry.leaves else run
+    made.__dict__.update(entry.__dict__)
+    return made
 
 
 def unasked(function: Callable) -> Callable:

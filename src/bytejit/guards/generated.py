@@ -15,6 +15,9 @@
             return own_exit(error, (S_0, L_self, L_x))
         body                                    # effects; ends in `return (value, None)` or `return (flat, k)`
 
+Where `env` has "undo", all from the graph on stands in `try: ... except BaseException: undo(); raise`: it puts back the
+state that the graph or the body set, wherever a signal's handler raised.
+
 Objects that the guards know by identity are held weakly; a call fetches each and holds it while it compares with it. Once
 one is dead the guards fail, and `on_dead` is called. No address of an object is in the text, or in the walk's table, that
 the entry does not keep alive.
@@ -209,6 +212,7 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
                   "    except RecursionError:", "        return MISS",
                   "    except Exception as error:", "        if from_handler(error): raise", "        return MISS"]
         env["from_handler"] = from_handler
+    head, lines = lines, []
     if "graph" in env:
         targets = "".join(f"o{i}, " for i in range(outputs))
         call = f"({targets.rstrip()}) = graph({args})" if outputs else f"graph({args})"
@@ -220,7 +224,9 @@ def compile_entry(params: list[str], guards: GuardSet, inputs: list[Source], bod
                       f"        return own_exit(error, ({state}))"]
         lines += ["    except BaseException as error:", f"        return own_exit(error, ({state}))"]
     lines += ["    " + line for line in tail.splitlines()]
-    fn = _define(name, "\n".join(lines) + "\n", env)
+    if "undo" in env:
+        lines = ["    try:", *("    " + line for line in lines), "    except BaseException:", "        undo()", "        raise"]
+    fn = _define(name, "\n".join([*head, *lines]) + "\n", env)
     fn.guards = guards
     fn.table = words
     fn.explain_failure = lambda args: explain_failure(params, rows, args)

@@ -32,7 +32,7 @@ from functools import cache
 from typing import Any
 
 from bytejit.common import interrupts, registry
-from bytejit.common.ambient import capture, putting_back
+from bytejit.common.ambient import capture, putting_back, undone_if_cut
 from bytejit.rewriter.trampoline import UNBOUND, Point, Rewritten, successor_sites
 
 __all__ = ["COVERED", "MISS", "UNBOUND", "SiteState", "Sites", "compiling", "own_exit"]
@@ -255,14 +255,14 @@ class SiteState:
         if self.entries is not self._asked:         # a signal came between the entries and the cell: see `add`
             self.arm()
             for entry in self.entries:
-                if (answer := entry(*args)) is not MISS:
+                if (answer := undone_if_cut(getattr(entry, "leaves", ()), entry, args)) is not MISS:
                     return answer
         if self.frozen or registry.only_runs() or replaced() or debugged() or _COMPILING.locked():
             return self.own(args)
         entry = interrupts.uninterrupted(self._compile_alone, args)
         if entry is None:
             return self.own(args)
-        answer = entry(*args)
+        answer = undone_if_cut(getattr(entry, "leaves", ()), entry, args)
         return self.own(args) if answer is MISS else answer
 
     def _compile_alone(self, args: Args) -> Entry | None:
@@ -300,7 +300,7 @@ class SiteState:
     def _others(self, *args: Any) -> Answer:
         """All entries but the first, then `miss`. The one that fits twice in a row becomes the first."""
         for entry in self.entries[1:]:
-            answer = entry(*args)
+            answer = undone_if_cut(entry.leaves, entry, args) if hasattr(entry, "leaves") else entry(*args)
             if answer is not MISS:
                 if self._last is entry and not hasattr(entry, "quiet"):
                     with self._lock:

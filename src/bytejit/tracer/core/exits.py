@@ -87,11 +87,11 @@ class Rebuild:
             inside = self.many(v.args)
             self.lines.append(f"{self.new_name(v)} = {self.bind(v.function)}({inside})")
         values = [self.value(v) for v in leaving]
-        effects = self.effects()
+        effects, left = self.effects(), self.leave(answer(values))
         if effects and self.t.locked:
             locks = dict.fromkeys(self.at.source(v.source) for v in self.t.locked)
             effects = [f"with {', '.join(locks)}:", *("    " + e for e in effects)]
-        return "\n".join([*self.lines, *effects, answer(values)])
+        return "\n".join([*self.lines, *effects, *left])
 
     def new_name(self, v: Var) -> str:
         name = self.names[id(v)] = f"n{self.count}"
@@ -395,8 +395,34 @@ class Rebuild:
             cells = [v for v in cells if v not in wanted]
             for v in wanted:
                 out += self.write_cell(v)
-        out += [f"{self.bind(device)}.__enter__()" for device in self.t.devices]
-        out += [f"{self.value(manager)}.__enter__()" for manager, _ in self.t.inference]
+        return out
+
+    def leave(self, answer: str) -> list[str]:
+        """Make the ambient state what the program has behind the region, then return. Cut short, it is put back: the program
+        is where the region begins, and its `with` statements restore only what was so there. Setters: the entry does that.
+        """
+        inference = [self.value(manager) for manager, _ in self.t.inference]
+        kinds = self.kinds_entered()
+        entered = self.ambient_state(inference)
+        if not kinds and not inference:
+            return [*entered, answer]
+        before = [f"before = {self.bind(ambient.capture)}({self.bind(kinds)})"] if kinds else []
+        undo = [f"    {manager}.__exit__(None, None, None)" for manager in reversed(inference)]
+        undo += ["    before.restore()"] if kinds else []
+        return [*before, "try:", *("    " + line for line in (*entered, *answer.splitlines())), "except BaseException:", *undo,
+                "    raise"]
+
+    def kinds_entered(self) -> tuple[ambient.Kind, ...]:
+        """The kinds of ambient state that the exit enters or leaves by one, so that no setter says what was there before."""
+        t = self.t
+        names = {"function modes": t.devices or t.overrides.entered, "torch functions asked": t.overrides.functions_off,
+                 "autocast nesting": t.nesting}
+        return tuple(kind for kind in ambient.KINDS if names.get(kind.name))
+
+    def ambient_state(self, inference: list[str]) -> list[str]:
+        """Statements that enter the managers, modes and settings in which the region ends."""
+        out = [f"{self.bind(device)}.__enter__()" for device in self.t.devices]
+        out += [f"{manager}.__enter__()" for manager in inference]
         out += [f"{self.bind(torch._C._push_on_torch_function_stack)}({self.value(mode)})" for mode in self.t.overrides.entered]
         out += [f"{self.value(manager)}.__enter__()" for manager in self.t.overrides.functions_off]
         if self.t.nesting:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import graph_module
 
-from bytejit.common import inference, ranges
+from bytejit.common import ambient, inference, ranges
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.overriding import overrides
 from bytejit.common.where import Where
@@ -52,6 +52,7 @@ class Trace:
     env: dict = field(default_factory=dict)
     written: tuple[int, ...] = ()     # inputs whose storage the graph writes
     restore: tuple = ()               # (setter, args): torch's global state as it was at the start
+    leaves: tuple = ()                # kinds of ambient state that may be others behind the region than before it
     sizes_leave: bool = False         # whether a symbolic number is returned, or left where someone else sees it
     returned_sizes: tuple | None = ()   # (path, Expr) of symbolic numbers in what is returned; None: not all can be told
     settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
@@ -172,7 +173,7 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
     return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
                  stop.cause, stop.where, frozenset(t.limits.visited), tuple(t.inlined.values()), env=env,
-                 written=written, restore=undo_of(t), modes=bool(t.overrides.outer_modes), by_value=t.by_value, catches=t.catches,
+                 written=written, restore=undo_of(t), leaves=kinds_left(t, rebuild), modes=bool(t.overrides.outer_modes), by_value=t.by_value, catches=t.catches,
                  effects=effects_of(t), sizes_leave=t.sizes.sizes_leave,
                  returned_sizes=returned_sizes(t, stop.value) if t.sizes.sizes_leave and stop.snapshot is None else (),
                  settle=lambda: t.sizes.settle(t.guards), let_go=t.let_go,
@@ -188,6 +189,11 @@ def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
     if t.ranges:
         calls.insert(0, (ranges.leave_all, (t.ranges,)))
     return tuple(calls)
+
+
+def kinds_left(t: Tracer, rebuild: Rebuild) -> tuple[ambient.Kind, ...]:
+    """Kinds of ambient state that the region's graph or exit sets."""
+    return ambient.SET_BY_EXITS if t.state_first or t.region or rebuild.kinds_entered() else ()
 
 
 def forget_source_with(gm: torch.fx.GraphModule) -> None:
