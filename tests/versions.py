@@ -18,17 +18,21 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from .cuda_stubs import install
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "versions.md"
-NEEDS = (
-    "bytecode>=0.16", "cffi>=1.16", "rich>=13", "pytest>=8", "hypothesis>=6", "numpy>=1.26", "scipy>=1.11", "matplotlib>=3.8",
-    "pillow", "pyyaml", "safetensors", "huggingface_hub", "ruff>=0.6", "triton>=3.6",
-)
+NEEDS = ("bytecode>=0.16", "cffi>=1.16", "rich>=13", "pytest>=8", "hypothesis>=6", "numpy>=1.26", "ruff>=0.6")
+# what only the whole suite needs
+MORE = ("scipy>=1.11", "matplotlib>=3.8", "pillow", "pyyaml", "safetensors", "huggingface_hub", "triton>=3.6", "transformers>=5")
+# of CUDA's libraries those that torch calls when it is imported: without a driver they answer so. The others: cuda_stubs
+CUDA = ("cudart", "cupti")
 # a part of each layer that reads what the interpreter or torch may change: opcodes, guards, shapes, kernels, training
 SHORT = (
-    "tests/compat", "tests/guards", "tests/rewriter/test_blocks.py", "tests/test_api.py", "tests/programs/test_autograd.py",
-    "tests/programs/test_corners.py", "tests/programs/test_exceptions.py", "tests/programs/test_with.py",
-    "tests/programs/test_classes.py", "tests/fake", "tests/codegen/test_normalise.py", "tests/kernels/test_build.py",
+    "tests/compat", "tests/guards", "tests/rewriter", "tests/common", "tests/test_api.py", "tests/test_layers.py", "tests/fake",
+    "tests/programs/test_autograd.py", "tests/programs/test_corners.py", "tests/programs/test_exceptions.py",
+    "tests/programs/test_with.py", "tests/programs/test_classes.py", "tests/programs/test_calls.py",
+    "tests/codegen/test_normalise.py", "tests/codegen/test_freeze.py", "tests/kernels/test_build.py",
 )
 OUTCOMES = ("passed", "failed", "error", "skipped")
 
@@ -57,7 +61,7 @@ class NotMade(Exception):
     """An environment that cannot be set up here: what was tried, and what it said."""
 
 
-def run(*command: str | Path, seconds: float = 1800, **more) -> str:
+def run(*command: str | Path, seconds: float = 600, **more) -> str:
     """The output of a command. Raises: NotMade with its last lines."""
     try:
         done = subprocess.run([*map(str, command)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -83,22 +87,46 @@ def find_python(version: str, folder: Path) -> Path:
     return unpack(version, folder / f"cpython{version}")
 
 
-def environment(pair: Pair, folder: Path) -> Path:
+def environment(pair: Pair, folder: Path, short: bool) -> Path:
     """The Python of the pair's environment, made when it is not there. Raises: NotMade."""
     home = folder / pair.name
     python = home / "bin" / "python"
-    if (home / ".ready").exists() or python.exists() and folder.joinpath("README").exists():
-        return python
-    base = find_python(pair.python, folder)
-    run(base, "-m", "venv", "--without-pip", "--clear", home)
+    base = home / ".ready"
+    whole = home / ".ready-whole"
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-input", "--disable-pip-version-check")
-    print(f"{pair.name}: installing torch {pair.torch} for {base}", flush=True)
-    run(*pip, f"torch=={pair.torch}")
-    run(*pip, *NEEDS, "transformers>=5")
-    run(*pip, "--no-deps", "torchvision", "timm")
-    run(python, "-c", "import torch, numpy, pytest")
-    (home / ".ready").touch()
+    if not base.exists():
+        found = find_python(pair.python, folder)
+        run(found, "-m", "venv", "--without-pip", "--clear", home)
+        print(f"{pair.name}: installing torch {pair.torch} for {found}", flush=True)
+        run(*pip, "--no-deps", f"torch=={pair.torch}")
+        torch = next(home.glob("lib/python*/site-packages/torch"))
+        run(*pip, *needs_of_torch(torch), *NEEDS)
+        print(f"{pair.name}: stubs for {' '.join(install(torch))}", flush=True)
+        run(python, "-c", "import torch, numpy, pytest; assert not torch.cuda.is_available()", env=environ())
+        base.touch()
+    if not short and not whole.exists():
+        run(*pip, *MORE)
+        run(*pip, "--no-deps", "torchvision", "timm")
+        whole.touch()
     return python
+
+
+def needs_of_torch(torch: Path) -> list[str]:
+    """What an installed torch requires, as pip is told: of CUDA's libraries only `CUDA`, and neither cuDNN nor triton."""
+    metadata, = torch.parent.glob("torch-*.dist-info/METADATA")
+    needs = []
+    for line in re.findall(r"^Requires-Dist: (.*)$", metadata.read_text(), re.MULTILINE):
+        need = line.split(";")[0].strip()
+        if need.startswith("cuda-toolkit"):
+            needs.append(re.sub(r"\[.*\]", f"[{','.join(CUDA)}]", need))
+        elif "extra ==" not in line and not need.startswith(("cuda-", "nvidia-", "triton")):
+            needs.append(need)
+    return needs
+
+
+def environ() -> dict[str, str]:
+    """The environment of every process of a pair: ours, without a GPU."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def parts(short: bool, only: list[str]) -> list[list[str]]:
@@ -114,7 +142,7 @@ def parts(short: bool, only: list[str]) -> list[list[str]]:
 
 def tested(python: Path, paths: list[str], cache: Path, log: Path) -> Counter:
     """How many tests of these paths passed, failed, were skipped; a process that died counts as an error."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "BYTEJIT_CACHE_DIR": str(cache)}
+    env = {**environ(), "PYTHONPATH": str(ROOT / "src"), "BYTEJIT_CACHE_DIR": str(cache)}
     command = [str(python), "-X", "faulthandler", "-m", "pytest", "-p", "no:cacheprovider", *paths]
     done = subprocess.run(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with log.open("a") as file:
@@ -166,7 +194,7 @@ def main() -> int:
     bad = lost = 0
     for pair in wanted:
         try:
-            python = environment(pair, given.envs)
+            python = environment(pair, given.envs, given.short)
         except NotMade as error:
             print(f"{pair.name}: NOT RUN, no environment: {error}", flush=True)
             lost += 1

@@ -1,0 +1,35 @@
+"""torch built for CUDA on a machine without a GPU, without the gigabytes of CUDA's libraries that it links against.
+
+The CPU's code never calls those libraries, but the loader wants each file and each symbol. `install` puts a few KB in their
+place: libraries with the names and the symbols that torch lacks, where each function stops the process.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PREFIXES = ("cublas", "cudnn", "cufft", "cuFile", "curand", "cusolver", "cusparse", "nccl", "nvJitLink", "nvrtc", "nvshmem")
+LIBRARY = re.compile(r"\[(lib(?:%s)\w*\.so[.\d]*)\]" % "|".join(p.lower() for p in PREFIXES), re.IGNORECASE)
+
+
+def install(torch: Path) -> list[str]:
+    """Put libraries for those that `torch`, an installed package's folder, lacks beside its own. Returns their names.
+
+    Raises: tests.versions.NotMade where readelf, nm or gcc fails.
+    """
+    from .versions import run
+    own = sorted((torch / "lib").glob("*.so*"))
+    present = {found.name for found in [*own, *torch.parent.glob("nvidia/*/lib/*.so*")]}
+    missing = sorted(set(LIBRARY.findall(run("readelf", "-d", "-W", *own))) - present)
+    if not missing:
+        return []
+    undefined = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--undefined-only", *own).splitlines() if " U " in line}
+    source = [".text"]
+    for name in sorted(name for name in undefined if name.startswith(PREFIXES)):
+        source += [f".globl {name}", f".type {name}, @function", f"{name}:", "ud2"]
+    code = torch / "lib" / "cuda_stubs.s"
+    code.write_text("\n".join([*source, '.section .note.GNU-stack,"",@progbits', ""]))
+    for name in missing:
+        run("gcc", "-shared", "-nostdlib", f"-Wl,-soname,{name}", "-o", torch / "lib" / name, code)
+    return missing
