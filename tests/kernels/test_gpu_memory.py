@@ -46,6 +46,8 @@ def test_the_original_runs_while_a_cuda_graph_is_recorded_around_it(monkeypatch:
     x, compiled = torch.randn(10), bytejit.compile(doubled)
     with monkeypatch.context() as recorded:
         recorded.setattr(torch.cuda, "is_initialized", lambda: True)
+        recorded.setattr(torch.cuda, "current_device", lambda: 0)
+        recorded.setattr(torch.cuda, "current_stream", lambda: None)
         recorded.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         assert torch.equal(compiled(x), x.sin() * 2) and not bytejit.counters["graphs"]
         assert [g for g, _ in rollback.random_states()] == [torch.default_generator]
