@@ -1083,6 +1083,28 @@ def test_named_tuples_made_inside(x):
             Pair._fields, Pair.__module__, point.__module__, isinstance(pair, Pair), pair == (x, 4))
 
 
+FieldType = int
+
+
+def test_annotations_of_classes_made_inside_follow_globals():
+    """A global that an annotation names is guarded: rebound, the class made inside has the new one"""
+    def f(x):
+        class Pair(typing.NamedTuple):
+            a: FieldType
+
+        class Options(typing.TypedDict):
+            size: FieldType
+        return x + 1, Pair.__annotations__["a"] is int, Options.__annotations__["size"] is int
+    compiled = bytejit.compile(f, fullgraph=True)
+    x = torch.ones(2)
+    assert compiled(x)[1:] == (True, True)
+    globals()["FieldType"] = float
+    try:
+        assert compiled(x)[1:] == (False, False)
+    finally:
+        globals()["FieldType"] = int
+
+
 @case(F(3), graphs=1)
 def test_enums_made_inside(x):
     """Enum classes made inside: values, auto(), methods, lookups, flags, match"""

@@ -405,8 +405,8 @@ class Attributes(Component):
         return self.t.values.lazy(value, Attr(v.source or KnownSource.of(module), name))
 
     def check_annotations(self, owner, name: str) -> None:
-        """Asking a class or a module for annotations that it has not makes them. Raises: Break."""
-        if name == "__annotations__" and name not in vars(owner):
+        """Asking a class or a module for annotations that it has not makes them. Raises: Break, but for a class of the trace."""
+        if name == "__annotations__" and name not in vars(owner) and owner not in self.t.remade:
             raise Break(f"making the annotations of {owner.__name__}")
 
     def class_getattr(self, v: Known, name: str) -> Var:

@@ -7,13 +7,14 @@ import enum
 import types
 import typing
 
-from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var
+from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var
 
 from .calls import models
 
 AUTO = object()         # stands for enum.auto(), which a class may take once
+NAMES = types.CellType()        # stands for the cell of a class's namespace (3.14: its annotations read names there), a class's own
 
 
 def make(t: Tracer, function, *args, **kwargs) -> Known:
@@ -60,29 +61,56 @@ def of_body(t: Tracer, kind: str, name: Var, given: list[Var], names: Var, kwarg
     if not isinstance(names, DictVar) or "__classcell__" in names.items:
         raise Break(f"{kind} whose methods name its class")
     t.values.complete(names)
-    space = {t.const(k): content(t, kind, t.values.real(v)) for k, v in names.items.values()}
+    cell = t.values.real(names.items["__classdictcell__"][1]) if "__classdictcell__" in names.items else None
+    space = {t.const(k): content(t, kind, t.values.real(v), cell) for k, v in names.items.values()}
+    guard_annotations(t, kind, names)
     bases = tuple(v.real if isinstance(v, FuncVar) else v.obj for v in given)
     return make(t, of_parts, t.const(name), bases, {k: t.const(v) for k, v in kwargs.items()}, space)
+
+
+def guard_annotations(t: Tracer, kind: str, names: DictVar) -> None:
+    """Trace the function that makes a body's annotations (3.14), which the library calls for real: the names that it reads
+    are guarded by that. Raises: Break where they cannot be made."""
+    if "__annotate_func__" in names.items:
+        try:
+            t.const(t.calls.call(names.items["__annotate_func__"][1], [Known(1)], {}))      # annotationlib.Format.VALUE
+        except Raised:
+            raise Break(f"{kind} with annotations that cannot be made yet") from None
 
 
 def of_parts(name: str, bases: tuple, options: dict, space: dict) -> type:
     """The class of a class statement."""
     def fill(namespace):
+        cell = types.CellType(namespace)
         for key, value in space.items():
-            namespace[key] = enum.auto() if value is AUTO else value
+            namespace[key] = enum.auto() if value is AUTO else with_names(value, cell)
     return types.new_class(name, bases, dict(options), fill)
 
 
-def content(t: Tracer, kind: str, v: Var) -> object:
-    """A real value of a class's body."""
+def with_names(value: object, cell: types.CellType) -> object:
+    """A value of a class's body whose functions, if they read the class's namespace, find it in `cell`."""
+    if value is NAMES:
+        return cell
+    if isinstance(value, types.FunctionType) and value.__closure__ and value.__closure__[0] is NAMES:
+        made = types.FunctionType(value.__code__, value.__globals__, value.__name__, None, (cell,))
+        made.__qualname__ = value.__qualname__
+        return made
+    return value
+
+
+def content(t: Tracer, kind: str, v: Var, names: Var | None) -> object:
+    """A real value of a class's body. `names`: the cell of the class's namespace, when the body has one."""
+    if isinstance(v, CellVar) and v is names:
+        return NAMES
     if isinstance(v, FuncVar) and v.real is None:
-        if v.closure or v.defaults or v.kwdefaults or v.attrs:
+        cells = (NAMES,) if len(v.closure) == 1 and v.closure[0] is names else ()
+        if len(v.closure) != len(cells) or v.defaults or v.kwdefaults or v.attrs:
             raise Break(f"{kind} with a method that is more than its code")
-        made = types.FunctionType(v.code, v.globals, v.name)
+        made = types.FunctionType(v.code, v.globals, v.name, None, cells)
         made.__qualname__ = v.qualname
         return made
     if isinstance(v, PropertyVar):
-        return v.cls(*(content(t, kind, t.values.real(a)) for a in v.args))
+        return v.cls(*(content(t, kind, t.values.real(a), names) for a in v.args))
     if isinstance(v, InstanceVar) and v.cls is enum.auto and v.real is None:
         return AUTO
     return t.const(v)
