@@ -314,3 +314,167 @@ def test_einops() -> None:
     calls = [(torch.randn(2, 8, n),) for n in range(5, 17)]
     f(*calls[0])                       # einops looks for the libraries that are imported
     assert graphs_of(f, calls) <= 2
+
+
+# ---- NumPy numbers whose value changes between calls -----------------------------------------------------------------
+
+KINDS = ["float64", "float32", "float16", "int64", "int32", "uint8"]
+
+
+def numbers_of(kind: str, count: int = 5) -> list:
+    numpy = pytest.importorskip("numpy")
+    return [getattr(numpy, kind)(2 + n if "int" in kind else 0.1 * (n + 1)) for n in range(count)]
+
+
+def check_few(f: Callable, calls: list[tuple], limit: int, backend: str = "eager") -> None:
+    """The calls give what the plain function gives, to the type and dtype, with at most `limit` entries."""
+    compiled = bytejit.compile(f, backend=backend)
+    for args in calls:
+        want, got = f(*args), compiled(*args)
+        assert type(got) is type(want)
+        torch.testing.assert_close(got, want, rtol=0 if backend == "eager" else None, atol=0 if backend == "eager" else None)
+    assert entries(compiled) <= limit
+
+
+class Held:
+    """Something with a number for an attribute."""
+
+    def __init__(self, value: object):
+        self.value = value
+
+
+A_GLOBAL = None
+
+
+def by_argument(x, n):
+    return x * n, n - x, n / (x + 2), x.clamp(max=n), torch.add(x, n), x > n
+
+
+def by_keyword(x, *, n):
+    return x * n
+
+
+def by_attribute(x, held):
+    return x * held.value
+
+
+def by_item(x, items):
+    return items[1] * x
+
+
+def by_global(x):
+    return x * A_GLOBAL
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_numpy_numbers_as_arguments(kind: str, dtype: torch.dtype) -> None:
+    x = torch.arange(1, 5).to(dtype)
+    check_few(by_argument, [(x, n) for n in numbers_of(kind)], 2)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64"])
+def test_numpy_numbers_in_other_places(kind: str) -> None:
+    global A_GLOBAL
+    x, values = torch.arange(1.0, 5.0), numbers_of(kind)
+    check_few(by_attribute, [(x, Held(n)) for n in values], 2)
+    check_few(by_item, [(x, [1, n]) for n in values], 2)
+    check_few(by_item, [(x, (1, n)) for n in values], 2)
+    cell = values[0]
+
+    def by_cell(x):
+        return x * cell
+    named, by_name, closed = (bytejit.compile(f, backend="eager") for f in (by_keyword, by_global, by_cell))
+    for n in values:
+        A_GLOBAL = cell = n
+        for got in (named(x, n=n), by_name(x), closed(x)):
+            assert torch.equal(got, x * n)
+    assert max(map(entries, (named, by_name, closed))) <= 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_numpy_numbers_as_sizes_and_places(backend: str) -> None:
+    def f(x, n):
+        return torch.zeros(n) + 1, x[:n] * 2, x[n], x[n:, None], x.narrow(0, 0, n), torch.full((n, 2), n)
+    check_few(f, [(torch.arange(20.0), n) for n in numbers_of("int64", 8)], 2, backend)
+
+
+def test_branches_on_numpy_numbers_compile_once_a_side() -> None:
+    def f(x, n):
+        return x * n if n > 0.35 else x + n
+    for kind in ("float64", "float32"):
+        calls = [(torch.ones(3), n) for n in numbers_of(kind, 7)]
+        check_few(f, calls, 3 if kind == "float64" else 8)      # 0.35 is no float32: which is greater takes NumPy to tell
+
+
+def reads_the_number(x, n):
+    return x + 1, n.dtype.itemsize, type(n).__name__, f"{n:.3f}", n * 2, n + n, n * 0.5, abs(n), n == n, n > 2, n
+
+
+def asks_for_its_type(x, n):
+    return x * n if isinstance(n, float) else x - n
+
+
+def makes_plain(x, n):
+    return float(n) * x, int(n), float(n), bool(n), n.item()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("f", [reads_the_number, asks_for_its_type, makes_plain])
+def test_what_needs_the_numpy_number_itself_gets_it(f: Callable, kind: str) -> None:
+    x, compiled = torch.ones(3), bytejit.compile(f, backend="eager")
+    for n in numbers_of(kind):
+        want, got = f(x, n), compiled(x, n)
+        assert repr(got) == repr(want)
+        if type(want) is tuple:
+            assert [type(v) for v in got] == [type(v) for v in want]
+
+
+def test_a_numpy_number_of_another_type_is_another_trace() -> None:
+    def f(x, n):
+        return x * n, float(n), int(n), n
+    compiled = bytejit.compile(f, backend="eager")
+    for n in (*numbers_of("float64", 3), *numbers_of("float32", 3), 0.5, 0.75, *numbers_of("int32", 3), 3):
+        want, got = f(torch.ones(2), n), compiled(torch.ones(2), n)
+        assert repr(got) == repr(want) and [*map(type, got)] == [*map(type, want)]
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+def test_zeros_of_both_signs_and_nan_are_told_apart(kind: str) -> None:
+    numpy = pytest.importorskip("numpy")
+    compiled, x = bytejit.compile(lambda x, n: (x / n, f"{n}"), backend="eager"), torch.ones(2)
+    for value in (0.0, -0.0, float("nan"), float("nan"), 1.0, -0.0, 0.0):
+        n = getattr(numpy, kind)(value)
+        assert repr(compiled(x, n)) == repr((x / n, f"{n}"))
+    assert entries(compiled) <= 4
+
+
+def test_a_numpy_bool_is_what_eager_takes_it_for() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def f(x, flag):
+        return x * flag, x + 1 if flag else x - 1, torch.full((2,), flag)
+    compiled = bytejit.compile(f, backend="eager")
+    for flag in (numpy.bool_(True), numpy.bool_(False), numpy.bool_(True)):
+        for got, want in zip(compiled(torch.arange(3), flag), f(torch.arange(3), flag)):
+            assert got.dtype == want.dtype and torch.equal(got, want)
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray])
+@pytest.mark.parametrize("kind", [*KINDS, "bool_"])
+def test_a_tensor_made_of_a_numpy_number_has_its_dtype(make: Callable, kind: str) -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def f(x, n):
+        return make(n), make([n, n]), make(n, dtype=torch.float32), x + make(n)
+    compiled = bytejit.compile(f, backend="eager")
+    for n in numbers_of(kind) if kind != "bool_" else [numpy.bool_(True), numpy.bool_(False)]:
+        for got, want in zip(compiled(torch.ones(2), n), f(torch.ones(2), n)):
+            assert got.dtype == want.dtype and torch.equal(got, want)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tensor_equals_a_numpy_number(kind: str) -> None:
+    def f(x, n):
+        return x == n, x != n, n == x
+    check_few(f, [(torch.arange(6), n) for n in numbers_of(kind)], 2)

@@ -24,6 +24,10 @@ ARRAY: type = NoArray if numpy is None else numpy.ndarray
 SCALARS: frozenset[type] = frozenset(
     () if numpy is None else (c for c in numpy.sctypeDict.values() if c not in (numpy.object_, numpy.void))
 )
+#: real scalars whose `.item()` is a Python int or float of the same value
+NUMBERS: frozenset[type] = frozenset(
+    () if numpy is None else (c for c in SCALARS if issubclass(c, (numpy.integer, numpy.floating))
+                              and not issubclass(c, (numpy.timedelta64, numpy.longdouble))))
 #: the classes of their dtypes
 DTYPES: frozenset[type] = frozenset(() if numpy is None else (type(numpy.dtype(c)) for c in SCALARS))
 #: types of functions that are known by identity
@@ -43,6 +47,16 @@ def draws() -> Iterator[tuple[Callable, int]]:
     if numpy is not None:
         for name, most in (("uniform", 2), ("normal", 2), ("random", 0), ("rand", 0), ("randn", 0), ("random_sample", 0)):
             yield getattr(numpy.random, name).__func__, most
+
+
+def same_scalar(a: Any, b: Any) -> bool:
+    """Whether two scalars of one type are the same to the bit: zeros of both signs differ, a nan is itself."""
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def truth_value(value: bool) -> Any:
+    """A bool as NumPy's comparisons return it."""
+    return numpy.bool_(value)
 
 
 def may_share_memory(a: Any, b: Any) -> bool:

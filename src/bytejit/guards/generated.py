@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from bytejit.common.interrupts import from_handler
+from bytejit.compat import numpy_types
 
 from . import program
 from .kinds import EQUALS, GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE, Guard, GuardSet, State, TensorCheck, same
@@ -57,6 +58,7 @@ from .sources import (
 )
 
 _numbers = itertools.count()
+NUMBERS = frozenset({int, float, *numpy_types.NUMBERS})
 FEWEST_PASSED_ON = 8       # inputs: fewer are cheaper passed to the graph one by one than as the walk's tuple
 
 
@@ -353,15 +355,15 @@ def _holds(guard: Guard, frame: dict[str, Any]) -> bool:
 
 
 def _has_number(value: Any) -> bool:
-    return type(value) in (int, float) or isinstance(value, tuple) and any(type(v) in (int, float) for v in value)
+    return type(value) in NUMBERS or isinstance(value, tuple) and any(type(v) in NUMBERS for v in value)
 
 
 def _changed_numbers(guard: Guard, value: Any) -> set[Source]:
-    if type(value) in (int, float) and type(guard.value) is type(value):
+    if type(value) in NUMBERS and type(guard.value) is type(value):
         return {guard.source} if not same(value, guard.value) else set()
     if type(value) is type(guard.value) and isinstance(value, tuple) and len(value) == len(guard.value):
         return {TupleItem(guard.source, i) for i, (a, b) in enumerate(zip(value, guard.value))
-                if type(a) in (int, float) and type(b) is type(a) and not same(a, b)}
+                if type(a) in NUMBERS and type(b) is type(a) and not same(a, b)}
     return set()
 
 

@@ -21,6 +21,7 @@ import torch
 from bytejit.common import ambient, torch_controls
 from bytejit.common.overriding import overrides, unasked
 from bytejit.common.spec import contiguous_stride, short_dtype
+from bytejit.compat import numpy_types
 
 from . import library_flags
 from .references import PLAIN_VALUE, Printer, Ref, permanent, plain
@@ -186,6 +187,8 @@ def same(a: Any, b: Any) -> bool:
         return (a == b and math.copysign(1.0, a) == math.copysign(1.0, b)) or (a != a and b != b)
     if kind is complex:
         return same(a.real, b.real) and same(a.imag, b.imag)
+    if kind in numpy_types.SCALARS:
+        return numpy_types.same_scalar(a, b)
     if kind is slice:
         return same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if isinstance(a, (tuple, list)):

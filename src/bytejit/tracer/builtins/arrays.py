@@ -15,9 +15,10 @@ from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, ArrayVar, DictVar, Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, ArrayVar, DictVar, Known, NumpyVar, SeqVar, SymVar, TensorVar, Var
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import NotConstant, to_python
+from bytejit.tracer.sizes.numpy_numbers import plain_number
 
 from .argument_counts import describe
 
@@ -90,12 +91,12 @@ class Arrays(Component):
     def tensor_of_sizes(self, v: Var, options: dict[str, Var]) -> Var | None:
         """torch.tensor(v, **options) of numbers, or of a list of them, of which some are symbolic: torch.tensor would need
         their values. None where none is, or where it is more than a list."""
-        v = self.t.values.real(v)
+        v = plain_number(self.t, self.t.values.real(v))
         if type(v) is SymVar:
             return self.t.tensors.call_tensor_op(torch.full, [SeqVar([], tuple), v], options)
         if not isinstance(v, SeqVar) or v.cls not in (list, tuple, torch.Size):
             return None
-        items = [self.t.values.real(x) for x in v.items]
+        items = [plain_number(self.t, self.t.values.real(x)) for x in v.items]
         if not any(type(x) is SymVar for x in items) or any(self.t.sizes.number_of(x) is None for x in items):
             return None
         if "dtype" not in options:
@@ -113,6 +114,30 @@ class Arrays(Component):
         return v.array.tolist()
 
 
+def numpy_dtype(t: Tracer, v: Var | None) -> torch.dtype | None:
+    """The dtype of a tensor made of a NumPy scalar, or of a list of them; None for other data. Raises: Break."""
+    v = t.values.real(v) if v is not None else None
+    if isinstance(v, SeqVar) and v.cls in (list, tuple):
+        found = [numpy_dtype(t, x) for x in v.items]
+        if any(found) and len({*found}) > 1:
+            raise Break("a tensor made of NumPy numbers among others")
+        return found[0] if found else None
+    if not isinstance(v, Known) or t.type_of(v) not in numpy_types.SCALARS:
+        return None
+    try:
+        return torch.tensor(v.real if type(v) is NumpyVar else v.obj).dtype
+    except (TypeError, ValueError) as e:
+        raise t.raised(e) from None
+
+
+def with_dtype(t: Tracer, v: Var | None, args: list[Var], named: dict[str, Var]) -> dict[str, Var]:
+    """The keywords of torch.tensor and the like, with the dtype that NumPy numbers in the data have where none is given."""
+    given = named.get("dtype")
+    if given is not None and not t.operators.is_same(given, NONE) or (dtype := numpy_dtype(t, v)) is None:
+        return named
+    return {**named, "dtype": Known(dtype)}
+
+
 def _tensor_of(function, shares: bool):
     def make(t: Tracer, args, kwargs):
         v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
@@ -120,10 +145,11 @@ def _tensor_of(function, shares: bool):
             if function is torch.from_numpy:
                 raise Break(f"torch.from_numpy of {v!r}")
             if v is not None and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
+                kwargs = with_dtype(t, v, args, kwargs)
                 made = t.numpy_arrays.tensor_of_sizes(v, kwargs)
                 if made is not None:
                     return made
-            return t.tensors.call_tensor_op(function, args, kwargs)
+            return t.tensors.call_tensor_op(function, args, with_dtype(t, v, args, kwargs))
         try:
             dtype = torch.from_numpy(v.array).dtype
         except TypeError as e:

@@ -42,6 +42,7 @@ from .values import (
     LateVar,
     Lazy,
     MethodVar,
+    NumpyVar,
     PropertyVar,
     ProxyVar,
     SeqVar,
@@ -166,6 +167,8 @@ class Rebuild:
             if self.t.measures.is_measured(v):
                 return self.output(self.t.sizes.number_node(v.value))
             return self.at.source(v.source) if v.source is not None else f"({self.t.sizes.number_text(v.value, self.at)})"
+        if type(v) is NumpyVar:
+            return self.at.source(v.source)
         obj = v.obj
         if written_out(obj):
             return repr(obj)

@@ -39,6 +39,7 @@ from .values import (
     LateVar,
     Lazy,
     MethodVar,
+    NumpyVar,
     PropertyVar,
     SeqVar,
     SetVar,
@@ -180,6 +181,8 @@ class Tracer:
         v = self.values.real(v)
         if type(v) is SymVar:
             return int if isinstance(v.value, torch.SymInt) else float
+        if type(v) is NumpyVar:
+            return type(v.real)
         if isinstance(v, Known):
             return type(v.obj)
         if isinstance(v, TensorVar):

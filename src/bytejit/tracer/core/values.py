@@ -5,6 +5,7 @@ A value read from outside the region stays `Lazy` until something looks at it; o
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -88,6 +89,29 @@ class SymVar(Known):
 
     def __repr__(self) -> str:
         return f"SymVar({self.value})"
+
+
+class NumpyVar(Known):
+    """A NumPy number from outside that changes between calls: `real` now. Its type is guarded.
+
+    Whoever reads `obj` gets the number; `fix` then guards that it is this one. `plain`: the SymVar of its `.item()`, made
+    where it is first asked for (sizes/numpy_numbers.py).
+    """
+
+    __slots__ = ("fix", "plain", "real")
+
+    def __init__(self, real: Any, source: Any, fix: Callable[[], None]):
+        Var.__init__(self, source)
+        self.real, self.fix, self.plain = real, fix, None
+
+    @property
+    def obj(self) -> Any:
+        """The number, made a constant."""
+        self.fix()
+        return self.real
+
+    def __repr__(self) -> str:
+        return f"NumpyVar({self.real!r})"
 
 
 NONE, TRUE, FALSE = Known(None), Known(True), Known(False)

@@ -34,6 +34,7 @@ from bytejit.tracer.objects.external_generators import outside_generator
 from bytejit.tracer.objects.external_iterators import SEEN, outside_iterator
 from bytejit.tracer.objects.external_lists import OutsideList
 from bytejit.tracer.objects.operators import class_attribute
+from bytejit.tracer.sizes.numpy_numbers import wrap_numpy
 
 from .signals import Break
 from .values import (
@@ -145,6 +146,8 @@ class Wrapping(Component):
         elif guard:
             if type(obj) in (int, float) and (symbol := self.t.sizes.wrap_number(obj, source)) is not None:
                 return symbol
+            if type(obj) in numpy_types.NUMBERS and (number := wrap_numpy(self.t, obj, source)) is not None:
+                return number
             if isinstance(obj, tuple) and any(TupleItem(source, i) in self.t.sizes.dynamic.changed for i in range(len(obj))):
                 self.t.guard("TYPE_IS", source, type(obj))
                 return self._wrap_container(obj, source)

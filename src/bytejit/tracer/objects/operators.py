@@ -19,6 +19,7 @@ from bytejit.tracer.core.values import (
     Known,
     LateVar,
     MethodVar,
+    NumpyVar,
     SeqVar,
     SetVar,
     SliceVar,
@@ -27,6 +28,7 @@ from bytejit.tracer.core.values import (
     Var,
     shown_name,
 )
+from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 
 from .class_facts import MISSING, class_lookup
 from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, to_python
@@ -239,6 +241,10 @@ class Operators(Component):
             raise Break("a random number compared")
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.t.numpy_arrays.array_call(COMPARISONS[name], [a, b])
+        if type(a) is NumpyVar or type(b) is NumpyVar:
+            found = compare_numpy(self.t, COMPARISONS[name], a, b)
+            if found is not None:
+                return found
         if type(a) is SymVar or type(b) is SymVar:
             found = self._compare_symbols(name, a, b)
             if found is not None:
@@ -251,8 +257,8 @@ class Operators(Component):
                 return self.fold(COMPARISONS[name], a.obj, b.obj)
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             other = b if isinstance(a, TensorVar) else a
-            if type(other) in (TensorVar, SymVar) or (
-                    isinstance(other, Known) and isinstance(other.obj, (int, float, bool, complex))):
+            if type(other) in (TensorVar, SymVar) or isinstance(other, Known) and (
+                    self.t.type_of(other) in numpy_types.NUMBERS or isinstance(other.obj, (int, float, bool, complex))):
                 return self.t.tensors.call_tensor_op(COMPARISONS[name], [a, b], {})
             if name in ("eq", "ne") and not isinstance(other, InstanceVar):
                 return self.t.values.constant(name == "ne")
@@ -361,7 +367,7 @@ class Operators(Component):
     def truth(self, v: Var) -> bool:
         """bool(v). Raises: Break when a tensor would decide, Raised."""
         v = self.t.values.real(v)
-        if type(v) is SymVar:
+        if type(v := plain_number(self.t, v)) is SymVar:
             return bool(v.value != 0)
         if isinstance(v, Known):
             if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):

@@ -24,9 +24,10 @@ from bytejit.shapes.symbols import Manner, NotReal, is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, Specialise
 from bytejit.tracer.core.sizes import Dynamic, Feed
-from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import Known, NumpyVar, SeqVar, SymVar, TensorVar, Var
 
 from .copies import MAY_COPY
+from .numpy_numbers import plain_number
 
 NUMBERS = (int, float, bool)
 
@@ -167,9 +168,18 @@ class Symbols(Component):
         if type(obj) is float:
             self.t.guard("TYPE_IS", source, float)
             return SymVar(self.symbol(source, obj), source)
-        if 0 <= obj < 2 or obj < -2**31 or obj > 2**31:
+        if not self.is_usable(obj):
             return None
         self.t.guard("TYPE_IS", source, int)
+        return self.int_symbol(obj, source)
+
+    @staticmethod
+    def is_usable(obj: int) -> bool:
+        """Whether an int may be a symbol: 0 and 1 matter in themselves, and larger ones are no sizes."""
+        return not 0 <= obj < 2 and -2**31 <= obj <= 2**31
+
+    def int_symbol(self, obj: int, source: Source) -> SymVar:
+        """The symbol of an int from outside, its sign guarded."""
         known = source in self.symbols
         value = self.symbol(source, obj) if obj >= 0 else self.symbol(source, obj, None, -1)
         if not known:
@@ -228,6 +238,7 @@ class Symbols(Component):
         if function is None:
             return None
         args = [self.t.values.real(a) for a in args]
+        args = [plain_number(self.t, a) if type(a) is NumpyVar and takes_plain(fn, a.real) else a for a in args]
         if any(type(a) is SymVar for a in args):
             return self.on_numbers(function, *args)
         if fn is math.prod and len(args) == 1 and isinstance(args[0], SeqVar):
@@ -470,6 +481,13 @@ FUNCTIONS_OF: dict[str, Callable] = {
 def is_math(fn: Any) -> bool:
     """Whether it is a function of the math module."""
     return fn is not None and getattr(math, getattr(fn, "__name__", None) or "", None) is fn
+
+
+def takes_plain(fn: Any, number: Any) -> bool:
+    """Whether a function of one number does with a NumPy number as with the Python number of the same value."""
+    if fn is operator.index:
+        return type(number.item()) is int
+    return fn in (int, float) or isinstance(number, float) and is_math(fn)
 
 
 def _int(x: Any) -> Any:

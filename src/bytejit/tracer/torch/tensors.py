@@ -33,6 +33,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.objects.containers import NotConstant, is_constant, to_python
 from bytejit.tracer.sizes.dynamic import numbers_in
+from bytejit.tracer.sizes.numpy_numbers import plain_index, plain_number
 from bytejit.tracer.sizes.unit_strides import READERS
 
 from .operations import is_program_code
@@ -134,7 +135,7 @@ class Tensors(Component):
                 *args, *kwargs.values()))) and (found := self.t.overrides.overridden(fn, args, kwargs)) is not None:
             return found
         if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
-            args[1] = self.index_without_masks(args[0], args[1])
+            args[1] = self.index_without_masks(args[0], plain_index(self.t, args[1]))
             picked = self.pick_symbolic(args)
             if picked is not None:
                 return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
@@ -347,11 +348,14 @@ class Tensors(Component):
             if v.node is None:
                 raise Break(f"a tensor of the subclass {v.cls.__name__}, which has a __torch_dispatch__")
             return v.node
-        if type(v) is SymVar:
+        if type(v := plain_number(self.t, v)) is SymVar:
             return self.t.sizes.number_node(v.value)
         if isinstance(v, Known):
             if type(v.obj) in numpy_types.SCALARS:
-                return v.obj.item()
+                value = v.obj.item()
+                if type(value) is bool:
+                    raise Break("a NumPy bool given to an operation, which takes some of them for floats", "give bool(x)")
+                return value
             if isinstance(v.obj, enum.Enum):        # a graph's text cannot spell a member
                 plain = next((c for c in PLAIN_VALUE if isinstance(v.obj, c)), None)
                 return v.obj if plain is None else PLAIN_VALUE[plain](v.obj)
