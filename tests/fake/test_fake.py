@@ -437,3 +437,21 @@ def test_strides_of_convolutions(rank: int, transposed: bool) -> None:
             want = convolve(x, w, groups=groups)
             got = convolve(fake_like(x), fake_like(w), groups=groups)
             assert all(n == 1 or a == b for n, a, b in zip(want.shape, got.stride(), want.stride())), (x.stride(), w.stride())
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2), (0, 2, 3, 1)])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norms_and_dropouts_gradient_are_laid_out_as_eager_does(order: tuple, training: bool) -> None:
+    """Shapes and strides of each result of each of the batch norms, in evaluation too"""
+    x = torch.randn(3, 4, 5, 6).permute(order).contiguous().permute([order.index(d) for d in range(4)])
+    mask = torch.rand(3, 4, 5, 6) > 0.5
+    ops, n = torch.ops.aten, (torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4))
+    calls = [(ops.native_batch_norm, (x, *n, training, 0.1, 1e-5)), (ops._native_batch_norm_legit, (x, *n, training, 0.1, 1e-5)),
+             (ops._native_batch_norm_legit_no_training, (x, *n, 0.1, 1e-5)), (ops._batch_norm_with_update, (x, *n, 0.1, 1e-5)),
+             (ops.native_dropout_backward, (x, mask, 2.0))]
+    for op, args in calls:
+        want = op(*args)
+        with FakeMode():
+            got = op(*(fake_like(a) if isinstance(a, torch.Tensor) else a for a in args))
+        for w, g in zip(*((t,) if isinstance(t, torch.Tensor) else t for t in (want, got)), strict=True):
+            assert (w.shape, w.dtype) == (g.shape, g.dtype) and (not w.numel() or w.stride() == g.stride()), op

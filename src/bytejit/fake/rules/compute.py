@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from .core import Meta, NeedsMeta, alike, channels_last_stride, is_contiguous, memory_order, new, numel, row, wrap_dim
+from .core import (
+    ROWS,
+    Meta,
+    NeedsMeta,
+    alike,
+    channels_last_stride,
+    is_contiguous,
+    memory_order,
+    new,
+    numel,
+    row,
+    wrap_dim,
+)
 from .views import like_stride, needs_meta
 
 _BOOL = torch.bool
@@ -302,19 +314,28 @@ def _layer_norm(x, shape, weight, bias, eps) -> tuple:
     return out, new(stats, None, stat_dtype, m.device), new(stats, None, stat_dtype, m.device)
 
 
-@row("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+@row("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit")
 def _batch_norm(x, weight, bias, mean, var, training, momentum, eps) -> tuple:
     m = x.m
-    if (
-        m.device.type != "cpu"
-        or len(m.shape) < 2
-        or 0 in m.shape
-        or (weight is not None and weight.m.dtype is not m.dtype)
-    ):
+    if m.device.type != "cpu" or len(m.shape) < 2 or (weight is not None and weight.m.dtype is not m.dtype):
         raise NeedsMeta
+    if training and 0 in m.shape:
+        raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(m.shape)}")
     stats = (m.shape[1],) if training else (0,)
     out = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
     return out, new(stats, None, m.dtype, m.device), new(stats, None, m.dtype, m.device)
+
+
+@row("_native_batch_norm_legit_no_training")
+def _batch_norm_eval(x, weight, bias, mean, var, momentum, eps) -> tuple:
+    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+
+
+@row("_batch_norm_with_update")
+def _batch_norm_with_update(x, weight, bias, mean, var, momentum, eps) -> tuple:
+    """With a fourth result, memory for the backward pass of a GPU's library: none."""
+    made = _batch_norm(x, weight, bias, mean, var, True, momentum, eps)
+    return *made, new((0,), None, torch.uint8, x.m.device)
 
 
 def _window(size, kernel, stride, padding, dilation, ceil_mode: bool):
@@ -386,6 +407,14 @@ def _native_dropout(x, p, train) -> tuple:
     m = x.m
     stride = like_stride(m)
     return new(m.shape, stride, m.dtype, m.device), new(m.shape, stride, _BOOL, m.device)
+
+
+@row("native_dropout_backward")
+def _native_dropout_backward(grad, mask, scale) -> Meta:
+    """On the CPU a product like any other."""
+    if grad.m.device.type != "cpu":
+        raise NeedsMeta
+    return ROWS["aten::mul.Tensor"](grad, mask)
 
 
 @row("bernoulli_.float", "uniform_", "normal_")

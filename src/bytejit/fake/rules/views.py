@@ -547,3 +547,13 @@ def _select_scatter(x, src, dim, index) -> Meta:
 @row("diagonal_scatter")
 def _diagonal_scatter(x, src, offset=0, dim1=0, dim2=1) -> Meta:
     return _replaced(x, _diagonal(x, offset, dim1, dim2), src)
+
+
+@row("pixel_unshuffle")
+def _pixel_unshuffle(x, downscale_factor) -> Meta:
+    """The CPU's kernel gives a copy of what has no elements, in its own shape."""
+    m = x.m
+    if m.device.type != "cpu" or 0 not in m.shape or len(m.shape) < 3 or downscale_factor < 1 or any(
+            size % downscale_factor for size in m.shape[-2:]):
+        raise NeedsMeta
+    return new(m.shape, None, m.dtype, m.device)
