@@ -17,11 +17,12 @@ import torch
 
 import bytejit
 
-from .twists import twisted
+from .twists import mapped, twisted
 
 # what is left to memory's earlier contents, or to another stream of random numbers by design
 SKIP = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted",
         "resize_", "resize_as_"}
+EAGER_CRASHES = {("_chunk_cat", "single")}       # reads sizes that tensors without dims do not have: a segmentation fault
 VARIANTS = ("function", "inplace", "out")
 HALF = (torch.float16, torch.bfloat16)
 MOST_SAMPLES = 40
@@ -81,7 +82,7 @@ def operators() -> dict[str, Any]:
 def applies(op: Any, setting: Setting) -> bool:
     """Whether an operator can be run in a setting."""
     dtype = getattr(torch, setting.dtype)
-    if dtype not in op.supported_dtypes(setting.device):
+    if dtype not in op.supported_dtypes(setting.device) or (op.name, setting.twist) in EAGER_CRASHES:
         return False
     if setting.grad and (not op.supports_autograd or not (dtype.is_floating_point or dtype.is_complex)):
         return False
@@ -174,6 +175,10 @@ def _tensors_differ(a: torch.Tensor, b: torch.Tensor, tolerance: float, layout: 
     return ""
 
 
+def _overlaps(t: torch.Tensor) -> bool:
+    return t.layout == torch.strided and any(n > 1 and s == 0 for n, s in zip(t.shape, t.stride()))
+
+
 def shares(out: object, given: list[torch.Tensor]) -> list[int | None]:
     """For each tensor of a result the first of the inputs whose memory it lies in."""
     places = {t.untyped_storage().data_ptr(): i for i, t in reversed(list(enumerate(given)))
@@ -215,6 +220,8 @@ def compare(op: Any, setting: Setting, inputs: tuple, tolerance: float = 1.0) ->
         again = run(f, inputs, setting.grad)
         if difference(want.out, again.out, "output") or difference(want.inputs, again.inputs, "input"):
             return None
+        if any(_overlaps(t) and difference(t, s, "input") for t, s in zip(tensors(inputs), want.inputs)):
+            return None             # a write to one place from several elements: the last one wins, whichever that is
     bytejit.reset()
     bytejit.counters.clear()
     compiled = bytejit.compile(callable_of(op, setting), dynamic=True if setting.dynamic else None)
@@ -225,7 +232,29 @@ def compare(op: Any, setting: Setting, inputs: tuple, tolerance: float = 1.0) ->
         return f"fault: {counts['faults'][0]}", ""
     notes = "; ".join(f"{k} {v}" for k, v in counts.items() if k in ("fallbacks", "breaks"))
     misfit = next((text for text in bytejit.counters["externs"] if "than inferred" in text), "")
-    return _compare_runs(want, got, tolerance) or misfit, notes
+    bad = _compare_runs(want, got, tolerance)
+    if "not close" in bad and getattr(torch, setting.dtype) in HALF and _as_near(want, got, run(f, _wide(inputs), False)):
+        bad = ""
+    return bad or misfit, notes
+
+
+def _wide(inputs: object) -> object:
+    """The inputs with tensors of few digits as float64."""
+    return mapped(inputs, lambda t: t.detach().double() if t.dtype in HALF else t)
+
+
+def _as_near(want: Ran, got: Ran, exact: Ran) -> bool:
+    """Whether results of few digits are as near to those of float64 inputs as eager's are, or nearer."""
+    if want.raised is not None or got.raised is not None or exact.raised is not None:
+        return False
+    trios = list(zip(tensors([want.out, want.inputs]), tensors([got.out, got.inputs]), tensors([exact.out, exact.inputs])))
+    if any(not a.shape == b.shape == e.shape for a, b, e in trios):
+        return False
+    return all(_distance(b, e) <= _distance(a, e) for a, b, e in trios if a.dtype in HALF)
+
+
+def _distance(t: torch.Tensor, exact: torch.Tensor) -> float:
+    return (t.double() - exact.double()).abs().max().item() if t.numel() else 0.0
 
 
 def _compare_runs(want: Ran, got: Ran, tolerance: float) -> str:

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 KNOWN: dict[tuple[str, str], str] = {
-    ("_native_batch_norm_legit", "float32 expanded"):
-        "a variance of 0: 316 times the rounding of x - mean, where eager takes the difference of two products",
     ("native_layer_norm", "float32 mixed"):
         "eager's CPU kernel refuses a mix of dtypes that torch's meta kernel takes; compiled code computes it",
 }

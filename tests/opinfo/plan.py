@@ -26,6 +26,8 @@ ONCE_WRONG = (
     ("nn.functional.glu", Setting(twist="mixed")), ("max.reduction_no_dim", Setting(twist="empty")),
     ("nn.functional.layer_norm", Setting(twist="empty")), ("ldexp", Setting("int64", variant="inplace")),
     ("linalg.matrix_rank.hermitian", Setting(variant="out")), ("_native_batch_norm_legit", Setting("bfloat16")),
+    ("native_dropout_backward", Setting(twist="transposed")), ("native_batch_norm", Setting(twist="empty")),
+    ("nn.functional.pixel_unshuffle", Setting(twist="empty")), ("_native_batch_norm_legit", Setting(twist="transposed")),
     ("slice_scatter", Setting(dynamic=True)), ("nn.functional.conv_transpose3d", Setting(twist="channels_last")),
 )
 
