@@ -474,6 +474,8 @@ def _out(rec: Recorder, func, args, kwargs):
     outs = [a.name for a in schema.arguments if a.is_out]
     given = {a.name: v for a, v in zip(schema.arguments, args)} | kwargs
     targets = [given[name] for name in outs]
+    if any(isinstance(target, (list, tuple)) for target in targets):
+        raise CannotNormalise(f"{func}: writes into a list of tensors")
     rest = {k: v for k, v in kwargs.items() if k not in outs}
     inner = args[: sum(not a.is_out and i < len(args) for i, a in enumerate(schema.arguments))]
     news = rec.record(functional_of(func), inner, rest)
