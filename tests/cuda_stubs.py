@@ -24,7 +24,9 @@ def install(torch: Path) -> list[str]:
     missing = sorted(set(LIBRARY.findall(run("readelf", "-d", "-W", *own))) - present)
     if not missing:
         return []
-    undefined = {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--undefined-only", *own).splitlines() if " U " in line}
+    undefined = {
+        line.split()[-1].split("@")[0] for line in run("nm", "-D", "--undefined-only", *own).splitlines() if " U " in line
+    }
     source = [".text"]
     for name in sorted(name for name in undefined if name.startswith(PREFIXES)):
         source += [f".globl {name}", f".type {name}, @function", f"{name}:", "ud2"]

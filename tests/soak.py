@@ -163,7 +163,9 @@ def size_of(value: Any) -> int | None:
 def tables() -> dict[str, int]:
     """The sizes of all containers and caches that bytejit's modules hold by name."""
     found = {}
-    for module in [m for n, m in list(sys.modules.items()) if n.partition(".")[0] == "bytejit" and isinstance(m, types.ModuleType)]:
+    for module in [
+        m for n, m in list(sys.modules.items()) if n.partition(".")[0] == "bytejit" and isinstance(m, types.ModuleType)
+    ]:
         for name, value in list(vars(module).items()):
             if not name.startswith("__") and (size := size_of(value)) is not None:
                 found[f"{module.__name__}.{name}"] = size

@@ -336,12 +336,18 @@ def made_of(shape: tuple) -> Any:
         return lambda y: x + y
     parts = [made_of(b) for b in below]
     match kind:
-        case "tuple": return tuple(parts)
-        case "list": return parts
-        case "dict": return {f"k{i}": p for i, p in enumerate(parts)}
-        case "named": return Batch(parts[0], x, parts[-1])
-        case "slots": return Slots(parts, 1)
-        case "record": return Record(x, 1, parts)
+        case "tuple":
+            return tuple(parts)
+        case "list":
+            return parts
+        case "dict":
+            return {f"k{i}": p for i, p in enumerate(parts)}
+        case "named":
+            return Batch(parts[0], x, parts[-1])
+        case "slots":
+            return Slots(parts, 1)
+        case "record":
+            return Record(x, 1, parts)
     return OwnTuple(parts) if len(parts) % 2 else OwnDict(enumerate(parts))
 
 

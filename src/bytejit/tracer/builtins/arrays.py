@@ -177,7 +177,9 @@ def new_tensor(t: Tracer, args, kwargs):
     data = args[1] if len(args) == 2 else kwargs.get("data") if len(args) == 1 else None
     if data is not None and isinstance(of, TensorVar) and "requires_grad" not in options:
         like = {"dtype": Known(of.fake.dtype), "device": Known(of.fake.device)}
-        made = t.numpy_arrays.tensor_of_sizes(data, {**like, **{k: v for k, v in options.items() if not t.operators.is_same(v, NONE)}})
+        made = t.numpy_arrays.tensor_of_sizes(
+            data, {**like, **{k: v for k, v in options.items() if not t.operators.is_same(v, NONE)}}
+        )
         if made is not None:
             return made
     return t.tensors.call_tensor_op(torch.Tensor.new_tensor, args, kwargs)

@@ -180,7 +180,11 @@ def _extreme(function, name, symbolic):
             if "default" in kwargs:
                 return kwargs["default"]
             raise t.fold_error(function, [])
-        if t.operators.is_same(key, NONE) and any(map(t.measures.is_measured, items)) and (found := t.sizes.on_numbers(symbolic, *items)) is not None:
+        if (
+            t.operators.is_same(key, NONE)
+            and any(map(t.measures.is_measured, items))
+            and (found := t.sizes.on_numbers(symbolic, *items)) is not None
+        ):
             return found
         if t.operators.is_same(key, NONE) and (found := extreme_of_tensors(t, name, items)) is not None:
             return found

@@ -39,7 +39,8 @@ from .argument_counts import describe
 def isinstance_(t: Tracer, args, kwargs):
     found = _is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0])
     if not found and isinstance(args[0], InstanceVar) and t.attributes.says_class(args[0].cls):
-        said = t.as_class(t.values.real(t.attributes.getattr(args[0], "__class__", NONE)))      # a proxy names the class that it stands for
+        # a proxy names the class that it stands for
+        said = t.as_class(t.values.real(t.attributes.getattr(args[0], "__class__", NONE)))
         found = said not in (None, args[0].cls) and _is_a(t, said, args[1], "__instancecheck__", args[0])
     return t.values.constant(found)
 

@@ -171,14 +171,35 @@ def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
     written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and (
         was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.effects.data_set))
     body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
-    return Trace(gm, [v.source for v in inputs], [v.real for v in inputs], t.guards, body, len(outputs), ops, exit_point,
-                 stop.cause, stop.where, frozenset(t.limits.visited), tuple(t.inlined.values()), env=env,
-                 written=written, restore=undo_of(t), leaves=kinds_left(t, rebuild), modes=bool(t.overrides.outer_modes), by_value=t.by_value, catches=t.catches,
-                 effects=effects_of(t), sizes_leave=t.sizes.sizes_leave,
-                 returned_sizes=returned_sizes(t, stop.value) if t.sizes.sizes_leave and stop.snapshot is None else (),
-                 settle=lambda: t.sizes.settle(t.guards), let_go=t.let_go,
-                 at_work=any(isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module)
-                             for v in t.by_id.values()))
+    return Trace(
+        gm,
+        [v.source for v in inputs],
+        [v.real for v in inputs],
+        t.guards,
+        body,
+        len(outputs),
+        ops,
+        exit_point,
+        stop.cause,
+        stop.where,
+        frozenset(t.limits.visited),
+        tuple(t.inlined.values()),
+        env=env,
+        written=written,
+        restore=undo_of(t),
+        leaves=kinds_left(t, rebuild),
+        modes=bool(t.overrides.outer_modes),
+        by_value=t.by_value,
+        catches=t.catches,
+        effects=effects_of(t),
+        sizes_leave=t.sizes.sizes_leave,
+        returned_sizes=returned_sizes(t, stop.value) if t.sizes.sizes_leave and stop.snapshot is None else (),
+        settle=lambda: t.sizes.settle(t.guards),
+        let_go=t.let_go,
+        at_work=any(
+            isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module) for v in t.by_id.values()
+        ),
+    )
 
 
 def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:

@@ -268,7 +268,8 @@ class Tracer:
         """Whether many instructions were traced since the graph got its last node."""
         if nodes != self.limits.worked[0]:
             self.limits.worked = nodes, self.limits.instructions
-        return self.limits.instructions - self.limits.worked[1] > LONG_WORK and not self.job.measure       # where a break is an error
+        # where a break is an error
+        return self.limits.instructions - self.limits.worked[1] > LONG_WORK and not self.job.measure
 
     def loop_around(self) -> int | None:
         """The step at which the outermost loop of the root that is going on was reached, where it went round before."""
@@ -398,10 +399,33 @@ class Tracer:
             self.sizes.env.let_go()       # sizes that torch holds keep it, out of the collector's sight
         if not self.graph_leaves:
             forget_graph(self.graph)
-        for held in (self.by_id, self.by_fake, self.memo, self.keep, self.arrays, self.stores, self.overlapping, self.storages,
-                     self.effects.globals_written, self.effects.dirty, self.looked_into, self.claimed, self.effects.data_set, self.late, self.locked,
-                     self.stubs, self.part_of, self.made_classes, self.effects.classes_written, self.own_cells, self.measures.rehearsed,
-                     self.measures.copied, self.effects.touched, self.remade, self.escaped):
+        for held in (
+            self.by_id,
+            self.by_fake,
+            self.memo,
+            self.keep,
+            self.arrays,
+            self.stores,
+            self.overlapping,
+            self.storages,
+            self.effects.globals_written,
+            self.effects.dirty,
+            self.looked_into,
+            self.claimed,
+            self.effects.data_set,
+            self.late,
+            self.locked,
+            self.stubs,
+            self.part_of,
+            self.made_classes,
+            self.effects.classes_written,
+            self.own_cells,
+            self.measures.rehearsed,
+            self.measures.copied,
+            self.effects.touched,
+            self.remade,
+            self.escaped,
+        ):
             held.clear()
         self.frame = self.root = self.snapshot = self.handled = None
         for part in self.parts:             # no cycle is left: a finalizer of the program runs when its last name goes

@@ -186,7 +186,12 @@ class Wrapping(Component):
         """A method written in C bound to an object (`items.append`), made anew whenever it is read: known by its name and
         what it is bound to. None for functions, and for methods that are known as they are."""
         owner, name = obj.__self__, obj.__name__
-        if owner is None or issubclass(type(owner), (type, types.ModuleType)) or replaces_lookup(owner) or self.t.calls.has_handler(obj):
+        if (
+            owner is None
+            or issubclass(type(owner), (type, types.ModuleType))
+            or replaces_lookup(owner)
+            or self.t.calls.has_handler(obj)
+        ):
             return None
         found = next((NAMESPACE(c)[name] for c in MRO(type(owner)) if type(NAMESPACE(c).get(name)) in UNBOUND), None)
         if found is None or found.__get__(owner) != obj:

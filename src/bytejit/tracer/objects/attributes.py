@@ -158,7 +158,9 @@ class Attributes(Component):
             return self.c_attribute(v, found, name)
         getter = class_lookup(type(found), "__get__")[0]
         if isinstance(getter, types.FunctionType):
-            return self.t.calls.call(self.t.values.constant(getter), [self.class_value(owner, name, found), v, self.t.values.constant(cls)], {})
+            return self.t.calls.call(
+                self.t.values.constant(getter), [self.class_value(owner, name, found), v, self.t.values.constant(cls)], {}
+            )
         if getter is not MISSING:
             raise Break(f"reading the attribute {cls.__name__}.{name} ({type(found).__name__})")
         return self.class_value(owner, name, found)

@@ -118,7 +118,9 @@ class Calls(Component):
                 return marked
             handler = HANDLERS.get(fn.real)
             if handler is not None:
-                return handler(self.t, [self.t.values.real(a) for a in args], {k: self.t.values.real(v) for k, v in kwargs.items()})
+                return handler(
+                    self.t, [self.t.values.real(a) for a in args], {k: self.t.values.real(v) for k, v in kwargs.items()}
+                )
             if is_torch_function(fn.real):
                 return self.t.tensors.call_tensor_op(fn.real, args, kwargs)
             reason = self.t.not_inlined(fn.real)
@@ -357,7 +359,9 @@ class Calls(Component):
         if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls) or isinstance(obj, TensorVar) and obj.base is not None:
             init, init_owner = class_lookup(obj.cls, "__init__")
             if isinstance(init, types.FunctionType):
-                result = self.t.values.real(self.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs))
+                result = self.t.values.real(
+                    self.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
+                )
                 if not self.t.operators.is_same(result, NONE):
                     raise self.t.raised(TypeError(f"__init__() should return None, not '{self.t.type_of(result).__name__}'"))
             elif init is object.__init__:

@@ -54,7 +54,9 @@ def build_class(t: Tracer, args, kwargs):
         prepare, owner = class_lookup(meta, "__prepare__")
     names: Var = DictVar({})
     if isinstance(prepare, classmethod):
-        names = t.values.real(t.calls.call(t.attributes.getattr(Known(meta), "__prepare__"), [name, SeqVar(bases, tuple)], kwargs))
+        names = t.values.real(
+            t.calls.call(t.attributes.getattr(Known(meta), "__prepare__"), [name, SeqVar(bases, tuple)], kwargs)
+        )
     if not isinstance(names, DictVar) or names.cls is not dict:
         raise Break("a class body whose namespace is no dict")
     if bases != given:
@@ -84,7 +86,10 @@ def resolve_bases(t: Tracer, given: list[Var]) -> list[Var]:
         elif t.attributes.find_special(b, "__mro_entries__") is None:
             raise Break(f"a class with the base {b!r}")
         else:
-            bases += map(t.values.real, t.iteration.iterate(t.calls.call(t.attributes.getattr(b, "__mro_entries__"), [SeqVar(list(given), tuple)], {})))
+            bases += map(
+                t.values.real,
+                t.iteration.iterate(t.calls.call(t.attributes.getattr(b, "__mro_entries__"), [SeqVar(list(given), tuple)], {})),
+            )
     return given if len(bases) == len(given) and all(a is b for a, b in zip(bases, given)) else bases
 
 
@@ -121,7 +126,9 @@ def make_class(t: Tracer, meta: type, name: Var, bases: Var, names: Var, kwargs:
     real = real_class(t, meta, t.const(name), real_bases, items)
     cell, names_cell = t.values.real(items.pop("__classcell__", NONE)), t.values.real(items.pop("__classdictcell__", NONE))
     contents = {k: _wrapped(t, k, v) for k, v in items.items()}
-    t.made_classes[real] = MadeClass(contents, t.limits.steps, real_bases, names_cell if isinstance(names_cell, CellVar) else None)
+    t.made_classes[real] = MadeClass(
+        contents, t.limits.steps, real_bases, names_cell if isinstance(names_cell, CellVar) else None
+    )
     t.effects.mutations += 1
     for key, value in contents.items():
         if key not in NAMESPACE(real):

@@ -300,7 +300,11 @@ def _copied_by_state(t: Tracer, v: InstanceVar, part, seen: dict, get, put) -> V
         raise Break(f"a copy of a {v.cls.__name__}, which has its own __reduce__")
     made = t.calls.object_new(v.cls)
     seen[id(v)] = made, v
-    state = t.values.real(t.calls.call(t.attributes.special(v, "__getstate__"), [], {})) if isinstance(get, types.FunctionType) else v.ns
+    state = (
+        t.values.real(t.calls.call(t.attributes.special(v, "__getstate__"), [], {}))
+        if isinstance(get, types.FunctionType)
+        else v.ns
+    )
     state = t.values.real(part(state))
     if isinstance(put, types.FunctionType):
         t.calls.call(t.attributes.special(made, "__setstate__"), [state], {})

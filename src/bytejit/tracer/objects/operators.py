@@ -288,8 +288,12 @@ class Operators(Component):
             equal = len(a.items) == len(b.items) and (not ordered or list(a.items) == list(b.items)) and all(
                 k in b.items and self.equal(v, b.items[k][1]) for k, (_, v) in a.items.items())
             return self.t.values.constant(equal == (name == "eq"))
-        a, b = (SetVar({k: self.t.values.constant(k) for k in v.obj}, frozenset) if isinstance(v, Known) and type(v.obj) is frozenset
-                else v for v in (a, b))
+        a, b = (
+            SetVar({k: self.t.values.constant(k) for k in v.obj}, frozenset)
+            if isinstance(v, Known) and type(v.obj) is frozenset
+            else v
+            for v in (a, b)
+        )
         if isinstance(a, (SetVar, DictView)) and isinstance(b, (SetVar, DictView)):
             left, right = frozenset(self.as_set(a).items), frozenset(self.as_set(b).items)
             return self.t.values.constant(COMPARISONS[name](left, right))
@@ -423,7 +427,9 @@ class Operators(Component):
                 return known.obj
             raise Break("a tensor's value used as an index")
         if isinstance(v, InstanceVar):
-            return self.index(v.base if isinstance(v.base, Known) else self.t.calls.call(self.t.attributes.special(v, "__index__"), [], {}))
+            return self.index(
+                v.base if isinstance(v.base, Known) else self.t.calls.call(self.t.attributes.special(v, "__index__"), [], {})
+            )
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object cannot be interpreted as an integer"))
 
     def real_slice(self, v: SliceVar) -> slice:
@@ -455,7 +461,11 @@ class Operators(Component):
         """A tensor's index with what __index__ says in place of the instances that have one."""
         if isinstance(key, InstanceVar) and isinstance(class_attribute(key.cls, "__index__"), types.FunctionType):
             return Known(self.index(key))
-        if isinstance(key, SeqVar) and key.cls is tuple and any(isinstance(self.t.values.real(k), InstanceVar) for k in key.items):
+        if (
+            isinstance(key, SeqVar)
+            and key.cls is tuple
+            and any(isinstance(self.t.values.real(k), InstanceVar) for k in key.items)
+        ):
             return SeqVar([self._plain_index(self.t.values.real(k)) for k in key.items], tuple)
         return key
 

@@ -14,7 +14,8 @@ from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, K
 from .calls import models
 
 AUTO = object()         # stands for enum.auto(), which a class may take once
-NAMES = types.CellType()        # stands for the cell of a class's namespace (3.14: its annotations read names there), a class's own
+# stands for the cell of a class's namespace (3.14: its annotations read names there), a class's own
+NAMES = types.CellType()
 
 
 def make(t: Tracer, function, *args, **kwargs) -> Known:

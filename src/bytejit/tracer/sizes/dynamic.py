@@ -306,7 +306,9 @@ class Symbols(Component):
                 e = x.node.public
                 found |= getattr(e, "free_symbols", set())
         if found - self.t.measures.measured.keys():
-            raise Specialise(frozenset(self.sources[s] for s in found - self.t.measures.measured.keys()), where or self.t.tensors.where())
+            raise Specialise(
+                frozenset(self.sources[s] for s in found - self.t.measures.measured.keys()), where or self.t.tensors.where()
+            )
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
         """What `fn(*args, **kwargs)` gives on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""

@@ -122,7 +122,9 @@ class Measured(Component):
         if not masks:
             return key
         for part in given:
-            parts += self.t.tensors.call_tensor_op(torch.unbind, [self._places(part), Known(1)], {}).items if part in masks else [part]
+            parts += (
+                self.t.tensors.call_tensor_op(torch.unbind, [self._places(part), Known(1)], {}).items if part in masks else [part]
+            )
         return parts[0] if len(parts) == 1 else SeqVar(parts, tuple)
 
     def _places(self, v: TensorVar) -> TensorVar:
@@ -137,7 +139,9 @@ class Measured(Component):
 
     def _of_length(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """A result, or a tuple of them, of one dimension and one measured length."""
-        node = self._node(fn, tuple(map(self.t.tensors.to_node_arg, args)), {k: self.t.tensors.to_node_arg(a) for k, a in kwargs.items()})
+        node = self._node(
+            fn, tuple(map(self.t.tensors.to_node_arg, args)), {k: self.t.tensors.to_node_arg(a) for k, a in kwargs.items()}
+        )
         real = self.rehearse(node)
         parts = [node]
         if isinstance(real, tuple):

@@ -208,8 +208,11 @@ class TensorValues(Component):
     def _constant_tensor(self, value: torch.Tensor) -> Var:
         """A tensor made in the graph, of known elements."""
         if not value.numel():
-            return self.t.tensors.call_tensor_op(torch.empty_strided, [self.t.calls.model(tuple(value.shape)), self.t.calls.model(value.stride())], {
-                "dtype": self.t.values.constant(value.dtype), "device": self.t.values.constant(value.device)})
+            return self.t.tensors.call_tensor_op(
+                torch.empty_strided,
+                [self.t.calls.model(tuple(value.shape)), self.t.calls.model(value.stride())],
+                {"dtype": self.t.values.constant(value.dtype), "device": self.t.values.constant(value.device)},
+            )
         if not _in_rows(value):             # the places that nonzero finds lie in columns
             return self.t.tensors.call_tensor_op(torch.Tensor.t, [self._constant_tensor(value.t())], {})
         made = self.t.tensors.call_tensor_op(torch.tensor, [self.t.calls.model(value.flatten().tolist())], {

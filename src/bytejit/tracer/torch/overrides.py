@@ -127,7 +127,9 @@ class Overrides(Component):
             if cls is not None:
                 with self.without_overrides():
                     handler = HANDLERS.get(fn)
-                    plain = handler(self.t, args, kwargs) if handler is not None else self.t.tensors.call_tensor_op(fn, args, kwargs)
+                    plain = (
+                        handler(self.t, args, kwargs) if handler is not None else self.t.tensors.call_tensor_op(fn, args, kwargs)
+                    )
                     return self.wrapped(plain, cls)
         told = self.told(fn, args, kwargs)
         return None if told is None else self.ask(found, *told)
@@ -333,7 +335,8 @@ def is_torch_function_enabled(t: Tracer, args, kwargs) -> Var:
 
 @models(torch.Tensor.as_subclass)
 def as_subclass(t: Tracer, args, kwargs) -> Var:
-    return t.overrides.as_subclass(args[0], t.as_class([*args[1:], *kwargs.values()][0]))       # torch tells overrides nothing of it
+    # torch tells overrides nothing of it
+    return t.overrides.as_subclass(args[0], t.as_class([*args[1:], *kwargs.values()][0]))
 
 
 # ---- modes and managers ---------------------------------------------------------------------------------------------------

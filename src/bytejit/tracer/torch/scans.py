@@ -93,7 +93,9 @@ def _works_by_element(t: Tracer, args, kwargs):
     shape = tuple(t.values.real(leaves.items[0]).fake.shape)
     before = list(t.graph.nodes)[-1]
     try:
-        rows = [t.tensors.call_tensor_op(torch.narrow, [x, *map(t.values.constant, (0, 0, shape[0] - 1))], {}) for x in leaves.items]
+        rows = [
+            t.tensors.call_tensor_op(torch.narrow, [x, *map(t.values.constant, (0, 0, shape[0] - 1))], {}) for x in leaves.items
+        ]
         last = list(t.graph.nodes)[-1]
         t.calls.call(combine, [SeqVar(list(rows), list), SeqVar(list(rows), list)], {})
         ok = all(_elementwise(n, (shape[0] - 1, *shape[1:])) for n in _after(t.graph, last))

@@ -220,7 +220,9 @@ def enter_range(t: Tracer, args, kwargs):
 @models(torch.profiler.record_function.__enter__)
 def enter_outside_range(t: Tracer, args, kwargs):
     """A manager made outside, such as that of a decorator: the region ends before it where it would end within."""
-    enter_range(t, [t.values.real(t.attributes.getattr(args[0], "name")), t.values.real(t.attributes.getattr(args[0], "args"))], {})
+    enter_range(
+        t, [t.values.real(t.attributes.getattr(args[0], "name")), t.values.real(t.attributes.getattr(args[0], "args"))], {}
+    )
     t.outside_ranges.append(t.limits.steps)
     return args[0]
 

@@ -141,7 +141,11 @@ class Tensors(Component):
                 return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
         method = self.method_name(fn, args)
         if method in NEEDS_DATA and isinstance(args[0], TensorVar):
-            known = self.t.tensor_values.python_value(args[0], getattr(torch.Tensor, method)) if method in READS_DATA and len(args) == 1 else None
+            known = (
+                self.t.tensor_values.python_value(args[0], getattr(torch.Tensor, method))
+                if method in READS_DATA and len(args) == 1
+                else None
+            )
             if known is not None:
                 return known
             raise Break(f"Tensor.{method}() needs a tensor's value")
@@ -390,7 +394,9 @@ class Tensors(Component):
             return v.attrs[name]
         if name == "__class__":
             return Known(self.t.type_of(v))
-        if (self.t.overrides.modes or v.cls not in NONE_OVERRIDES) and (own := self.t.overrides.subclass_getattr(v, name)) is not None:
+        if (self.t.overrides.modes or v.cls not in NONE_OVERRIDES) and (
+            own := self.t.overrides.subclass_getattr(v, name)
+        ) is not None:
             return own
         if name == "grad":
             if v.source is not None:
@@ -406,7 +412,11 @@ class Tensors(Component):
         if found is None:
             found = getattr(torch.Tensor, name, None)
         if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)):
-            return MethodVar(Known(found), v) if not isinstance(found, types.FunctionType) else MethodVar(self.t.values.constant(found), v)
+            return (
+                MethodVar(Known(found), v)
+                if not isinstance(found, types.FunctionType)
+                else MethodVar(self.t.values.constant(found), v)
+            )
         if found is None:
             return self._user_attribute(v, name)
         if isinstance(found, (types.GetSetDescriptorType, property)):

@@ -180,9 +180,12 @@ def traced(t: Tracer, args, kwargs) -> Var:
     finally:
         torch._C._set_grad_enabled(grad)
         changed, t.effects.touched = t.effects.touched, {**outer, **t.effects.touched}
-    if any(v.fake._version != n for v, n in before.items()) or late != (
-            len(t.late), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set)) or kind == "vjp" and any(
-            (v.source is not None or key in reached) and not changed.same(key) for key, v in changed.items()):
+    if (
+        any(v.fake._version != n for v, n in before.items())
+        or late != (len(t.late), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
+        or kind == "vjp"
+        and any((v.source is not None or key in reached) and not changed.same(key) for key, v in changed.items())
+    ):
         raise Break(f"torch.func.{kind} of a function that changes more than what it returns")
     return one_node(t, kind, leaves, result, asked, list(t.graph.nodes)[first:])
 
@@ -222,8 +225,12 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
     """Trace the function on tensors as they are inside; what it answers, and the options of the transform."""
     count = len(leaves)
     dims = None
-    if kind == "vmap":          # the first of the options is known before: how the leaves are mapped
-        dims = [t.const(t.values.real(d)) for d in t.iteration.iterate(cell_of(t, flat, "flat_in_dims")) if not t.operators.is_same(t.values.real(d), NONE)]
+    if kind == "vmap":  # the first of the options is known before: how the leaves are mapped
+        dims = [
+            t.const(t.values.real(d))
+            for d in t.iteration.iterate(cell_of(t, flat, "flat_in_dims"))
+            if not t.operators.is_same(t.values.real(d), NONE)
+        ]
     elif kind in ("vjp", "jvp"):
         made = cell_of(t, flat, "spec")
         count = t.const(t.attributes.getattr(made, "num_leaves"))
