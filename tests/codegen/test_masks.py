@@ -61,7 +61,7 @@ def nothing(x: torch.Tensor) -> tuple:
 
 def bytes_(x: torch.Tensor) -> tuple:
     b = (x.abs() * 9).to(torch.uint8)
-    return b % -3, b + -7, b * -2, b.clamp(max=-1), b == -3, b // 3, torch.where(x > 0, b, -3)
+    return b % -3, b + -7, b * -2, b.clamp(min=-1), b == -3, b // 3, torch.where(x > 0, b, -3)
 
 
 @pytest.mark.parametrize("options", WAYS)

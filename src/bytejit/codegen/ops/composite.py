@@ -5,6 +5,7 @@ Each is written once, over `F`: an expression with Python's operators. Both prin
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -214,8 +215,21 @@ def limits(x: F, low: Any = None, high: Any = None) -> F:
     return x if high is None else F(x.ctx, x._other(high)).do("minimum", x)
 
 
+WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+@functools.cache
+def ignores_far_bounds() -> bool:
+    """Whether clamp takes a bound outside an integer dtype's range for none (torch 2.15), or wraps it around."""
+    return torch.ones((), dtype=torch.uint8).clamp(min=-1).item() == 1
+
+
 def _clamp(ctx: Lowering, x: Value, low: Any = None, high: Any = None, **kw: Any) -> Value:
     low, high = kw.get("min", low), kw.get("max", high)
+    if ignores_far_bounds() and ctx.spec().dtype in WHOLE:
+        info = torch.iinfo(ctx.spec().dtype)
+        low = None if isinstance(low, int) and low < info.min else low
+        high = None if isinstance(high, int) and high > info.max else high
     dtype = acc_dtype(ir_dtype(ctx.spec()))
     return ctx.map(lambda c: limits(*(None if a is None else F(ctx, ctx.read(a, c, dtype)) for a in (x, low, high))).e)
 

@@ -539,7 +539,13 @@ def _where(condition, x, y) -> Meta:
 
 @row("clamp", "clamp_min", "clamp_max")
 def _clamp(x, *bounds, **named) -> Meta:
-    return elementwise((x,), promoted((x, *bounds, *named.values())))
+    numbers = (*bounds, *named.values())
+    dtype = promoted((x, *numbers))
+    if not dtype.is_floating_point and not dtype.is_complex and dtype is not _BOOL:
+        info = torch.iinfo(dtype)
+        if any(type(n) is int and not info.min <= n <= info.max for n in numbers):
+            raise NeedsMeta         # torch 2.15 raises for some
+    return elementwise((x,), dtype)
 
 
 @row("clamp.Tensor")
