@@ -268,7 +268,7 @@ WATCHED: tuple[Kind, ...] = (
 )
 
 
-_SETTABLE = {"inference mode", "dispatch keys", "torch functions asked", "function modes", "grad mode", "anomaly",
+_SETTABLE = {"inference mode", "dispatch keys", "function modes", "grad mode", "anomaly",
              "autocast cache", "autocast nesting", *(f"autocast {device}" for device in _DEVICES)}
 SET_BY_EXITS = tuple(kind for kind in KINDS if kind.name in _SETTABLE)
 
