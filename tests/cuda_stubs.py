@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 PREFIXES = ("cublas", "cudnn", "cufft", "cuFile", "curand", "cusolver", "cusparse", "nccl", "nvJitLink", "nvrtc", "nvshmem")
-LIBRARY = re.compile(r"\[(lib(?:%s)\w*\.so[.\d]*)\]" % "|".join(p.lower() for p in PREFIXES), re.IGNORECASE)
+LIBRARY = re.compile(rf"\[(lib(?:{'|'.join(map(str.lower, PREFIXES))})\w*\.so[.\d]*)\]", re.IGNORECASE)
 
 
 def install(torch: Path) -> list[str]:
