@@ -217,5 +217,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from tests.versions import main as start        # NotMade is one class then, also for what imports this module
+    from tests.versions import main as start  # NotMade is one class then, also for what imports this module
     sys.exit(start())

@@ -36,8 +36,8 @@ def arguments(r: harness.Rand, space_of) -> tuple:
     return x, y, (3, 3, 4)[r.call % 3], [1, x], {"a": 2, "t": y}, thing(r.f(3), 2)
 
 
-def check_source(source: str, backend: str = "eager") -> None:
-    """Raise unless the compiled program does what the plain one does."""
+def check_source(source: str, backend: str = "eager", interrupts: bool = True) -> None:
+    """Raise unless the compiled program does what the plain one does. interrupts: also interrupt it at a random moment."""
     name = f"<fuzz {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
     targets.reset()
     spaces = []
@@ -58,7 +58,7 @@ def check_source(source: str, backend: str = "eager") -> None:
             with state_stays():
                 found = call(ours, n, name)
             harness.compare(expected, found, f"call {n}", tol)
-        disturb(source, name, counter)
+        disturb(source, name, counter, interrupts)
     finally:
         linecache.cache.pop(name, None)
 
@@ -78,10 +78,10 @@ def expire(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def disturb(source: str, name: str, backend: object) -> None:
+def disturb(source: str, name: str, backend: object, interrupts: bool) -> None:
     """Once more, interrupted at a moment that the text decides, and close to the recursion limit. Raises: AssertionError."""
     draw = random.Random(source)
-    if draw.random() < 0.5:
+    if draw.random() < 0.5 and interrupts:
         interrupted(build(source, name)[0], draw.uniform(0.0005, 0.05), backend)
     else:
         in_few_frames(source, name, draw.randint(90, 140), backend)
