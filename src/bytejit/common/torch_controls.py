@@ -93,7 +93,19 @@ def disabled(fn: object) -> bool:
     if not _mark(fn, "_torchdynamo_disable"):
         return False
     made = _mark(fn, "_torchdynamo_wrapper_id")
-    return made is None or made == id(getattr(fn, "__func__", fn))
+    return (made is None or made == id(getattr(fn, "__func__", fn))) and not _patched(fn)
+
+
+def _patched(fn: object) -> bool:
+    """Whether torch itself disabled a function of its own (parts of optimizers) for its own compiler's sake: the wrapper
+    stands in the place of the function. What a program disables is an object of the program's."""
+    fn = getattr(fn, "__func__", fn)
+    module, found = getattr(fn, "__module__", None) or "", None
+    if module.startswith("torch."):
+        found = sys.modules.get(module)
+        for name in getattr(fn, "__qualname__", "").split("."):
+            found = getattr(found, name, None)
+    return found is not None and getattr(found, "__func__", found) is fn
 
 
 def disabled_module(module: object) -> bool:

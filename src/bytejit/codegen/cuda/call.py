@@ -218,6 +218,9 @@ class CudaPrinter(CallPrinter):
         dtype = self.bind(f"dtype_{self.plan.buffers[v.buffer].dtype}", _dtype(self.plan, v))
         width = _dtype(self.plan, v).itemsize
         slot = self.plan.slots.get(v.buffer)
+        if slot is None and v.buffer not in self.plan.offsets:      # no elements, no place
+            nothing, device = self.bind("nothing", torch.empty_strided), self.bind("own_device", self.device)
+            return f"{nothing}({self.dims(v.shape)}, {self.dims(v.stride)}, dtype={dtype}, device={device})"
         block = "m_arena" if slot is None else f"m_slot{slot}"
         start = self.plan.offsets[v.buffer] // width + v.offset if slot is None else v.offset
         whole = f"{block}[:{block}.numel() // {width} * {width}].view({dtype})"
