@@ -98,14 +98,14 @@ def disabled(fn: object) -> bool:
 
 def _patched(fn: object) -> bool:
     """Whether torch itself disabled a function of its own (parts of optimizers) for its own compiler's sake: the wrapper
-    stands in the place of the function. What a program disables is an object of the program's."""
+    stands in the place of the function (a subclass's in that of its base's). What a program disables is an object of its own."""
     fn = getattr(fn, "__func__", fn)
     module, found = getattr(fn, "__module__", None) or "", None
     if module.startswith("torch."):
         found = sys.modules.get(module)
         for name in getattr(fn, "__qualname__", "").split("."):
             found = getattr(found, name, None)
-    return found is not None and getattr(found, "__func__", found) is fn
+    return bool(found is not None and _mark(found, "_torchdynamo_disable"))
 
 
 def disabled_module(module: object) -> bool:
