@@ -88,6 +88,7 @@ PyObject* PyFunction_GetCode(PyObject*);
 PyObject* PyFunction_GetDefaults(PyObject*);
 PyObject* PyFunction_GetKwDefaults(PyObject*);
 PyObject* PyErr_Occurred(void);
+void PyErr_Clear(void);
 PyObject* PyWeakref_GetObject(PyObject*) __attribute__((weak));      // until Python 3.14
 int PyWeakref_GetRef(PyObject*, PyObject**) __attribute__((weak));   // from 3.13 on
 void Py_IncRef(PyObject*);
@@ -294,7 +295,8 @@ static PyObject* fit(PyObject*, PyObject* const* args, bj_size) {
     const Word* w = (const Word*)PyBytes_AsString(args[0]);
     if (!w) return nullptr;
     Answer ok = tensor_is(w[0], 0, args[2], w + PyLong_AsLongLong(args[1]));
-    return ok == ERROR ? nullptr : PyBool_FromLong(ok == YES);
+    if (ok == ERROR) PyErr_Clear();      // torch gives no view of it (a sparse tensor, a meta tensor): it does not fit
+    return PyBool_FromLong(ok == YES);
 }
 static bj::Method methods[] = {{"walk", walk, 0x80, "checks guards and fetches values as a table says"},
                                {"fit", fit, 0x80, "checks a tensor"}};
