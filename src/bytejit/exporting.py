@@ -139,7 +139,7 @@ class AtenCopy:
     def call(self, node: torch.fx.Node) -> None:
         """Append one call. Offsets of a graph count from a tensor's first element."""
         args = [self.value(a) for a in node.args]
-        at = {torch.ops.aten.as_strided.default: 3, torch.ops.aten.as_strided_scatter.default: 4}.get(node.target)
+        at = {"aten.as_strided.default": 3, "aten.as_strided_scatter.default": 4}.get(str(node.target))
         if at and self.begins_later(args[0]):
             args[at:] = [self.from_start(args[0], args[at] if len(args) > at else 0)]
         made = self.to[node] = self.graph.call_function(node.target, tuple(args), self.value(dict(node.kwargs)))

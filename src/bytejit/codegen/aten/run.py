@@ -106,7 +106,7 @@ class _Writer:
         if node.target is operator.getitem:
             return f"{self.text[node.args[0]]}[{node.args[1]}]"
         args = [self.arg(a) for a in node.args]
-        at = {torch.ops.aten.as_strided.default: 3, torch.ops.aten.as_strided_scatter.default: 4}.get(node.target)
+        at = {"aten.as_strided.default": 3, "aten.as_strided_scatter.default": 4}.get(str(node.target))
         if at:                          # offsets of a graph count from the first element
             args[at:] = [f"{args[0]}.storage_offset() + {args[at] if len(args) > at else 0}"]
         args += [f"{k}={self.arg(v)}" for k, v in node.kwargs.items()]
