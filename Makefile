@@ -13,7 +13,7 @@ endif
 ARGS  ?=
 export PYTHONPATH := src
 
-.PHONY: help setup demo test check docs golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
+.PHONY: help setup demo test lint check docs golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
 .PHONY: test-versions clean
 
 help:            ## this list
@@ -43,9 +43,13 @@ test: $(READY)   ## all tests
 test-versions:   ## the suite on every pair of Python and torch; ARGS="py314-t215 --short --write"
 	$(BASE) -m tests.versions $(ARGS)
 
-check: $(READY)  ## lint, the order of imports, the documents
+lint: $(READY)   ## ruff's lint and format, types
 	$(PY) -m ruff check src tests examples benchmarks docs
-	$(PY) -m pytest tests/test_layers.py tests/test_docs.py
+	$(PY) -m ruff format --check src tests examples benchmarks docs
+	$(PY) -m mypy
+
+check: lint      ## lint, the order of imports, sizes of files, the documents
+	$(PY) -m pytest tests/test_layers.py tests/test_sizes.py tests/test_docs.py
 
 docs: $(READY)   ## write docs/api.md and docs/architecture.svg anew
 	$(PY) docs/make_api.py
@@ -94,4 +98,4 @@ opinfo: $(READY) ## torch's own operator table against eager, hours; ARGS="--job
 	$(PY) -m tests.opinfo $(ARGS)
 
 clean:           ## delete .venv and what was built
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .hypothesis bytejit_debug
+	rm -rf $(VENV) build src/*.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis bytejit_debug

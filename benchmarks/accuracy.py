@@ -40,8 +40,10 @@ def unet_block() -> Built:
 
 def distances(built: Built, **options: object) -> list[tuple[float, float]]:
     """(eager's, bytejit's) largest distance from float64 for each output of floats."""
+
     def wide(value: object) -> object:
         return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
     bytejit.reset()
     exact = copy.deepcopy(built.target).double()
     args = [wide(a) for a in built.args]
@@ -49,15 +51,17 @@ def distances(built: Built, **options: object) -> list[tuple[float, float]]:
         want = tensors(exact(*args, **built.kwargs))
         plain = tensors(built.target(*built.args, **built.kwargs))
         compiled = bytejit.compile(built.target, options=options)
-        compiled(*built.args, **built.kwargs)                 # a second call runs in the layouts that the first one met
+        compiled(*built.args, **built.kwargs)  # a second call runs in the layouts that the first one met
         got = tensors(compiled(*built.args, **built.kwargs))
     return [((p - w).abs().max().item(), (g - w).abs().max().item()) for w, p, g in zip(want, plain, got, strict=True)]
 
 
 def measure(names: list[str], seeds: int, options: dict) -> float:
     """Prints a line an output, its worst ratio over all seeds; returns the largest."""
-    print(f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, "
-          f"random weights, {seeds} seeds")
+    print(
+        f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads, "
+        f"random weights, {seeds} seeds"
+    )
     print(f"{'model':<16}{'output':>7}{'eager':>10}{'bytejit':>10}{'ratio':>7}")
     worst = 0.0
     for name in names:
@@ -82,7 +86,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(MODELS), metavar="model", help=", ".join(MODELS))
     args = parser.parse_args()
     if args.avx2 and any(os.environ.get(name) != value for name, value in AVX2.items()):
-        sys.exit(subprocess.call([sys.executable, *sys.argv], env={**os.environ, **AVX2}))    # libraries read it when loaded
+        sys.exit(subprocess.call([sys.executable, *sys.argv], env={**os.environ, **AVX2}))  # libraries read it when loaded
     sys.exit(measure(args.names, args.seeds, {"freeze": True} if args.freeze else {}) > LIMIT)
 
 

@@ -32,9 +32,7 @@ PEER_MODES = {"cpu": ("default",), "cuda": ("default", "reduce-overhead")}  # on
 
 def distance(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     """The largest error over all outputs, each relative to its largest exact value."""
-    return max(
-        ((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-30)).item() for a, b in zip(got, exact, strict=True)
-    )
+    return max(((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-30)).item() for a, b in zip(got, exact, strict=True))
 
 
 def errors(built: Built, outputs: dict[str, list[torch.Tensor]]) -> dict[str, float]:
@@ -172,9 +170,7 @@ def cells(row: dict) -> tuple[str, ...]:
 def markdown(rows: list[dict], device: str, plot: str) -> str:
     """docs/benchmarks.md."""
     where = (
-        torch.cuda.get_device_name()
-        if device == "cuda"
-        else f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+        torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     )
     lines = [
         "# Benchmarks",

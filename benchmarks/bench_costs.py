@@ -108,8 +108,9 @@ def steady(backend: str) -> list[dict]:
         first = time.process_time() - start
         times = 1 if "loop" in fn.__name__ else 1000
         found = least({"plain": lambda fn=fn, x=x: fn(x), "bytejit": lambda made=made, x=x: made(x)}, times)
-        rows.append({"case": fn.__name__, "first": first, **found, "ratio": found["bytejit"] / found["plain"],
-                     "goal": GOALS[fn.__name__]})
+        rows.append(
+            {"case": fn.__name__, "first": first, **found, "ratio": found["bytejit"] / found["plain"], "goal": GOALS[fn.__name__]}
+        )
     return rows
 
 
@@ -117,6 +118,7 @@ def first_call(case: str, compiler: str) -> float:
     """In this process: CPU seconds of the first call with backend `eager`, imports of the compiler included, the run
     of the graph (that of a second call) not."""
     from models import CASES
+
     built = CASES[case].build("cpu")
     with torch.no_grad():
         for _ in range(2):
@@ -131,7 +133,7 @@ def first_call(case: str, compiler: str) -> float:
 
 def fresh(*arguments: str) -> float:
     """What this program prints, run with these arguments in a fresh process. Raises: RuntimeError with its output."""
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}    # as installed: compiled modules
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}  # as installed: compiled modules
     env |= {"PYTHONPATH": str(ROOT / "src"), "BYTEJIT_SUPPRESS_ERRORS": "0", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, __file__, *arguments], env=env, capture_output=True, text=True)
     if done.returncode:
@@ -163,14 +165,19 @@ def main() -> None:
         rows = steady(args.backend)
     print(f"{'case':<16}{'first calls s':>14}{'plain us':>12}{'bytejit us':>12}{'ratio':>8}   goal")
     for r in rows:
-        print(f"{r['case']:<16}{r['first']:>14.2f}{r['plain'] * 1e6:>12.1f}{r['bytejit'] * 1e6:>12.1f}"
-              f"{r['ratio']:>8.2f}   {r['goal']}")
+        print(
+            f"{r['case']:<16}{r['first']:>14.2f}{r['plain'] * 1e6:>12.1f}{r['bytejit'] * 1e6:>12.1f}"
+            f"{r['ratio']:>8.2f}   {r['goal']}"
+        )
     print(f"\n{'capture':<16}{'bytejit s':>12}{'torch.compile s':>18}{'ratio':>8}   goal")
     for case in args.captures:
         mine, peer = fresh("--first", case, "bytejit"), None if args.no_peer else fresh("--first", case, "torch")
         rows.append({"case": f"capture {case}", "bytejit": mine, "torch.compile": peer})
-        print(f"{case:<16}{mine:>12.2f}{'' if peer is None else f'{peer:.2f}':>18}"
-              f"{'' if peer is None else f'{mine / peer:.2f}':>8}   0.5", flush=True)
+        print(
+            f"{case:<16}{mine:>12.2f}{'' if peer is None else f'{peer:.2f}':>18}"
+            f"{'' if peer is None else f'{mine / peer:.2f}':>8}   0.5",
+            flush=True,
+        )
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
 

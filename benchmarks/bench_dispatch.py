@@ -68,9 +68,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4, help="timing, a case")
     parser.add_argument("--no-peer", action="store_true", help="without torch.compile")
     parser.add_argument("--json", metavar="FILE", help="write the rows")
-    parser.add_argument(
-        "--whole", nargs="*", default=["foo_8", "foo_10000"], metavar="CASE", help="cases timed as a whole"
-    )
+    parser.add_argument("--whole", nargs="*", default=["foo_8", "foo_10000"], metavar="CASE", help="cases timed as a whole")
     parser.add_argument(
         "--beyond",
         nargs="*",

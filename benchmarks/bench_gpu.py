@@ -7,6 +7,7 @@ is that of 30 calls in a row, the copy's as well. Outputs are compared with eage
 bandwidth, host time of 50 launches, seconds of a cold and of a warm start, peak memory, and, in a process of its own, how long
 the GPU idles within a step.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -25,8 +26,7 @@ from bench import errors
 from models import CASES, Built, tensors
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("trig_64m", "foo_10000", "ln_gelu_16k", "softmax_16k", "resnet18_b16", "resnext101_b16", "bert", "bert_b16_fp16",
-         "gpt2")
+NAMES = ("trig_64m", "foo_10000", "ln_gelu_16k", "softmax_16k", "resnet18_b16", "resnext101_b16", "bert", "bert_b16_fp16", "gpt2")
 EXTRA = ("copy", "launch50")
 BYTES = {"trig_64m": 3 * 4 << 26, "ln_gelu_16k": 2 * 4 * 16384 * 1024, "softmax_16k": 2 * 4 * 16384 * 2048}
 IDLE = ("resnet18_b16", "bert")
@@ -46,9 +46,11 @@ def event_ms(f: Callable[[], object]) -> float:
 
 def queued_ms(f: Callable[[], object], calls: int = 30) -> float:
     """Milliseconds a call of many enqueued behind each other: what the device takes, where it is slower than the host."""
+
     def row() -> None:
         for _ in range(calls):
             f()
+
     row()
     return min(event_ms(row) for _ in range(5)) / calls
 
@@ -88,14 +90,18 @@ def peak(f: Callable[[], object]) -> float:
 def idle_share(f: Callable[[], object], steps: int = 20) -> float:
     """The part of a run of steps in which no kernel runs, from the profiler's kernel times."""
     from torch.profiler import ProfilerActivity, profile
+
     f()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(steps):
             f()
         torch.cuda.synchronize()
-    spans = sorted((e.time_range.start, e.time_range.end) for e in seen.events()
-                   if str(e.device_type).endswith("CUDA") and e.time_range.end > e.time_range.start)
+    spans = sorted(
+        (e.time_range.start, e.time_range.end)
+        for e in seen.events()
+        if str(e.device_type).endswith("CUDA") and e.time_range.end > e.time_range.start
+    )
     busy, reach = 0.0, spans[0][0]
     for start, end in spans:
         busy += max(0.0, end - max(start, reach))
@@ -106,6 +112,7 @@ def idle_share(f: Callable[[], object], steps: int = 20) -> float:
 def variants_of(built: Built, peer: bool) -> dict[str, Callable]:
     """The compiled forms beside eager, by name."""
     import bytejit
+
     found: dict[str, Callable] = {}
     if peer:
         for mode in ("default", "reduce-overhead"):
@@ -118,12 +125,14 @@ def variants_of(built: Built, peer: bool) -> dict[str, Callable]:
 def measure(name: str, peer: bool, rounds: int) -> dict:
     """One case in this process."""
     import bytejit
+
     torch.manual_seed(0)
     built = CASES[name].build("cuda")
     row: dict = {"case": name, "title": CASES[name].title}
 
     def runner(f: Callable) -> Callable:
         return lambda: f(*built.args, **built.kwargs)
+
     with torch.no_grad():
         calls = {"eager": runner(built.target)}
         outputs = {"eager": [t.clone() for t in tensors(calls["eager"]())]}
@@ -134,12 +143,15 @@ def measure(name: str, peer: bool, rounds: int) -> dict:
                 row["first_call"][variant] = first_call(run)
                 outputs[variant] = [t.clone() for t in tensors(run())]
                 calls[variant] = run
-            except Exception as e:     # the other variants' figures are still wanted
+            except Exception as e:  # the other variants' figures are still wanted
                 row["failed_variants"][variant] = f"{type(e).__name__}: {e}"[:400]
         row["counters"] = {group: dict(c) for group, c in bytejit.counters.items() if c}
         row["error"] = errors(built, outputs) if name != "trig_64m" else {}
-        row["distance"] = {v: max((a - b).abs().max().item() for a, b in zip(got, outputs["eager"], strict=True))
-                           for v, got in outputs.items() if v != "eager"}
+        row["distance"] = {
+            v: max((a - b).abs().max().item() for a, b in zip(got, outputs["eager"], strict=True))
+            for v, got in outputs.items()
+            if v != "eager"
+        }
         del outputs
         row["ms"] = in_turn(calls, rounds)
         if name in BYTES:
@@ -166,6 +178,7 @@ def measure_launch(rounds: int) -> dict:
             x = x - x.sum(0)
             x = x - x.sum(1, keepdim=True)
         return x
+
     x = torch.randn(256, 256, device="cuda")
     compiled = bytejit.compile(f, options={"cudagraphs": False})
     with torch.no_grad():
@@ -179,19 +192,26 @@ def measure_launch(rounds: int) -> dict:
             times.append(time.perf_counter() - start)
         # last: what it subscribes to makes every later launch slower
         from torch.profiler import ProfilerActivity, profile
+
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             compiled(x)
             torch.cuda.synchronize()
         kernels = sum(str(e.device_type).endswith("CUDA") for e in seen.events())
     torch.cuda.synchronize()
     us = statistics.median(times) * 1e6
-    return {"case": "launch50", "title": "host time of about 50 launches", "kernels": kernels, "us": us,
-            "us_a_kernel": us / max(kernels, 1)}
+    return {
+        "case": "launch50",
+        "title": "host time of about 50 launches",
+        "kernels": kernels,
+        "us": us,
+        "us_a_kernel": us / max(kernels, 1),
+    }
 
 
 def measure_warm(name: str) -> dict:
     """Seconds of the first call in a process whose cache is full."""
     import bytejit
+
     torch.manual_seed(0)
     built = CASES[name].build("cuda")
     with torch.no_grad():
@@ -205,14 +225,17 @@ def measure_idle(name: str) -> dict:
     """How long the GPU idles within a step, in a process that holds no other CUDA graphs: once somebody else's are there
     (torch.compile's, or any that `torch.cuda.graph` makes), every recording waits 0.4 us between kernels instead of 0.1."""
     import bytejit
+
     torch.manual_seed(0)
     built = CASES[name].build("cuda")
     compiled = bytejit.compile(built.target)
     with torch.no_grad():
         found = {}
         for variant, f in (("eager", built.target), ("bytejit", compiled)):
+
             def run(f: Callable = f) -> object:
                 return f(*built.args, **built.kwargs)
+
             for _ in range(20):
                 run()
             found[variant] = idle_share(run)
@@ -222,9 +245,14 @@ def measure_idle(name: str) -> dict:
 def child(name: str, args: argparse.Namespace, folder: str, *more: str) -> dict:
     """One measurement in a process of its own; what goes wrong is under "failed"."""
     command = [sys.executable, __file__, "--one", name, "--rounds", str(args.rounds), *more]
-    env = {**os.environ, "BYTEJIT_SUPPRESS_ERRORS": "0", "BYTEJIT_CACHE_DIR": f"{folder}/b",
-           "TORCHINDUCTOR_CACHE_DIR": f"{folder}/i", "TRITON_CACHE_DIR": f"{folder}/t",
-           "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    env = {
+        **os.environ,
+        "BYTEJIT_SUPPRESS_ERRORS": "0",
+        "BYTEJIT_CACHE_DIR": f"{folder}/b",
+        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/i",
+        "TRITON_CACHE_DIR": f"{folder}/t",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+    }
     try:
         out = subprocess.run(command, env=env, capture_output=True, text=True, timeout=args.timeout)
     except subprocess.TimeoutExpired as e:
@@ -239,8 +267,10 @@ def child(name: str, args: argparse.Namespace, folder: str, *more: str) -> dict:
 def table(rows: list[dict]) -> str:
     """The results as text, a line a case."""
     copy = next((r["gb_s"] for r in rows if r["case"] == "copy" and "gb_s" in r), None)
-    head = f"{'case':<30}{'eager ms':>10}{'peer ms':>10}{'bytejit':>10}{'b[r-o]':>10}{'peer x':>8}" \
-           f"{'ours x':>8}{'ours/peer':>10}{'cold s':>8}{'peer s':>8}{'warm s':>8}{'err':>7}{'MiB':>8}{'of eager':>9}  notes"
+    head = (
+        f"{'case':<30}{'eager ms':>10}{'peer ms':>10}{'bytejit':>10}{'b[r-o]':>10}{'peer x':>8}"
+        f"{'ours x':>8}{'ours/peer':>10}{'cold s':>8}{'peer s':>8}{'warm s':>8}{'err':>7}{'MiB':>8}{'of eager':>9}  notes"
+    )
     lines = [head]
     for r in rows:
         if "failed" in r:
@@ -260,6 +290,7 @@ def line_of(r: dict, copy: float | None) -> str:
 
     def show(x: float | None, width: int, digits: int) -> str:
         return f"{x:>{width}.{digits}f}" if x is not None else " " * (width - 1) + "-"
+
     notes = []
     if copy and r["case"] in BYTES and ours:
         notes.append("of copy: " + ", ".join(f"{v} {BYTES[r['case']] / t / 1e6 / copy:.0%}" for v, t in r["queued_ms"].items()))
@@ -268,12 +299,21 @@ def line_of(r: dict, copy: float | None) -> str:
     notes += [f"{v} FAILED: {why}" for v, why in r["failed_variants"].items()]
     error, memory, first = r["error"], r["peak_mib"], r["first_call"]
     cells = [
-        f"{r['title']:<30}", show(ms["eager"], 10, 4), show(peer, 10, 4), show(ours, 10, 4), show(over, 10, 4),
-        show(peer and ms["eager"] / peer, 8, 2), show(ours and ms["eager"] / ours, 8, 2),
+        f"{r['title']:<30}",
+        show(ms["eager"], 10, 4),
+        show(peer, 10, 4),
+        show(ours, 10, 4),
+        show(over, 10, 4),
+        show(peer and ms["eager"] / peer, 8, 2),
+        show(ours and ms["eager"] / ours, 8, 2),
         show(peer and ours and peer / ours, 10, 2),
-        show(first.get("bytejit"), 8, 2), show(first.get("peer[default]"), 8, 1), show(r.get("warm_s"), 8, 2),
+        show(first.get("bytejit"), 8, 2),
+        show(first.get("peer[default]"), 8, 1),
+        show(r.get("warm_s"), 8, 2),
         show(error["bytejit"] / error["eager"] if error.get("eager") and "bytejit" in error else None, 7, 2),
-        show(memory.get("bytejit"), 8, 1), show(memory.get("eager"), 9, 1)]
+        show(memory.get("bytejit"), 8, 1),
+        show(memory.get("eager"), 9, 1),
+    ]
     return "".join(cells) + "  " + "; ".join(notes)
 
 

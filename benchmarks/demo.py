@@ -55,9 +55,7 @@ def measure(name: str, seconds: float, device: str, backend: str) -> dict[str, o
             compile_s = time.perf_counter() - start
         error = max((a - b).abs().max().item() for a, b in zip(got, want, strict=True))
         with progress(f"timing {case.title}"):
-            times = in_turn(
-                {"eager": lambda: call(built.target), "bytejit": lambda: call(compiled)}, seconds, device=device
-            )
+            times = in_turn({"eager": lambda: call(built.target), "bytejit": lambda: call(compiled)}, seconds, device=device)
     return {
         "model": case.title,
         "eager ms": statistics.median(times["eager"]) * 1e3,

@@ -19,7 +19,9 @@ from torch import nn
 
 from bytejit.guards import native_checker
 from bytejit.guards.generated import compile_entry
-from bytejit.guards.kinds import BOOL, DICT_ABSENT, EQUALS, FUNCTION, ID_IS, TENSOR, TYPE_IS, GuardSet, TensorCheck
+from bytejit.guards.guard_set import GuardSet
+from bytejit.guards.kinds import BOOL, DICT_ABSENT, EQUALS, FUNCTION, ID_IS, TENSOR, TYPE_IS
+from bytejit.guards.source import params_of
 from bytejit.guards.sources import (
     Attr,
     DictItem,
@@ -30,17 +32,19 @@ from bytejit.guards.sources import (
     Source,
     SubModule,
     Type,
-    params_of,
 )
+from bytejit.guards.tensor_checks import TensorCheck
 from bytejit.kernels.build_cpp import build
 from bytejit.options import Options
 
 MISS = object()
 HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
-READ = {    # plain attributes that a forward reads
+READ = {  # plain attributes that a forward reads
     nn.Conv2d: ("stride", "padding", "dilation", "groups", "padding_mode"),
     nn.BatchNorm2d: ("momentum", "eps", "track_running_stats"),
-    nn.ReLU: ("inplace",), nn.LayerNorm: ("eps", "normalized_shape"), nn.Dropout: ("p", "inplace"),
+    nn.ReLU: ("inplace",),
+    nn.LayerNorm: ("eps", "normalized_shape"),
+    nn.Dropout: ("p", "inplace"),
     nn.Embedding: ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"),
     nn.GELU: ("approximate",),
 }
@@ -83,8 +87,16 @@ class BertLayer(nn.Module):
 
     def __init__(self, d: int = 768):
         super().__init__()
-        self.attention = nn.ModuleDict({"q": nn.Linear(d, d), "k": nn.Linear(d, d), "v": nn.Linear(d, d),
-                                        "drop": nn.Dropout(0.1), "out": nn.Linear(d, d), "norm": nn.LayerNorm(d)})
+        self.attention = nn.ModuleDict(
+            {
+                "q": nn.Linear(d, d),
+                "k": nn.Linear(d, d),
+                "v": nn.Linear(d, d),
+                "drop": nn.Dropout(0.1),
+                "out": nn.Linear(d, d),
+                "norm": nn.LayerNorm(d),
+            }
+        )
         self.up, self.act, self.down = nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d)
         self.norm, self.drop = nn.LayerNorm(d), nn.Dropout(0.1)
 
@@ -168,15 +180,16 @@ def main() -> None:
     image = torch.randn(1, 3, 16, 16)
     resnet, bert = ResNet18().eval(), Bert().eval()
     ids = torch.zeros(1, 8, dtype=torch.int64)
-    rows = [("two plain tensors, no global state", function_entry(x, y, ("none",)), (x, y)),
-            ("two plain tensors and global state", function_entry(x, y), (x, y)),
-            ("ResNet-18 eval, grad mode off", module_entry(resnet, image, False), (resnet, image)),
-            ("ResNet-18 eval, grad mode on", module_entry(resnet, image, True), (resnet, image)),
-            ("BERT-base eval, grad mode off", module_entry(bert, ids, False), (bert, ids))]
+    rows = [
+        ("two plain tensors, no global state", function_entry(x, y, ("none",)), (x, y)),
+        ("two plain tensors and global state", function_entry(x, y), (x, y)),
+        ("ResNet-18 eval, grad mode off", module_entry(resnet, image, False), (resnet, image)),
+        ("ResNet-18 eval, grad mode on", module_entry(resnet, image, True), (resnet, image)),
+        ("BERT-base eval, grad mode off", module_entry(bert, ids, False), (bert, ids)),
+    ]
     empty = best(lambda: None, 20000)
     yard = best(lambda: type(x) is torch.Tensor, 20000) - empty
-    print(f"{'entry (graph does nothing)':44s} {'guards':>7s} {'us':>8s}"
-          f"   yardstick: one type check {yard * 1e9:.0f} ns")
+    print(f"{'entry (graph does nothing)':44s} {'guards':>7s} {'us':>8s}   yardstick: one type check {yard * 1e9:.0f} ns")
     for label, entry, call in rows:
         if entry(*call) is MISS:
             raise SystemExit(f"{label}: the entry misses: {entry.explain_failure(call)}")

@@ -85,7 +85,7 @@ def _timm(name: str, batch: int, **kwargs: object) -> Callable[[str], Built]:
 
 def _language(name: str, batch: int, dtype: torch.dtype = torch.float32) -> Callable[[str], Built]:
     def build(device: str) -> Built:
-        import_torchvision()     # transformers imports it, and fails where its compiled part does not load
+        import_torchvision()  # transformers imports it, and fails where its compiled part does not load
         import transformers
 
         model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")())
@@ -116,9 +116,7 @@ CASES = {
             kind="model",
             devices=BOTH,
         ),
-        Case(
-            "resnet18_b1_freeze", "ResNet-18 b1, frozen", _vision("resnet18", 1, 128), ("eager", 1.8), FREEZE, "model"
-        ),
+        Case("resnet18_b1_freeze", "ResNet-18 b1, frozen", _vision("resnet18", 1, 128), ("eager", 1.8), FREEZE, "model"),
         Case(
             "resnet18_b16_freeze",
             "ResNet-18 b16, frozen",

@@ -5,6 +5,7 @@
 
 Sources are parsed, not imported: the page does not depend on the Python that writes it.
 """
+
 from __future__ import annotations
 
 import ast

@@ -1,8 +1,9 @@
 """Write docs/language.md from the programs under tests/programs: their names, what they claim, whether they pass.
 
-    python docs/make_language.py            # runs the programs, writes docs/language.md
-    python docs/make_language.py --check    # exit status 1 when docs/language.md is not what would be written
+python docs/make_language.py            # runs the programs, writes docs/language.md
+python docs/make_language.py --check    # exit status 1 when docs/language.md is not what would be written
 """
+
 import argparse
 import importlib
 import sys
@@ -11,9 +12,31 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "language.md"
-ORDER = ("control", "exceptions", "with", "iteration", "outside_generators", "classes", "builtin_subclasses", "functools",
-         "containers", "corners", "values", "numpy", "tensors", "subclasses", "modules", "autograd", "transforms", "watched",
-         "calls", "user_programs", "mixed_programs", "flags", "guards_programs")
+ORDER = (
+    "control",
+    "exceptions",
+    "with",
+    "iteration",
+    "outside_generators",
+    "classes",
+    "builtin_subclasses",
+    "functools",
+    "containers",
+    "corners",
+    "values",
+    "numpy",
+    "tensors",
+    "subclasses",
+    "modules",
+    "autograd",
+    "transforms",
+    "watched",
+    "calls",
+    "user_programs",
+    "mixed_programs",
+    "flags",
+    "guards_programs",
+)
 HEAD = """# The Python that bytejit takes
 
 Written by `python docs/make_language.py` from the tests in tests/programs and their results on Python {version}, torch
@@ -28,12 +51,24 @@ and their order, exceptions, printed text and random numbers compared.
 | - | right; the number of graphs is not promised |
 
 {passed} of {total} programs pass.
+
+## The end of objects
+
+Where a function has a graph break, three things differ from eager. None changes a result that does not ask for them.
+
+- A local that is not read any more is let go at the next break, in eager at the end of the function or where the name gets
+  another value. So its finalizer (`__del__`) runs earlier, and a weak reference with a callback that is itself such a local
+  is gone before its object: the callback is not called. Where a name with a finalizer's object gets another value, the
+  finalizer may run after what follows, up to the next break. `del name` and the end of a callee are as in eager.
+- A tensor that was made in a graph and is held by a weak reference only may live until the function returns.
+- Objects that a function makes, and that have a finalizer, and weak references with callbacks are made by the original code.
 """
 
 
 @dataclass(frozen=True)
 class Row:
     """One program: what it shows, its mark, its result."""
+
     feature: str
     mark: str
     result: str
@@ -65,6 +100,7 @@ class Results:
 def run() -> Results:
     """Run all programs."""
     import pytest
+
     results = Results()
     pytest.main([str(ROOT / "tests" / "programs"), "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"], [results])
     return results
@@ -96,6 +132,7 @@ def page(results: Results) -> str:
     import platform
 
     import torch
+
     parts, every = [], []
     for module in ORDER:
         title = importlib.import_module(f"tests.programs.test_{module}").__doc__.strip().splitlines()[0]

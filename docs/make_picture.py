@@ -5,6 +5,7 @@
 
 Levels and the imports of each module come from tests/test_layers.py; what a room is for, from its docstring.
 """
+
 from __future__ import annotations
 
 import ast
@@ -30,9 +31,9 @@ WAY = (
     ("kernels", "text becomes functions"),
 )
 WIDTH, LEFT, GAP = 1060, 20, 32
-LOW, HIGH = 50, 94              # heights of a level of one room, and of several
-INNER = 920                     # the boxes of a level share this width; arrows past a level run to the right of it
-SPLIT = 80                      # letters of a line across a box that is as wide as the picture
+LOW, HIGH = 50, 94  # heights of a level of one room, and of several
+INNER = 920  # the boxes of a level share this width; arrows past a level run to the right of it
+SPLIT = 80  # letters of a line across a box that is as wide as the picture
 COLOURS = {"line": "#5b6770", "box": "#f4f6f8", "step": "#0b6bcb", "text": "#1c2329"}
 
 
@@ -80,8 +81,7 @@ def arrows(module: ModuleType) -> list[tuple[str, str]]:
                 todo.extend(direct.get(one, ()))
         return found
 
-    return sorted((a, b) for a, targets in direct.items() for b in targets
-                  if not any(b in reached(c) for c in targets - {b}))
+    return sorted((a, b) for a, targets in direct.items() for b in targets if not any(b in reached(c) for c in targets - {b}))
 
 
 def wrapped(text: str, letters: int) -> list[str]:
@@ -110,8 +110,10 @@ def box(room: str, place: Box, text: str, folders: list[str]) -> list[str]:
     """A room: its name, its step on the way of a call, its sentence, its folders."""
     x, y, width, height = place
     step = next((n for n, (name, _) in enumerate(WAY, 1) if name == room), 0)
-    out = [f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="{COLOURS["box"]}" stroke="{COLOURS["line"]}"/>',
-           f'<text x="{x + 10}" y="{y + 19}" font-weight="bold">{room}</text>']
+    out = [
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="{COLOURS["box"]}" stroke="{COLOURS["line"]}"/>',
+        f'<text x="{x + 10}" y="{y + 19}" font-weight="bold">{room}</text>',
+    ]
     if step:
         label = WAY[step - 1][1] if width > 280 else ""
         out.append(f'<text x="{x + width - 26}" y="{y + 18}" text-anchor="end" fill="{COLOURS["step"]}">{escape(label)}</text>')
@@ -142,15 +144,17 @@ def picture() -> str:
     module = layers()
     boxes = places(module.LEVELS)
     height = max(b.y + b.height for b in boxes.values()) + 20
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" '
-           f'fill="{COLOURS["text"]}">',
-           "<!-- written by docs/make_picture.py -->",
-           f'<defs><marker id="tip" markerWidth="7" markerHeight="7" refX="3" refY="3.5" orient="auto">'
-           f'<path d="M0 0 L7 3.5 L0 7 z" fill="{COLOURS["line"]}"/></marker></defs>',
-           f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-           f'<text x="{LEFT}" y="24" font-size="16" font-weight="bold">The rooms of bytejit, and the way of a call</text>',
-           f'<text x="{LEFT}" y="44">Arrows: imports, always downwards; those that others imply are left out. '
-           'Numbers: the order in which a first call reaches the rooms.</text>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" '
+        f'fill="{COLOURS["text"]}">',
+        "<!-- written by docs/make_picture.py -->",
+        f'<defs><marker id="tip" markerWidth="7" markerHeight="7" refX="3" refY="3.5" orient="auto">'
+        f'<path d="M0 0 L7 3.5 L0 7 z" fill="{COLOURS["line"]}"/></marker></defs>',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="{LEFT}" y="24" font-size="16" font-weight="bold">The rooms of bytejit, and the way of a call</text>',
+        f'<text x="{LEFT}" y="44">Arrows: imports, always downwards; those that others imply are left out. '
+        "Numbers: the order in which a first call reaches the rooms.</text>",
+    ]
     found = [(a, b) for a, b in arrows(module) if module.LEVEL[a] > module.LEVEL[b]]
     far = [pair for pair in found if module.LEVEL[pair[0]] - module.LEVEL[pair[1]] > 1]
     apart = (WIDTH - LEFT - INNER - 20) // max(1, len(far))

@@ -15,21 +15,22 @@ for folder in (ROOT / "src", ROOT / "benchmarks", ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 # before bytejit reads its environment; processes that tests start inherit it all. Kernels of earlier runs are used
-# again: they are found by their content. An internal fault raises, so that no fallback hides it.
+# again: they are found by their content. An internal fault raises, so that no fallback hides it; every pass is checked.
 os.environ.setdefault("BYTEJIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "bytejit"))
 os.environ.setdefault("BYTEJIT_SUPPRESS_ERRORS", "0")
+os.environ.setdefault("BYTEJIT_CHECK", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
 
 import torch  # noqa: E402
 
 if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")      # read once, when triton is first imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read once, when triton is first imported
 
 import bytejit  # noqa: E402
 from bytejit.kernels.tune import Choice, Tuner  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"
-CHOICES = os.environ.get("BYTEJIT_TEST_CHOICES", "0")       # another number: other libraries and layouts are chosen
+CHOICES = os.environ.get("BYTEJIT_TEST_CHOICES", "0")  # another number: other libraries and layouts are chosen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

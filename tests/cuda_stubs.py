@@ -19,19 +19,39 @@ def install(torch: Path) -> list[str]:
     Raises: tests.versions.NotMade where readelf, nm or gcc fails.
     """
     from .versions import run
+
     own = sorted((torch / "lib").glob("*.so*"))
     present = {found.name for found in [*own, *torch.parent.glob("nvidia/*/lib/*.so*")]}
     missing = sorted(set(LIBRARY.findall(run("readelf", "-d", "-W", *own))) - present)
     if not missing:
         return []
-    undefined = {
-        line.split()[-1].split("@")[0] for line in run("nm", "-D", "--undefined-only", *own).splitlines() if " U " in line
-    }
+    undefined = {line.split()[-1] for line in run("nm", "-D", "--undefined-only", *own).splitlines() if " U " in line}
+    names = {symbol.split("@")[0] for symbol in undefined}
     source = [".text"]
-    for name in sorted(name for name in undefined if name.startswith(PREFIXES)):
+    for name in sorted(name for name in names if name.startswith(PREFIXES)):
         source += [f".globl {name}", f".type {name}, @function", f"{name}:", "ud2"]
     code = torch / "lib" / "cuda_stubs.s"
     code.write_text("\n".join([*source, '.section .note.GNU-stack,"",@progbits', ""]))
+    needed = run("readelf", "-V", "-W", *own)
     for name in missing:
-        run("gcc", "-shared", "-nostdlib", f"-Wl,-soname,{name}", "-o", torch / "lib" / name, code)
+        script = torch / "lib" / "cuda_stubs.map"
+        script.write_text(versions_of(name, needed, undefined))
+        versioned = (f"-Wl,--version-script={script}",) if script.read_text() else ()
+        run("gcc", "-shared", "-nostdlib", f"-Wl,-soname,{name}", *versioned, "-o", torch / "lib" / name, code)
     return missing
+
+
+def versions_of(library: str, needed: str, undefined: set[str]) -> str:
+    """The linker's version script of a library: the versions by which torch asks for its symbols; "" where by none.
+
+    The loader stops the process where a symbol is asked for by a version, from a file that has no versions.
+    """
+    asked = set()
+    for part in re.split(r"Version: \d+  File: ", needed)[1:]:
+        if part.split()[0] == library:
+            asked |= set(re.findall(r"Name: (\S+)", re.split(r"File: |section", part, maxsplit=1)[0]))
+    nodes = []
+    for version in sorted(asked):
+        symbols = sorted(symbol.split("@")[0] for symbol in undefined if symbol.endswith(f"@{version}"))
+        nodes.append(f"{version} {{ {' '.join(f'{symbol};' for symbol in symbols)} }};\n")
+    return "".join(nodes)

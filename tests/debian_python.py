@@ -10,8 +10,21 @@ from pathlib import Path
 
 SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian sid main\n"
 LIBRARIES = (
-    "libc6", "libexpat1", "libssl3t64", "libffi8", "libsqlite3-0", "zlib1g", "libbz2-1.0", "liblzma5", "libstdc++6", "libgcc-s1",
-    "libzstd1", "libuuid1", "libreadline8t64", "libncursesw6", "libtinfo6",
+    "libc6",
+    "libexpat1",
+    "libssl3t64",
+    "libffi8",
+    "libsqlite3-0",
+    "zlib1g",
+    "libbz2-1.0",
+    "liblzma5",
+    "libstdc++6",
+    "libgcc-s1",
+    "libzstd1",
+    "libuuid1",
+    "libreadline8t64",
+    "libncursesw6",
+    "libtinfo6",
 )
 
 
@@ -21,6 +34,7 @@ def unpack(version: str, folder: Path) -> Path:
     import sys
 
     from .versions import run
+
     python = folder / "usr" / "bin" / f"python{version}"
     if (folder / ".ready").exists():
         return python

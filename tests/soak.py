@@ -30,8 +30,8 @@ import bytejit
 
 WARM_ROUNDS = 2
 CALLS_A_LIFE = 10
-SLACK = 5                    # how much a table may grow: what is met by chance after the warm-up
-BYTES_A_LIFE = 20_000        # resident: the allocator's own unrest
+SLACK = 5  # how much a table may grow: what is met by chance after the warm-up
+BYTES_A_LIFE = 20_000  # resident: the allocator's own unrest
 
 
 class Pair(NamedTuple):
@@ -76,6 +76,7 @@ def of_named_tuple(n: int) -> Callable:
     def use(pair: Pair) -> torch.Tensor:
         x, y = pair
         return (x * y + pair.x).sum(-1)
+
     return lambda x: use(Pair(x, x + n))
 
 
@@ -84,6 +85,7 @@ def of_dict(n: int) -> Callable:
 
     def use(x: torch.Tensor) -> torch.Tensor:
         return sum(x * v for v in table.values()) + len(table)
+
     return use
 
 
@@ -94,6 +96,7 @@ def of_method(n: int) -> Callable:
 
         def step(self, x: torch.Tensor) -> torch.Tensor:
             return x * self.gain + n
+
     return Holder().step
 
 
@@ -102,6 +105,7 @@ def of_training(n: int) -> Callable:
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         return model(x).square().mean()
+
     return loss
 
 
@@ -128,7 +132,7 @@ class Reading:
     resident: int
     tables: dict[str, int]
     objects: Counter[str] = field(default_factory=Counter)
-    latency: float = 0.0        # seconds: a call of a function that lives throughout
+    latency: float = 0.0  # seconds: a call of a function that lives throughout
 
 
 def compiled(made: Any, backend: str) -> Callable:
@@ -155,7 +159,7 @@ def size_of(value: Any) -> int | None:
     if isinstance(value, functools._lru_cache_wrapper):
         return value.cache_info().currsize
     if isinstance(value, Counter):
-        return None                              # counters: bounded by distinct reasons
+        return None  # counters: bounded by distinct reasons
     sized = (dict, list, set) if not isinstance(value, type) else ()
     return len(value) if isinstance(value, sized) or type(value).__module__ == "weakref" and hasattr(value, "__len__") else None
 
@@ -175,6 +179,7 @@ def tables() -> dict[str, int]:
                         found[f"{module.__name__}.{name}.{attr}"] = size
     import linecache
     import weakref
+
     return found | {"linecache.cache": len(linecache.cache), "weakref.finalize": len(weakref.finalize._registry)}
 
 
@@ -230,8 +235,10 @@ def soak(calls: int, backend: str, kinds: list[tuple[str, int]], say: Callable[[
         life(kinds[i % len(kinds)], backend, CALLS_A_LIFE)
         if (i + 1) % max(lives // 5, 1) == 0:
             last = reading(steady, x)
-            say(f"{(i + 1) * CALLS_A_LIFE} calls, {i + 1} lives: {last.resident >> 20} MB resident, "
-                f"a call {last.latency * 1e6:.1f} us")
+            say(
+                f"{(i + 1) * CALLS_A_LIFE} calls, {i + 1} lives: {last.resident >> 20} MB resident, "
+                f"a call {last.latency * 1e6:.1f} us"
+            )
     return list(grown(first, last, lives))
 
 

@@ -1,6 +1,7 @@
 """No output is further from float64 than twice eager's distance: kernel families, our own library calls, small blocks.
 
 `make accuracy` asks the same of whole models, on AVX-512 and on AVX2."""
+
 from __future__ import annotations
 
 import copy
@@ -19,14 +20,14 @@ import bytejit
 from bytejit.common.spec import Spec
 from bytejit.kernels import attention, conv, gemm, library
 from bytejit.kernels.distance import too_far
-from bytejit.kernels.target import cpu
+from bytejit.kernels.machine import cpu
 from bytejit.kernels.tune import Candidate, Tuner
 from bytejit.options import Options
 
 from .conftest import ROOT
 
 pytestmark = [pytest.mark.cxx, pytest.mark.timed]
-FLOOR = 3 * 2.0 ** -23            # of the largest value: where eager is that near, both are as right as float32 can be
+FLOOR = 3 * 2.0**-23  # of the largest value: where eager is that near, both are as right as float32 can be
 LAST = torch.channels_last
 
 
@@ -65,7 +66,7 @@ def compare(f: Callable, *shapes: tuple, last: bool = False) -> None:
             args = [(kind if i == 0 else plain)(*shape) for i, shape in enumerate(shapes)]
             if last:
                 args[0] = args[0].contiguous(memory_format=LAST)
-            compiled(*args)                     # the second call runs in the layouts that the first one met
+            compiled(*args)  # the second call runs in the layouts that the first one met
             check(compiled(*args), f(*args), exact(*(a.double() for a in args)), kind.__name__)
 
 
@@ -99,10 +100,16 @@ IMAGES = {
     "bilinear, corners": (lambda x: F.interpolate(x, size=(45, 50), mode="bilinear", align_corners=True), (2, 16, 30, 30)),
     "bicubic": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic"), (2, 8, 30, 30)),
 }
-CONVOLUTIONS = {      # channels, outputs, size, kernel, stride, groups
-    "3x3, 32": (32, 32, 40, 3, 1, 1), "3x3, 256": (256, 256, 14, 3, 1, 1), "3x3, 512": (512, 512, 7, 3, 1, 1),
-    "1x1, 2048": (2048, 256, 7, 1, 1, 1), "7x7 of 3": (3, 64, 64, 7, 2, 1), "grouped": (256, 256, 14, 3, 1, 32),
-    "grouped, wide": (512, 512, 14, 3, 1, 16), "depthwise": (96, 96, 28, 7, 1, 96), "5x5 strided": (64, 64, 28, 5, 2, 1),
+CONVOLUTIONS = {  # channels, outputs, size, kernel, stride, groups
+    "3x3, 32": (32, 32, 40, 3, 1, 1),
+    "3x3, 256": (256, 256, 14, 3, 1, 1),
+    "3x3, 512": (512, 512, 7, 3, 1, 1),
+    "1x1, 2048": (2048, 256, 7, 1, 1, 1),
+    "7x7 of 3": (3, 64, 64, 7, 2, 1),
+    "grouped": (256, 256, 14, 3, 1, 32),
+    "grouped, wide": (512, 512, 14, 3, 1, 16),
+    "depthwise": (96, 96, 28, 7, 1, 96),
+    "5x5 strided": (64, 64, 28, 5, 2, 1),
 }
 
 
@@ -117,8 +124,12 @@ def test_the_sum_of_all() -> None:
     compiled = bytejit.compile(lambda x: x.sum())
     for kind in INPUTS:
         rows = [kind(300_007) for _ in range(24)]
-        check(torch.stack([compiled(x) for x in rows]), torch.stack([x.sum() for x in rows]),
-              torch.stack([x.double().sum() for x in rows]), kind.__name__)
+        check(
+            torch.stack([compiled(x) for x in rows]),
+            torch.stack([x.sum() for x in rows]),
+            torch.stack([x.double().sum() for x in rows]),
+            kind.__name__,
+        )
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["rows", "channels last"])
@@ -143,6 +154,7 @@ def test_products(m: int, k: int, n: int) -> None:
 def test_attention(rows: int, keys: int, dim: int) -> None:
     def attend(v, q, k):
         return F.scaled_dot_product_attention(q, k, v)
+
     compare(attend, (1, 4, keys, dim), (1, 4, rows, dim), (1, 4, keys, dim))
 
 
@@ -176,8 +188,9 @@ def test_blocks(name: str) -> None:
 
 # ---- our own library calls, whichever timing would take ----------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory) -> dict[str, library.Row]:
+def rows(tmp_path_factory) -> dict[str, library.LibraryCall]:
     options = Options(cache_dir=str(tmp_path_factory.mktemp("kernels")))
     for family in (conv, gemm, attention):
         family.register(options)
@@ -186,7 +199,7 @@ def rows(tmp_path_factory) -> dict[str, library.Row]:
 
 @pytest.mark.parametrize("kind", INPUTS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_our_own_convolutions(rows: dict[str, library.Row], name: str, kind: Callable) -> None:
+def test_our_own_convolutions(rows: dict[str, library.LibraryCall], name: str, kind: Callable) -> None:
     c, o, size, k, stride, groups = CONVOLUTIONS[name]
     x, w = kind(1, c, size, size), plain(o, c // groups, k, k)
     how = {"stride": (stride, stride), "padding": (k // 2, k // 2), "dilation": (1, 1), "groups": groups}
@@ -198,13 +211,14 @@ def test_our_own_convolutions(rows: dict[str, library.Row], name: str, kind: Cal
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-@pytest.mark.parametrize("m, k, n", [(128, 3072, 768), (5, 384, 70), (300, 1000, 50)])
-def test_our_own_products(rows: dict[str, library.Row], m: int, k: int, n: int, kind: Callable) -> None:
+@pytest.mark.parametrize("m, k, n", [(128, 3072, 768), (5, 384, 70), (8, 200, 64), (1, 768, 768), (300, 1000, 50)])
+def test_our_own_products(rows: dict[str, library.LibraryCall], m: int, k: int, n: int, kind: Callable) -> None:
     x, w = kind(m, k), plain(n, k)
     check(rows["linear_own"](x=x, w=w, n=n), F.linear(x, w), x.double() @ w.double().t(), "linear_own")
 
 
 # ---- the mechanisms ------------------------------------------------------------------------------------------------------
+
 
 def test_a_candidate_that_rounds_more_is_not_chosen() -> None:
     calls: dict[str, int] = {}
@@ -213,15 +227,20 @@ def test_a_candidate_that_rounds_more_is_not_chosen() -> None:
         def call(x, w):
             calls[name] = calls.get(name, 0) + 1
             return (x.bfloat16() @ w.bfloat16()).to(x.dtype) if coarse and x.dtype == torch.float32 else x @ w
+
         return call
+
     specs = [Spec.of(torch.empty(40, 300)), Spec.of(torch.empty(300, 50))]
-    made = [Candidate("eager", product("eager", False)), Candidate("coarse", product("coarse", True)),
-            Candidate("fine", product("fine", False))]
+    made = [
+        Candidate("eager", product("eager", False)),
+        Candidate("coarse", product("coarse", True)),
+        Candidate("fine", product("fine", False)),
+    ]
     tuner = Tuner()
     choice = tuner.choose("product", specs, made, sample=8)
     assert set(choice.seconds) == {"eager", "fine"} and "from float64" in choice.errors["coarse"]
     assert calls["coarse"] == 1 and tuner.choose("product", specs, made, sample=8) == choice and calls["coarse"] == 1
-    assert too_far(specs, {c.name: (c.call, None) for c in made}, "coarse", 8) == {}      # where eager itself is coarse
+    assert too_far(specs, {c.name: (c.call, None) for c in made}, "coarse", 8) == {}  # where eager itself is coarse
 
 
 @pytest.mark.skipif(cpu().vector_bytes < 64, reason="this CPU has no AVX-512: all of this file ran on AVX2")

@@ -475,7 +475,7 @@ def test_code_that_has_its_lines_followed_is_left_alone():
 
 def test_annotations_of_a_class_are_made_when_the_program_asks():
     def f(x, cls):
-        had = "__annotations__" in cls.__dict__ or "__annotations_cache__" in cls.__dict__        # the cache: 3.14
+        had = "__annotations__" in cls.__dict__ or "__annotations_cache__" in cls.__dict__  # the cache: 3.14
         cls.__annotations__["a"] = int
         return had, list(cls.__annotations__), x + 1
 
@@ -486,6 +486,7 @@ def test_annotations_of_a_class_are_made_when_the_program_asks():
 
 def test_a_lazy_module_is_loaded_when_the_program_asks():
     """Not when the compiler looks at it."""
+
     class Lazy(types.ModuleType):
         def __getattribute__(self, name):
             asked.append(name)
@@ -518,4 +519,4 @@ def test_autocast_around_the_call_may_change(backend: str, grad: bool) -> None:
             for cache in (True, False):
                 with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None, cache_enabled=cache):
                     torch.testing.assert_close(compiled(x), model(x))
-    assert grad or not bytejit.counters["fallbacks"]        # gradients: through torch
+    assert grad or not bytejit.counters["fallbacks"]  # gradients: through torch

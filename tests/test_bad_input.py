@@ -31,30 +31,34 @@ def test_a_compiler_that_is_not_there_is_an_error(cxx, needs_grad, tmp_path):
     x = torch.ones(4, requires_grad=needs_grad)
     c = bytejit.compile(lambda x: torch.relu(x) + 1, options={"cxx": cxx, "cache_dir": tmp_path})
     caches.clear()
-    CHECKER.install(None)           # as in a new process: the unit that checks tensors is built with the first graph
+    CHECKER.install(None)  # as in a new process: the unit that checks tensors is built with the first graph
     with pytest.raises(bytejit.exc.BadSetting, match="BYTEJIT_CXX") as caught:
         c(x)
     assert cxx.split()[0] in str(caught.value)
 
 
 def test_suppressed_errors_do_not_hide_it():
-    code = ("import torch, bytejit\n"
-            "try: bytejit.compile(lambda x: torch.relu(x) + 1)(torch.ones(3))\n"
-            "except bytejit.exc.BadSetting as e: assert 'no-such' in str(e)\n"
-            "else: raise SystemExit(1)\n")
+    code = (
+        "import torch, bytejit\n"
+        "try: bytejit.compile(lambda x: torch.relu(x) + 1)(torch.ones(3))\n"
+        "except bytejit.exc.BadSetting as e: assert 'no-such' in str(e)\n"
+        "else: raise SystemExit(1)\n"
+    )
     said(code, BYTEJIT_CXX="no-such", BYTEJIT_SUPPRESS_ERRORS="1")
 
 
 def test_without_any_compiler_one_warning_names_the_variable(tmp_path):
-    code = ("import warnings, torch, bytejit\n"
-            "with warnings.catch_warnings(record=True) as found:\n"
-            "    warnings.simplefilter('always')\n"
-            "    for f in (torch.relu, torch.sin, torch.cos):\n"
-            "        c = bytejit.compile(lambda x, f=f: f(x) + 1)\n"
-            "        for n in (3, 4): assert torch.equal(c(torch.ones(n)), f(torch.ones(n)) + 1)\n"
-            "assert len(found) == 1, [str(w.message) for w in found]\n"
-            "assert 'BYTEJIT_CXX' in str(found[0].message) and 'unfused' in str(found[0].message)\n"
-            "assert bytejit.counters.total('fallbacks')\n")
+    code = (
+        "import warnings, torch, bytejit\n"
+        "with warnings.catch_warnings(record=True) as found:\n"
+        "    warnings.simplefilter('always')\n"
+        "    for f in (torch.relu, torch.sin, torch.cos):\n"
+        "        c = bytejit.compile(lambda x, f=f: f(x) + 1)\n"
+        "        for n in (3, 4): assert torch.equal(c(torch.ones(n)), f(torch.ones(n)) + 1)\n"
+        "assert len(found) == 1, [str(w.message) for w in found]\n"
+        "assert 'BYTEJIT_CXX' in str(found[0].message) and 'unfused' in str(found[0].message)\n"
+        "assert bytejit.counters.total('fallbacks')\n"
+    )
     said(code, PATH=str(tmp_path), CXX="", BYTEJIT_CXX="", BYTEJIT_CACHE_DIR=str(tmp_path / "cache"))
 
 
@@ -77,28 +81,33 @@ def test_optimize_without_parentheses():
     @bytejit.optimize
     def one(x):
         return torch.relu(x) + 1
+
     assert torch.equal(one(torch.ones(3)), torch.ones(3) * 2) and bytejit.counters.total("graphs") == 1
 
     @bytejit.optimize
     def three(x, y, z=1, *, w):
         return x + y + z + w
+
     assert torch.equal(three(torch.ones(3), 1, w=2), torch.ones(3) * 5)
     assert isinstance(bytejit.optimize(torch.nn.ReLU()), torch.nn.ReLU)
 
     @bytejit.optimize
-    def two(x, y):                  # takes what a backend takes
+    def two(x, y):  # takes what a backend takes
         return x + y
+
     with pytest.raises(TypeError, match=r"'.*two' as its backend.*@bytejit.optimize\(\)"):
         two(torch.ones(3), torch.ones(3))
 
     @bytejit.optimize()
     def with_parentheses(x, y):
         return x + y
+
     assert torch.equal(with_parentheses(torch.ones(3), 1), torch.ones(3) * 2)
 
     @bytejit.compile
     def bare(x):
         return x + 1
+
     assert torch.equal(bare(torch.ones(3)), torch.ones(3) * 2)
 
 
@@ -108,5 +117,6 @@ def test_a_backend_given_to_optimize_is_one():
     def backend(gm, example_inputs):
         seen.append(gm)
         return gm.forward
+
     bytejit.optimize(backend)(lambda x: x + 1)(torch.ones(3))
     assert len(seen) == 1

@@ -13,7 +13,7 @@ EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.
 
 
 def test_the_programs_of_the_documents_are_there() -> None:
-    assert len(EXAMPLES) >= 9
+    assert len(EXAMPLES) >= 12
     for path in EXAMPLES:
         assert len(path.read_text().splitlines()) <= 60, path.name
 
@@ -23,8 +23,6 @@ def test_the_programs_of_the_documents_are_there() -> None:
 def test_example(path: Path, tmp_path: Path) -> None:
     paths = [str(path.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
-    out = subprocess.run(
-        [sys.executable, str(path)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
-    )
+    out = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     assert out.returncode == 0, f"{out.stdout}\n{out.stderr}"
     assert "[bytejit fault]" not in out.stderr, out.stderr

@@ -24,16 +24,18 @@ LEVELS = (
     ("shapes",),
     ("fake",),
     ("tracer", "codegen", "kernels"),
+    ("autograd",),
     ("backends",),
     ("inspection",),
     ("pipeline",),
-    ("api", "explanation", "exporting"),
+    ("api", "explanation", "exporting", "patching"),
     ("__init__", "__main__", "verify"),
 )
 LEVEL = {room: n for n, rooms in enumerate(LEVELS) for room in rooms}
-JOINED = {"common", "errors", "options", "exc", "api", "explanation", "exporting", "__init__", "__main__", "verify"}
+JOINED = {"common", "errors", "options", "exc", "api", "explanation", "exporting", "patching", "__init__", "__main__", "verify"}
 # every folder of the package: a new one is named here
 FOLDERS = {
+    "autograd",
     "backends",
     "codegen",
     "codegen/aten",
@@ -57,6 +59,7 @@ FOLDERS = {
     "tracer",
     "tracer/builtins",
     "tracer/core",
+    "tracer/exits",
     "tracer/objects",
     "tracer/opcodes",
     "tracer/sizes",
@@ -155,9 +158,7 @@ def test_no_import_cycle() -> None:
 def test_sources_do_not_use_torchs_compiler() -> None:
     wrong = []
     for name, path in modules().items():
-        wrong += [
-            f"{name}:{line} imports {target}" for target, line in imports(name, path) if target.startswith(FORBIDDEN)
-        ]
+        wrong += [f"{name}:{line} imports {target}" for target, line in imports(name, path) if target.startswith(FORBIDDEN)]
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(FORBIDDEN[:3]):
                 wrong.append(f"{name}:{node.lineno} uses {ast.unparse(node)}")
@@ -183,11 +184,10 @@ HEAVY = ["sympy", "triton", "cffi", "bytecode", "rich", "networkx", "torch._dyna
 
 def test_import_loads_no_compiler() -> None:
     got = loaded_after(
-        "import sys, json, torch; before = set(sys.modules); import bytejit\n"
-        "print(json.dumps(sorted(set(sys.modules) - before)))"
+        "import sys, json, torch; before = set(sys.modules); import bytejit\nprint(json.dumps(sorted(set(sys.modules) - before)))"
     )
     heavy = [m for m in got if any(m == h or m.startswith(h + ".") for h in HEAVY)]
-    assert got and not heavy, heavy         # `make bench-costs` times it
+    assert got and not heavy, heavy  # `make bench-costs` times it
 
 
 @pytest.mark.cxx
@@ -224,6 +224,7 @@ POP_ITER RESERVED RETURN_CONST SET_FUNCTION_ATTRIBUTE STORE_FAST_LOAD_FAST STORE
 
 def test_opcodes_of_later_pythons_are_handled_or_refused() -> None:
     from bytejit.tracer.core import assembly, table  # noqa: F401 - registers the handlers
+
     assert not set(LATER_OPCODES) - set(table.HANDLERS) - set(table.REFUSED)
 
 
@@ -233,10 +234,7 @@ def test_only_options_reads_the_environment() -> None:
         for name, path in modules().items()
         if name != "options"
         and any(
-            isinstance(n, ast.Constant)
-            and isinstance(n.value, str)
-            and n.value.startswith("BYTEJIT_")
-            and " " not in n.value
+            isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value.startswith("BYTEJIT_") and " " not in n.value
             for n in ast.walk(ast.parse(path.read_text()))
         )
     ]
@@ -245,8 +243,12 @@ def test_only_options_reads_the_environment() -> None:
 
 def keys_by_id(tree: ast.Module) -> list[int]:
     """Lines where `id(...)` is in the key of a table that lives as long as its module (or another's, in capitals)."""
-    targets = [t for node in tree.body if isinstance(node, (ast.Assign, ast.AnnAssign))
-               for t in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    targets = [
+        t
+        for node in tree.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for t in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
     tables = {t.id for t in targets if isinstance(t, ast.Name)}
 
     def lives(node: ast.AST) -> bool:
@@ -272,6 +274,10 @@ def test_no_table_is_keyed_by_the_id_of_what_can_die() -> None:
     """Another object may get its address: `common.identity.IdentityMap` looks at the object itself"""
     text = "T: dict = {}\ndef f(x):\n    T[id(x)] = 1\n    return T.get((id(x), 2)), id(x) in T"
     assert keys_by_id(ast.parse(text)) == [3, 4, 4]
-    wrong = [f"{name}:{line}" for name, path in modules().items() if name != "common.identity"
-             for line in keys_by_id(ast.parse(path.read_text()))]
+    wrong = [
+        f"{name}:{line}"
+        for name, path in modules().items()
+        if name != "common.identity"
+        for line in keys_by_id(ast.parse(path.read_text()))
+    ]
     assert not wrong, wrong

@@ -29,10 +29,22 @@ MORE = ("scipy>=1.11", "matplotlib>=3.8", "pillow", "pyyaml", "safetensors", "hu
 CUDA = ("cudart", "cupti")
 # a part of each layer that reads what the interpreter or torch may change: opcodes, guards, shapes, kernels, training
 SHORT = (
-    "tests/compat", "tests/guards", "tests/rewriter", "tests/common", "tests/test_api.py", "tests/test_layers.py", "tests/fake",
-    "tests/programs/test_autograd.py", "tests/programs/test_corners.py", "tests/programs/test_exceptions.py",
-    "tests/programs/test_with.py", "tests/programs/test_classes.py", "tests/programs/test_calls.py",
-    "tests/codegen/test_normalise.py", "tests/kernels/test_build.py",
+    "tests/compat",
+    "tests/guards",
+    "tests/rewriter",
+    "tests/common",
+    "tests/test_api.py",
+    "tests/test_layers.py",
+    "tests/fake",
+    "tests/programs/test_autograd.py",
+    "tests/programs/test_corners.py",
+    "tests/programs/test_exceptions.py",
+    "tests/programs/test_with.py",
+    "tests/programs/test_classes.py",
+    "tests/programs/test_calls.py",
+    "tests/codegen/test_normalise.py",
+    "tests/codegen/test_freeze.py",
+    "tests/kernels/test_build.py",
 )
 OUTCOMES = ("passed", "failed", "error", "skipped")
 
@@ -52,7 +64,11 @@ class Pair:
 
 # the newest last: what CI takes
 PAIRS = (
-    Pair("3.11", "2.11.0"), Pair("3.11", "2.12.1"), Pair("3.11", "2.13.0"), Pair("3.13", "2.14.1"), Pair("3.12", "2.15.0"),
+    Pair("3.11", "2.11.0"),
+    Pair("3.11", "2.12.1"),
+    Pair("3.11", "2.13.0"),
+    Pair("3.13", "2.14.1"),
+    Pair("3.12", "2.15.0"),
     Pair("3.14", "2.15.0"),
 )
 
@@ -64,8 +80,9 @@ class NotMade(Exception):
 def run(*command: str | Path, seconds: float = 600, **more) -> str:
     """The output of a command. Raises: NotMade with its last lines."""
     try:
-        done = subprocess.run([*map(str, command)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=seconds, **more)
+        done = subprocess.run(
+            [*map(str, command)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds, **more
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotMade(str(error)) from None
     if done.returncode:
@@ -82,8 +99,9 @@ def find_python(version: str, folder: Path) -> Path:
             if run(found, "-c", "import sys; print('%d.%d' % sys.version_info[:2])", seconds=30).strip() == version:
                 return found
         except NotMade:
-            continue        # a shim of pyenv for a version that is not chosen
+            continue  # a shim of pyenv for a version that is not chosen
     from .debian_python import unpack
+
     return unpack(version, folder / f"cpython{version}")
 
 
@@ -113,7 +131,7 @@ def environment(pair: Pair, folder: Path, short: bool) -> Path:
 
 def needs_of_torch(torch: Path) -> list[str]:
     """What an installed torch requires, as pip is told: of CUDA's libraries only `CUDA`, and neither cuDNN nor triton."""
-    metadata, = torch.parent.glob("torch-*.dist-info/METADATA")
+    (metadata,) = torch.parent.glob("torch-*.dist-info/METADATA")
     needs = []
     for line in re.findall(r"^Requires-Dist: (.*)$", metadata.read_text(), re.MULTILINE):
         need = line.split(";")[0].strip()
@@ -218,4 +236,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     from tests.versions import main as start  # NotMade is one class then, also for what imports this module
+
     sys.exit(start())

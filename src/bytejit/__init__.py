@@ -3,7 +3,9 @@
 Importing this package loads no compiler: the tracer and the code generators are imported by the first compiled call.
 """
 
-from bytejit.common.registry import counters, graph_break, is_compiling, list_backends, register_backend
+from bytejit.common.counters import counters
+from bytejit.common.dims import mark_dynamic, mark_static
+from bytejit.common.registry import graph_break, is_compiling, list_backends, register_backend, register_target
 
 from . import exc
 from .api import (
@@ -14,15 +16,17 @@ from .api import (
     disallow_in_graph,
     explain,
     export,
-    mark_dynamic,
-    mark_static,
     optimize,
     reset,
     run,
 )
 from .options import Options, config
+from .patching import patch_torch_compile
 
 __version__ = "0.1.0"
+
+if config.replace_torch_compile:
+    patch_torch_compile()
 
 __all__ = [
     "Options",
@@ -42,7 +46,9 @@ __all__ = [
     "mark_dynamic",
     "mark_static",
     "optimize",
+    "patch_torch_compile",
     "register_backend",
+    "register_target",
     "reset",
     "run",
 ]

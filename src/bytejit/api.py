@@ -8,11 +8,12 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
-from .common import caches, debug, logs, registry, torch_controls
+from .common import caches, debug, logs, registry, torch_controls, torch_frames
 from .common.text import unknown
 from .common.where import where_of
 from .errors import Unsupported, backend_name
@@ -23,11 +24,9 @@ CAN_COMPILE = (
     "bytejit compiles Python functions, methods, lambdas, closures, functools.partial of these, objects whose "
     "class defines __call__ in Python, and instances of torch.nn.Module"
 )
-# function -> settings -> its compiled twin. Owner: _compile_function; size: one entry a live compiled function; the
-# twin refers to the function, so it is held weakly: both go when the user lets go of the twin. Cleared by nothing.
-_TWINS: weakref.WeakKeyDictionary[Callable, weakref.WeakValueDictionary[Settings, Callable]] = (
-    weakref.WeakKeyDictionary()
-)
+# function -> settings -> its compiled form. Owner: _compile_function; size: one entry a live compiled function. The compiled
+# function refers to the plain one, so it is held weakly: both go when the user lets go of it. Cleared by nothing.
+_COMPILED: weakref.WeakKeyDictionary[Callable, weakref.WeakValueDictionary[Settings, Callable]] = weakref.WeakKeyDictionary()
 _SETTINGS = "__bytejit_settings__"  # attribute of a compiled function: its code and its settings
 
 
@@ -48,23 +47,24 @@ def _refused() -> str:
     return refused()
 
 
-def _compile_function(fn: types.FunctionType, settings: Settings) -> Callable:
+def _compile_function(fn: Any, settings: Settings) -> Any:
     if _settings(fn) == settings or registry.marked("disable", fn) or torch_controls.disabled(fn):
         return fn
     fn = original(fn)
-    known = _TWINS.setdefault(fn, weakref.WeakValueDictionary())
-    twin = known.get(settings)
-    if twin is None:
+    known = _COMPILED.setdefault(fn, weakref.WeakValueDictionary())
+    compiled = known.get(settings)
+    if compiled is None:
         if (why := _refused()) and settings.nopython:
             raise Unsupported(why, where_of(fn.__code__), "it is not supported", "see `python -m bytejit.verify`")
         if why:
             return fn
-        twin = _pipeline().compile_function(fn, settings)
-        if twin is fn:  # cannot be rewritten: it runs as it is
+        compiled = _pipeline().compile_function(fn, settings)
+        if compiled is fn:  # cannot be rewritten: it runs as it is
             return fn
-        setattr(twin, _SETTINGS, (twin.__code__, settings))
-        known[settings] = twin
-    return twin
+        setattr(compiled, _SETTINGS, (compiled.__code__, settings))
+        torch_frames.mark_compiled(compiled, fn)
+        known[settings] = compiled
+    return compiled
 
 
 def _settings(fn: object) -> Settings | None:
@@ -73,12 +73,12 @@ def _settings(fn: object) -> Settings | None:
     return settings if code is not None and code is getattr(fn, "__code__", None) else None
 
 
-def original(fn: Callable) -> Callable:
+def original(fn: Any) -> Any:
     """The function below a compiled function; anything else is returned as it is."""
     return fn.__wrapped__ if _settings(fn) is not None else fn
 
 
-def _plain(target: object) -> object:
+def _plain(target: Any) -> Any:
     """What a compiled function, bound method or module was before; anything else as it is."""
     if isinstance(target, torch.nn.Module):
         return module.plain(target)
@@ -93,9 +93,7 @@ def _refuse(target: object) -> TypeError:
     """The error for something that cannot be compiled: what it is, why not, what can be."""
     name = getattr(target, "__qualname__", type(target).__qualname__)
     if inspect.isclass(target):
-        hint = (
-            "compile an instance of it" if issubclass(target, torch.nn.Module) else "compile its methods or an instance"
-        )
+        hint = "compile an instance of it" if issubclass(target, torch.nn.Module) else "compile its methods or an instance"
         return TypeError(f"cannot compile the class {name}: {hint}. {CAN_COMPILE}")
     if isinstance(target, functools._lru_cache_wrapper):
         return TypeError(
@@ -107,7 +105,7 @@ def _refuse(target: object) -> TypeError:
     return TypeError(f"cannot compile {type(target).__name__} {target!r:.60}: it is not callable. {CAN_COMPILE}")
 
 
-def compile_any(target: object, settings: Settings) -> object:
+def compile_any(target: Any, settings: Settings) -> Any:
     """The compiled form of whatever can be compiled; what is compiled already with these settings is returned as it is.
 
     What torch.compile made is compiled as what it was made from. Raises: TypeError.
@@ -118,10 +116,12 @@ def compile_any(target: object, settings: Settings) -> object:
     if isinstance(target, types.MethodType):
         if not isinstance(target.__func__, types.FunctionType):
             raise _refuse(target.__func__)
-        twin = _compile_function(target.__func__, settings)
-        return target if twin is target.__func__ else types.MethodType(twin, target.__self__)
+        # modules of all classes run nn.Module's own methods: each gets a code of its own
+        fn = module.own(target.__func__) if module.shared_by_all(target) else target.__func__
+        compiled = _compile_function(fn, settings)
+        return target if compiled is target.__func__ else types.MethodType(compiled, target.__self__)
     if isinstance(target, torch.nn.Module):
-        return module.compile_module(target, settings, _compile_function)
+        return module.compile_module(target, settings, _compile_function, _compile_again)
     if isinstance(target, functools.partial):
         inner = compile_any(target.func, settings)
         if inner is target.func:
@@ -137,8 +137,13 @@ def compile_any(target: object, settings: Settings) -> object:
     raise _refuse(target)
 
 
+def _compile_again(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+    """The method `compile` of a compiled module: it is compiled anew as these arguments say, the original stays as it is."""
+    module.become(self, compile(module.given(self), *args, **kwargs))
+
+
 def compile(
-    model: object = None,
+    model: Any = None,
     *,
     backend: str | Callable | None = None,
     fullgraph: bool = False,
@@ -146,7 +151,8 @@ def compile(
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
     disable: bool = False,
-) -> object:
+    name: str | None = None,
+) -> Any:
     """Compile a function or an nn.Module; without a model, a decorator that does.
 
     backend: a name of `list_backends()`, or a callable `(gm: torch.fx.GraphModule, example_inputs) -> callable`. None is
@@ -154,15 +160,15 @@ def compile(
     fullgraph: raise `bytejit.exc.Unsupported` where a graph break would be needed.
     dynamic: None makes a size symbolic once it changed between calls, True at once, False never.
     mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
-    options: fields of `bytejit.Options`, for this model only.
-    disable: return the model as it is.
+    options: fields of `bytejit.Options`, for this model only; also names of torch.compile's, such as "triton.cudagraphs".
+    disable: return the model as it is. name: taken for torch.compile's sake, and not used.
     Compilation itself happens in the first call. A compiled function is a function of its own: later changes of the
     original's `__defaults__` or `__code__` are not its own. Raises: ValueError (backend, mode, options), TypeError (model).
     """
     backend = torch_controls.default_backend() if backend is None else backend
     settings = Settings.make(registry.check_backend(backend), fullgraph, dynamic, mode, options)
 
-    def decorate(target: object) -> object:
+    def decorate(target: Any) -> Any:
         return target if disable or torch_controls.switched_off() else compile_any(target, settings)
 
     return decorate if model is None else decorate(model)
@@ -182,7 +188,7 @@ def optimize(
     Without parentheses (`@optimize`) it compiles what cannot be a backend: a module, a function that does not take the two
     arguments of one. One that does is taken for a backend, which the first call says. Raises: as `compile`.
     """
-    settings = {"fullgraph": nopython, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
+    settings: dict[str, Any] = {"fullgraph": nopython, "dynamic": dynamic, "mode": mode, "options": options, "disable": disable}
     if not _may_be_backend(backend):
         return compile(backend, **settings)
     decorate = compile(backend=backend, **settings)
@@ -190,9 +196,12 @@ def optimize(
     @functools.wraps(decorate)
     def decorate_one(*args: object, **kwargs: object) -> object:
         if kwargs or len(args) != 1 or not callable(args[0]):
-            raise TypeError(f"bytejit.optimize was given {backend_name(backend)!r} as its backend, and is called with what is "
-                            "no model. As a decorator it has parentheses: @bytejit.optimize()")
+            raise TypeError(
+                f"bytejit.optimize was given {backend_name(backend)!r} as its backend, and is called with what is "
+                "no model. As a decorator it has parentheses: @bytejit.optimize()"
+            )
         return decorate(*args)
+
     return decorate_one
 
 
@@ -271,9 +280,7 @@ def settings_of(target: object) -> Settings:
 def _with_settings(fn: object) -> tuple[Callable, Settings]:
     """The uncompiled callable below `fn` and its settings. Raises: TypeError for what cannot be compiled."""
     target = _plain(fn)
-    if isinstance(target, torch.nn.Module) or isinstance(
-        target, (types.FunctionType, types.MethodType, functools.partial)
-    ):
+    if isinstance(target, torch.nn.Module) or isinstance(target, (types.FunctionType, types.MethodType, functools.partial)):
         return target, settings_of(fn)
     call = getattr(type(target), "__call__", None)
     if not inspect.isclass(target) and isinstance(call, types.FunctionType):
@@ -308,11 +315,11 @@ class _RunOnly:
         self.open[-1].__enter__()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *exc: Any) -> None:
         self.open.pop().__exit__(*exc)
 
 
-def run(fn: Callable | None = None) -> object:
+def run(fn: Callable | None = None) -> Any:
     """A callable that uses what is compiled already and compiles nothing new: a miss runs the original code.
 
     Without a callable, a context manager and decorator that does so: `with bytejit.run(): ...`, `@bytejit.run()`.
@@ -347,7 +354,7 @@ def disable(fn: object = None, recursive: bool = True, *, reason: str | None = N
     return module.disabled_function(target, reason, recursive)
 
 
-def _marks(kind: str, fn: object) -> object:
+def _marks(kind: str, fn: Any) -> Any:
     """Mark one callable or each of a list or tuple of them. Raises: TypeError."""
     for one in fn if isinstance(fn, (list, tuple)) else (fn,):
         if not callable(one):
@@ -373,33 +380,3 @@ def disallow_in_graph(fn: object) -> object:
 def assume_constant_result(fn: Callable) -> Callable:
     """Call `fn` while tracing and bake its result in, unguarded: on the user's word that it never changes."""
     return _marks("constant", fn)
-
-
-def _dims(t: torch.Tensor, index: int | Iterable[int] | None) -> tuple[int, ...]:
-    """The dimensions, none negative. Raises: IndexError, TypeError."""
-    if not isinstance(t, torch.Tensor):
-        raise TypeError(f"expected a tensor, got {type(t).__name__}")
-    dims = (index,) if isinstance(index, int) else range(t.dim()) if index is None else tuple(index)
-    for d in dims:
-        if not -t.dim() <= d < t.dim():
-            raise IndexError(f"dimension {d} of a tensor with {t.dim()} dimensions")
-    return tuple(d % t.dim() for d in dims)
-
-
-def mark_dynamic(
-    t: torch.Tensor, index: int | Iterable[int], *, min: int | None = None, max: int | None = None
-) -> None:
-    """Make a size of this tensor symbolic from its first compile on. min, max: the range promised, guarded on.
-
-    Raises: IndexError, TypeError.
-    """
-    marks = {**getattr(t, registry.DYNAMIC_DIMS, {}), **dict.fromkeys(_dims(t, index), (min, max))}
-    setattr(t, registry.DYNAMIC_DIMS, marks)
-    setattr(t, registry.STATIC_DIMS, getattr(t, registry.STATIC_DIMS, frozenset()) - marks.keys())
-
-
-def mark_static(t: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
-    """Keep a size of this tensor (without index: all) constant, recompiling on change. Raises: IndexError."""
-    dims = frozenset(_dims(t, index))
-    setattr(t, registry.STATIC_DIMS, getattr(t, registry.STATIC_DIMS, frozenset()) | dims)
-    setattr(t, registry.DYNAMIC_DIMS, {d: r for d, r in getattr(t, registry.DYNAMIC_DIMS, {}).items() if d not in dims})

@@ -1,4 +1,5 @@
 """`bytejit.explain`: call a function compiled anew, and say what became of it."""
+
 from __future__ import annotations
 
 import time
@@ -60,19 +61,26 @@ class Explanation:
     def explanation(self) -> str:
         """One line: graphs, breaks, operations."""
         ops = sum(map(len, self.ops_per_graph))
-        return (f"{self.name}: {plural(len(self.graphs), 'graph')}, {plural(len(self.break_reasons), 'break')}, "
-                f"{plural(ops, 'op')}, backend {self.backend}, {self.seconds:.2f} s")
+        return (
+            f"{self.name}: {plural(len(self.graphs), 'graph')}, {plural(len(self.break_reasons), 'break')}, "
+            f"{plural(ops, 'op')}, backend {self.backend}, {self.seconds:.2f} s"
+        )
 
     def __str__(self) -> str:
         parts = [self.explanation]
         if self.with_graph:
-            rows = [[i, len(r.ops), len(r.guards), f"{r.seconds:.2f}", r.where.short, r.function, common(r.ops)]
-                    for i, r in enumerate(self.with_graph)]
+            rows = [
+                [i, len(r.ops), len(r.guards), f"{r.seconds:.2f}", r.where.short, r.function, common(r.ops)]
+                for i, r in enumerate(self.with_graph)
+            ]
             parts += ["", table(["graph", "ops", "guards", "seconds", "from", "in", "what"], rows)]
         sections = (
             ("Breaks", [f"{b}" + (f"\n  do: {b.do}" if b.do else "") for b in self.break_reasons]),
-            ("Graphs that run through torch",
-             [f"graph {i}: {r.through_torch}" for i, r in enumerate(self.with_graph) if r.through_torch]),
+            (
+                "Graphs that run through torch",
+                [f"graph {i}: {r.through_torch}" for i, r in enumerate(self.with_graph) if r.through_torch],
+            ),
+            ("Saved for the backward pass", [f"graph {i}: {line}" for i, r in enumerate(self.with_graph) for line in r.saved]),
             ("CUDA graphs", [f"graph {i}: {line}" for i, r in enumerate(self.with_graph) for line in r.cudagraphs]),
             ("Calls of libraries and of torch, by reason", self.extern_lines()),
             ("Left to the original code", [f"{n} x {what}" for what, n in self.fallbacks.items()]),
@@ -83,7 +91,7 @@ class Explanation:
         return "\n".join(parts)
 
     def extern_lines(self) -> list[str]:
-        """"5 x linear (library)", over all graphs."""
+        """ "5 x linear (library)", over all graphs."""
         total: Counter[str] = Counter()
         for r in self.with_graph:
             total.update(r.externs)
@@ -104,6 +112,9 @@ def explain(compiled: Callable, args: tuple, kwargs: dict, backend: str | Callab
     with recording() as record:
         compiled(*args, **kwargs)
     seconds = time.perf_counter() - began
-    fallbacks = {what: n for what, n in (registry.counters["fallbacks"] - before).items()
-                 if not what.startswith("a graph runs through torch")}
+    fallbacks = {
+        what: n
+        for what, n in (registry.counters["fallbacks"] - before).items()
+        if not what.startswith("a graph runs through torch")
+    }
     return Explanation(name, backend_name(backend), tuple(record.regions), tuple(record.breaks), fallbacks, seconds)

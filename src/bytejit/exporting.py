@@ -1,4 +1,5 @@
 """`bytejit.export`: the one graph of a call as a GraphModule that takes and returns what the function does."""
+
 from __future__ import annotations
 
 import inspect
@@ -13,7 +14,7 @@ import torch
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
-from bytejit.codegen.aten.graph import Alias, Aten, Const, Input, Number
+from bytejit.codegen.aten.graph import OFFSETS, Alias, Aten, Const, Input, Number, Out
 from bytejit.codegen.loops import index
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
@@ -50,10 +51,11 @@ class Capture:
         def run(*inputs: torch.Tensor) -> tuple:
             self.outputs = gm.forward(*inputs)
             return self.outputs
+
         return run
 
 
-def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, form: Form):
+def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, form: Form) -> tuple[torch.fx.GraphModule, list[str]]:
     """Call a function compiled with `capture` under nopython. Returns (GraphModule, guards as lines of text).
 
     Warns where the function changes Python objects, which the graph does not do again. Raises: Unsupported.
@@ -62,12 +64,19 @@ def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, form
         result = compiled(*args, **kwargs)
     place = where_of_function(inspect.unwrap(getattr(compiled, "__func__", compiled)))
     if len(capture.graphs) > 1:
-        raise Unsupported(f"the call came to {len(capture.graphs)} graphs", place, "an export is one graph",
-                          "export a function that is compiled as a whole")
+        raise Unsupported(
+            f"the call came to {len(capture.graphs)} graphs",
+            place,
+            "an export is one graph",
+            "export a function that is compiled as a whole",
+        )
     changed = dict.fromkeys(what for region in record.regions for what in region.trace.effects)
     if changed:
-        warnings.warn(f"bytejit: the exported graph will not change {', '.join(changed)}, as the function does ({place.short})",
-                      RuntimeWarning, stacklevel=3)
+        warnings.warn(
+            f"bytejit: the exported graph will not change {', '.join(changed)}, as the function does ({place.short})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     builder = Builder(args, kwargs, names_of(compiled, args, kwargs))
     region = next((r for r in record.regions if r.graph is not None), None)
     outputs: dict[int, torch.fx.Node] = {}
@@ -83,8 +92,12 @@ def sizes_of(regions: Sequence[Region], place: Where) -> dict[tuple, Expr]:
     found: dict[tuple, Expr] = {}
     for trace in (r.trace for r in regions if r.trace.sizes_leave):
         if trace.exit_point is not None or trace.returned_sizes is None:
-            raise Unsupported("the function returns a size that only the run knows", place, "a graph's result is computed of "
-                              "its inputs' sizes", "return tensors only, or export with dynamic=False")
+            raise Unsupported(
+                "the function returns a size that only the run knows",
+                place,
+                "a graph's result is computed of its inputs' sizes",
+                "return tensors only, or export with dynamic=False",
+            )
         found.update(trace.returned_sizes)
     return found
 
@@ -137,9 +150,9 @@ class AtenCopy:
         return [self.output(o, values) for o in self.aten.outputs]
 
     def call(self, node: torch.fx.Node) -> None:
-        """Append one call. Offsets of a graph count from a tensor's first element."""
+        """Append one call."""
         args = [self.value(a) for a in node.args]
-        at = {"aten.as_strided.default": 3, "aten.as_strided_scatter.default": 4}.get(str(node.target))
+        at = OFFSETS.get(node.target)
         if at and self.begins_later(args[0]):
             args[at:] = [self.from_start(args[0], args[at] if len(args) > at else 0)]
         made = self.to[node] = self.graph.call_function(node.target, tuple(args), self.value(dict(node.kwargs)))
@@ -176,12 +189,12 @@ class AtenCopy:
         self.names[name] = torch.fx.Proxy(self.symbols[name])
         return name
 
-    def output(self, o: object, values: list[torch.fx.Node]) -> object:
+    def output(self, o: Out, values: list[torch.fx.Node]) -> object:
         """One output of the graph."""
         if isinstance(o, Const):
             return o.value
         if isinstance(o, Number):
-            return self.number(o.value)
+            return self.value(o.value)
         if isinstance(o, Input):
             return self.inputs[o.index]
         if isinstance(o, Alias):
@@ -189,6 +202,11 @@ class AtenCopy:
             offset = self.from_start(base, offset) if isinstance(o.of, Input) else offset
             return self.graph.call_function(torch.as_strided, (base, size, stride, offset))
         return values[o.position]
+
+
+def _graph(region: Region) -> torch.fx.GraphModule:
+    assert region.graph is not None, "a region without operations is copied by its returned sizes"
+    return region.graph
 
 
 class Builder:
@@ -199,9 +217,9 @@ class Builder:
         self.names, self.out_spec = names, None
         self.graph, self.root = torch.fx.Graph(), torch.nn.Module()
         self.labels: dict[str, torch.fx.Node] = {}
-        self.tensors: dict[str, torch.fx.Node] = {}     # name of a source -> the node of the tensor there
-        self.nodes: dict[int, torch.fx.Node] = {}       # id of a tensor -> the node that stands for it
-        self.kept: list[object] = []                    # so that the ids stay their own
+        self.tensors: dict[str, torch.fx.Node] = {}  # name of a source -> the node of the tensor there
+        self.nodes: dict[int, torch.fx.Node] = {}  # id of a tensor -> the node that stands for it
+        self.kept: list[object] = []  # so that the ids stay their own
         per_argument = [pytree.tree_flatten_with_path(a)[0] for a in (*args, *kwargs.values())]
         for name, parts in zip(names, per_argument):
             for i, (keys, leaf) in enumerate(parts):
@@ -232,7 +250,7 @@ class Builder:
     def graph_of(self, region: Region, capture: Capture, form: Form) -> dict[int, torch.fx.Node]:
         """Copy the traced graph. Returns the nodes of its outputs by the ids of the tensors that the call returned."""
         inputs = self.inputs_of(region, capture)
-        made = self.aten(region, inputs, form) if form.aten else self.copy(region.graph.graph, inputs)
+        made = self.aten(region, inputs, form) if form.aten else self.copy(_graph(region).graph, inputs)
         self.kept.append(capture.outputs)
         return {id(t): node for t, node in zip(capture.outputs, made)}
 
@@ -245,8 +263,9 @@ class Builder:
                 return self.graph.call_method(ask, (self.tensors[base], source.dim))
         elif source.name() in self.labels:
             return self.labels[source.name()]
-        raise Unsupported(f"{source.name()} is symbolic and no argument", None, "a graph takes its arguments only",
-                          "export with dynamic=False")
+        raise Unsupported(
+            f"{source.name()} is symbolic and no argument", None, "a graph takes its arguments only", "export with dynamic=False"
+        )
 
     def size(self, expr: Expr) -> torch.fx.Node:
         """The node of a number that the function returns."""
@@ -299,12 +318,14 @@ class Builder:
     def aten(self, region: Region, inputs: list[torch.fx.Node], form: Form) -> list[torch.fx.Node]:
         """Append the graph's functional ATen form, its writes into inputs as copies at the end."""
         from bytejit.codegen.aten.normalise import CannotNormalise, normalise
-        fakes = [n.meta["val"] for n in region.graph.graph.nodes if n.op == "placeholder"]
+
+        fakes = [n.meta["val"] for n in _graph(region).graph.nodes if n.op == "placeholder"]
         try:
-            aten = normalise(region.graph, fakes, form.decompositions)
+            aten = normalise(_graph(region), fakes, form.decompositions)
         except CannotNormalise as e:
-            raise Unsupported(f"the graph has no functional ATen form: {e}", region.where, "",
-                              "export without aten_graph") from None
+            raise Unsupported(
+                f"the graph has no functional ATen form: {e}", region.where, "", "export without aten_graph"
+            ) from None
         return AtenCopy(self.graph, aten, [*inputs, *(self.attribute(t, "constant") for t in aten.constants)]).outputs()
 
     def result(self, result: object, outputs: dict[int, torch.fx.Node], sizes: dict[tuple, Expr], place: Where) -> None:
@@ -326,11 +347,19 @@ class Builder:
             elif leaf is None or isinstance(leaf, (int, float, complex, str, bool, torch.dtype, torch.device)):
                 made.append(leaf)
             else:
-                raise Unsupported(f"the function returns a {type(leaf).__name__}", place, "a graph returns tensors and constants",
-                                  "return tensors, or register the class with torch.utils._pytree")
+                raise Unsupported(
+                    f"the function returns a {type(leaf).__name__}",
+                    place,
+                    "a graph returns tensors and constants",
+                    "return tensors, or register the class with torch.utils._pytree",
+                )
         if left:
-            raise Unsupported("the function returns a size that is symbolic in an object", place, "a graph returns tensors and "
-                              "numbers in lists, tuples and dicts", "return these only, or export with dynamic=False")
+            raise Unsupported(
+                "the function returns a size that is symbolic in an object",
+                place,
+                "a graph returns tensors and numbers in lists, tuples and dicts",
+                "return these only, or export with dynamic=False",
+            )
         self.graph.output(made)
 
     def module(self) -> torch.fx.GraphModule:

@@ -1,4 +1,5 @@
 """What became of compiled code, for people: regions and breaks as `explain` records them, logs, the debug folder."""
+
 from __future__ import annotations
 
 import dis
@@ -50,6 +51,11 @@ class Region:
     def cudagraphs(self) -> tuple[str, ...]:
         """What became of the graph as a CUDA graph until now; () on the CPU, and where none is asked for."""
         return tuple(report_of(self.graph).cudagraphs) if self.graph is not None else ()
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """What the graph saves for its backward pass, and what that computes again."""
+        return tuple(report_of(self.graph).saved) if self.graph is not None else ()
 
     @property
     def externs(self) -> dict[str, int]:
@@ -111,8 +117,9 @@ def note_empty(found: Trace, function: str, where: Where, point: int) -> None:
         record.regions.append(Region(function, where, point, found, tuple(repr(g) for g in found.guards), 0.0))
 
 
-def note_region(found: Trace, function: str, where: Where, point: int, entry: Any, rewritten: Any, seconds: float,
-                options: Options) -> None:
+def note_region(
+    found: Trace, function: str, where: Where, point: int, entry: Any, rewritten: Any, seconds: float, options: Options
+) -> None:
     """Tell recordings, logs and the debug folder about a region that was compiled."""
     if _RECORDINGS:
         region = Region(function, where, point, found, tuple(repr(g) for g in found.guards), seconds)
@@ -124,6 +131,9 @@ def note_region(found: Trace, function: str, where: Where, point: int, entry: An
         logs.log("guards", found.guards.text(), where, options)
     if logs.wanted("code", options):
         logs.log("code", entry.text, where, options)
+        for stage, text, _ in report_of(found.graph).stages if found.graph is not None else ():
+            if stage.startswith(("kernel", "call")):
+                logs.log("code", text, where, options)
     dump = debug.region(options, where, point)
     if dump:
         write_stages(dump, rewritten, found, entry)
@@ -137,5 +147,5 @@ def write_stages(dump: debug.Dump, rewritten: Any, found: Trace, entry: Any) -> 
         dump.write("graph", found.graph.print_readable(print_output=False))
     dump.write("guards", found.guards.text())
     dump.write("entry", entry.text)
-    for stage, text, suffix in (report_of(found.graph).stages if found.graph is not None else ()):
+    for stage, text, suffix in report_of(found.graph).stages if found.graph is not None else ():
         dump.write(stage, text, suffix)

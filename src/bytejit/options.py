@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bytejit.common import caches
+from bytejit.common import caches, torch_options
 from bytejit.common.text import near, unknown
 
 PREFIX = "BYTEJIT_"
-TESTS = tuple(PREFIX + part for part in ("TEST_", "FUZZ_", "CHAIN_"))     # of bytejit's own tests
+TESTS = tuple(PREFIX + part for part in ("TEST_", "FUZZ_", "CHAIN_"))  # of bytejit's own tests
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code", "cudagraphs")
 
@@ -28,6 +29,7 @@ class Options:
     """How code is compiled. A field is given in `compile(options={...})`, `config.patch(...)`, the environment."""
 
     debug: bool = False  # write a folder of stage files a compiled region
+    check: bool = False  # look at the program after each pass, and raise where it is not legal; tests turn it on
     debug_dir: str = "bytejit_debug"  # where; relative to the current folder
     logs: tuple[str, ...] = ()  # which of LOG_KINDS to print as they happen
     freeze: bool = False  # fold and prepack weights: the user promises not to write into them
@@ -44,6 +46,7 @@ class Options:
     cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time
     fused_rng: bool = False  # random numbers of torch are made within kernels: another stream than eager's
     winograd: bool = True  # 3x3 convolutions may use Winograd's sums, where timed faster
+    replace_torch_compile: bool | None = None  # True: `import bytejit` makes torch.compile bytejit's; False: `run` does not
     interpret: bool = False  # graphs on the CPU become Triton kernels, run by Triton's interpreter: for tests without a GPU
 
     def __post_init__(self) -> None:
@@ -70,7 +73,7 @@ class Options:
             return Path(self.cache_dir).expanduser()
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bytejit"
 
-    def replace(self, **changes: object) -> Options:
+    def replace(self, **changes: Any) -> Options:
         """These options with some changed. Raises: ValueError for an unknown name or a value that does not fit."""
         return dataclasses.replace(self, **{name: _checked(name, value) for name, value in changes.items()})
 
@@ -85,7 +88,7 @@ class Options:
         return cls().replace(**{name: _parse(name, text) for name, text in found.items() if text is not None})
 
 
-FIELDS = {field.name: field.type for field in dataclasses.fields(Options)}
+FIELDS: dict[str, str] = {field.name: str(field.type) for field in dataclasses.fields(Options)}
 _WORDS = {
     "1": True,
     "true": True,
@@ -97,7 +100,13 @@ _WORDS = {
     "off": False,
     "": False,
 }
-_FITS = {"bool": (bool,), "bool | None": (bool, type(None)), "int": (int,), "float": (int, float), "str": (str,)}
+_FITS: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "bool | None": (bool, type(None)),
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+}
 
 
 def warn_of_unknown(environ: Mapping[str, str]) -> None:
@@ -124,7 +133,7 @@ def _parse(name: str, text: str) -> object:
         raise ValueError(f"BYTEJIT_{name.upper()}={text!r} is no {kind.split()[0]}") from None
 
 
-def _checked(name: str, value: object) -> object:
+def _checked(name: str, value: Any) -> Any:
     """The value of one field, as it is stored. Raises: ValueError."""
     if name not in FIELDS:
         raise ValueError(unknown("option", name, FIELDS))
@@ -145,6 +154,7 @@ class Config:
     """
 
     __slots__ = ("_options",)
+    _options: Options
 
     def __init__(self, options: Options) -> None:
         object.__setattr__(self, "_options", options)
@@ -154,7 +164,7 @@ class Config:
         """The options as they are now."""
         return self._options
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         if name in FIELDS:
             return getattr(self._options, name)
         raise AttributeError(unknown("option", name, FIELDS))
@@ -179,7 +189,7 @@ class Config:
         finally:
             object.__setattr__(self, "_options", before)
 
-    def patch(self, name: str | Mapping[str, object] | None = None, value: object = None, **changes: object) -> object:
+    def patch(self, name: str | Mapping[str, object] | None = None, value: object = None, **changes: object) -> Any:
         """`patch(debug=True)`, `patch("debug", True)` or `patch({"debug": True})`, as a `with` block or a decorator.
 
         Raises: ValueError at once for an unknown option or a value that does not fit.
@@ -213,8 +223,13 @@ class Settings:
     @functools.cached_property
     def _key(self) -> tuple:
         # a backend is compared by identity, as a callable need not be hashable; these settings hold it
-        return (self.backend if isinstance(self.backend, str) else id(self.backend), self.nopython, self.dynamic,
-                self.overrides, self.serial)
+        return (
+            self.backend if isinstance(self.backend, str) else id(self.backend),
+            self.nopython,
+            self.dynamic,
+            self.overrides,
+            self.serial,
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Settings) and self._key == other._key
@@ -232,21 +247,23 @@ class Settings:
         options: Mapping[str, object] | None,
     ) -> Settings:
         """Checked settings of a call. Raises: ValueError for unknown options, modes or values that do not fit."""
-        changes = dict(options or {})
+        changes = torch_options.told(options or {}, FIELDS)
         if mode is not None:
-            changes["mode"] = mode
+            tuned = "mode" in changes and "mode" not in (options or {})  # max_autotune among torch's options
+            with_tuning = {"default": changes.get("mode"), "reduce-overhead": "max-autotune"}
+            changes["mode"] = with_tuning.get(mode, mode) if tuned else mode
         if dynamic is not None:
             changes["dynamic"] = dynamic
         checked = {name: _checked(name, value) for name, value in changes.items()}
         config.current.replace(**checked)
         return cls(backend, bool(nopython), checked.get("dynamic"), tuple(sorted(checked.items())))
 
-    def anew(self, **changes: object) -> Settings:
+    def anew(self, **changes: Any) -> Settings:
         """These settings, with fields changed, sharing no code that was compiled before."""
         return dataclasses.replace(self, serial=next(_serials), **changes)
 
     @functools.cached_property
-    def _fixed(self) -> dict[str, object]:
+    def _fixed(self) -> dict[str, Any]:
         return dict(self.overrides)
 
     @property

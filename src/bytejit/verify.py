@@ -133,9 +133,7 @@ def check_triton() -> Check:
     version = _version("triton")
     if version is None:
         needed = torch.cuda.is_available()
-        return Check(
-            "triton", BROKEN if needed else MISSING, "not installed", "pip install 'bytejit[gpu]' for kernels on a GPU"
-        )
+        return Check("triton", BROKEN if needed else MISSING, "not installed", "pip install 'bytejit[gpu]' for kernels on a GPU")
     return Check("triton", WORKS, version)
 
 
@@ -147,8 +145,10 @@ def find_compiler(options: Options) -> str | None:
 
 def check_compiler(options: Options) -> Check:
     """Builds and runs a program with two OpenMP threads."""
-    do = ("install g++ (Debian: apt-get install g++), or clang++ with libomp, or set BYTEJIT_CXX to one; without it CPU graphs "
-          "run through torch")
+    do = (
+        "install g++ (Debian: apt-get install g++), or clang++ with libomp, or set BYTEJIT_CXX to one; without it CPU graphs "
+        "run through torch"
+    )
     compiler = find_compiler(options)
     if compiler is None:
         return Check("C++ compiler", MISSING, f"no {options.cxx or 'g++ or clang++'} on the PATH", do)
@@ -159,9 +159,7 @@ def check_compiler(options: Options) -> Check:
             [compiler, "-O2", "-march=native", "-fopenmp", source, "-o", program], capture_output=True, text=True
         )
         if built.returncode:
-            return Check(
-                "C++ compiler", BROKEN, f"{compiler}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do
-            )
+            return Check("C++ compiler", BROKEN, f"{compiler}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do)
         ran = subprocess.run([program], capture_output=True, text=True)
     count, _, openmp = ran.stdout.partition(" ")
     name = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
@@ -226,15 +224,13 @@ def check_backend(backend: str, device: str) -> Check:
     for what, target, args in cases:
         try:
             took, error = _compare(target, args, backend)
-        except Exception as error:  # the table is the report: each thing that fails is a row, and sets the exit status
-            first = (str(error) or type(error).__name__).splitlines()[0]
-            return Check(name, BROKEN, f"{what}: {type(error).__name__}: {first}", "see docs/troubleshooting.md")
+        except Exception as raised:  # the table is the report: each thing that fails is a row, and sets the exit status
+            first = (str(raised) or type(raised).__name__).splitlines()[0]
+            return Check(name, BROKEN, f"{what}: {type(raised).__name__}: {first}", "see docs/troubleshooting.md")
         seconds, worst = seconds + took, max(worst, error)
     fell = bytejit.counters.total("fallbacks")
     note = f", {fell} fallbacks to torch" if fell else ""
-    return Check(
-        name, WORKS, f"function and module equal eager (largest error {worst:.1g}), compiled in {seconds:.2f} s{note}"
-    )
+    return Check(name, WORKS, f"function and module equal eager (largest error {worst:.1g}), compiled in {seconds:.2f} s{note}")
 
 
 def checks(backends: list[str] | None = None) -> Iterator[Check]:
@@ -280,9 +276,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run all checks and print the table (or JSON). Returns the exit status: 1 when something is broken."""
     parser = argparse.ArgumentParser(prog="python -m bytejit.verify", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    parser.add_argument(
-        "--backend", action="append", choices=bytejit.list_backends(), help="only this backend; may be repeated"
-    )
+    parser.add_argument("--backend", action="append", choices=bytejit.list_backends(), help="only this backend; may be repeated")
     args = parser.parse_args(argv)
     found = list(checks(args.backend))
     if args.json:

@@ -1,4 +1,5 @@
 """Plans on disk: what tells graphs apart, what is kept, and that a kept plan answers what a fresh one does."""
+
 from __future__ import annotations
 
 import os
@@ -9,8 +10,8 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.backends import compiled as lowering
 from bytejit.backends import plan_cache
-from bytejit.codegen.loops import lower as lowering
 from bytejit.kernels.build_triton import triton_version
 from bytejit.options import config
 
@@ -24,6 +25,7 @@ def lowered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> list:
     def lower(aten):
         seen.append(aten)
         return plain(aten)
+
     monkeypatch.setattr(lowering, "lower", lower)
     with config.patch(cache_dir=str(tmp_path)):
         yield seen
@@ -48,9 +50,19 @@ ARGS = torch.linspace(-2, 3, 40).view(5, 8), torch.linspace(0, 1, 24).view(3, 8)
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("how", [{}, pytest.param({"interpret": True}, marks=pytest.mark.skipif(
-    not triton_version() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs triton and TRITON_INTERPRET=1"))],
-    ids=["cpu", "triton"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        pytest.param(
+            {"interpret": True},
+            marks=pytest.mark.skipif(
+                not triton_version() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs triton and TRITON_INTERPRET=1"
+            ),
+        ),
+    ],
+    ids=["cpu", "triton"],
+)
 def test_a_graph_is_planned_once(lowered: list, how: dict) -> None:
     eager = [a.clone() for a in ARGS]
     want = normed(*eager), eager
@@ -64,7 +76,7 @@ def test_another_process_finds_the_plan(tmp_path) -> None:
     program = tmp_path / "program.py"
     program.write_text("""
 import torch, bytejit
-from bytejit.codegen.loops import lower as lowering
+from bytejit.backends import compiled as lowering
 from bytejit.options import config
 plain, seen = lowering.lower, []
 lowering.lower = lambda aten: seen.append(1) or plain(aten)
@@ -86,12 +98,20 @@ print("lowered", len(seen))
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("other", [
-    lambda: (lambda x: x * 3.0, torch.ones(4, 6)), lambda: (lambda x: x * -2.0, torch.ones(4, 6)),
-    lambda: (lambda x: x * 2.0, torch.ones(6, 4).t()), lambda: (lambda x: x * 2.0, torch.ones(4, 7)),
-    lambda: (lambda x: x * 2.0, torch.ones(4, 6, dtype=torch.float64)), lambda: (lambda x: x.mul_(2.0), torch.ones(4, 6)),
-    lambda: (lambda x: (x * 2.0).sum(1), torch.ones(4, 6)), lambda: (lambda x: (x * 2.0).sum(1, keepdim=True), torch.ones(4, 6)),
-], ids="number sign strides shape dtype write dim keyword".split())
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: (lambda x: x * 3.0, torch.ones(4, 6)),
+        lambda: (lambda x: x * -2.0, torch.ones(4, 6)),
+        lambda: (lambda x: x * 2.0, torch.ones(6, 4).t()),
+        lambda: (lambda x: x * 2.0, torch.ones(4, 7)),
+        lambda: (lambda x: x * 2.0, torch.ones(4, 6, dtype=torch.float64)),
+        lambda: (lambda x: x.mul_(2.0), torch.ones(4, 6)),
+        lambda: (lambda x: (x * 2.0).sum(1), torch.ones(4, 6)),
+        lambda: (lambda x: (x * 2.0).sum(1, keepdim=True), torch.ones(4, 6)),
+    ],
+    ids="number sign strides shape dtype write dim keyword".split(),
+)
 def test_another_graph_is_another(lowered: list, other) -> None:
     answer(lambda x: x * 2.0, torch.ones(4, 6))
     fn, x = other()
@@ -103,7 +123,11 @@ def test_another_graph_is_another(lowered: list, other) -> None:
 @pytest.mark.cxx
 def test_what_is_shown_tells_graphs_apart(lowered: list) -> None:
     """One graph that writes y into x; y is shown, or x, or neither."""
-    for fn in (lambda x: (y := x * 2., x.copy_(y))[0], lambda x: (y := x * 2., x.copy_(y))[1], lambda x: (x.copy_(x * 2.), 1)[1]):
+    for fn in (
+        lambda x: (y := x * 2.0, x.copy_(y))[0],
+        lambda x: (y := x * 2.0, x.copy_(y))[1],
+        lambda x: (x.copy_(x * 2.0), 1)[1],
+    ):
         eager = torch.ones(4, 6)
         want, (made, (x,)) = fn(eager), answer(fn, torch.ones(4, 6))
         torch.testing.assert_close((made, x), (want, eager))
@@ -129,7 +153,7 @@ def test_sizes_known_at_the_call_only_are_not_kept(lowered: list) -> None:
 @pytest.mark.cxx
 def test_a_damaged_plan_is_made_again(lowered: list) -> None:
     answer(normed, *ARGS)
-    kept, = config.current.cache_path.rglob("*.plan")
+    (kept,) = config.current.cache_path.rglob("*.plan")
     kept.write_bytes(kept.read_bytes()[:-3])
     answer(normed, *ARGS)
     assert len(lowered) == 2

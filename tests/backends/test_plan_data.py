@@ -1,4 +1,5 @@
 """Plans as data: what comes back is what was kept; what is not of the form is refused, and nothing of it runs."""
+
 from __future__ import annotations
 
 import copy
@@ -22,9 +23,32 @@ from bytejit.codegen.ops.extern import resolve
 from bytejit.kernels.disk import disk_of
 from bytejit.options import config
 
-VALUES = [None, True, 0, -1, 1 << 70, 0.1, -0.0, math.inf, -math.inf, math.nan, "", "quoted \" \u2028 \ud800", 1 - 2j,
-          complex(math.nan, -0.0), torch.float32, torch.complex64, torch.device("cpu"), torch.device("cuda:3"), torch.strided,
-          torch.channels_last, (), [], (1, (2, [3, None, ()])), [torch.int8, (torch.bool,)]]
+VALUES = [
+    None,
+    True,
+    0,
+    -1,
+    1 << 70,
+    0.1,
+    -0.0,
+    math.inf,
+    -math.inf,
+    math.nan,
+    "",
+    'quoted " \u2028 \ud800',
+    1 - 2j,
+    complex(math.nan, -0.0),
+    torch.float32,
+    torch.complex64,
+    torch.device("cpu"),
+    torch.device("cuda:3"),
+    torch.strided,
+    torch.channels_last,
+    (),
+    [],
+    (1, (2, [3, None, ()])),
+    [torch.int8, (torch.bool,)],
+]
 
 
 @pytest.fixture
@@ -36,6 +60,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list:
     def keep(key, plan, source, options):
         seen.append((plan, source))
         plain(key, plan, source, options)
+
     monkeypatch.setattr(plan_cache, "keep", keep)
     with config.patch(cache_dir=str(tmp_path)):
         yield seen
@@ -74,10 +99,14 @@ def test_a_value_comes_back(value) -> None:
 @pytest.mark.cxx
 def test_a_plan_comes_back(kept: list) -> None:
     compiled()
-    (plan, source), = kept
+    ((plan, source),) = kept
     got, text = plan_data.read(plan_data.pack(plan, source))
-    steps = tuple(dataclasses.replace(s, schedule=(), kernel=dataclasses.replace(s.kernel, axes=(), passes=()))
-                  if hasattr(s, "kernel") else s for s in plan.steps)
+    steps = tuple(
+        dataclasses.replace(s, schedule=(), kernel=dataclasses.replace(s.kernel, axes=(), nests=()))
+        if hasattr(s, "kernel")
+        else s
+        for s in plan.steps
+    )
     assert text == source and got == dataclasses.replace(plan, steps=steps)
     assert any(getattr(b.where, "line", 0) for b in plan.buffers.values())
     assert [b.where for b in got.buffers.values()] == [b.where for b in plan.buffers.values()]
@@ -93,7 +122,7 @@ def test_a_source_for_a_gpu_comes_back() -> None:
 
 @pytest.mark.parametrize("value", [ix.index(ix.Sym("s0")), torch.ones(1), object(), {1: 2}, {1}, print, b"", torch.int], ids=repr)
 def test_what_has_no_form_is_not_kept(value) -> None:
-    if value is torch.int:                  # an alias: a dtype as others
+    if value is torch.int:  # an alias: a dtype as others
         assert plan_data.VALUE.read(plan_data.VALUE.pack(value)) is torch.int32
         return
     for form in (plan_data.VALUE, plan_data.INTS, plan_data.NAME, plan_data.PLAN):
@@ -154,7 +183,7 @@ class Runs:
 def test_a_pickle_for_a_plan_does_not_run(kept: list, tmp_path: Path) -> None:
     """Even where it is sealed as ours: it is counted and replaced."""
     compiled()
-    place, = tmp_path.rglob("*.plan")
+    (place,) = tmp_path.rglob("*.plan")
     disk_of(config.current.cache_path, config.current.cache_mb).write(place.name, pickle.dumps(Runs(tmp_path / "ran")))
     torch.testing.assert_close(compiled(), program(*[a.clone() for a in ARGS]))
     assert len(kept) == 2 and not (tmp_path / "ran").exists() and counters.total("cache") == 1
@@ -171,8 +200,10 @@ def test_nothing_that_is_read_is_run_by_reading() -> None:
         assert "torch.load(" not in text and "spec_from_file_location" not in text, path
 
 
-@pytest.mark.parametrize("target", ["aten.mm", "aten.mm.nothing", "load_library.__call__.__self__", "aten.__class__.__init__",
-                                    "aten.mm.default.__call__"])
+@pytest.mark.parametrize(
+    "target",
+    ["aten.mm", "aten.mm.nothing", "load_library.__call__.__self__", "aten.__class__.__init__", "aten.mm.default.__call__"],
+)
 def test_an_operator_is_torchs(target: str) -> None:
     with pytest.raises(AttributeError):
         resolve(target)

@@ -1,6 +1,7 @@
 """A function through all of bytejit by both printers (C++, and Triton under its interpreter) against eager: results, what was
 written, strides; and which ops still went through torch. Needs a C++ compiler; the Triton part needs triton. Where there is a
 GPU it runs there, not in the interpreter."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -33,8 +34,9 @@ def compare(got: Any, expected: Any, **tol: Any) -> None:
         assert a.stride() == b.stride() or a.numel() < 2, (a.stride(), b.stride())
 
 
-def both(fn: Callable, *args: Any, externs: tuple[str, ...] = (), on_gpu: tuple[str, ...] = (), triton: bool = True,
-         **tol: Any) -> None:
+def both(
+    fn: Callable, *args: Any, externs: tuple[str, ...] = (), on_gpu: tuple[str, ...] = (), triton: bool = True, **tol: Any
+) -> None:
     """Asserts that fn answers and writes what it does in eager, and that only `externs`
     (on a GPU `on_gpu` too) are called through torch."""
     ways = [("cpu", {})] + [("cpu", {"interpret": True})] * (triton and TRITON)

@@ -1,4 +1,5 @@
 """Lets the tests of codegen import their helpers (graphs, interp) by name."""
+
 import os
 import sys
 

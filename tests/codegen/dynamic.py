@@ -1,4 +1,5 @@
 """Small graphs with symbolic sizes, compiled once and run at several sizes: what the tests of dynamic shapes share."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -7,14 +8,14 @@ from typing import Any
 
 import torch
 
-from bytejit.backends.cpu_plan import CompiledGraph, compile_plan, cpu_target
+from bytejit.backends.cpu import CompiledGraph, compile_plan, cpu_machine
 from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.loops.check import check_loops, check_plan
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
 from bytejit.common.spec import contiguous_stride
-from bytejit.fake.rules.core import Meta, Store
+from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import fake_like, make
 from bytejit.options import config
 from bytejit.shapes.environment import Env
@@ -25,6 +26,7 @@ from bytejit.shapes.symbols import Manner
 class Dynamic:
     """A function compiled with symbolic sizes. names: symbols in the order of the int placeholders; dims: for each tensor the
     symbol of each dim, or None."""
+
     compiled: CompiledGraph
     aten: Any
     env: Env
@@ -58,8 +60,9 @@ def traced(fn: Callable, args: Sequence[torch.Tensor], dims: Sequence[Sequence[s
         names = (*names, *(None,) * (t.dim() - len(names)))
         shape = tuple(sym[n] if n else size for n, size in zip(names, t.shape))
         fake = fake_like(t)
-        fakes.append(make(Meta(shape, contiguous_stride(shape), 0, t.dtype, t.device, Store(t.nbytes)))
-                     if any(names) else fake)
+        fakes.append(
+            make(Meta(shape, contiguous_stride(shape), 0, t.dtype, t.device, FakeStorage(t.nbytes))) if any(names) else fake
+        )
     gm = torch.fx.symbolic_trace(fn)
     first = next(iter(gm.graph.nodes))
     with gm.graph.inserting_before(first):
@@ -69,13 +72,18 @@ def traced(fn: Callable, args: Sequence[torch.Tensor], dims: Sequence[Sequence[s
     return gm, fakes, env
 
 
-def compiled(fn: Callable, args: Sequence[torch.Tensor], dims: Sequence[Sequence[str | None]], threads: int = 2,
-             choose: Callable | None = None) -> Dynamic:
+def compiled(
+    fn: Callable,
+    args: Sequence[torch.Tensor],
+    dims: Sequence[Sequence[str | None]],
+    threads: int = 2,
+    choose: Callable | None = None,
+) -> Dynamic:
     """fn compiled for every size of the named dims."""
     gm, fakes, env = traced(fn, args, dims)
     try:
         aten = normalise(gm, fakes)
-    except RuntimeError as e:           # torch 2.11's matmul takes no symbols: the tracer marks such a call as this does
+    except RuntimeError as e:  # torch 2.11's matmul takes no symbols: the tracer marks such a call as this does
         if "symbolic sizes" not in str(e):
             raise
         for node in gm.graph.nodes:
@@ -83,10 +91,10 @@ def compiled(fn: Callable, args: Sequence[torch.Tensor], dims: Sequence[Sequence
         aten = normalise(gm, fakes)
     if choose is not None:
         aten = choose(aten)
-    target = cpu_target(threads)
+    target = cpu_machine(threads)
     plan = check_plan(schedule(check_loops(fuse(check_loops(lower(aten)))), target))
-    made = compile_plan(plan, target, config.current, aten.constants, aten.outputs, aten.single)
-    names = tuple(n.target for n in gm.graph.nodes if n.op == "placeholder")[:len(fakes) - len(args)]
+    made = compile_plan(plan, config.current, aten.constants, aten.outputs, aten.single)
+    names = tuple(n.target for n in gm.graph.nodes if n.op == "placeholder")[: len(fakes) - len(args)]
     padded = tuple((*names_of, *(None,) * (t.dim() - len(names_of))) for t, names_of in zip(args, dims))
     return Dynamic(made, aten, env, names, padded)
 
@@ -95,8 +103,14 @@ def flat(x: Any) -> list:
     return list(x) if isinstance(x, (tuple, list)) else [x]
 
 
-def agree(fn: Callable, make_args: Callable, dims: Sequence[Sequence[str | None]], sizes: Sequence[tuple],
-          tol: float | None = None, choose: Callable | None = None) -> Dynamic:
+def agree(
+    fn: Callable,
+    make_args: Callable,
+    dims: Sequence[Sequence[str | None]],
+    sizes: Sequence[tuple],
+    tol: float | None = None,
+    choose: Callable | None = None,
+) -> Dynamic:
     """Asserts that fn, compiled at the first of `sizes`, answers at each of them what eager does, strides included."""
     graph = compiled(fn, make_args(*sizes[0]), dims, choose=choose)
     for size in sizes:

@@ -1,4 +1,5 @@
 """Small ATen graphs for the tests of codegen, made by running a function of aten calls on real tensors."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from bytejit.common.spec import Spec
 @dataclass(frozen=True)
 class Graph:
     """What lower reads of an `Aten`."""
+
     graph: torch.fx.Graph
     outputs: tuple = ()
     mutations: tuple = ()
@@ -34,9 +36,11 @@ class _Specs(torch.fx.Interpreter):
 
 def aten(fn: Callable, *args: Any, decompositions: dict | None = None) -> Graph:
     """fn as a functional ATen graph over args; output is a flat tuple. fn must not mutate."""
+
     def flat(*a: Any) -> Any:
         out = fn(*a)
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
     with torch.no_grad():
         gm = make_fx(flat, decompositions, tracing_mode="real")(*args)
         _Specs(gm).run(*args)
@@ -49,18 +53,26 @@ def stages(graph: Graph, threads: int = 2) -> tuple:
     """Loops, fused loops and plan of a graph; each checked."""
     from bytejit.codegen.cpu.schedule import schedule
     from bytejit.codegen.loops.check import check_loops, check_plan
-    from bytejit.codegen.loops.ir import Target
     from bytejit.codegen.loops.lower import lower
     from bytejit.codegen.loops.passes.fuse import fuse
+    from bytejit.codegen.loops.plan import Machine
+
     loops = check_loops(lower(graph))
     fused = check_loops(fuse(loops))
-    return loops, fused, check_plan(schedule(fused, Target(threads=threads)))
+    return loops, fused, check_plan(schedule(fused, Machine(threads=threads)))
 
 
-def same(fn: Callable, *args: Any, threads: int = 2, rtol: float | None = None, atol: float | None = None,
-         decompositions: dict | None = None) -> tuple:
+def same(
+    fn: Callable,
+    *args: Any,
+    threads: int = 2,
+    rtol: float | None = None,
+    atol: float | None = None,
+    decompositions: dict | None = None,
+) -> tuple:
     """Asserts that fn's loops, fused loops and plan compute what eager computes, strides included; returns the three."""
     from interp import run
+
     made = stages(aten(fn, *args, decompositions=decompositions), threads)
     expected = fn(*args)
     expected = expected if isinstance(expected, (tuple, list)) else (expected,)
@@ -69,7 +81,8 @@ def same(fn: Callable, *args: Any, threads: int = 2, rtol: float | None = None, 
         assert len(got) == len(expected)
         for a, b in zip(got, expected):
             low = b.dtype in (torch.bfloat16, torch.float16)
-            torch.testing.assert_close(a, b, rtol=rtol or (2e-2 if low else None), atol=atol or (2e-2 if low else None),
-                                       equal_nan=True)
+            torch.testing.assert_close(
+                a, b, rtol=rtol or (2e-2 if low else None), atol=atol or (2e-2 if low else None), equal_nan=True
+            )
             assert a.stride() == b.stride() or b.numel() < 2, f"stride {a.stride()}, eager {b.stride()}"
     return made

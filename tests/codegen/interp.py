@@ -1,7 +1,8 @@
 """A slow interpreter of the loop IR over torch tensors: what loops mean, without a compiler. For tests only.
 
-Every pass is evaluated on the whole grid of its axes at once: outer axes first, then the pass's own.
+Every nest is evaluated on the whole grid of its axes at once: outer axes first, then the nest's own.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,14 +10,22 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, Call, Expr, Extern, ExternCall, Kernel, Loops, Plan, View
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.ir import Extern, Kernel, Loops, View
+from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.codegen.ops.table import table
+from bytejit.common.dtypes import DTYPES, SIZES
 
-TORCH = {k: getattr(torch, v[0]) for k, v in DTYPES.items()}
+TORCH = {k: d.torch for k, d in DTYPES.items()}
 
 
-SCANS = {"sum": torch.cumsum, "prod": torch.cumprod, "amax": lambda x, d: x.cummax(d).values,
-         "amin": lambda x, d: x.cummin(d).values, "logsum": torch.logcumsumexp}
+SCANS = {
+    "sum": torch.cumsum,
+    "prod": torch.cumprod,
+    "amax": lambda x, d: x.cummax(d).values,
+    "amin": lambda x, d: x.cummin(d).values,
+    "logsum": torch.logcumsumexp,
+}
 
 
 class OutOfRange(IndexError):
@@ -54,8 +63,8 @@ def allocate(program: Loops | Plan, inputs: list[Any]) -> dict[str, torch.Tensor
             continue
         n = extent(b.shape, b.stride)
         if b.name in offsets:
-            size = n * DTYPES[b.dtype][1]
-            memory[b.name] = arena[offsets[b.name]:offsets[b.name] + size].view(TORCH[b.dtype])
+            size = n * SIZES[b.dtype]
+            memory[b.name] = arena[offsets[b.name] : offsets[b.name] + size].view(TORCH[b.dtype])
         else:
             memory[b.name] = torch.full((n,), 77, dtype=TORCH[b.dtype])
     return memory
@@ -73,6 +82,7 @@ def window(memory: dict[str, torch.Tensor], v: View) -> torch.Tensor:
 def run_extern(e: Extern, buffers: dict, memory: dict[str, torch.Tensor]) -> None:
     def arg(a: Any) -> Any:
         return window(memory, a) if isinstance(a, View) else [arg(x) for x in a] if isinstance(a, tuple) else a
+
     fn = torch.ops
     for part in e.target.split("."):
         fn = getattr(fn, part)
@@ -91,7 +101,7 @@ def run_extern(e: Extern, buffers: dict, memory: dict[str, torch.Tensor]) -> Non
 
 
 class Grid:
-    """One pass on its grid: evaluates expressions to tensors that broadcast over (outer axes, pass axes)."""
+    """One nest on its grid: evaluates expressions to tensors that broadcast over (outer axes, nest axes)."""
 
     def __init__(self, kernel: Kernel, p: Any, buffers: dict, memory: dict, local: dict, refs: dict, flat: bool):
         self.axes = (*kernel.axes, *p.axes)
@@ -122,16 +132,16 @@ class Grid:
         at = self.index(coords[0]) if self.flat else self.index(ix.ZERO)
         for c, s in () if self.flat else zip(coords, b.stride):
             at = at + self.index(c) * s
-        if b.kind == "local":                     # one row a point of the outer axes
-            row = torch.arange(max(1, torch.Size(self.shape[:self.outer]).numel()))
-            row = row.view(*self.shape[:self.outer], *[1] * (len(self.shape) - self.outer))
+        if b.kind == "local":  # one row a point of the outer axes
+            row = torch.arange(max(1, torch.Size(self.shape[: self.outer]).numel()))
+            row = row.view(*self.shape[: self.outer], *[1] * (len(self.shape) - self.outer))
             return at + row * extent(b.shape, b.stride)
         return at
 
     def storage(self, name: str) -> torch.Tensor:
         b = self.buffers[name]
         if b.kind == "local" and name not in self.local:
-            rows = max(1, torch.Size(self.shape[:self.outer]).numel())
+            rows = max(1, torch.Size(self.shape[: self.outer]).numel())
             self.local[name] = torch.full((rows * extent(b.shape, b.stride),), 55, dtype=TORCH[b.dtype])
         return self.local[name] if b.kind == "local" else self.memory[name]
 
@@ -167,7 +177,7 @@ class Grid:
             return memory[at]
         mask, at = torch.broadcast_tensors(self.value(e.mask), at)
         picked = torch.where(mask, at, 0)
-        assert (0 <= picked.min() and picked.max() < memory.numel()), f"{e}: {picked.min()}..{picked.max()} of {memory.numel()}"
+        assert 0 <= picked.min() and picked.max() < memory.numel(), f"{e}: {picked.min()}..{picked.max()} of {memory.numel()}"
         return torch.where(mask, memory[picked], torch.zeros((), dtype=memory.dtype))
 
     def op(self, e: Expr, args: list[torch.Tensor]) -> torch.Tensor:
@@ -190,10 +200,10 @@ class Grid:
 
 
 def run_kernel(k: Kernel, buffers: dict, memory: dict, flat: bool) -> None:
-    """All passes of one kernel, on grids."""
+    """All nests of one kernel, on grids."""
     local: dict[str, torch.Tensor] = {}
     refs: dict[str, torch.Tensor] = {}
-    for p in k.passes:
+    for p in k.nests:
         refs = {n: v[(...,) + (None,) * (len(p.axes))] for n, v in refs.items()}
         grid = Grid(k, p, buffers, memory, local, refs, flat)
         results = {}
@@ -216,7 +226,7 @@ def run_kernel(k: Kernel, buffers: dict, memory: dict, flat: bool) -> None:
             assert storage.dtype == value.dtype, (s, storage.dtype, value.dtype)
             assert at.numel() == 0 or (0 <= at.min() and at.max() < storage.numel()), (k, s)
             storage.index_put_((at.reshape(-1),), value.reshape(-1), accumulate=s.mode == "add")
-        refs = {n: v.reshape(v.shape[:len(k.axes)]) if v.shape[len(k.axes):].numel() == 1 else v for n, v in refs.items()}
+        refs = {n: v.reshape(v.shape[: len(k.axes)]) if v.shape[len(k.axes) :].numel() == 1 else v for n, v in refs.items()}
         refs = {n: v for n, v in refs.items() if v.dim() == len(k.axes)}
         refs.update(results)
 

@@ -1,4 +1,5 @@
 """Calls that nothing reads but that act: they raise, draw random numbers, or do what a user's op does."""
+
 from __future__ import annotations
 
 import pytest
@@ -47,6 +48,7 @@ def test_a_users_op_without_results_runs() -> None:
         y = x * 2
         note(y)
         return F.conv2d(y, torch.ones(2, 2, 1, 1))
+
     compiled = bytejit.compile(f, fullgraph=True)
     seen.clear()
     for n in (1, 2, 3):
@@ -60,6 +62,7 @@ def test_draws_that_nothing_reads_advance_the_generator() -> None:
     def f(x):
         torch.rand(3)
         return F.conv2d(x, torch.ones(2, 2, 1, 1)) + torch.rand(2)
+
     compiled = bytejit.compile(f)
     x = torch.ones(1, 2, 2, 2)
     torch.manual_seed(3)

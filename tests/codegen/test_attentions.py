@@ -1,4 +1,5 @@
 """Which attentions our own serves, and that a graph with it gives what eager gives."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,8 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import bytejit
-from bytejit.backends import cpu_compiler
+from bytejit.backends import cpu
 from bytejit.codegen.libraries import attention, layout
+from bytejit.codegen.libraries.choices import Choices, on_graph
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
 
@@ -28,14 +30,13 @@ def own(monkeypatch):
     """How many attentions of each compiled graph became our own."""
     found: list[int] = []
 
-    def look(graph, tune, library):
-        attention.choose_attentions(graph, tune, library)
+    def look(graph, choices):
         found.append(sum(str(n.target) == "bytejit.attention.default" for n in graph.nodes))
 
     bytejit.reset()
-    monkeypatch.setattr(layout, "choose_attentions", look)
+    monkeypatch.setattr(cpu.CpuTarget, "aten_passes", (*layout.CPU_PASSES, on_graph(look)))
     monkeypatch.setattr(attention, "LEAST_WORK", 0)
-    monkeypatch.setattr(cpu_compiler.Compiled, "tuner", lambda self: Own())
+    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Own())
     yield found
     bytejit.reset()
 
@@ -50,8 +51,10 @@ SERVED = {
     "plain": (lambda q, k, v: sdpa(q, k, v), qkv(2, 3, 20, 8)),
     "causal": (lambda q, k, v: sdpa(q, k, v, is_causal=True) + 1, qkv(2, 3, 20, 8, keys=30)),
     "scale": (lambda q, k, v: sdpa(q, k, v, scale=0.3), qkv(2, 3, 20, 8)),
-    "split": (lambda x: sdpa(*(t.unflatten(-1, (2, 8)).transpose(1, 2) for t in x.chunk(3, -1))).transpose(1, 2).flatten(2),
-              [torch.ones(2, 20, 48).cumsum(1) / 20]),
+    "split": (
+        lambda x: sdpa(*(t.unflatten(-1, (2, 8)).transpose(1, 2) for t in x.chunk(3, -1))).transpose(1, 2).flatten(2),
+        [torch.ones(2, 20, 48).cumsum(1) / 20],
+    ),
     "bools": (lambda q, k, v: sdpa(q, k, v, torch.ones(20, 30, dtype=torch.bool).tril(4)), qkv(2, 3, 20, 8, keys=30)),
     "numbers": (lambda q, k, v, m: sdpa(q, k, v, m.expand(2, 3, 20, 30)), [*qkv(2, 3, 20, 8, keys=30), torch.rand(2, 1, 1, 30)]),
     "grouped": (lambda q, k, v: sdpa(q, k, v, enable_gqa=True), qkv(2, 6, 20, 8, groups=2)),
@@ -125,14 +128,24 @@ def test_timed_operands_can_be_filled(monkeypatch) -> None:
 
     graph = torch.fx.Graph()
     nodes = []
-    for shape, dtype in (((2, 3, 20, 8), torch.float32), ((2, 3, 30, 8), torch.float32), ((2, 3, 30, 8), torch.float32),
-                         ((2, 3, 20, 30), torch.bool)):
+    for shape, dtype in (
+        ((2, 3, 20, 8), torch.float32),
+        ((2, 3, 30, 8), torch.float32),
+        ((2, 3, 30, 8), torch.float32),
+        ((2, 3, 20, 30), torch.bool),
+    ):
         nodes.append(graph.placeholder(f"p{len(nodes)}"))
         one = torch.zeros((shape[0], 1, *shape[2:]) if len(nodes) != 1 else shape, dtype=dtype).expand(shape)
         nodes[-1].meta["spec"] = attention.Spec.of(one)
     node = graph.call_function(torch.ops.aten.scaled_dot_product_attention.default, tuple(nodes))
     node.meta["spec"] = attention.Spec.of(torch.zeros(2, 20, 3, 8).transpose(1, 2))
     graph.output(node)
-    attention.choose_attentions(graph, Look(), library)
-    assert found == [[((2, 3, 20, 8), torch.float32), ((2, 3, 30, 8), torch.float32), ((2, 3, 30, 8), torch.float32),
-                      ((2, 1, 20, 30), torch.float32)]]
+    attention.choose_attentions(graph, Choices(Look(), library))
+    assert found == [
+        [
+            ((2, 3, 20, 8), torch.float32),
+            ((2, 3, 30, 8), torch.float32),
+            ((2, 3, 30, 8), torch.float32),
+            ((2, 1, 20, 30), torch.float32),
+        ]
+    ]

@@ -1,5 +1,8 @@
 """Every library call and layout that timing may choose on some machine, forced in turn: each gives what eager gives."""
+
 from __future__ import annotations
+
+import operator
 
 import pytest
 import torch
@@ -7,8 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import bytejit
-from bytejit.backends import cpu_compiler
-from bytejit.codegen.libraries import attention, layout, linear
+from bytejit.backends import cpu
+from bytejit.codegen.libraries import attention, layout, linear, products
+from bytejit.codegen.libraries.choices import on_graph
+from bytejit.codegen.ops.table import table
 from bytejit.common import registry
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
@@ -27,7 +32,7 @@ class Forced(Tuner):
         names = [c.name for c in candidates]
         order = sorted(names, key=lambda n: self.prefer(self.asked, n))
         self.asked += 1
-        seconds = {n: 1e-3 * (1 + 9 * i) for i, n in enumerate(order)}      # conversions cost less than a wrong call
+        seconds = {n: 1e-3 * (1 + 9 * i) for i, n in enumerate(order)}  # conversions cost less than a wrong call
         return Choice(order[0], (), seconds, {})
 
 
@@ -101,13 +106,15 @@ CONVS = {
     "mixed_other": lambda i, n: (n == "conv_nchw") != bool(i % 2),
 }
 LINEARS = {name: first(name) for name in ("linear_mkl", "linear_onednn", "linear_own", "attention_own")} | {
-    "fused": lambda i, n: "+" not in n, "last": lambda i, n: -len(n)}
+    "fused": lambda i, n: "+" not in n,
+    "last": lambda i, n: -len(n),
+}
 
 
 def agrees(monkeypatch: pytest.MonkeyPatch, name: str, prefer, freeze: bool, dynamic: bool = False) -> None:
     """Compiles a model with forced choices and compares it with eager, strides included."""
     made: list[Forced] = []
-    monkeypatch.setattr(cpu_compiler.Compiled, "tuner", lambda self: made.append(Forced(prefer)) or made[-1])
+    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: made.append(Forced(prefer)) or made[-1])
     monkeypatch.setattr(linear, "LEAST_WORK", 0)
     monkeypatch.setattr(attention, "LEAST_WORK", 0)
     torch.manual_seed(0)
@@ -155,21 +162,27 @@ def test_each_product(monkeypatch, choice, freeze) -> None:
     agrees(monkeypatch, "tokens", LINEARS[choice], freeze)
 
 
-@pytest.mark.parametrize("name,choice", [("pixels", "mixed"), ("pixels", "own"), ("tokens", "linear_own"),
-                                         ("tokens", "attention_own"),
-                                         ("tokens", "last")])
+@pytest.mark.parametrize(
+    "name,choice",
+    [("pixels", "mixed"), ("pixels", "own"), ("tokens", "linear_own"), ("tokens", "attention_own"), ("tokens", "last")],
+)
 def test_choices_with_symbolic_sizes(monkeypatch, name, choice) -> None:
     agrees(monkeypatch, name, (CONVS | LINEARS)[choice], False, dynamic=True)
 
 
 def test_the_table_has_no_row_that_is_never_forced() -> None:
-    named = {n for n in library.ROWS if n.startswith(("conv_nchw", "conv_nhwc", "conv_onednn", "conv_own", "linear_mkl",
-                                                      "linear_onednn", "linear_own", "attention_"))}
+    named = {
+        n
+        for n in library.ROWS
+        if n.startswith(
+            ("conv_nchw", "conv_nhwc", "conv_onednn", "conv_own", "linear_mkl", "linear_onednn", "linear_own", "attention_")
+        )
+    }
     assert named == set(library.ROWS)
 
 
 class Heads(nn.Module):
-    """Products of one operand: seen through a view, without a bias, with a post, one that has to wait for another."""
+    """Products of one operand: seen through a view, without a bias, with a epilogue, one that has to wait for another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +207,7 @@ def test_products_of_one_operand_are_one_call(monkeypatch) -> None:
 
     monkeypatch.setattr(linear, "join_products", look)
     monkeypatch.setattr(linear, "LEAST_WORK", 0)
-    monkeypatch.setattr(cpu_compiler.Compiled, "tuner", lambda self: Forced(lambda i, n: n != "linear_own"))
+    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Forced(lambda i, n: n != "linear_own"))
     model, x = Heads().eval(), torch.randn(4, 64, 96)
     with torch.no_grad():
         for got, want in zip(bytejit.compile(model)(x), model(x)):
@@ -241,15 +254,13 @@ def test_winograd_can_be_turned_off(monkeypatch, allowed) -> None:
 @pytest.mark.parametrize("choice", ["own", "winograd"])
 def test_what_follows_a_convolution_is_fused(monkeypatch, choice) -> None:
     found = []
-    real = layout.choose_convs
 
-    def look(graph, *rest):
-        real(graph, *rest)
+    def look(graph, choices):
         layout.drop_dead(graph)
         found.append([str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function"])
 
-    monkeypatch.setattr(layout, "choose_convs", look)
-    monkeypatch.setattr(cpu_compiler.Compiled, "tuner", lambda self: Forced(CONVS[choice]))
+    monkeypatch.setattr(cpu.CpuTarget, "aten_passes", (*layout.CPU_PASSES, on_graph(look)))
+    monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Forced(CONVS[choice]))
     torch.manual_seed(0)
     model, x = Residual().eval(), torch.randn(2, 8, 9, 7)
     with torch.no_grad():
@@ -264,3 +275,47 @@ def test_what_follows_a_convolution_is_fused(monkeypatch, choice) -> None:
     assert names.count("relu") == 1, "the one behind a value that is read elsewhere"
     # four of the norms' epsilons, z + z, and the shift and the sum behind what is read elsewhere
     assert names.count("add") == 4 + 1 + 2
+
+
+# names that hold "mm" or "linear" and are no products; the library for them is none
+NO_PRODUCTS = {
+    "lgamma": lambda x: x.abs().lgamma(),
+    "digamma": lambda x: (x.abs() + 1).digamma(),
+    "cummax": lambda x: x.cummax(-1)[0],
+    "cummin": lambda x: x.cummin(-1)[1],
+    "upsample_bilinear2d": lambda x: nn.functional.interpolate(x[None], scale_factor=2, mode="bilinear"),
+    "trilinear": lambda x: nn.functional.interpolate(x[None, None], scale_factor=2, mode="trilinear"),
+    "softmax": lambda x: x.softmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", NO_PRODUCTS)
+def test_a_product_is_known_by_its_op_not_by_its_name(monkeypatch, name: str) -> None:
+    def register(*args):
+        raise AssertionError("a library is prepared for a graph without a product")
+
+    for module in (cpu.gemm, cpu.conv, cpu.attention):
+        monkeypatch.setattr(module, "register", register)
+    x, f = torch.randn(2, 4, 6), NO_PRODUCTS[name]
+    torch.testing.assert_close(bytejit.compile(f, fullgraph=True)(x), f(x), rtol=1e-5, atol=1e-5)
+
+
+def test_no_other_row_is_a_product() -> None:
+    """Rows of the op table whose names hold "mm" or "linear", as calls in a graph"""
+    named = [name for name in table().by_aten if name.startswith("aten.") and ("mm" in name or "linear" in name)]
+    found = set()
+    for name in named:
+        graph = torch.fx.Graph()
+        target = operator.attrgetter(name)(torch.ops)
+        node = graph.call_function(target, tuple(graph.placeholder(f"p{i}") for i in range(2)))
+        found |= {target} if products.match_product(node) else set()
+    assert len(named) > 8 and found == products.PRODUCTS - {torch.ops.aten.addmm.default}  # that takes three
+
+
+@pytest.mark.parametrize("f", [lambda x: x @ x.t(), lambda x: nn.functional.linear(x, x), lambda x: torch.addmm(x[0], x, x)])
+def test_a_product_prepares_its_library(monkeypatch, f) -> None:
+    seen = []
+    monkeypatch.setattr(cpu.gemm, "register", lambda options: seen.append("gemm"))
+    x = torch.randn(6, 6)
+    torch.testing.assert_close(bytejit.compile(f, fullgraph=True)(x), f(x), rtol=1e-5, atol=1e-5)
+    assert seen == ["gemm"]

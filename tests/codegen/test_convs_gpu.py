@@ -1,4 +1,5 @@
 """What cuDNN takes along behind a convolution: graphs as if on a GPU, rewritten, and run on the CPU against eager."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from graphs import aten as traced
 from torch import fx, nn
 
 from bytejit.codegen.aten.rewrite import copy_graph
+from bytejit.codegen.libraries.choices import Choices
 from bytejit.codegen.libraries.convolution_cuda import TOGETHER, fuse_convs
 from bytejit.common.spec import Spec
 from bytejit.kernels.tune import Candidate, Choice
@@ -49,7 +51,7 @@ def rewritten(fn: Callable, *args: torch.Tensor, tune: Tune | None = None) -> fx
         s = n.meta.get("spec")
         if isinstance(s, Spec):
             n.meta["spec"] = Spec(s.shape, s.stride, s.dtype, torch.device("cuda", 0))
-    fuse_convs(graph, tune or Tune())
+    fuse_convs(graph, Choices(tune or Tune(), None))
     graph.lint()
     got = OnCpu(fx.GraphModule({}, graph)).run(*args)[0]
     torch.testing.assert_close(got, fn(*args), rtol=1e-4, atol=1e-4)
@@ -92,12 +94,13 @@ def test_norm_and_relu(kernel: int, turned: bool) -> None:
     def f(x, w, *n):
         w = w.clone(memory_format=torch.channels_last) if turned else w
         return F.relu(norm(F.conv2d(x, w, padding=kernel // 2), *n))
+
     graph = rewritten(f, X, w, *numbers(16), tune=(tune := Tune()))
     call = next(n for n in graph.nodes if n.target is RELU)
     assert aten.convolution.default not in targets(graph) and aten.clone.default not in targets(graph)
     assert kernel == 1 or call.args[1].meta["spec"].stride == (72, 1, 24, 8)
     assert call.args[1].target is aten.mul.Tensor and call.args[2].meta["spec"].shape == (16,)
-    assert tune.asked[0].endswith("relu False" if turned else "relu True")       # a weight that is turned is scaled for nothing
+    assert tune.asked[0].endswith("relu False" if turned else "relu True")  # a weight that is turned is scaled for nothing
 
 
 def test_residual_blocks_share_the_kernel_of_their_numbers() -> None:
@@ -108,12 +111,13 @@ def test_residual_blocks_share_the_kernel_of_their_numbers() -> None:
     def f(x, *rest):
         ws, ns = rest[:blocks], rest[blocks:]
         for i in range(blocks):
-            y = norm(F.conv2d(x, ws[i], padding=1), *ns[4 * i:4 * i + 4])
+            y = norm(F.conv2d(x, ws[i], padding=1), *ns[4 * i : 4 * i + 4])
             x = F.relu(y + x if i % 2 else y)
         return x
+
     found = targets(rewritten(f, X, *ws, *ns))
     assert found.count(RELU) == (blocks + 1) // 2 and found.count(ADD_RELU) == blocks // 2
-    assert found.count(aten.rsqrt.default) == 2           # of TOGETHER norms and of the other three
+    assert found.count(aten.rsqrt.default) == 2  # of TOGETHER norms and of the other three
     assert aten.convolution.default not in found
 
 
@@ -128,6 +132,7 @@ def test_what_is_left(name: str) -> None:
         if name == "no relu":
             return out + x
         return F.relu(out) + (y if name == "read twice" else 0) + (out.sum() if name == "bias read by others" else 0)
+
     found = targets(rewritten(f, x, w, *n, tune=Tune(1.0 if name == "slower" else 0.5)))
     assert RELU not in found and ADD_RELU not in found and aten.convolution.default in found
 
@@ -147,5 +152,6 @@ def test_a_real_net() -> None:
     def f(x, w, b, v, c):
         y = F.relu(F.conv2d(x, w, None, 1, 1) + b.view(-1, 1, 1))
         return F.relu(F.conv2d(y, v) + c.view(-1, 1, 1))
+
     found = targets(rewritten(f, X, ws[0], net[0].bias.detach(), ws[1], net[2].bias.detach()))
     assert found.count(RELU) == 2

@@ -1,4 +1,5 @@
 """What of a graph on a GPU runs on the CPU first, or last, becomes a graph of its own. The GPU is pretended: specs say so."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -32,8 +33,12 @@ def mixed(fn, *args, made=None):
     graph = copy_graph(made.graph)
     for n in graph.nodes:
         spec = n.meta.get("spec")
-        moved = n.op == "call_function" and (n.target is MOVE and spec.dtype not in BACK or n.target is not MOVE and any(
-            a.meta["spec"].device.type == "cuda" for a in n.all_input_nodes if isinstance(a.meta.get("spec"), Spec)))
+        moved = n.op == "call_function" and (
+            n.target is MOVE
+            and spec.dtype not in BACK
+            or n.target is not MOVE
+            and any(a.meta["spec"].device.type == "cuda" for a in n.all_input_nodes if isinstance(a.meta.get("spec"), Spec))
+        )
         if isinstance(spec, Spec) and moved:
             n.meta["spec"] = Spec(spec.shape, spec.stride, spec.dtype, torch.device("cuda", 0))
     return replace(made, graph=graph) if type(made) is Aten else Aten(graph, (), ())
@@ -56,14 +61,16 @@ def names(graph: torch.fx.Graph) -> list[str]:
 X, Y = torch.randn(100, 80), torch.randn(100, 80)
 CASES = {
     "one value": (lambda x, y: (torch.cos(x) * 2 + y).to(torch.float64) + 1, ["cos", "mul", "add"], 1),
-    "two values": (lambda x, y: ((z := torch.cos(x) + y).to(torch.float64), z.exp().to(torch.float64)),
-                   ["cos", "add", "exp"], 2),
+    "two values": (lambda x, y: ((z := torch.cos(x) + y).to(torch.float64), z.exp().to(torch.float64)), ["cos", "add", "exp"], 2),
     "one input": (lambda x, y: (x.sin().exp()).to(torch.float64) + y.to(torch.float64), ["sin", "exp"], 1),
     "a view at its end": (lambda x, y: (x.sin() * y).t().to(torch.float64), ["sin", "mul"], 1),
     "a view within": (lambda x, y: ((x * 2).t() + y.t()).to(torch.float64), ["mul", "t", "t", "add"], 1),
     "also answered": (lambda x, y: ((z := x.sin() * y), (z + 1).exp().to(torch.float64)), ["sin"], 0),
-    "several results": (lambda x, y: (x.exp().max(1)[0] + y.sum(1)).to(torch.float64),
-                        ["exp", "max", "getitem", "sum", "add"], 1),
+    "several results": (
+        lambda x, y: (x.exp().max(1)[0] + y.sum(1)).to(torch.float64),
+        ["exp", "max", "getitem", "sum", "add"],
+        1,
+    ),
 }
 
 
@@ -85,10 +92,16 @@ def test_the_part_before(name: str) -> None:
     assert sum(isinstance(s, Kernel) for s in fuse(lower(part)).steps) <= 2
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x, y: x.sin().to(torch.float64), lambda x, y: (x[0, 0] * 2 + 1).to(torch.float64) + y.to(torch.float64),
-    lambda x, y: (torch.rand_like(x) + 1).to(torch.float64), lambda x, y: (x.to(torch.float64) + 1).exp()],
-    ids=["one op", "small", "random", "nothing before"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: x.sin().to(torch.float64),
+        lambda x, y: (x[0, 0] * 2 + 1).to(torch.float64) + y.to(torch.float64),
+        lambda x, y: (torch.rand_like(x) + 1).to(torch.float64),
+        lambda x, y: (x.to(torch.float64) + 1).exp(),
+    ],
+    ids=["one op", "small", "random", "nothing before"],
+)
 def test_what_is_not_worth_it(fn) -> None:
     assert cpu_part(mixed(fn, X, Y)) is None
 
@@ -101,15 +114,21 @@ def there(x: torch.Tensor) -> torch.Tensor:
 LATER = {
     "one value": (lambda x, y: (there(x).float() + 1).exp(), ["add", "exp"], 1),
     "with an input": (lambda x, y: (there(x).float() + y).exp() * 3, ["add", "exp", "mul"], 1),
-    "two values, one used twice": (lambda x, y: (((z := there(x).float()) + 1).exp(), (there(y).float() - z).sin() * z),
-                                   ["add", "exp", "sub", "sin", "mul"], 2),
+    "two values, one used twice": (
+        lambda x, y: (((z := there(x).float()) + 1).exp(), (there(y).float() - z).sin() * z),
+        ["add", "exp", "sub", "sin", "mul"],
+        2,
+    ),
     "and others": (lambda x, y: ((t := there(x)), x, (t.float() + y).exp(), t.sum(), x[1:], 7), ["add", "exp"], 1),
     "what is handed over is answered": (lambda x, y: ((z := there(x).float()), (z + 1).exp(), z.t()), ["add", "exp"], 1),
     "views of results": (lambda x, y: ((z := (there(x).float() + 1).exp()), z.t(), z[1:]), ["add", "exp"], 1),
     "a view on the way": (lambda x, y: (there(x).float().t() + 1).exp(), ["add", "exp"], 1),
     "nothing of the gpu": (lambda x, y: (there(x), (y + 1).exp()), ["add", "exp"], 0),
-    "needed there too": (lambda x, y: ((z := there(x).float() + 1).to(torch.float64) * 2, (z.exp() + 1).sin()),
-                         ["exp", "add", "sin"], 1),
+    "needed there too": (
+        lambda x, y: ((z := there(x).float() + 1).to(torch.float64) * 2, (z.exp() + 1).sin()),
+        ["exp", "add", "sin"],
+        1,
+    ),
     "several results": (lambda x, y: ((there(x).float() + y).max(1)[0] + 1, y), ["add", "max", "getitem", "add"], 1),
 }
 
@@ -135,11 +154,17 @@ def test_the_part_after(name: str) -> None:
     assert sum(isinstance(s, Kernel) for s in fuse(lower(found.after)).steps) <= 3
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x, y: there(x).float().exp(), lambda x, y: (there(x[:4]).float() + 1).exp(),
-    lambda x, y: torch.rand_like(there(x).float()) + 1, lambda x, y: ((there(x).float() + 1).exp().to(torch.float64)),
-    lambda x, y: (y.copy_((there(x).float() + 1).exp()), y.sin())[1]],
-    ids=["one op", "small", "random", "nothing after", "writes an input"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: there(x).float().exp(),
+        lambda x, y: (there(x[:4]).float() + 1).exp(),
+        lambda x, y: torch.rand_like(there(x).float()) + 1,
+        lambda x, y: (there(x).float() + 1).exp().to(torch.float64),
+        lambda x, y: (y.copy_((there(x).float() + 1).exp()), y.sin())[1],
+    ],
+    ids=["one op", "small", "random", "nothing after", "writes an input"],
+)
 def test_what_is_not_worth_it_after(fn) -> None:
     assert cpu_rest(normalised(fn, X, Y)) is None
 
@@ -163,4 +188,4 @@ def test_numbers_move_to_the_gpu(fn, moved) -> None:
     found = numbers_on_gpu(made, torch.device("cuda", 0))
     left = [n for n in found.graph.nodes if n.op == "call_function" and n.meta["spec"].device.type == "cpu"]
     assert not left if moved else [n.name for n in left] == [n.name for n in on_cpu]
-    assert all(n.meta["spec"].device.type == "cpu" for n in on_cpu)        # the graph given is as it was
+    assert all(n.meta["spec"].device.type == "cpu" for n in on_cpu)  # the graph given is as it was

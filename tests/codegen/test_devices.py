@@ -1,4 +1,5 @@
 """Graphs on a GPU that is not there: normalised and lowered from fakes, to see that each node is known to run somewhere."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,7 +7,8 @@ import torch
 
 from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.loops.ir import Extern
-from bytejit.codegen.loops.lower import device_of, lower
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.lowering import device_of
 from bytejit.common.spec import Spec, contiguous_stride
 from bytejit.fake.tensor import fake_of_spec
 

@@ -1,4 +1,5 @@
 """Library calls that answer other strides than were inferred: noticed in the first call, copied from then on."""
+
 from __future__ import annotations
 
 import os
@@ -10,9 +11,9 @@ from dynamic import compiled as compiled_for_all
 from graphs import aten
 
 import bytejit
-from bytejit.backends import plan_cache
-from bytejit.backends.cpu_compiler import Compiled
-from bytejit.backends.cpu_plan import compile_plan, cpu_target
+from bytejit.backends import compiled as compiled_module
+from bytejit.backends import inductor, plan_cache
+from bytejit.backends.cpu import CpuTarget, compile_plan, cpu_machine
 from bytejit.codegen.aten import normalise as normalise_module
 from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.aten.rewrite import channels_last_stride, contiguous
@@ -21,7 +22,6 @@ from bytejit.codegen.emit import call as call_module
 from bytejit.codegen.emit import check
 from bytejit.codegen.emit.check import KEPT, Fits, checked_from_python
 from bytejit.codegen.libraries.stride_feedback import foreseen
-from bytejit.codegen.loops import lower as lower_module
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
 from bytejit.common import registry
@@ -34,8 +34,10 @@ from bytejit.kernels.build_triton import triton_version
 from bytejit.options import config
 
 r = torch.randn
-interpreted = pytest.mark.skipif(not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
-                                 reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)")
+interpreted = pytest.mark.skipif(
+    not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)",
+)
 
 
 def conv_graph(wrong: bool):
@@ -46,8 +48,8 @@ def conv_graph(wrong: bool):
         spec = node.meta.get("spec")
         if wrong and "convolution" in str(node.target):
             node.meta["spec"] = Spec(spec.shape, channels_last_stride(spec.shape), spec.dtype, spec.device)
-    plan = schedule(fuse(lower(graph)), cpu_target(1))
-    return compile_plan(plan, cpu_target(1), config.current), args
+    plan = schedule(fuse(lower(graph)), cpu_machine(1))
+    return compile_plan(plan, config.current), args
 
 
 @pytest.mark.cxx
@@ -57,7 +59,7 @@ def test_a_result_in_other_strides_is_copied(wrong: bool) -> None:
     for _ in range(3):
         torch.testing.assert_close(graph.call(x, w)[0], F.conv2d(x, w, padding=1).relu() * 2)
     told = [k for k in registry.counters["externs"] if "other strides" in k]
-    assert told == (["aten.convolution.default answers other strides than inferred: copied"] if wrong else [])
+    assert told == (["aten.convolution.default returns other strides than inferred: copied"] if wrong else [])
 
 
 @pytest.mark.cxx
@@ -68,14 +70,14 @@ def test_only_the_first_call_at_a_size_is_checked_from_python(monkeypatch: pytes
     graph = compiled_for_all(lambda x, w: F.linear(x, w).relu(), (r(4, 6), r(5, 6)), (("s0",), ()))
     for n, calls in ((4, 1), (4, 1), (9, 2), (4, 2), (9, 2)):
         graph(r(n, 6), r(5, 6))
-        assert len(seen) in (calls, 0)           # a product that writes into our memory needs no check
+        assert len(seen) in (calls, 0)  # a product that writes into our memory needs no check
 
 
 def test_what_a_check_returns() -> None:
     fits, f32 = Fits(), torch.float32
     x = r(3, 4)
     assert fits.fit(x, (3, 4), (4, 1), f32, "op") is x
-    assert fits.fit(r(3, 1)[:, :1], (3, 1), (1, 7), f32, "op").stride() == (1, 1)     # a size of 1 has any stride
+    assert fits.fit(r(3, 1)[:, :1], (3, 1), (1, 7), f32, "op").stride() == (1, 1)  # a size of 1 has any stride
     fits.learn((1,))
     assert set(fits.known) == {(1,)}
     assert fits.fit(x, (3, 4), (1, 3), f32, "op").stride() == (1, 3) and fits.misfits == {"op"}
@@ -88,10 +90,17 @@ def test_what_a_check_returns() -> None:
 
 
 LAYOUTS = {
-    "as inferred": lambda: r(3, 4), "bf16": lambda: r(3, 4).bfloat16(), "f64": lambda: r(3, 4).double(),
+    "as inferred": lambda: r(3, 4),
+    "bf16": lambda: r(3, 4).bfloat16(),
+    "f64": lambda: r(3, 4).double(),
     "bool": lambda: r(3, 4) > 0,
-    "transposed": lambda: r(4, 3).t(), "wide": lambda: r(3, 8)[:, ::2], "fewer": lambda: r(2, 4), "flat": lambda: r(12),
-    "meta": lambda: r(3, 4).to("meta"), "needs gradients": lambda: r(3, 4).requires_grad_(), "at an offset": lambda: r(4, 4)[1:],
+    "transposed": lambda: r(4, 3).t(),
+    "wide": lambda: r(3, 8)[:, ::2],
+    "fewer": lambda: r(2, 4),
+    "flat": lambda: r(12),
+    "meta": lambda: r(3, 4).to("meta"),
+    "needs gradients": lambda: r(3, 4).requires_grad_(),
+    "at an offset": lambda: r(4, 4)[1:],
     "a parameter": lambda: torch.nn.Parameter(r(3, 4)),
 }
 
@@ -126,8 +135,9 @@ def test_a_library_that_changes_its_mind(compiled: bool, monkeypatch: pytest.Mon
     way = ["plain"]
     with torch.library._scoped_library("bjmood", "FRAGMENT") as library:
         library.define("op(Tensor x) -> Tensor")
-        library.impl("op", lambda x: {"plain": x * 2, "turned": (x.t().contiguous() * 2).t(),
-                                      "bf16": (x * 2).bfloat16()}[way[0]], "CPU")
+        library.impl(
+            "op", lambda x: {"plain": x * 2, "turned": (x.t().contiguous() * 2).t(), "bf16": (x * 2).bfloat16()}[way[0]], "CPU"
+        )
         library.impl("op", lambda x: torch.empty_like(x), "Meta")
         step = bytejit.compile(lambda x: torch.ops.bjmood.op(x).relu() + 1)
         x = r(5, 7)
@@ -137,6 +147,23 @@ def test_a_library_that_changes_its_mind(compiled: bool, monkeypatch: pytest.Mon
             assert got.dtype is want.dtype
             torch.testing.assert_close(got, want)
     assert any("a graph raised Bug" in k for k in registry.counters["fallbacks"])
+
+
+@pytest.mark.cxx
+def test_a_library_whose_result_another_one_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From library to library too: a view between the two goes by the strides that were inferred."""
+    way = ["plain"]
+    with torch.library._scoped_library("bjmood2", "FRAGMENT") as library:
+        library.define("op(Tensor x) -> Tensor")
+        library.impl("op", lambda x: {"plain": x * 2, "turned": (x.t().contiguous() * 2).t()}[way[0]], "CPU")
+        library.impl("op", lambda x: torch.empty_like(x), "Meta")
+        ops = torch.ops.bjmood2
+        step = bytejit.compile(lambda x: ops.op(ops.op(x)[1:, 2:].t()))
+        for mood in ("plain", "plain", "turned", "plain", "turned"):
+            way[0] = mood
+            x = r(5, 7)
+            torch.testing.assert_close(step(x), ops.op(ops.op(x)[1:, 2:].t()))
+    assert not registry.counters["fallbacks"]
 
 
 def test_few_sizes_are_remembered() -> None:
@@ -157,6 +184,7 @@ def test_a_result_in_a_temps_memory_is_copied() -> None:
 def attend(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     def heads(x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, w).view(2, 9, 4, 8).transpose(1, 2)
+
     for _ in range(2):
         q = q + F.scaled_dot_product_attention(heads(q), heads(k), heads(k) * 2).transpose(1, 2).reshape(2, 9, 32)
     return q
@@ -165,6 +193,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def inferred_otherwise(monkeypatch: pytest.MonkeyPatch) -> list:
     """Attention is inferred row-major, as some of torch's kernels on a GPU answer it; on the CPU its heads lie aside. Answers the
     graphs that are lowered."""
+
     def infer(gm, fakes):
         found = normalise(gm, fakes)
         for node in found.graph.nodes:
@@ -175,10 +204,11 @@ def inferred_otherwise(monkeypatch: pytest.MonkeyPatch) -> list:
     def seen(graph):
         lowered.append([n.meta["spec"].stride for n in graph.graph.nodes if "attention" in str(n.target)])
         return lower(graph)
+
     lowered: list = []
-    monkeypatch.setattr(normalise_module, "normalise", infer)
-    monkeypatch.setattr(lower_module, "lower", seen)
-    monkeypatch.setattr(plan_cache, "load", lambda key, options: None)       # none of an earlier run's
+    monkeypatch.setattr(inductor, "normalise", infer)
+    monkeypatch.setattr(compiled_module, "lower", seen)
+    monkeypatch.setattr(plan_cache, "load", lambda key, options: None)  # none of an earlier run's
     return lowered
 
 
@@ -191,10 +221,10 @@ def test_from_the_second_call_on_no_result_is_copied(monkeypatch: pytest.MonkeyP
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(compiled(*args), attend(*args))
-    assert lowered == [[(288, 72, 8, 1)] * 2, [(288, 8, 32, 1)] * 2]          # B, H, S, D of a [B, S, H, D]
+    assert lowered == [[(288, 72, 8, 1)] * 2, [(288, 8, 32, 1)] * 2]  # B, H, S, D of a [B, S, H, D]
     told = registry.counters["externs"]
-    assert told["a graph is laid out anew, by the strides that its libraries answer"] == 1
-    assert told["aten.scaled_dot_product_attention.default answers other strides than inferred: copied"] == 1
+    assert told["a graph is laid out anew, by the strides that its libraries return"] == 1
+    assert told["aten.scaled_dot_product_attention.default returns other strides than inferred: copied"] == 1
 
 
 @pytest.mark.cxx
@@ -204,7 +234,7 @@ def test_an_output_keeps_the_strides_of_eager(monkeypatch: pytest.MonkeyPatch) -
     compiled = bytejit.compile(lambda q: F.scaled_dot_product_attention(q, q, q))
     with torch.no_grad():
         for _ in range(2):
-            assert compiled(q).stride() == (288, 72, 8, 1)          # what was inferred stands for eager's here
+            assert compiled(q).stride() == (288, 72, 8, 1)  # what was inferred stands for eager's here
     assert len(lowered) == 1 and not any("anew" in k for k in registry.counters["externs"])
 
 
@@ -212,13 +242,14 @@ def test_an_output_keeps_the_strides_of_eager(monkeypatch: pytest.MonkeyPatch) -
 def test_where_it_cannot_be_built_the_copies_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     lowered = inferred_otherwise(monkeypatch)
     args = r(2, 9, 32), r(2, 9, 32), r(32, 32) / 6
-    plain, compiled = Compiled.compile, bytejit.compile(attend)
+    plain, compiled = CpuTarget.launch, bytejit.compile(attend)
 
-    def once(self, plan, target, graph, source=None):
+    def once(self, plan, source, graph):
         if len(lowered) > 1:
             raise BuildFailed("a kernel cannot be built\n  why    the disk is full")
-        return plain(self, plan, target, graph, source)
-    monkeypatch.setattr(Compiled, "compile", once)
+        return plain(self, plan, source, graph)
+
+    monkeypatch.setattr(CpuTarget, "launch", once)
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(compiled(*args), attend(*args))
@@ -244,18 +275,27 @@ def foreseen_graph(monkeypatch: pytest.MonkeyPatch, shown: str, wide: bool) -> t
     joined = graph.call_method("reshape", (graph.call_method("transpose", (made, 1, 2)), 2, 9, 32))
     also = {"": [], "itself": [made], "a view": [graph.call_method("unsqueeze", (made, 0))]}[shown]
     graph.output((graph.call_function(torch.sin, (joined,)), *also))
-    fakes = [fake_of_spec(Spec((2, 4, 9, 8), (288, 8, 32, 1), torch.float32, gpu)),
-             fake_of_spec(Spec((2, 1, 9, 9), (9, 9, 1, 0) if wide else (81, 81, 9, 1), torch.bool, gpu))]
+    fakes = [
+        fake_of_spec(Spec((2, 4, 9, 8), (288, 8, 32, 1), torch.float32, gpu)),
+        fake_of_spec(Spec((2, 1, 9, 9), (9, 9, 1, 0) if wide else (81, 81, 9, 1), torch.bool, gpu)),
+    ]
     return foreseen(normalise(torch.fx.GraphModule({}, graph), fakes)).graph
 
 
-@pytest.mark.parametrize("shown, wide, clones, stride", [
-    ("", True, 0, (288, 8, 32, 1)), ("itself", True, 1, (288, 72, 8, 1)), ("a view", True, 1, (288, 72, 8, 1)),
-    ("", False, 0, (288, 8, 32, 1))])
-def test_the_mask_that_is_handed_over_decides(monkeypatch: pytest.MonkeyPatch, shown: str, wide: bool, clones: int,
-                                              stride: tuple) -> None:
+@pytest.mark.parametrize(
+    "shown, wide, clones, stride",
+    [
+        ("", True, 0, (288, 8, 32, 1)),
+        ("itself", True, 1, (288, 72, 8, 1)),
+        ("a view", True, 1, (288, 72, 8, 1)),
+        ("", False, 0, (288, 8, 32, 1)),
+    ],
+)
+def test_the_mask_that_is_handed_over_decides(
+    monkeypatch: pytest.MonkeyPatch, shown: str, wide: bool, clones: int, stride: tuple
+) -> None:
     graph = foreseen_graph(monkeypatch, shown, wide)
     targets = [str(n.target) for n in graph.nodes]
     assert targets.count("aten.clone.default") == clones
-    found, = (n for n in graph.nodes if "attention" in str(n.target))
+    (found,) = (n for n in graph.nodes if "attention" in str(n.target))
     assert found.meta["spec"].stride == stride

@@ -1,4 +1,5 @@
 """Plans as C++: results against eager, kernels told apart by their code alone, loops that become vector code."""
+
 from __future__ import annotations
 
 import subprocess
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from graphs import aten, stages
 
-from bytejit.backends.cpu_plan import CompiledGraph, compile_plan, cpu_target
+from bytejit.backends.cpu import CompiledGraph, compile_plan
 from bytejit.codegen.cpu.emit import emit_cpp
 from bytejit.codegen.cpu.expressions import constant
 from bytejit.kernels.build import PRELUDE, find_compiler
@@ -30,8 +31,7 @@ PROGRAMS = {
     "pad_cat": (lambda x: torch.cat([F.pad(x, (1, 1)), x.flip(1)[:, :2]], 1), (r(4, 6),)),
     "arg": (lambda x: (x.argmax(1), x.argmin(0), x.argmax()), (r(40, 70),)),
     "scan": (lambda x: x.cumsum(1), (r(5, 33),)),
-    "ints": (lambda x, y: (x // y, x % y, (x + y).sum()),
-             (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
+    "ints": (lambda x, y: (x // y, x % y, (x + y).sum()), (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
     "bools": (lambda x: ((x > 0).any(1), (x > 0).all(), torch.where(x > 0, x, -x)), (r(20, 30),)),
     "transpose": (lambda x, y: x.t() + y, (r(100, 120), r(120, 100))),
     "long_sum": (lambda x: (x.double().sum(), x.amax(), x.abs().mean()), (r(300, 401),)),
@@ -55,7 +55,7 @@ def rotated(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tens
 
 def compiled(fn, args, threads: int = 2) -> CompiledGraph:
     plan = stages(aten(fn, *args), threads)[2]
-    return compile_plan(plan, cpu_target(threads), config.current)
+    return compile_plan(plan, config.current)
 
 
 @cxx
@@ -78,6 +78,7 @@ def test_against_eager(name: str) -> None:
 def test_narrow_floats_are_at_least_as_near_as_eager(dtype: torch.dtype) -> None:
     def fn(x, y):
         return (x * y + x).softmax(-1)
+
     args = (r(20, 67).to(dtype), r(20, 67).to(dtype))
     wide = fn(*(a.double() for a in args))
     ours = (compiled(fn, args).call(*args)[0].double() - wide).abs().max()
@@ -98,6 +99,7 @@ def test_faults_raise_and_nothing_is_written() -> None:
 def test_threads_of_python_do_not_share_memory() -> None:
     def fn(x, w):
         return ((x @ w).relu() @ w).softmax(-1)
+
     w = r(64, 64)
     graph = compiled(fn, (r(64, 64), w))
     inputs = [r(64, 64) for _ in range(4)]
@@ -108,6 +110,7 @@ def test_threads_of_python_do_not_share_memory() -> None:
         for _ in range(50):
             if not torch.allclose(graph.call(x, w)[0], expected, atol=1e-5):
                 faults.append(x)
+
     threads = [threading.Thread(target=work, args=(x,)) for x in inputs]
     for t in threads:
         t.start()
@@ -121,6 +124,7 @@ def test_equal_kernels_are_one() -> None:
         for _ in range(6):
             x = (x @ w).softmax(-1)
         return x
+
     source = emit_cpp(stages(aten(fn, r(8, 8), r(8, 8)))[2])
     assert source.kernels == 1 and len(source.runs) == 6
 
@@ -131,10 +135,20 @@ def test_text_is_deterministic() -> None:
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize("value, dtype, text", [
-    (0.1, "f32", "0.10000000149011612f"), (0.1, "f64", "0.1"), (float("nan"), "f32", "BJ_NAN"), (-2, "i64", "(-2LL)"),
-    (float("-inf"), "f32", "(-BJ_INF)"), (1e300, "f32", "BJ_INF"), (-(1 << 63), "i64", "(-9223372036854775807LL - 1)"),
-    (True, "b8", "true"), (-0.0, "f32", "(-0.0f)")])
+@pytest.mark.parametrize(
+    "value, dtype, text",
+    [
+        (0.1, "f32", "0.10000000149011612f"),
+        (0.1, "f64", "0.1"),
+        (float("nan"), "f32", "BJ_NAN"),
+        (-2, "i64", "(-2LL)"),
+        (float("-inf"), "f32", "(-BJ_INF)"),
+        (1e300, "f32", "BJ_INF"),
+        (-(1 << 63), "i64", "(-9223372036854775807LL - 1)"),
+        (True, "b8", "true"),
+        (-0.0, "f32", "(-0.0f)"),
+    ],
+)
 def test_constants(value, dtype: str, text: str) -> None:
     assert constant(value, dtype) == text
 
@@ -168,10 +182,10 @@ def test_marked_loops_become_vector_code(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("out", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("shape", [(1, 40, 4, 4), (2, 16, 7, 7)])
 def test_rows_kept_between_passes_in_every_mix_of_layouts(first, second, out, shape) -> None:
-    # channels_last in, contiguous out: the passes walk columns in blocks and a row is kept for each point of a block
+    # channels_last in, contiguous out: the nests walk columns in blocks and a row is kept for each point of a block
     def fn(x, y, w, b):
         z = (F.gelu(x) + y).permute(0, 2, 3, 1)
         return F.gelu(F.layer_norm(z, (w.numel(),), w, b)).permute(0, 3, 1, 2).contiguous(memory_format=out)
-    args = (r(shape).contiguous(memory_format=first), r(shape).contiguous(memory_format=second),
-            r(shape[1]), r(shape[1]))
+
+    args = (r(shape).contiguous(memory_format=first), r(shape).contiguous(memory_format=second), r(shape[1]), r(shape[1]))
     torch.testing.assert_close(compiled(fn, args).call(*args)[0], fn(*args))

@@ -1,4 +1,5 @@
 """Plans as Triton: results against eager (on the GPU, or under Triton's interpreter), and the text of kernels."""
+
 from __future__ import annotations
 
 import subprocess
@@ -14,9 +15,9 @@ from bytejit.codegen.cuda.expressions import constant
 from bytejit.codegen.cuda.main import runnable
 from bytejit.codegen.cuda.schedule import PERSISTENT, SMALL, schedule_cuda
 from bytejit.codegen.loops.check import check_plan
-from bytejit.codegen.loops.ir import Call, Plan, Target
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.codegen.loops.plan import Call, Machine, Plan
 
 pytest.importorskip("triton", reason="the Triton kernels need triton")
 from triton_run import DEVICE, run  # noqa: E402
@@ -50,8 +51,7 @@ PROGRAMS = {
     "scan_looped": (lambda x: x.cumsum(1) * 2, (r(3, 9000).double(),)),
     "scan_columns": (lambda x: (x.cumsum(0), x.sum(0)), (r(40, 20),)),
     "cumprod": (lambda x: x.cumprod(1), (1 + r(5, 33) / 10,)),
-    "ints": (lambda x, y: (x // y, x % y, (x + y).sum()),
-             (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
+    "ints": (lambda x, y: (x // y, x % y, (x + y).sum()), (torch.randint(-50, 50, (100,)), torch.randint(1, 9, (100,)))),
     "bools": (lambda x: ((x > 0).any(1), (x > 0).all(), torch.where(x > 0, x, -x)), (r(20, 30),)),
     "prod": (lambda x: (x.prod(1), x.amin(1)), (1 + r(20, 30) / 9,)),
     "transpose": (lambda x, y: x.t() + y, (r(100, 120), r(120, 100))),
@@ -77,7 +77,7 @@ PROGRAMS = {
 
 def planned(fn, args, sms: int = 4, room: int = PERSISTENT) -> Plan:
     loops = fuse(lower(aten(fn, *args)), launches=room != PERSISTENT)
-    return check_plan(schedule_cuda(loops, Target("cuda", sms, 16, 50 << 20), room))
+    return check_plan(schedule_cuda(loops, Machine("cuda", sms, 16, 50 << 20), room))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -103,8 +103,9 @@ def test_alternatives_answer_the_same(name: str) -> None:
     assert most
     expected = fn(*args)
     for i in range(most):
-        got, _ = run(plan, source, list(args), configs=lambda one: (one.config, *one.alternatives)[
-            min(i + 1, len(one.alternatives))])
+        got, _ = run(
+            plan, source, list(args), configs=lambda one: (one.config, *one.alternatives)[min(i + 1, len(one.alternatives))]
+        )
         for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
             torch.testing.assert_close(a, b, equal_nan=True)
 
@@ -141,39 +142,57 @@ def odd_rows(n: int) -> torch.Tensor:
 
 
 CARRIED = {
-    "softmax": (lambda x: x.softmax(-1), "expsum"), "log_softmax": (lambda x: x.log_softmax(-1), "expsum"),
-    "logsumexp": (lambda x: torch.logsumexp(x, -1), "expsum0"), "var": (lambda x: (x.var(-1), x.mean(-1)), "moments"),
+    "softmax": (lambda x: x.softmax(-1), "expsum"),
+    "log_softmax": (lambda x: x.log_softmax(-1), "expsum"),
+    "logsumexp": (lambda x: torch.logsumexp(x, -1), "expsum0"),
+    "var": (lambda x: (x.var(-1), x.mean(-1)), "moments"),
     "softmax_more": (lambda x: (x.softmax(-1), x.amax(-1), x.sum(-1)), "expsum"),
     "softmax_columns": (lambda x: x.t().contiguous().softmax(0), "expsum"),
 }
 
 
-@pytest.mark.parametrize("name, n, sms", [
-    *(pytest.param(name, 9001, 1, id=f"{name}-looped") for name in CARRIED),
-    *(pytest.param(name, 33001, 24, id=f"{name}-split") for name in ("softmax", "logsumexp", "var"))])
+@pytest.mark.parametrize(
+    "name, n, sms",
+    [
+        *(pytest.param(name, 9001, 1, id=f"{name}-looped") for name in CARRIED),
+        *(pytest.param(name, 33001, 24, id=f"{name}-split") for name in ("softmax", "logsumexp", "var")),
+    ],
+)
 def test_long_rows_are_read_once_less(name: str, n: int, sms: int) -> None:
     fn, kind = CARRIED[name]
     x = odd_rows(n).to(DEVICE)
     plan = planned(fn, (x,), sms, SMALL)
-    call = max((s for s in plan.steps if isinstance(s, Call)), key=lambda s: len(s.kernel.passes))
-    assert call.schedule.looped and kind in [r.kind for p in call.kernel.passes for r in p.reduces]
+    call = max((s for s in plan.steps if isinstance(s, Call)), key=lambda s: len(s.kernel.nests))
+    assert call.schedule.looped and kind in [r.kind for p in call.kernel.nests for r in p.reduces]
     got, _ = run(plan, emit_triton(plan), [x])
     expected = fn(x)
     for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
         torch.testing.assert_close(a, b, equal_nan=True)
 
 
-@pytest.mark.parametrize("fn, shape, mode", [
-    (lambda x: x.softmax(-1), (1, 50257), "split"), (lambda x: x.softmax(-1), (3, 9001), "rows"),
-    (lambda x: x / x.norm(), (300, 1000), "split"), (lambda x: x - x.mean(0), (3000, 33), "split")])
+@pytest.mark.parametrize(
+    "fn, shape, mode",
+    [
+        (lambda x: x.softmax(-1), (1, 50257), "split"),
+        (lambda x: x.softmax(-1), (3, 9001), "rows"),
+        (lambda x: x / x.norm(), (300, 1000), "split"),
+        (lambda x: x - x.mean(0), (3000, 33), "split"),
+    ],
+)
 def test_few_long_rows_are_one_kernel_on_a_gpu(fn, shape: tuple, mode: str) -> None:
     plan = planned(fn, (r(*shape),), 132, PERSISTENT - 1)
-    call, = plan.steps
+    (call,) = plan.steps
     assert call.schedule.mode == mode and len(emit_triton(plan).launches) == (2 if mode == "split" else 1)
 
 
-@pytest.mark.parametrize("fn, shape", [(lambda x: x.softmax(-1), (64, 50000)), (lambda x: x.softmax(-1), (64, 2000)),
-                                       (lambda x: F.layer_norm(x + x.sin(), (1000,)), (64, 1000))])
+@pytest.mark.parametrize(
+    "fn, shape",
+    [
+        (lambda x: x.softmax(-1), (64, 50000)),
+        (lambda x: x.softmax(-1), (64, 2000)),
+        (lambda x: F.layer_norm(x + x.sin(), (1000,)), (64, 1000)),
+    ],
+)
 def test_a_temp_that_stays_in_registers_takes_no_memory(fn, shape: tuple) -> None:
     plan = planned(fn, (r(*shape),), 132, PERSISTENT - 1)
     assert not plan.offsets and not plan.arena
@@ -190,9 +209,10 @@ def test_what_leans_on_something_else_stays_where_it_is() -> None:
     def fn(x):
         top = x.amax(-1, keepdim=True)
         return (x * 2 - top).exp().sum(-1), (x - x.sum(-1, keepdim=True) / 7).square().sum(-1), (x + 1 - top).exp().sum(-1)
+
     args = (r(3, 9001).to(DEVICE),)
     plan = planned(fn, args, 1, SMALL)
-    kinds = {r.kind for s in plan.steps if isinstance(s, Call) for p in s.kernel.passes for r in p.reduces}
+    kinds = {r.kind for s in plan.steps if isinstance(s, Call) for p in s.kernel.nests for r in p.reduces}
     assert kinds == {"amax", "sum"}
     for a, b in zip(run(plan, emit_triton(plan), list(args))[0], fn(*args), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
@@ -203,6 +223,7 @@ def test_equal_kernels_are_one() -> None:
         for _ in range(6):
             x = (x @ w).softmax(-1)
         return x
+
     source = emit_triton(planned(fn, (r(8, 8), r(8, 8))))
     assert source.kernels == 1 and len(source.launches) == 6
 
@@ -230,6 +251,7 @@ def test_a_bad_index_sets_the_fault() -> None:
 def test_narrow_floats_are_computed_in_f32(dtype: torch.dtype) -> None:
     def fn(x, y):
         return (x * y + x).softmax(-1)
+
     args = (r(20, 67).to(DEVICE, dtype), r(20, 67).to(DEVICE, dtype))
     plan = planned(fn, args)
     wide = fn(*(a.double() for a in args))
@@ -237,11 +259,17 @@ def test_narrow_floats_are_computed_in_f32(dtype: torch.dtype) -> None:
     assert ours <= 1.01 * (fn(*args).double() - wide).abs().max()
 
 
-@pytest.mark.parametrize("value, dtype, text", [
-    (0.1, "f32", "tl.full((), 0.10000000149011612, tl.float32)"), (True, "b8", "tl.full((), True, tl.int1)"),
-    (float("-inf"), "f64", 'tl.full((), float("-inf"), tl.float64)'), (1e300, "f32", 'tl.full((), float("inf"), tl.float32)'),
-    (-0.0, "f32", "tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)"),
-    (3, "bf16", "tl.full((), 3.0, tl.float32).to(tl.bfloat16)")])
+@pytest.mark.parametrize(
+    "value, dtype, text",
+    [
+        (0.1, "f32", "tl.full((), 0.10000000149011612, tl.float32)"),
+        (True, "b8", "tl.full((), True, tl.int1)"),
+        (float("-inf"), "f64", 'tl.full((), float("-inf"), tl.float64)'),
+        (1e300, "f32", 'tl.full((), float("inf"), tl.float32)'),
+        (-0.0, "f32", "tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)"),
+        (3, "bf16", "tl.full((), 3.0, tl.float32).to(tl.bfloat16)"),
+    ],
+)
 def test_constants(value, dtype: str, text: str) -> None:
     assert constant(value, dtype) == text
 
@@ -249,6 +277,7 @@ def test_constants(value, dtype: str, text: str) -> None:
 def test_a_module_runs_by_itself(tmp_path) -> None:
     def fn(i, w, x):
         return F.layer_norm(F.embedding(i, w), (16,)), x.sum(), x.amax()
+
     plan = planned(fn, (torch.randint(0, 30, (4, 7)), r(30, 16), r(70000)))
     path = tmp_path / "kernel.py"
     path.write_text(runnable(plan, emit_triton(plan)))

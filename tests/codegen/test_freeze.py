@@ -9,14 +9,12 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bytejit.codegen.libraries.freeze import freeze, watch
-from bytejit.codegen.libraries.layout import choose_libraries, is_nhwc
-from bytejit.codegen.loops.ir import Target
+from bytejit.codegen.libraries.layout import CPU_PASSES, choose_libraries, is_nhwc
 from bytejit.common.spec import Spec
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
 
 aten = torch.ops.aten
-CPU = Target(name="cpu")
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def trace(module, *inputs):
     names = list(state)
 
     def f(*flat):
-        args, values = flat[:len(inputs)], flat[len(inputs):]
+        args, values = flat[: len(inputs)], flat[len(inputs) :]
         out = torch.func.functional_call(module, dict(zip(names, values, strict=True)), args)
         return out if isinstance(out, tuple) else (out,)
 
@@ -143,10 +141,10 @@ def close(got, want):
 def test_channels_last_inside_and_the_users_strides_outside():
     net, x = small_net(), torch.randn(2, 3, 32, 32)
     graph, flat, _ = trace(net, x)
-    result = choose_libraries(graph, CPU, Prefers("conv_nhwc"), library)
+    result = choose_libraries(graph, CPU_PASSES, Prefers("conv_nhwc"), library)
     convs = [n for n in result.graph.nodes if n.target is aten.convolution.default]
     assert len(convs) == 6 and all(is_nhwc(n.meta["spec"]) for n in convs)
-    assert targets(result).count("aten.clone.default") == 2          # the image in, the feature map out
+    assert targets(result).count("aten.clone.default") == 2  # the image in, the feature map out
     assert all(not is_nhwc(n.meta["spec"]) for n in graph.graph.nodes if n.target is aten.convolution.default)
     close(run(result, flat), net(x))
 
@@ -154,7 +152,7 @@ def test_channels_last_inside_and_the_users_strides_outside():
 def test_row_major_where_that_is_faster():
     net, x = small_net(), torch.randn(2, 3, 32, 32)
     graph, flat, _ = trace(net, x)
-    result = choose_libraries(graph, CPU, Prefers("conv_nchw"), library)
+    result = choose_libraries(graph, CPU_PASSES, Prefers("conv_nchw"), library)
     assert targets(result) == targets(graph)
     close(run(result, flat), net(x))
 
@@ -162,7 +160,7 @@ def test_row_major_where_that_is_faster():
 def test_a_model_that_is_channels_last_already_stays_so():
     net, x = small_net().to(memory_format=torch.channels_last), torch.randn(2, 3, 32, 32).to(memory_format=torch.channels_last)
     graph, flat, _ = trace(net, x)
-    result = choose_libraries(graph, CPU, Prefers("conv_nchw"), library)
+    result = choose_libraries(graph, CPU_PASSES, Prefers("conv_nchw"), library)
     assert "aten.clone.default" not in targets(result)
     close(run(result, flat), net(x))
 
@@ -170,7 +168,7 @@ def test_a_model_that_is_channels_last_already_stays_so():
 def test_a_relu_behind_a_convolution_is_fused():
     net, x = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)), torch.randn(1, 4, 9, 9)
     graph, flat, _ = trace(net, x)
-    result = choose_libraries(graph, CPU, Prefers("conv_onednn_nhwc"), library)
+    result = choose_libraries(graph, CPU_PASSES, Prefers("conv_onednn_nhwc"), library)
     assert targets(result).count("mkldnn._convolution_pointwise.default") == 1 and "aten.relu.default" not in targets(result)
     close(run(result, flat), [net(x)])
 
@@ -181,7 +179,7 @@ def test_linear_calls_and_fused_gelu(order):
     x = torch.randn(2, 64, 128)
     graph, flat, _ = trace(net, x)
     tuner = Prefers(*order)
-    result = choose_libraries(graph, CPU, tuner, library)
+    result = choose_libraries(graph, CPU_PASSES, tuner, library)
     found = targets(result)
     assert found.count("mkldnn._linear_pointwise.default") == (0 if order[0] == "linear_mkl" else 2)
     assert ("aten.gelu.default" in found) == (order[0] != "linear_onednn+gelu")
@@ -199,8 +197,8 @@ def test_a_weight_stored_the_other_way_round():
 
     net, x = Conv1D(), torch.randn(128, 256)
     graph, flat, params = trace(net, x)
-    close(run(choose_libraries(graph, CPU, Prefers("linear_onednn"), library), flat), [net(x)])
-    result, constants, _ = freeze(graph, params, CPU, Prefers("linear_onednn_packed"), library)
+    close(run(choose_libraries(graph, CPU_PASSES, Prefers("linear_onednn"), library), flat), [net(x)])
+    result, constants, _ = freeze(graph, params, CPU_PASSES, Prefers("linear_onednn_packed"), library)
     assert "mkldnn._linear_pointwise.default" in targets(result)
     close(run(result, flat, constants), [net(x)])
 
@@ -209,7 +207,7 @@ def test_a_weight_stored_the_other_way_round():
 def test_frozen_net_has_no_batch_norm_left(order):
     net, x = small_net(), torch.randn(2, 3, 32, 32)
     graph, flat, params = trace(net, x)
-    result, constants, check = freeze(graph, params, CPU, Prefers(*order), library)
+    result, constants, check = freeze(graph, params, CPU_PASSES, Prefers(*order), library)
     found = targets(result)
     assert not any("batch_norm" in t for t in found)
     if order[0] == "conv_onednn_packed":
@@ -235,12 +233,12 @@ def test_frozen_query_key_value_become_one_product():
 
     net, x = Attention(), torch.randn(1, 32, 64)
     graph, flat, params = trace(net, x)
-    result, constants, _ = freeze(graph, params, CPU, Prefers("linear_mkl"), library)
+    result, constants, _ = freeze(graph, params, CPU_PASSES, Prefers("linear_mkl"), library)
     found = targets(result)
     assert found.count("aten.linear.default") == 1 and "aten.addmm.default" not in found
     assert [n.meta["spec"].stride[-2:] for n in result.graph.nodes if n.target is aten.slice.Tensor] == [(192, 1)] * 3
     assert len(constants) == 2 and all(a is b for a, b in zip(result.constants, constants, strict=True))
-    got, = run(result, flat, constants)
+    (got,) = run(result, flat, constants)
     torch.testing.assert_close(got, net(x), rtol=1e-4, atol=1e-5)
 
 
@@ -255,7 +253,7 @@ def test_constant_subgraphs_are_evaluated_once():
 
     net, x = Scaled(), torch.randn(3, 7)
     graph, flat, params = trace(net, x)
-    result, constants, _ = freeze(graph, params, CPU, Tuner(enabled=False), library)
+    result, constants, _ = freeze(graph, params, CPU_PASSES, Tuner(enabled=False), library)
     assert targets(result) == ["aten.mm.default"] and len(constants) == 1
     close(run(result, flat, constants), [net(x)])
 
@@ -288,9 +286,9 @@ def test_timed_choices_on_a_real_net_compute_the_same():
     net, x = small_net(), torch.randn(2, 3, 32, 32)
     graph, flat, params = trace(net, x)
     tuner = Tuner()
-    close(run(choose_libraries(graph, CPU, tuner, library), flat), net(x))
-    result, constants, _ = freeze(graph, params, CPU, tuner, library)
+    close(run(choose_libraries(graph, CPU_PASSES, tuner, library), flat), net(x))
+    result, constants, _ = freeze(graph, params, CPU_PASSES, tuner, library)
     close(run(result, flat, constants), net(x))
     made = len(tuner.fresh)
-    choose_libraries(graph, CPU, tuner, library)
+    choose_libraries(graph, CPU_PASSES, tuner, library)
     assert made == len(tuner.fresh)

@@ -1,4 +1,5 @@
 """What fusion joins and what it must not: counted in kernels, checked against eager by `same`."""
+
 from __future__ import annotations
 
 import pytest
@@ -52,12 +53,12 @@ def test_a_row_is_read_once_a_pass_and_kept_near() -> None:
     _, fused, _ = same(lambda x: x.softmax(-1), X)
     kinds = {b.kind for b in fused.buffers.values()}
     assert kinds == {"input", "output", "local"}
-    assert [len(p.reduces) for p in fused.steps[0].passes] == [1, 1, 0]
+    assert [len(p.reduces) for p in fused.steps[0].nests] == [1, 1, 0]
 
 
 def test_equal_reductions_are_made_once() -> None:
     found = kernels(lambda x: (x - x.mean(0)) / x.std(0), torch.randn(40, 2048))
-    assert sum(len(p.reduces) for k in found for p in k.passes) == 2
+    assert sum(len(p.reduces) for k in found for p in k.nests) == 2
 
 
 def test_what_a_library_needs_stays_in_memory() -> None:
@@ -70,9 +71,11 @@ def test_no_cycle_through_a_library_call() -> None:
         a = x.sin()
         b = a @ a.t()
         return a * b.sum() + F.layer_norm(a, (96,)) * b.mean()
+
     _, fused, _ = same(fn, X)
     made: set[str] = set()
     from bytejit.codegen.loops.passes.fuse import reads, writes
+
     for step in fused.steps:
         assert all(b in made or fused.buffers[b].kind in ("input", "local") for b in reads(step) if b not in writes(step))
         made |= set(writes(step))
@@ -89,6 +92,7 @@ def test_dead_code_goes() -> None:
     def fn(x):
         x.sum().exp()
         return x + 1
+
     assert [k.ops for k in kernels(fn, X)] == [("add.Tensor",)]
 
 
@@ -108,26 +112,29 @@ buffer p0: f32[64] stride (1) input
 buffer b0: f32[64] stride (1) temp
 buffer b1: f32[64] stride (1) output
 kernel k0 [a0:64] ops exp
-  pass []
+  nest []
     t0: f32 = load p0[a0]
     t1: f32 = exp(t0)
     set b0[a0] = t1
 kernel k1 [a1:64] ops mul
-  pass []
+  nest []
     t0: f32 = load b0[a1]
     t1: f32 = mul(t0, t0)
     set b1[a1] = t1
 output b1[64:1@0]
 """
     fused = fuse(parse(source))
-    assert text(fused) == """inputs p0
+    assert (
+        text(fused)
+        == """inputs p0
 buffer p0: f32[64] stride (1) input
 buffer b1: f32[64] stride (1) output
 kernel k1 [a1:64] ops exp mul
-  pass []
+  nest []
     t0: f32 = load p0[a1]
     t1: f32 = exp(t0)
     t2: f32 = mul(t1, t1)
     set b1[a1] = t2
 output b1[64:1@0]
 """
+    )

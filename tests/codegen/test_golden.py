@@ -1,4 +1,5 @@
 """Loops, fused loops and plans of a few programs, as text, against stored files."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """The index algebra: simplification never changes a value, text reads back."""
+
 from __future__ import annotations
 
 import pytest
@@ -16,11 +17,7 @@ def value(x: ix.Index, at: dict[str, int]) -> int:
     for atom, c in x.terms:
         a, *rest = atom.parts
         total += c * (
-            at[a]
-            if type(atom) is ix.Var
-            else value(a, at) // rest[0]
-            if type(atom) is ix.Div
-            else value(a, at) % rest[0]
+            at[a] if type(atom) is ix.Var else value(a, at) // rest[0] if type(atom) is ix.Div else value(a, at) % rest[0]
         )
     return total
 
@@ -33,10 +30,13 @@ def trees() -> st.SearchStrategy:
     step = st.sampled_from([2, 3, 4, 5, 8, 12, 64])
 
     def grow(t: st.SearchStrategy) -> st.SearchStrategy:
-        return (st.tuples(t, t).map(lambda p: (p[0][0] + p[1][0], lambda e: p[0][1](e) + p[1][1](e)))
-                | st.tuples(t, step | st.just(-1)).map(lambda p: (p[0][0] * p[1], lambda e: p[0][1](e) * p[1]))
-                | st.tuples(t, step).map(lambda p: (floordiv(p[0][0], p[1], SIZES), lambda e: p[0][1](e) // p[1]))
-                | st.tuples(t, step).map(lambda p: (mod(p[0][0], p[1], SIZES), lambda e: p[0][1](e) % p[1])))
+        return (
+            st.tuples(t, t).map(lambda p: (p[0][0] + p[1][0], lambda e: p[0][1](e) + p[1][1](e)))
+            | st.tuples(t, step | st.just(-1)).map(lambda p: (p[0][0] * p[1], lambda e: p[0][1](e) * p[1]))
+            | st.tuples(t, step).map(lambda p: (floordiv(p[0][0], p[1], SIZES), lambda e: p[0][1](e) // p[1]))
+            | st.tuples(t, step).map(lambda p: (mod(p[0][0], p[1], SIZES), lambda e: p[0][1](e) % p[1]))
+        )
+
     return st.recursive(leaf, grow, max_leaves=8)
 
 
@@ -66,13 +66,21 @@ def test_substitution_is_evaluation(a: tuple, b: tuple, i: int, j: int, k: int) 
     assert value(ix.substitute(a[0], {"i": b[0]}, SIZES), at) == a[1](at | {"i": b[1](at)})
 
 
-@pytest.mark.parametrize("made, text", [
-    (floordiv(var("i") * 64 + var("j"), 64, SIZES), "i"), (mod(var("i") * 64 + var("j"), 64, SIZES), "j"),
-    (floordiv(var("j"), 8, SIZES) * 8 + mod(var("j"), 8, SIZES), "j"), (mod(mod(var("j"), 16, SIZES), 8, SIZES), "j%8"),
-    (floordiv(floordiv(var("j"), 4, SIZES), 4, SIZES), "j//16"), (floordiv(var("k"), 5, SIZES), "0"),
-    (floordiv(var("j") * 6 + 3, 12, SIZES), "j//2"), (var("i") - var("i"), "0"),
-    (var("i") * ix.index(ix.Sym("s0")) + 3, "($s0)*(i) + 3"),
-], ids=str)
+@pytest.mark.parametrize(
+    "made, text",
+    [
+        (floordiv(var("i") * 64 + var("j"), 64, SIZES), "i"),
+        (mod(var("i") * 64 + var("j"), 64, SIZES), "j"),
+        (floordiv(var("j"), 8, SIZES) * 8 + mod(var("j"), 8, SIZES), "j"),
+        (mod(mod(var("j"), 16, SIZES), 8, SIZES), "j%8"),
+        (floordiv(floordiv(var("j"), 4, SIZES), 4, SIZES), "j//16"),
+        (floordiv(var("k"), 5, SIZES), "0"),
+        (floordiv(var("j") * 6 + 3, 12, SIZES), "j//2"),
+        (var("i") - var("i"), "0"),
+        (var("i") * ix.index(ix.Sym("s0")) + 3, "($s0)*(i) + 3"),
+    ],
+    ids=str,
+)
 def test_simple_forms(made: ix.Index, text: str) -> None:
     assert ix.index_text(made) == text
     assert ix.parse_index(text) == made
@@ -80,6 +88,7 @@ def test_simple_forms(made: ix.Index, text: str) -> None:
 
 def test_a_reshape_and_back_is_nothing() -> None:
     from bytejit.codegen.ops.view import reshape_coords
+
     coords = (var("i"), var("j"), var("k"))
     there = reshape_coords((12, 64, 5), (4, 960), coords)
     sizes = {"i": 4, "j": 960}

@@ -1,4 +1,5 @@
 """Loops as text: reads back, deterministic, checked."""
+
 from __future__ import annotations
 
 import math
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from graphs import aten, stages
 
 from bytejit.codegen.loops.check import check_loops
-from bytejit.codegen.loops.ir import Cons, Expr, walk
+from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.text import parse, text
 from bytejit.errors import Bug
 
@@ -66,28 +67,35 @@ def test_deep_expressions_compare_and_walk_without_recursion_blowup() -> None:
         for _ in range(400):
             e = cons.op("add", (e, e), "f32")
         return e
+
     a, b = tower(Cons()), tower(Cons())
     assert a == b
     assert sum(1 for _ in walk((a,))) == 401
 
 
-@pytest.mark.parametrize("body, message", [
-    ("t0: f32 = load p0[i0 + 1]\n    set b0[i0] = t0", "k0 load p0: index i0 + 1 reaches 4, the buffer holds 4"),
-    ("t0: f32 = load p1[i0]\n    set b0[i0] = t0", "k0 loads p1 before it is made"),
-    ("t0: f32 = load p0[i0]\n    set p0[i0] = t0", "k0 stores to buffer p0"),
-    ("t0: f64 = load p0[i0]\n    set b0[i0] = t0", "k0 load p0: f64"),
-    ("t0: f32 = load p0[j0]\n    set b0[i0] = t0", "uses ['j0'], the loops are ['i0']"),
-    ("t0: f32 = load p0[i0]\n    t1: f32 = wobble(t0)\n    set b0[i0] = t1", "op wobble has no row"),
-    ("t0: f32 = load p0[i0]\n    t1: f32 = add(t0)\n    set b0[i0] = t1", "add takes 2 operands, has 1"),
-    ("t0: f32 = ref m0\n    set b0[i0] = t0", "ref m0"),
-    ("t0: i64 = index i0\n    t1: f32 = load p0[i0]\n    t2: f32 = add(t1, t0)\n    set b0[i0] = t2", "add of ['f32', 'i64']"),
-])
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ("t0: f32 = load p0[i0 + 1]\n    set b0[i0] = t0", "k0 load p0: index i0 + 1 reaches 4, the buffer holds 4"),
+        ("t0: f32 = load p1[i0]\n    set b0[i0] = t0", "k0 loads p1 before it is made"),
+        ("t0: f32 = load p0[i0]\n    set p0[i0] = t0", "k0 stores to buffer p0"),
+        ("t0: f64 = load p0[i0]\n    set b0[i0] = t0", "k0 load p0: f64"),
+        ("t0: f32 = load p0[j0]\n    set b0[i0] = t0", "uses ['j0'], the loops are ['i0']"),
+        ("t0: f32 = load p0[i0]\n    t1: f32 = wobble(t0)\n    set b0[i0] = t1", "op wobble has no row"),
+        ("t0: f32 = load p0[i0]\n    t1: f32 = add(t0)\n    set b0[i0] = t1", "add takes 2 operands, has 1"),
+        ("t0: f32 = ref m0\n    set b0[i0] = t0", "ref m0"),
+        (
+            "t0: i64 = index i0\n    t1: f32 = load p0[i0]\n    t2: f32 = add(t1, t0)\n    set b0[i0] = t2",
+            "add of ['f32', 'i64']",
+        ),
+    ],
+)
 def test_the_checker_says_what_is_wrong(body: str, message: str) -> None:
     source = f"""inputs p0
 buffer p0: f32[4] stride (1) input
 buffer b0: f32[4] stride (1) output
 kernel k0 [i0:4] ops test
-  pass []
+  nest []
     {body}
 output b0[4:1@0]
 """

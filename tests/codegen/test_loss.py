@@ -1,4 +1,5 @@
 """Losses as kernels: every reduction, weights, ignored targets, targets out of range; a log_softmax in front is never stored."""
+
 from __future__ import annotations
 
 import itertools
@@ -23,8 +24,11 @@ def test_cross_entropy(dtype: torch.dtype, reduction: str) -> None:
     x, weight = torch.randn(9, 7).to(dtype), torch.rand(7).to(dtype)
 
     def every(x, t, w):
-        return tuple(F.cross_entropy(x, t, v, ignore_index=i, reduction=reduction, label_smoothing=s)
-                     for v, i, s in itertools.product((None, w), (-100, 3), (0.0, 0.1)))
+        return tuple(
+            F.cross_entropy(x, t, v, ignore_index=i, reduction=reduction, label_smoothing=s)
+            for v, i, s in itertools.product((None, w), (-100, 3), (0.0, 0.1))
+        )
+
     got = bytejit.compile(every, fullgraph=True)(x, TARGET, weight)
     for a, b in zip(got, every(x, TARGET, weight), strict=True):
         torch.testing.assert_close(a, b)
@@ -51,5 +55,5 @@ def test_rows_of_a_size_that_changes() -> None:
 
 def test_a_row_of_logits_is_not_stored() -> None:
     loops = fuse(lower(aten(lambda x, t: F.cross_entropy(x, t), torch.randn(9, 7), TARGET)))
-    stored = {s.buffer for k in loops.steps for p in k.passes for s in p.stores}
+    stored = {s.buffer for k in loops.steps for p in k.nests for s in p.stores}
     assert all(isinstance(k, Kernel) for k in loops.steps) and not any(loops.buffers[b].shape == (9, 7) for b in stored)

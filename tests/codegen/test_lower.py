@@ -1,4 +1,5 @@
 """Lowering, fusing and scheduling against eager, through the interpreter: null tests, no compiler."""
+
 from __future__ import annotations
 
 import math
@@ -8,8 +9,14 @@ import torch
 import torch.nn.functional as F
 from graphs import same
 
-X = torch.tensor([[1.5, -2.0, 0.0, 3.25, -0.0, 7.0], [0.3, -0.7, 2.5, -3.5, 0.5, 1.0],
-                  [math.nan, math.inf, -math.inf, 1e-3, -20.5, 25.0], [4.0, -4.0, 6.0, -6.0, 3.0, -3.0]])
+X = torch.tensor(
+    [
+        [1.5, -2.0, 0.0, 3.25, -0.0, 7.0],
+        [0.3, -0.7, 2.5, -3.5, 0.5, 1.0],
+        [math.nan, math.inf, -math.inf, 1e-3, -20.5, 25.0],
+        [4.0, -4.0, 6.0, -6.0, 3.0, -3.0],
+    ]
+)
 Y = torch.tensor([2.0, -1.0, 0.5, 3.0, 1.0, -2.0])
 I64 = torch.tensor([[7, -7, 3, -3, 0, 5], [1, 2, -9, 4, 6, -8]])
 J64 = torch.tensor([2, 3, -2, -4, 5, 3])
@@ -80,12 +87,16 @@ def test_binary(fn, kind: str) -> None:
     same(fn, a, b)
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x: (x == 0.1, x != 0.1, x < 0.1, x <= 0.1, x > 0.1, x >= 0.1, 0.1 < x, x == torch.full((), 0.1)),
-    lambda x: (x % 0.1, torch.remainder(x, 0.3), torch.fmod(x, 0.1), 3.3 % x, x % torch.full((), 0.1, dtype=torch.float64)),
-    lambda x: (x // 0.1, 3.3 // x, torch.div(x, 0.1, rounding_mode="trunc")),
-    lambda x: (F.hardshrink(x, 0.1), F.threshold(x, 0.1, 0.7), torch.nextafter(x, -x)),
-], ids=["compare", "remainder", "floordiv", "shrink"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x == 0.1, x != 0.1, x < 0.1, x <= 0.1, x > 0.1, x >= 0.1, 0.1 < x, x == torch.full((), 0.1)),
+        lambda x: (x % 0.1, torch.remainder(x, 0.3), torch.fmod(x, 0.1), 3.3 % x, x % torch.full((), 0.1, dtype=torch.float64)),
+        lambda x: (x // 0.1, 3.3 // x, torch.div(x, 0.1, rounding_mode="trunc")),
+        lambda x: (F.hardshrink(x, 0.1), F.threshold(x, 0.1, 0.7), torch.nextafter(x, -x)),
+    ],
+    ids=["compare", "remainder", "floordiv", "shrink"],
+)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_numbers_beside_narrow_floats(fn, dtype: torch.dtype) -> None:
     # where a result jumps at the number itself, it shows whether the number was rounded to the dtype first
@@ -124,12 +135,30 @@ def test_float_functions(fn) -> None:
     same(fn, X, Y)
 
 
-@pytest.mark.parametrize("fn", [
-    lambda i, j: i & j, lambda i, j: i | 3, lambda i, j: i ^ j, lambda i, j: ~i, lambda i, j: i << 2, lambda i, j: i >> j.abs(),
-    lambda i, j: i ** 3, lambda i, j: i.to(torch.uint8) + 200, lambda i, j: i.to(torch.int8) * 100, lambda i, j: i / j,
-    lambda i, j: torch.sqrt(i.abs()), lambda i, j: i.float().to(torch.int32), lambda i, j: i.sum(), lambda i, j: i.prod(1),
-    lambda i, j: i.to(torch.int32).cumsum(1), lambda i, j: (i > j).any(1), lambda i, j: i.amax(0), lambda i, j: i.argmin(1),
-], ids=str)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda i, j: i & j,
+        lambda i, j: i | 3,
+        lambda i, j: i ^ j,
+        lambda i, j: ~i,
+        lambda i, j: i << 2,
+        lambda i, j: i >> j.abs(),
+        lambda i, j: i**3,
+        lambda i, j: i.to(torch.uint8) + 200,
+        lambda i, j: i.to(torch.int8) * 100,
+        lambda i, j: i / j,
+        lambda i, j: torch.sqrt(i.abs()),
+        lambda i, j: i.float().to(torch.int32),
+        lambda i, j: i.sum(),
+        lambda i, j: i.prod(1),
+        lambda i, j: i.to(torch.int32).cumsum(1),
+        lambda i, j: (i > j).any(1),
+        lambda i, j: i.amax(0),
+        lambda i, j: i.argmin(1),
+    ],
+    ids=str,
+)
 def test_whole_numbers(fn) -> None:
     same(fn, I64, J64)
 
@@ -245,7 +274,7 @@ REDUCTIONS = [
 def test_reductions(number: int, dtype: torch.dtype) -> None:
     x = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(number)).to(dtype)
     if dtype is torch.bfloat16 and "argm" in str(REDUCTIONS[number].__code__.co_names):
-        x = x + torch.arange(120).reshape(4, 5, 6)         # no ties after rounding
+        x = x + torch.arange(120).reshape(4, 5, 6)  # no ties after rounding
     low = dtype is torch.bfloat16
     same(REDUCTIONS[number], x, rtol=6e-2 if low else 1e-4, atol=6e-2 if low else 1e-5)
 
@@ -302,6 +331,7 @@ def test_indices_from_memory(fn) -> None:
 def test_an_index_out_of_range_raises() -> None:
     from graphs import aten, stages
     from interp import OutOfRange, run
+
     w = torch.randn(9, 4)
     for stage in stages(aten(lambda w, i: w[i] + 1, w, torch.tensor([1, 2]))):
         with pytest.raises(OutOfRange):

@@ -1,4 +1,5 @@
 """The arena: no two live buffers share bytes, dead operands are overwritten, inputs never."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -21,8 +22,11 @@ def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x
 
 
-PROGRAMS = {"chain": chain, "branches": lambda x, w: sum((x.sin() * i) @ w for i in range(1, 6)).exp(),
-            "reused late": lambda x, w: (lambda a: F.gelu(F.gelu(a @ w) @ w) + a)(x.cos())}
+PROGRAMS = {
+    "chain": chain,
+    "branches": lambda x, w: sum((x.sin() * i) @ w for i in range(1, 6)).exp(),
+    "reused late": lambda x, w: (lambda a: F.gelu(F.gelu(a @ w) @ w) + a)(x.cos()),
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -37,8 +41,10 @@ def test_live_buffers_do_not_overlap(name: str) -> None:
         assert memory.offsets[a.name] % ALIGN == 0
         for b in temps:
             if a.name < b.name and life[a.name][0] <= life[b.name][1] and life[b.name][0] <= life[a.name][1]:
-                apart = (memory.offsets[a.name] + extent(a) <= memory.offsets[b.name]
-                         or memory.offsets[b.name] + extent(b) <= memory.offsets[a.name])
+                apart = (
+                    memory.offsets[a.name] + extent(a) <= memory.offsets[b.name]
+                    or memory.offsets[b.name] + extent(b) <= memory.offsets[a.name]
+                )
                 assert apart or memory.inplace.get(b.name) == a.name or memory.inplace.get(a.name) == b.name
 
 
@@ -48,6 +54,7 @@ def test_a_long_chain_needs_a_few_buffers() -> None:
             x = (x @ w).sin() @ w
             x = x.cos()
         return x
+
     _, fused, plan = same(fn, torch.randn(16, 32), W, rtol=1e-2, atol=1e-3)
     assert plan.arena <= 4 * 16 * 32 * 4
 
@@ -103,6 +110,7 @@ def test_a_mutation_that_the_user_also_gets_is_copied() -> None:
     @dataclass(frozen=True)
     class Value:
         position: int
+
     assert not mutated(lambda x: (x + 1,), torch.randn(4), outputs=(Value(0),)).mutations[0].done
 
 

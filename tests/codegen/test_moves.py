@@ -1,4 +1,5 @@
 """Ops that put elements elsewhere (codegen/ops/moves.py, codegen/ops/view.py) as kernels of both printers against eager."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,9 +25,11 @@ def written_diagonal(x: torch.Tensor) -> torch.Tensor:
 
 
 CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
-    **{f"{mode}{n}": (pad(*sides, mode=mode), (r(2, 3, *(5, 6, 7)[:n]),))
-       for mode in ("reflect", "replicate", "circular")
-       for n, sides in ((1, (2, 3)), (2, (1, 2, 0, 3)), (3, (1, 1, 0, 2, 2, 1)))},
+    **{
+        f"{mode}{n}": (pad(*sides, mode=mode), (r(2, 3, *(5, 6, 7)[:n]),))
+        for mode in ("reflect", "replicate", "circular")
+        for n, sides in ((1, (2, 3)), (2, (1, 2, 0, 3)), (3, (1, 1, 0, 2, 2, 1)))
+    },
     "reflect_unbatched": (pad(4, 4, mode="reflect"), (r(3, 5),)),
     "reflect_cropped": (pad(-1, 2, mode="reflect"), (r(3, 5),)),
     "replicate_cropped": (pad(-2, 3, 1, -1, mode="replicate"), (r(3, 5, 6),)),
@@ -62,10 +65,17 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "col2im_stepped": (lambda x: F.fold(x, (8, 9), (2, 3), 2, (1, 0), (3, 1)), (r(18, 3 * 5),)),
     "take": (lambda x, i: (x.take(i), x.t().take(i[0])), (r(4, 5), torch.tensor([[0, -1, 19], [-20, 7, 7]]))),
     "empty": (lambda x: torch.empty_like(x).copy_(x.sin()), (r(4, 5),)),
-    "strided_scatter": (lambda x, y: (x.as_strided_scatter(y, (4,), (7,), 2), x.as_strided_scatter(y, (4,), (1,))),
-                        (r(6, 6), r(4))),
-    "linspace": (lambda x: (x + torch.linspace(-1, 1, 9, device=x.device),
-                            torch.linspace(3, 0.5, 9, dtype=torch.float64, device=x.device) * x), (r(4, 9),)),
+    "strided_scatter": (
+        lambda x, y: (x.as_strided_scatter(y, (4,), (7,), 2), x.as_strided_scatter(y, (4,), (1,))),
+        (r(6, 6), r(4)),
+    ),
+    "linspace": (
+        lambda x: (
+            x + torch.linspace(-1, 1, 9, device=x.device),
+            torch.linspace(3, 0.5, 9, dtype=torch.float64, device=x.device) * x,
+        ),
+        (r(4, 9),),
+    ),
     "empty_in_parts": (lambda x: torch.stack([x, x + 1]).select(0, 1) * torch.vander(x), (r(4),)),
 }
 
@@ -93,17 +103,32 @@ def args_of(n: int, m: int) -> tuple[torch.Tensor, ...]:
 SIZES = [(6, 7), (9, 4), (5, 12), (31, 8)]
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x: F.pad(x, (2, 1), mode="reflect") + 1, lambda x: F.pad(x, (2, 1, 3, 0), mode="replicate") + 1,
-    lambda x: F.pixel_shuffle(x.view(3, x.shape[1], x.shape[2])[None].expand(4, 3, x.shape[1], x.shape[2]).transpose(0, 1), 2),
-    lambda x: F.pad(x, (2, 1), mode="circular"), lambda x: x.roll((1, 2), (1, 2)), lambda x: x.roll(2),
-    lambda x: x.rot90(1, (1, 2)), lambda x: x.diag_embed(), lambda x: F.unfold(x, 3, padding=1),
-])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.pad(x, (2, 1), mode="reflect") + 1,
+        lambda x: F.pad(x, (2, 1, 3, 0), mode="replicate") + 1,
+        lambda x: F.pixel_shuffle(
+            x.view(3, x.shape[1], x.shape[2])[None].expand(4, 3, x.shape[1], x.shape[2]).transpose(0, 1), 2
+        ),
+        lambda x: F.pad(x, (2, 1), mode="circular"),
+        lambda x: x.roll((1, 2), (1, 2)),
+        lambda x: x.roll(2),
+        lambda x: x.rot90(1, (1, 2)),
+        lambda x: x.diag_embed(),
+        lambda x: F.unfold(x, 3, padding=1),
+    ],
+)
 def test_sizes_that_change(fn: Callable) -> None:
     agree(fn, args_of, ((None, "s0", "s1"),), SIZES)
 
 
 def test_results_of_a_library_that_nobody_reads() -> None:
     """torch's own inference of their shapes may be wrong."""
-    both(lambda x, i, o: F.embedding_bag(i, x, o).relu(), r(8, 9), torch.tensor([1, 3, 0, 7, 7]), torch.tensor([0, 2]),
-         externs=("aten._embedding_bag_forward_only.default",))
+    both(
+        lambda x, i, o: F.embedding_bag(i, x, o).relu(),
+        r(8, 9),
+        torch.tensor([1, 3, 0, 7, 7]),
+        torch.tensor([0, 2]),
+        externs=("aten._embedding_bag_forward_only.default",),
+    )

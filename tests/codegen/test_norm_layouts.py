@@ -1,4 +1,5 @@
 """Strides of batch norm's result: channels innermost where the operand has them so, else row-major, as in eager."""
+
 from __future__ import annotations
 
 import pytest
@@ -26,6 +27,7 @@ LAID = {
 def test_strides_as_in_eager(name: str, training: bool) -> None:
     def norm(x: torch.Tensor) -> torch.Tensor:
         return F.batch_norm(x, None if training else MEAN, None if training else VAR, VAR * 2, MEAN + 1, training)
+
     x = LAID[name]()
     got, want = bytejit.compile(norm)(x), norm(x)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

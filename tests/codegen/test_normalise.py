@@ -92,8 +92,15 @@ def flat(value):
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
+def operators():
+    """The operators that torch has made so far: each is one object, which tables and graphs know by identity."""
+    packets = [p for p in vars(torch.ops.aten).values() if isinstance(p, torch._ops.OpOverloadPacket)]
+    return {str(op): op for p in packets for op in vars(p).values() if isinstance(op, torch._ops.OpOverload)}
+
+
 def compare(fn, *inputs, exact=True):
     """Run both on equal inputs under one seed: same values, mutation, strides, aliasing. Returns the Aten."""
+    known = operators()
     ours = [x.clone() if torch.is_tensor(x) else x for x in inputs]
     for mine, x in zip(ours, inputs):
         assert mine.stride() == x.stride()
@@ -105,6 +112,8 @@ def compare(fn, *inputs, exact=True):
         torch.manual_seed(7)
         got = flat(run(*ours))
         assert torch.rand(1) == _rand_after(fn, inputs), "the generator stands elsewhere"
+    now = operators()
+    assert all(now[name] is op for name, op in known.items())
     assert len(got) == len(want)
     for g, w in zip([*got, *ours], [*want, *theirs]):
         if torch.is_tensor(w):
@@ -531,9 +540,7 @@ def test_never_loads_a_compiler():
     import os
 
     here = os.path.dirname(os.path.abspath(__file__))
-    done = subprocess.run(
-        [sys.executable, "-c", CODE.format(here=here)], capture_output=True, text=True, env=os.environ
-    )
+    done = subprocess.run([sys.executable, "-c", CODE.format(here=here)], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -542,14 +549,22 @@ def test_conjugate_views():
 
 
 @pytest.mark.parametrize("draw", ["bernoulli_", "uniform_", "normal_", "exponential_"])
-@pytest.mark.parametrize("view", [lambda x: x.transpose(0, 2), lambda x: x[:, ::2], lambda x: x[:, ::2].transpose(0, 1),
-                                  lambda x: x[None, :, 0].expand(1, 5, 7).transpose(0, 2)])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.transpose(0, 2),
+        lambda x: x[:, ::2],
+        lambda x: x[:, ::2].transpose(0, 1),
+        lambda x: x[None, :, 0].expand(1, 5, 7).transpose(0, 2),
+    ],
+)
 def test_draws_into_views_go_in_eagers_order(draw, view):
     def fn(x):
         y = x.clone()
         args = (0.4,) if draw == "bernoulli_" else ()
         getattr(view(y), draw)(*args)
         return y, torch.nn.functional.dropout(view(x), 0.3)
+
     if draw == "normal_" and view(torch.ones(5, 6, 7)).stride() == (42, 14, 1):
         with pytest.raises(CannotNormalise, match="gaps"):
             made(fn, [torch.ones(5, 6, 7)])
@@ -557,11 +572,24 @@ def test_draws_into_views_go_in_eagers_order(draw, view):
         compare(fn, torch.ones(5, 6, 7))
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x: x.to(torch.float64), lambda x: x.to(torch.float32), lambda x: x.to(torch.float64, copy=True),
-    lambda x: x.to(device="cpu", dtype=torch.float16), lambda x: x.t().contiguous(),
-    lambda x: x.expand_as(x[None]), lambda x: x.reshape(-1), lambda x: x.t().reshape(-1), lambda x: x.flatten(), lambda x: x.mT,
-    lambda x: x.type_as(x.long()), lambda x: F.rms_norm(x, (4,)), lambda x: torch.linalg.vector_norm(x.swapaxes(0, 1), dim=0)])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.to(torch.float64),
+        lambda x: x.to(torch.float32),
+        lambda x: x.to(torch.float64, copy=True),
+        lambda x: x.to(device="cpu", dtype=torch.float16),
+        lambda x: x.t().contiguous(),
+        lambda x: x.expand_as(x[None]),
+        lambda x: x.reshape(-1),
+        lambda x: x.t().reshape(-1),
+        lambda x: x.flatten(),
+        lambda x: x.mT,
+        lambda x: x.type_as(x.long()),
+        lambda x: F.rms_norm(x, (4,)),
+        lambda x: torch.linalg.vector_norm(x.swapaxes(0, 1), dim=0),
+    ],
+)
 @pytest.mark.parametrize("given", [torch.linspace(-2, 3, 12).view(3, 4), torch.linspace(-2, 3, 12).view(3, 4).bfloat16()])
 def test_composite_ops_that_arrive_whole_are_taken_apart(fn, given) -> None:
     """As they do in inference mode, and within the decomposition of another op."""
@@ -575,6 +603,7 @@ def test_composite_ops_that_arrive_whole_are_taken_apart(fn, given) -> None:
 
 def test_an_out_that_torch_leaves_alone() -> None:
     """torch's matrix_rank writes into out= only where no mode is on: what does not show in the graph is left to torch"""
+
     def f(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return torch.linalg.matrix_rank(x, out=out)
 
@@ -583,10 +612,19 @@ def test_an_out_that_torch_leaves_alone() -> None:
     assert out.item() == 5
 
 
-@pytest.mark.parametrize("write", [lambda x, y: x.div_(y), lambda x, y: x.ldexp_(y), lambda x, y: torch.sin(y, out=x),
-                                   lambda x, y: x.exp_(), lambda x, y: torch.mul(y, 0.5, out=x)])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, y: x.div_(y),
+        lambda x, y: x.ldexp_(y),
+        lambda x, y: torch.sin(y, out=x),
+        lambda x, y: x.exp_(),
+        lambda x, y: torch.mul(y, 0.5, out=x),
+    ],
+)
 def test_floats_into_whole_numbers_are_refused(write) -> None:
     """As eager does, not cut to whole numbers"""
+
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return write(x, y)
 

@@ -1,4 +1,5 @@
 """The op table: complete texts, no overload twice, every primitive against torch through the interpreter."""
+
 from __future__ import annotations
 
 import pytest
@@ -33,7 +34,7 @@ def test_every_primitive_has_both_texts_for_its_dtypes(row: Op) -> None:
 
 
 def test_overloads_exist_in_torch() -> None:
-    gemm._namespace()                     # defines our own operators
+    gemm._namespace()  # defines our own operators
     conv.define()
     attention.define()
     known = [*ROWS.by_aten]
@@ -62,15 +63,20 @@ def operands(row: Op, dtype: str, shape: tuple) -> list[torch.Tensor]:
         if dtype == "u8":
             x = x.abs()
         if dtype[0] in "iu":
-            x = x.round() + (x.round() == 0)          # no division by zero
+            x = x.round() + (x.round() == 0)  # no division by zero
         if dtype[0] in "fb" and dtype != "b8" and x.numel() > 4:
             x.view(-1)[:5] = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 0.0], dtype=torch.float64)
         out.append((x > 0) if dtype == "b8" else x.to(TORCH[dtype]))
     return out
 
 
-CASES = [(r, a, d) for r in PRIMITIVES for a in r.aten for d in sorted(r.dtypes & set(TORCH))
-         if not a.endswith((".Scalar", ".Tensor_Scalar")) and a != "aten.true_divide.Tensor"]
+CASES = [
+    (r, a, d)
+    for r in PRIMITIVES
+    for a in r.aten
+    for d in sorted(r.dtypes & set(TORCH))
+    if not a.endswith((".Scalar", ".Tensor_Scalar")) and a != "aten.true_divide.Tensor"
+]
 
 
 @pytest.mark.parametrize("row, overload, dtype", CASES, ids=lambda c: getattr(c, "name", c))

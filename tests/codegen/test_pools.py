@@ -1,4 +1,5 @@
 """Pooling, resizing and sampling (codegen/ops/pools.py, codegen/ops/resize.py) as kernels of both printers against eager."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -37,23 +38,44 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "max3": (lambda x: F.max_pool3d(x.sin(), 2), (r(2, 3, 4, 6, 8),)),
     "max3_indices": (lambda x: F.max_pool3d(x, 2, 1, 1, return_indices=True), (r(1, 2, 4, 5, 4),)),
     # every window's elements: before the first, within, past the last; some are inside for every window, others for some
-    **{f"max{n}_indices_{k}{s}{p}": (lambda x, n=n, k=k, s=s, p=p: getattr(F, f"max_pool{n}d")(x, k, s, p, return_indices=True),
-                                    (r(2, 3, *(5, 6)[:n]),)) for n in (1, 2) for k in (2, 3, 4) for s in (1, 2)
-       for p in (0, 1, 2) if 2 * p <= k and (n, s, p) != (2, 1, 0) and (n == 1 or k == 3)},
+    **{
+        f"max{n}_indices_{k}{s}{p}": (
+            lambda x, n=n, k=k, s=s, p=p: getattr(F, f"max_pool{n}d")(x, k, s, p, return_indices=True),
+            (r(2, 3, *(5, 6)[:n]),),
+        )
+        for n in (1, 2)
+        for k in (2, 3, 4)
+        for s in (1, 2)
+        for p in (0, 1, 2)
+        if 2 * p <= k and (n, s, p) != (2, 1, 0) and (n == 1 or k == 3)
+    },
     "max2_indices_falling": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), (-torch.arange(64.0).view(1, 1, 8, 8),)),
-    "max2_indices_infinite": (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
-                              (torch.full((1, 1, 8, 8), -float("inf")),)),
+    "max2_indices_infinite": (
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+        (torch.full((1, 1, 8, 8), -float("inf")),),
+    ),
     "max2_large": (lambda x: F.max_pool2d(x.relu(), 5, 1, 2), (r(2, 3, 9, 11),)),
-    "max2_chain": (lambda x: (y := F.max_pool2d(x, 5, 1, 2), z := F.max_pool2d(y, 5, 1, 2), torch.cat([x, y, z], 1))[2],
-                   (r(1, 3, 8, 8),)),
+    "max2_chain": (
+        lambda x: (y := F.max_pool2d(x, 5, 1, 2), z := F.max_pool2d(y, 5, 1, 2), torch.cat([x, y, z], 1))[2],
+        (r(1, 3, 8, 8),),
+    ),
     "max2_large_last": (lambda x: F.max_pool2d(x, (3, 7), (2, 1), (1, 3), ceil_mode=True), (last(r(2, 4, 10, 11)),)),
     "max2_large_nan": (lambda x: F.max_pool2d(x, 5), (with_nan(r(2, 3, 20, 20)),)),
     "max2_large_bf16": (lambda x: F.max_pool2d(x, 5, 2), (r(2, 3, 20, 20).bfloat16(),)),
     "max2_unbatched": (lambda x: F.max_pool2d(x, 5, 2), (r(3, 20, 20),)),
-    "avg3": (lambda x: F.avg_pool3d(x, 2, padding=1) + F.avg_pool3d(x, 2, padding=1, count_include_pad=False),
-             (r(2, 3, 4, 6, 8),)),
-    "avg2_ceil": (lambda x: (F.avg_pool2d(x, 2, ceil_mode=True), F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
-                             F.avg_pool2d(x, 3, 2, 1, True, False), F.avg_pool2d(x, 3, 2, 1, True, True, 5)), (r(2, 3, 7, 10),)),
+    "avg3": (
+        lambda x: F.avg_pool3d(x, 2, padding=1) + F.avg_pool3d(x, 2, padding=1, count_include_pad=False),
+        (r(2, 3, 4, 6, 8),),
+    ),
+    "avg2_ceil": (
+        lambda x: (
+            F.avg_pool2d(x, 2, ceil_mode=True),
+            F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+            F.avg_pool2d(x, 3, 2, 1, True, False),
+            F.avg_pool2d(x, 3, 2, 1, True, True, 5),
+        ),
+        (r(2, 3, 7, 10),),
+    ),
     "avg1": (lambda x: F.avg_pool1d(x, 3, 2, 1), (r(2, 3, 11),)),
     "response": (lambda x: F.local_response_norm(x, 5), (r(2, 8, 5, 5),)),
     "adaptive_uneven": (lambda x: F.adaptive_avg_pool2d(x, (4, 3)) + 1, (r(2, 3, 9, 7),)),
@@ -75,10 +97,16 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "cubic_last": (resize("bicubic", scale_factor=1.7), (last(r(1, 4, 6, 6)),)),
     "affine_grid": (lambda t: (F.affine_grid(t, (2, 3, 4, 5), False), F.affine_grid(t, (2, 3, 4, 1), True)), (r(2, 2, 3),)),
     "affine_grid3": (lambda t: F.affine_grid(t, (2, 3, 4, 5, 3), False), (r(2, 3, 4),)),
-    "transformer": (lambda x, t: F.grid_sample(x, F.affine_grid(t, (2, 3, 4, 5), False), align_corners=False),
-                    (IMAGE, r(2, 2, 3))),
-    **{f"sample_{mode}_{padding}_{align}": (sample(mode, padding, align), (IMAGE, GRID))
-       for mode in ("bilinear", "nearest") for padding in ("zeros", "border", "reflection") for align in (False, True)},
+    "transformer": (
+        lambda x, t: F.grid_sample(x, F.affine_grid(t, (2, 3, 4, 5), False), align_corners=False),
+        (IMAGE, r(2, 2, 3)),
+    ),
+    **{
+        f"sample_{mode}_{padding}_{align}": (sample(mode, padding, align), (IMAGE, GRID))
+        for mode in ("bilinear", "nearest")
+        for padding in ("zeros", "border", "reflection")
+        for align in (False, True)
+    },
     "sample_f64": (sample("bilinear", "reflection", False), (r(2, 3, 1, 4).double(), GRID.double())),
 }
 

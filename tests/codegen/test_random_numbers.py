@@ -1,4 +1,5 @@
 """Random numbers made within kernels (option `fused_rng`): Philox's known answers, distributions, seeds, what stays torch's."""
+
 from __future__ import annotations
 
 import math
@@ -12,9 +13,19 @@ import bytejit
 from bytejit.codegen.ops.random import LOW, philox
 from bytejit.kernels.build_triton import triton_version
 
-WAYS = [pytest.param({}, marks=pytest.mark.cxx, id="cpu"),
-        pytest.param({"interpret": True}, id="triton", marks=[pytest.mark.triton, pytest.mark.skipif(
-            not triton_version() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs triton and TRITON_INTERPRET=1")])]
+WAYS = [
+    pytest.param({}, marks=pytest.mark.cxx, id="cpu"),
+    pytest.param(
+        {"interpret": True},
+        id="triton",
+        marks=[
+            pytest.mark.triton,
+            pytest.mark.skipif(
+                not triton_version() or os.environ.get("TRITON_INTERPRET") != "1", reason="needs triton and TRITON_INTERPRET=1"
+            ),
+        ],
+    ),
+]
 X = torch.linspace(0, 1, 20000).view(100, 200)
 N = X.numel()
 
@@ -27,9 +38,14 @@ def signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-@pytest.mark.parametrize("key, counter, first, second", [
-    (0, (0, 0), 0x6627E8D5, 0xE169C58D), (2**64 - 1, (2**64 - 1, 2**64 - 1), 0x408F276D, 0x41C83B0E),
-    (0x299F31D0A4093822, (0x85A308D3243F6A88, 0x0370734413198A2E), 0xD16CFE09, 0x94FDCCEB)])
+@pytest.mark.parametrize(
+    "key, counter, first, second",
+    [
+        (0, (0, 0), 0x6627E8D5, 0xE169C58D),
+        (2**64 - 1, (2**64 - 1, 2**64 - 1), 0x408F276D, 0x41C83B0E),
+        (0x299F31D0A4093822, (0x85A308D3243F6A88, 0x0370734413198A2E), 0xD16CFE09, 0x94FDCCEB),
+    ],
+)
 def test_known_answers_of_philox(key: int, counter: tuple[int, int], first: int, second: int) -> None:
     made = int(philox(*(torch.tensor(signed(word)) for word in (key, *counter))))
     assert (made >> 32) & LOW == first and made & LOW == second
@@ -38,10 +54,19 @@ def test_known_answers_of_philox(key: int, counter: tuple[int, int], first: int,
 @pytest.mark.cxx
 def test_distributions() -> None:
     def draw(x):
-        return (torch.rand_like(x), torch.randn_like(x), torch.bernoulli(x), torch.empty_like(x).uniform_(-1, 3),
-                torch.empty_like(x).normal_(2, 0.5), torch.empty_like(x).bernoulli_(0.2), torch.rand(N), torch.randn(N))
+        return (
+            torch.rand_like(x),
+            torch.randn_like(x),
+            torch.bernoulli(x),
+            torch.empty_like(x).uniform_(-1, 3),
+            torch.empty_like(x).normal_(2, 0.5),
+            torch.empty_like(x).bernoulli_(0.2),
+            torch.rand(N),
+            torch.randn(N),
+        )
+
     uniform, normal, coin, wide, moved, rare, flat, bell = compiled(draw, {})(X)
-    error = 5 / math.sqrt(N)                      # five deviations of a mean of N numbers of deviation 1
+    error = 5 / math.sqrt(N)  # five deviations of a mean of N numbers of deviation 1
     for u in (uniform, flat, (wide + 1) / 4):
         assert 0 <= u.min() and u.max() < 1 and abs(u.mean() - 0.5) < 0.29 * error and abs(u.var() - 1 / 12) < 0.1 * error
         assert (torch.histc(u, 20, 0, 1) / N * 20 - 1).abs().max() < 20 * error / math.sqrt(20)
@@ -74,6 +99,7 @@ def test_the_seed_decides() -> None:
 def test_kernels_and_torch_make_the_same_numbers(way: dict) -> None:
     def draw(x):
         return torch.rand_like(x), torch.rand(7, 3, dtype=torch.bfloat16), torch.rand(9, dtype=torch.half), torch.randn(50)
+
     torch.manual_seed(3)
     got = compiled(draw, way)(X[:3, :50])
     torch.manual_seed(3)
@@ -87,6 +113,7 @@ def test_kernels_and_torch_make_the_same_numbers(way: dict) -> None:
 def test_positions_not_strides_decide() -> None:
     def draw(x):
         return torch.rand_like(x)
+
     turned = X.t().contiguous().t()
     torch.manual_seed(3)
     plain = compiled(draw, {})(X)
@@ -107,8 +134,14 @@ def test_sizes_that_change() -> None:
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("draw", [lambda x: torch.rand(5, dtype=torch.float64), lambda x: torch.randperm(7),
-                                  lambda x: torch.randint(0, 9, (5,)) + x[0, 0].long()])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.rand(5, dtype=torch.float64),
+        lambda x: torch.randperm(7),
+        lambda x: torch.randint(0, 9, (5,)) + x[0, 0].long(),
+    ],
+)
 def test_other_draws_are_torchs(draw) -> None:
     torch.manual_seed(3)
     got = compiled(draw, {})(X)
@@ -120,6 +153,7 @@ def test_other_draws_are_torchs(draw) -> None:
 def test_without_the_option_the_stream_is_eagers() -> None:
     def draw(x):
         return torch.rand_like(x) + F.dropout(x, 0.5)
+
     torch.manual_seed(3)
     with torch.no_grad():
         got = bytejit.compile(draw, fullgraph=True)(X)

@@ -1,34 +1,21 @@
 """Every pointwise row as C++ against its torch reference: dtypes, nan, infinities, signed zeros."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 
-from bytejit.backends.cpu_plan import compile_plan, cpu_target
+from bytejit.backends.cpu import compile_plan
+from bytejit.codegen.loops.expr import Cons
 from bytejit.codegen.loops.index import var
-from bytejit.codegen.loops.ir import (
-    DTYPES,
-    FLOATS,
-    INTS,
-    NARROW,
-    Axis,
-    Buffer,
-    Call,
-    Cons,
-    Kernel,
-    Pass,
-    PassSchedule,
-    Plan,
-    Result,
-    Schedule,
-    Store,
-    View,
-)
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Result, Store, View
+from bytejit.codegen.loops.plan import Call, NestSchedule, Plan, Schedule
 from bytejit.codegen.ops.table import Op, table
+from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW
 from bytejit.options import config
 
 pytestmark = pytest.mark.cxx
-N = 203                       # no multiple of any number of lanes
+N = 203  # no multiple of any number of lanes
 IR_ONLY = {"narrow", "bound", "inside", "to", "select"}
 # eager's own float kernels are this far from the float64 result: the rows are held to float64, not to eager
 ULP = {"lgamma": 8, "digamma": 64, "tan": 4, "erfinv": 4}
@@ -42,7 +29,7 @@ def rows() -> list[Op]:
 def operands(row: Op, dtype: str) -> list[torch.Tensor]:
     """Random values inside the row's domain, then every pair of special values."""
     g = torch.Generator().manual_seed(7)
-    t = getattr(torch, DTYPES[dtype][0])
+    t = DTYPES[dtype].torch
     out = []
     for k in range(row.arity):
         if dtype == "b8":
@@ -82,8 +69,8 @@ def plan_of(made: list[tuple[Op, str, list[torch.Tensor]]]) -> Plan:
             value = cons.op("narrow", (value,), stored)
         out = f"y{i}"
         buffers[out] = Buffer(out, (N,), (1,), stored, "output")
-        kernel = Kernel(f"k{i}", (), (Pass((Axis("i0", N),), (Store(out, at, value),)),), (row.name,))
-        steps.append(Call(kernel, Schedule((), 1, (PassSchedule(("i0",), "i0", 8),)), tuple(names), (out,)))
+        kernel = Kernel(f"k{i}", (), (LoopNest((Axis("i0", N),), (Store(out, at, value),)),), (row.name,))
+        steps.append(Call(kernel, Schedule((), 1, (NestSchedule(("i0",), "i0", 8),)), tuple(names), (out,)))
         results.append(Result(View(out, (N,), (1,))))
     return Plan(tuple(inputs), buffers, tuple(steps), tuple(results), (), {}, 0, "cpu")
 
@@ -106,7 +93,7 @@ def check(row: Op, dtype: str, args: list[torch.Tensor], got: torch.Tensor) -> N
         given = [a[i].item() for a in args]
         raise AssertionError(f"{row.name} {dtype} of {given}: {got[i].item()!r}, torch {expected[i].item()!r}")
     if row.name in ("fmax", "fmin"):
-        return    # of two zeros either is right: eager's own vector and scalar paths differ
+        return  # of two zeros either is right: eager's own vector and scalar paths differ
     zeros = (got == 0) & (expected == 0)
     assert torch.equal(got.signbit()[zeros], expected.signbit()[zeros]), f"{row.name} {dtype}: sign of zero"
 
@@ -117,7 +104,7 @@ def test_rows(dtype: str) -> None:
     if dtype == "u8":
         made = [m for m in made if m[0].name not in ("neg",)]
     assert made
-    graph = compile_plan(plan_of(made), cpu_target(1), config.current)
+    graph = compile_plan(plan_of(made), config.current)
     results = graph.call(*(a for _, _, args in made for a in args))
     faults = []
     for (row, _, args), got in zip(made, results):

@@ -1,4 +1,5 @@
 """Every pointwise row as Triton against its torch reference: dtypes, nan, infinities, signed zeros."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -11,8 +12,10 @@ from test_rows_cpp import IR_ONLY, N, Op, check, operands, plan_of, rows, table 
 from triton_run import DEVICE, run  # noqa: E402
 
 from bytejit.codegen.cuda.emit import emit_triton  # noqa: E402
-from bytejit.codegen.cuda.schedule import CudaSchedule, Tile  # noqa: E402
-from bytejit.codegen.loops.ir import FLOATS, INTS, Plan  # noqa: E402
+from bytejit.codegen.cuda.schedule import CudaSchedule
+from bytejit.codegen.cuda.tiles import Tile
+from bytejit.codegen.loops.plan import Plan
+from bytejit.common.dtypes import FLOATS, INTS
 
 pytestmark = pytest.mark.triton
 
@@ -33,7 +36,7 @@ def test_rows(dtype: str) -> None:
     faults = []
     for (row, _, args), got in zip(made, results, strict=True):
         got = got.cpu()
-        if DEVICE == "cuda" and row.name in ("maximum", "minimum"):      # there +0.0 is greater than -0.0, in eager too
+        if DEVICE == "cuda" and row.name in ("maximum", "minimum"):  # there +0.0 is greater than -0.0, in eager too
             expected = row.ref(*args)
             got = torch.where((got == 0) & (expected == 0), expected, got)
         try:

@@ -1,4 +1,5 @@
 """Running best elements and places in sorted rows (ops/scans.py, ops/gather.py) as kernels of both printers against eager."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -45,13 +46,17 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
     "logarithms_half": (lambda x: x.logcumsumexp(0), (r(5, 33).half(),)),
     "logarithms_looped": (lambda x: x.logcumsumexp(1) * 2, (r(2, 9000).double(),)),
     "logarithms_one": (lambda x: x.logcumsumexp(1), (r(3, 1),)),
-    "searchsorted": (lambda s, x: (torch.searchsorted(s, x), torch.searchsorted(s, x, right=True)),
-                     (torch.tensor([1.0, 2, 2, 2, 5]), torch.tensor([[0.0, 1, 2, 2.5], [5, 6, NAN, -INF]]))),
+    "searchsorted": (
+        lambda s, x: (torch.searchsorted(s, x), torch.searchsorted(s, x, right=True)),
+        (torch.tensor([1.0, 2, 2, 2, 5]), torch.tensor([[0.0, 1, 2, 2.5], [5, 6, NAN, -INF]])),
+    ),
     "searchsorted_rows": (lambda s, x: torch.searchsorted(s, x, side="right", out_int32=True), (r(4, 7).sort()[0], r(4, 5))),
     "searchsorted_nan": (lambda s, x: torch.searchsorted(s, x), (torch.tensor([0.0, 1, NAN]), torch.tensor([0.5, 2, NAN]))),
     "searchsorted_ints": (lambda s, x: torch.searchsorted(s, x), (torch.tensor([1, 3, 3, 9]), torch.arange(12))),
-    "bucketize": (lambda b, x: (torch.bucketize(x.abs(), b), torch.bucketize(x, b, out_int32=True, right=True)),
-                  (r(9).sort()[0], r(4, 3))),
+    "bucketize": (
+        lambda b, x: (torch.bucketize(x.abs(), b), torch.bucketize(x, b, out_int32=True, right=True)),
+        (r(9).sort()[0], r(4, 3)),
+    ),
     "bucketize_one": (lambda b, x: torch.bucketize(x, b), (torch.tensor([0.0]), r(4, 3))),
 }
 
@@ -59,10 +64,11 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_against_eager(name: str) -> None:
     fn, args = CASES[name]
-    both(fn, *args, **({"rtol": 2e-3, "atol": 1e-5} if name == "logarithms_half" else {}))      # two steps of f16
+    both(fn, *args, **({"rtol": 2e-3, "atol": 1e-5} if name == "logarithms_half" else {}))  # two steps of f16
 
 
-@pytest.mark.parametrize("fn", [lambda x: running(x), lambda x: running(x, 0),
-                                lambda x: torch.searchsorted(TIES[1].sort()[0], x)])
+@pytest.mark.parametrize(
+    "fn", [lambda x: running(x), lambda x: running(x, 0), lambda x: torch.searchsorted(TIES[1].sort()[0], x)]
+)
 def test_sizes_that_change(fn: Callable) -> None:
     agree(fn, lambda n, m: (torch.arange(1.0 * n * m).view(n, m).cos(),), (("s0", "s1"),), [(6, 7), (2, 9), (21, 160)])

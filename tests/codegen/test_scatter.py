@@ -1,5 +1,6 @@
 """Writes to places read from memory (ops/scatter.py, passes/inplace.py) as kernels of both printers against eager: values, what
 was written, what a fault leaves behind; and that nothing is copied where a program writes into a part of what it was given."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -156,7 +157,7 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_against_eager(name: str) -> None:
     fn, args = CASES[name]
-    both(fn, *args, on_gpu=("aten.index_put.default",) if name == "accumulate" else ())      # eager adds in a fixed order there
+    both(fn, *args, on_gpu=("aten.index_put.default",) if name == "accumulate" else ())  # eager adds in a fixed order there
 
 
 def test_weights_of_experts() -> None:
@@ -165,11 +166,11 @@ def test_weights_of_experts() -> None:
 
 def at(x: torch.Tensor, pos: int, k: torch.Tensor) -> torch.Tensor:
     x[:, :, pos] = k[:, :, 0]
-    return x[:, :, :pos + 1].sum(2)
+    return x[:, :, : pos + 1].sum(2)
 
 
 def upto(x: torch.Tensor, pos: int, k: torch.Tensor) -> torch.Tensor:
-    x[:, :, pos:pos + k.shape[2]] = k
+    x[:, :, pos : pos + k.shape[2]] = k
     return x.sum()
 
 
@@ -200,8 +201,9 @@ def settled(fn: Callable, *args: Any, monkeypatch: pytest.MonkeyPatch) -> Loops:
     return made[0]
 
 
-@pytest.mark.parametrize("name", ["put", "put_slice", "put_deep", "twice", "from_itself", "added_to_itself",
-                                  "scatter_here", "slices"])
+@pytest.mark.parametrize(
+    "name", ["put", "put_slice", "put_deep", "twice", "from_itself", "added_to_itself", "scatter_here", "slices"]
+)
 def test_nothing_is_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written goes where it belongs: no kernel but those that read the result touches the rest."""
     fn, args = CASES[name]
@@ -247,6 +249,7 @@ def test_out_of_range(name: str) -> None:
 
 def test_a_fault_leaves_what_was_written_before_it() -> None:
     """x was added to once, though the program's own code runs again from its start."""
+
     def here(x: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         x.add_(1)
         return w[i].sum(1)
@@ -254,6 +257,7 @@ def test_a_fault_leaves_what_was_written_before_it() -> None:
     def there(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         x.index_add_(0, i.clamp(max=3), y)
         return w[i].sum(1)
+
     both_raise(here, torch.zeros(300, 300), r(4, 500), torch.tensor([1, 9]))
     both_raise(there, torch.zeros(300, 300), r(2, 300), r(4, 500), torch.tensor([1, 9]))
 
@@ -263,10 +267,15 @@ def args_of(n: int, m: int) -> tuple[torch.Tensor, ...]:
     return x.cos(), torch.arange(n) // 2, x.sin()
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x, i, s: x.index_put((i,), s[:1]) + 1, lambda x, i, s: x.index_add(0, i, s * 2),
-    lambda x, i, s: x.index_copy(0, i, s), lambda x, i, s: x.scatter(1, i[:, None], 2.0),
-    lambda x, i, s: x.scatter_add(0, i[:, None].expand(x.shape), x * 2),
-])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, i, s: x.index_put((i,), s[:1]) + 1,
+        lambda x, i, s: x.index_add(0, i, s * 2),
+        lambda x, i, s: x.index_copy(0, i, s),
+        lambda x, i, s: x.scatter(1, i[:, None], 2.0),
+        lambda x, i, s: x.scatter_add(0, i[:, None].expand(x.shape), x * 2),
+    ],
+)
 def test_sizes_that_change(fn: Callable) -> None:
     agree(fn, args_of, (("s0", "s1"), ("s0",), ("s0", "s1")), [(6, 7), (4, 9), (21, 16)])

@@ -1,4 +1,5 @@
 """Kernels for sizes that are known at the call only: one build, right at every size."""
+
 from __future__ import annotations
 
 import math
@@ -12,11 +13,11 @@ from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.index import Sym, index, var
-from bytejit.codegen.loops.ir import DTYPES
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.memory import extent, plan_memory
 from bytejit.codegen.loops.passes.fuse import fuse
 from bytejit.codegen.loops.text import parse, text
+from bytejit.common.dtypes import DTYPES
 from bytejit.kernels import build_cpp
 
 cxx = pytest.mark.cxx
@@ -30,42 +31,57 @@ ROWS = {
     "add": (lambda x, y: x + y * 2, lambda a, b: (r(a, b), r(a, b)), (AB, AB)),
     "outer": (lambda x, y: (x[:, None] * y).relu(), lambda a, b: (r(a), r(b)), (("s0",), ("s1",))),
     "moments": (lambda x: (x.mean(1), x.mean(0), x.var(1), x.std(0)), lambda a, b: (r(a, b),), (AB,)),
-    "free": (lambda x: (x.var(1, correction=1.5), x.std(0, correction=5), torch.var_mean(x, 1, correction=0.5)[0]),
-             lambda a, b: (r(a, b),), (AB,)),
+    "free": (
+        lambda x: (x.var(1, correction=1.5), x.std(0, correction=5), torch.var_mean(x, 1, correction=0.5)[0]),
+        lambda a, b: (r(a, b),),
+        (AB,),
+    ),
     "all": (lambda x: (x.mean(), x.amax(), (x * x).sum()), lambda a, b: (r(a, b),), (AB,)),
     "softmax": (lambda x: (x.softmax(-1), x.softmax(0)), lambda a, b: (r(a, b),), (AB,)),
     "log_softmax": (lambda x: x.log_softmax(-1), lambda a, b: (r(a, b),), (AB,)),
-    "norm_gelu": (lambda x, w, b: F.gelu(F.layer_norm(x, (32,), w, b)),
-                  lambda a, b: (r(a, b, 32), r(32), r(32)), (AB, (), ())),
+    "norm_gelu": (lambda x, w, b: F.gelu(F.layer_norm(x, (32,), w, b)), lambda a, b: (r(a, b, 32), r(32), r(32)), (AB, (), ())),
     "norm_symbolic": (lambda x: F.layer_norm(x, x.shape[1:]), lambda a, b: (r(a, b),), (AB,)),
     "group_norm": (lambda x: F.group_norm(x, 1).relu(), lambda a, b: (r(3, a, b),), ((None, "s0", "s1"),)),
     "flat": (lambda x: x.view(-1, 32).softmax(-1) + 1, lambda a, b: (r(a, b, 32),), (AB,)),
     "flat_tail": (lambda x: x.flatten(1).sum(1), lambda a, b: (r(a, b, 3),), (AB,)),
     "cut": (lambda x: x.view(x.shape[0] * x.shape[1], 32)[1:].relu(), lambda a, b: (r(a, b, 32),), (AB,)),
-    "heads": (lambda x: x.view(x.shape[0], x.shape[1], 4, 8).transpose(1, 2).contiguous() * 2,
-              lambda a, b: (r(a, b, 32),), (AB,)),
-    "unheads": (lambda x: (x.transpose(1, 2) + 1).reshape(x.shape[0], x.shape[2], 32).relu(),
-                lambda a, b: (r(a, 4, b, 8),), (A_B,)),
+    "heads": (
+        lambda x: x.view(x.shape[0], x.shape[1], 4, 8).transpose(1, 2).contiguous() * 2,
+        lambda a, b: (r(a, b, 32),),
+        (AB,),
+    ),
+    "unheads": (
+        lambda x: (x.transpose(1, 2) + 1).reshape(x.shape[0], x.shape[2], 32).relu(),
+        lambda a, b: (r(a, 4, b, 8),),
+        (A_B,),
+    ),
     "transpose": (lambda x, y: x.t() + y, lambda a, b: (r(a, b), r(b, a)), (AB, ("s1", "s0"))),
     "turned": (lambda x: x.permute(2, 0, 1).contiguous(), lambda a, b: (r(a, b, 5),), (AB,)),
-    "linear": (lambda x, w, b: F.gelu(F.linear(x + 1, w, b)).sum(-1),
-               lambda a, b: (r(a, b, 32), r(16, 32), r(16)), (AB, (), ())),
+    "linear": (lambda x, w, b: F.gelu(F.linear(x + 1, w, b)).sum(-1), lambda a, b: (r(a, b, 32), r(16, 32), r(16)), (AB, (), ())),
     "products": (lambda x, w: torch.sin((x @ w) @ w.t()) @ w, lambda a, b: (r(a, b, 32), r(32, 16)), (AB, ())),
     "inner": (lambda x, w: (x @ w).relu(), lambda a, b: (r(a, b), r(b, 16)), (AB, ("s1",))),
     "bmm": (lambda x, y: torch.bmm(x, y.transpose(1, 2)).softmax(-1), lambda a, b: (r(a, b, 8), r(a, b, 8)), (AB, AB)),
-    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v) + 1,
-                  lambda a, b: (r(a, 2, b, 8), r(a, 2, b, 8), r(a, 2, b, 8)), (A_B,) * 3),
+    "attention": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v) + 1,
+        lambda a, b: (r(a, 2, b, 8), r(a, 2, b, 8), r(a, 2, b, 8)),
+        (A_B,) * 3,
+    ),
     "einsum": (lambda x, y: torch.einsum("abc,dc->abd", x, y), lambda a, b: (r(a, b, 8), r(6, 8)), (AB, ())),
     "conv": (lambda x, w: F.conv2d(x, w, padding=1).relu(), lambda a, b: (r(a, 3, b, b), r(4, 3, 3, 3)), (IMAGE, ())),
-    "conv_stride": (lambda x, w: F.conv2d(x, w, stride=2, padding=1).relu(),
-                    lambda a, b: (r(a, 3, b + 1, b + 1), r(4, 3, 3, 3)), (IMAGE, ())),
-    "batch_norm": (lambda x, m, v: F.batch_norm(x, m, v).relu(), lambda a, b: (r(a, 4, b, b), r(4), r(4).abs()),
-                   (IMAGE, (), ())),
+    "conv_stride": (
+        lambda x, w: F.conv2d(x, w, stride=2, padding=1).relu(),
+        lambda a, b: (r(a, 3, b + 1, b + 1), r(4, 3, 3, 3)),
+        (IMAGE, ()),
+    ),
+    "batch_norm": (lambda x, m, v: F.batch_norm(x, m, v).relu(), lambda a, b: (r(a, 4, b, b), r(4), r(4).abs()), (IMAGE, (), ())),
     "batch_norm_train": (lambda x: F.batch_norm(x, None, None, training=True), lambda a, b: (r(a, 4, b, b),), (IMAGE,)),
     "pool": (lambda x: F.max_pool2d(x, 2, 1), lambda a, b: (r(a, 2, b, b),), (IMAGE,)),
     "pool_all": (lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), lambda a, b: (r(a, 3, b, b),), (IMAGE,)),
-    "pool_all_inner": (lambda x: F.adaptive_avg_pool2d((x + 1).to(memory_format=torch.channels_last), 1).flatten(1),
-                       lambda a, b: (r(a, 3, b, b),), (IMAGE,)),
+    "pool_all_inner": (
+        lambda x: F.adaptive_avg_pool2d((x + 1).to(memory_format=torch.channels_last), 1).flatten(1),
+        lambda a, b: (r(a, 3, b, b),),
+        (IMAGE,),
+    ),
     "arg": (lambda x: (x.argmax(1), x.argmin(0), x.max(1).values), lambda a, b: (r(a, b),), (AB,)),
     "embedding": (lambda i, w: F.embedding(i, w) * 2, lambda a, b: (torch.randint(0, 30, (a, b)), r(30, 16)), (AB, ())),
     "gather": (lambda x, i: x.gather(1, i), lambda a, b: (r(a, b), torch.randint(0, b, (a, 5))), (AB, ("s0",))),
@@ -76,7 +92,7 @@ ROWS = {
     "pad": (lambda x: F.pad(x, (1, 2)), lambda a, b: (r(a, b),), (AB,)),
     "pad_computed": (lambda x: F.pad(x.softmax(0).exp(), (1, 0, 0, 2)), lambda a, b: (r(a, b),), (AB,)),
     "shifted": (lambda x: x[:, 1:] + x[:, :-1], lambda a, b: (r(a, b + 1),), (AB,)),
-    "half": (lambda x: x[:, :x.shape[1] // 2] * 2, lambda a, b: (r(a, 2 * b),), (AB,)),
+    "half": (lambda x: x[:, : x.shape[1] // 2] * 2, lambda a, b: (r(a, 2 * b),), (AB,)),
     "repeat": (lambda x: x.repeat(2, 1), lambda a, b: (r(a, b),), (AB,)),
     "expand": (lambda x, y: x[:, None].expand(-1, y.shape[0]).contiguous(), lambda a, b: (r(a), r(b)), (("s0",), ("s1",))),
     "arange": (lambda x: x + torch.arange(x.shape[1]) * x.shape[0], lambda a, b: (r(a, b),), (AB,)),
@@ -127,6 +143,7 @@ def test_memory_of_temps_grows_and_is_kept() -> None:
         for _ in range(6):
             x = torch.tanh(x @ w) + x.softmax(-1)
         return x
+
     graph = agree(chain, lambda a, b: (r(a, b, 16), r(16, 16)), (AB, ()), [(4, 4), (2, 2), (30, 20), (3, 3), (30, 21)])
     assert "make_memory" in graph.compiled.call_source
     pool = graph.compiled.call.__defaults__[graph.compiled.call.__code__.co_varnames.index("pool") - 4]
@@ -204,4 +221,3 @@ def test_symbols_have_their_least_value() -> None:
     large = index(Sym("n", 100, 64))
     assert ix.at_least(large, 64, {}) and not ix.at_least(index(Sym("n", 100, 2)), 64, {})
     assert math.isinf(ix.bounds(large, {})[1]) and ix.hint(large * 2) == 200
-

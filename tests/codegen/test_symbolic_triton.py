@@ -1,4 +1,5 @@
 """Triton kernels for sizes that are known at the call only: one text, right at every size."""
+
 from __future__ import annotations
 
 import pytest
@@ -13,21 +14,52 @@ from bytejit.codegen.aten.normalise import normalise  # noqa: E402
 from bytejit.codegen.cuda.emit import emit_triton  # noqa: E402
 from bytejit.codegen.cuda.schedule import schedule_cuda  # noqa: E402
 from bytejit.codegen.loops.check import check_plan
-from bytejit.codegen.loops.ir import ExternCall, Plan, Target  # noqa: E402
 from bytejit.codegen.loops.lower import lower  # noqa: E402
 from bytejit.codegen.loops.passes.fuse import fuse  # noqa: E402
+from bytejit.codegen.loops.plan import ExternCall, Machine, Plan
 
 pytestmark = pytest.mark.triton
-KERNELS_ONLY = ["add", "outer", "moments", "all", "softmax", "log_softmax", "norm_gelu", "norm_symbolic", "group_norm", "flat",
-                "flat_tail", "cut", "heads", "unheads", "transpose", "turned", "pool", "pool_all", "arg", "embedding", "gather",
-                "index", "cat", "cat_both", "stack", "pad", "shifted", "half", "repeat", "expand", "choice", "scan"]
+KERNELS_ONLY = [
+    "add",
+    "outer",
+    "moments",
+    "all",
+    "softmax",
+    "log_softmax",
+    "norm_gelu",
+    "norm_symbolic",
+    "group_norm",
+    "flat",
+    "flat_tail",
+    "cut",
+    "heads",
+    "unheads",
+    "transpose",
+    "turned",
+    "pool",
+    "pool_all",
+    "arg",
+    "embedding",
+    "gather",
+    "index",
+    "cat",
+    "cat_both",
+    "stack",
+    "pad",
+    "shifted",
+    "half",
+    "repeat",
+    "expand",
+    "choice",
+    "scan",
+]
 
 
 def planned(name: str) -> tuple[Plan, tuple[str, ...]]:
     """The plan of a row, made at one size, and the symbols of its int inputs in order."""
     fn, make, dims = ROWS[name]
     gm, fakes, _ = traced(fn, make(6, 9), dims)
-    plan = check_plan(schedule_cuda(fuse(lower(normalise(gm, fakes))), Target("cuda", 4, 16, 50 << 20)))
+    plan = check_plan(schedule_cuda(fuse(lower(normalise(gm, fakes))), Machine("cuda", 4, 16, 50 << 20)))
     return plan, tuple(dict.fromkeys(n for names in dims for n in names if n))
 
 
@@ -44,5 +76,5 @@ def test_one_text_for_every_size(name: str) -> None:
         got, fault = run(plan, source, inputs, found)
         expected = fn(*args)
         for x, y in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
-            torch.testing.assert_close(x.view(y.shape), y, rtol=2e-4, atol=2e-4)       # views are made by the caller
+            torch.testing.assert_close(x.view(y.shape), y, rtol=2e-4, atol=2e-4)  # views are made by the caller
         assert fault == 0

@@ -1,4 +1,5 @@
 """Windows of symbolic size and place on temps of fixed size, which lie in the arena: library calls read them as tensors."""
+
 from __future__ import annotations
 
 import os
@@ -10,10 +11,14 @@ import bytejit
 from bytejit.kernels.build_triton import triton_version
 
 WEIGHT = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0))
-interpreted = pytest.mark.skipif(not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
-                                 reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)")
-BOTH = [pytest.param({}, id="cpp", marks=pytest.mark.cxx),
-        pytest.param({"interpret": True}, id="triton", marks=[pytest.mark.triton, interpreted])]
+interpreted = pytest.mark.skipif(
+    not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)",
+)
+BOTH = [
+    pytest.param({}, id="cpp", marks=pytest.mark.cxx),
+    pytest.param({"interpret": True}, id="triton", marks=[pytest.mark.triton, interpreted]),
+]
 
 
 def experts(x: torch.Tensor, sizes: list[int]) -> torch.Tensor:
@@ -26,7 +31,7 @@ def halves(x: torch.Tensor, sizes: list[int]) -> tuple:
     """Windows at symbolic places, of symbolic and of fixed sizes, of one temp and of a product's result."""
     y, n = x.sin(), sizes[0] + 2
     z = y @ WEIGHT[0].t()
-    return y[:n].t() @ y[:n], y[n:n + 2] @ y[n:n + 2].t(), y[n:].t() @ z[n:].cos()
+    return y[:n].t() @ y[:n], y[n : n + 2] @ y[n : n + 2].t(), y[n:].t() @ z[n:].cos()
 
 
 @pytest.mark.parametrize("options", BOTH)

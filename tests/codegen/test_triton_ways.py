@@ -1,5 +1,6 @@
 """Ways of running that small sizes do not take by themselves: the limits of `schedule_cuda` made small, so that short rows are
 looped, split and walked in columns; and the width of offsets."""
+
 from __future__ import annotations
 
 import pytest
@@ -10,13 +11,14 @@ from graphs import aten
 
 from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.cuda import schedule as way
+from bytejit.codegen.cuda import tiles
 from bytejit.codegen.cuda.emit import emit_triton
 from bytejit.codegen.loops.check import check_plan
-from bytejit.codegen.loops.ir import Call, Plan, Target
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.codegen.loops.plan import Call, Machine, Plan
 from bytejit.common.spec import contiguous_stride
-from bytejit.fake.rules.core import Meta, Store
+from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import make
 from bytejit.kernels.build_triton import Binaries, Job, parameters, split_module
 from bytejit.options import config
@@ -48,30 +50,34 @@ PROGRAMS = {
     "moments_far_off": (lambda x: (x.var(1), x.std(0), x - x.mean()), (r(9, 33) + 200,)),
     "group_norm": (lambda x, w: F.group_norm(x, 2, w).relu().sum((0, 2)), (r(3, 4, 5, 3), r(4))),
     "columns": (lambda x: (x.softmax(0), x.argmax(0), x.cumsum(0), x.flip(0) - x.amax(0)), (r(17, 9),)),
-    "all_of_a_row": (lambda x: (x.sum(1), x.prod(1), x.cumsum(1), x.cumprod(1)), (ints(-2**62, 2**62, (3, 30)),)),
+    "all_of_a_row": (lambda x: (x.sum(1), x.prod(1), x.cumsum(1), x.cumprod(1)), (ints(-(2**62), 2**62, (3, 30)),)),
     "ties": (lambda x: (x.argmax(1), x.argmin(1), x.max(0)[1], x.argmax()), (ints(0, 2, (7, 33)).half(),)),
-    "no_number": (lambda x: (x.softmax(1), x.logsumexp(1), x.argmax(1), x.amin(1)),
-                  (torch.tensor([[1.0, float("inf"), -0.0], [float("nan"), 2, -1], [-float("inf")] * 3]).repeat(1, 5),)),
+    "no_number": (
+        lambda x: (x.softmax(1), x.logsumexp(1), x.argmax(1), x.amin(1)),
+        (torch.tensor([[1.0, float("inf"), -0.0], [float("nan"), 2, -1], [-float("inf")] * 3]).repeat(1, 5),),
+    ),
     "no_rows": (lambda x: (F.layer_norm(x, (40,)), x.cumsum(1), x.sum(1)), (r(3, 0, 40),)),
     "rows_of_one": (lambda x: (x.softmax(1), x.argmax(1), x.cumsum(1), x.var(1, unbiased=False)), (r(33, 1),)),
     "bytes": (lambda x: (x.sum(1), x.amax(0), x.prod(1), x.cumsum(1), (x > 9).any(1)), (ints(0, 255, (6, 35)).byte(),)),
-    "bytes_wrap": (lambda x: (x.sum(1, dtype=torch.uint8) * 3.5, x.cumsum(1, dtype=torch.int8) / 9,
-                              x.sum(dtype=torch.int16) // 7),
-                   (ints(0, 999, (5, 35)),)),
+    "bytes_wrap": (
+        lambda x: (x.sum(1, dtype=torch.uint8) * 3.5, x.cumsum(1, dtype=torch.int8) / 9, x.sum(dtype=torch.int16) // 7),
+        (ints(0, 999, (5, 35)),),
+    ),
     "turned": (lambda x: (x.t() - x.mean(1)).flip(0).softmax(1), (r(31, 18),)),
     "gathered": (lambda x, i: F.rms_norm(x[i] * 2, (19,)).sum(1), (r(6, 19), ints(-6, 6, (4, 3)))),
 }
 
 
 def planned(fn, args, sms: int = 4, room: int = way.PERSISTENT) -> Plan:
-    return check_plan(way.schedule_cuda(fuse(lower(aten(fn, *args)), launches=True), Target("cuda", sms, 16, 50 << 20), room))
+    return check_plan(way.schedule_cuda(fuse(lower(aten(fn, *args)), launches=True), Machine("cuda", sms, 16, 50 << 20), room))
 
 
 @pytest.mark.parametrize("name", WAYS)
 def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sms, room, limits = WAYS[name]
     for limit, value in limits.items():
-        monkeypatch.setattr(way, limit, value)
+        for module in (way, tiles):
+            monkeypatch.setattr(module, limit, value, raising=False)
     taken = set()
     for what, (fn, args) in PROGRAMS.items():
         args = [a.to(DEVICE) for a in args]
@@ -89,11 +95,11 @@ def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) 
 def plan_of(fn, *fakes) -> Plan:
     gm = torch.fx.symbolic_trace(fn)
     gm.recompile()
-    return way.schedule_cuda(fuse(lower(normalise(gm, list(fakes))), launches=True), Target("cuda", 132, 16, 50 << 20))
+    return way.schedule_cuda(fuse(lower(normalise(gm, list(fakes))), launches=True), Machine("cuda", 132, 16, 50 << 20))
 
 
 def fake(*shape: int, stride: tuple[int, ...] | None = None, dtype: torch.dtype = torch.uint8):
-    return make(Meta(shape, stride or contiguous_stride(shape), 0, dtype, torch.device("cpu"), Store(1 << 40)))
+    return make(Meta(shape, stride or contiguous_stride(shape), 0, dtype, torch.device("cpu"), FakeStorage(1 << 40)))
 
 
 MANY = 1 << 31
@@ -139,11 +145,13 @@ def test_values_of_positions_are_i64(name: str) -> None:
 
 def test_values_of_sizes_are_i64() -> None:
     """A product of a size that is known at the call only, past 31 bits"""
+
     def fn(x):
         return x * (x.shape[0] * 1_000_000_000) + x.shape[0] ** 2 * 300_000_000
+
     args = [torch.arange(10, device=DEVICE)]
     gm, fakes, _ = traced(fn, args, (("s0",),))
-    plan = way.schedule_cuda(fuse(lower(normalise(gm, fakes))), Target("cuda", 4, 16, 50 << 20))
+    plan = way.schedule_cuda(fuse(lower(normalise(gm, fakes))), Machine("cuda", 4, 16, 50 << 20))
     for n in (10, 3, 50):
         x = torch.arange(n, device=DEVICE)
         got, _ = run(plan, emit_triton(plan), [n, x], {"s0": n})
@@ -154,14 +162,22 @@ def test_a_shift_around_a_size_that_is_known_at_the_call_only_compiles(tmp_path)
     """The text of an offset that may be negative: its division asks for a dtype, which a bare number has none of; the
     interpreter does not mind"""
     gm, fakes, _ = traced(lambda x: x.roll(1, 0) * 2, [torch.randn(6)], (("s0",),))
-    plan = way.schedule_cuda(fuse(lower(normalise(gm, fakes))), Target("cuda", 4, 16, 50 << 20))
+    plan = way.schedule_cuda(fuse(lower(normalise(gm, fakes))), Machine("cuda", 4, 16, 50 << 20))
     source = emit_triton(plan)
     one, texts = source.launches[0], split_module(source.text)
     names = parameters(texts[one.kernel], one.kernel)
-    job = Job(texts[one.kernel], one.kernel, tuple((n, a.type) for n, a in zip(names, one.args)), one.constants, (),
-              one.warps, one.stages, 80)
+    job = Job(
+        texts[one.kernel],
+        one.kernel,
+        tuple((n, a.type) for n, a in zip(names, one.args)),
+        one.constants,
+        (),
+        one.warps,
+        one.stages,
+        80,
+    )
     with config.patch(cache_dir=str(tmp_path)):
-        built, = Binaries(config.current).of([job])
+        (built,) = Binaries(config.current).of([job])
     assert not isinstance(built, str), built
     x = torch.randn(11, device=DEVICE)
     got, _ = run(plan, emit_triton(plan), [11, x], {"s0": 11})

@@ -1,5 +1,6 @@
 """Runs a plan's Triton kernels: on the GPU where there is one, else under Triton's interpreter (tests/conftest.py says
 so to triton). Needs triton."""
+
 from __future__ import annotations
 
 import hashlib
@@ -13,13 +14,15 @@ from typing import Any
 import interp
 import torch
 
-from bytejit.codegen.cuda.source import POINTERS, Launch, TritonSource
+from bytejit.codegen.cuda.source import Launch, TritonSource
 from bytejit.codegen.emit.common import symbol_atoms
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, Call, ExternCall, Plan, View
+from bytejit.codegen.loops.ir import View
+from bytejit.codegen.loops.plan import Call, ExternCall, Plan
+from bytejit.common.dtypes import DTYPES, SIZES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-TORCH = {POINTERS[k]: getattr(torch, v[0]) for k, v in DTYPES.items()}
+TORCH = {d.pointer: d.torch for d in DTYPES.values()}
 SCRATCH_SLACK = 64
 
 
@@ -66,17 +69,24 @@ def memory_of(plan: Plan, inputs: list[torch.Tensor], symbols: dict[str, int]) -
         if b.name in memory or b.kind in ("local", "extern"):
             continue
         shape, stride = (tuple(number(n, symbols) for n in v) for v in (b.shape, b.stride))
-        n, dtype = interp.extent(shape, stride), getattr(torch, DTYPES[b.dtype][0])
+        n, dtype = interp.extent(shape, stride), DTYPES[b.dtype].torch
         if b.name in plan.offsets:
             at = number(plan.offsets[b.name], symbols)
-            memory[b.name] = arena[at:at + n * DTYPES[b.dtype][1]].view(dtype)
+            memory[b.name] = arena[at : at + n * SIZES[b.dtype]].view(dtype)
         else:
             memory[b.name] = torch.full((n,), 77, dtype=dtype, device=DEVICE)
     return memory
 
 
-def launch(made: Any, one: Launch, memory: dict[str, torch.Tensor], scratch: torch.Tensor, fault: torch.Tensor,
-           symbols: dict[str, int], config: Any = None) -> None:
+def launch(
+    made: Any,
+    one: Launch,
+    memory: dict[str, torch.Tensor],
+    scratch: torch.Tensor,
+    fault: torch.Tensor,
+    symbols: dict[str, int],
+    config: Any = None,
+) -> None:
     """One kernel launch."""
     config = config or one.config
     args: list[Any] = []
@@ -84,7 +94,7 @@ def launch(made: Any, one: Launch, memory: dict[str, torch.Tensor], scratch: tor
         if a.kind == "buffer":
             args.append(memory[a.name])
         elif a.kind == "scratch":
-            args.append(scratch[number(a.offset, symbols):].view(TORCH[a.type]))
+            args.append(scratch[number(a.offset, symbols) :].view(TORCH[a.type]))
         else:
             args.append(fault if a.kind == "fault" else symbols[a.name])
     grid = tuple(number(n, symbols) for n in config.grid)
@@ -92,11 +102,12 @@ def launch(made: Any, one: Launch, memory: dict[str, torch.Tensor], scratch: tor
     kernel(*args, **dict(config.constants), num_warps=config.warps, num_stages=config.stages)
 
 
-def run(plan: Plan, source: TritonSource, inputs: list[torch.Tensor], symbols: dict[str, int] | None = None,
-        configs: Any = None) -> tuple[list[Any], int]:
+def run(
+    plan: Plan, source: TritonSource, inputs: list[torch.Tensor], symbols: dict[str, int] | None = None, configs: Any = None
+) -> tuple[list[Any], int]:
     """The flat outputs and the fault. inputs lie on DEVICE. configs(launch): another configuration than the first."""
     symbols = dict(symbols or {})
-    for step in plan.steps:                        # symbols that are computed from others
+    for step in plan.steps:  # symbols that are computed from others
         for name, atom in (symbol_atoms(step.kernel) if isinstance(step, Call) else {}).items():
             symbols.setdefault(name, number(ix.index(atom), symbols))
     made = module(source.text)
@@ -115,6 +126,7 @@ def run(plan: Plan, source: TritonSource, inputs: list[torch.Tensor], symbols: d
     def view(v: View) -> torch.Tensor:
         shape, stride = (tuple(number(n, symbols) for n in part) for part in (v.shape, v.stride))
         return interp.window(memory, View(v.buffer, shape, stride, number(v.offset, symbols)))
+
     outputs = [r.const if r.view is None else view(r.view) for r in plan.outputs]
     for m in plan.mutations:
         if not m.done:

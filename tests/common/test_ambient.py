@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from bytejit.common import ambient
+from bytejit.common import ambient, ambient_kinds
 from bytejit.fake.tensor import FakeMode
 
 
@@ -22,7 +22,7 @@ class Told(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-KEPT: list = []         # managers that lose their effect with their object
+KEPT: list = []  # managers that lose their effect with their object
 
 
 def entered(manager: object) -> None:
@@ -113,15 +113,18 @@ def test_an_interrupted_restore_is_made_again(name: str, times: int, monkeypatch
 
 def test_every_kind_can_be_captured_in_a_new_thread() -> None:
     import threading
+
     found: list = []
-    thread = threading.Thread(target=lambda: found.append(ambient.capture(ambient.KINDS + ambient.WATCHED).differences()))
+    thread = threading.Thread(
+        target=lambda: found.append(ambient.capture(ambient_kinds.KINDS + ambient_kinds.WATCHED).differences())
+    )
     thread.start()
     thread.join()
     assert found == [{}]
 
 
 def test_all_kinds_are_tested() -> None:
-    known = {k.name for k in ambient.KINDS if not k.name.startswith("autocast ")}
+    known = {k.name for k in ambient_kinds.KINDS if not k.name.startswith("autocast ")}
     assert known - set(CHANGES) == {"dispatch mode flags", "view replay", "cuda"}
 
 
@@ -131,6 +134,7 @@ def test_an_exception_out_of_the_compiler_keeps_no_objects() -> None:
     import weakref
 
     from bytejit.common import interrupts
+
     held: list[weakref.ref] = []
 
     class Manager:

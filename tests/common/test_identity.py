@@ -11,7 +11,7 @@ from bytejit.common.identity import IdentityMap
 
 
 class Thing:
-    def __eq__(self, other: object) -> bool:        # as code objects do, which compare by value
+    def __eq__(self, other: object) -> bool:  # as code objects do, which compare by value
         return True
 
     __hash__ = None
@@ -40,12 +40,12 @@ def test_an_address_used_again_is_another_object() -> None:
     """Also where the callback that removes the entry did not run"""
     table, a, b = IdentityMap(), Thing(), Thing()
     table.set(a, "a")
-    table._table[id(b)] = table._table.pop(id(a))       # as if b were where a was
+    table._table[id(b)] = table._table.pop(id(a))  # as if b were where a was
     assert table.get(b) is None and b not in table and list(table.values()) == ["a"]
     table.pop(b)
     assert len(table) == 1
     table.set(b, "b")
-    del a                                               # the callback of a finds the entry of b
+    del a  # the callback of a finds the entry of b
     gc.collect()
     assert table.get(b) == "b"
 

@@ -14,7 +14,8 @@ import torch
 
 import bytejit
 from bytejit.common import interrupts
-from bytejit.common.ambient import KINDS, WATCHED, capture
+from bytejit.common.ambient import capture
+from bytejit.common.ambient_kinds import KINDS, WATCHED
 from bytejit.common.interrupts import SIGNALS, interruptible, poll, uninterrupted
 from bytejit.runtime import dispatch
 
@@ -50,6 +51,7 @@ def test_a_handler_waits_until_the_end() -> None:
         signal.raise_signal(signal.SIGALRM)
         seen.append("worked")
         return 3
+
     with handling(expire):
         with pytest.raises(TimedOut):
             uninterrupted(work)
@@ -71,6 +73,7 @@ def test_a_handler_runs_in_a_poll() -> None:
         finally:
             signal.raise_signal(signal.SIGALRM)
             seen.append("cleaned up")
+
     with handling(expire):
         with pytest.raises(TimedOut):
             uninterrupted(work)
@@ -79,6 +82,7 @@ def test_a_handler_runs_in_a_poll() -> None:
 
 def test_code_of_the_program_is_interruptible() -> None:
     """Within it the program finds its own handlers"""
+
     def user() -> None:
         assert signal.getsignal(signal.SIGALRM) is expire
         signal.raise_signal(signal.SIGALRM)
@@ -89,6 +93,7 @@ def test_code_of_the_program_is_interruptible() -> None:
             interruptible(user)
         finally:
             assert SIGNALS.holding
+
     with handling(expire):
         with pytest.raises(TimedOut):
             uninterrupted(work)
@@ -101,8 +106,12 @@ def test_all_handlers_run() -> None:
     def work() -> None:
         for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGUSR2):
             signal.raise_signal(number)
-    with handling(expire), handling(lambda n, _: seen.append(n), signal.SIGUSR1), \
-            handling(lambda n, _: seen.append(n), signal.SIGUSR2):
+
+    with (
+        handling(expire),
+        handling(lambda n, _: seen.append(n), signal.SIGUSR1),
+        handling(lambda n, _: seen.append(n), signal.SIGUSR2),
+    ):
         with pytest.raises(TimedOut):
             uninterrupted(work)
     assert seen == [signal.SIGUSR1, signal.SIGUSR2]
@@ -123,10 +132,11 @@ def test_a_handler_set_meanwhile_stays() -> None:
 
 def test_flags_of_the_system_stay() -> None:
     """SA_RESTART, which signal.siginterrupt sets, and which Python drops when it sets a handler"""
+
     def action() -> bytes:
         found = interrupts._action(signal.SIGALRM)
         whole = ctypes.string_at(found, len(found))
-        return whole[:16] + whole[136:140]      # the handler, the mask, the flags
+        return whole[:16] + whole[136:140]  # the handler, the mask, the flags
 
     if not sys.platform.startswith("linux"):
         pytest.skip("the fields are at other places")
@@ -172,6 +182,7 @@ def alarming(gm: torch.fx.GraphModule, inputs: list) -> Callable:
 @pytest.mark.parametrize("error", [TimedOut, KeyboardInterrupt])
 def test_an_interrupt_in_a_backend(error: type[BaseException]) -> None:
     """It reaches the program as it is; the next call compiles"""
+
     def raising(*_: object) -> None:
         raise error
 
@@ -185,11 +196,13 @@ def test_an_interrupt_in_a_backend(error: type[BaseException]) -> None:
 
 def test_a_timeout_in_a_graph_is_not_the_graphs_error() -> None:
     """The program is told, instead of the original code being run in its place"""
+
     def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
         def run(*args: torch.Tensor) -> object:
             if hot:
                 signal.raise_signal(signal.SIGALRM)
             return gm.forward(*args)
+
         return run
 
     hot: list[int] = []
@@ -217,8 +230,9 @@ def test_a_timeout_in_a_guard_is_no_miss() -> None:
     with handling(expire):
         env = {"MISS": dispatch.MISS, "sized": Sized()}
         from bytejit.guards.generated import compile_entry
-        from bytejit.guards.kinds import GuardSet
+        from bytejit.guards.guard_set import GuardSet
         from bytejit.guards.sources import Attr, Local
+
         guards = GuardSet()
         guards.add("EQUALS", Attr(Local("x"), "size"), 3)
         entry = compile_entry(["L_x"], guards, [], "return (1, None)", env)
@@ -230,12 +244,14 @@ def test_a_timeout_in_a_guard_is_no_miss() -> None:
 
 def test_an_interrupt_in_a_graph_that_changes_the_grad_mode() -> None:
     """As `with` does, a region that is left by an exception leaves the mode that it found"""
+
     def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
         def run(*args: torch.Tensor) -> object:
             torch._C._set_grad_enabled(False)
             if hot:
                 raise KeyboardInterrupt
             return gm.forward(*args)
+
         return run
 
     hot: list[int] = []

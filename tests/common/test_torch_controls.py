@@ -64,18 +64,20 @@ def test_without_these_names_nothing_is_heard_and_nothing_fails(monkeypatch):
 
 
 def test_bytejit_hears_without_loading_torchs_compiler():
-    code = ("import sys, torch, bytejit\n"
-            "bytejit.compile(lambda x: torch.relu(x) + 1, backend='eager')(torch.ones(3))\n"
-            "assert not [m for m in sys.modules if m.startswith('torch._dynamo')]\n"
-            "f = bytejit.compile(lambda x: x.add(1), backend='eager')\n"
-            "f(torch.ones(3))\n"
-            "torch.compiler.set_stance('force_eager')\n"           # loads it; the entry there is of before
-            "from unittest import mock\n"
-            "n = bytejit.counters.total('graphs')\n"
-            "f(torch.ones(3)); f(torch.ones(4))\n"
-            "assert bytejit.counters.total('graphs') == n\n"
-            "torch.compiler.set_stance('default')\n"
-            "f(torch.ones(4)); assert bytejit.counters.total('graphs') == n + 1\n")
+    code = (
+        "import sys, torch, bytejit\n"
+        "bytejit.compile(lambda x: torch.relu(x) + 1, backend='eager')(torch.ones(3))\n"
+        "assert not [m for m in sys.modules if m.startswith('torch._dynamo')]\n"
+        "f = bytejit.compile(lambda x: x.add(1), backend='eager')\n"
+        "f(torch.ones(3))\n"
+        "torch.compiler.set_stance('force_eager')\n"  # loads it; the entry there is of before
+        "from unittest import mock\n"
+        "n = bytejit.counters.total('graphs')\n"
+        "f(torch.ones(3)); f(torch.ones(4))\n"
+        "assert bytejit.counters.total('graphs') == n\n"
+        "torch.compiler.set_stance('default')\n"
+        "f(torch.ones(4)); assert bytejit.counters.total('graphs') == n + 1\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
@@ -105,6 +107,7 @@ def test_a_wrapper_of_a_disabled_function_is_not_disabled():
     @functools.wraps(kept_out)
     def wrapper(x):
         return x * 3
+
     assert graphs(wrapper, X)[0] == 1
 
 
@@ -135,6 +138,7 @@ def test_disable_of_methods_classes_and_modules():
     class Off(torch.nn.Module):
         def forward(self, x):
             return x * 2
+
     assert graphs(Off(), X)[0] == 0
     whole = torch.nn.Sequential(torch.nn.ReLU(), torch.compiler.disable(torch.nn.ReLU()), torch.nn.ReLU())
     assert graphs(whole, X)[0] == 2
@@ -158,12 +162,14 @@ def test_graph_break():
         x = x + 1
         torch._dynamo.graph_break()
         return x + 2
+
     assert graphs(f, X)[0] == 2
 
 
 def test_disallow_and_allow_in_graph():
     def f(x):
         return torch.neg(torch.sub(x + 1, 2)) * 3
+
     try:
         torch._dynamo.disallow_in_graph(torch.sub)
         n, result = graphs(f, X)
@@ -175,6 +181,7 @@ def test_disallow_and_allow_in_graph():
     @torch._dynamo.allow_in_graph
     def whole(x):
         return [y for y in [x * 2] if not isinstance(open, list)][0]
+
     backend = Graphs()
     bytejit.compile(lambda x: whole(x) + 1, backend=backend, fullgraph=True)(X)
     assert whole in [n.target for n in backend.seen[0].graph.nodes]
@@ -186,6 +193,7 @@ def test_nonstrict_trace():
     @torch._dynamo.nonstrict_trace
     def traced(parts, x):
         return parts["a"](x) + 1
+
     n, result = graphs(lambda x: traced({"a": lin}, x) * 2, X)
     assert n == 1 and torch.equal(result, (lin(X) + 1) * 2)
 
@@ -194,6 +202,7 @@ def test_forbid_in_graph():
     @torch._dynamo.forbid_in_graph
     def forbidden(x):
         return x + 1
+
     assert graphs(lambda x: forbidden(x * 2) * 3, X)[0] == 2
     with pytest.raises(bytejit.exc.Unsupported, match="forbid_in_graph"):
         graphs(lambda x: forbidden(x * 2) * 3, X, fullgraph=True)
@@ -205,7 +214,7 @@ def test_assume_constant_result():
     @torch.compiler.assume_constant_result
     def scale():
         calls.append(1)
-        return float(input_of[0])       # what cannot be traced
+        return float(input_of[0])  # what cannot be traced
 
     input_of = [torch.tensor(3.0)]
     c = bytejit.compile(lambda x: x * scale(), backend=Graphs(), fullgraph=True)
@@ -219,6 +228,7 @@ def test_substitute_in_graph():
     @torch.compiler.substitute_in_graph(zlib.adler32, skip_signature_check=True)
     def adler(data, value=1):
         return torch.ones(4) * len(data)
+
     result = graphs(lambda x: x + zlib.adler32(b"abc"), X, fullgraph=True)[1]
     assert torch.equal(result, X + 3)
     assert type(zlib.adler32(b"abc")) is int
@@ -232,12 +242,14 @@ def test_questions():
             x = x + 10
         torch.compiler.cudagraph_mark_step_begin()
         return x
+
     n, result = graphs(f, X, fullgraph=True)
     assert n == 1 and torch.equal(result, X + 1)
 
 
 def test_wrap_numpy():
     import numpy
+
     f = torch.compiler.wrap_numpy(lambda a: numpy.sum(a * a))
     assert float(bytejit.compile(f, backend="eager")(X)) == 14.0
 
@@ -251,8 +263,9 @@ def test_a_function_that_torch_compile_made():
 
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic,
-                                  torch._dynamo.decorators.mark_unbacked])
+@pytest.mark.parametrize(
+    "mark", [torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic, torch._dynamo.decorators.mark_unbacked]
+)
 def test_marks_of_dynamic_sizes(mark):
     backend = Graphs()
     c = bytejit.compile(lambda x: (x * 2).sum(-1), backend=backend)
@@ -266,6 +279,7 @@ def test_marks_of_dynamic_sizes(mark):
 def test_marks_that_cannot_hold():
     def f(x):
         return x + torch.ones(5, 4)
+
     x = torch.ones(5, 4)
     torch._dynamo.mark_dynamic(x, 0)
     with pytest.raises(bytejit.exc.ConstraintViolation):
@@ -298,6 +312,7 @@ def test_mark_static():
     def inside(x):
         torch._dynamo.mark_static(x, 0)
         return x * 2
+
     backend = Graphs()
     c = bytejit.compile(inside, backend=backend, dynamic=True, fullgraph=True)
     c(torch.ones(4, 3)), c(torch.ones(5, 3))
@@ -318,16 +333,18 @@ def test_force_eager_as_function_manager_and_decorator():
     def f(x):
         ran.append(bytejit.is_compiling())
         return x + 1
+
     c = bytejit.compile(f, backend=backend)
     c(X)
     with torch.compiler.set_stance("force_eager"):
-        c(X)                        # compiled code is there, and is not used
+        c(X)  # compiled code is there, and is not used
         c(torch.ones(9))
     assert len(backend) == 1 and ran[-2:] == [False, False]
 
     @torch.compiler.set_stance("force_eager")
     def around():
         return c(torch.ones(7))
+
     around()
     assert len(backend) == 1
     c(torch.ones(7))
@@ -357,7 +374,7 @@ def test_eager_then_compile(stance):
         c(torch.ones(5, 2))
         assert len(backend) == 0
         c(torch.ones(6, 2)), c(torch.ones(7, 2))
-    assert len(backend) == 1        # the size that differed from the first call's is dynamic at once
+    assert len(backend) == 1  # the size that differed from the first call's is dynamic at once
 
 
 def test_force_backend():
@@ -392,7 +409,7 @@ def test_config_recompile_limit():
         with pytest.warns(RuntimeWarning, match="compiled 3 times"):
             for n in range(2, 7):
                 c(torch.ones(n))
-    assert len(backend) == 3        # what is given in the call comes first
+    assert len(backend) == 3  # what is given in the call comes first
 
 
 def test_config_of_sizes():
@@ -466,6 +483,7 @@ def test_record_function_is_seen(backend):
             bytejit.graph_break()
             x = part(x)
         return x
+
     c = bytejit.compile(f, backend=backend)
     for _ in range(2):
         names = profiled(c, X)
@@ -481,6 +499,7 @@ def test_ranges_end_when_a_graph_raises():
     def f(x, i):
         with torch.profiler.record_function("outer"):
             return x[i] * 2
+
     c = bytejit.compile(f, backend="eager")
     i = torch.tensor([1])
     c(X, i)
@@ -498,12 +517,14 @@ def test_errors_of_a_backend_reach_the_program():
     def at_run(gm, args):
         def run(*a):
             raise ZeroDivisionError("the backend's")
+
         return run
 
     def behind(gm, args):
         def run(*a):
             gm.forward(*a)
             return [][1]
+
         return run
 
     def of_torch(gm, args):
@@ -511,8 +532,14 @@ def test_errors_of_a_backend_reach_the_program():
 
     def of_c(gm, args):
         return functools.partial(int, "no number")
-    for backend, kind in ((at_compile, ZeroDivisionError), (at_run, ZeroDivisionError), (behind, IndexError),
-                          (of_torch, RuntimeError), (of_c, TypeError)):
+
+    for backend, kind in (
+        (at_compile, ZeroDivisionError),
+        (at_run, ZeroDivisionError),
+        (behind, IndexError),
+        (of_torch, RuntimeError),
+        (of_c, TypeError),
+    ):
         for fullgraph in (False, True):
             with pytest.raises(kind) as caught:
                 bytejit.compile(lambda x: x + 3, backend=backend, fullgraph=fullgraph)(X)
@@ -521,11 +548,13 @@ def test_errors_of_a_backend_reach_the_program():
 
 def test_errors_of_operations_are_the_programs_own():
     """With a backend that runs the graph, what an operation raises is caught where the program catches it."""
+
     def f(x, i):
         try:
             return x[i] + 1
         except IndexError:
             return x - 1
+
     for backend in (lambda gm, a: gm.forward, lambda gm, a: torch.fx.Interpreter(gm).run, "eager"):
         c = bytejit.compile(f, backend=backend)
         i = torch.tensor([1])
@@ -555,6 +584,7 @@ def test_errors_of_the_programs_python_in_a_graph(backend):
     @op.register_fake
     def _(x):
         return torch.empty_like(x)
+
     for function in (op,):
         calls.clear()
         c = bytejit.compile(lambda x, function=function: function(x) + 1, backend=backend)
@@ -581,6 +611,7 @@ def test_errors_of_the_programs_python_are_caught_where_the_program_catches():
             return op(x) + 1
         except KeyError:
             return x - 1
+
     for backend in ("eager", lambda gm, a: gm.forward):
         c = bytejit.compile(f, backend=backend)
         assert torch.equal(c(X), f(X)) and torch.equal(c(X + 1), X)
@@ -594,5 +625,6 @@ def test_an_exception_of_a_keys_hash_is_the_programs():
     @functools.lru_cache
     def scale(key):
         return 2
+
     with pytest.raises(ZeroDivisionError, match="the key's"):
         bytejit.compile(lambda x, key: x * scale(key), backend="eager")(X, Key())

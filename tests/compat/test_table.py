@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +19,7 @@ import bytejit
 from bytejit import api
 from bytejit.common import caches
 from bytejit.compat import probes, table
-from bytejit.compat.probes import BEGIN, PROBES, Probes
+from bytejit.compat.probes import BEGIN, PROBES, Probes, search_path
 from bytejit.guards import native_checker
 
 SRC = Path(bytejit.__file__).parent
@@ -70,8 +72,11 @@ def test_every_private_name_has_a_row() -> None:
 def test_every_row_is_used_and_there() -> None:
     text = "\n".join(path.read_text() for path in SRC.rglob("*.py") if path.parent.name != "compat")
     # the last part of a name stands in the sources; layouts are read by compat/layouts.py itself
-    unused = [row.name for row in table.ROWS if row.probe in ("name", "use") and not re.search(
-        rf"\b{re.escape(row.name.rstrip('.').split('.')[-1])}\b", text)]
+    unused = [
+        row.name
+        for row in table.ROWS
+        if row.probe in ("name", "use") and not re.search(rf"\b{re.escape(row.name.rstrip('.').split('.')[-1])}\b", text)
+    ]
     assert not unused and not probes.missing(), (unused, probes.missing())
     assert len({row.name for row in table.ROWS}) == len(table.ROWS)
 
@@ -92,8 +97,10 @@ def test_a_child_that_dies_is_a_failed_probe() -> None:
 def test_a_layout_that_is_another_is_noticed(slot: int) -> None:
     """Another function of torch's table in the place of the one that guards call."""
     path = str(SRC.parent)
-    assert ended(f"import sys; sys.path.insert(0, {path!r})\nfrom bytejit.compat import layouts\n"
-                 f"layouts.FILL_SLOT = {slot}\nlayouts.main()\nprint('passed')")
+    assert ended(
+        f"import sys; sys.path.insert(0, {path!r})\nfrom bytejit.compat import layouts\n"
+        f"layouts.FILL_SLOT = {slot}\nlayouts.main()\nprint('passed')"
+    )
 
 
 @pytest.fixture
@@ -124,6 +131,25 @@ class Kept(dict):
         return self
 
     merge = dict.update
+
+
+def test_a_child_reads_no_file_of_the_program(tmp_path: Path) -> None:
+    """Modules of a program may have any name: neither its folder, the working folder nor a variable brings them in."""
+    for name in ("torch", "random", "ctypes", "typing_extensions", "sitecustomize", "bytejit"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'read')!r}, 'w')\nraise SystemExit('a file of the program')")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "own = sys.path.pop(0)\n"
+        f"sys.path.insert(0, {str(SRC.parent)!r})\n"
+        "import random, ctypes, typing_extensions, torch, bytejit\n"
+        "from bytejit.compat.probes import Probes\n"
+        "sys.path[:0] = ['', own]\n"
+        "print([Probes().failed('layouts')])\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "['']\n" and not (tmp_path / "read").exists(), done.stdout + done.stderr
 
 
 def test_what_a_child_found_is_kept() -> None:
@@ -177,6 +203,6 @@ def test_a_newer_torch_that_is_not_supported(newer: pytest.MonkeyPatch, lost: bo
 
 
 def test_the_trial_passes_here() -> None:
-    path = str([str(SRC.parent), *sys.path]).replace("'", '"')
-    done = subprocess.run([sys.executable, "-I", "-c", BEGIN, path, "trial"], capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-I", "-S", "-c", BEGIN, json.dumps(search_path()), "trial"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout == "passed\n", done.stderr

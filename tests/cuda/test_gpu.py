@@ -1,4 +1,5 @@
 """Graphs on a GPU against eager: results, strides, devices, mutation, CUDA graphs, memory. Skipped without one."""
+
 from __future__ import annotations
 
 import copy
@@ -91,8 +92,18 @@ def test_to_cuda_inside() -> None:
 
 
 def test_convolution_and_freeze() -> None:
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(),
-                                torch.nn.MaxPool2d(2), torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU()).cuda().eval()
+    model = (
+        torch.nn.Sequential(
+            torch.nn.Conv2d(3, 16, 3, padding=1),
+            torch.nn.BatchNorm2d(16),
+            torch.nn.ReLU(),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Conv2d(16, 32, 3),
+            torch.nn.ReLU(),
+        )
+        .cuda()
+        .eval()
+    )
     model[1].running_var.uniform_(0.5, 2)
     torch.backends.cudnn.allow_tf32 = False
     same(model, rand(4, 3, 32, 32))
@@ -106,8 +117,9 @@ class Residual(torch.nn.Module):
         super().__init__()
         nn = torch.nn
         self.first = nn.Sequential(nn.Conv2d(16, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, groups=g, bias=g > 1), nn.BatchNorm2d(64))
-                                    for g in (1, 4, 64, 1))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, groups=g, bias=g > 1), nn.BatchNorm2d(64)) for g in (1, 4, 64, 1)
+        )
         self.last = nn.Sequential(nn.Conv2d(64, 32, 1, 2), nn.ReLU())
         for m in self.modules():
             if isinstance(m, nn.BatchNorm2d):
@@ -147,8 +159,12 @@ def test_choices_by_timing() -> None:
     tuner = GpuTuner(None, 0)
     for size in (64, 128, 256):
         spec = Spec((size, size), (size, 1), torch.float32, torch.device("cuda", 0))
-        made = [tuner.candidate("twice", lambda x: (x @ x) @ x), tuner.candidate("once", lambda x: x @ x),
-                tuner.candidate("waits", lambda x: x * x.sum().item()), tuner.candidate("fails", lambda x: x @ x[:1])]
+        made = [
+            tuner.candidate("twice", lambda x: (x @ x) @ x),
+            tuner.candidate("once", lambda x: x @ x),
+            tuner.candidate("waits", lambda x: x * x.sum().item()),
+            tuner.candidate("fails", lambda x: x @ x[:1]),
+        ]
         choice = tuner.choose("product", [spec], made, cold=[0])
         assert set(choice.seconds) == {"twice", "once", "waits"} and choice.seconds["once"] < choice.seconds["twice"]
         if size == 128:
@@ -166,10 +182,11 @@ def test_memsets_of_recordings() -> None:
         out.copy_(x)
         cuda.cuMemsetD32Async(ctypes.c_uint64(at), 7, ctypes.c_size_t(500), stream)
         cuda.cuMemsetD16Async(ctypes.c_uint64(at + 2000), 258, ctypes.c_size_t(200), stream)
-        cuda.cuMemsetD8Async(ctypes.c_uint64(at + 2400), 9, ctypes.c_size_t(402), stream)      # not whole words: it stays
+        cuda.cuMemsetD8Async(ctypes.c_uint64(at + 2400), 9, ctypes.c_size_t(402), stream)  # not whole words: it stays
         cuda.cuMemsetD8Async(ctypes.c_uint64(at + 2804), 5, ctypes.c_size_t(1200), stream)
         out.add_(x)
         x.fill_(3)
+
     graph, failure = cuda_capture.captured(run, 0, pool, side)
     assert failure is None and cuda_launch.memsets_to_kernels(cuda_capture.launcher(), graph.raw_cuda_graph(), 0) == 3
     graph.instantiate()
@@ -199,8 +216,9 @@ def test_max_autotune(rows: int) -> None:
 
 @pytest.mark.parametrize("cudagraphs", [False, True])
 def test_fused_random_numbers(cudagraphs: bool) -> None:
-    compiled = bytejit.compile(lambda x: (F.dropout(x, 0.3), torch.randn_like(x)),
-                               options={"fused_rng": True, "cudagraphs": cudagraphs})
+    compiled = bytejit.compile(
+        lambda x: (F.dropout(x, 0.3), torch.randn_like(x)), options={"fused_rng": True, "cudagraphs": cudagraphs}
+    )
     x, seen = rand(200, 300), []
     with torch.no_grad():
         for _ in range(6):
@@ -220,6 +238,7 @@ def test_mutation() -> None:
     def f(x, y):
         x.add_(y)
         return x * 2
+
     a, b, y = rand(50), None, rand(50)
     b = a.clone()
     compiled = bytejit.compile(f, fullgraph=True)
@@ -270,6 +289,7 @@ def test_cuda_graphs(mode: str) -> None:
 def test_cuda_graph_backends(backend: str) -> None:
     def f(x, y):
         return torch.relu(x @ y), x + 1
+
     compiled = bytejit.compile(f, backend=backend)
     x, y = rand(16, 16), rand(16, 16)
     for _ in range(8):
@@ -289,6 +309,7 @@ def test_recordings_after_one_that_failed() -> None:
     @torch.library.custom_op("bytejit_gpu_tests::waits", mutates_args=())
     def waits(x: torch.Tensor) -> torch.Tensor:
         return x * x.sum().item()
+
     waits.register_fake(torch.empty_like)
     x = rand(100)
     failing = bytejit.compile(lambda x: waits(x) + 1, backend="cudagraphs")
@@ -317,7 +338,7 @@ def test_another_stream() -> None:
 def test_out_of_memory_leaves_all_usable() -> None:
     compiled = bytejit.compile(lambda x: x[:, None] + x)
     free = torch.cuda.mem_get_info()[0]
-    many = rand(int(free ** 0.5))
+    many = rand(int(free**0.5))
     with torch.no_grad():
         with pytest.raises(torch.OutOfMemoryError):
             compiled(many)
@@ -329,6 +350,7 @@ def test_peak_memory() -> None:
         for _ in range(4):
             x = torch.softmax(torch.sin(x) + 1, -1) @ x
         return x
+
     x = rand(1024, 1024)
     compiled = bytejit.compile(f, options={"cudagraphs": False})
     peaks = []

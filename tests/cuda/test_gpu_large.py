@@ -1,4 +1,5 @@
 """Memory of a GPU: where it ends, who gives it back, tensors past 2**31 elements and bytes. Skipped without one."""
+
 from __future__ import annotations
 
 import contextlib
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.backends import cuda_compiler
+from bytejit.backends import cuda
 from tests.cuda.test_gpu import near, rand
 
 pytestmark = pytest.mark.gpu
@@ -73,6 +74,7 @@ def test_what_is_written_before_memory_ends() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         x.add_(1)
         return x.expand(1 << 16, -1) * 2
+
     compiled, x = bytejit.compile(f), torch.zeros(1 << 16, device="cuda")
     with torch.no_grad(), room(256 * MIB):
         for turn in range(3):
@@ -82,11 +84,11 @@ def test_what_is_written_before_memory_ends() -> None:
 
 
 def test_memory_ends_while_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_compiler, "how_of", lambda options: "forced")
+    monkeypatch.setattr(cuda, "how_of", lambda options: "forced")
     compiled, x = bytejit.compile(wide), rand(1024, 64)
     with torch.no_grad():
         want = wide(x)
-        compiled(x)                                 # what it needs is in the allocator's hands, not in those of recordings
+        compiled(x)  # what it needs is in the allocator's hands, not in those of recordings
         taken = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         assert taken > 32 * MIB
         total = torch.cuda.get_device_properties(0).total_memory
@@ -112,7 +114,7 @@ def test_no_memory_to_time_configurations() -> None:
 def taken() -> tuple[int, int]:
     """Bytes of tensors, bytes held of the device."""
     gc.collect()
-    gc.collect()                # what a module's death lets go of: entries and their graphs
+    gc.collect()  # what a module's death lets go of: entries and their graphs
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
@@ -131,7 +133,7 @@ class Deep(torch.nn.Module):
 @pytest.mark.parametrize("how", ["", "forced"])
 @pytest.mark.parametrize("ends", ["reset", "deleted"])
 def test_memory_is_given_back(how: str, ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_compiler, "how_of", lambda options: how)
+    monkeypatch.setattr(cuda, "how_of", lambda options: how)
     before, recorded = taken(), 0
     for _ in range(2):
         model = Deep().cuda().eval()
@@ -151,7 +153,7 @@ def test_memory_is_given_back(how: str, ends: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_recordings_that_are_given_up_give_their_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_compiler, "how_of", lambda options: "forced")
+    monkeypatch.setattr(cuda, "how_of", lambda options: "forced")
     model = Deep().cuda().eval()
     compiled = bytejit.compile(model)
     x, most = rand(4096, 512), []
@@ -185,7 +187,7 @@ def bytes_long(n: int = LONG) -> torch.Tensor:
     """Small numbers, no two stretches of 509 alike in the same place of a power of two."""
     x = torch.empty(n, dtype=torch.int8, device="cuda")
     for at in range(0, n, 1 << 28):
-        part = x[at:at + (1 << 28)]
+        part = x[at : at + (1 << 28)]
         part.copy_(torch.arange(at, at + part.numel(), device="cuda", dtype=torch.int64).remainder_(97))
     return x
 
@@ -218,7 +220,7 @@ LARGE: dict[str, tuple[Callable, Callable[[], tuple]]] = {
     "cat": (lambda x, y: torch.cat([x, y, x[:5]]) + 1, lambda: (bytes_long((1 << 30) + 9), bytes_long((1 << 30) + 11))),
     "rows by index": (lambda x, i: x[i] * 2, lambda: (bytes_long(((1 << 22) + 4) * 512).view(-1, 512), rows_at_the_ends())),
     "elements by index": (lambda x, i: x[i] + 1, lambda: (bytes_long(), torch.tensor([0, 1 << 31, LONG - 1, -1], device="cuda"))),
-    "a part of it": (lambda x: x[(1 << 31) - 3:] * 3, lambda: (bytes_long(),)),
+    "a part of it": (lambda x: x[(1 << 31) - 3 :] * 3, lambda: (bytes_long(),)),
     "turned": (lambda x: (x.t() + 1).contiguous(), lambda: (bytes_long(3 * ((1 << 30) - 5)).view(3, -1),)),
     "far strides": (lambda x: x[:, :7] + x[:, -7:], lambda: (bytes_long(3 * ((1 << 30) - 5)).view(3, -1),)),
     "broadcast": (lambda x, y: x[:, None] + y, lambda: (bytes_long((1 << 16) + 3), bytes_long(1 << 15))),

@@ -1,4 +1,5 @@
 """Tensors of the CPU and of a GPU in one function, and what goes from one to the other, against eager. Skipped without a GPU."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -65,8 +66,10 @@ CASES: dict[str, tuple[Callable, Callable[[], tuple]]] = {
     "a number of the gpu": (lambda x, s: x * 2 + s.cpu(), lambda: (host(100), rand(()))),
     "both kinds of numbers": (lambda s, t: (s + t) * 2, lambda: (rand(()), torch.tensor(0.5))),
     "an index": (lambda x, i: x[i] * 2, lambda: (rand(50, 8), torch.arange(0, 50, 3))),
-    "a written index": (lambda x, i: x.clone().index_put_((i,), torch.tensor(5.0, device="cuda")), lambda: (
-        rand(50), torch.arange(0, 50, 3))),
+    "a written index": (
+        lambda x, i: x.clone().index_put_((i,), torch.tensor(5.0, device="cuda")),
+        lambda: (rand(50), torch.arange(0, 50, 3)),
+    ),
     "there and back": (there_and_back, lambda: (host(100, 100),)),
     "there and back, small": (there_and_back, lambda: (host(7),)),
     "both ways": (both, lambda: (host(100, 100),)),
@@ -100,8 +103,16 @@ def test_equals_eager(name: str, mode: str) -> None:
     assert not bytejit.counters["fallbacks"], bytejit.counters["fallbacks"]
 
 
-@pytest.mark.parametrize("fn", [lambda x, y: x + y, lambda x, y: torch.cat([x, y]), lambda x, y: torch.where(x > 0, x, y),
-                                lambda x, y: x @ y[:, None], lambda x, y: torch.clamp(x, max=y[0])])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: x + y,
+        lambda x, y: torch.cat([x, y]),
+        lambda x, y: torch.where(x > 0, x, y),
+        lambda x, y: x @ y[:, None],
+        lambda x, y: torch.clamp(x, max=y[0]),
+    ],
+)
 def test_tensors_of_both_in_one_operation_raise_as_in_eager(fn: Callable) -> None:
     x, y = rand(4), host(4)
     with pytest.raises(RuntimeError) as want:

@@ -1,4 +1,5 @@
 """What changes between calls of a recorded graph (inputs, weights, who records), against eager. Skipped without a GPU."""
+
 from __future__ import annotations
 
 import copy
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.backends import cuda_compiler
+from bytejit.backends import cuda
 from tests.cuda.test_gpu import near, rand
 
 pytestmark = pytest.mark.gpu
@@ -20,7 +21,7 @@ F = torch.nn.functional
 @pytest.fixture
 def how(monkeypatch: pytest.MonkeyPatch) -> str:
     """How graphs are recorded, whatever their mode: by the clock in none."""
-    monkeypatch.setattr(cuda_compiler, "how_of", lambda options: "forced")
+    monkeypatch.setattr(cuda, "how_of", lambda options: "forced")
     return "forced"
 
 
@@ -41,7 +42,8 @@ def agree(fn: Callable, compiled: Callable, *args: object) -> None:
             assert (g is mine) == (w is theirs)
             if isinstance(mine, torch.Tensor):
                 assert (g.untyped_storage()._cdata == mine.untyped_storage()._cdata) == (
-                    w.untyped_storage()._cdata == theirs.untyped_storage()._cdata)
+                    w.untyped_storage()._cdata == theirs.untyped_storage()._cdata
+                )
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
@@ -106,6 +108,7 @@ def test_inputs_that_share_memory(how: str) -> None:
         x.add_(1)
         y[1:].mul_(2)
         return (x * y).sin()
+
     compiled, read = bytejit.compile(writes, fullgraph=True), bytejit.compile(answers_inputs, fullgraph=True)
     with torch.no_grad():
         for _ in range(7):
@@ -118,10 +121,16 @@ def test_inputs_that_share_memory(how: str) -> None:
     assert bytejit.counters["cudagraphs"]["recorded"]
 
 
-LAID = {"turned": lambda: rand(30, 20).t(), "every second": lambda: rand(60, 40)[::2, 1::2], "number": lambda: rand(()),
-        "expanded": lambda: rand(1, 30).expand(20, 30), "windows": lambda: rand(80).as_strided((20, 30), (2, 1)),
-        "channels last": lambda: rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
-        "later": lambda: rand(701)[1:].view(20, 35), "empty": lambda: rand(0, 5)}
+LAID = {
+    "turned": lambda: rand(30, 20).t(),
+    "every second": lambda: rand(60, 40)[::2, 1::2],
+    "number": lambda: rand(()),
+    "expanded": lambda: rand(1, 30).expand(20, 30),
+    "windows": lambda: rand(80).as_strided((20, 30), (2, 1)),
+    "channels last": lambda: rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "later": lambda: rand(701)[1:].view(20, 35),
+    "empty": lambda: rand(0, 5),
+}
 
 
 @pytest.mark.parametrize("name", LAID)
@@ -129,6 +138,7 @@ LAID = {"turned": lambda: rand(30, 20).t(), "every second": lambda: rand(60, 40)
 def test_how_inputs_lie(how: str, name: str, place: str) -> None:
     def f(x: torch.Tensor) -> tuple:
         return torch.softmax(x.sin() * 2, -1) if x.dim() else x.sin(), x.sum(0) if x.dim() else x * 2
+
     compiled, kept = bytejit.compile(f, fullgraph=True), [LAID[name]()]
     with torch.no_grad():
         for _ in range(9):
@@ -141,10 +151,17 @@ def test_how_inputs_lie(how: str, name: str, place: str) -> None:
 def test_what_else_changes_between_calls(how: str) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x * 2, -1) + 1
+
     compiled, memory = bytejit.compile(f, options={"recompile_limit": 64}), rand(64 * 64)
-    kinds = [lambda: memory[:1024].view(32, 32), lambda: memory[:512].view(16, 32), lambda: memory[:1024].view(64, 16),
-             lambda: memory[:1024].view(32, 32).half(), lambda: memory[:1024].view(32, 32).cpu(),
-             lambda: memory[:1024].view(32, 32).detach().requires_grad_(), lambda: memory[:1024].view(32, 32).t()]
+    kinds = [
+        lambda: memory[:1024].view(32, 32),
+        lambda: memory[:512].view(16, 32),
+        lambda: memory[:1024].view(64, 16),
+        lambda: memory[:1024].view(32, 32).half(),
+        lambda: memory[:1024].view(32, 32).cpu(),
+        lambda: memory[:1024].view(32, 32).detach().requires_grad_(),
+        lambda: memory[:1024].view(32, 32).t(),
+    ]
     for make in [*kinds, *kinds[::-1], *(k for k in kinds for _ in range(4))]:
         x = make()
         near(compiled(x).detach(), f(x).detach())
@@ -159,11 +176,12 @@ def test_what_else_changes_between_calls(how: str) -> None:
 def test_sizes_of_a_dynamic_graph(how: str) -> None:
     def f(x: torch.Tensor, n: int) -> torch.Tensor:
         return torch.softmax(x[:n] * n, -1) + x.shape[0]
+
     compiled, memory = bytejit.compile(f, dynamic=True, fullgraph=True), rand(64 * 64)
     with torch.no_grad():
         for turn in range(24):
             rows = 2 + turn % 3
-            x = memory[:rows * 50].view(rows, 50)
+            x = memory[: rows * 50].view(rows, 50)
             near(compiled(x, 1 + turn % 2), f(x, 1 + turn % 2))
     clean()
 
@@ -177,7 +195,7 @@ def test_results_stay_valid(how: str) -> None:
             kept.append(got)
             want.append((torch.softmax(x + turn, -1), (x + turn).exp().view(-1)))
             if turn % 4 == 3:
-                kept[-1][0].fill_(7)                    # the caller's own: later answers do not show it
+                kept[-1][0].fill_(7)  # the caller's own: later answers do not show it
                 want[-1][0].fill_(7)
     near(kept, want)
     clean()
@@ -197,6 +215,7 @@ def test_one_graph_several_times_within_a_call(mode: str) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         made = [in_two_parts(x + i) for i in range(4)]
         return made[0] + 2 * made[1] + 3 * made[2] + 4 * made[3]
+
     compiled = bytejit.compile(f, mode=mode)
     with torch.no_grad():
         for _ in range(6):
@@ -254,8 +273,9 @@ def away(m: Net) -> None:
     m.cuda()
 
 
-@pytest.mark.parametrize("changes", [[set_data], [swap], [set_parameter], [load], [assign], [in_place], [twice, back], [away],
-                                     [set_data] * 12])
+@pytest.mark.parametrize(
+    "changes", [[set_data], [swap], [set_parameter], [load], [assign], [in_place], [twice, back], [away], [set_data] * 12]
+)
 def test_weights_that_are_replaced(how: str, changes: list[Callable]) -> None:
     model = Net().cuda().eval()
     compiled = bytejit.compile(model, fullgraph=True)
@@ -311,7 +331,7 @@ def test_autocast_that_changes(how: str) -> None:
 
 
 # ---- what goes wrong while it is recorded ----------------------------------------------------------------------------
-INTERRUPTS: list[bool] = []        # whether the next recordings are interrupted, the last first
+INTERRUPTS: list[bool] = []  # whether the next recordings are interrupted, the last first
 
 
 @torch.library.custom_op("bytejit_gpu_recordings::fails", mutates_args=())
@@ -337,6 +357,7 @@ def test_an_exception_while_it_is_recorded(how: str, what: str) -> None:
 
     def fine(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x @ x, -1) + torch.rand_like(x)
+
     INTERRUPTS[:] = [False] * 5 + [True]
     compiled, other, x, y = bytejit.compile(f), bytejit.compile(fine), rand(20, 20) / 5, rand(20, 20) / 5
     eagers = x.clone()
@@ -395,7 +416,7 @@ def test_a_graph_that_the_program_records(mode: str, warm: int) -> None:
         with torch.cuda.graph(graph, stream=side):
             got = compiled(x, w)
         replays(graph, x, got, lambda x: stages(x, w))
-        for _ in range(8):                              # calls outside of it use other memory
+        for _ in range(8):  # calls outside of it use other memory
             y = rand(64, 64)
             near(compiled(y, w).clone(), stages(y, w))
         replays(graph, x, got, lambda x: stages(x, w))
@@ -428,6 +449,7 @@ def test_two_graphs_of_the_programs_in_one_pool() -> None:
 def test_random_numbers_in_a_graph_of_the_programs() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x, 0.5) + torch.rand_like(x)
+
     compiled, x = bytejit.compile(f, options={"fused_rng": True}), torch.ones(4096, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad():

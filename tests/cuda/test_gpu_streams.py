@@ -1,4 +1,5 @@
 """Streams, events and random numbers of a GPU, around compiled functions and within them, against eager. Skipped without one."""
+
 from __future__ import annotations
 
 import threading
@@ -7,17 +8,17 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.backends import cuda_compiler
+from bytejit.backends import cuda
 from tests.cuda.test_gpu import near, rand
 
 pytestmark = pytest.mark.gpu
-SLOW = 20_000_000          # cycles: what is enqueued behind it has not begun when the host goes on
+SLOW = 20_000_000  # cycles: what is enqueued behind it has not begun when the host goes on
 
 
 @pytest.fixture(params=["", "forced"], ids=["plain", "recorded"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How graphs are recorded, whatever their mode: by the clock in none."""
-    monkeypatch.setattr(cuda_compiler, "how_of", lambda options: request.param)
+    monkeypatch.setattr(cuda, "how_of", lambda options: request.param)
     return request.param
 
 
@@ -95,6 +96,7 @@ def in_threads(*work) -> None:
                 one()
         except BaseException as e:
             errors.append(e)
+
     threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in work]
     for t in threads:
         t.start()
@@ -121,7 +123,7 @@ def test_two_threads(how: str, own: bool) -> None:
     with torch.no_grad():
         compiled(rand(96, 64), w)
 
-    given = [[rand(96, 64) for _ in range(12)] for _ in range(2)]       # torch draws none while another thread records
+    given = [[rand(96, 64) for _ in range(12)] for _ in range(2)]  # torch draws none while another thread records
     torch.cuda.synchronize()
 
     def work() -> None:
@@ -129,6 +131,7 @@ def test_two_threads(how: str, own: bool) -> None:
         with torch.cuda.stream(stream):
             for x in given.pop():
                 near(compiled(x, w), chain(x, w))
+
     in_threads(work, work)
     clean()
 
@@ -239,6 +242,7 @@ def test_a_program_that_sets_the_stream(how: str) -> None:
         torch.cuda.synchronize()
         torch.cuda.set_stream(side)
         return y.cos() + 1
+
     compiled, x, before = bytejit.compile(f), rand(100), torch.cuda.current_stream()
     with torch.no_grad():
         for _ in range(5):
@@ -269,7 +273,7 @@ def test_eagers_numbers(how: str) -> None:
     compiled = bytejit.compile(model, fullgraph=True)
     with torch.no_grad():
         want = drawn(model, x)
-        for got in (drawn(compiled, x), drawn(compiled, x)):        # while it is compiled and recorded, and after
+        for got in (drawn(compiled, x), drawn(compiled, x)):  # while it is compiled and recorded, and after
             near(got, want)
         state = torch.cuda.get_rng_state()
         after = compiled(x).clone()
@@ -283,6 +287,7 @@ def test_numbers_after_a_recording_that_failed(how: str) -> None:
     @torch.library.custom_op("bytejit_gpu_streams::waits", mutates_args=())
     def waits(x: torch.Tensor) -> torch.Tensor:
         return x * x.sum().item()
+
     waits.register_fake(torch.empty_like)
     model, x = Dropping().cuda().train(), rand(32, 64)
     compiled, failing = bytejit.compile(model), bytejit.compile(lambda x: waits(x) + torch.rand_like(x))
@@ -381,6 +386,6 @@ def test_what_a_program_asks_inside(how: str, fn) -> None:
             assert torch.equal(state, torch.cuda.get_rng_state())
             if isinstance(want, tuple):
                 assert got[2:] == want[2:]
-                assert got[1] == want[1] or how      # a recording's memory is there already
+                assert got[1] == want[1] or how  # a recording's memory is there already
                 got, want = got[0], want[0]
             near(got, want)

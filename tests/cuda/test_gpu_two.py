@@ -1,4 +1,5 @@
 """Programs on two GPUs, and on another than the current one, against eager. Skipped with fewer than two."""
+
 from __future__ import annotations
 
 import pytest
@@ -60,6 +61,7 @@ def test_each_device_has_an_entry_and_both_stay(mode: str) -> None:
 def test_the_current_device_decides_what_cuda_means() -> None:
     def moved(x: torch.Tensor) -> torch.Tensor:
         return x.cuda().sin() + torch.ones(4, device="cuda")
+
     compiled, x = bytejit.compile(moved), torch.randn(4)
     for current in (0, 1, 0, 1):
         with torch.cuda.device(current):
@@ -72,6 +74,7 @@ def test_the_program_changes_the_current_device() -> None:
         with torch.cuda.device(1):
             y = x.to("cuda").cos()
         return y * 2, torch.ones(2, device="cuda")
+
     compiled, x = bytejit.compile(inside), torch.randn(4)
     for _ in range(3):
         for got, want in zip(compiled(x), inside(x)):
@@ -83,6 +86,7 @@ def test_tensors_of_both_in_one_graph() -> None:
     def both(x: torch.Tensor, y: torch.Tensor) -> tuple:
         there = (x * 2).to(y.device) + y.cos()
         return there.sin(), x + there.to(x.device).relu()
+
     compiled = bytejit.compile(both)
     x, y = torch.randn(64, 32, device=0), torch.randn(64, 32, device=1)
     for _ in range(4):
@@ -104,6 +108,7 @@ def test_a_model_over_two_devices() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.second(F.gelu(self.first(x)).to(OTHER)).to(x.device)
+
     model = Halves().eval()
     compiled, x = bytejit.compile(model), torch.randn(16, 32, device=0)
     with torch.no_grad():
@@ -148,6 +153,7 @@ def test_what_a_side_stream_made_is_not_given_out_again_too_soon() -> None:
 def test_random_numbers_are_each_devices_own() -> None:
     def drawn(x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x, 0.5, training=True) + torch.rand_like(x)
+
     compiled = bytejit.compile(drawn)
     for device in (1, 0, 1):
         x = torch.ones(4096, device=device)
@@ -173,7 +179,7 @@ def test_the_other_device_without_memory() -> None:
     x = torch.randn(1 << 20, device=OTHER)
     compiled(x, 4)
     with pytest.raises(torch.OutOfMemoryError):
-        compiled(x, 1 << 18)                     # 1 TiB
+        compiled(x, 1 << 18)  # 1 TiB
     near(compiled(x, 4), x.expand(4, -1) * 2 + 1)
     assert torch.cuda.current_device() == 0
 
@@ -183,6 +189,7 @@ def test_what_the_cpu_makes_of_results() -> None:
         y = (x @ w).relu()
         down = y.sum(0).cpu() * 3
         return y, down, down.to(x.device) + y[0]
+
     compiled = bytejit.compile(mixed)
     args = operands(OTHER)
     with torch.no_grad():

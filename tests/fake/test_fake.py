@@ -190,8 +190,12 @@ PROGRAMS = {
         *torch.linalg.lu_factor(x.t()[None]),
         torch.linalg.ldl_factor(x @ x.t() + torch.eye(3))[0],
         torch.linalg.ldl_factor(x @ x.t() + torch.eye(3))[1],
-        *(v for t in (x, x.t(), x[:0], x[:, :0], x[None].expand(2, 3, 4)) for full in (True, False)
-          for v in torch.linalg.svd(t.detach(), full_matrices=full)),
+        *(
+            v
+            for t in (x, x.t(), x[:0], x[:, :0], x[None].expand(2, 3, 4))
+            for full in (True, False)
+            for v in torch.linalg.svd(t.detach(), full_matrices=full)
+        ),
         torch.linalg.svdvals(x.detach()),
     ),
     "fft": lambda x, y: (
@@ -340,7 +344,7 @@ def test_errors_like_eager(call):
     real = torch.randn(3, 4)
     with pytest.raises(Exception) as want:
         call(real)
-    with pytest.raises(Exception) as got:       # it only ends the region there: the original code raises eager's own
+    with pytest.raises(Exception) as got:  # it only ends the region there: the original code raises eager's own
         call(fake_like(real))
     # torch 2.15: mean of integers raises NotImplementedError, its meta kernel RuntimeError, of which that is a kind
     assert isinstance(want.value, type(got.value))
@@ -420,8 +424,12 @@ def test_never_loads_a_compiler():
 def test_cuda_without_an_index_is_the_current_gpu() -> None:
     """In every family of factories: a device without an index would be another than that of tensors beside it"""
     aten, gpu = torch.ops.aten, {"device": torch.device("cuda")}
-    made = [infer(aten.ones.default, ([2],), gpu), infer(aten.empty_permuted.default, ([2, 3], [1, 0]), gpu),
-            infer(aten.new_zeros.default, (fake_like(torch.ones(1)), [2]), gpu), SIZED[torch.linspace].infer(0, 1, 3, **gpu)]
+    made = [
+        infer(aten.ones.default, ([2],), gpu),
+        infer(aten.empty_permuted.default, ([2, 3], [1, 0]), gpu),
+        infer(aten.new_zeros.default, (fake_like(torch.ones(1)), [2]), gpu),
+        SIZED[torch.linspace].infer(0, 1, 3, **gpu),
+    ]
     assert {m.m.device for m in made} == {torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)}
 
 
@@ -446,9 +454,13 @@ def test_batch_norms_and_dropouts_gradient_are_laid_out_as_eager_does(order: tup
     x = torch.randn(3, 4, 5, 6).permute(order).contiguous().permute([order.index(d) for d in range(4)])
     mask = torch.rand(3, 4, 5, 6) > 0.5
     ops, n = torch.ops.aten, (torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4))
-    calls = [(ops.native_batch_norm, (x, *n, training, 0.1, 1e-5)), (ops._native_batch_norm_legit, (x, *n, training, 0.1, 1e-5)),
-             (ops._native_batch_norm_legit_no_training, (x, *n, 0.1, 1e-5)), (ops._batch_norm_with_update, (x, *n, 0.1, 1e-5)),
-             (ops.native_dropout_backward, (x, mask, 2.0))]
+    calls = [
+        (ops.native_batch_norm, (x, *n, training, 0.1, 1e-5)),
+        (ops._native_batch_norm_legit, (x, *n, training, 0.1, 1e-5)),
+        (ops._native_batch_norm_legit_no_training, (x, *n, 0.1, 1e-5)),
+        (ops._batch_norm_with_update, (x, *n, 0.1, 1e-5)),
+        (ops.native_dropout_backward, (x, mask, 2.0)),
+    ]
     for op, args in calls:
         want = op(*args)
         with FakeMode():

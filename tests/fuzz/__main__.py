@@ -4,6 +4,7 @@ The programs come in blocks of 250, each decided by the seed and its number, eac
 them at a time. With `--resume FILE` the blocks without a difference are noted there, and not run again.
 --chains: chains of tensor ops in kernels, seeds N to N + count - 1, in place of programs.
 """
+
 import argparse
 import os
 import subprocess
@@ -23,7 +24,7 @@ from .chains import chain
 from .runner import check_source
 from .writer import programs
 
-BLOCK = 250     # programs of a process
+BLOCK = 250  # programs of a process
 
 
 def run_chains(count: int, seed: int, show: bool) -> int:
@@ -48,8 +49,18 @@ def run_chains(count: int, seed: int, show: bool) -> int:
 
 def run_block(args: argparse.Namespace, number: int) -> tuple[int, int, str]:
     """A block in a process of its own: its number, exit status and output. A crash is a difference."""
-    command = [sys.executable, "-m", "tests.fuzz", "--count", str(BLOCK), "--seed", str(args.seed + number * 1_000_003),
-               "--backend", args.backend, "--alone"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        "--count",
+        str(BLOCK),
+        "--seed",
+        str(args.seed + number * 1_000_003),
+        "--backend",
+        args.backend,
+        "--alone",
+    ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     return number, done.returncode, done.stdout
@@ -70,8 +81,11 @@ def run_blocks(args: argparse.Namespace) -> int:
             elif note:
                 with note.open("a") as f:
                     f.write(f"{key}{number}\n")
-            print(f"{done * BLOCK} of {len(blocks) * BLOCK} programs, {bad} blocks with a difference,",
-                  f"{time.time() - began:.0f} s", flush=True)
+            print(
+                f"{done * BLOCK} of {len(blocks) * BLOCK} programs, {bad} blocks with a difference,",
+                f"{time.time() - began:.0f} s",
+                flush=True,
+            )
     return bool(bad)
 
 
@@ -95,8 +109,15 @@ def main(argv=None) -> int:
     done, began = [0], time.time()
 
     @with_seed(args.seed)
-    @settings(max_examples=args.count, deadline=None, database=None, suppress_health_check=list(HealthCheck),
-              phases=[Phase.generate, Phase.shrink], print_blob=False, report_multiple_bugs=False)
+    @settings(
+        max_examples=args.count,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+        print_blob=False,
+        report_multiple_bugs=False,
+    )
     @given(programs())
     def fuzz(source):
         done[0] += 1

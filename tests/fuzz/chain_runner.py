@@ -1,4 +1,5 @@
 """Run a chain in eager and compiled, and compare values by what eager itself makes of a rounding error."""
+
 import hashlib
 import linecache
 import warnings
@@ -8,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..programs import targets
 
-EPS = {torch.float32: 2.0 ** -23, torch.float64: 2.0 ** -52, torch.bfloat16: 2.0 ** -8, torch.float16: 2.0 ** -11}
-ROUNDS = 6      # noisy runs that say how well-conditioned a program is
+EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+ROUNDS = 6  # noisy runs that say how well-conditioned a program is
 
 
 class Differs(AssertionError):
@@ -106,8 +107,10 @@ def compare(space: dict, plain: list, got: list) -> None:
         real = wrong & (distance(p, q) > 8 * spread.amax(0))
         if real.any():
             at = tuple(real.nonzero()[0].tolist())
-            raise Differs(f"value {i} {p.dtype} at {at} of {tuple(p.shape)}: {q[at].item()!r}, plain {p[at].item()!r}"
-                          f" (noise {spread.amax(0)[at].item():.3g}; {int(real.sum())} wrong)")
+            raise Differs(
+                f"value {i} {p.dtype} at {at} of {tuple(p.shape)}: {q[at].item()!r}, plain {p[at].item()!r}"
+                f" (noise {spread.amax(0)[at].item():.3g}; {int(real.sum())} wrong)"
+            )
 
 
 def significant(t: torch.Tensor) -> tuple:

@@ -3,6 +3,7 @@
 A program is `inputs()`, which makes the tensors (random shapes, strides, dtypes, values, shared storage), and
 `program(...)`, a straight line of statements that returns some of its values, views and inputs among them.
 """
+
 import random
 import warnings
 
@@ -10,12 +11,18 @@ import torch
 
 from .op_rows import DTYPES, FAMILIES, SCALARS
 
-MOST = 6000     # elements of a value
+MOST = 6000  # elements of a value
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 64)
 FLOATS = ("float32",) * 10 + ("float64", "float64", "bfloat16", "bfloat16", "float16")
 OTHERS = ("int64", "int64", "int32", "uint8", "int8", "int16", "bool", "bool")
-FORMS = ("{}",) * 6 + ("{}.transpose(0, -1)", "{}[..., ::2]", "{}[1:]", "{}.flip(0)", "{}[..., 1:]",
-                       "{}[:1].expand(3, *{}.shape[1:])")
+FORMS = ("{}",) * 6 + (
+    "{}.transpose(0, -1)",
+    "{}[..., ::2]",
+    "{}[1:]",
+    "{}.flip(0)",
+    "{}[..., 1:]",
+    "{}[:1].expand(3, *{}.shape[1:])",
+)
 HEAD = '''\
 import torch
 import torch.nn.functional as F
@@ -31,8 +38,13 @@ def special(t, values):
 
 '''
 SPECIAL = {"float": "[float('nan'), float('inf'), -float('inf'), -0.0, 0.0, 1.0]", "low": "[-0.0, 0.0, 1.0, -1.0, 2.5]"}
-EXTREMES = {"int64": "[2**63 - 1, -2**63, 0, -1, 1]", "int32": "[2**31 - 1, -2**31, 0, -1]", "uint8": "[255, 0, 128, 1]",
-            "int8": "[127, -128, 0, -1]", "int16": "[32767, -32768, 0, -1]"}
+EXTREMES = {
+    "int64": "[2**63 - 1, -2**63, 0, -1, 1]",
+    "int32": "[2**31 - 1, -2**31, 0, -1]",
+    "uint8": "[255, 0, 128, 1]",
+    "int8": "[127, -128, 0, -1]",
+    "int16": "[32767, -32768, 0, -1]",
+}
 
 
 class Writer:
@@ -63,7 +75,7 @@ class Writer:
         if kind < 0.6:
             return tuple(1 if self.r.random() < 0.5 else n for n in shape)
         if kind < 0.75:
-            return shape[self.r.randrange(len(shape)):]
+            return shape[self.r.randrange(len(shape)) :]
         return shape[::-1] if kind < 0.85 else self.shape()
 
     def input(self, name: str, shape: tuple) -> None:
@@ -107,14 +119,17 @@ class Writer:
             if family in ("UNARY", "MATRIX", "REDUCE"):
                 return t.is_floating_point() or self.r.random() < 0.15
             return family != "INTS" or not t.is_floating_point()
+
         names = [n for n, t in self.values.items() if fits(t)]
         # later values more often: chains are longer so
         return self.r.choice(names[-4:] if self.r.random() < 0.7 else names) if names else None
 
     def other(self, x: torch.Tensor) -> str:
         """A name that broadcasts with x, most often."""
+
         def fits(t: torch.Tensor) -> bool:
             return all(a == b or 1 in (a, b) for a, b in zip(t.shape[::-1], x.shape[::-1]))
+
         names = [n for n, t in self.values.items() if fits(t)]
         return self.r.choice(names or list(self.values))
 
@@ -126,11 +141,21 @@ class Writer:
         masks = [n for n, v in self.values.items() if v.dtype == torch.bool]
         y = self.other(t)
         several = sorted(r.sample(range(t.dim()), r.randint(1, t.dim()))) if t.dim() > 1 else [d]
-        return {"x": x, "y": y, "z": self.other(t), "o": r.choice(list(self.values)), "s": r.choice(SCALARS), "d": d,
-                "D": tuple(several) if r.random() < 0.5 else d, "b": r.random() < 0.5, "k": r.randint(0, 3),
-                "n": t.shape[dim] if t.dim() else 1, "t": r.choice(DTYPES),
-                "i": r.choice(ints) if ints and r.random() < 0.7 else "torch.tensor([1, 0, 1])",
-                "m": r.choice(masks) if masks and r.random() < 0.5 else f"({y} > 0)"}
+        return {
+            "x": x,
+            "y": y,
+            "z": self.other(t),
+            "o": r.choice(list(self.values)),
+            "s": r.choice(SCALARS),
+            "d": d,
+            "D": tuple(several) if r.random() < 0.5 else d,
+            "b": r.random() < 0.5,
+            "k": r.randint(0, 3),
+            "n": t.shape[dim] if t.dim() else 1,
+            "t": r.choice(DTYPES),
+            "i": r.choice(ints) if ints and r.random() < 0.7 else "torch.tensor([1, 0, 1])",
+            "m": r.choice(masks) if masks and r.random() < 0.5 else f"({y} > 0)",
+        }
 
     def statement(self) -> None:
         family = self.r.choices(list(FAMILIES), [w for _, w in FAMILIES.values()])[0]
@@ -155,8 +180,16 @@ class Writer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exec(text, self.space, space)
-        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, AttributeError, ZeroDivisionError,
-                OverflowError):
+        except (
+            RuntimeError,
+            IndexError,
+            ValueError,
+            TypeError,
+            NotImplementedError,
+            AttributeError,
+            ZeroDivisionError,
+            OverflowError,
+        ):
             return False
         space = {k: v for k, v in space.items() if k != "g"}
         if not all(isinstance(v, torch.Tensor) and v.numel() <= MOST and not v.is_complex() for v in space.values()):
@@ -183,8 +216,15 @@ def text_of(made: list, args: list, lines: list, results: list) -> str:
     """The text of a program."""
     rows = [f"    g = torch.Generator().manual_seed({i})\n    {name} = {text}" for i, (name, text) in enumerate(made)]
     body = "".join(f"    {line}\n" for line in lines)
-    return (HEAD + "def inputs():\n" + "\n".join(rows) + f"\n    return {', '.join(args)},\n\n\n"
-            + f"def program({', '.join(args)}):\n" + body + f"    return {', '.join(results)},\n")
+    return (
+        HEAD
+        + "def inputs():\n"
+        + "\n".join(rows)
+        + f"\n    return {', '.join(args)},\n\n\n"
+        + f"def program({', '.join(args)}):\n"
+        + body
+        + f"    return {', '.join(results)},\n"
+    )
 
 
 def chain(seed: int) -> str:

@@ -1,6 +1,6 @@
 """What every random program starts with: a few classes, managers and helpers, run afresh for each side."""
 
-PRELUDE = '''\
+PRELUDE = """\
 import contextlib
 import functools
 import itertools
@@ -175,4 +175,4 @@ def walk(tree, t):
 
 def fact(k):
     return 1 if k < 2 else k * fact(k - 1)
-'''
+"""

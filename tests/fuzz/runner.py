@@ -1,4 +1,5 @@
 """Run one random program plainly and compiled, and compare all that a user can see."""
+
 import contextlib
 import hashlib
 import io
@@ -17,7 +18,7 @@ from bytejit.common.ambient import capture
 from ..programs import harness, targets
 
 CALLS = 3
-TOLERANCE = {"inductor": (1e-4, 1e-5)}      # others compute as eager does
+TOLERANCE = {"inductor": (1e-4, 1e-5)}  # others compute as eager does
 
 
 def build(source: str, name: str):
@@ -97,9 +98,10 @@ def interrupted(fn: Callable, after: float, backend: object) -> None:
             signal.setitimer(signal.ITIMER_REAL, after)
             ours(*arguments_)
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt as e:      # torch's own managers may be cut short in the original code, as in eager
-        cut_short = any(f.f_code.co_filename.endswith(("autocast_mode.py", "grad_mode.py")) for f, _ in traceback.walk_tb(
-            e.__traceback__))
+    except KeyboardInterrupt as e:  # torch's own managers may be cut short in the original code, as in eager
+        cut_short = any(
+            f.f_code.co_filename.endswith(("autocast_mode.py", "grad_mode.py")) for f, _ in traceback.walk_tb(e.__traceback__)
+        )
     except Exception:
         pass
     finally:

@@ -1,5 +1,6 @@
 """A sample of random op chains in kernels at each run (`python -m tests.fuzz --chains` runs many), and what chains found,
 made small."""
+
 import os
 
 import pytest
@@ -10,34 +11,45 @@ from .chain_runner import Differs, check_chain, compare
 from .chains import chain
 
 COUNT = int(os.environ.get("BYTEJIT_CHAIN_COUNT", "24"))
-FOUND = {   # what was wrong once: inputs, body, results
+FOUND = {  # what was wrong once: inputs, body, results
     "a short loop around masked loads": ("a = torch.randn(33, 60, 2)", "t1 = F.pad(a, (0, 0, 3, 5))", "t1"),
     "cat of short rows": ("a = torch.randn(7, 33, 2)", "t1 = torch.hstack([a, a])", "t1"),
     "a Python number less a tensor of bytes": ("a = torch.arange(9).to(torch.uint8)", "t1 = torch.rsub(a, -0.5)", "t1"),
     "the same with alpha": ("a = torch.arange(9).to(torch.uint8)", "t1 = torch.rsub(a, 2.5, alpha=3)", "t1"),
-    "small ints divided by numbers": ("a = torch.arange(-9, 9).to(torch.int8)",
-                                      "t1, t2, t3, t4, t5 = a // -2, a % 3, a.fmod(3), a.clamp(1, 3), a.short() // 7",
-                                      "t1, t2, t3, t4, t5"),
-    "zero keeps its sign": ("a = torch.tensor([-0.0, 0.0, float('nan'), -1.0, 2.0] * 4)",
-                            "t1, t2, t3, t4 = a.relu(), a.clamp(min=0), a.clamp(max=0), F.hardtanh(a, 0, 1)",
-                            "t1.signbit(), t2.signbit(), t3.signbit(), t4.signbit(), t1, t2"),
-    "a view of everything is an object of its own": ("a = torch.randn(4, 3)\n    b = torch.randn(4, 3)",
-                                                     "t1, t2 = a.view(a.shape), b + 1\n    t3 = t2.transpose(0, 0)",
-                                                     "a, t1, t2, t3, t2.detach()"),
-    "copies of views are copies": ("a = torch.randn(5, 6).t()",
-                                   "t1, t2 = a.narrow_copy(0, 1, 2), torch.permute_copy(a, (1, 0))\n"
-                                   "    t3 = torch.select_copy(a, 0, 1)",
-                                   "t1, t2, t3"),
+    "small ints divided by numbers": (
+        "a = torch.arange(-9, 9).to(torch.int8)",
+        "t1, t2, t3, t4, t5 = a // -2, a % 3, a.fmod(3), a.clamp(1, 3), a.short() // 7",
+        "t1, t2, t3, t4, t5",
+    ),
+    "zero keeps its sign": (
+        "a = torch.tensor([-0.0, 0.0, float('nan'), -1.0, 2.0] * 4)",
+        "t1, t2, t3, t4 = a.relu(), a.clamp(min=0), a.clamp(max=0), F.hardtanh(a, 0, 1)",
+        "t1.signbit(), t2.signbit(), t3.signbit(), t4.signbit(), t1, t2",
+    ),
+    "a view of everything is an object of its own": (
+        "a = torch.randn(4, 3)\n    b = torch.randn(4, 3)",
+        "t1, t2 = a.view(a.shape), b + 1\n    t3 = t2.transpose(0, 0)",
+        "a, t1, t2, t3, t2.detach()",
+    ),
+    "copies of views are copies": (
+        "a = torch.randn(5, 6).t()",
+        "t1, t2 = a.narrow_copy(0, 1, 2), torch.permute_copy(a, (1, 0))\n    t3 = torch.select_copy(a, 0, 1)",
+        "t1, t2, t3",
+    ),
     "a write into an expanded input": ("a = torch.randn(1).expand(3)", "a[..., 0] = 2.0\n    t1 = a.sum()", "t1"),
     "logsigmoid of a transposed tensor": ("a = torch.randn(4, 3).t()", "t1 = F.logsigmoid(a)", "t1"),
     "group_norm of nothing": ("a = torch.randn(4, 0)", "t1 = F.group_norm(a, 1)", "t1"),
-    "ops on nothing": ("a = torch.randn(0, 17)\n    b = torch.randn(0)",
-                       "t1, t2, t3 = a.amax(1, keepdim=True), b.tile(2), a.view(-1, 17)\n"
-                       "    t3.chunk(2, -1)[0].zero_()", "t1, t2 + 1, t3, a.sum()"),
+    "ops on nothing": (
+        "a = torch.randn(0, 17)\n    b = torch.randn(0)",
+        "t1, t2, t3 = a.amax(1, keepdim=True), b.tile(2), a.view(-1, 17)\n    t3.chunk(2, -1)[0].zero_()",
+        "t1, t2 + 1, t3, a.sum()",
+    ),
     "a norm over one element": ("a = torch.tensor([[1e-30], [2.0]])", "t1, t2 = a.norm(dim=1), a[0].norm()", "t1, t2"),
-    "a sum with products of another dtype": ("a = torch.randn(9).bfloat16()\n    b = torch.arange(9).to(torch.uint8) * 9",
-                                             "t1, t2 = torch.addcmul(a, b, b, value=0.5), torch.addcdiv(a, b, b + 1)",
-                                             "t1, t2"),
+    "a sum with products of another dtype": (
+        "a = torch.randn(9).bfloat16()\n    b = torch.arange(9).to(torch.uint8) * 9",
+        "t1, t2 = torch.addcmul(a, b, b, value=0.5), torch.addcdiv(a, b, b + 1)",
+        "t1, t2",
+    ),
     "a diagonal of a tensor within another": ("a = torch.randn(8, 3)[..., 1:]", "a.fill_diagonal_(5.0)\n    t1 = a + 1", "t1"),
     "linear of a vector": ("a = torch.randn(9)", "t1 = F.linear(a, a)", "t1"),
 }
@@ -58,8 +70,10 @@ def test_found(name):
     """What random chains found once"""
     made, body, results = FOUND[name]
     args = [line.split("=")[0].strip() for line in made.splitlines()]
-    text = (f"import torch\nimport torch.nn.functional as F\n\n\ndef inputs():\n    torch.manual_seed(0)\n    {made}\n"
-            f"    return {', '.join(args)},\n\n\ndef program({', '.join(args)}):\n    {body}\n    return {results},\n")
+    text = (
+        f"import torch\nimport torch.nn.functional as F\n\n\ndef inputs():\n    torch.manual_seed(0)\n    {made}\n"
+        f"    return {', '.join(args)},\n\n\ndef program({', '.join(args)}):\n    {body}\n    return {results},\n"
+    )
     with targets.strict():
         check_chain(text)
 
@@ -68,7 +82,7 @@ def test_a_difference_is_seen():
     """The runner notices values, strides, sharing and identity, and lets a rounding error pass"""
     x = torch.randn(3, 4)
     space = {"inputs": lambda: (x,), "program": lambda x: ()}
-    compare(space, [x], [x * (1 + 2 ** -23)])
+    compare(space, [x], [x * (1 + 2**-23)])
     for plain, got, what in ((x, x + 0.1, "value 0"), (x, x.t().contiguous().t(), "strides"), (x, x.double(), "dtype")):
         with pytest.raises(Differs, match=what):
             compare(space, [plain], [got])

@@ -1,4 +1,5 @@
 """A sample of random programs at each run; `python -m tests.fuzz` runs many."""
+
 import os
 
 import pytest
@@ -12,20 +13,28 @@ COUNT = int(os.environ.get("BYTEJIT_FUZZ_COUNT", "200"))
 
 
 # no shrinking here: it takes minutes; `python -m tests.fuzz` shrinks what it finds
-@settings(phases=[Phase.generate], max_examples=COUNT, deadline=None, database=None, derandomize=True,
-          suppress_health_check=list(HealthCheck))
+@settings(
+    phases=[Phase.generate],
+    max_examples=COUNT,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(programs())
 def test_random_programs(source):
     """Random programs behave as eager"""
     with targets.strict():
-        check_source(source, interrupts=False)      # the clock decides their moments: tests/common/test_interrupts_random.py
+        check_source(source, interrupts=False)  # the clock decides their moments: tests/common/test_interrupts_random.py
 
 
 def test_a_difference_is_seen():
     """The runner itself notices a wrong result: a program that tells its sides apart"""
-    source = ("import torch\nLOG, TOTAL = [], 0\nclass Thing:\n    def __init__(self, t, k):\n        self.t = t\n"
-              "class Child(Thing): pass\nimport builtins\n"
-              "builtins._fuzz_sides = getattr(builtins, '_fuzz_sides', 0) + 1\n"
-              "SIDE = builtins._fuzz_sides\ndef program(x, y, n, items, table, thing):\n    return x + SIDE\n")
+    source = (
+        "import torch\nLOG, TOTAL = [], 0\nclass Thing:\n    def __init__(self, t, k):\n        self.t = t\n"
+        "class Child(Thing): pass\nimport builtins\n"
+        "builtins._fuzz_sides = getattr(builtins, '_fuzz_sides', 0) + 1\n"
+        "SIDE = builtins._fuzz_sides\ndef program(x, y, n, items, table, thing):\n    return x + SIDE\n"
+    )
     with pytest.raises(AssertionError, match="values differ"):
         check_source(source)

@@ -1,4 +1,5 @@
 """What whole programs found: made small. Each compares kernels with eager."""
+
 import pytest
 import torch
 
@@ -53,8 +54,11 @@ def counted(n, x):
     return seen, n, x + n
 
 
-@pytest.mark.parametrize("make", [lambda k: (put_again, ({"b": k, "a": 2, "t": 3}, torch.ones(2))),
-                                  lambda k: (counted, (k + 2, torch.ones(2)))], ids=["put again", "counted"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda k: (put_again, ({"b": k, "a": 2, "t": 3}, torch.ones(2))), lambda k: (counted, (k + 2, torch.ones(2)))],
+    ids=["put again", "counted"],
+)
 def test_small_programs(make):
     """Programs that random ones led to"""
     plain = make(0)[0]

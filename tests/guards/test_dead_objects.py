@@ -94,7 +94,7 @@ class Block(nn.Module):
 
 
 def named_tuple(x, k):
-    return Batch(x, torch.full((1,), float(k)), k),
+    return (Batch(x, torch.full((1,), float(k)), k),)
 
 
 def use_named_tuple(batch):
@@ -111,6 +111,7 @@ def closure(x, k):
 
     def inner(y):
         return y * k + shift
+
     return inner, x
 
 
@@ -121,18 +122,20 @@ def counting_closure(x, k):
         nonlocal total
         total += 1
         return y * total
+
     return inner, x
 
 
 def with_defaults(x, k):
     def inner(y, by=torch.full((4,), float(k)), *, power=k):
         return y * by + power
+
     return inner, x
 
 
 def packed(x, k):
     rows = torch.stack([x, x + k, x * 2])
-    return pack_padded_sequence(rows.unsqueeze(-1), torch.tensor([4, 3, 2 if k == 1 else 1]), batch_first=True),
+    return (pack_padded_sequence(rows.unsqueeze(-1), torch.tensor([4, 3, 2 if k == 1 else 1]), batch_first=True),)
 
 
 def use_packed(seq):
@@ -163,7 +166,7 @@ def use_sequence(items):
 
 
 def generator(x, k):
-    return (x * i for i in range(k, k + 3)),
+    return ((x * i for i in range(k, k + 3)),)
 
 
 def use_generator(rows):
@@ -247,11 +250,13 @@ NET, ONE = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).requires_g
 def beside_a_model(fn: Callable) -> Callable:
     """The function with a model in it: what checks many guards may go another way than what checks a few. Parameters of
     its own, as a tuple of them would be another object that dies."""
+
     def of_one(a):
         return fn(a) + NET(ONE)
 
     def of_two(a, b):
         return fn(a, b) + NET(ONE)
+
     return of_one if fn.__code__.co_argcount == 1 else of_two
 
 
@@ -264,7 +269,7 @@ def run(case: str, backend: str, calls: int) -> None:
         want = [fn(*make(x, k)) for x, k in given]
         for i in range(calls):
             at = i % 5 if i < calls // 2 else rng.randrange(len(given))
-            if i >= calls // 2:             # before, each call's objects lie where the last one's did
+            if i >= calls // 2:  # before, each call's objects lie where the last one's did
                 kept += litter(rng)
             got = f(*make(*given[at]))
             assert same(got, want[at]), f"call {i}, values {at}: {got} is not {want[at]}"
@@ -288,6 +293,7 @@ def test_made_for_each_call_inductor(case, checks):
 
 
 # ---- trees of such containers, at random -----------------------------------------------------------------------------
+
 
 def leaves(tree: Any) -> Iterator[torch.Tensor]:
     """The tensors of a tree of the containers above, in order."""
@@ -370,6 +376,7 @@ def test_random_trees(seed):
 
 
 # ---- objects that die while guards look at them ----------------------------------------------------------------------
+
 
 class Owner:
     """Its property drops and makes anew what other guards look at."""

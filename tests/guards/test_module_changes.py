@@ -102,8 +102,7 @@ CHANGES = {
     "order of submodules": lambda m: m._modules.update({"0": m._modules.pop("0")}),
     "hook": lambda m: m[1].linear.register_forward_hook(lambda mod, args, out: out * 2),
     "pre-hook": lambda m: m[4][0].register_forward_pre_hook(lambda mod, args: (args[0] * 2,)),
-    "hooks' dict": lambda m: setattr(m[2], "_forward_hooks", collections.OrderedDict(
-        {1: lambda mod, args, out: out * 2})),
+    "hooks' dict": lambda m: setattr(m[2], "_forward_hooks", collections.OrderedDict({1: lambda mod, args, out: out * 2})),
     "forward of an instance": own_forward,
     "class of an instance": replaced_class,
     "dict of an instance": replaced_dict,
@@ -136,6 +135,7 @@ def test_a_class_patched_is_seen(monkeypatch):
 def test_defaults_and_code_of_a_function_are_seen():
     def body(x, by=2):
         return x * by
+
     model = tree()
     model[1].forward = body
     f, x = bytejit.compile(model, backend="eager"), torch.randn(3, 4)
@@ -249,6 +249,7 @@ def test_a_property_over_the_tree():
 
 def test_code_within_the_walk_that_breaks_up_the_tree():
     """What guards compare may run anything: a key's comparison here replaces all submodules while the walk is on."""
+
     class Key(str):
         __hash__ = str.__hash__
         act = None
@@ -270,9 +271,11 @@ def test_code_within_the_walk_that_breaks_up_the_tree():
     model, x = Odd(), torch.randn(3, 4)
     f = bytejit.compile(model, backend="eager")
     for i in range(8):
+
         def act():
             model.inner = tree()
             gc.collect()
+
         Key.act = act if i >= 3 else None
         f(x)
         Key.act = None
@@ -284,6 +287,6 @@ def test_a_new_argument_each_call_in_a_tuple_at_the_same_address():
     f = bytejit.compile(model, backend="eager")
     with torch.no_grad():
         for _ in range(8):
-            x = torch.randn(2, 4)           # the one before is freed, and so is the tuple that `*args` made of it
+            x = torch.randn(2, 4)  # the one before is freed, and so is the tuple that `*args` made of it
             torch.testing.assert_close(f(x), model(x))
     assert len(bytejit.counters["recompiles"]) == 0

@@ -1,4 +1,5 @@
 """What the tests of our own library kernels share."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """Our own attention against torch's in double precision: shapes, strides, masks, what is not a number."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,7 +25,7 @@ def made(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def operands(b: int, h: int, rows: int, keys: int, d: int, e: int, g: int) -> tuple[torch.Tensor, ...]:
     """q as heads beside one another in a row, k cut out of a wider tensor, v row-major."""
-    return made(b, rows, h, d).transpose(1, 2), made(b, keys, g, 2 * d + 3)[..., 3:3 + d].transpose(1, 2), made(b, g, keys, e)
+    return made(b, rows, h, d).transpose(1, 2), made(b, keys, g, 2 * d + 3)[..., 3 : 3 + d].transpose(1, 2), made(b, g, keys, e)
 
 
 def check(attend, q, k, v, mask=None, causal=False, scale=None) -> torch.Tensor:
@@ -44,20 +45,39 @@ def check(attend, q, k, v, mask=None, causal=False, scale=None) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-@pytest.mark.parametrize("shape", [
-    (1, 1, 1, 1, 1, 1, 1), (1, 12, 128, 128, 64, 64, 12), (1, 6, 197, 197, 64, 64, 6), (2, 3, 50, 900, 40, 40, 3),
-    (2, 4, 7, 5, 13, 21, 2), (1, 1, 600, 500, 16, 16, 1), (1, 2, 255, 385, 8, 8, 2), (3, 8, 13, 17, 5, 3, 1),
-    (2, 5, 4, 1, 33, 65, 5),
-], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 1, 1, 1, 1, 1, 1),
+        (1, 12, 128, 128, 64, 64, 12),
+        (1, 6, 197, 197, 64, 64, 6),
+        (2, 3, 50, 900, 40, 40, 3),
+        (2, 4, 7, 5, 13, 21, 2),
+        (1, 1, 600, 500, 16, 16, 1),
+        (1, 2, 255, 385, 8, 8, 2),
+        (3, 8, 13, 17, 5, 3, 1),
+        (2, 5, 4, 1, 33, 65, 5),
+    ],
+    ids=str,
+)
 def test_shapes(attend, shape, causal) -> None:
     check(attend, *operands(*shape), causal=causal)
 
 
-@pytest.mark.parametrize("mask", [
-    lambda b, h, r, k: made(r, k), lambda b, h, r, k: made(b, 1, 1, k) > -0.5, lambda b, h, r, k: made(b, h, r, k),
-    lambda b, h, r, k: made(b, 1, r, k) > 1.5, lambda b, h, r, k: made(r, 1).expand(r, k), lambda b, h, r, k: made(h, 1, k),
-    lambda b, h, r, k: made(k, r).t(), lambda b, h, r, k: made(1, h, r, 2 * k)[..., ::2] > 0, lambda b, h, r, k: made(1, 1),
-])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda b, h, r, k: made(r, k),
+        lambda b, h, r, k: made(b, 1, 1, k) > -0.5,
+        lambda b, h, r, k: made(b, h, r, k),
+        lambda b, h, r, k: made(b, 1, r, k) > 1.5,
+        lambda b, h, r, k: made(r, 1).expand(r, k),
+        lambda b, h, r, k: made(h, 1, k),
+        lambda b, h, r, k: made(k, r).t(),
+        lambda b, h, r, k: made(1, h, r, 2 * k)[..., ::2] > 0,
+        lambda b, h, r, k: made(1, 1),
+    ],
+)
 @pytest.mark.parametrize("shape", [(2, 3, 20, 70, 8, 8, 3), (2, 2, 14, 500, 8, 8, 2)], ids=["one_block", "two_blocks"])
 def test_masks(attend, mask, shape) -> None:
     b, h, rows, keys = shape[:4]

@@ -1,6 +1,9 @@
 """Units are built once, found again without a compiler, rebuilt when damaged; errors name the line."""
+
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,8 +11,8 @@ import torch
 
 from bytejit.common import caches
 from bytejit.kernels import build_cpp, launch
-from bytejit.kernels.build import BuildFailed, NoCompiler
-from bytejit.kernels.target import cpu
+from bytejit.kernels.build import BuildFailed, NoCompiler, find_compiler
+from bytejit.kernels.machine import cpu
 from bytejit.options import Options
 
 pytestmark = pytest.mark.cxx
@@ -74,8 +77,24 @@ def test_no_compiler_warns_once_and_says_what_to_install(options: Options, monke
         build_cpp.build([UNIT], options)
 
 
+@pytest.mark.parametrize("name", ["zig", "clang++"])
+def test_other_compilers_are_found_on_the_path(
+    name: str, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, real = tmp_path / name, shutil.which("g++") or shutil.which("clang++")
+    drop = "shift\n" if name == "zig" else ""
+    script.write_text(f'#!{shutil.which("sh")}\nPATH={os.environ["PATH"]}\n{drop}exec {real} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    found = find_compiler(build_cpp.disk_of(options.cache_path, options.cache_mb))
+    assert found.path == str(script) and found.extra == (("c++",) if name == "zig" else ())
+    assert build_cpp.build([UNIT], options).calls
+
+
 def test_what_a_key_depends_on(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     from bytejit.kernels.build import Compiler
+
     gcc = Compiler("/usr/bin/g++", "g++ 12", True)
     base = build_cpp.unit_key(UNIT, gcc)
     assert base == build_cpp.unit_key(UNIT, Compiler("/elsewhere/g++", "g++ 12", True))

@@ -1,4 +1,5 @@
 """Our own convolution against torch's in double precision: shapes, strides, edges, what it does on the way out."""
+
 from __future__ import annotations
 
 import pytest
@@ -37,8 +38,10 @@ def check(ops, x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), gro
     packed = ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, groups), w.shape[0], b, *geometry)
     results = [plain, packed]
     if kernel_is_3x3(w, stride, dilation, groups):
-        results += [ops["bytejit.conv.default"](x, w, b, *geometry, winograd=True), ops["bytejit.conv_packed.default"](
-            x, ops["conv_pack"](w, 1, True), w.shape[0], b, *geometry, winograd=True)]
+        results += [
+            ops["bytejit.conv.default"](x, w, b, *geometry, winograd=True),
+            ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, 1, True), w.shape[0], b, *geometry, winograd=True),
+        ]
     for got in results:
         assert got.shape == want.shape and got.is_contiguous(memory_format=LAST)
         eager = error(F.conv2d(x, w, b, stride, padding, dilation, groups), want)
@@ -86,13 +89,17 @@ def test_shapes(ops, threads, shape) -> None:
 def test_operands_of_odd_strides(ops) -> None:
     """Cut out of larger tensors, turned, broadcast."""
     big = made(2, 40, 20, 20)
-    for x in (big[:, 3:19, 1:12, 2:15],
-              big[:, 3:19:2, ::2, ::3], big[:, :16].transpose(2, 3),
-              big.contiguous(memory_format=LAST)[:, 5:21, 2:9], big[:1, :16].expand(3, -1, -1, -1),
-              big[:, :1].expand(-1, 16, -1, -1)):
+    for x in (
+        big[:, 3:19, 1:12, 2:15],
+        big[:, 3:19:2, ::2, ::3],
+        big[:, :16].transpose(2, 3),
+        big.contiguous(memory_format=LAST)[:, 5:21, 2:9],
+        big[:1, :16].expand(3, -1, -1, -1),
+        big[:, :1].expand(-1, 16, -1, -1),
+    ):
         for kernel in (1, 3):
             c = x.shape[1]
-            w = made(30, 20, 5, 5)[2:26, :c, :kernel, 1:1 + kernel] if c <= 20 else None
+            w = made(30, 20, 5, 5)[2:26, :c, :kernel, 1 : 1 + kernel] if c <= 20 else None
             check(ops, x, w, padding=(kernel // 2, kernel // 2))
             check(ops, x, w.transpose(2, 3), padding=(kernel // 2, kernel // 2))
 
@@ -114,8 +121,10 @@ def test_what_follows(ops, threads, affine, other, relu) -> None:
         geometry = ([1, 1], [1, 1], [1, 1], 1)
         for windows in (False, True):
             rest = (b, *geometry, scale, shift, add, relu, windows)
-            for got in (ops["bytejit.conv.default"](x, w, *rest),
-                        ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, 1, windows), o, *rest)):
+            for got in (
+                ops["bytejit.conv.default"](x, w, *rest),
+                ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, 1, windows), o, *rest),
+            ):
                 assert error(got, want) < 2e-6
 
 
@@ -130,8 +139,11 @@ def test_what_is_not_finite_stays_where_it_is(ops, c, o, windows, packed) -> Non
     w[1, 7] = 0
     w[:, 0] *= 0.1
     after = ([1, 1], [1, 1], [1, 1], 1, None, None, None, False, windows)
-    got = ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, 1, windows), o, None, *after) if packed else \
-        ops["bytejit.conv.default"](x, w, None, *after)
+    got = (
+        ops["bytejit.conv_packed.default"](x, ops["conv_pack"](w, 1, windows), o, None, *after)
+        if packed
+        else ops["bytejit.conv.default"](x, w, None, *after)
+    )
     want = F.conv2d(x, w, None, 1, 1)
     assert want.isnan().any() and want.isinf().any() and want.isfinite().any()
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, equal_nan=True)

@@ -1,4 +1,5 @@
 """When a call is recorded, replayed or left plain, and what is said about it: with a pretended device and clock."""
+
 from __future__ import annotations
 
 import threading
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.backends import cuda_compiler
+from bytejit.backends import recording
 from bytejit.codegen.aten.graph import Aten, Value
 from bytejit.codegen.cuda.call import Fault
 from bytejit.codegen.emit.check import Fits
@@ -29,7 +30,7 @@ class Device:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stream, self.capturing, self.now, self.replays = 1, False, 0.0, 0
-        self.queue, self.work, self.replay = 1.0, 0.0, 0.1      # seconds that the host, the device, a replay take
+        self.queue, self.work, self.replay = 1.0, 0.0, 0.1  # seconds that the host, the device, a replay take
         monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.stream, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: self.capturing, raising=False)
         monkeypatch.setattr(cuda_graphs.Replayer, "wait", lambda replayer: self.wait())
@@ -48,6 +49,7 @@ class Device:
             self.now += self.queue
             self.waiting += self.work
             return fn(*args)
+
         return call
 
     def capture(self, replayer: object, lane: object, state: object, given: list) -> tuple:
@@ -59,6 +61,7 @@ class Device:
             for out, again in zip(answer, self.fn(*given)):
                 if isinstance(out, torch.Tensor) and not any(out is t for t in given):
                     out.copy_(again)
+
         replayer.policy.say("recorded")
         outside = cuda_capture.Outside(None)
         outside.fault = getattr(self.fn, "fault", None)
@@ -68,6 +71,7 @@ class Device:
         def moved(*inputs: torch.Tensor) -> int:
             pairs = enumerate(zip(inputs, addresses))
             return next((i for i, (t, a) in pairs if a is not None and t.data_ptr() != a), -1)
+
         return moved
 
 
@@ -175,8 +179,10 @@ def wait_beside_torch(begun: threading.Event, end: threading.Event) -> None:
     end.wait()
 
 
-@pytest.mark.parametrize("how, calls, words", [("auto", 3, ["recorded"]), ("auto", PUT_OFF + 2, [
-    "not recorded: several threads use torch"]), ("forced", 3, ["recorded"])])
+@pytest.mark.parametrize(
+    "how, calls, words",
+    [("auto", 3, ["recorded"]), ("auto", PUT_OFF + 2, ["not recorded: several threads use torch"]), ("forced", 3, ["recorded"])],
+)
 def test_another_thread_uses_torch(device: Device, how: str, calls: int, words: list[str]) -> None:
     run, told = made(device, how)
     x, begun, end = tensor(), threading.Event(), threading.Event()
@@ -239,13 +245,13 @@ def test_a_stream_that_works_on_outputs_is_waited_for(device: Device, monkeypatc
     for _ in range(WARM + 1):
         whole, part, _ = run(x)
     for t in (part, torch.ones(3)):
-        with pytest.raises(NotImplementedError, match="CPU"):      # noted on its way to the tensor's own device
+        with pytest.raises(NotImplementedError, match="CPU"):  # noted on its way to the tensor's own device
             t.record_stream(other)
     del whole, part, t
     run(x)
     run(x)
-    recording, = run.replayer.lanes[1].sized[()].recordings
-    storage, = recording.storages
+    (recording,) = run.replayer.lanes[1].sized[()].recordings
+    (storage,) = recording.storages
     assert waited == [[other]] and caches.GRAPH_OUTPUTS[storage]() is recording
     del run, recording
     assert storage not in caches.GRAPH_OUTPUTS
@@ -258,6 +264,7 @@ def test_outputs_are_allocated_outside(settled: bool) -> None:
         out, written = new_f32((3,), (1,)), new_f32((3,), (1,))
         written.fill_(7)
         return out.copy_(x), x, x[1:], (inner := x * 2), inner[1:]
+
     outside = cuda_capture.Outside(None)
     recorded = outside.through(after_the_first(call, Fits(), lambda answered: None) if settled else call)
     x = torch.arange(3.0)
@@ -271,21 +278,30 @@ def test_outputs_are_allocated_outside(settled: bool) -> None:
 
 
 # ---- inputs -------------------------------------------------------------------------------------------------------------------
-LAID = {"plain": lambda x: x, "expanded": lambda x: x[:1].expand(4), "rows": lambda x: x[:, None].expand(3, 2),
-        "windows": lambda x: x.as_strided((2, 2), (1, 1)), "every second": lambda x: x[::2], "turned": lambda x: x[None].t(),
-        "later": lambda x: x[1:], "empty": lambda x: x[:0], "number": lambda x: x[0]}
+LAID = {
+    "plain": lambda x: x,
+    "expanded": lambda x: x[:1].expand(4),
+    "rows": lambda x: x[:, None].expand(3, 2),
+    "windows": lambda x: x.as_strided((2, 2), (1, 1)),
+    "every second": lambda x: x[::2],
+    "turned": lambda x: x[None].t(),
+    "later": lambda x: x[1:],
+    "empty": lambda x: x[:0],
+    "number": lambda x: x[0],
+}
 
 
 @pytest.mark.parametrize("name", LAID)
 def test_inputs_that_are_copied(device: Device, name: str) -> None:
     def f(x: torch.Tensor) -> tuple:
         return (x * 2,)
+
     run, _ = made(device, "forced", f)
     kept = []
     for turn in range(WARM + TIMED + 3):
         kept.append(tensor() * turn + torch.arange(3))
         assert torch.equal(run(LAID[name](kept[-1]))[0], LAID[name](kept[-1]) * 2)
-    assert device.replays == (6 if name == "empty" else 3)        # no elements have no address that could change
+    assert device.replays == (6 if name == "empty" else 3)  # no elements have no address that could change
 
 
 def test_a_replay_counts_as_a_write(device: Device) -> None:
@@ -303,6 +319,7 @@ def test_a_replay_counts_as_a_write(device: Device) -> None:
 def test_outputs_that_are_inputs(device: Device) -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> tuple:
         return x, y[1:], x + y
+
     run, _ = made(device, "forced", f)
     kept = []
     for turn in range(WARM + TIMED + 3):
@@ -319,6 +336,7 @@ def test_an_index_out_of_range_is_told_by_a_later_replay(device: Device) -> None
         if x[0] > 5:
             f.fault.word.value = 2
         return (x + 1,)
+
     f.fault = Fault(False)
     run, _ = made(device, "forced", f)
     x = tensor()
@@ -336,6 +354,7 @@ def test_an_index_out_of_range_is_told_by_a_later_replay(device: Device) -> None
 def test_no_memory_to_record(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*given: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
+
     run, told = made(device)
     x = tensor()
     monkeypatch.setattr(cuda_graphs.Replayer, "capture", none_left)
@@ -354,10 +373,11 @@ def test_no_memory_for_copies_of_outputs(device: Device, monkeypatch: pytest.Mon
 
     def none_left(*given: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
+
     monkeypatch.setattr(torch, "empty_like", none_left)
     with pytest.raises(torch.OutOfMemoryError):
         run(x)
-    assert device.replays == before         # nothing was written: the original code can run in its place
+    assert device.replays == before  # nothing was written: the original code can run in its place
     monkeypatch.setattr(torch, "empty_like", empty_like)
     assert torch.equal(run(x)[0], x + 1) and device.replays == before + 1 and told == ["recorded"] * 3
 
@@ -396,9 +416,14 @@ def test_addresses_that_keep_changing(device: Device) -> None:
     assert told[-1] == "not recorded: addresses of inputs keep changing"
 
 
-@pytest.mark.parametrize("work, replay, verdict", [
-    (100.0, 0.1, "not recorded: launching takes little of its time"), (0.0, 5.0, "not recorded: a replay is no faster"),
-    (0.0, 0.1, "recorded")])
+@pytest.mark.parametrize(
+    "work, replay, verdict",
+    [
+        (100.0, 0.1, "not recorded: launching takes little of its time"),
+        (0.0, 5.0, "not recorded: a replay is no faster"),
+        (0.0, 0.1, "recorded"),
+    ],
+)
 def test_by_itself_only_where_it_pays(device: Device, work: float, replay: float, verdict: str) -> None:
     device.work, device.replay = work, replay
     run, told = made(device, "auto")
@@ -414,13 +439,20 @@ def counted(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-@pytest.mark.parametrize("target, how, words", [
-    (torch.ops.aten.sin.default, "auto", cuda_compiler.WAITING["auto"]),
-    (torch.ops.bytejit_test_cuda_graphs.counted.default, "auto", "not recorded: bytejit_test_cuda_graphs.counted.default is the "
-     "program's own: it may do something else in each call"),
-    (torch.ops.bytejit_test_cuda_graphs.counted.default, "forced", cuda_compiler.WAITING["forced"]),
-    (torch.ops.aten.nonzero.default, "forced", "not recorded: aten.nonzero.default waits for the GPU"),
-    (torch.ops.aten.rand_like.default, "auto", "not recorded: it draws random numbers")])
+@pytest.mark.parametrize(
+    "target, how, words",
+    [
+        (torch.ops.aten.sin.default, "auto", recording.WAITING["auto"]),
+        (
+            torch.ops.bytejit_test_cuda_graphs.counted.default,
+            "auto",
+            "not recorded: bytejit_test_cuda_graphs.counted.default is the program's own: it may do something else in each call",
+        ),
+        (torch.ops.bytejit_test_cuda_graphs.counted.default, "forced", recording.WAITING["forced"]),
+        (torch.ops.aten.nonzero.default, "forced", "not recorded: aten.nonzero.default waits for the GPU"),
+        (torch.ops.aten.rand_like.default, "auto", "not recorded: it draws random numbers"),
+    ],
+)
 def test_operations(device: Device, target: object, how: str, words: str) -> None:
     gm = graph_of()
     graph = torch.fx.Graph()
@@ -429,7 +461,7 @@ def test_operations(device: Device, target: object, how: str, words: str) -> Non
     graph.output((y,))
     for n in (x, y):
         n.meta["spec"] = Spec((3,), (1,), torch.float32, torch.device("cuda", 0))
-    cuda_compiler.record_graph(gm, Aten(graph, (Value(0),)), lambda x: (x,), 0, how)
+    recording.record_graph(gm, Aten(graph, (Value(0),)), lambda x: (x,), 0, how)
     assert report_of(gm).cudagraphs == [words]
 
 
@@ -442,7 +474,7 @@ def graph_of() -> torch.fx.GraphModule:
 
 def test_each_reason_is_logged_once(capsys: pytest.CaptureFixture) -> None:
     gm = graph_of()
-    tell = cuda_compiler.Told(gm, Options(logs=("cudagraphs",)))
+    tell = recording.Told(gm, Options(logs=("cudagraphs",)))
     for what in ("a", "b", "a"):
         tell(what)
     assert report_of(gm).cudagraphs == ["a", "b"]

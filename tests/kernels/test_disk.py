@@ -1,4 +1,5 @@
 """The disk cache: whole entries or none, damage found, bounded, private, and usable when the folder is not."""
+
 from __future__ import annotations
 
 import os
@@ -28,7 +29,7 @@ def disk(tmp_path: Path) -> Disk:
 
 def loaded(disk: Disk, name: str) -> bytes | None:
     """What a loader finds where a library is to be loaded."""
-    return disk.load(name, lambda path: Path(path).read_bytes()[:-END or None])
+    return disk.load(name, lambda path: Path(path).read_bytes()[: -END or None])
 
 
 def test_parts_of_a_key_do_not_run_together() -> None:
@@ -38,15 +39,18 @@ def test_parts_of_a_key_do_not_run_together() -> None:
 
 def test_an_entry_comes_back_and_the_folder_is_private(disk: Disk) -> None:
     assert disk.read("ab12") is None and loaded(disk, "ab12") is None
-    assert not disk.wanted.exists()                     # a look makes nothing
+    assert not disk.wanted.exists()  # a look makes nothing
     disk.write("ab12", b"code")
     assert disk.read("ab12") == b"code" == loaded(disk, "ab12") == loaded(Disk(disk.wanted), "ab12")
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (disk.wanted, *disk.wanted.rglob("*"))}
     assert modes == {"cache": 0o700, disk.generation: 0o700, "key": 0o600, ".lock": 0o600, "ab12": 0o600}
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[1:], lambda b: b"x" + b[1:], lambda b: b"", lambda b: b + b"\n",
-                                    lambda b: b[:-1] + b"x"], ids="short later byte empty long seal".split())
+@pytest.mark.parametrize(
+    "damage",
+    [lambda b: b[:-1], lambda b: b[1:], lambda b: b"x" + b[1:], lambda b: b"", lambda b: b + b"\n", lambda b: b[:-1] + b"x"],
+    ids="short later byte empty long seal".split(),
+)
 def test_a_damaged_entry_is_deleted_and_counted(disk: Disk, damage) -> None:
     disk.write("ab12", b"code")
     place = disk.path("ab12")
@@ -105,6 +109,7 @@ def test_a_full_disk_falls_back(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> 
 
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device")
+
     monkeypatch.setattr(os, "replace", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         disk.write("ab13", b"code")
@@ -121,9 +126,11 @@ def test_without_proc_a_library_is_copied(disk: Disk, monkeypatch: pytest.Monkey
 
 
 def test_processes_that_merge_at_once_keep_all_entries(tmp_path: Path) -> None:
-    code = ("import sys; from pathlib import Path; from bytejit.kernels.disk import Disk, JsonCache\n"
-            "t = JsonCache(Disk(Path(sys.argv[1])), 'x')\n"
-            "for i in range(20): t.merge({sys.argv[2] + str(i): i})")
+    code = (
+        "import sys; from pathlib import Path; from bytejit.kernels.disk import Disk, JsonCache\n"
+        "t = JsonCache(Disk(Path(sys.argv[1])), 'x')\n"
+        "for i in range(20): t.merge({sys.argv[2] + str(i): i})"
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     running = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "cache"), name], env=env) for name in "ab"]
     assert [p.wait(60) for p in running] == [0, 0]
@@ -162,5 +169,5 @@ def test_nothing_stays_open(disk: Disk) -> None:
         JsonCache(disk, "x").merge({"a": 1})
         disk.path("ab12").write_bytes(b"")
         disk.read("ab12")
-        disk.path("key").chmod(0o644)               # a new generation
+        disk.path("key").chmod(0o644)  # a new generation
     assert sorted(os.listdir("/proc/self/fd")) == before

@@ -1,4 +1,5 @@
 """Another user of the machine gets nothing of theirs read or run, whatever they could write to, and whenever."""
+
 from __future__ import annotations
 
 import os
@@ -20,10 +21,12 @@ from bytejit.options import Options
 
 from .test_build import UNIT
 
-OTHER = 65533               # a user, and a group, that nobody is
+OTHER = 65533  # a user, and a group, that nobody is
 AS_OTHER = ["setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups"]
-pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0 or not shutil.which("setpriv"),
-                                reason="needs root, and setpriv to act as another user")
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0 or not shutil.which("setpriv"),
+    reason="needs root, and setpriv to act as another user",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +93,7 @@ def test_a_folder_below_one_that_others_may_write_is_not_used(place: Path, monke
     filled(place)
     place.chmod(0o777)
     refuses(place / "cache", "others may write .* in the place")
-    place.chmod(0o1777)                                     # as /tmp
+    place.chmod(0o1777)  # as /tmp
     assert Disk(place / "cache").read("ab12") == b"code"
     os.chown(place, 0, OTHER)
     place.chmod(0o775)
@@ -127,6 +130,7 @@ def test_what_is_swapped_after_the_look_is_not_what_is_loaded(place: Path) -> No
         (place / "cache").rename(place / "away")
         (place / "copy").rename(place / "cache")
         return Path(path).read_bytes()[:4]
+
     assert disk.load("ab12", load) == b"code"
     with pytest.warns(RuntimeWarning, match="begun anew"):
         disk.write("ab13", b"code")
@@ -188,26 +192,32 @@ def test_a_folder_that_was_open_to_others_and_mended(place: Path, deep: bool) ->
     disk = filled(place)
     generation = disk.wanted / disk.generation
     assert os.system(f"chmod {'-R' * deep} a+rwX {place}/cache") == 0
-    forge = ("import hmac, os\n"
-             "name = next(n for n in os.listdir('.') if n.startswith('bytejit-'))\n"
-             "os.rename(name, 'away'); os.mkdir(name)\n"
-             "try:\n    secret = open('away/key', 'rb').read()\nexcept PermissionError: secret = b'x' * 32\n"
-             "own = hmac.digest(secret, b'ab12', 'sha256')\n"
-             "raw = b'theirs' + b'\\n#bytejit2 ' + hmac.digest(own, b'theirs', 'sha256').hex().encode()\n"
-             "for f, b in ('key', secret), ('ab12', raw):\n"
-             "    open(name + '/' + f, 'wb').write(b); os.chmod(name + '/' + f, 0o600)\n"
-             "os.chmod(name, 0o700)\n"
-             "if secret != b'x' * 32:\n"
-             "    os.rename(name, 'planted'); os.rename('away', name)\n"          # in place, so that it stays its owner's
-             "    open(name + '/ab12', 'wb').write(raw)\n")
+    forge = (
+        "import hmac, os\n"
+        "name = next(n for n in os.listdir('.') if n.startswith('bytejit-'))\n"
+        "os.rename(name, 'away'); os.mkdir(name)\n"
+        "try:\n    secret = open('away/key', 'rb').read()\nexcept PermissionError: secret = b'x' * 32\n"
+        "own = hmac.digest(secret, b'ab12', 'sha256')\n"
+        "raw = b'theirs' + b'\\n#bytejit2 ' + hmac.digest(own, b'theirs', 'sha256').hex().encode()\n"
+        "for f, b in ('key', secret), ('ab12', raw):\n"
+        "    open(name + '/' + f, 'wb').write(b); os.chmod(name + '/' + f, 0o600)\n"
+        "os.chmod(name, 0o700)\n"
+        "if secret != b'x' * 32:\n"
+        "    os.rename(name, 'planted'); os.rename('away', name)\n"  # in place, so that it stays its owner's
+        "    open(name + '/ab12', 'wb').write(raw)\n"
+    )
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
     if not python:
         pytest.skip("needs a python that other users may run")
     subprocess.run([*AS_OTHER, python, "-c", forge], cwd=place / "cache", check=True)
     with open(generation / "key", "rb+", buffering=0), open(generation / "ab12", "rb+", buffering=0):
         time.sleep(0.02)
-        subprocess.run("find cache -user 0 -type d -exec chmod 700 {} +; find cache -user 0 -type f -exec chmod 600 {} +",
-                       shell=True, cwd=place, check=True)
+        subprocess.run(
+            "find cache -user 0 -type d -exec chmod 700 {} +; find cache -user 0 -type f -exec chmod 600 {} +",
+            shell=True,
+            cwd=place,
+            check=True,
+        )
         assert (place / "cache").stat().st_mode & 0o777 == 0o700
         for again in (disk, Disk(disk.wanted)):
             assert again.read("ab12") is None
@@ -224,8 +234,10 @@ def test_a_planted_library_does_not_run(place: Path) -> None:
     file = Path(build_cpp.build([UNIT], options).files[0])
     caches.clear()
     ran = f'void ran() {{ fopen("{place}/ran", "w"); }}'
-    (place / "theirs.cpp").write_text(f'#include <cstdio>\n__attribute__((constructor)) {ran}\n'
-                                      'extern "C" void bj_fill(void*, void*, void*, void*) { ran(); }\n')
+    (place / "theirs.cpp").write_text(
+        f"#include <cstdio>\n__attribute__((constructor)) {ran}\n"
+        'extern "C" void bj_fill(void*, void*, void*, void*) { ran(); }\n'
+    )
     subprocess.run(["g++", "-shared", "-fPIC", "theirs.cpp", "-o", "theirs.so"], cwd=place, check=True)
     raw = (place / "theirs.so").read_bytes() + file.read_bytes()[-75:]
     (place / "theirs.so").write_bytes(raw)

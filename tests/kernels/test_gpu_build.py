@@ -1,4 +1,5 @@
 """What of the GPU's way runs without one: kernels compiled to binaries, the tables of launches, the interpreter end to end."""
+
 from __future__ import annotations
 
 import os
@@ -70,8 +71,17 @@ def test_a_kernel_that_may_begin_early_waits_before_it_touches_memory(tmp_path) 
 @needs_triton
 def test_a_worker_that_dies_is_replaced() -> None:
     pool = Workers(1)
-    request = {"text": "import os\nos._exit(3)\n" + WARM, "name": "k", "kernel": "warm", "signature": {"x": "*fp32"},
-               "constants": {"N": 128}, "aligned": [], "arch": 80, "warps": 4, "stages": 1}
+    request = {
+        "text": "import os\nos._exit(3)\n" + WARM,
+        "name": "k",
+        "kernel": "warm",
+        "signature": {"x": "*fp32"},
+        "constants": {"N": 128},
+        "aligned": [],
+        "arch": 80,
+        "warps": 4,
+        "stages": 1,
+    }
     assert "ended with 3" in pool.ask(request)["error"]
     assert "binary" in pool.ask({**request, "text": WARM})
     pool.stop()
@@ -100,9 +110,10 @@ def test_a_table_holds_what_the_launcher_reads() -> None:
 def test_a_kernels_file_in_the_debug_folder_can_be_run(tmp_path) -> None:
     def normed(x):
         return torch.softmax(x * 0.5, -1).cumsum(0)
+
     bytejit.compile(normed, options={"interpret": True, "debug": True, "debug_dir": str(tmp_path)})(torch.randn(5, 16))
     text = next(tmp_path.rglob("*kernel.py")).read_text()
-    assert "return torch.softmax(x * 0.5, -1).cumsum(0)\n" in text and "test_gpu_build.py:" in text        # the user's line
+    assert "return torch.softmax(x * 0.5, -1).cumsum(0)\n" in text and "test_gpu_build.py:" in text  # the user's line
     assert "f32[5,16] stride (16,1) input" in text and "measure(globals(), BUFFERS, STEPS, SCRATCH)" in text
     compile(text, "kernel.py", "exec")
 
@@ -114,9 +125,14 @@ def test_graphs_run_in_the_interpreter(name: str) -> None:
     def mutate(x):
         x.mul_(2)
         return x.sum(-1)
+
     torch.manual_seed(1)
-    fn = {"pointwise": lambda x: torch.sin(x) * 2 + x[:, :1], "softmax": lambda x: torch.softmax(x, -1), "mutation": mutate,
-          "module": torch.nn.Sequential(torch.nn.LayerNorm(16), torch.nn.Linear(16, 8), torch.nn.GELU()).eval()}[name]
+    fn = {
+        "pointwise": lambda x: torch.sin(x) * 2 + x[:, :1],
+        "softmax": lambda x: torch.softmax(x, -1),
+        "mutation": mutate,
+        "module": torch.nn.Sequential(torch.nn.LayerNorm(16), torch.nn.Linear(16, 8), torch.nn.GELU()).eval(),
+    }[name]
     x = torch.randn(5, 16)
     mine, theirs = x.clone(), x.clone()
     compiled = bytejit.compile(fn, fullgraph=True, options={"interpret": True})

@@ -1,15 +1,15 @@
 """A compiler that finds no memory on the GPU, or must not touch it: the original code runs. With pretended devices."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 
 import bytejit
-from bytejit import pipeline
-from bytejit.backends import cpu_compiler
+from bytejit.backends import compiled as compiler
 from bytejit.kernels.tune import Tuner
 from bytejit.kernels.tune_gpu import GpuTuner
-from bytejit.runtime import rollback
+from bytejit.runtime import back_off, rollback
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -23,18 +23,18 @@ def out_of_memory(*args: object, **kwargs: object) -> None:
 def test_no_memory_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     x, compiled = torch.randn(10), bytejit.compile(doubled)
     with monkeypatch.context() as none_left:
-        none_left.setattr(cpu_compiler.Compiled, "build", out_of_memory)
+        none_left.setattr(compiler.Compiled, "build", out_of_memory)
         assert torch.equal(compiled(x), x.sin() * 2)
     compiled(x)
     compiled(x)
     assert bytejit.counters["fallbacks"] == {"no memory on the GPU to compile doubled": 1}
-    assert bytejit.counters["graphs"] == {"inductor": 2}         # the second try found room
+    assert bytejit.counters["graphs"] == {"inductor": 2}  # the second try found room
 
 
 def test_never_memory_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_compiler.Compiled, "build", out_of_memory)
+    monkeypatch.setattr(compiler.Compiled, "build", out_of_memory)
     x, compiled = torch.randn(10), bytejit.compile(doubled, fullgraph=True)
-    for _ in range(2 * pipeline.STARVED):
+    for _ in range(2 * back_off.STARVED):
         assert torch.equal(compiled(x), x.sin() * 2)
     given_up = dict(bytejit.counters["fallbacks"])
     assert list(given_up) == ["no memory on the GPU to compile doubled"]

@@ -1,4 +1,5 @@
 """Our own matrix product on a GPU: the kernel in Triton's interpreter, and where the graph takes it."""
+
 from __future__ import annotations
 
 import itertools
@@ -15,20 +16,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "codegen"))
 from graphs import aten  # noqa: E402
 
 from bytejit.codegen.aten.rewrite import copy_graph  # noqa: E402
+from bytejit.codegen.libraries.choices import Choices
 from bytejit.codegen.libraries.linear_cuda import choose_gpu_linears  # noqa: E402
 from bytejit.common.spec import Spec  # noqa: E402
 from bytejit.kernels import matmul_triton as mt  # noqa: E402
 from bytejit.kernels.build_triton import parameters, triton_version  # noqa: E402
 from bytejit.kernels.tune import Candidate, Choice  # noqa: E402
 
-interpreted = pytest.mark.skipif(not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
-                                 reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)")
+interpreted = pytest.mark.skipif(
+    not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
+    reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)",
+)
 
 
-def interpret(x, w, b=None, other=None, post="", y=None, pre="", way=mt.Way(16, 16, 16, 1, 1)) -> torch.Tensor:
+def interpret(x, w, b=None, other=None, epilogue="", y=None, prologue="", way=mt.Way(16, 16, 16, 1, 1)) -> torch.Tensor:
     """`gpu_linear` in the interpreter."""
     from bytejit.kernels.prelude.triton_matmul import matmul
-    p = mt.problem_of(Spec.of(x), Spec.of(w), b, other, post, None if y is None else Spec.of(y), pre)
+
+    p = mt.problem_of(Spec.of(x), Spec.of(w), b, other, epilogue, None if y is None else Spec.of(y), prologue)
     out = torch.full((*x.shape[:-1], p.n), 7.0, dtype=w.dtype)
     given = [x if t is None else t for t in (y, w, b, other)]
     matmul[mt.grid(p, way)](x, *given, out, **dict(mt.constants(p, way, 80)))
@@ -37,14 +42,16 @@ def interpret(x, w, b=None, other=None, post="", y=None, pre="", way=mt.Way(16, 
 
 @interpreted
 @pytest.mark.triton
-@pytest.mark.parametrize("post, bias, other", [("", False, False), ("relu", True, False), ("gelu", True, True),
-                                               ("gelu_tanh", False, True), ("silu", True, False)])
+@pytest.mark.parametrize(
+    "epilogue, bias, other",
+    [("", False, False), ("relu", True, False), ("gelu", True, True), ("gelu_tanh", False, True), ("silu", True, False)],
+)
 @pytest.mark.parametrize("m, n, k", [(5, 16, 16), (33, 40, 24)])
-def test_the_kernel_against_torch(post: str, bias: bool, other: bool, m: int, n: int, k: int) -> None:
+def test_the_kernel_against_torch(epilogue: str, bias: bool, other: bool, m: int, n: int, k: int) -> None:
     x, w, b, o = (torch.randn(*s).to(torch.float16) for s in ((m, k), (n, k), (n,), (m, n)))
     given = x, w.t(), b if bias else None, o if other else None
-    want = mt.plain(*(None if g is None else g.double() for g in given), post)
-    torch.testing.assert_close(interpret(*given, post).double(), want, rtol=2e-3, atol=2e-3)
+    want = mt.plain(*(None if g is None else g.double() for g in given), epilogue)
+    torch.testing.assert_close(interpret(*given, epilogue).double(), want, rtol=2e-3, atol=2e-3)
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -54,12 +61,12 @@ def random(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
 WIDE, FULL = random(33, 48), torch.float32
 LED = {
     "cast": lambda: dict(x=random(33, 24, dtype=torch.float32)),
-    "act": lambda: dict(x=random(33, 24), pre="relu"),
-    "gate of one buffer": lambda: dict(x=WIDE[:, :24], y=WIDE[:, 24:], pre="silu"),
-    "a factor of each column": lambda: dict(x=random(33, 24), y=random(24).expand(33, 24), pre="gelu"),
+    "act": lambda: dict(x=random(33, 24), prologue="relu"),
+    "gate of one buffer": lambda: dict(x=WIDE[:, :24], y=WIDE[:, 24:], prologue="silu"),
+    "a factor of each column": lambda: dict(x=random(33, 24), y=random(24).expand(33, 24), prologue="gelu"),
     "a factor of each row": lambda: dict(x=random(33, 24, dtype=FULL), y=random(33, 1, dtype=FULL).expand(33, 24)),
-    "a mask of bools": lambda: dict(x=random(33, 24), y=random(33, 24) > 0, pre="gelu_tanh"),
-    "whole turns of k": lambda: dict(x=random(33, 32), y=random(33, 32), pre="silu"),
+    "a mask of bools": lambda: dict(x=random(33, 24), y=random(33, 24) > 0, prologue="gelu_tanh"),
+    "whole turns of k": lambda: dict(x=random(33, 32), y=random(33, 32), prologue="silu"),
 }
 
 
@@ -69,10 +76,10 @@ LED = {
 def test_what_leads_to_the_product(name: str) -> None:
     given = LED[name]()
     w, b = random(40, given["x"].shape[1]).t(), random(40)
-    x, y, pre = given["x"], given.get("y"), given.get("pre", "")
-    want = mt.plain(x.double(), w.double(), b.double(), None, "relu", None if y is None else y.double(), pre)
-    torch.testing.assert_close(interpret(x, w, b, None, "relu", y, pre).double(), want, rtol=4e-3, atol=4e-3)
-    halves = mt.plain(x, w, b, None, "relu", y, pre)
+    x, y, prologue = given["x"], given.get("y"), given.get("prologue", "")
+    want = mt.plain(x.double(), w.double(), b.double(), None, "relu", None if y is None else y.double(), prologue)
+    torch.testing.assert_close(interpret(x, w, b, None, "relu", y, prologue).double(), want, rtol=4e-3, atol=4e-3)
+    halves = mt.plain(x, w, b, None, "relu", y, prologue)
     assert halves.dtype == torch.float16 and (halves.double() - want).abs().max() < 0.05
 
 
@@ -99,7 +106,7 @@ def test_f32_only_rounds_its_factors_where_torch_does(monkeypatch: pytest.Monkey
     if hasattr(torch.backends, "fp32_precision"):
         newer = matmul.fp32_precision
         try:
-            matmul.fp32_precision = "tf32"          # from then on the older words raise
+            matmul.fp32_precision = "tf32"  # from then on the older words raise
             assert mt.uses_tf32()
         finally:
             matmul.fp32_precision = newer
@@ -111,7 +118,7 @@ def test_f32_only_rounds_its_factors_where_torch_does(monkeypatch: pytest.Monkey
 @interpreted
 @pytest.mark.triton
 def test_the_order_of_tiles_and_strides() -> None:
-    x, w = torch.randn(150, 64).half()[:, :16], torch.randn(16, 20).half()      # ten rows of tiles: more than a group
+    x, w = torch.randn(150, 64).half()[:, :16], torch.randn(16, 20).half()  # ten rows of tiles: more than a group
     got = interpret(x, w, way=mt.Way(16, 16, 16, 1, 1))
     torch.testing.assert_close(got.double(), x.double() @ w.double(), rtol=2e-3, atol=2e-3)
 
@@ -123,8 +130,9 @@ def test_constants_and_parameters_are_the_kernels() -> None:
     text = (mt.PRELUDE / "triton_matmul.py").read_text()
     assert parameters(text, "matmul") == ["x", "y", "w", "b", "other", "out", *names]
     for m, n, k in itertools.product((1, 16, 100, 4000), (64, 1000), (64, 1024)):
-        assert all(min(w.rows, w.columns, w.depth) >= 16 and len({w.name for w in mt.ways(m, n, k)}) >= 4
-                   for w in mt.ways(m, n, k))
+        assert all(
+            min(w.rows, w.columns, w.depth) >= 16 and len({w.name for w in mt.ways(m, n, k)}) >= 4 for w in mt.ways(m, n, k)
+        )
 
 
 # ---- where a graph takes it ---------------------------------------------------------------------------------------------
@@ -133,9 +141,14 @@ class Tune:
 
     def __init__(self, library: float, ours: float) -> None:
         self.library, self.ours, self.asked = library, ours, []
-        self.products = types.SimpleNamespace(problem_of=mt.problem_of, ways=mt.ways, plain=mt.plain,
-                                              uses_tf32=lambda: False, gpu_linear=mt.gpu_linear,
-                                              prepare=lambda problem, ways, device: self.asked.append(problem) or list(ways))
+        self.products = types.SimpleNamespace(
+            problem_of=mt.problem_of,
+            ways=mt.ways,
+            plain=mt.plain,
+            uses_tf32=lambda: False,
+            gpu_linear=mt.gpu_linear,
+            prepare=lambda problem, ways, device: self.asked.append(problem) or list(ways),
+        )
         self.candidate = Candidate
 
     def choose(self, op, specs, made, cold=(), attrs=""):
@@ -151,8 +164,8 @@ class OnCpu(torch.fx.Interpreter):
 
     def call_function(self, target, args, kwargs):
         if target is torch.ops.bytejit.gpu_linear.default:
-            x, w, b, other, post, _, y, pre = args
-            return mt.plain(x, w, b, other, post, y, pre)
+            x, w, b, other, epilogue, _, y, prologue = args
+            return mt.plain(x, w, b, other, epilogue, y, prologue)
         return super().call_function(target, args, kwargs)
 
 
@@ -163,7 +176,7 @@ def rewritten(fn, args: tuple, tune: Tune) -> torch.fx.Graph:
         s = n.meta.get("spec")
         if isinstance(s, Spec):
             n.meta["spec"] = Spec(s.shape, s.stride, s.dtype, torch.device("cuda", 0))
-    choose_gpu_linears(graph, tune)
+    choose_gpu_linears(graph, Choices(tune, None))
     graph.lint()
     got = OnCpu(torch.fx.GraphModule({}, graph)).run(*args)[0]
     torch.testing.assert_close(got.float(), fn(*args).float(), rtol=2e-2, atol=2e-2)
@@ -171,9 +184,12 @@ def rewritten(fn, args: tuple, tune: Tune) -> torch.fx.Graph:
 
 
 def ours(graph: torch.fx.Graph) -> list[tuple]:
-    """(post, has bias, has residual) of each product of ours."""
-    return [(n.args[4], n.args[2] is not None, n.args[3] is not None) for n in graph.nodes
-            if n.target is torch.ops.bytejit.gpu_linear.default]
+    """(epilogue, has bias, has residual) of each product of ours."""
+    return [
+        (n.args[4], n.args[2] is not None, n.args[3] is not None)
+        for n in graph.nodes
+        if n.target is torch.ops.bytejit.gpu_linear.default
+    ]
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -183,15 +199,23 @@ def half(*shape: int) -> torch.Tensor:
 X, W, B, W2 = half(4, 32, 128), half(256, 128), half(256), half(128, 256)
 CASES = {
     "mlp": (lambda x, w, b, v: F.linear(F.gelu(F.linear(x, w, b)), v), [("gelu", True, False), ("", False, False)]),
-    "tanh": (lambda x, w, b, v: F.linear(F.gelu(F.linear(x, w), approximate="tanh"), v), [("gelu_tanh", False, False),
-                                                                                       ("", False, False)]),
-    "residual": (lambda x, w, b, v: F.linear(F.linear(F.relu(F.linear(x, w, b)), v) + x, w), [
-        ("relu", True, False), ("", False, True), ("", False, False)]),
+    "tanh": (
+        lambda x, w, b, v: F.linear(F.gelu(F.linear(x, w), approximate="tanh"), v),
+        [("gelu_tanh", False, False), ("", False, False)],
+    ),
+    "residual": (
+        lambda x, w, b, v: F.linear(F.linear(F.relu(F.linear(x, w, b)), v) + x, w),
+        [("relu", True, False), ("", False, True), ("", False, False)],
+    ),
     "read by a norm": (lambda x, w, b, v: F.layer_norm(F.gelu(F.linear(x, w, b)), (256,)), [("", True, False)]),
-    "read twice": (lambda x, w, b, v: F.linear((y := F.linear(x, w, b)).relu(), v) + y.sum(), [("", True, False),
-                                                                                            ("", False, False)]),
-    "flat": (lambda x, w, b, v: torch.mm(F.silu(torch.addmm(b, x.view(128, 128), w.t())), w), [("silu", True, False),
-                                                                                             ("", False, False)]),
+    "read twice": (
+        lambda x, w, b, v: F.linear((y := F.linear(x, w, b)).relu(), v) + y.sum(),
+        [("", True, False), ("", False, False)],
+    ),
+    "flat": (
+        lambda x, w, b, v: torch.mm(F.silu(torch.addmm(b, x.view(128, 128), w.t())), w),
+        [("silu", True, False), ("", False, False)],
+    ),
 }
 
 
@@ -201,27 +225,35 @@ def test_what_follows_is_taken_along(name: str) -> None:
     assert ours(rewritten(fn, (X, W, B, W2), Tune(1.0, 1e-3))) == found
 
 
-@pytest.mark.parametrize("library, own, found", [(10e-6, 12e-6, [("gelu", True, False)]), (10e-6, 13.5e-6, []),
-                                                 (20e-6, 10e-6, [("gelu", True, False), ("", False, False)])])
+@pytest.mark.parametrize(
+    "library, own, found",
+    [(10e-6, 12e-6, [("gelu", True, False)]), (10e-6, 13.5e-6, []), (20e-6, 10e-6, [("gelu", True, False), ("", False, False)])],
+)
 def test_only_where_it_is_faster(library: float, own: float, found: list) -> None:
-    graph = rewritten(CASES["mlp"][0], (X, W, B, W2), Tune(library, own - 1e-6))      # a kernel of its own: 2.5 us and more
+    graph = rewritten(CASES["mlp"][0], (X, W, B, W2), Tune(library, own - 1e-6))  # a kernel of its own: 2.5 us and more
     assert ours(graph) == found
 
 
 def led(graph: torch.fx.Graph) -> list[tuple]:
-    """(what is done to x, shape of y, dtype of x, post) of each product of ours."""
-    return [(n.args[7], n.args[6] is not None and tuple(n.args[6].meta["spec"].shape), n.args[0].meta["spec"].dtype, n.args[4])
-            for n in graph.nodes if n.target is torch.ops.bytejit.gpu_linear.default]
+    """(what is done to x, shape of y, dtype of x, epilogue) of each product of ours."""
+    return [
+        (n.args[7], n.args[6] is not None and tuple(n.args[6].meta["spec"].shape), n.args[0].meta["spec"].dtype, n.args[4])
+        for n in graph.nodes
+        if n.target is torch.ops.bytejit.gpu_linear.default
+    ]
 
 
 U, V, HALF = half(256, 128), half(128, 256), torch.float16
 LEADING = {
-    "swiglu": (lambda x, w, u, v: F.linear(F.silu(F.linear(x, w)) * F.linear(x, u), v),
-               [("", False, HALF, ""), ("", False, HALF, ""), ("silu", (128, 256), HALF, "")]),
-    "one buffer": (lambda x, w, u, v: F.linear(F.silu((y := F.linear(x, torch.cat([w, u])))[..., :256]) * y[..., 256:], v),
-                   [("", False, HALF, ""), ("silu", (128, 256), HALF, "")]),
-    "a mask": (lambda x, w, u, v: F.linear(F.linear(x, w) * (w[:, 0] + 1), v),
-               [("", False, HALF, ""), ("", False, HALF, "")]),
+    "swiglu": (
+        lambda x, w, u, v: F.linear(F.silu(F.linear(x, w)) * F.linear(x, u), v),
+        [("", False, HALF, ""), ("", False, HALF, ""), ("silu", (128, 256), HALF, "")],
+    ),
+    "one buffer": (
+        lambda x, w, u, v: F.linear(F.silu((y := F.linear(x, torch.cat([w, u])))[..., :256]) * y[..., 256:], v),
+        [("", False, HALF, ""), ("silu", (128, 256), HALF, "")],
+    ),
+    "a mask": (lambda x, w, u, v: F.linear(F.linear(x, w) * (w[:, 0] + 1), v), [("", False, HALF, ""), ("", False, HALF, "")]),
     "of inputs": (lambda x, w, u, v: F.linear(x * w[0, :128], w), [("", (128, 128), HALF, "")]),
     "a cast": (lambda x, w, u, v: F.linear(x.float().cos().half(), w), [("", False, HALF, "")]),
     "read twice": (lambda x, w, u, v: F.linear(y := x * x[..., :1], w) + y.sum(), [("", False, HALF, "")]),

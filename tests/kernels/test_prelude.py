@@ -1,4 +1,5 @@
 """The prelude's functions against float64 over wide ranges, on special values against torch; conversions bit by bit."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,13 +9,51 @@ from bytejit.kernels.build_cpp import build
 from bytejit.options import config
 
 pytestmark = pytest.mark.cxx
-F32 = {"exp": 1.0, "exp2": 1.1, "expm1": 1.5, "log": 1.0, "log1p": 1.5, "log2": 1.0, "log10": 1.0,
-       "sin": 1.5, "cos": 1.5, "tan": 1.0, "tanh": 1.5, "erf": 1.9, "sinh": 1.0, "cosh": 1.0,
-       "asinh": 1.0, "acosh": 1.0, "atanh": 1.0,
-       "asin": 1.0, "acos": 1.0, "atan": 1.0, "sin_any": 1.0, "cos_any": 1.0, "tan_any": 1.0}
+F32 = {
+    "exp": 1.0,
+    "exp2": 1.1,
+    "expm1": 1.5,
+    "log": 1.0,
+    "log1p": 1.5,
+    "log2": 1.0,
+    "log10": 1.0,
+    "sin": 1.5,
+    "cos": 1.5,
+    "tan": 1.0,
+    "tanh": 1.5,
+    "erf": 1.9,
+    "sinh": 1.0,
+    "cosh": 1.0,
+    "asinh": 1.0,
+    "acosh": 1.0,
+    "atanh": 1.0,
+    "asin": 1.0,
+    "acos": 1.0,
+    "atan": 1.0,
+    "sin_any": 1.0,
+    "cos_any": 1.0,
+    "tan_any": 1.0,
+}
 NEED_POSITIVE = {"log", "log2", "log10", "acosh"}
-SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0, -1.0, 1e-45, -1e-45, 3e38, -3e38, 1e-39,
-           88.9, -104.0, 89.0, -88.0, 0.5]
+SPECIAL = [
+    0.0,
+    -0.0,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    1.0,
+    -1.0,
+    1e-45,
+    -1e-45,
+    3e38,
+    -3e38,
+    1e-39,
+    88.9,
+    -104.0,
+    89.0,
+    -88.0,
+    0.5,
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +90,9 @@ def arguments(name: str) -> torch.Tensor:
 
     def uniform(low: float, high: float) -> torch.Tensor:
         return torch.rand(20000, generator=g, dtype=torch.float64) * (high - low) + low
+
     sign = uniform(-1, 1).sign()
-    x = torch.cat([uniform(-1, 1), uniform(-4, 4), uniform(-95, 95), uniform(-80, 12).exp() * sign,
-                   1 + uniform(-1e-3, 1e-3)])
+    x = torch.cat([uniform(-1, 1), uniform(-4, 4), uniform(-95, 95), uniform(-80, 12).exp() * sign, 1 + uniform(-1e-3, 1e-3)])
     if name.endswith("_any"):
         x = torch.cat([x, uniform(11, 88).exp() * sign])
     x = x.float()
@@ -92,7 +131,7 @@ def test_special_values(calls, name: str) -> None:
 def test_narrow_conversions_bit_by_bit(calls, kind: str, dtype: torch.dtype) -> None:
     every = torch.arange(65536).to(torch.int32).to(torch.int16).view(dtype).float()
     g = torch.Generator().manual_seed(1)
-    rand = torch.randint(-2**31, 2**31 - 1, (200000,), generator=g).to(torch.int32).view(torch.float32)
+    rand = torch.randint(-(2**31), 2**31 - 1, (200000,), generator=g).to(torch.int32).view(torch.float32)
     edges = torch.tensor([65519.0, 65520.0, 2.9802322e-08, 2.9802326e-08])
     x = torch.cat([every, (every[:-1] + every[1:]) / 2, rand, edges])
     y, back = torch.empty(len(x), dtype=dtype), torch.empty(len(x))

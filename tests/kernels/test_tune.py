@@ -42,6 +42,7 @@ class Clock:
         def call(x):
             self.now += left.pop(0) if len(left) > 1 else left[0]
             return result(x)
+
         return call
 
 
@@ -51,8 +52,9 @@ def fast(x):
 
 def test_the_faster_one_wins_and_its_strides_are_told():
     clock = Clock()
-    choice = Tuner(clock=clock).choose("add1", [X], [Candidate("slow", clock.spend([0.003])),
-                                                     Candidate("fast", clock.spend([0.001], fast))])
+    choice = Tuner(clock=clock).choose(
+        "add1", [X], [Candidate("slow", clock.spend([0.003])), Candidate("fast", clock.spend([0.001], fast))]
+    )
     assert choice.name == "fast" and choice.stride == (1, 4) and choice.sure
     assert choice.seconds == pytest.approx({"slow": 0.003, "fast": 0.001})
     assert repr(choice) == "choice fast: fast=1000us slow=3000us"
@@ -66,8 +68,10 @@ def test_a_tie_keeps_the_default():
 
 def test_a_choice_is_made_once_and_survives_the_process(tmp_path):
     clock, calls = Clock(), []
-    candidates = [Candidate("slow", clock.spend([0.003])),
-                  Candidate("fast", clock.spend([0.001], lambda x: (calls.append(1), fast(x))[1]))]
+    candidates = [
+        Candidate("slow", clock.spend([0.003])),
+        Candidate("fast", clock.spend([0.001], lambda x: (calls.append(1), fast(x))[1])),
+    ]
     store = json_cache("choices", tmp_path)
     tuner = Tuner(store, clock=clock)
     first = tuner.choose("add1", [X], candidates)
@@ -101,23 +105,24 @@ def test_cold_operands_come_from_different_places():
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("post", [None, "relu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("epilogue", [None, "relu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize("name", ["linear_mkl", "linear_onednn", "linear_onednn_packed", "linear_own", "linear_own_packed"])
-def test_linear_rows(name, post, own):
+def test_linear_rows(name, epilogue, own):
     row = library.ROWS[name]
-    if name not in library.available() or post and post not in row.posts:
+    if name not in library.available() or epilogue and epilogue not in row.epilogues:
         pytest.skip("not offered by this row or build")
     x, w, b = torch.randn(2, 5, 32), torch.randn(48, 32), torch.randn(48)
     weight = row.pack(w, rows=10) if row.pack else w
     want = F.linear(x, w, b)
-    want = {None: want, "relu": want.relu(), "gelu": F.gelu(want), "gelu_tanh": F.gelu(want, approximate="tanh")}[post]
-    got = row(x=x, w=weight, b=b, post=post, n=48)
+    want = {None: want, "relu": want.relu(), "gelu": F.gelu(want), "gelu_tanh": F.gelu(want, approximate="tanh")}[epilogue]
+    got = row(x=x, w=weight, b=b, epilogue=epilogue, n=48)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert got.is_contiguous()
-    if "add" in row.posts:
+    if "add" in row.epilogues:
         other = torch.randn(2, 5, 48)
-        torch.testing.assert_close(row(x=x, w=weight, b=b, post="add", other=other), F.linear(x, w, b) + other,
-                                   rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            row(x=x, w=weight, b=b, epilogue="add", other=other), F.linear(x, w, b) + other, rtol=1e-5, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", ["conv_nchw", "conv_nhwc", "conv_onednn_nhwc", "conv_onednn_packed"])
@@ -133,10 +138,11 @@ def test_conv_rows(name):
     got = row(x=given, w=weight, b=b, **geometry)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert got.is_contiguous(memory_format=torch.channels_last if row.layout == "nhwc" else torch.contiguous_format)
-    if "add_relu" in row.posts:
+    if "add_relu" in row.epilogues:
         other = torch.randn_like(got)
-        torch.testing.assert_close(row(x=given, w=weight, b=b, **geometry, post="add_relu", other=other), (want + other).relu(),
-                                   rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            row(x=given, w=weight, b=b, **geometry, epilogue="add_relu", other=other), (want + other).relu(), rtol=1e-5, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize(
@@ -200,18 +206,20 @@ def test_products_of_one_operand_in_one_call(own, k):
 def test_one_lucky_run_does_not_replace_the_default():
     clock = Clock()
     lucky = [0.002] * 4 + [0.0001] + [0.002] * 99
-    choice = Tuner(clock=clock).choose("op", [X], [Candidate("default", clock.spend([0.001])),
-                                                   Candidate("lucky", clock.spend(lucky))])
+    choice = Tuner(clock=clock).choose(
+        "op", [X], [Candidate("default", clock.spend([0.001])), Candidate("lucky", clock.spend(lucky))]
+    )
     assert choice.name == "default"
     # clearly faster, and steadily: it wins in few rounds
     before = clock.now
-    choice = Tuner(clock=clock).choose("op", [X], [Candidate("default", clock.spend([0.001])),
-                                                   Candidate("fast", clock.spend([0.0008]))])
+    choice = Tuner(clock=clock).choose(
+        "op", [X], [Candidate("default", clock.spend([0.001])), Candidate("fast", clock.spend([0.0008]))]
+    )
     assert choice.name == "fast" and choice.sure and clock.now - before < 0.015
 
 
 def test_a_disturbed_choice_is_not_sure_and_is_timed_again(tmp_path):
-    clock, noise = Clock(), [0.001 * 1.3 ** i for i in range(40)]
+    clock, noise = Clock(), [0.001 * 1.3**i for i in range(40)]
     names = [Candidate("default", clock.spend(noise)), Candidate("other", clock.spend([2 * t for t in noise]))]
     store = json_cache("choices", tmp_path)
     tuner = Tuner(store, clock=clock)
@@ -229,6 +237,7 @@ def test_a_disturbed_choice_is_not_sure_and_is_timed_again(tmp_path):
 
 def test_a_candidate_within_the_margin_loses():
     clock = Clock()
-    choice = Tuner(clock=clock).choose("op", [X], [Candidate("default", clock.spend([0.00100])),
-                                                   Candidate("other", clock.spend([0.00097]))])
+    choice = Tuner(clock=clock).choose(
+        "op", [X], [Candidate("default", clock.spend([0.00100])), Candidate("other", clock.spend([0.00097]))]
+    )
     assert choice.name == "default" and choice.sure

@@ -1,4 +1,5 @@
 """The timed choice between configurations of a kernel, with a pretended device and clock."""
+
 from __future__ import annotations
 
 import ctypes
@@ -42,6 +43,7 @@ class Bench:
         def run() -> None:
             self.ran.append(kernel)
             self.now += self.seconds[kernel]
+
         return run
 
     def timer(self, run) -> float:
@@ -60,9 +62,18 @@ def taken(bench: Bench, **facts: object) -> int:
     return dict(found.constants)["X"] if found else 0
 
 
-@pytest.mark.parametrize("seconds, found", [
-    ({1024: 3.0, 512: 1.0, 256: 2.0}, 512), ({1024: 1.0, 512: 2.0, 256: 3.0}, 1024), ({1024: 1.0, 512: 0.99, 256: 3.0}, 1024),
-    ({1024: 3.0, 256: 2.0}, 256), ({512: 3.0, 256: 2.0}, 256), ({1024: 1.0}, 1024), ({}, 0)])
+@pytest.mark.parametrize(
+    "seconds, found",
+    [
+        ({1024: 3.0, 512: 1.0, 256: 2.0}, 512),
+        ({1024: 1.0, 512: 2.0, 256: 3.0}, 1024),
+        ({1024: 1.0, 512: 0.99, 256: 3.0}, 1024),
+        ({1024: 3.0, 256: 2.0}, 256),
+        ({512: 3.0, 256: 2.0}, 256),
+        ({1024: 1.0}, 1024),
+        ({}, 0),
+    ],
+)
 def test_the_fastest_that_builds(tmp_path, seconds: dict, found: int) -> None:
     assert taken(Bench(tmp_path, seconds)) == found
 
@@ -106,10 +117,11 @@ def test_a_launch_of_its_own_has_the_launchers_table() -> None:
 
     def seen(address: int, stream: int, *args: int) -> None:
         tables.append((list((ctypes.c_int64 * 21).from_address(address)), stream, args))
+
     calls = {"launch": seen}
     builder = types.SimpleNamespace(calls=calls)
     Builder.alone(builder, launch(), CONFIGS[1], cuda_launch.Loaded(77, 128, 0), [16, 32, 48, 64], 5)()
-    (table, stream, args), = tables
+    ((table, stream, args),) = tables
     assert table == [1, 77, 8, 1, 1, 128, 0, 0, 4, 0, 0, 1, 1, 0, 1, 2, 0, 0, 3, 0, 0]
     assert stream == 5 and args == (16, 32, 48, 64)
 
@@ -123,6 +135,7 @@ def test_memory_that_earlier_launches_took_is_given_back(tmp_path, monkeypatch: 
         if len(tuner.memory) >= room:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return zeros(*size, **kwargs)
+
     monkeypatch.setattr(torch, "zeros", scarce)
     others = tuple(Arg(a.kind, f"{a.name}2", a.type, a.offset) for a in ARGS)
     room = 4

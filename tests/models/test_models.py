@@ -1,4 +1,5 @@
 """Real architectures, each in one graph with outputs as eager gives them."""
+
 import os
 
 import pytest

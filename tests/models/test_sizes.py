@@ -1,4 +1,5 @@
 """Language models over batches and lengths in random order: right each time, few compiles, no C++ for a new size."""
+
 from __future__ import annotations
 
 import random
@@ -16,14 +17,16 @@ SIZES = [(b, n) for b in (1, 2, 3, 8) for n in (1, 2, 7, 33, 64)]
 
 def gpt2() -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
-    return GPT2LMHeadModel(GPT2Config(n_layer=2, n_head=4, n_embd=32, vocab_size=90, n_positions=64, bos_token_id=0,
-                                      eos_token_id=0))
+
+    return GPT2LMHeadModel(
+        GPT2Config(n_layer=2, n_head=4, n_embd=32, vocab_size=90, n_positions=64, bos_token_id=0, eos_token_id=0)
+    )
 
 
 def bert() -> torch.nn.Module:
     from transformers import BertConfig, BertModel
-    return BertModel(BertConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32, intermediate_size=64,
-                                vocab_size=90))
+
+    return BertModel(BertConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32, intermediate_size=64, vocab_size=90))
 
 
 @pytest.mark.cxx

@@ -4,6 +4,7 @@ Without --dtypes, --dynamic, --grad, --variants, --twists: every setting of `pla
 stopped. The table at the end counts rows by setting; rows that differ and are not in `known.py`, and rows there that do not
 differ, make the exit status 1.
 """
+
 from __future__ import annotations
 
 import argparse

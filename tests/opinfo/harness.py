@@ -4,6 +4,7 @@
 
 A row is an operator, a dtype and a `Setting`. Each of its samples is compiled anew and run once.
 """
+
 from __future__ import annotations
 
 import random
@@ -20,9 +21,8 @@ import bytejit
 from .twists import mapped, twisted
 
 # what is left to memory's earlier contents, or to another stream of random numbers by design
-SKIP = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted",
-        "resize_", "resize_as_"}
-EAGER_CRASHES = {("_chunk_cat", "single")}       # reads sizes that tensors without dims do not have: a segmentation fault
+SKIP = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_", "resize_as_"}
+EAGER_CRASHES = {("_chunk_cat", "single")}  # reads sizes that tensors without dims do not have: a segmentation fault
 VARIANTS = ("function", "inplace", "out")
 HALF = (torch.float16, torch.bfloat16)
 MOST_SAMPLES = 40
@@ -42,8 +42,14 @@ class Setting:
     @property
     def name(self) -> str:
         """`float32`, `float32 dynamic grad`, `int64 inplace transposed`, `float32 cuda`."""
-        said = [self.dtype, self.device if self.device != "cpu" else "", "dynamic" if self.dynamic else "",
-                "grad" if self.grad else "", self.variant if self.variant != "function" else "", self.twist]
+        said = [
+            self.dtype,
+            self.device if self.device != "cpu" else "",
+            "dynamic" if self.dynamic else "",
+            "grad" if self.grad else "",
+            self.variant if self.variant != "function" else "",
+            self.twist,
+        ]
         return " ".join(filter(None, said))
 
 
@@ -181,10 +187,10 @@ def _overlaps(t: torch.Tensor) -> bool:
 
 def shares(out: object, given: list[torch.Tensor]) -> list[int | None]:
     """For each tensor of a result the first of the inputs whose memory it lies in."""
-    places = {t.untyped_storage().data_ptr(): i for i, t in reversed(list(enumerate(given)))
-              if t.layout == torch.strided and t.numel()}
-    return [places.get(t.untyped_storage().data_ptr()) if t.layout == torch.strided and t.numel() else None
-            for t in tensors(out)]
+    places = {
+        t.untyped_storage().data_ptr(): i for i, t in reversed(list(enumerate(given))) if t.layout == torch.strided and t.numel()
+    }
+    return [places.get(t.untyped_storage().data_ptr()) if t.layout == torch.strided and t.numel() else None for t in tensors(out)]
 
 
 def callable_of(op: Any, setting: Setting) -> Callable:
@@ -221,7 +227,7 @@ def compare(op: Any, setting: Setting, inputs: tuple, tolerance: float = 1.0) ->
         if difference(want.out, again.out, "output") or difference(want.inputs, again.inputs, "input"):
             return None
         if any(_overlaps(t) and difference(t, s, "input") for t, s in zip(tensors(inputs), want.inputs)):
-            return None             # a write to one place from several elements: the last one wins, whichever that is
+            return None  # a write to one place from several elements: the last one wins, whichever that is
     bytejit.reset()
     bytejit.counters.clear()
     compiled = bytejit.compile(callable_of(op, setting), dynamic=True if setting.dynamic else None)

@@ -1,4 +1,5 @@
 """Runs rows in processes that may crash or hang: a row a request, a line of JSON each way."""
+
 from __future__ import annotations
 
 import json
@@ -15,8 +16,8 @@ from threading import Lock, Thread
 from .harness import Row, Setting, run_row
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 300.0        # seconds after which a row counts as hung
-LIFETIME = 300          # rows that a process runs before a new one takes over: what a process keeps is given back
+PATIENCE = 300.0  # seconds after which a row counts as hung
+LIFETIME = 300  # rows that a process runs before a new one takes over: what a process keeps is given back
 
 
 def serve(samples: int) -> None:
@@ -44,8 +45,9 @@ class Worker:
         """The row, also when the process dies of it."""
         if self.process is None or self.rows >= LIFETIME:
             self.end()
-            self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=subprocess.DEVNULL, cwd=ROOT, text=True)
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, text=True
+            )
         self.rows += 1
         self.process.stdin.write(json.dumps([name, asdict(setting)]) + "\n")
         self.process.stdin.flush()

@@ -2,11 +2,14 @@
 
 (operator, setting or a part of its name) -> why. The setting is matched by words: "grad" fits every setting with it.
 """
+
 from __future__ import annotations
 
 KNOWN: dict[tuple[str, str], str] = {
-    ("native_layer_norm", "float32 mixed"):
-        "eager's CPU kernel refuses a mix of dtypes that torch's meta kernel takes; compiled code computes it",
+    (
+        "native_layer_norm",
+        "float32 mixed",
+    ): "eager's CPU kernel refuses a mix of dtypes that torch's meta kernel takes; compiled code computes it",
 }
 
 

@@ -1,4 +1,5 @@
 """A sample of torch's operator table at each run; `make opinfo` runs all of it."""
+
 from __future__ import annotations
 
 import pytest
@@ -10,7 +11,7 @@ from .known import KNOWN, reason
 
 pytest.importorskip("expecttest", reason="torch's operator table needs expecttest")
 SEED = 1
-ROWS = {"": 10, "twisted": 2}           # rows a setting: as samples are, and changed
+ROWS = {"": 10, "twisted": 2}  # rows a setting: as samples are, and changed
 
 
 def check(rows: list[tuple[str, plan.Setting]], samples: int = 1) -> None:
@@ -43,6 +44,7 @@ def test_rows_that_were_wrong(row: tuple[str, plan.Setting]) -> None:
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The harness notices values, strides and aliases that are not eager's"""
     from . import harness
+
     right = harness.callable_of
     changes = (lambda t: t + 1, "not close"), (lambda t: t.t().contiguous().t(), "strides"), (lambda t: t.double(), "float64")
     for wrong, what in changes:

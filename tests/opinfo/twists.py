@@ -2,6 +2,7 @@
 
 A twist that eager refuses is still compared: the compiled call has to refuse it too.
 """
+
 from __future__ import annotations
 
 import random
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0, 1e-40)      # nothing large: sums would differ by their order
+SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0, 1e-40)  # nothing large: sums would differ by their order
 
 
 def mapped(x: object, change: Callable[[torch.Tensor], object]) -> object:
@@ -108,7 +109,7 @@ def twisted(twist: str, inputs: tuple, seed: str) -> tuple:
     change = {**LAYOUTS, **CONTENTS, **SHAPES}.get(twist)
     if change is not None:
         return mapped(inputs, lambda t: change(t, rng))
-    if twist == "mixed":            # each tensor keeps its dtype or gets another one
+    if twist == "mixed":  # each tensor keeps its dtype or gets another one
         return mapped(inputs, lambda t: _leaf(t.detach().to(rng.choice((t.dtype, *MIXED))), t))
     count = [0]
 

@@ -3,6 +3,7 @@
 Both are walked in step. Besides types and values the *shape of sharing* must agree: where two places of one world are
 the same object, or two tensors share a storage, so must the two places of the other.
 """
+
 import collections
 import enum
 import functools
@@ -12,10 +13,34 @@ import types
 import numpy as np
 import torch
 
-_ATOMS = (type(None), bool, int, str, bytes, type(Ellipsis), type(NotImplemented), range, slice, torch.dtype,
-          torch.device, torch.layout, torch.memory_format)
-_OPAQUE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.MethodType, types.CodeType,
-           types.MappingProxyType, property, classmethod, staticmethod, torch._C._TensorMeta, torch.Generator)
+_ATOMS = (
+    type(None),
+    bool,
+    int,
+    str,
+    bytes,
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+    slice,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+_OPAQUE = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    types.MethodType,
+    types.CodeType,
+    types.MappingProxyType,
+    property,
+    classmethod,
+    staticmethod,
+    torch._C._TensorMeta,
+    torch.Generator,
+)
 
 
 class Different(AssertionError):

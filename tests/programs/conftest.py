@@ -1,4 +1,5 @@
 """Every program runs on a forgetful compiler whose faults raise."""
+
 import pytest
 
 from . import targets

@@ -13,6 +13,7 @@ and of the program's own state, printed text, the exception (type, args, chain, 
         def f(x): log.append(x); return x + 1
         return f, lambda: log          # program, what else to compare after each call
 """
+
 import contextlib
 import copy
 import functools
@@ -72,9 +73,10 @@ def Turn(*values) -> Spec:
 @dataclass(frozen=True)
 class Outcome:
     """All that one call left behind."""
-    world: tuple            # (args, kwargs, result, observed), compared together so that sharing among them counts
-    error: tuple            # (type, args, ...) chain, () without an exception
-    lines: tuple            # user lines of the traceback
+
+    world: tuple  # (args, kwargs, result, observed), compared together so that sharing among them counts
+    error: tuple  # (type, args, ...) chain, () without an exception
+    lines: tuple  # user lines of the traceback
     printed: str
     rng: tuple
 
@@ -85,8 +87,9 @@ class Outcome:
 @dataclass(frozen=True)
 class Case:
     """One program and what is expected of it."""
-    build: Callable         # () -> (fn, observe)
-    args: Callable          # Rand -> (args, kwargs)
+
+    build: Callable  # () -> (fn, observe)
+    args: Callable  # Rand -> (args, kwargs)
     calls: int
     graphs: int | None
     total: int | None
@@ -95,7 +98,7 @@ class Case:
     drive: Callable | None
     watch: tuple
     tol: tuple
-    file: str               # where the program's lines are
+    file: str  # where the program's lines are
 
     def __repr__(self):
         return f"Case(graphs={self.graphs}, breaks={self.breaks}, calls={self.calls})"
@@ -108,8 +111,20 @@ class Case:
         return {None: "-", 1: "G", 0: "no graph"}.get(self.graphs, f"B ({self.graphs} graphs)")
 
 
-def check(fn, *specs, args=None, kwargs=None, graphs=None, total=None, breaks=False, backend="eager", calls=3,
-          drive=None, watch=(), tol=(0.0, 0.0)) -> None:
+def check(
+    fn,
+    *specs,
+    args=None,
+    kwargs=None,
+    graphs=None,
+    total=None,
+    breaks=False,
+    backend="eager",
+    calls=3,
+    drive=None,
+    watch=(),
+    tol=(0.0, 0.0),
+) -> None:
     """Run `fn` plainly and compiled and compare.
 
     specs: positional arguments, a Spec each or a value (copied). args: instead, Rand -> tuple of all. graphs: compiled
@@ -117,8 +132,7 @@ def check(fn, *specs, args=None, kwargs=None, graphs=None, total=None, breaks=Fa
     raise Unsupported. drive(fn, *args): how to call it. watch: names of globals that it writes. tol: rtol, atol.
     """
     file = fn.__code__.co_filename if hasattr(fn, "__code__") else "?"
-    run_case(make_case(lambda: (fn, None), specs, args, kwargs, graphs, total, breaks, backend, calls, drive, watch,
-                       tol, file))
+    run_case(make_case(lambda: (fn, None), specs, args, kwargs, graphs, total, breaks, backend, calls, drive, watch, tol, file))
 
 
 def make_case(build, specs, args, kwargs, graphs, total, breaks, backend, calls, drive, watch, tol, file) -> Case:
@@ -127,33 +141,54 @@ def make_case(build, specs, args, kwargs, graphs, total, breaks, backend, calls,
             return tuple(args(r)), {}
         one = lambda s: s.make(r) if isinstance(s, Spec) else copy.deepcopy(s)  # noqa: E731
         return tuple(one(s) for s in specs), {k: one(s) for k, s in (kwargs or {}).items()}
+
     return Case(build, data, calls, graphs, total, breaks, backend, drive, tuple(watch), tol, file)
 
 
 def case(*specs, **options):
     """Make a test of a program. Options: those of `check`."""
+
     def wrap(fn):
         return _test(lambda: (fn, None), fn, specs, options)
+
     return wrap
 
 
 def program(*specs, **options):
     """Make a test of a factory, which returns a program or (program, observe)."""
+
     def wrap(factory):
         def build():
             made = factory()
             return made if isinstance(made, tuple) else (made, None)
+
         return _test(build, factory, specs, options)
+
     return wrap
 
 
 def _test(build, fn, specs, options):
-    o = dict(args=None, kwargs=None, graphs=None, total=None, breaks=False, backend="eager", calls=3, drive=None,
-             watch=(), tol=(0.0, 0.0), file=fn.__code__.co_filename) | options
+    o = (
+        dict(
+            args=None,
+            kwargs=None,
+            graphs=None,
+            total=None,
+            breaks=False,
+            backend="eager",
+            calls=3,
+            drive=None,
+            watch=(),
+            tol=(0.0, 0.0),
+            file=fn.__code__.co_filename,
+        )
+        | options
+    )
     made = make_case(build, specs, **o)
 
     def test():
         run_case(made)
+
     test.__name__, test.__doc__, test.__module__ = fn.__name__, fn.__doc__, fn.__module__
     test.__qualname__ = fn.__qualname__
     test.case, test.line = made, fn.__code__.co_firstlineno
@@ -245,8 +280,15 @@ def chain(e: BaseException | None, depth: int = 0) -> tuple:
         return ()
     notes = tuple(getattr(e, "__notes__", ()))
     inner = tuple(chain(s, depth + 1) for s in getattr(e, "exceptions", ()))
-    return (type(e).__qualname__, repr(e.args) if not inner else str(e), notes, inner, e.__suppress_context__,
-            chain(e.__cause__, depth + 1), chain(e.__context__, depth + 1))
+    return (
+        type(e).__qualname__,
+        repr(e.args) if not inner else str(e),
+        notes,
+        inner,
+        e.__suppress_context__,
+        chain(e.__cause__, depth + 1),
+        chain(e.__context__, depth + 1),
+    )
 
 
 def user_lines(e: BaseException, file: str) -> tuple:

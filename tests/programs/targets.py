@@ -1,4 +1,5 @@
 """What compiles the programs, by BYTEJIT_TEST_TARGET: bytejit, nothing (`plain`) or torch.compile (`torch`)."""
+
 import contextlib
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ if TARGET not in ("bytejit", "plain", "torch"):
 @dataclass
 class Counter:
     """A backend that counts the graphs it is given, and runs them as they are unless `inner` says otherwise."""
+
     inner: str = "eager"
     graphs: list = field(default_factory=list)
 
@@ -30,8 +32,10 @@ def lookup(name: str) -> Callable:
     """The backend of that name."""
     if TARGET == "torch":
         from torch._dynamo import lookup_backend
+
         return lookup_backend(name)
     from bytejit.common import registry
+
     return registry.lookup_backend(name)
 
 
@@ -41,8 +45,10 @@ def compiled(fn, backend, nopython: bool = False, dynamic=None):
         return fn
     if TARGET == "torch":
         import torch
+
         return torch.compile(fn, backend=backend, fullgraph=nopython, dynamic=dynamic)
     import bytejit
+
     if dynamic is not None:
         return bytejit.compile(fn, backend=backend, fullgraph=nopython, dynamic=dynamic)
     return bytejit.optimize(backend, nopython=nopython)(fn)
@@ -52,8 +58,10 @@ def unsupported() -> type[BaseException]:
     """The error that a break raises under nopython=True."""
     if TARGET == "torch":
         from torch._dynamo.exc import TorchDynamoException
+
         return TorchDynamoException
     from bytejit import exc
+
     return exc.Unsupported
 
 
@@ -61,9 +69,11 @@ def reset() -> None:
     """Forget everything compiled so far."""
     if TARGET == "torch":
         import torch
+
         torch._dynamo.reset()
     elif TARGET == "bytejit":
         import bytejit
+
         bytejit.reset()
 
 
@@ -71,5 +81,6 @@ def strict() -> contextlib.AbstractContextManager:
     """Faults of the compiler raise instead of falling back to the plain function."""
     if TARGET == "bytejit":
         import bytejit
+
         return bytejit.config.patch(suppress_errors=False)
     return contextlib.nullcontext()

@@ -14,10 +14,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import bytejit
-from bytejit.common import ambient
+from bytejit.common import ambient, ambient_kinds
 
 BACKENDS = ("eager", "inductor")
-EVERY = ambient.KINDS + ambient.WATCHED
+EVERY = ambient_kinds.KINDS + ambient_kinds.WATCHED
 
 
 class Told(torch.overrides.TorchFunctionMode):
@@ -64,18 +64,31 @@ def f16() -> torch.autocast:
 
 
 MANAGERS: dict[str, Callable] = {
-    "autocast": bf16, "autocast_f16": f16, "no_grad": torch.no_grad, "enable_grad": torch.enable_grad,
+    "autocast": bf16,
+    "autocast_f16": f16,
+    "no_grad": torch.no_grad,
+    "enable_grad": torch.enable_grad,
     "inference": torch.inference_mode,
     "autocast_nocache": lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
-    "autocast_off": lambda: torch.autocast("cpu", enabled=False), "set_grad": lambda: torch.set_grad_enabled(False),
-    "device": lambda: torch.device("cpu"), "dtype": lambda: default_dtype(torch.float64), "deterministic": deterministic,
-    "sdpa": lambda: sdpa_kernel(SDPBackend.MATH), "profiler": lambda: torch.profiler.record_function("r"),
-    "anomaly": lambda: torch.autograd.detect_anomaly(check_nan=False), "fork_rng": torch.random.fork_rng,
-    "saved": torch.autograd.graph.save_on_cpu, "warnings": warnings.catch_warnings, "null": contextlib.nullcontext,
-    "mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False), "function_mode": Told,
+    "autocast_off": lambda: torch.autocast("cpu", enabled=False),
+    "set_grad": lambda: torch.set_grad_enabled(False),
+    "device": lambda: torch.device("cpu"),
+    "dtype": lambda: default_dtype(torch.float64),
+    "deterministic": deterministic,
+    "sdpa": lambda: sdpa_kernel(SDPBackend.MATH),
+    "profiler": lambda: torch.profiler.record_function("r"),
+    "anomaly": lambda: torch.autograd.detect_anomaly(check_nan=False),
+    "fork_rng": torch.random.fork_rng,
+    "saved": torch.autograd.graph.save_on_cpu,
+    "warnings": warnings.catch_warnings,
+    "null": contextlib.nullcontext,
+    "mkldnn": lambda: torch.backends.mkldnn.flags(enabled=False),
+    "function_mode": Told,
     "hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x * 1, lambda x: x),
-    "dtypes_nested": lambda: generator(bf16, f16), "sdpa_nested": lambda: generator(
-        lambda: sdpa_kernel([SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION]), lambda: sdpa_kernel(SDPBackend.MATH)),
+    "dtypes_nested": lambda: generator(bf16, f16),
+    "sdpa_nested": lambda: generator(
+        lambda: sdpa_kernel([SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION]), lambda: sdpa_kernel(SDPBackend.MATH)
+    ),
     "grad_in_inference": lambda: generator(torch.inference_mode, torch.enable_grad),
     "no_inference": lambda: generator(torch.inference_mode, lambda: torch.inference_mode(False)),
     "generator": lambda: generator(bf16, torch.no_grad),
@@ -133,13 +146,18 @@ class Program:
                 y.backward()
                 opt.step()
             return y.detach(), made.dtype, y.requires_grad
+
         return step
 
 
-ALL = [p for p in (Program(*parts) for parts in itertools.product(
-    MANAGERS, OUTER, ("callee", "here", "deep"), (False, True), (False, True)))
-    if not (p.trains and (p.inner in WITHOUT_GRADIENTS or p.outer in WITHOUT_GRADIENTS))]
-SAMPLE = ALL[::19]          # a prime: all managers, places and outcomes come up
+ALL = [
+    p
+    for p in (
+        Program(*parts) for parts in itertools.product(MANAGERS, OUTER, ("callee", "here", "deep"), (False, True), (False, True))
+    )
+    if not (p.trains and (p.inner in WITHOUT_GRADIENTS or p.outer in WITHOUT_GRADIENTS))
+]
+SAMPLE = ALL[::19]  # a prime: all managers, places and outcomes come up
 
 
 def chosen(config: pytest.Config) -> list[Program]:
@@ -222,6 +240,7 @@ def mixed_precision(where: str) -> Callable[[], torch.Tensor]:
         loss.backward()
         opt.step()
         return loss.detach()
+
     return step
 
 
@@ -234,7 +253,7 @@ def test_autocast_learns(backend: str, where: str) -> None:
     compiled = bytejit.compile(mixed_precision(where), backend=backend)
     got = [compiled().item() for _ in range(6)]
     assert got == pytest.approx(want, rel=2e-2) and got[-1] < got[0] / 2
-    assert ambient.autocast_nesting() == 0
+    assert ambient_kinds.autocast_nesting() == 0
     step = mixed_precision(where)
     assert [step().item() for _ in range(6)] == want
 
@@ -259,7 +278,7 @@ def test_a_region_traced_in_two_autocasts_runs_in_one(backend: str) -> None:
             layer.weight.fill_(value)
             layer.bias.fill_(0)
         assert compiled(x).float().tolist() == step(x).float().tolist() == [[8 * value] * 4] * 2
-    assert ambient.autocast_nesting() == 0
+    assert ambient_kinds.autocast_nesting() == 0
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "aot_eager"])
@@ -317,6 +336,7 @@ class Interrupt(BaseException):
 
 def test_an_interrupt_in_a_graph_leaves_its_managers() -> None:
     """The graph has entered them; the program's own `with` blocks are not on Python's stack to leave them."""
+
     def step(x):
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
             y = torch.mm(x, x)
@@ -329,6 +349,7 @@ def test_an_interrupt_in_a_graph_leaves_its_managers() -> None:
                     raise Interrupt
                 if node.op == "call_function":
                     node.target(*node.args)
+
         return run
 
     compiled, before = bytejit.compile(step, backend=backend), ambient.capture(EVERY)
@@ -358,6 +379,7 @@ def test_vmap_around_and_within(backend: str) -> None:
 def test_a_compile_that_fails_leaves_the_state(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception anywhere in the compiler, within the state that it has set for itself and for the program."""
     from bytejit.fake import tensor
+
     infer, left = tensor.infer, [0]
 
     def failing(*args):

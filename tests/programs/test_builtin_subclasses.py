@@ -1,4 +1,5 @@
 """Subclasses of built-in types: made outside and inside, their operators, copies and texts."""
+
 import collections
 import copy
 import types
@@ -81,29 +82,65 @@ def test_in_place_operators(x, items):
 
 
 OPERATIONS = {
-    "[1] + o": Plain, "o + [1]": Plain, "o * 2": Plain, "o == [1, 2]": Plain, "[1, 2] == o": Plain, "o < [3]": Plain,
-    "copy.copy(o)": Plain, "(1,) + o": Pair, "o + (1,)": Pair, "o == (1, 2)": Pair, "type(o)(o)": Bag, "len(o)": Bag,
+    "[1] + o": Plain,
+    "o + [1]": Plain,
+    "o * 2": Plain,
+    "o == [1, 2]": Plain,
+    "[1, 2] == o": Plain,
+    "o < [3]": Plain,
+    "copy.copy(o)": Plain,
+    "(1,) + o": Pair,
+    "o + (1,)": Pair,
+    "o == (1, 2)": Pair,
+    "type(o)(o)": Bag,
+    "len(o)": Bag,
     "o | {9}": Bag,
-    "{9} | o": Bag, "o & {1}": Bag, "o == {1, 2}": Bag, "sorted(o)": Bag, "repr(o)": Bag, "o.union([5])": Bag}
+    "{9} | o": Bag,
+    "o & {1}": Bag,
+    "o == {1, 2}": Bag,
+    "sorted(o)": Bag,
+    "repr(o)": Bag,
+    "o.union([5])": Bag,
+}
 DICTS = {
-    "copy.copy(o)": (Table, Ordered, Lists, Tally), "o.copy()": (Table, Ordered, Lists, Tally),
+    "copy.copy(o)": (Table, Ordered, Lists, Tally),
+    "o.copy()": (Table, Ordered, Lists, Tally),
     "o | {'z': 1}": (Table, Ordered, Lists, Tally),
-    "{'z': 1} | o": (collections.OrderedDict, collections.defaultdict, Table), "o == {'a': 1, 'b': 2}": (Tally, Ordered),
-    "{'a': 1, 'b': 2} == o": (Tally, Table), "o == collections.OrderedDict(b=2, a=1)": (Ordered, collections.OrderedDict),
+    "{'z': 1} | o": (collections.OrderedDict, collections.defaultdict, Table),
+    "o == {'a': 1, 'b': 2}": (Tally, Ordered),
+    "{'a': 1, 'b': 2} == o": (Tally, Table),
+    "o == collections.OrderedDict(b=2, a=1)": (Ordered, collections.OrderedDict),
     "o < {}": (Table, Ordered, collections.OrderedDict, Lists),
     "hash(o)": (collections.OrderedDict, collections.defaultdict),
-    "type(o)(o)": (Table, Lists, collections.defaultdict), "o.default_factory": (Lists,),
-    "o <= collections.Counter(a=5, b=5)": (Tally,)}
-DEQUES = ("o + collections.deque([1])", "collections.deque([1]) + o", "o * 2", "hash(o)", "o.index(99)", "o.pop(0)",
-          "o.remove(77)", "o.__iadd__([7, 8]) is o")
-EACH = [*((e, c, "[1, 2]") for e, c in OPERATIONS.items()),
-        *((e, c, "int, a=1, b=2" if issubclass(c, collections.defaultdict) else "a=1, b=2")
-          for e, cs in DICTS.items() for c in cs),
-        *((e, collections.deque, "[1, 2, 3], 3") for e in DEQUES),
-        *((e, frozenset, "[1, 2]") for e in ("o <= {1, 2, 3}", "o < {1}", "o == {1, 2}", "{1, 2} != o")),
-        ("'z' + o", Text, "'abc'"), ("o + 'z'", Text, "'abc'"), ("o == 'abc'", Text, "'abc'"), ("o % ()", Text, "'abc'"),
-        ("o.format(1)", Text, "'abc'"), ("copy.copy(o)", Bag, "[1, 2]"), ("f'{o}{o!r:>5}'", Number, "4"),
-        ("str(o), repr([o]), '%s' % o", Number, "4"), ("o + 1, -o, [0, 1, 2][o - 3]", Number, "4")]
+    "type(o)(o)": (Table, Lists, collections.defaultdict),
+    "o.default_factory": (Lists,),
+    "o <= collections.Counter(a=5, b=5)": (Tally,),
+}
+DEQUES = (
+    "o + collections.deque([1])",
+    "collections.deque([1]) + o",
+    "o * 2",
+    "hash(o)",
+    "o.index(99)",
+    "o.pop(0)",
+    "o.remove(77)",
+    "o.__iadd__([7, 8]) is o",
+)
+EACH = [
+    *((e, c, "[1, 2]") for e, c in OPERATIONS.items()),
+    *((e, c, "int, a=1, b=2" if issubclass(c, collections.defaultdict) else "a=1, b=2") for e, cs in DICTS.items() for c in cs),
+    *((e, collections.deque, "[1, 2, 3], 3") for e in DEQUES),
+    *((e, frozenset, "[1, 2]") for e in ("o <= {1, 2, 3}", "o < {1}", "o == {1, 2}", "{1, 2} != o")),
+    ("'z' + o", Text, "'abc'"),
+    ("o + 'z'", Text, "'abc'"),
+    ("o == 'abc'", Text, "'abc'"),
+    ("o % ()", Text, "'abc'"),
+    ("o.format(1)", Text, "'abc'"),
+    ("copy.copy(o)", Bag, "[1, 2]"),
+    ("f'{o}{o!r:>5}'", Number, "4"),
+    ("str(o), repr([o]), '%s' % o", Number, "4"),
+    ("o + 1, -o, [0, 1, 2][o - 3]", Number, "4"),
+]
 
 
 @pytest.mark.parametrize("where", ["outside", "inside"])
@@ -112,8 +149,10 @@ def test_operations(expression, cls, args, where):
     """Operators, comparisons, copies and texts of subclasses and of the kinds of dict and deque"""
     name = cls.__name__ if cls.__module__ != "collections" else f"collections.{cls.__name__}"
     given, made = ("x, o", "") if where == "outside" else ("x", f"    o = {name}({args})\n")
-    text = (f"def program({given}):\n{made}    y = x * 2\n    try:\n        r = {expression}\n"
-            "    except Exception as e:\n        r = type(e).__name__, str(e)\n    return y, r, o, y + 1\n")
+    text = (
+        f"def program({given}):\n{made}    y = x * 2\n    try:\n        r = {expression}\n"
+        "    except Exception as e:\n        r = type(e).__name__, str(e)\n    return y, r, o, y + 1\n"
+    )
     space = dict(globals())
     exec(compile(text, "<operation>", "exec"), space)
     specs = [Spec(lambda r: eval(f"{name}({args})", space))] if where == "outside" else []
@@ -127,7 +166,7 @@ FORMAT = "{} {:>5} {k!r}"
 def test_texts(x):
     """str() of exceptions and int subclasses with a repr of their own"""
     n = Number(3)
-    old = "%d %s %r" % (n, n, Said(2))       # noqa: UP031
+    old = "%d %s %r" % (n, n, Said(2))  # noqa: UP031
     return x + n, str(Said("k")), repr(Said("k")), f"{n}", f"{n:3}", str(n), old, FORMAT.format(n, 2, k=Said(1)), f"{Said(2)}"
 
 
@@ -172,6 +211,7 @@ def test_values_nested_too_deep(capfd):
             return x + 1, len(copy.deepcopy(items))
         except RecursionError:
             return x + 2, None
+
     x = torch.ones(2)
     compiled = targets.compiled(program, targets.Counter("eager"))
     for _ in range(2):

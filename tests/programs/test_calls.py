@@ -1,4 +1,5 @@
 """Calls, callbacks and what torch defines from outside"""
+
 import functools
 
 import torch
@@ -26,11 +27,11 @@ class Cube(torch.autograd.Function):
     def forward(ctx, x, k):
         ctx.save_for_backward(x)
         ctx.k = k
-        return x ** 3 * k
+        return x**3 * k
 
     @staticmethod
     def backward(ctx, g):
-        x, = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
         return g * 3 * x * x * ctx.k, None
 
 
@@ -108,8 +109,10 @@ def test_module_apply():
                 with torch.no_grad():
                     m.weight.fill_(0.5)
                     m.bias.zero_()
+
         net.apply(init)
         return net(x)
+
     return f
 
 
@@ -147,6 +150,7 @@ def test_script_flags(x):
 @case(Sign(4), breaks=True)
 def test_break_in_callee(x):
     """Break two calls deep: callers go on"""
+
     def inner(t):
         u = t + 1
         if u.sum() > 0:
@@ -157,14 +161,17 @@ def test_break_in_callee(x):
         a = t.sin()
         b = inner(t)
         return a + b
+
     return outer(x) * 3, [outer(x), 2]
 
 
 @case(Sign(4), breaks=True)
 def test_break_in_argument(x):
     """Break while the stack holds values: inside a call's arguments"""
+
     def pick(t):
         return 1 if t.sum() > 0 else 2
+
     return (x + 1, pick(x), torch.add(x, pick(x) * 2), {"a": pick(x), "b": [pick(-x), x * pick(x)]}, f"{pick(x)}!")
 
 
@@ -179,6 +186,7 @@ def test_break_in_closure(x):
         if t.sum() > 0:
             n += 10
         return t * n
+
     a = bump(x)
     b = bump(a)
     return a, b, n
@@ -187,27 +195,32 @@ def test_break_in_closure(x):
 @case(Sign(4), breaks=True)
 def test_break_in_recursion(x):
     """Break inside a recursive function"""
+
     def go(t, k):
         if k == 0:
             return t
         if t.sum() > 0:
             t = t + k
         return go(t * 2, k - 1)
+
     return go(x, 3)
 
 
 @case(Sign(4), breaks=True)
 def test_break_in_lambda_and_decorated(x):
     """Break inside a lambda, a decorated function, a callback"""
+
     def deco(f):
         @functools.wraps(f)
         def g(*a, **k):
             return f(*a, **k) + 1
+
         return g
 
     @deco
     def f(t):
         return t * 2 if t.sum() > 0 else t * 3
+
     return f(x), (lambda t: t + 1 if t.mean() > 0 else t)(x), list(map(f, [x, -x]))
 
 
@@ -254,8 +267,10 @@ def test_break_between_inplace(x):
 @case(F(4), graphs=1)
 def test_call_with_star_kwargs(x):
     """Calls with `*`, `**`, positional-only parameters"""
+
     def g(a, /, b, *, c=1, **k):
         return a * b + c + sum(k.values())
+
     opts = {"c": 2, "d": 3}
     return g(x, 2), g(x, b=3, **opts), g(*[x, 1], **{"e": 1})
 
@@ -263,11 +278,12 @@ def test_call_with_star_kwargs(x):
 @case(F(4))
 def test_user_typeerrors(x):
     """TypeErrors of calls caught"""
+
     def g(a, /, b, *, c):
         return a
+
     out = []
-    for args, kw in (((x,), {}), ((x, 1), {}), ((x, 1, 2), {"c": 1}), ((x, 1), {"c": 1, "z": 2}),
-                     ((), {"a": x, "b": 1})):
+    for args, kw in (((x,), {}), ((x, 1), {}), ((x, 1, 2), {"c": 1}), ((x, 1), {"c": 1, "z": 2}), ((), {"a": x, "b": 1})):
         try:
             g(*args, **kw)
         except TypeError as e:
@@ -282,6 +298,7 @@ def test_inspect_signature(x):
 
     def g(a, b=2):
         return a * b
+
     return g(x), list(inspect.signature(g).parameters), g.__defaults__, g.__code__.co_varnames, g.__name__
 
 
@@ -289,25 +306,30 @@ def test_inspect_signature(x):
 def test_compiled_calls_compiled():
     """A compiled function that calls another compiled function"""
     from . import targets
+
     inner = targets.compiled(lambda t: t.sin() + 1, targets.Counter())
 
     def f(x):
         return inner(x) * 2
+
     return f
 
 
 @case(F(4), graphs=1)
 def test_torch_decorators(x):
     """Functions decorated by torch's own decorators"""
+
     @torch.no_grad()
     def g(t):
         return t * 2
+
     return g(x).shape[0] + x
 
 
 @case(F(4), graphs=1)
 def test_code_of_a_function_made_inside(x):
     """`__code__` of a function made inside: replaced (torch names the frames of its decorators so), by another's, refused"""
+
     def g(t):
         return t * 2 + len(seen)
 
@@ -328,9 +350,11 @@ def test_code_of_a_function_made_inside(x):
 @case(F(4))
 def test_inference_mode_decorator(x):
     """A function decorated by inference_mode, which breaks the graph"""
+
     @torch.inference_mode()
     def g(t):
         return t * 2
+
     return g(x).shape[0] + x
 
 
@@ -338,6 +362,7 @@ def test_inference_mode_decorator(x):
 def test_global_torch_functions(i, x):
     """torch functions through aliases, getattr, `from torch import`"""
     from torch import cos, nn
+
     sel = getattr(torch, "index_select")
     return cos(x), sel(x, 0, i % 5), nn.functional.relu(x), torch.nn.functional.silu(x), torch.Tensor.add(x, 1)
 
@@ -349,6 +374,7 @@ def test_associative_scan(x):
 
     def combine(left, right):
         return left[0] * right[0], right[0] * left[1] + right[1]
+
     gates, states = associative_scan(combine, (x.sigmoid(), x), dim=1, combine_mode="generic")
     m = torch.eye(4) + x[0, :4] * 0.1
     products = associative_scan(lambda a, b: a @ b, torch.stack([m, m * 0.5, m + 1]), 0, True, combine_mode="generic")

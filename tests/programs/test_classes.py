@@ -1,5 +1,6 @@
 # ruff: noqa: E742 - what the programs do is the point
 """Classes and objects"""
+
 import abc
 import dataclasses
 import enum
@@ -18,6 +19,7 @@ from .harness import F, Sign, Turn, case, program
 
 class Vec:
     """Operators over a tensor."""
+
     scale = 2
 
     def __init__(self, t, name="v"):
@@ -43,7 +45,7 @@ class Vec:
         return self.t[i]
 
     def __setitem__(self, i, v):
-        self.t = torch.cat([self.t[:i], v.reshape(1), self.t[i + 1:]])
+        self.t = torch.cat([self.t[:i], v.reshape(1), self.t[i + 1 :]])
 
     def __len__(self):
         return 4
@@ -161,8 +163,7 @@ class Flag(enum.IntFlag):
 
 class Shape(abc.ABC):
     @abc.abstractmethod
-    def area(self, x):
-        ...
+    def area(self, x): ...
 
     def twice(self, x):
         return self.area(x) * 2
@@ -190,8 +191,22 @@ def test_operators(x):
     r = 1 + v
     v += 5
     v[1] = x[0]
-    return (s.t, r.t, v.t, (-v).t, v @ w, v[0], len(v), bool(v), "v" in v, v(2, plus=1), v == w, v != Vec(x, "o"),
-            {v: 1}[w], sorted([Vec(x, "b"), Vec(x, "a")])[0].name)
+    return (
+        s.t,
+        r.t,
+        v.t,
+        (-v).t,
+        v @ w,
+        v[0],
+        len(v),
+        bool(v),
+        "v" in v,
+        v(2, plus=1),
+        v == w,
+        v != Vec(x, "o"),
+        {v: 1}[w],
+        sorted([Vec(x, "b"), Vec(x, "a")])[0].name,
+    )
 
 
 @case(F(4), graphs=1)
@@ -205,8 +220,10 @@ def test_properties(x):
 @program(F(4), graphs=1)
 def test_object_outside_changed():
     """An object from outside, attributes set and deleted: seen outside"""
+
     class Obj:
         pass
+
     o = Obj()
     o.a, o.gone = 1, 2
 
@@ -216,25 +233,30 @@ def test_object_outside_changed():
         if hasattr(o, "gone"):
             del o.gone
         return o.last + o.a
+
     return f, lambda: o
 
 
 @program(F(4))
 def test_object_counter():
     """A counter on an object from outside, read and written"""
+
     class Obj:
         n = 0
+
     o = Obj()
 
     def f(x):
         o.n += 1
         return x * o.n
+
     return f, lambda: o.n
 
 
 @program(F(4), graphs=1)
 def test_class_attribute_set():
     """A class attribute set from inside"""
+
     class Obj:
         count = 5
 
@@ -242,12 +264,14 @@ def test_class_attribute_set():
         Obj.count = 7
         Obj.fresh = "new"
         return x * Obj.count
+
     return f, lambda: (Obj.count, Obj.fresh)
 
 
 @case(F(4), graphs=1)
 def test_descriptors(x):
     """Descriptors: data, non-data, `__set_name__`"""
+
     class Scaled:
         def __set_name__(self, owner, name):
             self.name = "_" + name
@@ -265,6 +289,7 @@ def test_descriptors(x):
     class Thing:
         s = Scaled()
         z = Lazy()
+
     t = Thing()
     t.s = x
     before = t.z
@@ -287,6 +312,7 @@ def test_slots(x):
 @case(F(4), graphs=1)
 def test_getattr_family(x):
     """`__getattr__`, `__setattr__`, `__getattribute__`, getattr/setattr/delattr/vars"""
+
     class Bag:
         def __init__(self):
             self.__dict__["d"] = {}
@@ -299,6 +325,7 @@ def test_getattr_family(x):
 
         def __setattr__(self, name, v):
             self.d[name] = v
+
     b = Bag()
     b.t = x
     setattr(b, "u", x + 1)
@@ -315,6 +342,7 @@ def test_super(x):
 @case(F(4), graphs=1)
 def test_metaclass(x):
     """Metaclasses, `__init_subclass__`, `__class_getitem__`, `type(...)` made inside"""
+
     class Meta(type):
         def __call__(cls, *a):
             o = super().__call__(*a)
@@ -333,6 +361,7 @@ def test_metaclass(x):
 
     class Sub(Reg, tag="t"):
         pass
+
     Dyn = type("Dyn", (Base,), {"k2": 3})
     return x + len(Sub), Sub().made, Reg.seen, Dyn(2).go(x) * Dyn.k2
 
@@ -347,8 +376,17 @@ def test_dataclasses(x):
         s.w = 3
     except dataclasses.FrozenInstanceError:
         ok = True
-    return q, p.y, [f.name for f in dataclasses.fields(p)], s, Size(1, 2) == s, Size(0, 1) < s, ok, hash(s) == hash(
-        Size(1, 2)), dataclasses.asdict(s)
+    return (
+        q,
+        p.y,
+        [f.name for f in dataclasses.fields(p)],
+        s,
+        Size(1, 2) == s,
+        Size(0, 1) < s,
+        ok,
+        hash(s) == hash(Size(1, 2)),
+        dataclasses.asdict(s),
+    )
 
 
 @case(F(4), graphs=1)
@@ -363,8 +401,16 @@ def test_namedtuples(x):
 @case(F(4), graphs=1)
 def test_enums(x):
     """Enum, IntFlag: members, value, name, iteration, lookup, methods"""
-    return (Mode.ADD.run(x), Mode(2).run(x), Mode["ADD"].value, [m.name for m in Mode], Flag.R | Flag.W,
-            Flag.W in (Flag.R | Flag.W), Mode.ADD == Mode.MUL, isinstance(Flag.R, int))
+    return (
+        Mode.ADD.run(x),
+        Mode(2).run(x),
+        Mode["ADD"].value,
+        [m.name for m in Mode],
+        Flag.R | Flag.W,
+        Flag.W in (Flag.R | Flag.W),
+        Mode.ADD == Mode.MUL,
+        isinstance(Flag.R, int),
+    )
 
 
 @case(F(4), Turn(Mode.ADD, Mode.MUL), graphs=1, total=2)
@@ -377,6 +423,7 @@ def test_enum_argument(x, m):
 def test_abc_and_protocol(x):
     """ABC, abstract error, Protocol, `isinstance` against ABCs"""
     from collections.abc import Mapping, Sequence
+
     try:
         Shape()
     except TypeError:
@@ -392,6 +439,7 @@ def test_generic_class(x):
     class Box(typing.Generic[T]):
         def __init__(self, v: T):
             self.v = v
+
     return Box[torch.Tensor](x).v + 1, typing.cast(int, 3), Box(x).v
 
 
@@ -404,25 +452,31 @@ def test_partial(x):
     class M:
         def go(self, k, t):
             return t * k
+
         three = functools.partialmethod(go, 3)
+
     return p(x), q(x), M().three(x), p.keywords, q.args
 
 
 @case(F(4), graphs=1)
 def test_wraps(x):
     """functools.wraps and decorators with arguments"""
+
     def times(k):
         def deco(f):
             @functools.wraps(f)
             def g(*a, **kw):
                 return f(*a, **kw) * k
+
             return g
+
         return deco
 
     @times(3)
     def inner(t, p=1):
         """doc"""
         return t + p
+
     return inner(x, p=2), inner.__name__, inner.__doc__, inner.__wrapped__(x)
 
 
@@ -461,6 +515,7 @@ def test_singledispatch(x):
 @case(F(4), graphs=1)
 def test_cached_property(x):
     """functools.cached_property, total_ordering, cmp_to_key, reduce"""
+
     class C:
         n = 0
 
@@ -468,6 +523,7 @@ def test_cached_property(x):
         def p(self):
             self.n += 1
             return x * 2
+
     c = C()
 
     @functools.total_ordering
@@ -480,6 +536,7 @@ def test_cached_property(x):
 
         def __lt__(self, o):
             return self.v < o.v
+
     return c.p + c.p, c.n, O(1) >= O(1), sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a))
 
 
@@ -495,6 +552,7 @@ def test_bound_methods(x):
 @case(F(4), graphs=1)
 def test_instance_dict_tricks(x):
     """`__dict__` written, `__class__` assigned, `__new__`"""
+
     class A:
         def __new__(cls, *a):
             o = super().__new__(cls)
@@ -507,6 +565,7 @@ def test_instance_dict_tricks(x):
     class B(A):
         def who(self):
             return "B"
+
     a = A()
     a.__dict__["t"] = x
     a.__dict__.update(k=2)
@@ -517,6 +576,7 @@ def test_instance_dict_tricks(x):
 @program(F(4), graphs=1)
 def test_bound_method_compiled():
     """A bound method as the compiled function"""
+
     class Layer:
         def __init__(self):
             self.w, self.calls = 3, 0
@@ -524,6 +584,7 @@ def test_bound_method_compiled():
         def run(self, x):
             self.last = x
             return x * self.w
+
     lay = Layer()
     return lay.run, lambda: lay.w
 
@@ -531,11 +592,13 @@ def test_bound_method_compiled():
 @program(F(4), graphs=1)
 def test_callable_object_compiled():
     """A callable object as the compiled function"""
+
     class Layer:
         k = 4
 
         def __call__(self, x):
             return x * self.k
+
     return Layer()
 
 
@@ -548,18 +611,21 @@ def test_partial_compiled():
 @case(F(4), graphs=1)
 def test_repr_str_format(x):
     """`__repr__`, `__str__`, `__format__`, `__hash__` of user classes"""
+
     class R:
         def __repr__(self):
             return "R!"
 
         def __format__(self, spec):
             return "F" + spec
+
     return x + 1, f"{R()}|{R()!r}|{R():>3}", str(R()), repr([R()])
 
 
 @case(F(4), graphs=1)
 def test_comparison_protocols(x):
     """`__index__`, `__int__`, `__float__`, `__bool__`, `__len__` as truth"""
+
     class N:
         def __index__(self):
             return 2
@@ -570,12 +636,14 @@ def test_comparison_protocols(x):
     class E:
         def __len__(self):
             return 0
+
     return x[N()], [1, 2, 3][N()], float(N()), int(N()), bool(E()), list(range(N()))
 
 
 @case(Sign(4), breaks=True)
 def test_break_in_method(x):
     """Break inside a method of an object made inside"""
+
     class Gate:
         def __init__(self, t):
             self.t, self.state = t, []
@@ -586,6 +654,7 @@ def test_break_in_method(x):
                 self.t = self.t + 1
             self.state.append("end")
             return self.t
+
     g = Gate(x * 2)
     y = g.step()
     return y + 1, g.state
@@ -594,6 +663,7 @@ def test_break_in_method(x):
 @case(Sign(4), breaks=True)
 def test_break_in_property_and_operator(x):
     """Break inside a property, an operator, `__getitem__`, `__init__`"""
+
     class P:
         def __init__(self, t):
             self.t = t + 1 if t.sum() > 0 else t - 1
@@ -604,6 +674,7 @@ def test_break_in_property_and_operator(x):
 
         def __add__(self, o):
             return self.t + o if self.t.sum() > 0 else self.t - o
+
     p = P(x)
     return p.up + 1, p + 5
 
@@ -611,19 +682,23 @@ def test_break_in_property_and_operator(x):
 @program(F(4), graphs=1)
 def test_weakref_and_id():
     """Objects from outside keep their identity"""
+
     class K:
         pass
+
     k = K()
     d = {k: 1}
 
     def f(x):
         return x * d[k], k, k is list(d)[0]
+
     return f
 
 
 @program(F(4))
 def test_finalizers_run_when_the_last_name_goes():
     """Objects with `__del__`: run when the last name goes, seen by what follows"""
+
     class Held:
         count = 0
 
@@ -646,12 +721,14 @@ def test_finalizers_run_when_the_last_name_goes():
         del many
         seen.append(Held.count)
         return x + 1, seen
+
     return f
 
 
 @program(F(4))
 def test_hash_with_effects():
     """Keys whose `__hash__` counts its calls"""
+
     class Counted(int):
         hashed = 0
 
@@ -664,6 +741,7 @@ def test_hash_with_effects():
         s = set(d)
         s.discard(1)
         return x + 1, len(s), sorted(map(int, d))
+
     return f, lambda: Counted.hashed
 
 
@@ -708,6 +786,7 @@ def test_weak_reference_after_cells_of_the_region(x, watcher):
         nonlocal k
         k += 1
         return v * k
+
     return scaled(x), k, watcher.same()
 
 
@@ -731,12 +810,18 @@ class _Named:
 def test_proxy_names_its_class(x, proxy, plain):
     """isinstance() and __class__ of a proxy, whose class says that it is another; type() does not"""
     y = x * 2 if isinstance(proxy, _Named) else x
-    return y * proxy.size, proxy.__class__ is _Named, type(proxy) is _Named, isinstance(plain, _Proxy), isinstance(
-        proxy, (int, list))
+    return (
+        y * proxy.size,
+        proxy.__class__ is _Named,
+        type(proxy) is _Named,
+        isinstance(plain, _Proxy),
+        isinstance(proxy, (int, list)),
+    )
 
 
 class _Watching:
     """Writes down what is asked of its instances."""
+
     asked = []
 
     def __init__(self):
@@ -824,6 +909,7 @@ def test_class_and_dict_properties_made_inside(x):
         @property
         def __dict__(self):
             return {"k": 3}
+
     return y * 2, isinstance(A(), int), type(A()).__name__, vars(B())
 
 
@@ -844,8 +930,10 @@ def test_singledispatch_with_a_cache_of_the_program(x, one, cache):
 @case(F(4), breaks=True)
 def test_singledispatch_without_an_order(x):
     """functools.singledispatch between two abstract classes without an order raises"""
+
     class C:
         pass
+
     _HasA.register(C)
     _HasB.register(C)
     try:
@@ -910,17 +998,29 @@ class _NoInit:
 @case(F(4), breaks=True)
 def test_object_new_and_init_called_as_they_are(x):
     """object.__new__ and object.__init__ with too many arguments, with none, and for a class that begins as a list"""
+
     def said(call, *args):
         try:
             return type(call(*args)).__name__
         except TypeError as e:
             return str(e)
+
     y = x + 1
     made = _ListThroughObject()
     made.append(3)
-    return (y, made, said(object.__new__), said(object.__new__, list), said(object.__new__, _ListThroughObject),
-            said(object.__new__, _NoInit), said(object.__new__, _NoInit, 5), said(object.__new__, _Named, 5),
-            said(object.__init__, _NoInit(), 5), said(object.__init__, _Named(), 5), said(object.__init__))
+    return (
+        y,
+        made,
+        said(object.__new__),
+        said(object.__new__, list),
+        said(object.__new__, _ListThroughObject),
+        said(object.__new__, _NoInit),
+        said(object.__new__, _NoInit, 5),
+        said(object.__new__, _Named, 5),
+        said(object.__init__, _NoInit(), 5),
+        said(object.__init__, _Named(), 5),
+        said(object.__init__),
+    )
 
 
 def used_outside(f, x):
@@ -931,9 +1031,23 @@ def used_outside(f, x):
     except cls.Failed as e:
         said = e.args, str(e)
     other.extra = 2
-    return (a.double(), a.twice, cls.of(x).value, cls.add(1), type(a) is cls, a == other, a.value, other.both(),
-            said, cls.__qualname__, cls.__module__, type(other).__mro__[1] is cls, plain.q,
-            hasattr(plain, "__dict__"), hash(plain) == 3)
+    return (
+        a.double(),
+        a.twice,
+        cls.of(x).value,
+        cls.add(1),
+        type(a) is cls,
+        a == other,
+        a.value,
+        other.both(),
+        said,
+        cls.__qualname__,
+        cls.__module__,
+        type(other).__mro__[1] is cls,
+        plain.q,
+        hasattr(plain, "__dict__"),
+        hash(plain) == 3,
+    )
 
 
 @case(F(4), graphs=1, drive=used_outside)
@@ -943,6 +1057,7 @@ def test_classes_that_leave(x):
 
     class A:
         """Doc."""
+
         k = 3
 
         class Failed(ValueError):
@@ -982,6 +1097,7 @@ def test_classes_that_leave(x):
 
         def __hash__(self):
             return 3
+
     plain = Slotted()
     plain.q = x * 2
     return A(x + 1), A, B(x, 1.0), A.Failed("a", 1), plain
@@ -1010,12 +1126,14 @@ def test_classes_with_hooks_that_leave(x):
 
     class D(Base):
         pass
+
     return C().field, D(), log, x + 1
 
 
 @case(F(4), graphs=1)
 def test_annotations_inside(x):
     """annotations of functions and classes made inside: asked for, written, copied by wraps; docstrings"""
+
     def plain(a: int, b: "text" = 1) -> torch.Tensor:  # noqa: F821
         return "no docstring"
 
@@ -1036,8 +1154,15 @@ def test_annotations_inside(x):
             return self
 
     given = Record.scaled.__annotations__
-    return (x * 2, plain.__annotations__, wrapper.__annotations__, documented.__annotations__, given,
-            [f.__doc__ for f in (plain, documented, wrapper)], documented.__annotations__ is documented.__annotations__)
+    return (
+        x * 2,
+        plain.__annotations__,
+        wrapper.__annotations__,
+        documented.__annotations__,
+        given,
+        [f.__doc__ for f in (plain, documented, wrapper)],
+        documented.__annotations__ is documented.__annotations__,
+    )
 
 
 def annotated_class_made(x):
@@ -1050,6 +1175,7 @@ def annotated_class_made(x):
 
     def of(record: Record) -> int:
         return record.size
+
     return x + 1, Record, of
 
 
@@ -1066,6 +1192,7 @@ def test_annotations_of_what_leaves():
 @case(F(3), graphs=1)
 def test_named_tuples_made_inside(x):
     """NamedTuple classes and namedtuple() made inside: methods, properties, defaults, leaving with their instances"""
+
     class Pair(typing.NamedTuple):
         a: torch.Tensor
         b: int = 3
@@ -1076,11 +1203,24 @@ def test_named_tuples_made_inside(x):
         @property
         def first(self):
             return self.a[0]
+
     point = namedtuple("Point", "u v", defaults=(4,))
     typed = typing.NamedTuple("Typed", [("u", int)])  # noqa: UP014
     pair = Pair(x)
-    return (pair.total(), pair.first, pair._replace(b=4).b, repr(Pair(1, 2)), point(1), point(1)._asdict(), typed(2).u,
-            Pair._fields, Pair.__module__, point.__module__, isinstance(pair, Pair), pair == (x, 4))
+    return (
+        pair.total(),
+        pair.first,
+        pair._replace(b=4).b,
+        repr(Pair(1, 2)),
+        point(1),
+        point(1)._asdict(),
+        typed(2).u,
+        Pair._fields,
+        Pair.__module__,
+        point.__module__,
+        isinstance(pair, Pair),
+        pair == (x, 4),
+    )
 
 
 FieldType = int
@@ -1088,13 +1228,16 @@ FieldType = int
 
 def test_annotations_of_classes_made_inside_follow_globals():
     """A global that an annotation names is guarded: rebound, the class made inside has the new one"""
+
     def f(x):
         class Pair(typing.NamedTuple):
             a: FieldType
 
         class Options(typing.TypedDict):
             size: FieldType
+
         return x + 1, Pair.__annotations__["a"] is int, Options.__annotations__["size"] is int
+
     compiled = bytejit.compile(f, fullgraph=True)
     x = torch.ones(2)
     assert compiled(x)[1:] == (True, True)
@@ -1108,6 +1251,7 @@ def test_annotations_of_classes_made_inside_follow_globals():
 @case(F(3), graphs=1)
 def test_enums_made_inside(x):
     """Enum classes made inside: values, auto(), methods, lookups, flags, match"""
+
     class Mode(enum.Enum):
         A = 1
         B = "b"
@@ -1122,6 +1266,7 @@ def test_enums_made_inside(x):
     class Bits(enum.IntFlag):
         LOW = enum.auto()
         HIGH = enum.auto()
+
     match Mode("b"):
         case Mode.A:
             y = x
@@ -1133,16 +1278,20 @@ def test_enums_made_inside(x):
 @case(F(3))
 def test_enum_member_that_leaves(x):
     """A member of an Enum made inside, returned with its class"""
+
     class Mode(enum.Enum):
         A = 1
+
     return x + Mode.A.value, Mode.A.name, type(Mode.A) is Mode
 
 
 @case(F(3), graphs=1)
 def test_typed_dicts_made_inside(x):
     """TypedDict classes made inside: their instances are dicts"""
+
     class Options(typing.TypedDict, total=False):
         scale: int
+
     options = Options(scale=2)
     options["more"] = 1
     return x * options["scale"], options, type(options) is dict, Options.__total__, list(Options.__annotations__)
@@ -1150,6 +1299,7 @@ def test_typed_dicts_made_inside(x):
 
 class Scale(enum.IntEnum):
     """Numbers with names."""
+
     TWO = 2
 
 
@@ -1162,6 +1312,7 @@ def test_int_enum_in_operations(x):
 @program(F(4))
 def test_a_weak_reference_to_what_the_region_lets_go_of():
     """Weak references made in a region: alive while something holds the object, dead afterwards"""
+
     class Held:
         pass
 
@@ -1176,4 +1327,5 @@ def test_a_weak_reference_to_what_the_region_lets_go_of():
         one = Held()
         dead = [a() is None, held()() is None]
         return x + 1, dead
+
     return f

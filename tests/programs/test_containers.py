@@ -1,5 +1,6 @@
 # ruff: noqa: UP003 - what the programs do is the point
 """Containers"""
+
 import collections
 import copy
 import os
@@ -47,8 +48,24 @@ def test_dict_methods(x):
     f = dict.fromkeys("ab", 0)
     copy = d.copy()
     copy.clear()
-    return (d, e, f, copy, got, last, list(d), [k for k in d.keys()], [v for v in d.values()], list(d.items()),
-            list(reversed(d)), "a" in d, len(d), dict(a=1) == {"a": 1}, d.keys() & {"a", "c"}, dict(zip("ab", (1, 2))))
+    return (
+        d,
+        e,
+        f,
+        copy,
+        got,
+        last,
+        list(d),
+        [k for k in d.keys()],
+        [v for v in d.values()],
+        list(d.items()),
+        list(reversed(d)),
+        "a" in d,
+        len(d),
+        dict(a=1) == {"a": 1},
+        d.keys() & {"a", "c"},
+        dict(zip("ab", (1, 2))),
+    )
 
 
 @case(F(4), graphs=1)
@@ -82,8 +99,18 @@ def test_set_methods(x):
 def test_tuple_methods(x):
     """tuple: methods, comparison, concatenation"""
     t = (x, 1, 2, 1)
-    return t[0] + 1, t[1:], t[1:].count(1), t[1:].index(2), (1, 2) + (3,), (1,) * 3, (1, 2) < (
-        1, 3), tuple([1, 2]), hash((1, 2)) == hash((1, 2)), ()
+    return (
+        t[0] + 1,
+        t[1:],
+        t[1:].count(1),
+        t[1:].index(2),
+        (1, 2) + (3,),
+        (1,) * 3,
+        (1, 2) < (1, 3),
+        tuple([1, 2]),
+        hash((1, 2)) == hash((1, 2)),
+        (),
+    )
 
 
 @case(F(4), graphs=1)
@@ -133,8 +160,7 @@ def test_counter(x):
     c.update("a")
     c["z"] += 2
     c.subtract({"b": 1})
-    return x * c["a"], c, c.most_common(1), c["none"], sum(c.values()), (c + collections.Counter("b"))["b"], sorted(
-        c.elements())
+    return x * c["a"], c, c.most_common(1), c["none"], sum(c.values()), (c + collections.Counter("b"))["b"], sorted(c.elements())
 
 
 @case(F(4), graphs=1)
@@ -151,6 +177,7 @@ def test_chainmap_mappingproxy(x):
 @program(F(4), graphs=1)
 def test_subclasses():
     """User subclasses of list, dict, tuple, str, int"""
+
     class L(list):
         def second(self):
             return self[1]
@@ -179,12 +206,14 @@ def test_subclasses():
         d = D(w=x)
         d["q"] = 1
         return a, a.second(), len(a), d["nope"], d.w, T((1, 2)).total(), N(3).up(), isinstance(N(1), int), d
+
     return f
 
 
 @case(F(4), graphs=1)
 def test_subclasses_made_inside(x):
     """Classes made in the program that leave it with their instances"""
+
     class L(list):
         def second(self):
             return self[1]
@@ -195,6 +224,7 @@ def test_subclasses_made_inside(x):
     class D(dict):
         def __missing__(self, k):
             return k + "!"
+
     a = L([x, x + 1])
     a.append(x)
     d = D(w=x)
@@ -213,6 +243,7 @@ def test_list_outside_changed():
         log[0] = "first"
         log.insert(0, 5)
         return alias[2] * 2, log
+
     return f, lambda: (log, alias)
 
 
@@ -227,6 +258,7 @@ def test_dict_outside_changed():
         d.update(z=x)
         d.setdefault("s", []).append(x)
         return d["t"] * 2
+
     return f, lambda: d
 
 
@@ -245,6 +277,7 @@ def test_set_deque_outside_changed():
         dd["k"].append(x)
         c.update("b")
         return x + len(s) + len(q)
+
     return f, lambda: (s, q, o, dd, c)
 
 
@@ -299,8 +332,17 @@ def test_returned_same_containers(d, x):
 def test_error_methods(x):
     """Errors of container methods caught"""
     out = []
-    for g in (lambda: [].pop(), lambda: [1].remove(2), lambda: {}.popitem(), lambda: set().pop(), lambda: {1}.remove(2),
-              lambda: (1,).index(2), lambda: collections.deque().pop(), lambda: {[]: 1}, lambda: dict([1])):
+    for g in (
+        lambda: [].pop(),
+        lambda: [1].remove(2),
+        lambda: {}.popitem(),
+        lambda: set().pop(),
+        lambda: {1}.remove(2),
+        lambda: (1,).index(2),
+        lambda: collections.deque().pop(),
+        lambda: {[]: 1},
+        lambda: dict([1]),
+    ):
         try:
             g()
         except Exception as e:
@@ -364,6 +406,7 @@ def test_heapq_bisect_copy(x):
     import bisect
     import copy
     import heapq
+
     h = [5, 1, 4]
     heapq.heapify(h)
     heapq.heappush(h, 0)
@@ -376,11 +419,14 @@ def test_heapq_bisect_copy(x):
 def test_pytree(x):
     """torch.utils._pytree map and flatten"""
     from torch.utils import _pytree as pytree
+
     tree = {"a": [x, 1], "b": (x + 1, None)}
     leaves, spec = pytree.tree_flatten(tree)
-    return pytree.tree_map(lambda v: v * 2 if isinstance(v, torch.Tensor) else v,
-                           tree), len(leaves), pytree.tree_unflatten(
-        leaves, spec)
+    return (
+        pytree.tree_map(lambda v: v * 2 if isinstance(v, torch.Tensor) else v, tree),
+        len(leaves),
+        pytree.tree_unflatten(leaves, spec),
+    )
 
 
 @program(F(3), graphs=1)
@@ -394,15 +440,19 @@ def test_moved_keys_of_an_ordered_dict():
 @case(F(3))
 def test_keywords_that_compare_in_their_own_way(x):
     """`f(**d)` with keys of a subclass of str whose __eq__ has effects"""
+
     class Name(str):
         def __eq__(self, other):
             table.pop(self, None)
             return str.__eq__(self, other)
+
         __hash__ = str.__hash__
+
     table = {Name("a"): 1, Name("b"): 2}
 
     def f(a, b):
         return a, b
+
     return x * 2, f(**table)
 
 
@@ -418,9 +468,27 @@ def test_wrong_number_of_arguments(x):
     """Methods of containers and builtins called with too many arguments or too few"""
     a, d, s = [1], {"k": 1}, {1}
     y = x + 1
-    return y, _said(a.append, 1, 2), _said(a.append), _said(a.insert, 1), _said(a.pop, 1, 2), _said(a.__contains__), _said(
-        a.__getitem__), _said(d.get), _said(d.get, 1, 2, 3), _said(s.add), _said(s.add, 1, 2), _said(getattr), _said(
-        next), _said(isinstance, 1), _said(len), _said(len, a, a), a, d, s
+    return (
+        y,
+        _said(a.append, 1, 2),
+        _said(a.append),
+        _said(a.insert, 1),
+        _said(a.pop, 1, 2),
+        _said(a.__contains__),
+        _said(a.__getitem__),
+        _said(d.get),
+        _said(d.get, 1, 2, 3),
+        _said(s.add),
+        _said(s.add, 1, 2),
+        _said(getattr),
+        _said(next),
+        _said(isinstance, 1),
+        _said(len),
+        _said(len, a, a),
+        a,
+        d,
+        s,
+    )
 
 
 @case(F(4), breaks=True)
@@ -439,8 +507,14 @@ def test_methods_of_a_frozenset_subclass(x, letters):
     """Methods of a subclass of frozenset from outside, and of one made inside"""
     y = x + 1
     made = _Letters("bcd")
-    return y, sorted(letters.union("x")), sorted(made.union(letters)), sorted(made - letters), sorted(
-        made.symmetric_difference(letters)), type(made | letters).__name__
+    return (
+        y,
+        sorted(letters.union("x")),
+        sorted(made.union(letters)),
+        sorted(made - letters),
+        sorted(made.symmetric_difference(letters)),
+        type(made | letters).__name__,
+    )
 
 
 @program(F(4), total=2, breaks=True, calls=4)
@@ -457,6 +531,7 @@ def test_appended_to_in_a_breaking_loop():
             if x.sum() > 1e6:
                 break
         return x, inside
+
     return f, lambda: outside
 
 
@@ -497,6 +572,7 @@ def test_attributes_of_an_ordered_dict():
             words = str(e)
         _ordered(outside)
         return x + 1, made, copied, again, words, outside.note, hasattr(outside, "zip"), made._metadata is again._metadata
+
     return f, lambda: outside
 
 

@@ -3,6 +3,7 @@
 
 PYTEST_DONT_REWRITE: an assert in a program must be Python's own.
 """
+
 import torch
 
 from .harness import F, Sign, Turn, case, check, program
@@ -123,6 +124,7 @@ def test_match():
 @program(F(4), graphs=1)
 def test_match_class():
     """`match` on a class with `__match_args__`"""
+
     class Point:
         __match_args__ = ("x", "y")
 
@@ -137,6 +139,7 @@ def test_match_class():
             case Point(x=1, y=y):
                 return y * 3
         return None
+
     return f
 
 
@@ -192,8 +195,10 @@ def test_closure_made_inside(x):
     """Closures made inside, over loop variables and cells"""
     fs = []
     for i in range(3):
+
         def g(y, i=i):
             return y * i + k
+
         fs.append(g)
     k = 10
     return [g(x) for g in fs], (lambda y: y + k)(x)
@@ -208,6 +213,7 @@ def test_nonlocal_inside(x):
         nonlocal n
         n += 1
         return y + n
+
     return bump(bump(x)), n
 
 
@@ -220,6 +226,7 @@ def test_nonlocal_outside():
         nonlocal last
         last = x + 1
         return x * 2
+
     return f, lambda: last
 
 
@@ -232,6 +239,7 @@ def test_nonlocal_counter_outside():
         nonlocal n
         n += 1
         return x * n
+
     return f, lambda: n
 
 
@@ -261,12 +269,15 @@ def test_global_read(x):
 @program(F(4), graphs=1)
 def test_returned_closure():
     """A closure made inside and returned, called outside"""
+
     def f(x):
         y = x + 1
 
         def g(z):
             return y * z
+
         return g
+
     return (f, None)
 
 
@@ -277,29 +288,35 @@ def _drive_returned(f, x):
 @program(F(4), drive=_drive_returned, graphs=1)
 def test_returned_closure_called():
     """A closure over a traced tensor, called by the user afterwards"""
+
     def f(x):
         y = x + 1
         return lambda z: y * z
+
     return f
 
 
 @case(F(4), 5, graphs=1)
 def test_recursion(x, n):
     """Recursion"""
+
     def down(y, k):
         return y if k == 0 else down(y + k, k - 1)
+
     return down(x, n)
 
 
 @case([1, [2, [3, (4, {"a": 5})]]], F(4), graphs=1)
 def test_recursion_tree(tree, x):
     """Recursion over nested containers"""
+
     def walk(t):
         if isinstance(t, dict):
             return {k: walk(v) for k, v in t.items()}
         if isinstance(t, (list, tuple)):
             return type(t)(walk(v) for v in t)
         return x * t
+
     return walk(tree)
 
 
@@ -386,6 +403,7 @@ def test_star_import_names(x):
     import math
     from math import pi as p
     import os.path as osp
+
     return x * math.e + p, osp.basename("a/b")
 
 
@@ -430,8 +448,15 @@ def test_is_and_in(x):
 @case(F(2, 2), graphs=1)
 def test_type_tests(x):
     """`isinstance`, `type`, `issubclass`, `callable`, `hasattr`"""
-    return (x + 1, isinstance(x, torch.Tensor), type(x) is torch.Tensor, issubclass(bool, int), callable(helper),
-            hasattr(x, "sin"), hasattr(x, "no_such"))
+    return (
+        x + 1,
+        isinstance(x, torch.Tensor),
+        type(x) is torch.Tensor,
+        issubclass(bool, int),
+        callable(helper),
+        hasattr(x, "sin"),
+        hasattr(x, "no_such"),
+    )
 
 
 def test_lambda_compiled():

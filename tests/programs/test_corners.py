@@ -1,4 +1,5 @@
 """Corners where a value is not what its kind usually is: keys, counts of arguments, classes and iterators out of the way."""
+
 import decimal
 import types
 
@@ -25,10 +26,10 @@ def test_decimal_arithmetic(x):
     return x + float(pow(d, 2)), pow(d, 2, None), round(d, 1), abs(-d), pow(2, 5, mod=7)
 
 
-@case(F(3), Spec(lambda r: 3 ** 9000), graphs=1)
+@case(F(3), Spec(lambda r: 3**9000), graphs=1)
 def test_very_long_ints(x, n):
     """An int of more digits than Python writes out"""
-    made = 7 ** 9000
+    made = 7**9000
     return x + (n > made), n, made, -made
 
 
@@ -36,8 +37,15 @@ def test_very_long_ints(x, n):
 def test_wrong_keywords_of_builtins(x):
     """Builtins called with keywords that they do not take, and with too few arguments without a name"""
     said = []
-    for call in (lambda: {}.__contains__(x=2), lambda: [].index(x=2), lambda: next(x=2), lambda: len(obj=[]),
-                 lambda: "a".join(iterable=[]), lambda: isinstance(1, classinfo=int), lambda: sorted(iterable=[2, 1])):
+    for call in (
+        lambda: {}.__contains__(x=2),
+        lambda: [].index(x=2),
+        lambda: next(x=2),
+        lambda: len(obj=[]),
+        lambda: "a".join(iterable=[]),
+        lambda: isinstance(1, classinfo=int),
+        lambda: sorted(iterable=[2, 1]),
+    ):
         try:
             said.append(call())
         except TypeError as e:
@@ -148,8 +156,10 @@ def test_metaclass_without_a_hash(x):
 @case(F(3))
 def test_class_without_a_module(x):
     """A class whose metaclass raises where it is asked for its module; one whose module is no name"""
+
     class Odd(Exception):
         __module__ = 3
+
     return x + Lost.n, Lost().n, isinstance(Odd("a"), Odd), str(Odd("a"))
 
 
@@ -186,6 +196,7 @@ class Plain:
 @program(F(3), breaks=True)
 def test_namespace_read_by_another_classs_descriptor():
     """An instance whose class reads `__dict__` by another class's descriptor"""
+
     class Other:
         __dict__ = Plain.__dict__["__dict__"]
 
@@ -198,8 +209,17 @@ def test_namespace_read_by_another_classs_descriptor():
     return f, None
 
 
-@case(F(3), Spec(lambda r: [1.0, 2.0].pop), Spec(lambda r: {"a": 3}.get), Spec(lambda r: (2.5).__add__), Spec(lambda r: ",".join),
-      Spec(lambda r: (torch.arange(4.0) + r.call).sum), graphs=1, total=1, calls=4)
+@case(
+    F(3),
+    Spec(lambda r: [1.0, 2.0].pop),
+    Spec(lambda r: {"a": 3}.get),
+    Spec(lambda r: (2.5).__add__),
+    Spec(lambda r: ",".join),
+    Spec(lambda r: (torch.arange(4.0) + r.call).sum),
+    graphs=1,
+    total=1,
+    calls=4,
+)
 def test_bound_methods_of_c_given(x, pop, get, add, join, total):
     """Methods written in C bound to an object, made anew for each call"""
     return x * pop() + get("a") + get("b", 4) + add(1), join(["x", "y"]), total(), pop.__self__, pop
@@ -217,4 +237,5 @@ def test_bound_method_of_c_over_a_break():
         bytejit.graph_break()
         add(get("b"))
         return y * get("a"), seen
+
     return f, None

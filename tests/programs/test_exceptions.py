@@ -1,5 +1,6 @@
 # ruff: noqa: B904, F841 - what the programs do is the point
 """Exceptions"""
+
 from .harness import F, Sign, Turn, case, program
 
 
@@ -65,6 +66,7 @@ def test_finally_return(x):
                     return x + i
             finally:
                 log.append(i)
+
     return g(), log
 
 
@@ -143,8 +145,18 @@ def test_except_tuple_and_hierarchy(x):
 def test_builtin_errors_caught(x):
     """Errors of builtin operations caught: message and type"""
     out = []
-    for f in (lambda: {}["a"], lambda: [1][3], lambda: int("x"), lambda: 1 / 0, lambda: None.foo, lambda: len(3),
-              lambda: "a" + 1, lambda: next(iter(())), lambda: undefined_name, lambda: (1, 2).index(5)):  # noqa: F821
+    for f in (
+        lambda: {}["a"],
+        lambda: [1][3],
+        lambda: int("x"),
+        lambda: 1 / 0,
+        lambda: None.foo,
+        lambda: len(3),
+        lambda: "a" + 1,
+        lambda: next(iter(())),
+        lambda: undefined_name,  # noqa: F821
+        lambda: (1, 2).index(5),
+    ):
         try:
             f()
         except Exception as e:
@@ -283,15 +295,18 @@ def test_effects_before_raise():
         log.append(y)
         x.add_(1)
         raise ValueError("after")
+
     return f, lambda: log
 
 
 @case(F(4), graphs=1)
 def test_stop_iteration_and_key(x):
     """Own exception classes with own `__str__` and attributes made inside"""
+
     class Stop(Exception):
         def __str__(self):
             return "stopped " + self.args[0]
+
     try:
         raise Stop("now")
     except Stop as s:
@@ -302,6 +317,7 @@ def test_stop_iteration_and_key(x):
 def test_raise_class_and_traceback(x):
     """`raise Class`, `with_traceback`, `sys.exc_info`"""
     import sys
+
     try:
         raise ValueError
     except ValueError as e:
@@ -312,6 +328,7 @@ def test_raise_class_and_traceback(x):
 def told_by(log):
     """What a callee sees of the exception that its caller handles"""
     import sys
+
     log.append((repr(sys.exception()), sys.exc_info()[0]))
     try:
         raise KeyError("k")
@@ -324,6 +341,7 @@ def told_by(log):
 def test_sys_exception(x):
     """`sys.exception` in and out of handlers, in callees and nested"""
     import sys
+
     log = [sys.exception()]
     try:
         raise ValueError("v")

@@ -1,4 +1,5 @@
 """Code that asks whether it is being compiled"""
+
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ needs_compiler = pytest.mark.skipif(targets.TARGET != "bytejit", reason="the pla
 @needs_compiler
 def test_is_compiling_seen():
     """`torch.compiler.is_compiling` and kin take the compiled path, in one graph"""
+
     def f(x):
         if torch.compiler.is_compiling():
             x = x + 1
@@ -18,6 +20,7 @@ def test_is_compiling_seen():
         if torch._utils_internal is not None and torch.jit.is_tracing():
             x = x + 100
         return x
+
     counter = targets.Counter()
     x = torch.zeros(2)
     assert torch.equal(targets.compiled(f, counter, nopython=True)(x), torch.full((2,), 11.0))
@@ -33,6 +36,7 @@ def test_bytejit_is_compiling():
 
     def f(x):
         return x + (1 if bytejit.is_compiling() else 2)
+
     x = torch.zeros(2)
     assert torch.equal(targets.compiled(f, "eager")(x), torch.ones(2))
     assert torch.equal(f(x), torch.full((2,), 2.0))
@@ -46,6 +50,7 @@ def test_transformers_asks():
 
     def f(x):
         return x + (1 if ask() else 2)
+
     assert torch.equal(targets.compiled(f, "eager", nopython=True)(torch.zeros(2)), torch.ones(2))
 
 
@@ -53,6 +58,7 @@ def test_transformers_asks():
 def test_disable_honoured():
     """`bytejit.disable` and `torch.compiler.disable` keep a callee out of the graph"""
     import bytejit
+
     seen = []
 
     @bytejit.disable
@@ -62,6 +68,7 @@ def test_disable_honoured():
 
     def f(x):
         return own(x + 1) + 1
+
     counter = targets.Counter()
     g = targets.compiled(f, counter)
     assert torch.equal(g(torch.zeros(2)), torch.full((2,), 3.0))
@@ -81,6 +88,7 @@ def test_graph_break_call():
         y = x + 1
         bytejit.graph_break()
         return y * 2
+
     counter = targets.Counter()
     assert torch.equal(targets.compiled(f, counter)(torch.zeros(2)), torch.full((2,), 2.0))
     assert counter.count == 2
@@ -94,6 +102,7 @@ def test_backend_sees_the_graph():
     def backend(gm, inputs):
         seen.append((type(gm), len(inputs)))
         return lambda *a: tuple(t + 100 for t in gm.forward(*a))
+
     f = targets.compiled(lambda x: x + 1, backend)
     assert torch.equal(f(torch.zeros(2)), torch.full((2,), 101.0))
     assert issubclass(seen[0][0], torch.fx.GraphModule) and seen[0][1] == 1
@@ -102,10 +111,12 @@ def test_backend_sees_the_graph():
 @needs_compiler
 def test_unsupported_message():
     """`Unsupported` says what, file:line, why and what to do"""
+
     def f(x):
         if x.sum() > 0:
             return x + 1
         return x - 1
+
     with pytest.raises(targets.unsupported()) as e:
         targets.compiled(f, "eager", nopython=True)(torch.ones(2))
     text = str(e.value)

@@ -1,4 +1,5 @@
 """functools: functions with caches, from outside and made inside; what else it offers."""
+
 import functools
 
 import torch
@@ -9,6 +10,7 @@ from .harness import F, Turn, case, program
 @program(F(4), Turn(1, 1, 2), graphs=1)
 def test_cached_functions():
     """`lru_cache` functions from outside without effects: answers, identity and counts of hits"""
+
     @functools.cache
     def fib(n):
         return n if n < 2 else fib(n - 1) + fib(n - 2)
@@ -20,6 +22,7 @@ def test_cached_functions():
     def f(x, k):
         t = table(4, dtype=torch.float32)
         return x * fib(8 + k) + t, table(4, dtype=torch.float32) is t, fib(8 + k)
+
     return f, lambda: (fib.cache_info(), table.cache_info())
 
 
@@ -35,12 +38,14 @@ def test_cached_functions_with_effects():
 
     def f(x, k):
         return x * g(k) + g(k + 1)
+
     return f, lambda: (calls, g.cache_info())
 
 
 @program(F(4), Turn(1, 1, 2, 3, 1, 2), calls=7)
 def test_cache_that_forgets():
     """A bounded `lru_cache` whose answers are changed and dropped"""
+
     @functools.lru_cache(maxsize=2)
     def g(n):
         return [n * 2]
@@ -49,6 +54,7 @@ def test_cache_that_forgets():
         found = g(k)
         found.append(1)
         return x * found[0] + len(g(k + 1))
+
     return f, lambda: (g(1), g.cache_info())
 
 
@@ -79,35 +85,41 @@ def test_cached_function_of_tensors():
         except TypeError as e:
             out.append(str(e))
         return out
+
     return f, lambda: (log, g.cache_info(), i.cache_info())
 
 
 @program(F(4))
 def test_cached_method():
     """A method under `lru_cache`"""
+
     class Counted:
         n = 0
 
-        @functools.lru_cache       # noqa: B019
+        @functools.lru_cache  # noqa: B019
         def twice(self, k):
             Counted.n += 1
             return k * 2
+
     one = Counted()
 
     def f(x):
         return x * one.twice(3) + one.twice(3)
+
     return f, lambda: (Counted.n, Counted.twice.cache_info())
 
 
 @program(F(4))
 def test_cached_random_tensor():
     """A cached tensor of random numbers: the stream is the same"""
+
     @functools.cache
     def weights(k):
         return torch.randn(k)
 
     def f(x):
         return x * weights(4) + torch.rand(4)
+
     return f
 
 
@@ -129,9 +141,20 @@ def test_cache_made_inside(x):
     @functools.cache
     def shifted(k):
         return x + k
+
     a = fib(10)
     ys = [scaled(1), scaled(2), scaled(1), scaled(3), scaled(2), scaled(k=2), scaled(2, 1)]
     info = fib.cache_info()
     fib.cache_clear()
-    return x * a, ys, calls, shifted(2) is shifted(2), info, fib.cache_info(), scaled.cache_info(), scaled.cache_parameters(), \
-        fib.__wrapped__(1), fib.__name__
+    return (
+        x * a,
+        ys,
+        calls,
+        shifted(2) is shifted(2),
+        info,
+        fib.cache_info(),
+        scaled.cache_info(),
+        scaled.cache_parameters(),
+        fib.__wrapped__(1),
+        fib.__name__,
+    )

@@ -2,6 +2,7 @@
 
 Each row builds a program, calls it, changes one thing, and calls it again on equal inputs.
 """
+
 import collections
 import copy
 import enum
@@ -110,6 +111,7 @@ def cell_int():
     def change():
         nonlocal k
         k = 5
+
     return lambda x: x * k, (x3(),), change
 
 
@@ -120,6 +122,7 @@ def cell_function():
     def change():
         nonlocal f
         f = torch.cos
+
     return lambda x: f(x), (x3(),), change
 
 
@@ -134,6 +137,7 @@ def cached_function_cleared():
     def change():
         state[0] = 50
         factor.cache_clear()
+
     return lambda x: x * factor("ab", plus=1), (x3(),), change
 
 
@@ -148,6 +152,7 @@ def cached_tensor_cleared():
 
     def change():
         table.cache_clear()
+
     return lambda x: x * table(5), (x3(),), change
 
 
@@ -158,6 +163,7 @@ def callee_default_changed():
 
     def change():
         g.__kwdefaults__ = {"j": 40}
+
     return lambda x: g(x), (x3(),), change
 
 
@@ -168,6 +174,7 @@ def callee_code_changed():
 
     def change():
         g.__code__ = (lambda x: x - 1).__code__
+
     return lambda x: g(x), (x3(),), change
 
 
@@ -200,6 +207,7 @@ def attribute_shadows_class():
 def class_attribute():
     class C:
         k = 2
+
     return lambda x: x * C.k, (x3(),), lambda: setattr(C, "k", 3)
 
 
@@ -207,6 +215,7 @@ def class_attribute():
 def class_attribute_through_instance():
     class C:
         k = 2
+
     c = C()
     return lambda x: x * c.k, (x3(),), lambda: setattr(C, "k", 3)
 
@@ -216,6 +225,7 @@ def method_replaced_on_class():
     class C:
         def go(self, x):
             return x + 1
+
     c = C()
     return lambda x: c.go(x), (x3(),), lambda: setattr(C, "go", lambda self, x: x - 1)
 
@@ -234,6 +244,7 @@ def property_source():
         @property
         def p(self):
             return self.k * 10
+
     c = C()
     return lambda x: x * c.p, (x3(),), lambda: setattr(c, "k", 3)
 
@@ -242,6 +253,7 @@ def property_source():
 def property_replaced_on_class():
     class C:
         p = property(lambda self: 2)
+
     c = C()
     return lambda x: x * c.p, (x3(),), lambda: setattr(C, "p", property(lambda self: 3))
 
@@ -253,6 +265,7 @@ def property_of_base_replaced():
 
     class C(B):
         pass
+
     c = C()
     return lambda x: x * c.p, (x3(),), lambda: setattr(B, "p", 3)
 
@@ -264,6 +277,7 @@ def property_deleted():
 
     class C(B):
         p = property(lambda self: 2)
+
     c = C()
     return lambda x: x * c.p, (x3(),), lambda: delattr(C, "p")
 
@@ -272,11 +286,13 @@ def property_deleted():
 def property_setter_replaced():
     class C:
         p = property(lambda self: self.k, lambda self, v: setattr(self, "k", v + 1))
+
     c = C()
 
     def f(x):
         c.p = 1
         return x * c.p
+
     return f, (x3(),), lambda: setattr(C, "p", property(lambda self: self.k, lambda self, v: setattr(self, "k", v + 5)))
 
 
@@ -284,6 +300,7 @@ def property_setter_replaced():
 def classmethod_replaced():
     class C:
         go = classmethod(lambda cls, x: x + 1)
+
     c = C()
     return lambda x: c.go(x), (x3(),), lambda: setattr(C, "go", classmethod(lambda cls, x: x - 1))
 
@@ -292,6 +309,7 @@ def classmethod_replaced():
 def classmethod_replaced_read_from_class():
     class C:
         go = classmethod(lambda cls, x: x + 1)
+
     return lambda x: C.go(x), (x3(),), lambda: setattr(C, "go", classmethod(lambda cls, x: x - 1))
 
 
@@ -299,6 +317,7 @@ def classmethod_replaced_read_from_class():
 def staticmethod_replaced():
     class C:
         go = staticmethod(lambda x: x + 1)
+
     c = C()
     return lambda x: c.go(x), (x3(),), lambda: setattr(C, "go", staticmethod(lambda x: x - 1))
 
@@ -307,6 +326,7 @@ def staticmethod_replaced():
 def staticmethod_becomes_function():
     class C:
         go = staticmethod(lambda x: x + 1)
+
     return lambda x: C.go(x), (x3(),), lambda: setattr(C, "go", lambda x: x - 1)
 
 
@@ -319,6 +339,7 @@ def instance_class():
     class B:
         def go(self, x):
             return x - 1
+
     a = A()
     return lambda x: a.go(x), (x3(),), lambda: setattr(a, "__class__", B)
 
@@ -331,6 +352,7 @@ def base_class_changed():
 
     class B(A):
         pass
+
     b = B()
     return lambda x: b.go(x), (x3(),), lambda: setattr(B, "go", lambda self, x: x * 5)
 
@@ -345,6 +367,7 @@ def nested_attribute():
 def slot_value():
     class S:
         __slots__ = ("k",)
+
     s = S()
     s.k = 2
     return lambda x: x * s.k, (x3(),), lambda: setattr(s, "k", 6)
@@ -392,6 +415,7 @@ def dict_order():
 
     def change():
         d["a"] = d.pop("a")
+
     return lambda x: x * list(d.values())[0], (x3(),), change
 
 
@@ -504,6 +528,7 @@ def argument_aliases():
     def f(x, y):
         x.add_(1)
         return y * 2
+
     a = x3()
     return f, (x3(), x3()), replaced((a, a))
 
@@ -578,6 +603,7 @@ def tensor_to_number():
 def tensor_subclass():
     class Sub(torch.Tensor):
         pass
+
     return lambda x: (type(x).__name__, x + 1), (x3(),), replaced((x3().as_subclass(Sub),))
 
 
@@ -598,6 +624,7 @@ def inference_tensor():
     def make():
         with torch.inference_mode():
             return (x3(),)
+
     return lambda x: x * 2, (x3(),), make
 
 
@@ -711,6 +738,7 @@ def module_parameters_tied():
         with torch.no_grad():
             m[0].weight.fill_(1)
         return m[1](x).detach()
+
     return f, (x3(),), lambda: setattr(m[1], "weight", m[0].weight)
 
 
@@ -812,6 +840,7 @@ def tensor_storage_offset():
 def class_attribute_unread():
     class C:
         k, j = 2, 3
+
     return lambda x: x * C.k, (x3(),), lambda: setattr(C, "j", 4)
 
 
@@ -822,6 +851,7 @@ def training_restored():
     def change():
         m.train()
         m.eval()
+
     return lambda x: m(x).detach(), (x3(),), change
 
 
@@ -885,11 +915,13 @@ def test_read_and_unchanged(name):
 
 def test_own_defaults_changed():
     """New `__defaults__`, `__kwdefaults__` and `__code__` of the compiled function itself"""
+
     def program(x, k=2, *, j=1):
         return x * k + j
 
     def other(x, k=2, *, j=1):
         return x - k - j
+
     f = targets.compiled(program, targets.Counter())
     equal(f, program, (x3(),))
     for fn in (f, program):

@@ -1,5 +1,6 @@
 # ruff: noqa: B007 - what the programs do is the point
 """Generators and iterators"""
+
 import itertools
 
 import torch
@@ -79,6 +80,7 @@ def test_generator_throw_close(x):
             yield x + 1
         finally:
             log.append("closed")
+
     it = g()
     a = next(it)
     b = it.throw(ValueError("t"))
@@ -95,17 +97,32 @@ def test_yield_from(x):
 @case(F(4), graphs=1)
 def test_generator_expression(x):
     """Generator expressions in sum, tuple, any, all, max, join"""
-    return (sum(x * i for i in range(3)), tuple(x + i for i in range(2)), any(i > 1 for i in range(3)),
-            all(i > 1 for i in range(3)), max(i % 3 for i in range(5)), ",".join(str(i) for i in range(3)))
+    return (
+        sum(x * i for i in range(3)),
+        tuple(x + i for i in range(2)),
+        any(i > 1 for i in range(3)),
+        all(i > 1 for i in range(3)),
+        max(i % 3 for i in range(5)),
+        ",".join(str(i) for i in range(3)),
+    )
 
 
 @case(F(4), graphs=1)
 def test_zip_enumerate_map_filter(x):
     """zip, enumerate, map, filter, reversed, sorted, sum, min, max"""
     a = [x, x + 1, x + 2]
-    return ([p * q for p, q in zip(a, (1, 2, 3))], [i * v for i, v in enumerate(a, 1)], list(map(torch.sin, a)),
-            list(map(lambda p, q: p - q, a, a[::-1])), list(filter(None, [0, 1, 2])), list(reversed(a)),
-            sum([1, 2], 3), sorted([3, 1, 2], reverse=True), min(3, 1), max([2, 5], key=lambda v: -v))
+    return (
+        [p * q for p, q in zip(a, (1, 2, 3))],
+        [i * v for i, v in enumerate(a, 1)],
+        list(map(torch.sin, a)),
+        list(map(lambda p, q: p - q, a, a[::-1])),
+        list(filter(None, [0, 1, 2])),
+        list(reversed(a)),
+        sum([1, 2], 3),
+        sorted([3, 1, 2], reverse=True),
+        min(3, 1),
+        max([2, 5], key=lambda v: -v),
+    )
 
 
 @case(F(4), graphs=1)
@@ -121,14 +138,24 @@ def test_zip_strict(x):
 def test_itertools(x):
     """itertools: chain, product, islice, count, repeat, accumulate, groupby, zip_longest, ..."""
     t = itertools
-    return (list(t.chain([x], [x + 1])), list(t.chain.from_iterable([[1], [2]])), list(t.product([1, 2], "ab")),
-            list(t.islice(t.count(5, 2), 3)), list(t.repeat(x, 2)), list(t.accumulate([1, 2, 3])),
-            [(k, list(g)) for k, g in t.groupby([1, 1, 2])], list(t.zip_longest([1, 2], [3], fillvalue=0)),
-            list(t.combinations([1, 2, 3], 2)), list(t.permutations([1, 2])),
-            list(t.takewhile(lambda v: v < 3, [1, 5])),
-            list(t.dropwhile(lambda v: v < 3, [1, 5])), list(t.starmap(pow, [(2, 3)])),
-            list(t.compress([1, 2], [0, 1])),
-            list(t.pairwise([1, 2, 3])), list(t.filterfalse(None, [0, 1])))
+    return (
+        list(t.chain([x], [x + 1])),
+        list(t.chain.from_iterable([[1], [2]])),
+        list(t.product([1, 2], "ab")),
+        list(t.islice(t.count(5, 2), 3)),
+        list(t.repeat(x, 2)),
+        list(t.accumulate([1, 2, 3])),
+        [(k, list(g)) for k, g in t.groupby([1, 1, 2])],
+        list(t.zip_longest([1, 2], [3], fillvalue=0)),
+        list(t.combinations([1, 2, 3], 2)),
+        list(t.permutations([1, 2])),
+        list(t.takewhile(lambda v: v < 3, [1, 5])),
+        list(t.dropwhile(lambda v: v < 3, [1, 5])),
+        list(t.starmap(pow, [(2, 3)])),
+        list(t.compress([1, 2], [0, 1])),
+        list(t.pairwise([1, 2, 3])),
+        list(t.filterfalse(None, [0, 1])),
+    )
 
 
 @case(F(4), graphs=1)
@@ -136,8 +163,12 @@ def test_itertools_accumulate_tensor(x):
     """`accumulate` and `reduce` over tensors"""
     import functools
     import operator
-    return list(itertools.accumulate([x, x, x])), functools.reduce(operator.add, [x, x, x]), functools.reduce(
-        lambda a, b: a * b, [x, x], x)
+
+    return (
+        list(itertools.accumulate([x, x, x])),
+        functools.reduce(operator.add, [x, x, x]),
+        functools.reduce(lambda a, b: a * b, [x, x], x),
+    )
 
 
 @case(F(4), graphs=1)
@@ -174,6 +205,7 @@ def test_iterator_given():
 
     def f(x):
         return x + next(it) + next(it)
+
     return f, lambda: it.__length_hint__()
 
 
@@ -208,6 +240,7 @@ def test_compiled_generator_send(x):
 
 def _run_async(f, x):
     import asyncio
+
     return asyncio.run(f(x))
 
 
@@ -264,12 +297,14 @@ def test_break_in_loop(x):
 @case(Sign(4), breaks=True)
 def test_break_in_generator(x):
     """Break inside a generator that the region runs"""
+
     def g():
         for i in range(3):
             if x.sum() > 0:
                 yield x + i
             else:
                 yield x - i
+
     return [v * 2 for v in g()]
 
 
@@ -299,15 +334,18 @@ def test_generator_closure_state(x):
         for i in range(2):
             total += k
             yield x * total
+
     return [p + q for p, q in zip(g(1), g(10))], total
 
 
 @case(F(4), graphs=1)
 def test_generator_raises(x):
     """An exception from inside a generator"""
+
     def g():
         yield x
         raise KeyError("in g")
+
     out = []
     try:
         for v in g():
@@ -320,16 +358,23 @@ def test_generator_raises(x):
 def test_unpack_generator(x):
     """Unpacking generators, star calls, dict and set made of them"""
     a, b = (x + i for i in range(2))
-    return a - b, max(*(i for i in (3, 4))), dict((k, v) for k, v in [("a", x)]), set(i % 2 for i in range(4)), [
-        *(i for i in range(2))]
+    return (
+        a - b,
+        max(*(i for i in (3, 4))),
+        dict((k, v) for k, v in [("a", x)]),
+        set(i % 2 for i in range(4)),
+        [*(i for i in range(2))],
+    )
 
 
 @case(F(4), 4)
 def test_next_with_default_of_an_exhausted_generator(x, n):
     """`next(generator, default)` at its end, within try"""
+
     def steps(t, k):
         for i in range(k % 4):
             yield t + i
+
     try:
         t = next(steps(x, n), x * 2)
         if n % 3 == 1:
@@ -344,8 +389,20 @@ def outside(r):
     x, items = r.f(4), [r.f(4) for _ in range(3)]
     begun = iter([1, 2, 3, 4])
     next(begun)
-    return (x, begun, iter((5, 6)), iter(range(3, 9, 2)), iter("ab"), iter({"k": items[0]}.items()), reversed(items),
-            reversed((7, 8)), enumerate(items, 4), zip(items, range(2)), zip(enumerate("xy"), iter(b"pq")), iter({3}))
+    return (
+        x,
+        begun,
+        iter((5, 6)),
+        iter(range(3, 9, 2)),
+        iter("ab"),
+        iter({"k": items[0]}.items()),
+        reversed(items),
+        reversed((7, 8)),
+        enumerate(items, 4),
+        zip(items, range(2)),
+        zip(enumerate("xy"), iter(b"pq")),
+        iter({3}),
+    )
 
 
 @case(args=outside, graphs=1)
@@ -369,9 +426,10 @@ def test_iterators_given_read_in_part(x, *iterators):
     return x + taken[0], taken, first, list(iterators[0]), next(iterators[0], "none")
 
 
-@case(args=lambda r: (r.f(4), map(lambda a: a + 1, [1, 2, 3]), filter(None, iter([0, 1, 2])),
-                      map(lambda a, b: a * b, [1, 2], [3])),
-      graphs=1)
+@case(
+    args=lambda r: (r.f(4), map(lambda a: a + 1, [1, 2, 3]), filter(None, iter([0, 1, 2])), map(lambda a, b: a * b, [1, 2], [3])),
+    graphs=1,
+)
 def test_maps_given(x, mapped, filtered, two):
     """`map` and `filter` given from outside: their functions are called inside"""
     y = x * next(mapped)
@@ -391,6 +449,7 @@ def test_iterator_over_what_changes():
             x = x * i
         items.append(len(items))
         return x
+
     return f, lambda: (items, list(it), next(other, None))
 
 
@@ -405,6 +464,7 @@ def test_iterators_not_looked_into(x, count, twice):
 @program(F(2, 4), total=2, breaks=True)
 def test_break_in_loop_over_modules():
     """Break inside a loop over a ModuleList: what follows goes on into the next round"""
+
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -418,6 +478,7 @@ def test_break_in_loop_over_modules():
                     x = x * 2
                 x = x + i
             return x
+
     return Model()
 
 

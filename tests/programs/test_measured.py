@@ -1,4 +1,5 @@
 """sizes that only the run knows, under nopython"""
+
 import math
 
 import pytest
@@ -33,8 +34,14 @@ def items(x):
 def lengths(x):
     kinds, counts = (x * 2).round().unique(return_counts=True)
     times = (x[0] > 0).long() + 1
-    return (kinds, counts.sum(), torch.repeat_interleave(times), torch.repeat_interleave(x, times, dim=1),
-            torch.bincount(times), torch.unique_consecutive(times))
+    return (
+        kinds,
+        counts.sum(),
+        torch.repeat_interleave(times),
+        torch.repeat_interleave(x, times, dim=1),
+        torch.bincount(times),
+        torch.unique_consecutive(times),
+    )
 
 
 def padded(x):
@@ -50,8 +57,17 @@ def floats(x):
     s = x.abs().sum().item() + 1
     y = x / s
     picked = x.add(x, alpha=s), torch.tensor([s, 1.0]), nn.functional.pad(x, (1, 1), value=s), torch.where(x > s, x, s)
-    return (*picked, y.clamp(max=s), s, [float(x[0, 0]) * 2, {"k": -s}], torch.full((2,), s), type(s) is float, math.sqrt(s),
-            int(y.abs().sum() * 10), y[0].tolist())
+    return (
+        *picked,
+        y.clamp(max=s),
+        s,
+        [float(x[0, 0]) * 2, {"k": -s}],
+        torch.full((2,), s),
+        type(s) is float,
+        math.sqrt(s),
+        int(y.abs().sum() * 10),
+        y[0].tolist(),
+    )
 
 
 def after_writes(x):
@@ -86,6 +102,7 @@ def test_one_graph(f, backend):
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_gradients(backend):
     """Gradients flow through what a mask picks"""
+
     def f(x, w):
         y = x @ w
         return y[y > 0].sum() + y.masked_select(x > 0).square().sum()
@@ -108,8 +125,15 @@ def test_where_it_breaks_otherwise():
     assert counter.count > 1
 
 
-@pytest.mark.parametrize("f", [lambda x: x if x[x > 0].shape[0] > 3 else -x, lambda x: {len(x[x > 0]): x}, lambda x: [
-    x * i for i in range((x > 0).sum().item())], lambda x: x if x.sum() > 0 else -x])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x if x[x > 0].shape[0] > 3 else -x,
+        lambda x: {len(x[x > 0]): x},
+        lambda x: [x * i for i in range((x > 0).sum().item())],
+        lambda x: x if x.sum() > 0 else -x,
+    ],
+)
 def test_what_decides_is_refused(f):
     """A measured number that decides a branch, a key or a loop is no part of a graph"""
     targets.reset()
@@ -119,6 +143,7 @@ def test_what_decides_is_refused(f):
 
 def test_what_does_not_hold_runs_as_it_is():
     """The graph raises where the sizes that it measured do not fit; the call is the original's, errors too"""
+
     def f(x, y):
         return x[x > 0] + y
 
@@ -126,7 +151,7 @@ def test_what_does_not_hold_runs_as_it_is():
     whole = bytejit.compile(f, backend="eager", fullgraph=True)
     x = torch.tensor([1.0, -1.0, 2.0])
     torch.testing.assert_close(whole(x, torch.ones(2)), f(x, torch.ones(2)))
-    torch.testing.assert_close(whole(-x, torch.ones(2)), f(-x, torch.ones(2)))        # one element: it is broadcast
+    torch.testing.assert_close(whole(-x, torch.ones(2)), f(-x, torch.ones(2)))  # one element: it is broadcast
     with pytest.raises(RuntimeError, match="must match the size"):
         whole(x.abs(), torch.ones(2))
     assert any("NotAsTraced" in k for k in bytejit.counters["fallbacks"])
@@ -134,8 +159,9 @@ def test_what_does_not_hold_runs_as_it_is():
 
 def test_long_work_is_no_break(monkeypatch):
     """Many instructions between two operations (a configuration is read over and over): under nopython they are traced"""
-    from bytejit.tracer.core import tracer
-    monkeypatch.setattr(tracer, "LONG_WORK", 100)
+    from bytejit.tracer.core import limits
+
+    monkeypatch.setattr(limits, "LONG_WORK", 100)
 
     def f(x):
         return x * sum(i % 3 for i in range(100))

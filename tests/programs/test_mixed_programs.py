@@ -1,5 +1,6 @@
 # ruff: noqa: B007, B023, B904, E731 - what the programs do is the point
 """Programs that break in the middle of other things: gradients, modes, iterators, copies, hooks"""
+
 import collections
 import contextlib
 import copy
@@ -31,7 +32,7 @@ class Clamp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        x, = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
         return grad * (x > ctx.low) * 2, None
 
 
@@ -50,6 +51,7 @@ def test_autograd_function_in_breaking_loop(x):
 @program(F(2, 4), breaks=True, drive=backward_after)
 def test_checkpoint_in_breaking_model():
     """Checkpointed blocks between breaks, in train and eval mode"""
+
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -63,6 +65,7 @@ def test_checkpoint_in_breaking_model():
                 if i == 1:
                     self.norms.append(x.norm().item() > 0)
             return x
+
     m = Model()
     return m, lambda: (m.norms, [p.grad for p in m.parameters()])
 
@@ -84,12 +87,14 @@ def test_inference_loop_with_early_stop():
             if token == 3 or step >= 4:
                 break
         return state, tokens, state["h"].is_inference(), torch.is_inference_mode_enabled()
+
     return f
 
 
 @program(F(2, 3), breaks=True)
 def test_copy_kept_while_breaking():
     """An exponential average of weights: a deep copy at the first call, updated under no_grad, with a break"""
+
     class Averaged(nn.Module):
         def __init__(self):
             super().__init__()
@@ -107,6 +112,7 @@ def test_copy_kept_while_breaking():
                     p.data = p.data * 0.9
             self.n += 1
             return self.net(x) - self.twin(x)
+
     m = Averaged()
     return m, lambda: (m.n, m)
 
@@ -176,6 +182,7 @@ def test_managers_and_returns_across_breaks(x):
             log.append(str(e))
         finally:
             log.append("-" + name)
+
     for i in range(3):
         with contextlib.ExitStack() as stack:
             a = stack.enter_context(step(f"a{i}"))
@@ -242,6 +249,7 @@ def test_tracker_object():
             raise KeyError
         t += 1
         return y, t @ x, d.counts, t.counts["double"]
+
     return f, lambda: (t.value, t.counts)
 
 
@@ -249,12 +257,14 @@ def test_tracker_object():
 def test_warnings_and_logging():
     """warnings.warn caught and counted, logging with a handler, around tensor work"""
     import logging
+
     logger = logging.Logger("programs")
     records = []
 
     class Keep(logging.Handler):
         def emit(self, record):
             records.append((record.levelname, record.getMessage()))
+
     logger.addHandler(Keep())
 
     def f(x, n):
@@ -266,6 +276,7 @@ def test_warnings_and_logging():
                 warnings.warn(f"n is {n}", DeprecationWarning, stacklevel=1)
             logger.warning("shape %s", tuple(y.shape))
         return y, [str(w.message) for w in caught], [w.category.__name__ for w in caught]
+
     return f, lambda: records
 
 
@@ -273,6 +284,7 @@ def test_warnings_and_logging():
 def test_locks_and_thread_locals():
     """A lock, a thread-local and a queue used inside; results of a worker thread"""
     import queue
+
     lock, local, q = threading.Lock(), threading.local(), queue.SimpleQueue()
 
     def work(v):
@@ -287,6 +299,7 @@ def test_locks_and_thread_locals():
         t.start()
         t.join()
         return y, q.get(), local.seen
+
     return f
 
 
@@ -302,6 +315,7 @@ def test_dynamic_outputs_in_containers(x, idx):
 @program(F(2, 4), breaks=True)
 def test_forward_replaced_and_methods_patched():
     """`forward` replaced on the instance, a method patched on the class, restored in finally, a break within"""
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -314,6 +328,7 @@ def test_forward_replaced_and_methods_patched():
         def forward(self, x):
             self.calls.append("own")
             return self.act(self.lin(x))
+
     m = Net()
 
     def f(x):
@@ -329,12 +344,14 @@ def test_forward_replaced_and_methods_patched():
         z = m(x)
         del m.act
         return y, z, "forward" in m.__dict__
+
     return f, lambda: m.calls
 
 
 @program(F(2, 4), drive=backward_after, calls=2)
 def test_gradients_through_breaks_and_no_grad():
     """A loss over parts made with and without gradients, detached statistics, a buffer updated, a break"""
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -352,6 +369,7 @@ def test_gradients_through_breaks_and_no_grad():
                 h = h.tanh()
             frozen = self.b(h.detach())
             return (self.b(h) * frozen.detach()).mean(), frozen.requires_grad
+
     m = Net()
     return m, lambda: ([p.grad for p in m.parameters()], m.mean)
 
@@ -370,6 +388,7 @@ def test_stack_of_closures_across_breaks(x):
         if n not in memo:
             memo[n] = x * n if n < 2 else fib(n - 1) + fib(n - 2)
         return memo[n]
+
     undo = []
     for i in range(3):
         undo.append(lambda: bump(-i))
@@ -387,6 +406,7 @@ def test_stack_of_closures_across_breaks(x):
 @program(F(4), Turn("a", "b", "a"), breaks=True)
 def test_plugins_chosen_by_name():
     """Functions from a registry chosen by name, wrapped with retries that catch, a break in one of them"""
+
     def retry(times):
         def wrap(fn):
             @functools.wraps(fn)
@@ -398,8 +418,11 @@ def test_plugins_chosen_by_name():
                         errors.append((fn.__name__, left, e.args))
                         if not left:
                             raise
+
             return inner
+
         return wrap
+
     errors, plugins = [], {}
 
     @retry(3)
@@ -413,6 +436,7 @@ def test_plugins_chosen_by_name():
         if x.sum() > 1e6:
             raise ValueError
         raise ConnectionError("b", attempt)
+
     plugins.update(a=a, b=b)
 
     def f(x, name):
@@ -420,4 +444,5 @@ def test_plugins_chosen_by_name():
             return plugins[name](x)
         except ConnectionError as e:
             return x, str(e), len(errors)
+
     return f, lambda: errors

@@ -1,4 +1,5 @@
 """nn.Module"""
+
 import copy
 import threading
 
@@ -38,6 +39,7 @@ def test_module_called():
 
     def f(x):
         return net(x, scale=3.0) + net.k
+
     return f
 
 
@@ -50,6 +52,7 @@ def test_module_argument(model, x):
 @program(F(2, 4), graphs=1)
 def test_sequential_list_dict():
     """Sequential, ModuleList, ModuleDict, ParameterList, ParameterDict"""
+
     class M(nn.Module):
         def __init__(self):
             super().__init__()
@@ -66,6 +69,7 @@ def test_sequential_list_dict():
             for name, m in self.d.items():
                 x = m(x) if name in self.d else x
             return self.l[-1](x) + self.pl[0] * self.pd["w"] + len(self.l) + len(self.s), self.s[0](x)
+
     return seeded(M)
 
 
@@ -77,8 +81,14 @@ def test_module_walks():
     def f(x):
         total = sum(p.sum() for p in net.parameters())
         names = [n for n, _ in net.named_parameters()]
-        return x + total, names, [type(m).__name__ for m in net.modules()], [n for n, _ in net.named_children()], dict(
-            net.named_buffers())["seen"] + 1
+        return (
+            x + total,
+            names,
+            [type(m).__name__ for m in net.modules()],
+            [n for n, _ in net.named_children()],
+            dict(net.named_buffers())["seen"] + 1,
+        )
+
     return f
 
 
@@ -104,6 +114,7 @@ def test_global_hooks():
             return net(x)
         finally:
             h.remove()
+
     return f
 
 
@@ -122,6 +133,7 @@ def test_hook_added_between_calls():
         else:
             handles.append(net.a.register_forward_hook(lambda m, a, out: out * 100))
         return len(handles)
+
     return f, turn
 
 
@@ -135,6 +147,7 @@ def test_backward_hooks():
         y = net(x)
         y.sum().backward()
         return x.grad
+
     return f, lambda: log
 
 
@@ -145,18 +158,21 @@ def test_batchnorm_buffers():
 
     def f(x):
         return net(x)
+
     flips = [False, True]
 
     def turn():
         net.train(flips[0])
         flips.reverse()
         return net
+
     return f, turn
 
 
 @program(F(2, 4), graphs=1)
 def test_buffer_written():
     """A buffer written in place and reassigned in forward"""
+
     class M(nn.Module):
         def __init__(self):
             super().__init__()
@@ -167,6 +183,7 @@ def test_buffer_written():
             self.n += 1
             self.last = x.mean()
             return x * self.n
+
     m = M()
     return m, lambda: (m.n, m.last)
 
@@ -179,6 +196,7 @@ def test_dropout_and_training_flip():
     def turn():
         net.train(not net.training)
         return net.training
+
     return net, turn
 
 
@@ -194,6 +212,7 @@ def test_to_between_calls():
         net.to(kinds[0])
         kinds.reverse()
         return None
+
     return f, turn
 
 
@@ -214,12 +233,14 @@ def test_load_state_dict_between_calls():
             net.load_state_dict(other)
         turns.append(1)
         return None
+
     return (lambda x: net(x).detach()), turn
 
 
 @program(F(2, 4), graphs=1)
 def test_attribute_set_in_forward():
     """Attributes set in forward: plain, tensor, list appended"""
+
     class M(nn.Module):
         def __init__(self):
             super().__init__()
@@ -230,6 +251,7 @@ def test_attribute_set_in_forward():
             self.trace.append(tuple(x.shape))
             self.mode = "ran"
             return self.last * 2
+
     m = seeded(M)
     return m, lambda: (m.last.detach(), m.trace, m.mode)
 
@@ -237,6 +259,7 @@ def test_attribute_set_in_forward():
 @program(F(2, 4))
 def test_counter_in_forward():
     """A Python counter in forward"""
+
     class M(nn.Module):
         def __init__(self):
             super().__init__()
@@ -245,6 +268,7 @@ def test_counter_in_forward():
         def forward(self, x):
             self.n += 1
             return x * self.n
+
     m = M()
     return m, lambda: m.n
 
@@ -252,6 +276,7 @@ def test_counter_in_forward():
 @program(F(2, 4), graphs=1)
 def test_shared_parameters():
     """Parameters and modules shared"""
+
     class M(nn.Module):
         def __init__(self):
             super().__init__()
@@ -262,6 +287,7 @@ def test_shared_parameters():
 
         def forward(self, x):
             return self.c(self.b(self.a(x))), self.c is self.a, self.a.weight is self.b.weight
+
     return seeded(M)
 
 
@@ -277,12 +303,14 @@ def test_forward_replaced():
 @program(F(2, 4), graphs=1)
 def test_call_overridden():
     """`__call__` overridden"""
+
     class M(nn.Module):
         def __call__(self, x, k=3):
             return super().__call__(x) * k
 
         def forward(self, x):
             return x + 1
+
     m = M()
     return lambda x: m(x) + m(x, k=2)
 
@@ -295,6 +323,7 @@ def test_parametrizations():
     class Sym(nn.Module):
         def forward(self, w):
             return w.triu() + w.triu(1).t()
+
     lin = seeded(lambda: nn.Linear(4, 4))
     parametrize.register_parametrization(lin, "weight", Sym())
     return lambda x: lin(x)
@@ -304,6 +333,7 @@ def test_parametrizations():
 def test_weight_norm():
     """weight_norm (old and new) and spectral_norm"""
     import warnings
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         a = seeded(lambda: nn.utils.weight_norm(nn.Linear(4, 4)))
@@ -315,10 +345,12 @@ def test_weight_norm():
 @program(F(2, 4))
 def test_module_made_inside():
     """A module made inside the compiled function"""
+
     def f(x):
         lin = nn.Linear(4, 3)
         act = nn.ReLU()
         return act(lin(x))
+
     return f
 
 
@@ -343,6 +375,7 @@ def test_parameter_never_made(x):
 @program(F(2, 4), graphs=1)
 def test_getattr_module():
     """A module with `__getattr__`, properties, class attributes"""
+
     class M(nn.Module):
         rate = 3
 
@@ -363,12 +396,14 @@ def test_getattr_module():
 
         def forward(self, x):
             return torch.nn.functional.linear(x, self.weight) * self.width + self.rate + self.options["bias"]
+
     return seeded(M)
 
 
 @program(F(1, 3, 8, 8), graphs=1)
 def test_conv_block():
     """Convolution, batch norm, pooling, residual"""
+
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -376,12 +411,14 @@ def test_conv_block():
 
         def forward(self, x):
             return torch.flatten(self.p(torch.relu(self.n(self.c(x)) + x)), 1)
+
     return seeded(lambda: Block().eval())
 
 
 @program(I(2, 5), graphs=1)
 def test_transformer_layer():
     """Embedding, attention, layer norm"""
+
     class T(nn.Module):
         def __init__(self):
             super().__init__()
@@ -392,6 +429,7 @@ def test_transformer_layer():
         def forward(self, i):
             h = self.e(i)
             return self.n(h + self.t(h, h, h, need_weights=False)[0])
+
     return seeded(lambda: T().eval())
 
 
@@ -410,8 +448,15 @@ def test_module_is_what_it_was():
 
     def drive_free(x):
         return net(x)
-    return drive_free, lambda: (isinstance(net, Net), list(net.state_dict()), net.training, net.k, len(list(
-        net.parameters())), type(copy.deepcopy(net)).__name__)
+
+    return drive_free, lambda: (
+        isinstance(net, Net),
+        list(net.state_dict()),
+        net.training,
+        net.k,
+        len(list(net.parameters())),
+        type(copy.deepcopy(net)).__name__,
+    )
 
 
 @program(F(2, 4), graphs=1)
@@ -425,9 +470,11 @@ def test_apply_and_functional_call():
 @program(F(2, 4))
 def test_module_method_compiled():
     """A method other than forward"""
+
     class M(Net):
         def encode(self, x):
             return self.a(x).tanh()
+
     m = seeded(M)
     return m.encode
 
@@ -442,6 +489,7 @@ def test_break_inside_submodule():
             if x.sum() > 0:
                 return x + 1
             return x - 1
+
     net = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Gate(), nn.ReLU()))
     net[1].register_forward_hook(lambda m, a, out: log.append("gate"))
     net[2].register_forward_hook(lambda m, a, out: log.append("relu"))
@@ -452,11 +500,13 @@ def test_break_inside_submodule():
 def test_checkpoint():
     """torch.utils.checkpoint"""
     from torch.utils.checkpoint import checkpoint
+
     net = seeded(Net)
 
     def f(x):
         y = checkpoint(net, x, use_reentrant=False)
         return y * 2
+
     return f
 
 
@@ -472,6 +522,7 @@ def test_training_step():
         loss.backward()
         opt.step()
         return loss.detach()
+
     return f, lambda: {k: v.detach() for k, v in net.state_dict().items()}
 
 
@@ -479,6 +530,7 @@ def test_training_step():
 def test_module_in_containers():
     """Modules in lists, dicts, closures, partials"""
     import functools
+
     nets = [seeded(lambda: nn.Linear(4, 4)) for _ in range(2)]
     table = {"act": nn.Tanh()}
     call = functools.partial(nets[0])
@@ -487,12 +539,14 @@ def test_module_in_containers():
         for n in nets:
             x = table["act"](n(x))
         return call(x)
+
     return f
 
 
 @program(F(2, 4), graphs=1)
 def test_deleted_and_replaced_attributes():
     """A submodule replaced by another in forward's first call"""
+
     class M(nn.Module):
         def __init__(self):
             super().__init__()
@@ -501,6 +555,7 @@ def test_deleted_and_replaced_attributes():
         def forward(self, x):
             w = getattr(self, "extra", None)
             return self.body(x) if w is None else self.body(x) + w
+
     return seeded(M)
 
 
@@ -510,6 +565,7 @@ LOCK = threading.Lock()
 @program(F(4), graphs=1)
 def test_lock_held_while_state_is_set():
     """A lock from outside around what a first forward sets"""
+
     class Once(nn.Module):
         def forward(self, x):
             if not getattr(self, "ready", False):
@@ -517,6 +573,7 @@ def test_lock_held_while_state_is_set():
                     if not getattr(self, "ready", False):
                         self.ready = True
             return x + 1
+
     m = Once()
     return m, lambda: (m.ready, LOCK.locked())
 
@@ -532,6 +589,7 @@ def test_lock_over_a_break():
             seen.append(LOCK.locked())
             print(LOCK.locked())
         return y * 2
+
     return f, lambda: (seen, LOCK.locked())
 
 
@@ -543,6 +601,7 @@ def test_module_cast_to_what_it_is():
     def f(x):
         m = lin.to(x.dtype).to("cpu")
         return m(x), m is lin
+
     return f
 
 
@@ -562,12 +621,14 @@ def test_classes_as_dtypes(x):
 @program(F(4), graphs=1)
 def test_hook_installed_in_forward():
     """A forward hook registered in a first forward, with its handle"""
+
     class Watched(nn.Module):
         def forward(self, x):
             if not hasattr(self, "handle"):
                 self.seen = []
                 self.handle = self.inner.register_forward_hook(lambda m, args, out: self.seen.append(out.shape))
             return self.inner(x) + 1
+
     m = Watched()
     m.inner = nn.ReLU()
     return m, lambda: (len(m.seen), len(m.inner._forward_hooks), m.handle.hooks_dict_ref() is m.inner._forward_hooks)
@@ -587,6 +648,7 @@ def test_module_with_parameters_made_inside(x):
 @program(F(2, 4), graphs=1)
 def test_deepcopy_of_modules():
     """`copy.deepcopy` of modules and parameters, shared ones kept shared; the copy changed, the original not"""
+
     class Tied(nn.Module):
         def __init__(self):
             super().__init__()
@@ -598,6 +660,7 @@ def test_deepcopy_of_modules():
         def forward(self, x):
             self.seen += 1
             return self.b(self.a(x))
+
     net = Tied()
 
     def f(x):
@@ -607,6 +670,7 @@ def test_deepcopy_of_modules():
             for p, q in zip(twin.parameters(), net.parameters()):
                 p.mul_(0.5).add_(q, alpha=0.1)
         return twin, twin(x), net(x), twin.a.weight is twin.b.weight, copy.deepcopy(net.a.weight)
+
     return f, lambda: net
 
 
@@ -626,6 +690,7 @@ def test_dropout_rate_set_between_calls():
 
     def f(x):
         return drop(x).relu()
+
     f.drop = drop
     return f
 
@@ -642,4 +707,5 @@ def test_state_dict_taken_and_loaded_inside():
         y = m(x)
         m.load_state_dict(kept)
         return y, list(state), state._metadata, kept
+
     return f, lambda: dict(m.state_dict())

@@ -1,4 +1,5 @@
 """numpy, scipy and C libraries"""
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +97,7 @@ def test_array_outside():
     def f(x):
         table[0] += 1
         return x + torch.from_numpy(table)
+
     return f, lambda: table
 
 

@@ -1,4 +1,5 @@
 """Generators that cross: those from outside advanced inside, and those made inside that leave."""
+
 import contextlib
 import itertools
 import types
@@ -29,8 +30,17 @@ def scaled(x):
     yield x * result
 
 
-@case(args=lambda r: (r.f(4), (i * 2 for i in range(3)), begun(i * 2 for i in range(3)), steps(3), begun(steps(3)),
-                      begun(steps(3), 2)), graphs=1)
+@case(
+    args=lambda r: (
+        r.f(4),
+        (i * 2 for i in range(3)),
+        begun(i * 2 for i in range(3)),
+        steps(3),
+        begun(steps(3)),
+        begun(steps(3), 2),
+    ),
+    graphs=1,
+)
 def test_generators_given(x, *generators):
     """Generators from outside, new and begun: run to their ends inside, ended for the caller too"""
     for g in generators:
@@ -52,9 +62,15 @@ def powers(x):
         x = x * (i + 2)
 
 
-@case(args=lambda r: (r.f(4), powers(r.f(4)), torch.nn.Sequential(torch.nn.ReLU()).children(),
-                      torch.nn.BatchNorm1d(4).named_buffers()),
-      graphs=1)
+@case(
+    args=lambda r: (
+        r.f(4),
+        powers(r.f(4)),
+        torch.nn.Sequential(torch.nn.ReLU()).children(),
+        torch.nn.BatchNorm1d(4).named_buffers(),
+    ),
+    graphs=1,
+)
 def test_generators_of_tensors_given(x, g, children, buffers):
     """A generator of tensors from outside, stacked; those of a module's children and buffers"""
     return torch.stack(list(g)) + x, dict(buffers), [c(x) for c in children]
@@ -87,10 +103,12 @@ def test_generator_given_shares_a_cell():
         while n < to:
             n += 10
             yield n
+
     given += [rising(30 * i) for i in range(1, 4)]
 
     def f(x):
         return [x + i for i in given.pop(0)], n
+
     return f, lambda: (n, len(given))
 
 
@@ -187,9 +205,19 @@ def test_generators_returned(x, n):
     """Generators, generator expressions and itertools objects made inside and returned, begun by the caller"""
     y, ended = x + 1, steps(n)
     last = list(ended)
-    return ((y * i for i in range(n)), steps(n), scaled(y), zip(steps(k=2), "ab"), itertools.chain([y], (y for _ in "a")),
-            itertools.islice(itertools.count(n), 3), ended, len(last), type(itertools.count()).__name__, type(ended).__name__,
-            map(steps, [1]))
+    return (
+        (y * i for i in range(n)),
+        steps(n),
+        scaled(y),
+        zip(steps(k=2), "ab"),
+        itertools.chain([y], (y for _ in "a")),
+        itertools.islice(itertools.count(n), 3),
+        ended,
+        len(last),
+        type(itertools.count()).__name__,
+        type(ended).__name__,
+        map(steps, [1]),
+    )
 
 
 @case(F(4))
@@ -208,4 +236,5 @@ def test_returned_generators_locals(x):
 
     def named(a, /, b=y, *args, c, **more):
         yield a
+
     return named(1, c=x, d=y), named(x, 2, 3, c=4)

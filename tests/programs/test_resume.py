@@ -1,4 +1,5 @@
 """Regions that start in the middle of something: half-filled containers, locals without a value, saved locals."""
+
 import pytest
 import torch
 
@@ -108,11 +109,18 @@ def test_raises_inside(x):
 @case(Sign(4), breaks=True)
 def test_displays(x):
     """Break inside displays and argument lists that are unpacked into one"""
+
     def f(*args, **kwargs):
         return args, kwargs
+
     a, d = [x, x + 1], {"p": x * 2}
-    return ([*a, breaks(x), *a], {*range(2), breaks(x)}, {**d, "q": breaks(x), **{"r": x}}, (*a, breaks(x)),
-            f(*a, breaks(x), *a, k=breaks(x), **d))
+    return (
+        [*a, breaks(x), *a],
+        {*range(2), breaks(x)},
+        {**d, "q": breaks(x), **{"r": x}},
+        (*a, breaks(x)),
+        f(*a, breaks(x), *a, k=breaks(x), **d),
+    )
 
 
 @case(Sign(4), breaks=True)
@@ -175,10 +183,12 @@ def test_super(x):
 @case(Sign(4), breaks=True)
 def test_class_body(x):
     """Comprehensions and a break inside a class body"""
+
     class Table:
         k = breaks(x)
         rows = [i + 1 for i in range(3)]
         total = sum(r for r in rows)
+
     return x + Table.k, Table.rows, Table.total
 
 

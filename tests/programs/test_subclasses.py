@@ -1,4 +1,5 @@
 """Tensor subclasses, `__torch_function__`, modes"""
+
 import functools
 
 import torch
@@ -19,6 +20,7 @@ class Kept(Tagged):
 
 class Logged(torch.Tensor):
     """Notes what it is told."""
+
     seen: list = []
 
     @classmethod
@@ -115,6 +117,7 @@ class Wrapped:
 
 class Units:
     """A table of the functions that it knows."""
+
     table: dict = {}
 
     def __init__(self, value, unit):
@@ -134,6 +137,7 @@ def _implements(func):
     def note(fn):
         Units.table[func] = fn
         return fn
+
     return note
 
 
@@ -248,8 +252,21 @@ def test_subclass_with_methods(given, x):
     """A subclass with a property, methods, a constructor and a keyword, as torchvision has them"""
     made = Box(x, fmt="a")
     scaled = made.scaled(3)
-    return (given + x, given.clone(), given.clone().fmt, given.area, given.scaled(2.0), given.to(torch.float64), given.fmt,
-            type(given * 2).__name__, made.area, scaled, scaled.fmt, made.clone(), isinstance(made, Box))
+    return (
+        given + x,
+        given.clone(),
+        given.clone().fmt,
+        given.area,
+        given.scaled(2.0),
+        given.to(torch.float64),
+        given.fmt,
+        type(given * 2).__name__,
+        made.area,
+        scaled,
+        scaled.fmt,
+        made.clone(),
+        isinstance(made, Box),
+    )
 
 
 @case(F(4), F(4), graphs=1)
@@ -263,6 +280,7 @@ def test_subclass_made_inside(x, y):
 @program(F(2, 4), graphs=1)
 def test_parameters_of_subclasses():
     """Parameters whose data is a subclass, and subclasses of Parameter with methods and attributes"""
+
     class Named(nn.Parameter):
         def __new__(cls, data, tag):
             made = torch.Tensor._make_subclass(cls, data, True)
@@ -283,6 +301,7 @@ def test_parameters_of_subclasses():
         def forward(self, x):
             y = self.lin(x) @ self.w
             return y, y.as_subclass(torch.Tensor) @ self.n.doubled(), self.n.tag, isinstance(self.w, nn.Parameter)
+
     return M()
 
 
@@ -385,6 +404,7 @@ def test_function_mode_around():
         z = (-y).sum(dim=1, keepdim=True)
         a, b = y.split(2)
         return torch.cat([y, z], 1), y.softmax(-1), a, b[0], 1 / (y.abs() + 2), (y > 0) & (x < 1), x.device, y.requires_grad
+
     return f
 
 

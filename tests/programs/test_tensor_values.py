@@ -1,4 +1,5 @@
 """values of small integer tensors"""
+
 import pytest
 import torch
 from torch import nn
@@ -42,6 +43,7 @@ def test_values_made_inside(x):
 @program(F(4), graphs=1)
 def test_values_of_buffers():
     """Sizes kept as buffers of a module, changed between calls"""
+
     class Pad(nn.Module):
         def __init__(self):
             super().__init__()
@@ -50,6 +52,7 @@ def test_values_of_buffers():
         def forward(self, x):
             left = self.n // 2
             return nn.functional.pad(x, (left, self.n - left)) + max(left, self.n)
+
     m = Pad()
     return m, lambda: m.n.add_(1)
 
@@ -75,8 +78,10 @@ def test_values_of_floats(x):
 @pytest.mark.skipif(targets.TARGET != "bytejit", reason="counts our entries")
 def test_values_that_keep_changing_break() -> None:
     """After two entries for some values, the value breaks the graph, and nothing is compiled any more."""
+
     def f(x, n):
         return (x * 2)[: n.item()] + 1
+
     bytejit.reset()
     seen = []
     fn = bytejit.optimize(lambda gm, ex: seen.append(gm) or gm)(f)
@@ -136,15 +141,27 @@ def test_as_many_as_values_say(x, ids):
     a, b = rows.nonzero(as_tuple=True)
     kinds, counts = ids.unique(return_counts=True)
     picked = places[places[:, 0] == 1]
-    return (x[places[:, 0], places[:, 1]], x[a, b], [x[i].sum() for i in kinds], counts, torch.where(rows > 0),
-            torch.bincount(ids), torch.argwhere(rows), picked, picked.size(0), (ids > 9).nonzero(), places.stride(),
-            x.repeat_interleave(ids, dim=0),
-            torch.repeat_interleave(ids))
+    return (
+        x[places[:, 0], places[:, 1]],
+        x[a, b],
+        [x[i].sum() for i in kinds],
+        counts,
+        torch.where(rows > 0),
+        torch.bincount(ids),
+        torch.argwhere(rows),
+        picked,
+        picked.size(0),
+        (ids > 9).nonzero(),
+        places.stride(),
+        x.repeat_interleave(ids, dim=0),
+        torch.repeat_interleave(ids),
+    )
 
 
 @program(F(4), graphs=1)
 def test_branch_on_a_float_buffer():
     """A branch on a comparison of a few floats kept as a buffer, which change between calls"""
+
     class Gate(nn.Module):
         def __init__(self):
             super().__init__()
@@ -155,6 +172,7 @@ def test_branch_on_a_float_buffer():
                 if self.p[i] > 0:
                     x = x * 2 + i
             return x
+
     m = Gate()
     return m, lambda: m.p.sub_(0.25)
 

@@ -1,4 +1,5 @@
 """Tensors"""
+
 import math
 
 import torch
@@ -16,13 +17,39 @@ def both(make):
 def test_attributes(x):
     """Attributes as values: shape, dtype, device, ndim, requires_grad, is_leaf, T, ..."""
     y = x * 2
-    return (y, x.shape, x.size(), x.size(1), x.dtype, x.device, x.ndim, x.dim(), x.numel(), x.requires_grad,
-            y.requires_grad,
-            x.is_leaf, y.is_leaf, x.layout, x.stride(), x.is_contiguous(), x.t().is_contiguous(), x.element_size(),
-            x.itemsize,
-            x.nbytes, x.is_cuda, x.is_sparse, x.is_floating_point(), x.is_complex(), len(x), x.T.shape,
-            x.storage_offset(),
-            x.device.type, x.is_quantized, x.is_meta, x.type())
+    return (
+        y,
+        x.shape,
+        x.size(),
+        x.size(1),
+        x.dtype,
+        x.device,
+        x.ndim,
+        x.dim(),
+        x.numel(),
+        x.requires_grad,
+        y.requires_grad,
+        x.is_leaf,
+        y.is_leaf,
+        x.layout,
+        x.stride(),
+        x.is_contiguous(),
+        x.t().is_contiguous(),
+        x.element_size(),
+        x.itemsize,
+        x.nbytes,
+        x.is_cuda,
+        x.is_sparse,
+        x.is_floating_point(),
+        x.is_complex(),
+        len(x),
+        x.T.shape,
+        x.storage_offset(),
+        x.device.type,
+        x.is_quantized,
+        x.is_meta,
+        x.type(),
+    )
 
 
 @case(F(2, 3), graphs=1)
@@ -30,43 +57,113 @@ def test_shape_values(x):
     """Sizes as values: arithmetic, unpacking, view, torch.Size"""
     b, c = x.shape
     s = torch.Size([c, b])
-    return (x.view(c, b), x.reshape(s), x.new_zeros(b * c), s + (1,), s.numel(), x.shape[-1] // 2, x.shape[1:],
-            tuple(x.shape),
-            x.shape == (2, 3), torch.zeros(*x.shape), x.expand(4, *x.shape), math.sqrt(x.size(-1)),
-            isinstance(s, tuple))
+    return (
+        x.view(c, b),
+        x.reshape(s),
+        x.new_zeros(b * c),
+        s + (1,),
+        s.numel(),
+        x.shape[-1] // 2,
+        x.shape[1:],
+        tuple(x.shape),
+        x.shape == (2, 3),
+        torch.zeros(*x.shape),
+        x.expand(4, *x.shape),
+        math.sqrt(x.size(-1)),
+        isinstance(s, tuple),
+    )
 
 
 @case(F(2, 3), graphs=1)
 def test_dtype_values(x):
     """dtype and device as values, conversions, `torch.finfo`"""
     d = torch.float64 if x.dtype == torch.float32 else torch.int32
-    return (x.to(d), x.double(), x.type(torch.int64), x.to("cpu"), x.to(x.device, torch.half), torch.finfo(x.dtype).max,
-            torch.iinfo(torch.int8).min, d.is_floating_point, torch.promote_types(d, torch.int32), x.to(x.double()),
-            str(d),
-            torch.get_default_dtype(), {torch.float32: "f"}[x.dtype], x.bool(), x.type_as(x.int()),
-            torch.device("cpu").type)
+    return (
+        x.to(d),
+        x.double(),
+        x.type(torch.int64),
+        x.to("cpu"),
+        x.to(x.device, torch.half),
+        torch.finfo(x.dtype).max,
+        torch.iinfo(torch.int8).min,
+        d.is_floating_point,
+        torch.promote_types(d, torch.int32),
+        x.to(x.double()),
+        str(d),
+        torch.get_default_dtype(),
+        {torch.float32: "f"}[x.dtype],
+        x.bool(),
+        x.type_as(x.int()),
+        torch.device("cpu").type,
+    )
 
 
 @case(F(4, 4), graphs=1)
 def test_methods(x):
     """Methods, functions and operators"""
-    return (x.sin().cos_(), torch.add(x, x, alpha=2), x @ x, x.sum(dim=0, keepdim=True), x.mean(), x.max(1).values,
-            x.max(),
-            x.topk(2), x.sort(descending=True)[0], x.chunk(2), x.split([1, 3]), torch.cat([x, x]),
-            torch.stack((x, x), dim=1),
-            x.permute(1, 0), x.transpose(0, 1), x.unsqueeze(0).squeeze(), x.flatten(), x.masked_fill(x > 0, 0.0),
-            x.where(
-                x > 0, -x), x.clamp(min=0), x.unbind(), torch.einsum("ij,jk->ik", x, x), x.norm(), x.std(), x.var(1),
-            nnf.softmax(x, -1), nnf.gelu(x), nnf.layer_norm(x, (4,)), x.argmax(), x.any(), x.isnan(), x.tril(),
-            x.diag())
+    return (
+        x.sin().cos_(),
+        torch.add(x, x, alpha=2),
+        x @ x,
+        x.sum(dim=0, keepdim=True),
+        x.mean(),
+        x.max(1).values,
+        x.max(),
+        x.topk(2),
+        x.sort(descending=True)[0],
+        x.chunk(2),
+        x.split([1, 3]),
+        torch.cat([x, x]),
+        torch.stack((x, x), dim=1),
+        x.permute(1, 0),
+        x.transpose(0, 1),
+        x.unsqueeze(0).squeeze(),
+        x.flatten(),
+        x.masked_fill(x > 0, 0.0),
+        x.where(x > 0, -x),
+        x.clamp(min=0),
+        x.unbind(),
+        torch.einsum("ij,jk->ik", x, x),
+        x.norm(),
+        x.std(),
+        x.var(1),
+        nnf.softmax(x, -1),
+        nnf.gelu(x),
+        nnf.layer_norm(x, (4,)),
+        x.argmax(),
+        x.any(),
+        x.isnan(),
+        x.tril(),
+        x.diag(),
+    )
 
 
 @case(F(4), F(4), graphs=1)
 def test_operators(x, y):
     """Operators, reflected and compared"""
-    return (x + y, 1 - x, x * 2, 1 / (y * y + 1), x ** 2, 2 ** x, x // 2, x % 2, -x, abs(x), x > y, x <= 0, x == y,
-            x != y,
-            ~(x > 0), (x > 0) & (y > 0), (x > 0) | True, (x > 0) ^ (y > 0), x.int() << 1, +x, 5 % (y * y + 1))
+    return (
+        x + y,
+        1 - x,
+        x * 2,
+        1 / (y * y + 1),
+        x**2,
+        2**x,
+        x // 2,
+        x % 2,
+        -x,
+        abs(x),
+        x > y,
+        x <= 0,
+        x == y,
+        x != y,
+        ~(x > 0),
+        (x > 0) & (y > 0),
+        (x > 0) | True,
+        (x > 0) ^ (y > 0),
+        x.int() << 1,
+        +x,
+        5 % (y * y + 1),
+    )
 
 
 @case(F(4), graphs=1)
@@ -182,6 +279,7 @@ def test_data_assigned():
     def f(x):
         w.data = x * 2
         return w + 1
+
     return f, lambda: w
 
 
@@ -233,7 +331,7 @@ def test_backward_inside(x):
 @case(F(4, grad=True))
 def test_autograd_grad_inside(x):
     """`torch.autograd.grad` inside"""
-    g, = torch.autograd.grad((x ** 3).sum(), x, create_graph=True)
+    (g,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
     return g * 2
 
 
@@ -261,10 +359,18 @@ def test_tensor_hook(x):
 @case(F(4), graphs=1)
 def test_rng(x):
     """RNG functions: same numbers under one seed"""
-    return (x + torch.rand(4), torch.randn(2, 3), torch.randint(0, 5, (3,)), torch.rand_like(x), nnf.dropout(x, 0.5),
-            torch.randperm(
-        5), x.clone().uniform_(), torch.bernoulli(torch.full((4,), 0.5)), x.clone().normal_(),
-        torch.normal(0.0, x.abs()))
+    return (
+        x + torch.rand(4),
+        torch.randn(2, 3),
+        torch.randint(0, 5, (3,)),
+        torch.rand_like(x),
+        nnf.dropout(x, 0.5),
+        torch.randperm(5),
+        x.clone().uniform_(),
+        torch.bernoulli(torch.full((4,), 0.5)),
+        x.clone().normal_(),
+        torch.normal(0.0, x.abs()),
+    )
 
 
 @case(F(4))
@@ -279,12 +385,23 @@ def test_manual_seed(x):
 @case(F(4), graphs=1)
 def test_creation(x):
     """Creation functions"""
-    return (torch.zeros(2), torch.ones_like(x), torch.full((2,), 3), torch.arange(4) + x, torch.linspace(0, 1, 3),
-            torch.eye(2),
-            torch.tensor([1, 2]), torch.tensor(3.5), torch.empty(0), x.new_tensor([1.0]), x.new_full((2,), 1),
-            torch.tensor(
-                [[1.0, 2.0]], dtype=torch.float64), torch.as_tensor(2), torch.scalar_tensor(3), torch.meshgrid(
-                    torch.arange(2), torch.arange(2), indexing="ij"))
+    return (
+        torch.zeros(2),
+        torch.ones_like(x),
+        torch.full((2,), 3),
+        torch.arange(4) + x,
+        torch.linspace(0, 1, 3),
+        torch.eye(2),
+        torch.tensor([1, 2]),
+        torch.tensor(3.5),
+        torch.empty(0),
+        x.new_tensor([1.0]),
+        x.new_full((2,), 1),
+        torch.tensor([[1.0, 2.0]], dtype=torch.float64),
+        torch.as_tensor(2),
+        torch.scalar_tensor(3),
+        torch.meshgrid(torch.arange(2), torch.arange(2), indexing="ij"),
+    )
 
 
 @case(F(4))
@@ -302,17 +419,20 @@ def test_tensor_outside_mutated():
         acc.add_(x)
         acc[0] = 1
         return acc * 2
+
     return f, lambda: acc
 
 
 @program(F(4), graphs=1)
 def test_tensor_attribute():
     """Attributes set on a tensor"""
+
     def f(x):
         x.tag = "seen"
         y = x + 1
         y.note = [1]
         return y, y.note, hasattr(x, "tag")
+
     return f
 
 
@@ -334,8 +454,16 @@ def test_iteration_and_unpack(x):
 def test_strides_kept(x):
     """Strides of results: transposed, expanded, channels_last, non-contiguous"""
     y = torch.arange(16.0).reshape(1, 2, 2, 4).contiguous(memory_format=torch.channels_last)
-    return x.t() + 1, x.expand(2, 3, 4), y * 2, x[:, ::2].sin(), x.t().contiguous(), y.is_contiguous(
-        memory_format=torch.channels_last), x.as_strided((2, 2), (1, 2)), torch.empty_like(x.t()).stride()
+    return (
+        x.t() + 1,
+        x.expand(2, 3, 4),
+        y * 2,
+        x[:, ::2].sin(),
+        x.t().contiguous(),
+        y.is_contiguous(memory_format=torch.channels_last),
+        x.as_strided((2, 2), (1, 2)),
+        torch.empty_like(x.t()).stride(),
+    )
 
 
 @case(F(0, 4), graphs=1)
@@ -353,10 +481,12 @@ def test_dtype_argument(d, x):
 @case(F(4))
 def test_tensor_subclass(x):
     """A tensor subclass with `__torch_function__`"""
+
     class Tagged(torch.Tensor):
         @classmethod
         def __torch_function__(cls, func, types, args=(), kwargs=None):
             return super().__torch_function__(func, types, args, kwargs or {})
+
     t = x.as_subclass(Tagged)
     y = t * 2
     return y.as_subclass(torch.Tensor), type(y).__name__
@@ -365,12 +495,14 @@ def test_tensor_subclass(x):
 @program(F(4))
 def test_tensor_subclass_argument():
     """A tensor subclass as argument"""
+
     class Tagged(torch.Tensor):
         pass
 
     def f(x):
         t = x.as_subclass(Tagged)
         return (t + 1).as_subclass(torch.Tensor), isinstance(t, Tagged)
+
     return f
 
 
@@ -378,12 +510,14 @@ def test_tensor_subclass_argument():
 def test_torch_function_mode(x):
     """A `TorchFunctionMode`"""
     from torch.overrides import TorchFunctionMode
+
     seen = []
 
     class Watch(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             seen.append(func.__name__)
             return func(*args, **(kwargs or {}))
+
     with Watch():
         y = x.sin() + 1
     return y, len(seen) > 0
@@ -396,6 +530,7 @@ def test_parameter():
 
     def f(x):
         return x * w, isinstance(w, torch.nn.Parameter), w.requires_grad, w
+
     return f
 
 
@@ -424,8 +559,7 @@ def test_complex_tensors(x):
 def test_scalar_tensor_mix(x, n):
     """Scalars promoted with 0-d and integer tensors"""
     z = torch.tensor(2)
-    return x * z, z + 1.5, z / 2, (x > 0) + 1, x.int() / 2, z * n, x.half() * 2.0, torch.result_type(x,
-            1), z ** 2, 2 ** z
+    return x * z, z + 1.5, z / 2, (x > 0) + 1, x.int() / 2, z * n, x.half() * 2.0, torch.result_type(x, 1), z**2, 2**z
 
 
 @case(F(2, 3), graphs=1)
@@ -451,13 +585,21 @@ def test_resize_like(x):
 def test_functional_calls(x):
     """torch.nn.functional and torch.linalg"""
     w = torch.ones(4, 4)
-    return (nnf.linear(x, w), nnf.relu(x, inplace=False), nnf.pad(x, (1, 1)), nnf.one_hot(torch.tensor([0, 2]), 3),
-            nnf.embedding(
-        torch.tensor([0, 1]), x), nnf.cross_entropy(x, torch.tensor([0, 1, 2, 3])),
+    return (
+        nnf.linear(x, w),
+        nnf.relu(x, inplace=False),
+        nnf.pad(x, (1, 1)),
+        nnf.one_hot(torch.tensor([0, 2]), 3),
+        nnf.embedding(torch.tensor([0, 1]), x),
+        nnf.cross_entropy(x, torch.tensor([0, 1, 2, 3])),
         nnf.interpolate(x[None, None], scale_factor=2),
-            torch.linalg.norm(x), nnf.scaled_dot_product_attention(x[None], x[None], x[None]), nnf.normalize(x),
-            torch.bmm(
-                x[None], x[None]), torch.linalg.vector_norm(x, dim=1), nnf.avg_pool1d(x[None], 2))
+        torch.linalg.norm(x),
+        nnf.scaled_dot_product_attention(x[None], x[None], x[None]),
+        nnf.normalize(x),
+        torch.bmm(x[None], x[None]),
+        torch.linalg.vector_norm(x, dim=1),
+        nnf.avg_pool1d(x[None], 2),
+    )
 
 
 @program(F(4), graphs=1)
@@ -480,6 +622,7 @@ def test_set_data():
         gone = w.grad is None
         w.grad = w.detach() * 2
         return x, view, y, shorter, z * w, gone, w.grad
+
     return f, lambda: (w, w.grad)
 
 
@@ -509,8 +652,12 @@ def test_nested_tensors(a, b):
 def test_sizes_made_tensors(x):
     """Tensors made of sizes that change: `new_tensor`, `torch.tensor`, `unravel_index`"""
     n = x.shape[0]
-    return (x.new_tensor([n, 2]), x.new_tensor(n, dtype=torch.int64), torch.tensor([n, x.shape[1]]),
-            torch.unravel_index(torch.tensor([1, 4]), x.shape))
+    return (
+        x.new_tensor([n, 2]),
+        x.new_tensor(n, dtype=torch.int64),
+        torch.tensor([n, x.shape[1]]),
+        torch.unravel_index(torch.tensor([1, 4]), x.shape),
+    )
 
 
 @case(Spec(lambda r: r.f(3 + r.call, 2)), graphs=1, total=2, calls=3)

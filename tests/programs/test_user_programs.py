@@ -1,5 +1,6 @@
 # ruff: noqa: B007, B023, B904, E731 - what the programs do is the point
 """Small programs of the kind users write, several features in each"""
+
 import abc
 import collections
 import contextlib
@@ -62,10 +63,12 @@ def test_dataclass_in_try_in_with(x):
 @program(F(4), graphs=1)
 def test_dataclass_given():
     """A dataclass from outside mutated, frozen ones replaced"""
+
     @dataclasses.dataclass(frozen=True)
     class Config:
         scale: float = 2.0
         names: tuple = ("a", "b")
+
     s, c = State(torch.zeros(4)), Config()
 
     def f(x):
@@ -75,6 +78,7 @@ def test_dataclass_given():
         except dataclasses.FrozenInstanceError as e:
             s.history.append(str(e))
         return s.advance(x * c2.scale).x, c2 == Config(3.0), hash(c.names) == hash(("a", "b"))
+
     return f, lambda: s
 
 
@@ -135,7 +139,7 @@ class Visitor:
 
 @functools.lru_cache
 def power(n):
-    return 2 ** n
+    return 2**n
 
 
 @case(F(3))
@@ -188,6 +192,7 @@ def test_chain_map_of_configs():
         for k, v in order.items():
             x = x * v if k == "scale" else x + v
         return x, dict(groups), child["name"], len(child), list(order), "scale" in frozen
+
     return f, lambda: (seen, defaults)
 
 
@@ -197,10 +202,12 @@ def test_closures_in_lists(x):
     total = 0
     fs, table = [], {}
     for i in range(3):
+
         def add(y, i=i):
             nonlocal total
             total += i
             return y + i
+
         fs.append(add)
         fs.append(lambda y: y * (i + 1))
         table[f"k{i}"] = functools.partial(lambda y, k: y - k, k=i)
@@ -215,6 +222,7 @@ def test_closures_in_lists(x):
 @program(F(4), graphs=1)
 def test_property_setters_on_modules():
     """Property setters, class attributes and `__setattr__` of modules"""
+
     class Scaler(nn.Module):
         count = 0
 
@@ -243,6 +251,7 @@ def test_property_setters_on_modules():
             type(self).count += 1
             self.last = x.detach() * self.scale
             return self.last + self.limit
+
     m = Scaler()
     return m, lambda: (m.log, m._scale, m.limit, m.last, Scaler.count)
 
@@ -277,6 +286,7 @@ def test_getattr_delegation():
         d.note = "set"
         y = d(x) * d.gain + d.weight.sum() + d.in_features
         return y, d.note, hasattr(d, "nothing"), getattr(d, "missing", None)
+
     return f, lambda: (d.asked, d.inner.note)
 
 
@@ -294,6 +304,7 @@ def test_modules_with_kwargs_hooks():
         def forward(self, x, *, scale=1.0, bias=None):
             y = self.lin(x) * scale
             return y if bias is None else y + bias
+
     m = Scaled()
     m.register_forward_pre_hook(lambda mod, args, kw: (args, {**kw, "scale": kw.get("scale", 1.0) + 1}), with_kwargs=True)
     m.register_forward_hook(lambda mod, args, kw, out: (log.append(sorted(kw)), out * 2)[1], with_kwargs=True, always_call=True)
@@ -302,6 +313,7 @@ def test_modules_with_kwargs_hooks():
     def f(x):
         y = m(x, bias=x) + m(x, scale=3.0)
         return y, len(m._forward_hooks)
+
     return f, lambda: (log, h.id in m.lin._forward_hooks)
 
 
@@ -325,6 +337,7 @@ def loading_between(f, x):
 @program(F(4, 4), drive=loading_between, calls=2)
 def test_state_dict_loads_and_mode_flips():
     """`load_state_dict`, `.eval()`, `.double()`, an attribute and `requires_grad_` changed between calls"""
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -333,10 +346,12 @@ def test_state_dict_loads_and_mode_flips():
 
         def forward(self, x):
             return self.drop(self.norm(self.a(x)).relu())
+
     net = Net()
 
     def f(x):
         return net(x)
+
     f.net = net
     return f, lambda: net
 
@@ -441,6 +456,7 @@ def test_operators_and_registry(x):
 @program(F(4), Turn(3, 5, 9))
 def test_cached_property_and_weakrefs():
     """cached_property, weak references and a WeakValueDictionary between objects"""
+
     class Node:
         def __init__(self, value, parent=None):
             self.value, self.children = value, []
@@ -451,6 +467,7 @@ def test_cached_property_and_weakrefs():
         @functools.cached_property
         def total(self):
             return self.value + sum(c.total for c in self.children)
+
     root = Node(torch.ones(4))
     kids = [Node(torch.full((4,), float(i)), root) for i in range(3)]
     names = weakref.WeakValueDictionary(root=root)
@@ -459,6 +476,7 @@ def test_cached_property_and_weakrefs():
         if n == 9:
             vars(root).pop("total", None)
         return root.total * x + n, kids[0].parent() is root, "root" in names
+
     return f, lambda: ("total" in vars(root), [k.value for k in kids])
 
 
@@ -489,7 +507,7 @@ class Square(Shape, weight=2.0):
         self.side = side
 
     def area(self):
-        return self.side ** 2 * self.weight
+        return self.side**2 * self.weight
 
 
 class Cube(Square):
@@ -540,6 +558,7 @@ def test_exception_chains_with_tensors(x):
         finally:
             log.append(i)
         return y + i
+
     for i in range(3):
         try:
             x = check(i, x)
@@ -574,13 +593,14 @@ def test_recursive_generators(x):
     tree = Tree(x, (Tree(x * 2, (Tree(x * 3),)), Tree(x * 4)))
     found = sorted(walk(tree), key=lambda p: -p[0])
     groups = {d: [v for _, v in g] for d, g in itertools.groupby(found, key=lambda p: p[0])}
-    mapped = (lambda f: (lambda t: f(f, t)))(lambda f, t: Tree(t.value + 1, tuple(f(f, k) for k in t.kids)))(tree)
+    mapped = (lambda f: lambda t: f(f, t))(lambda f, t: Tree(t.value + 1, tuple(f(f, k) for k in t.kids)))(tree)
     return {d: sum(v) for d, v in groups.items()}, mapped, max(d for d, _ in walk(tree))
 
 
 @program(F(3, 4), graphs=1)
 def test_module_containers():
     """ModuleDict, ParameterList, ParameterDict, ModuleList sliced, inserted into between calls, named_* walks"""
+
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -599,6 +619,7 @@ def test_module_containers():
             out["n"] = sum(p.numel() for _, p in self.named_parameters())
             out["names"] = [n for n, m in self.named_modules() if isinstance(m, nn.Linear)]
             return out, len(self.scales), "a" in self.heads, self.blocks[-1].__class__.__name__
+
     return Net()
 
 
@@ -640,6 +661,7 @@ def test_data_dependent_paths(x, y):
             return t * 2
         log.append("neg")
         return t - 1
+
     with torch.no_grad():
         try:
             z = pick(x) + y
@@ -655,6 +677,7 @@ def test_data_dependent_paths(x, y):
 @program(F(4), breaks=True)
 def test_break_in_comprehension_in_method():
     """A break inside a comprehension inside a method inside a loop over modules, state kept on self"""
+
     class Gate(nn.Module):
         def __init__(self, k):
             super().__init__()
@@ -680,6 +703,7 @@ def test_break_in_comprehension_in_method():
                 x = torch.stack(self.route([x, x * 2, x - 1])).sum(0)
                 self.seen.append((i, [g.hits for g in self.gates]))
             return x
+
     return Net()
 
 
@@ -705,6 +729,7 @@ def test_kwargs_that_change():
         def inner(*args, **kw):
             calls.append((fn.__name__, sorted(kw)))
             return fn(*args, **kw)
+
         return inner
 
     @logged
@@ -714,6 +739,7 @@ def test_kwargs_that_change():
     def f(x, given):
         half = functools.partial(core, x, 7, **given)
         return half(c=3), core(x, **{**given, "b": 9}), core.__name__
+
     return f, lambda: calls
 
 
@@ -768,6 +794,7 @@ def test_ring_buffer_outside():
         ring.push(x)
         ring[0] = ring[0] + x
         return sum(ring[1:]), x in ring, [v.sum() for v in reversed(ring)], bool(ring), len(ring), ring[5]
+
     return f, lambda: list(ring.items)
 
 
@@ -775,7 +802,9 @@ def test_ring_buffer_outside():
 def test_global_registry_and_counters():
     """Module-level state: a global counter, a dict of functions, a default argument that is mutated"""
     space = {}
-    exec(compile('''
+    exec(
+        compile(
+            """
 import torch
 COUNT = 0
 HANDLERS = {}
@@ -800,13 +829,19 @@ def run(x):
     out = {k: fn(x) for k, fn in HANDLERS.items()}
     del LAST
     return out, COUNT
-''', __file__, "exec"), space)
+""",
+            __file__,
+            "exec",
+        ),
+        space,
+    )
     return space["run"], lambda: (space["COUNT"], "LAST" in space, space["double"].__defaults__)
 
 
 @case(F(4, grad=True), F(4), graphs=1)
 def test_autocast_no_grad_decorators(x, y):
     """autocast, no_grad and enable_grad as decorators and managers, nested in generators and methods"""
+
     class Model:
         @torch.no_grad()
         def frozen(self, v):
@@ -819,6 +854,7 @@ def test_autocast_no_grad_decorators(x, y):
         @torch.autocast("cpu", dtype=torch.bfloat16)
         def low(self, v):
             return v[None] @ v[:, None]
+
     m = Model()
     with torch.no_grad():
         alive = m.alive(x)
@@ -829,6 +865,7 @@ def test_autocast_no_grad_decorators(x, y):
 @program(I(2, 5, lo=0, hi=10), graphs=1)
 def test_embedding_with_cache():
     """A decoder step: embeddings, a mask by sizes, a cache in a dict that grows between calls"""
+
     class Decoder(nn.Module):
         def __init__(self):
             super().__init__()
@@ -845,18 +882,21 @@ def test_embedding_with_cache():
             mask = torch.ones(n, t).tril(t - n).bool()
             att = (self.q(h) @ k.transpose(1, 2)).masked_fill(~mask, float("-inf")).softmax(-1)
             return att @ k, t
+
     return Decoder()
 
 
 @case(F(4), Turn(None, 2, "3"))
 def test_optional_arguments(x, k):
     """Optional, union and default arguments, isinstance chains, walrus, conditional expressions, early returns"""
+
     def norm(v: "int | str | None") -> float:
         if v is None:
             return 1.0
         if isinstance(v, str) and (n := int(v)) > 2:
             return float(n)
         return v * 0.5 if isinstance(v, int | float) else 0.0
+
     s = norm(k)
     return x * s if s != 1 else x, s, (lambda *a, **k: (a, k))(1, b=2), [v for v in (k, s) if v]
 
@@ -878,6 +918,7 @@ def test_training_step():
                 p -= 0.1 * p.grad
         losses.append(loss.item())
         return loss.detach()
+
     return f, lambda: (losses, list(m.parameters()))
 
 
@@ -896,12 +937,14 @@ def test_optimizer_step():
         opt.step()
         schedule.step()
         return loss.detach(), opt.param_groups[0]["lr"]
+
     return f, lambda: list(m.parameters())
 
 
 @case(F(5), graphs=1)
 def test_class_made_inside_with_everything(x):
     """A class made inside with slots, properties, operators, a descriptor, used only inside"""
+
     class Positive:
         def __set_name__(self, owner, name):
             self.name = "_" + name
@@ -930,6 +973,7 @@ def test_class_made_inside_with_everything(x):
 
         def __format__(self, spec):
             return f"Vec{spec}{tuple(self.data.shape)}"
+
     v = 1 + Vec(x) + Vec(x * 2)
     return v.data, v[1:3], f"{v:!}", Vec.made, isinstance(Vec.__dict__["data"], Positive)
 
@@ -948,6 +992,7 @@ def test_copies_of_state():
         twin = copy.deepcopy(nested)
         twin["k"][0] += 1
         return a, b, twin, nested["k"][0], twin["k"][1][0] is twin["k"][0]
+
     return f, lambda: s
 
 
@@ -955,6 +1000,7 @@ def test_copies_of_state():
 def test_nested_inputs_and_pytrees(xs, params):
     """Nested containers in and out, torch.utils._pytree, zip with star, sorted with keys, any and all"""
     from torch.utils import _pytree as pytree
+
     flat, spec = pytree.tree_flatten(params)
     doubled = pytree.tree_map(lambda v: v * 2, params)
     cols = list(zip(*[x.unbind() for x in xs]))

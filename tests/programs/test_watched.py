@@ -1,4 +1,5 @@
 """Modes and transforms around a compiled function"""
+
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,8 +68,7 @@ def test_vmap_around(x):
     return x * x.sum() + torch.ones(3)
 
 
-@case(F(4), drive=lambda f, x: (torch.func.jvp(f, (x,), (torch.ones_like(x),)), f(x),
-                                torch.func.grad(lambda t: f(t).sum())(x)))
+@case(F(4), drive=lambda f, x: (torch.func.jvp(f, (x,), (torch.ones_like(x),)), f(x), torch.func.grad(lambda t: f(t).sum())(x)))
 def test_transforms_around(x):
     """torch.func.jvp and torch.func.grad of a compiled function"""
     return x.sin() * x

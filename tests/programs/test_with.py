@@ -1,4 +1,5 @@
 """`with` statements"""
+
 import contextlib
 
 import torch
@@ -72,8 +73,19 @@ def test_inference_mode(x):
         view, same = x[1:], x.add_(1)
         inside = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
     z = x * 3
-    return (y, view, same, z, y.is_inference(), view.is_inference(), same.is_inference(), z.is_inference(), inside,
-            torch.is_inference_mode_enabled(), torch.is_grad_enabled())
+    return (
+        y,
+        view,
+        same,
+        z,
+        y.is_inference(),
+        view.is_inference(),
+        same.is_inference(),
+        z.is_inference(),
+        inside,
+        torch.is_inference_mode_enabled(),
+        torch.is_grad_enabled(),
+    )
 
 
 @torch.inference_mode()
@@ -84,9 +96,11 @@ def evaluated(x, w):
 @case(F(4, 4), F(4, 4, grad=True), graphs=1)
 def test_inference_mode_decorator(x, w):
     """`torch.inference_mode()` as a decorator, called, and made inside"""
+
     @torch.inference_mode()
     def inner(y):
         return y * w
+
     return evaluated(x, w), inner(x), x * 2
 
 
@@ -294,18 +308,22 @@ def test_exit_stack(x):
 @case(F(4, grad=True), graphs=1)
 def test_no_grad_decorator(x):
     """`torch.no_grad()` as a decorator"""
+
     @torch.no_grad()
     def g(y):
         return y * 2
+
     return g(x), x * 2
 
 
 @program(F(4, grad=True), graphs=1)
 def test_no_grad_decorates_compiled():
     """A function decorated with `torch.no_grad()` compiled"""
+
     @torch.no_grad()
     def f(x):
         return x * 2
+
     return f
 
 
@@ -360,7 +378,12 @@ def test_break_in_nested_with(x):
     return x, log, torch.is_grad_enabled()
 
 
-@case(Sign(4, ), breaks=True)
+@case(
+    Sign(
+        4,
+    ),
+    breaks=True,
+)
 def test_break_in_autocast(x):
     """Break inside autocast"""
     m = x[:, None] * x
@@ -381,6 +404,7 @@ def test_manager_given(x):
 @program(F(4), graphs=1)
 def test_manager_object_outside():
     """A manager object that lives outside and is changed"""
+
     class Depth:
         def __init__(self):
             self.n = 0
@@ -397,12 +421,14 @@ def test_manager_object_outside():
     def f(x):
         with d:
             return x + 1
+
     return f, lambda: d.n
 
 
 @case(F(4), graphs=1)
 def test_enter_result_tensor(x):
     """`__enter__` that returns a tensor"""
+
     class Shift:
         def __init__(self, t):
             self.t = t
@@ -412,6 +438,7 @@ def test_enter_result_tensor(x):
 
         def __exit__(self, *a):
             self.t = None
+
     with Shift(x) as y:
         return y * 2
 
@@ -419,8 +446,10 @@ def test_enter_result_tensor(x):
 @case(F(4), graphs=1)
 def test_record_function_decorator(x):
     """`torch.profiler.record_function` as a decorator"""
+
     @torch.profiler.record_function("inner")
     def inner(a):
         return a.sin()
+
     with torch.profiler.record_function("outer"), torch.autograd.profiler.record_function("both"):
         return inner(x) + 1

@@ -8,7 +8,8 @@ import torch
 import bytejit
 from bytejit import pipeline
 from bytejit.runtime import dispatch
-from bytejit.tracer.core import tracer as limits
+from bytejit.runtime.function import HANDLE
+from bytejit.tracer.core import limits
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +19,11 @@ def short_loops(monkeypatch):
 
 
 def states(f):
-    return f.__dict__[pipeline._HANDLE].function.sites.states.values()
+    return f.__dict__[HANDLE].function.sites.states.values()
 
 
 def going_around(f) -> int:
-    return sum(bool(s._cell) and isinstance(s._cell[0], dispatch.Around) for s in states(f))
+    return sum(bool(s._cell) and isinstance(s._cell[0], dispatch.LoopBypass) for s in states(f))
 
 
 def total(x, n):
@@ -60,7 +61,7 @@ def guarded(x, n):
 
 
 def leaves(x, n):
-    for i in range(10 ** 6):
+    for i in range(10**6):
         if i * i > n:
             return x * i
     return x
@@ -100,6 +101,7 @@ def test_work_in_a_loop_keeps_its_sites():
             if x.sum() > 100:
                 break
         return x
+
     g, x = bytejit.compile(f, backend="eager"), torch.ones(3)
     for _ in range(3):
         assert torch.equal(g(x, 30), f(x, 30))
@@ -117,7 +119,7 @@ def test_reset_brings_the_sites_back():
 
 
 def test_conditions_on_a_size_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(limits, "LONG_LOOP", 10 ** 6)
+    monkeypatch.setattr(limits, "LONG_LOOP", 10**6)
 
     def f(x, n):
         i = s = 0
@@ -125,11 +127,10 @@ def test_conditions_on_a_size_do_not_pile_up(monkeypatch):
             s += i % 3
             i += 1
         return x + s
+
     g, x = bytejit.compile(f, backend="eager", dynamic=True), torch.ones(2)
     for n in (3000, 3001, 2000):
         assert torch.equal(g(x, n), f(x, n))
-
-
 
 
 def test_calls_in_a_loop_are_left_by_the_work_in_them(monkeypatch):
@@ -175,9 +176,9 @@ def test_long_work_in_a_loop_is_traced_once_not_from_each_site(monkeypatch):
     monkeypatch.setattr(limits, "LONG_WORK", 400)
     traced, trace = [], pipeline.trace
 
-    def counting(job, twin):
+    def counting(job, compiled_callee):
         traced.append(job.point)
-        return trace(job, twin)
+        return trace(job, compiled_callee)
 
     monkeypatch.setattr(pipeline, "trace", counting)
 
@@ -201,9 +202,10 @@ def test_sites_on_the_way_of_a_region_without_work_are_left_alone(monkeypatch):
     """A long function that meets no tensor is traced up to what breaks once, not once from each call on the way."""
     traced, trace = [], pipeline.trace
 
-    def counting(job, twin):
+    def counting(job, compiled_callee):
         traced.append(job.point)
-        return trace(job, twin)
+        return trace(job, compiled_callee)
+
     monkeypatch.setattr(pipeline, "trace", counting)
     lines = "\n".join(f"    n = step(n, {i})" for i in range(40))
     scope = {"step": lambda n, i: n + i, "sys": __import__("sys")}

@@ -19,7 +19,7 @@ SOURCES = {
     "branches": "def f(x, k=2):\n    for i in range(k):\n        if i % 2: x = x + i\n        else: x = x.sin()\n    return x",
     "breaks": "def f(x, k=2):\n    y = x * k\n    print(end='')\n    if y.sum() > 0: y = y + 1\n    return y",
     "handles": "def f(x, k=2):\n    try:\n        y = x * k\n        [][k]\n    except IndexError as e:\n        y = x - k\n"
-               "    finally: x = x + 1\n    return y + x",
+    "    finally: x = x + 1\n    return y + x",
     "closure": "def f(x, k=2):\n    def g(y): return y * k + x\n    return [g(v) for v in (x, x + 1)][1]",
     "long": "def f(x, k=2):\n" + "".join(f"    x = x + {i}\n" for i in range(300)) + "    return x",
 }
@@ -39,14 +39,16 @@ CHANGES: dict[str, Callable[[types.CodeType], dict]] = {
     "odd names": lambda c: {"co_name": "1 + é\n", "co_qualname": "a.<b>.{c}.'\""},
     "no name": lambda c: {"co_name": "", "co_qualname": ""},
     "a keyword for a name": lambda c: {"co_name": "class", "co_qualname": "def"},
-    "odd locals": lambda c: {"co_varnames": tuple(f".{n} 1" for n in c.co_varnames),
-                             "co_cellvars": tuple(f".{n} 1" for n in c.co_cellvars)},
+    "odd locals": lambda c: {
+        "co_varnames": tuple(f".{n} 1" for n in c.co_varnames),
+        "co_cellvars": tuple(f".{n} 1" for n in c.co_cellvars),
+    },
     "more constants": lambda c: {"co_consts": (*c.co_consts, [1], {}, object(), c)},
     "a deep stack": lambda c: {"co_stacksize": c.co_stacksize + 500},
 }
 
 
-def CHANGES_OF() -> int:        # its line table is shorter than those of the others
+def CHANGES_OF() -> int:  # its line table is shorter than those of the others
     return 1
 
 
@@ -56,7 +58,7 @@ CHANGES_OF = CHANGES_OF.__code__
 def entries(table: bytes, share: float) -> bytes:
     """The first entries of a line table."""
     starts = [i for i, b in enumerate(table) if b & 0x80]
-    return table[:starts[int(len(starts) * share)]]
+    return table[: starts[int(len(starts) * share)]]
 
 
 def nothing(units: int) -> bytes:
@@ -101,8 +103,9 @@ def test_errors_of_changed_code(change: str) -> None:
         try:
             g(torch.ones(3))
         except RuntimeError as e:
-            seen.append((str(e), [(line, f.f_code.co_name, f.f_code.co_filename)
-                                  for f, line in traceback.walk_tb(e.__traceback__)][1:]))
+            seen.append(
+                (str(e), [(line, f.f_code.co_name, f.f_code.co_filename) for f, line in traceback.walk_tb(e.__traceback__)][1:])
+            )
     assert len(seen) == 2 and seen[0] == seen[1]
 
 
@@ -114,6 +117,7 @@ def test_inlined_and_twin(change: str) -> None:
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return callee(inner(x)) * 2
+
     c = bytejit.compile(f, backend="eager")
     for _ in range(2):
         assert torch.equal(c(torch.ones(2)), f(torch.ones(2)))

@@ -11,11 +11,11 @@ import types
 
 import pytest
 
-from bytejit.rewriter import blocks
+from bytejit.rewriter import flow as flows
 from bytejit.rewriter.trampoline import UNBOUND, CannotRewrite, rewrite, successor_sites
-from bytejit.runtime.dispatch import Around
+from bytejit.runtime.dispatch import LoopBypass
 
-WITH_SLOTS = 2 if sys.version_info >= (3, 14) else 1     # what `with` keeps on the stack: __exit__, from 3.14 on its object
+WITH_SLOTS = 2 if sys.version_info >= (3, 14) else 1  # what `with` keeps on the stack: __exit__, from 3.14 on its object
 
 
 def bind(rewritten, like):
@@ -44,12 +44,12 @@ def activate(rewritten, seen=None):
         rewritten.cells[point.id].append(dispatcher)
 
 
-def go_around(rewritten):
+def bypass(rewritten):
     """Let all loops run as their copies without sites, where they have one."""
     for loop in rewritten.loops:
         for _, k, copied in loop.heads:
             point = rewritten.points[k]
-            rewritten.cells[k][:] = [Around(point.values + len(point.live), copied)]
+            rewritten.cells[k][:] = [LoopBypass(point.values + len(point.live), copied)]
 
 
 def rewrite_tree(code, every_point, active, done=None, around=False):
@@ -63,7 +63,7 @@ def rewrite_tree(code, every_point, active, done=None, around=False):
     if active:
         activate(rewritten)
     if around:
-        go_around(rewritten)
+        bypass(rewritten)
     if done is not None:
         done.append(rewritten)
     return rewritten.code
@@ -455,7 +455,7 @@ def compare(plain, other, *args):
     assert log_other == log_plain
 
 
-def twin(fn, mode):
+def with_sites(fn, mode):
     every_point, active, around = MODES[mode]
     done = []
     code = rewrite_tree(fn.__code__, every_point, active, done, around)
@@ -467,7 +467,7 @@ def twin(fn, mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fn", SAMPLES, ids=lambda f: f.__name__)
 def test_same_as_plain(fn, mode):
-    made, _ = twin(fn, mode)
+    made, _ = with_sites(fn, mode)
     for _ in range(3):  # the second time the interpreter has specialised some instructions
         for n in range(8):
             compare(fn, made, n)
@@ -476,11 +476,11 @@ def test_same_as_plain(fn, mode):
 @pytest.mark.parametrize("fn", [tries, withs, static_withs, groups, coroutines], ids=lambda f: f.__name__)
 def test_where_an_exception_was_raised_may_be_no_object(fn, monkeypatch):
     """As from 3.14 on: handlers find a bare number on the stack, which no site may pass to Python."""
-    monkeypatch.setattr(blocks, "LASTI", blocks.RAW)
-    made, done = twin(fn, "every")
+    monkeypatch.setattr(flows, "LASTI", flows.RAW)
+    made, done = with_sites(fn, "every")
     for n in range(8):
         compare(fn, made, n)
-    raw = [[state is not None and blocks.RAW in state.stack for state in r.flow.states] for r in done]
+    raw = [[state is not None and flows.RAW in state.stack for state in r.flow.states] for r in done]
     assert any(map(any, raw))
     starts = [{ins.start: ins.index for ins in r.flow.instrs} for r in done]
     assert not any(raw[n][starts[n][p.offset]] for n, r in enumerate(done) for p in r.points)
@@ -769,12 +769,10 @@ def test_no_leaks():
 def test_traceback_lines():
     def f(n):
         x = [1]
-        y = x[
-            n
-        ]
+        y = x[n]
         return y
 
-    made, _ = twin(f, "every")
+    made, _ = with_sites(f, "every")
     assert outcome(made, 3) == outcome(f, 3)
 
 
@@ -792,7 +790,7 @@ def test_successor_sites():
     first = successor_sites(r, r.start)
     assert len(first) == 1 and line[first[0]] == line_of(f, "a = len")
     then = successor_sites(r, first[0])
-    taken_not = line_of(f, "if a:" if "NOT_TAKEN" in dis.opmap else "b = len")      # NOT_TAKEN stands at the `if`
+    taken_not = line_of(f, "if a:" if "NOT_TAKEN" in dis.opmap else "b = len")  # NOT_TAKEN stands at the `if`
     assert [line[k] for k in then] == [taken_not, line_of(f, "b = abs")]
 
 
@@ -802,7 +800,7 @@ def test_large_function():
     exec(f"def big(log, x0):\n{body}\n    for i in range(3):\n        log.append(x299)\n    return x299", scope)
     fn = scope["big"]
     for mode in MODES:
-        made, _ = twin(fn, mode)
+        made, _ = with_sites(fn, mode)
         compare(fn, made, 1)
         compare(fn, made, -10_000_000)
 
@@ -891,7 +889,7 @@ def test_generated_programs(yields):
         exec(compile(text, f"<generated {seed}>", "exec"), scope)
         fn = scope["f"]
         for mode in ("sites", "every", "copies", "copies and sites"):
-            made, _ = twin(fn, mode)
+            made, _ = with_sites(fn, mode)
             for coins in range(3):
                 expected = run_generated(fn, coins, yields)
                 assert run_generated(made, coins, yields) == expected, text
@@ -915,8 +913,8 @@ def test_a_loop_without_work_runs_in_its_copy_without_sites():
 
     rewritten = rewrite(f.__code__)
     made = bind(rewritten, f)
-    go_around(rewritten)
-    assert rewritten.loops and made(7) == f(7)          # its speed: benchmarks/bench_costs.py, plain_loop
+    bypass(rewritten)
+    assert rewritten.loops and made(7) == f(7)  # its speed: benchmarks/bench_costs.py, plain_loop
 
 
 def test_which_loops_are_copied():

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from bytejit.rewriter.trampoline import rewrite
-from bytejit.runtime.dispatch import MISS, Sites, SiteState, compiling, own_exit
+from bytejit.runtime.dispatch import Sites, SiteState, compiling
+from bytejit.runtime.entry import MISS, Entry, own_exit
 
 
 def add(x, y):
@@ -21,7 +22,7 @@ def add(x, y):
     return total
 
 
-def twin(fn, compile):
+def with_sites(fn, compile):
     rewritten = rewrite(fn.__code__)
     sites = Sites(rewritten, compile)
     sites.arm_start()
@@ -29,7 +30,7 @@ def twin(fn, compile):
 
 
 def for_type(kind, log=None):
-    """An entry that answers itself when x is of a type."""
+    """An entry that fits when x is of a type."""
 
     def entry(x, y):
         if type(x) is not kind:
@@ -38,7 +39,7 @@ def for_type(kind, log=None):
             log.append(kind)
         return (kind.__name__, x, y), None
 
-    return entry
+    return Entry(entry)
 
 
 def test_compiles_once_a_type_and_answers():
@@ -48,7 +49,7 @@ def test_compiles_once_a_type_and_answers():
         compiled.append(args)
         return for_type(type(args[0]))
 
-    f, sites = twin(add, compile)
+    f, sites = with_sites(add, compile)
     assert [f(1, 2), f(3, 4), f(1.5, 2), f(2, 2), f(2.5, 1)] == [
         ("int", 1, 2), ("int", 3, 4), ("float", 1.5, 2), ("int", 2, 2), ("float", 2.5, 1)]  # fmt: skip
     assert compiled == [(1, 2), (1.5, 2)]
@@ -57,7 +58,7 @@ def test_compiles_once_a_type_and_answers():
 
 
 def test_entry_that_hits_twice_in_a_row_moves_to_the_front():
-    f, sites = twin(add, lambda state, args: for_type(type(args[0])))
+    f, sites = with_sites(add, lambda state, args: for_type(type(args[0])))
     state = sites.state(sites.rewritten.start)
     for x in (1, 1.5, 1j):
         f(x, 0)
@@ -71,7 +72,7 @@ def test_entry_that_hits_twice_in_a_row_moves_to_the_front():
 
 def test_nothing_to_compile_goes_idle_and_arms_what_follows():
     asked = []
-    f, sites = twin(add, lambda state, args: asked.append((state.point.id, args)))
+    f, sites = with_sites(add, lambda state, args: asked.append((state.point.id, args)))
     assert f(1, 2) == 3
     start = sites.rewritten.start
     assert [k for k, _ in asked][:1] == [start] and not sites.state(start).armed
@@ -87,14 +88,14 @@ def test_exit_to_another_point_goes_on_there():
     def compile(state, args):
         r = state.rewritten
         store = next(p for p in r.points if p.depth == 1 and p.values == 1 and not p.live)
-        return lambda x, y: ((x * 100,), store.id)
+        return Entry(lambda x, y: ((x * 100,), store.id))
 
-    f, _ = twin(add, compile)
+    f, _ = with_sites(add, compile)
     assert f(-1, 2) == -100 and f(5, 5) == 500
 
 
 def test_entry_that_does_not_fit_its_own_arguments_runs_the_original():
-    f, sites = twin(add, lambda state, args: lambda x, y: MISS)
+    f, sites = with_sites(add, lambda state, args: Entry(lambda x, y: MISS))
     assert f(1, 2) == 3
 
 
@@ -103,7 +104,7 @@ def test_error_in_compile_propagates_and_releases():
         assert compiling()
         raise RuntimeError("compiler")
 
-    f, _ = twin(add, compile)
+    f, _ = with_sites(add, compile)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="compiler"):
             f(1, 2)
@@ -118,9 +119,9 @@ def test_own_exit_lets_the_original_raise():
             except ArithmeticError:
                 return own_exit(state.point.id, (x, y))
 
-        return entry
+        return Entry(entry)
 
-    f, _ = twin(add, compile)
+    f, _ = with_sites(add, compile)
     assert f(1, 2) == 3
     with pytest.raises(TypeError, match="unsupported operand"):
         f(1, "a")
@@ -133,7 +134,7 @@ def test_recursion_while_compiling_runs_the_original():
         depth.append(f(20, 1))
         return for_type(int)
 
-    f, _ = twin(add, compile)
+    f, _ = with_sites(add, compile)
     assert f(1, 2) == ("int", 1, 2) and depth == [21]
 
 
@@ -145,7 +146,7 @@ def test_other_threads_run_the_original_while_one_compiles():
         assert go.wait(10)
         return for_type(int)
 
-    f, sites = twin(add, compile)
+    f, sites = with_sites(add, compile)
     results = []
     thread = threading.Thread(target=lambda: results.append(f(1, 2)))
     thread.start()
@@ -158,7 +159,7 @@ def test_other_threads_run_the_original_while_one_compiles():
 
 
 def test_many_threads():
-    f, _ = twin(add, lambda state, args: for_type(type(args[0])))
+    f, _ = with_sites(add, lambda state, args: for_type(type(args[0])))
     wrong = []
 
     def work(x):
@@ -182,7 +183,7 @@ def test_freeze_remove_reset():
         compiled.append(args)
         return for_type(type(args[0]))
 
-    f, sites = twin(add, compile)
+    f, sites = with_sites(add, compile)
     state = sites.state(sites.rewritten.start)
     f(1, 2)
     state.freeze()
@@ -211,7 +212,7 @@ def test_closures_pass_cells_and_own_exit_leaves_them():
 
     seen = []
     plain = outer()
-    f, _ = twin(plain, lambda state, args: seen.append(args))
+    f, _ = with_sites(plain, lambda state, args: seen.append(args))
     assert f(1) == 2 and f(1) == 3
     assert seen[0][0] == 1 and type(seen[0][1]) is types.CellType
 
@@ -224,13 +225,14 @@ def test_a_point_that_is_no_site_is_refused():
 
 def test_names_and_identity():
     assert repr(MISS) == "MISS" and pickle.loads(pickle.dumps(MISS)) is MISS
-    f, sites = twin(add, lambda state, args: None)
+    f, sites = with_sites(add, lambda state, args: None)
     assert repr(sites) == f"sites of add: 1 of {len(sites.rewritten.sites)} armed"
     assert repr(sites.state(sites.rewritten.start)).startswith("armed site 0")
 
 
 def test_nothing_is_compiled_while_a_debugger_follows() -> None:
     import bytejit
+
     files, seen = set(), []
 
     def follow(frame, event, arg):
@@ -240,6 +242,7 @@ def test_nothing_is_compiled_while_a_debugger_follows() -> None:
     def f(x):
         y = x + 1
         return y * 2
+
     fn = bytejit.optimize(lambda gm, ex: seen.append(gm) or gm)(f)
     x = torch.ones(2)
     before = sys.gettrace()
@@ -256,6 +259,7 @@ def test_nothing_is_compiled_while_a_debugger_follows() -> None:
 @pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="sys.monitoring came with 3.12")
 def test_nothing_is_compiled_while_a_tool_is_told_of_each_line() -> None:
     import bytejit
+
     files, seen = set(), []
     monitoring, tool = sys.monitoring, 4
 
@@ -283,6 +287,7 @@ def test_nothing_is_compiled_while_builtins_are_replaced() -> None:
     import builtins
 
     import bytejit
+
     real, seen = builtins.len, []
 
     def f(x, items):
@@ -292,6 +297,7 @@ def test_nothing_is_compiled_while_builtins_are_replaced() -> None:
         finally:
             builtins.len = real
         return x * n, len(items)
+
     fn = bytejit.optimize(lambda gm, ex: seen.append(gm) or gm)(f)
     for _ in range(2):
         got, n = fn(torch.ones(2), [1, 2])
@@ -301,7 +307,7 @@ def test_nothing_is_compiled_while_builtins_are_replaced() -> None:
 @pytest.mark.parametrize("name", ["os.getcwd", "os.path.abspath", "time.monotonic", "linecache.getline", "builtins.open"])
 def test_nothing_is_compiled_while_a_function_that_the_compiler_calls_is_replaced(name: str) -> None:
     compiled = []
-    f, _ = twin(add, lambda state, args: compiled.append(args) or for_type(int))
+    f, _ = with_sites(add, lambda state, args: compiled.append(args) or for_type(int))
     with mock.patch(name):
         assert f(1, 2) == 3
     assert compiled == [] and f(1, 2) == ("int", 1, 2) and len(compiled) == 1
@@ -310,7 +316,7 @@ def test_nothing_is_compiled_while_a_function_that_the_compiler_calls_is_replace
 def test_a_program_close_to_its_recursion_limit_runs_uncompiled() -> None:
     """The limit that a compile sets back could not be set where the depth is above it."""
     compiled, limit = [], sys.getrecursionlimit()
-    f, _ = twin(add, lambda state, args: compiled.append(args) or for_type(int))
+    f, _ = with_sites(add, lambda state, args: compiled.append(args) or for_type(int))
 
     def close(n: int) -> int:
         if n:
@@ -327,6 +333,6 @@ def test_a_program_close_to_its_recursion_limit_runs_uncompiled() -> None:
         finally:
             sys.setrecursionlimit(limit)
 
-    with contextlib.suppress(RecursionError):       # the function itself may not fit
+    with contextlib.suppress(RecursionError):  # the function itself may not fit
         assert close(30) == 3
     assert compiled == [] and f(1, 2) == ("int", 1, 2)

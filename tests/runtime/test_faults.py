@@ -84,6 +84,7 @@ def test_random_numbers_of_a_graph_that_raises(fresh, backend):
         except (IndexError, RuntimeError) as e:
             out = type(e)
         return out, torch.rand(3)
+
     for seed in range(3):
         for at in (0, 99):
             (want, then), (got, after) = run(dropped, seed, at), run(f, seed, at)
@@ -95,7 +96,7 @@ def test_graph_without_random_numbers_pays_nothing(fresh):
     f, x = bytejit.compile(poly, backend="eager"), torch.ones(2)
     f(x)
     state = f.__bytejit_handle__.function.sites.states[0]
-    assert state.entries[0].__globals__["graph"].__qualname__.split(".")[-1] == "forward"
+    assert state.entries[0].run.__globals__["graph"].__qualname__.split(".")[-1] == "forward"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -105,6 +106,7 @@ def test_interrupt(fresh, seed):
 
     def on_alarm(*_):
         raise KeyboardInterrupt
+
     before = signal.signal(signal.SIGALRM, on_alarm)
     try:
         for n in range(2, 8):
@@ -121,7 +123,7 @@ def test_interrupt(fresh, seed):
                 assert torch.equal(f(x), poly(x, n) + n)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert interrupted         # one that arrives in a finalizer is printed, not raised
+    assert interrupted  # one that arrives in a finalizer is printed, not raised
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -140,6 +142,7 @@ def test_threads(fresh, backend):
                     wrong.append((t, i))
                 if torch.is_grad_enabled() == bool(t % 2):
                     wrong.append("grad mode")
+
     threads = [threading.Thread(target=work, args=(t,)) for t in range(6)]
     for t in threads:
         t.start()
@@ -158,6 +161,7 @@ def test_backend_that_compiles(fresh):
         assert torch.equal(inner(x), poly(x))
         again = bytejit.compile(gm.forward, backend="eager")
         return again
+
     f = bytejit.compile(lambda x: inner(x) + 1, backend=backend)
     for _ in range(3):
         assert torch.equal(f(x), poly(x) + 1)
@@ -175,6 +179,7 @@ def test_fork(fresh, backend):
         busy.set()
         go.wait(20)
         return gm.forward
+
     thread = threading.Thread(target=bytejit.compile(lambda x: x - 1, backend=slow), args=(x,))
     thread.start()
     assert busy.wait(20)
@@ -219,5 +224,6 @@ def test_sources_of_graphs_go_with_them(fresh):
         bytejit.reset()
         gc.collect()
         return len(graph_module._loader.eval_cache)
-    before = compile_some()             # graphs of earlier tests may go meanwhile: fewer is as good
+
+    before = compile_some()  # graphs of earlier tests may go meanwhile: fewer is as good
     assert compile_some() <= before

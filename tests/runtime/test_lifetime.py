@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import bytejit
-from bytejit import pipeline
 from bytejit.common import registry
+from bytejit.runtime import function
 from bytejit.tracer.core import frame
 
 
@@ -105,7 +105,7 @@ def test_compiling_again_and_again_does_not_grow() -> None:
             bytejit.compile(net, backend="eager")(x)
             bytejit.compile(lambda x: x + 1, backend="eager")(x)
         gc.collect()
-        tables = (pipeline._HANDLES, pipeline._ORIGINALS, frame._decoded, registry.MARKS["disable"])
+        tables = (function.HANDLES, function.ORIGINALS, frame._decoded, registry.MARKS["disable"])
         return tuple(map(len, tables))
 
     sizes()
@@ -115,6 +115,7 @@ def test_compiling_again_and_again_does_not_grow() -> None:
 
 def test_a_code_without_functions_runs_on() -> None:
     """The compiled function goes while its code still runs."""
+
     def gen(x: torch.Tensor):
         yield x + 1
         gc.collect()
@@ -206,6 +207,7 @@ def test_a_module_without_work_does_not_stop_its_siblings() -> None:
 
 def test_a_trace_keeps_nothing_until_the_next_collection() -> None:
     """Generators, iterators and containers from outside that a trace looked into go with their last name."""
+
     class Held:
         pass
 
@@ -290,6 +292,7 @@ def holds_itself(held):
 def makes_a_closure(held):
     def count(n):
         return count(n - 1) + 1 if n else len([held])
+
     return count(3)
 
 
@@ -314,12 +317,13 @@ def test_exceptions_met_by_a_trace_keep_nothing_until_the_next_collection(f: Cal
 @pytest.mark.parametrize("f", [handles, throws, throws_too_early, closes, suppresses, holds_itself, makes_a_closure])
 def test_a_region_without_tensors_leaves_no_garbage(f: Callable) -> None:
     """A program may count what a collection finds."""
+
     class Held:
         pass
 
     held = Held()
     f(held)
-    bytejit.compile(f, backend="eager")(held)       # what is made once, in torch.fx and here
+    bytejit.compile(f, backend="eager")(held)  # what is made once, in torch.fx and here
     bytejit.reset()
     compiled = bytejit.compile(f, backend="eager")
     gc.collect()

@@ -226,7 +226,7 @@ def test_script_modules_are_declined() -> None:
 
 def test_data_parallel(net: Net, x: torch.Tensor) -> None:
     with torch.no_grad():
-        torch.testing.assert_close(nn.DataParallel(compiled(net))(x).cpu(), net.cpu().lin(x).relu())   # it moves the net
+        torch.testing.assert_close(nn.DataParallel(compiled(net))(x).cpu(), net.cpu().lin(x).relu())  # it moves the net
         torch.testing.assert_close(compiled(net)._replicate_for_data_parallel()(x), net.lin(x).relu())
 
 

@@ -46,6 +46,7 @@ def closed(value):
     def set_to(new):
         nonlocal value
         value = new
+
     return add, set_to
 
 
@@ -90,7 +91,7 @@ def test_attribute_that_is_none_at_first(counting):
     c.scale = ONE * 3
     for _ in range(20):
         assert torch.equal(f(ONE, c), 3 * ONE)
-    assert counting.graphs in (1, 2)     # the branch that was not taken first, then the whole
+    assert counting.graphs in (1, 2)  # the branch that was not taken first, then the whole
 
 
 def test_past_a_break(counting):
@@ -125,6 +126,7 @@ def test_many_types(counting):
 def test_long_recursion_is_left_alone(counting):
     def fib(n):
         return n if n < 2 else again(n - 1) + again(n - 2)
+
     again = fib
     assert bytejit.optimize(counting)(fib)(21) == 10946
     assert counting.graphs == 0

@@ -10,7 +10,7 @@ import torch
 
 import bytejit
 
-LIMIT = 250         # frames below the test's own
+LIMIT = 250  # frames below the test's own
 
 
 def calls_a_method(x: torch.Tensor) -> torch.Tensor:
@@ -38,6 +38,7 @@ def handles(x: torch.Tensor) -> object:
 def closes(x: torch.Tensor) -> torch.Tensor:
     def inner(y: torch.Tensor) -> torch.Tensor:
         return y * x
+
     return inner(x) + 1
 
 
@@ -69,8 +70,11 @@ def frames() -> int:
 
 
 @pytest.mark.parametrize("when", ["compiled there", "compiled before"])
-@pytest.mark.parametrize("f", [calls_a_method, only_operators, breaks, handles, closes, no_work, Net()],
-                         ids=lambda f: getattr(f, "__name__", "a module"))
+@pytest.mark.parametrize(
+    "f",
+    [calls_a_method, only_operators, breaks, handles, closes, no_work, Net()],
+    ids=lambda f: getattr(f, "__name__", "a module"),
+)
 def test_each_depth(f: Callable, when: str) -> None:
     """Each of the last 60 frames: where eager answers, so does what is compiled. Inlined calls need no frames: there,
     what is compiled may answer where eager does not"""

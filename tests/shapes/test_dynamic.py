@@ -1,4 +1,5 @@
 """Sizes that change: right each time, and how many entries each program needs. Backend eager: capture alone."""
+
 from __future__ import annotations
 
 import math
@@ -13,7 +14,7 @@ from torch import nn
 import bytejit
 
 SIZES = [(3, 8), (5, 8), (5, 12), (7, 6), (4, 30), (9, 2)]
-LARGER = [(5, 8), (6, 8), (5, 12), (7, 6), (4, 30)]         # parts of them are not 1 either
+LARGER = [(5, 8), (6, 8), (5, 12), (7, 6), (4, 30)]  # parts of them are not 1 either
 
 
 def entries(f: Callable) -> int:
@@ -38,8 +39,9 @@ def run(f: Callable, args: tuple, grad: bool) -> tuple:
     torch.manual_seed(7)
     if not grad:
         return f(*args), []
-    args = tuple(a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a
-                 for a in args)
+    args = tuple(
+        a.detach().clone().requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args
+    )
     out = f(*args)
     leaves = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(t, torch.Tensor) and t.requires_grad]
     if leaves:
@@ -55,7 +57,7 @@ def rand(*sizes: tuple) -> list[tuple]:
 
 @torch.library.custom_op("bytejit_dynamic::grouped", mutates_args=(), schema="(Tensor x, Tensor w, int[] ends) -> Tensor")
 def grouped(x, w, ends):
-    return torch.cat([x[:ends[0]] @ w, x[ends[0]:] @ (w * 2)])
+    return torch.cat([x[: ends[0]] @ w, x[ends[0] :] @ (w * 2)])
 
 
 @grouped.register_fake
@@ -66,7 +68,8 @@ def _grouped_fake(x, w, ends):
 
 grouped.register_autograd(
     lambda ctx, g: (torch.cat([g[:1] @ ctx.saved_tensors[0].t(), g[1:] @ ctx.saved_tensors[0].t() * 2]), None, None),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]))
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[1]),
+)
 
 
 # name -> (function, sizes of its argument, entries)
@@ -87,7 +90,7 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "expand": (lambda x: x[:, None].expand(-1, 4, -1) * x.shape[1], SIZES, 3),
     "repeat": (lambda x: x.repeat(2, 3), SIZES, 3),
     "slice": (lambda x: x[1:, :-1] * x[:-1, 1:], LARGER, 3),
-    "half": (lambda x: x[: x.shape[0] // 2].sum(0) + x[x.shape[0] // 2:].sum(0), [(4, 8), (6, 8), (9, 8), (17, 8)], 2),
+    "half": (lambda x: x[: x.shape[0] // 2].sum(0) + x[x.shape[0] // 2 :].sum(0), [(4, 8), (6, 8), (9, 8), (17, 8)], 2),
     "select last": (lambda x: x[:, -1] + x[-1, 0], SIZES, 3),
     "len": (lambda x: x * len(x), SIZES, 3),
     "numel": (lambda x: x / x.numel(), SIZES, 3),
@@ -131,7 +134,7 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "unpack shape": (lambda x: permuted(*x.shape, x), SIZES, 3),
     "star shape": (lambda x: x.reshape(*x.shape[:-1], 2, -1), [(3, 8), (5, 8), (5, 12), (7, 6)], 3),
     "returns sizes": (lambda x: (x + 1, x.shape[0] * 2, x.shape), SIZES, 3),
-    "list of sizes": (lambda x: sum(torch.zeros(n) .sum() for n in [x.shape[0], x.shape[1] + 1]) + x, SIZES, 3),
+    "list of sizes": (lambda x: sum(torch.zeros(n).sum() for n in [x.shape[0], x.shape[1] + 1]) + x, SIZES, 3),
     "dict of sizes": (lambda x: torch.zeros({"n": x.shape[0]}["n"]) + x.sum(), SIZES, 3),
     "stride": (lambda x: x.as_strided((x.shape[0],), (x.stride(0),)), SIZES, 3),
     "new of list": (lambda x: torch.zeros([x.shape[1], 3]) + x.sum(), SIZES, 3),
@@ -162,16 +165,31 @@ PROGRAMS: dict[str, tuple[Callable, list, int]] = {
     "places above the diagonal": (lambda x: x.sum() * torch.triu_indices(x.shape[0], x.shape[1]), SIZES, 3),
     "one hot of size": (lambda x: F.one_hot(torch.arange(x.shape[1]), x.shape[1]) + x.sum(), SIZES, 3),
     "fft": (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2, n=x.shape[1]) + torch.fft.fftfreq(x.shape[1]), SIZES, 3),
-    "fft of many dims": (lambda x: torch.fft.fftn(x[None] + 1, dim=(1, 2)).real + torch.fft.irfft(
-        torch.fft.rfft(x.t(), dim=1), n=x.shape[0], dim=1).t() + torch.fft.fft(x, dim=0).abs(), SIZES, 3),
-    "linear systems": (lambda x: torch.linalg.solve_triangular(square(x).tril(), torch.linalg.solve(square(x), x[..., None] + x[
-        :, None]), upper=False) + torch.linalg.inv(square(x)) @ torch.linalg.cholesky(square(x)), SIZES, 3),
-    "quotients of sums": (lambda x: torch.cat([x, x[1:]])[:(2 * x.shape[0] - 1) // 2 + 1] + x[:(3 * x.shape[0] + 1) // 3],
-                          SIZES, 3),
+    "fft of many dims": (
+        lambda x: (
+            torch.fft.fftn(x[None] + 1, dim=(1, 2)).real
+            + torch.fft.irfft(torch.fft.rfft(x.t(), dim=1), n=x.shape[0], dim=1).t()
+            + torch.fft.fft(x, dim=0).abs()
+        ),
+        SIZES,
+        3,
+    ),
+    "linear systems": (
+        lambda x: (
+            torch.linalg.solve_triangular(square(x).tril(), torch.linalg.solve(square(x), x[..., None] + x[:, None]), upper=False)
+            + torch.linalg.inv(square(x)) @ torch.linalg.cholesky(square(x))
+        ),
+        SIZES,
+        3,
+    ),
+    "quotients of sums": (
+        lambda x: torch.cat([x, x[1:]])[: (2 * x.shape[0] - 1) // 2 + 1] + x[: (3 * x.shape[0] + 1) // 3],
+        SIZES,
+        3,
+    ),
     "an op of the user's": (lambda x: grouped(x * 2, torch.ones(x.shape[1], 3), [1, 1]) + 1, SIZES, 3),
     "tensor of sizes": (lambda x: x.sum() * torch.tensor([x.shape[0], x.shape[1] * 2]) + torch.as_tensor(x.shape), SIZES, 3),
-    "index by size": (lambda x: x[x.shape[0] // 2] + x[..., x.shape[1] - 1].sum() + x[None, x.shape[0] - 2, 1:].sum(),
-                      LARGER, 3),
+    "index by size": (lambda x: x[x.shape[0] // 2] + x[..., x.shape[1] - 1].sum() + x[None, x.shape[0] - 2, 1:].sum(), LARGER, 3),
     "index by a list of sizes": (lambda x: x[[0, x.shape[0] - 1]], SIZES, 3),
     "set by size": (lambda x: set_at(x + 0), SIZES, 3),
     "put": (lambda x: (x + 0).put_(torch.arange(x.shape[0]), torch.ones(x.shape[0])), SIZES, 3),
@@ -309,6 +327,7 @@ def test_a_transformer_over_all_batches_and_lengths(seed: int) -> None:
 def test_export_takes_other_sizes() -> None:
     def f(x, n):
         return torch.cat([x, x[:n]]) * x.shape[0]
+
     gm, guards = bytejit.export(f, torch.ones(5, 3), 3, dynamic=True)
     for rows, n in ((5, 3), (9, 4), (20, 20)):
         x = torch.randn(rows, 3)
@@ -322,7 +341,7 @@ def test_one_entry_for_all_sizes() -> None:
         torch.testing.assert_close(compiled(torch.ones(n)), torch.ones(n) * n)
     assert entries(compiled) == 2
     assert compiled(torch.ones(1)) == 1
-    assert entries(compiled) == 2           # nothing asked whether it is 1
+    assert entries(compiled) == 2  # nothing asked whether it is 1
     compiled(torch.ones(0)), compiled(torch.ones(1)), compiled(torch.ones(0)), compiled(torch.ones(9))
     assert entries(compiled) == 3
 
@@ -330,6 +349,7 @@ def test_one_entry_for_all_sizes() -> None:
 def test_a_size_of_one_is_apart_where_that_matters() -> None:
     def f(x):
         return x.t().contiguous() + x.t().reshape(-1).sum() + x.squeeze(0).dim()
+
     sizes = [(3, 5), (4, 6), (1, 6), (1, 9), (7, 1), (9, 1), (1, 1), (2, 2)]
     assert check(f, rand(*sizes)) <= 5
 
@@ -341,6 +361,7 @@ def test_dynamic_false_compiles_each_size() -> None:
 def test_an_int_that_changes() -> None:
     def f(x, n):
         return x[:n] * n + torch.zeros(n)
+
     calls = [(torch.ones(20), n) for n in (2, 3, 9, 4, 17)]
     assert check(f, calls) == 2
     assert check(f, calls, dynamic=True) == 1
@@ -356,6 +377,7 @@ def test_an_int_in_a_list_a_tuple_and_a_dict() -> None:
 
     def f(x, a, b, c):
         return torch.zeros(a).sum() + x.sum() + torch.ones(b).sum() * c["n"]
+
     assert check(f, calls) == 2
 
 
@@ -378,6 +400,7 @@ def test_a_loop_over_a_size_is_unrolled() -> None:
         for i in range(x.shape[0]):
             x = x + i
         return x
+
     assert check(f, rand((2, 3), (3, 3), (4, 3), (3, 3), (4, 5), (2, 9), (3, 30), (4, 2))) <= 7
 
 
@@ -386,13 +409,19 @@ def test_a_branch_guards_its_condition_alone() -> None:
         if x.shape[0] > 10:
             return x * 2
         return x - 1
+
     compiled = bytejit.compile(f, backend="eager")
     for n in (4, 5, 6, 10, 3, 12, 11, 100, 7, 2, 64):
         x = torch.randn(n)
         torch.testing.assert_close(compiled(x), f(x))
     assert entries(compiled) == 3
-    texts = [repr(g) for s in compiled.__dict__["__bytejit_handle__"].function.sites.states.values() for e in s.entries
-             for g in e.guards if g.kind == "EXPR"]
+    texts = [
+        repr(g)
+        for s in compiled.__dict__["__bytejit_handle__"].function.sites.states.values()
+        for e in s.entries
+        for g in e.guards
+        if g.kind == "EXPR"
+    ]
     assert any("s0 <= 10" in t for t in texts) and any("11 <= s0" in t for t in texts)
     assert all("test_dynamic.py" in t for t in texts)
 
@@ -404,6 +433,7 @@ def test_branches_on_relations_of_sizes() -> None:
         if x.shape[0] % 2 == 0 and x.shape[0] // 2 < y.shape[0]:
             return x.sum() * y
         return x.sum() - y.sum() * (x.shape[0] != 2 * y.shape[0])
+
     sizes = [(3, 3), (4, 4), (5, 5), (4, 3), (6, 4), (8, 7), (9, 2), (7, 2), (12, 3), (12, 12), (20, 11), (4, 2), (20, 10)]
     check(f, [(torch.randn(a), torch.randn(b)) for a, b in sizes])
 
@@ -411,8 +441,18 @@ def test_branches_on_relations_of_sizes() -> None:
 def test_broadcasting_between_dims() -> None:
     def f(x, y):
         return x * y + x.sum(0)
-    sizes = [((3, 4), (3, 4)), ((5, 4), (5, 4)), ((5, 6), (5, 6)), ((5, 6), (1, 6)), ((2, 7), (1, 7)), ((4, 9), (9,)),
-             ((3, 5), (5,)), ((4, 1), (4, 6)), ((3, 1), (1, 8))]
+
+    sizes = [
+        ((3, 4), (3, 4)),
+        ((5, 4), (5, 4)),
+        ((5, 6), (5, 6)),
+        ((5, 6), (1, 6)),
+        ((2, 7), (1, 7)),
+        ((4, 9), (9,)),
+        ((3, 5), (5,)),
+        ((4, 1), (4, 6)),
+        ((3, 1), (1, 8)),
+    ]
     check(f, [(torch.randn(a), torch.randn(b)) for a, b in sizes])
 
 
@@ -430,6 +470,7 @@ def test_an_exception_that_names_a_size() -> None:
         if x.shape[0] > 5:
             raise ValueError(f"too long: {x.shape[0]}")
         return x * 2
+
     compiled = bytejit.compile(f, backend="eager")
     for n in (2, 3, 4, 6, 7, 5, 8):
         if n <= 5:
@@ -442,6 +483,7 @@ def test_an_exception_that_names_a_size() -> None:
 def test_strides_are_held_to_the_sizes() -> None:
     def f(x):
         return x.as_strided((x.shape[0],), (x.stride(0),)) + x.t().reshape(-1)[0]
+
     wide = torch.randn(40, 50)
     calls = [(torch.randn(a, b),) for a, b in ((3, 4), (5, 4), (6, 8))]
     calls += [(wide[:a, :b],) for a, b in ((3, 4), (5, 7), (6, 9))]
@@ -454,6 +496,7 @@ def test_views_of_one_storage_keep_their_aliasing() -> None:
     def f(x, y):
         y += 1
         return x * 2
+
     compiled = bytejit.compile(f, backend="eager")
     for n in (4, 5, 6, 9):
         a, b = torch.zeros(n + 1), torch.zeros(n + 1)
@@ -468,6 +511,7 @@ def test_marks() -> None:
     def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
         graphs.append(gm)
         return gm.forward
+
     f = bytejit.compile(lambda x: x * x.shape[0], backend=backend)
     x = torch.ones(6, 4)
     bytejit.mark_dynamic(x, 0, min=4, max=8)
@@ -497,6 +541,7 @@ def test_a_backend_is_given_symbols_as_placeholders() -> None:
         seen.append((inputs, [n.meta["val"] for n in placeholders]))
         assert len(inputs) == len(placeholders)
         return gm.forward
+
     f = bytejit.compile(lambda x: torch.cat([x, x]) + x.shape[0] // 2, backend=backend, dynamic=True)
     torch.testing.assert_close(f(torch.ones(5)), torch.ones(10) + 2)
     inputs, values = seen[0]
@@ -518,6 +563,7 @@ def test_a_break_keeps_sizes_symbolic_on_both_sides() -> None:
         y = x[:n] * 2
         bytejit.graph_break()
         return y + torch.zeros(n).sum() + x.shape[0]
+
     compiled = bytejit.compile(f, backend="eager")
     for n in (4, 6, 8, 12, 9):
         x = torch.randn(n)
@@ -534,6 +580,7 @@ def test_effects_with_sizes() -> None:
         log.sizes.append(x.shape[0])
         log.last = x.shape[0] * 2 + 1
         return x * 2
+
     mine, plain = Log(), Log()
     compiled = bytejit.compile(f, backend="eager")
     for n in (3, 4, 5, 9):
@@ -546,18 +593,21 @@ def test_sizes_in_text_keys_and_library_calls() -> None:
     def f(x):
         names = {4: 2.0, 5: 3.0}
         return x * names.get(x.shape[0], 1.0) + len(f"{x.shape[0]:03d}") + [1, 2, 3][x.shape[0] % 3] + hash(x.shape[0])
+
     check(f, rand((4,), (5,), (6,), (7,), (4,)))
 
 
 def test_two_inputs_of_one_size_and_then_of_two() -> None:
     def f(x, y):
         return x.sum() * y
+
     assert check(f, [(torch.randn(a), torch.randn(b)) for a, b in ((3, 3), (4, 4), (5, 6), (7, 2), (9, 9))]) == 2
 
 
 def test_the_same_tensor_twice() -> None:
     def f(x, y):
         return x + y
+
     compiled = bytejit.compile(f, backend="eager")
     for n in (3, 4, 5):
         x = torch.randn(n)
@@ -573,11 +623,13 @@ def test_sizes_of_parameters_stay_static() -> None:
 
         def forward(self, x):
             return x @ self.w
+
     graphs: list = []
 
     def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
         graphs.append([n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"])
         return gm.forward
+
     net = Net()
     compiled = bytejit.compile(net, backend=backend, dynamic=True)
     for n in (2, 3, 7):
@@ -590,19 +642,23 @@ def test_sizes_of_parameters_stay_static() -> None:
 def test_the_plain_values_of_a_static_function_import_no_sympy(tmp_path) -> None:
     import subprocess
     import sys
-    text = ("import sys, torch, bytejit\n"
-            "f = bytejit.compile(lambda x: x.view(-1) * x.shape[0], backend='eager')\n"
-            "f(torch.ones(3, 4)); f(torch.ones(3, 4))\n"
-            "assert 'sympy' not in sys.modules\n"
-            "f(torch.ones(5, 4)); f(torch.ones(7, 4))\n"
-            "assert 'sympy' in sys.modules\n"
-            "assert not any(m == 'torch._dynamo' or m.startswith('torch._dynamo.') for m in sys.modules)\n"
-            "assert not any(m.startswith('torch._inductor') for m in sys.modules)\n")
+
+    text = (
+        "import sys, torch, bytejit\n"
+        "f = bytejit.compile(lambda x: x.view(-1) * x.shape[0], backend='eager')\n"
+        "f(torch.ones(3, 4)); f(torch.ones(3, 4))\n"
+        "assert 'sympy' not in sys.modules\n"
+        "f(torch.ones(5, 4)); f(torch.ones(7, 4))\n"
+        "assert 'sympy' in sys.modules\n"
+        "assert not any(m == 'torch._dynamo' or m.startswith('torch._dynamo.') for m in sys.modules)\n"
+        "assert not any(m.startswith('torch._inductor') for m in sys.modules)\n"
+    )
     subprocess.run([sys.executable, "-c", text], check=True, cwd=tmp_path)
 
 
 def test_shapes_changed_in_place() -> None:
     """`unsqueeze_`, `transpose_` and `squeeze_` of tensors of symbolic size change that very tensor."""
+
     def f(x):
         y = torch.einsum("bq,bk->bqk", x, x)
         y.unsqueeze_(1)
@@ -610,6 +666,7 @@ def test_shapes_changed_in_place() -> None:
         z = (x + 1).unsqueeze_(0)
         z.squeeze_(0)
         return y * 2, y.shape, z
+
     fn = bytejit.optimize("eager", nopython=True)(f)
     for b in (2, 3, 5):
         x = torch.randn(b, 4)
@@ -649,7 +706,7 @@ def expanded(x):
 
 
 def ends(x):
-    return x[-x.shape[0] // 2:], x[:-2], x[::2], torch.arange(x.shape[0] - 1, -1, -1)
+    return x[-x.shape[0] // 2 :], x[:-2], x[::2], torch.arange(x.shape[0] - 1, -1, -1)
 
 
 @pytest.mark.parametrize("f", [write_contiguous, write_reshaped, write_viewed, powers, expanded, ends])
@@ -666,8 +723,9 @@ def test_writes_and_aliases_at_sizes_of_one(f: Callable, backend: str) -> None:
 
 def test_a_cache_that_grows() -> None:
     def f(cache, k, at):
-        cache[at: at + k.shape[0]] = k
+        cache[at : at + k.shape[0]] = k
         return cache[: at + k.shape[0]].sum(0)
+
     compiled = bytejit.compile(f, backend="eager")
     mine, plain, at = torch.zeros(40, 4), torch.zeros(40, 4), 0
     for n in (5, 1, 1, 1, 1, 3, 4, 1, 1, 2):
@@ -679,14 +737,18 @@ def test_a_cache_that_grows() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
-@pytest.mark.parametrize("f", [
-    lambda x: x + torch.arange(x.shape[1])[None] * 2,
-    lambda x: x * torch.ones(1, 1).expand(x.shape[0], 1) + torch.zeros(1, x.shape[1]).expand(x.shape[0], -1),
-    lambda x: x.repeat(1, 4).view(-1, 4, x.shape[1]).transpose(1, 2).reshape(x.shape[0], -1, 4) + 1,
-    lambda x: torch.stack([x, x], 1).transpose(1, 2).reshape(x.shape[0], -1, 2).contiguous(),
-    lambda x: torch.where(torch.ones(1, x.shape[1], dtype=torch.bool), x, 0.0).cumsum(1),
-    lambda x: (x + 0).add_(torch.ones(1, x.shape[1])),
-], ids=["broadcast", "expand", "reshape", "same shape", "where", "in place"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x + torch.arange(x.shape[1])[None] * 2,
+        lambda x: x * torch.ones(1, 1).expand(x.shape[0], 1) + torch.zeros(1, x.shape[1]).expand(x.shape[0], -1),
+        lambda x: x.repeat(1, 4).view(-1, 4, x.shape[1]).transpose(1, 2).reshape(x.shape[0], -1, 4) + 1,
+        lambda x: torch.stack([x, x], 1).transpose(1, 2).reshape(x.shape[0], -1, 2).contiguous(),
+        lambda x: torch.where(torch.ones(1, x.shape[1], dtype=torch.bool), x, 0.0).cumsum(1),
+        lambda x: (x + 0).add_(torch.ones(1, x.shape[1])),
+    ],
+    ids=["broadcast", "expand", "reshape", "same shape", "where", "in place"],
+)
 def test_a_batch_of_one_fits_where_nothing_depends_on_it(f: Callable, backend: str) -> None:
     """A size meets a 1: the result has the size in any case, so nothing asks whether it is 1 too."""
     compiled = bytejit.compile(f, backend=backend)
@@ -697,25 +759,30 @@ def test_a_batch_of_one_fits_where_nothing_depends_on_it(f: Callable, backend: s
     assert entries(compiled) == 2
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: x.view(-1, 5) + torch.ones(5, 5),
-    lambda x: x + torch.ones(5, 1),
-    lambda x: x * 2 if x.shape[0] == 5 else x,
-    lambda x: x * len([0] * x.shape[0]),
-    lambda x: torch.ones(7).view(x.shape[0] + 2) + x.sum(),
-], ids=["view", "broadcast", "branch", "list", "sum of sizes"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.view(-1, 5) + torch.ones(5, 5),
+        lambda x: x + torch.ones(5, 1),
+        lambda x: x * 2 if x.shape[0] == 5 else x,
+        lambda x: x * len([0] * x.shape[0]),
+        lambda x: torch.ones(7).view(x.shape[0] + 2) + x.sum(),
+    ],
+    ids=["view", "broadcast", "branch", "list", "sum of sizes"],
+)
 def test_a_marked_dim_that_must_be_constant_is_an_error(f: Callable, capsys) -> None:
     def marked():
         x = torch.ones(5, 5)
         bytejit.mark_dynamic(x, 0)
         return x
+
     with pytest.raises(bytejit.exc.ConstraintViolation) as error:
         bytejit.compile(f, backend="eager")(marked())
     line = f.__code__.co_firstlineno
     assert f"test_dynamic.py:{line} in <lambda>" in str(error.value)
     assert "x.shape[0] is marked dynamic, but can only be 5" in str(error.value)
     assert "take mark_dynamic off dim 0" in str(error.value)
-    with bytejit.config.patch(logs=("recompiles",)):            # under dynamic=True alone it becomes one, and a line says so
+    with bytejit.config.patch(logs=("recompiles",)):  # under dynamic=True alone it becomes one, and a line says so
         compiled = bytejit.compile(f, backend="eager", dynamic=True)
         x = torch.ones(5, 5)
         bytejit.mark_static(x, 1)
@@ -726,6 +793,7 @@ def test_a_marked_dim_that_must_be_constant_is_an_error(f: Callable, capsys) -> 
 def test_a_marked_dim_may_have_conditions() -> None:
     def f(x):
         return (x * 2 if x.shape[0] > 3 else x)[:2].sum(0)
+
     x = torch.randn(5, 4)
     bytejit.mark_dynamic(x, 0)
     compiled = bytejit.compile(f, backend="eager")
@@ -773,6 +841,7 @@ def test_sizes_of_zero_and_one_in_any_order(name: str, backend: str) -> None:
 
 def test_inference_leaves_the_lists_of_a_call_alone():
     """torch's reference of this op clamps the indices in the list that it is given"""
+
     def f(x, mask, i):
         return torch.ops.aten._unsafe_masked_index(x, mask, [i], 0.5)
 
@@ -785,8 +854,10 @@ def test_inference_leaves_the_lists_of_a_call_alone():
 
 def test_a_value_that_is_only_returned_is_no_input() -> None:
     """A symbolic number among the results, and a tensor that nothing looked at: it must not become an input of the graph."""
+
     def f(x, y, n):
         return x + n, y, n + 1
+
     compiled = bytejit.compile(f, backend="inductor")
     for n in range(1, 5):
         for size in (3, 4, 5):

@@ -1,6 +1,9 @@
 """How few compiles a program over many sizes needs: sizes of 1 among others, masks given now and then, views that copy."""
+
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
 import gc
 import random
@@ -42,8 +45,9 @@ def graphs_of(model: Callable, calls: list[tuple]) -> int:
 
     def backend(gm: torch.fx.GraphModule, inputs: list) -> Callable:
         graphs.append(1)
-        gm(*inputs)                 # examples fit the graph, whatever it was traced as
+        gm(*inputs)  # examples fit the graph, whatever it was traced as
         return gm.forward
+
     compiled = bytejit.compile(model, backend=backend)
     with torch.no_grad():
         for args in calls:
@@ -62,7 +66,7 @@ def test_a_mask_that_is_given_now_and_then(causal: bool, seed: int) -> None:
         tokens, mask = torch.randint(0, 20, (b, n)), torch.rand(b, n) > 0.3
         mask[:, 0] = True
         calls.append((tokens, mask) if rng.random() < 0.5 else (tokens,))
-    assert graphs_of(Attention(causal).eval(), calls) <= 4      # with and without a mask are two paths of the program
+    assert graphs_of(Attention(causal).eval(), calls) <= 4  # with and without a mask are two paths of the program
 
 
 def test_a_length_that_passes_through_one_while_the_batch_stays() -> None:
@@ -73,13 +77,16 @@ def test_a_length_that_passes_through_one_while_the_batch_stays() -> None:
 def test_a_size_of_one_that_matters_gets_a_trace_of_its_own() -> None:
     def f(x, y):
         return x + y if x.shape[0] != 1 else x - y
+
     calls = [(torch.randn(b, 3), torch.randn(c, 3)) for b, c in ((4, 4), (1, 5), (1, 1), (5, 5), (7, 7), (5, 1), (1, 2))]
     assert graphs_of(f, calls) <= 6
 
 
 def test_what_broadcasts_now_and_not_before() -> None:
-    calls = [(torch.randn(a), torch.randn(b)) for a, b in (
-        ((4, 3), (4, 3)), ((1, 3), (4, 3)), ((1, 3), (6, 3)), ((1, 3), (1, 3)), ((6, 3), (6, 3)), ((6, 3), (1, 3)))]
+    calls = [
+        (torch.randn(a), torch.randn(b))
+        for a, b in (((4, 3), (4, 3)), ((1, 3), (4, 3)), ((1, 3), (6, 3)), ((1, 3), (1, 3)), ((6, 3), (6, 3)), ((6, 3), (1, 3)))
+    ]
     assert graphs_of(lambda x, y: x * y + x.sum(0), calls) <= 5
 
 
@@ -126,14 +133,26 @@ def stays_inside(x):
     return a.exp() + a.sum()
 
 
-@pytest.mark.parametrize("f, limit", [(writes_the_copy, 4), (writes_the_source, 4), (both_leave, 4), (copies_an_input, 4),
-                                      (is_it_the_same, 4), (breaks_between, 8), (stays_inside, 2)])
+@pytest.mark.parametrize(
+    "f, limit",
+    [
+        (writes_the_copy, 4),
+        (writes_the_source, 4),
+        (both_leave, 4),
+        (copies_an_input, 4),
+        (is_it_the_same, 4),
+        (breaks_between, 8),
+        (stays_inside, 2),
+    ],
+)
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_views_or_copies_by_size(f: Callable, limit: int, backend: str) -> None:
     """A transposed tensor of which a size is 1 is contiguous: what follows is a view there, and a copy elsewhere."""
+
     def memories(x, out):
         of = [t.untyped_storage()._cdata for t in (x, *(out if isinstance(out, tuple) else (out,)))]
         return [of.index(m) for m in of]
+
     compiled = bytejit.compile(f, backend=backend)
     for size in ((3, 4, 5), (4, 5, 6), (1, 5, 7), (3, 1, 6), (2, 6, 1), (1, 1, 4), (1, 1, 1), (5, 4, 3)):
         x = torch.randn(size)
@@ -147,6 +166,7 @@ def test_views_or_copies_by_size(f: Callable, limit: int, backend: str) -> None:
 
 def test_conditions_on_products_and_quotients_are_said_of_their_parts() -> None:
     from bytejit.shapes.environment import Env
+
     env = Env()
     a, b = env.symbol("a", 6, 1), env.symbol("b", 9, 1)
     assert b // 2 != 0 and b // 2 != 1 and (b // 2) ** 2 != 0 and 16 * a * (b // 2) != 0 and a * b != 0
@@ -159,6 +179,7 @@ def test_a_symbolic_trace_keeps_no_tensor_of_the_program(sizes: tuple) -> None:
     def made():
         k = torch.ones(3)
         return bytejit.compile(lambda x: x.t().reshape(-1) + k.sum(), backend="eager"), weakref.ref(k)
+
     compiled, k = made()
     for size in sizes:
         compiled(torch.ones(size))
@@ -168,6 +189,7 @@ def test_a_symbolic_trace_keeps_no_tensor_of_the_program(sizes: tuple) -> None:
 
 
 # ---- series: one more value costs one compile, then none ------------------------------------------------------------------
+
 
 class Steps(nn.Module):
     """Counts its calls and holds numbers that the program changes."""
@@ -203,6 +225,7 @@ def global_series():
 
     def f(x):
         return x * GLOBAL_RATE
+
     compiled = bytejit.compile(f, backend=counting)
     for i in range(14):
         GLOBAL_RATE = 0.3 * i + 0.1
@@ -214,6 +237,7 @@ def cell_series():
 
     def f(x):
         return x * rate
+
     compiled = bytejit.compile(f, backend=counting)
     for i in range(14):
         rate = 0.3 * i + 0.1
@@ -229,13 +253,13 @@ def counting(gm: torch.fx.GraphModule, inputs: list) -> Callable:
 
 
 ONES = torch.ones(3)
-SERIES: dict[str, tuple] = {       # what changes -> (function, calls, most graphs)
+SERIES: dict[str, tuple] = {  # what changes -> (function, calls, most graphs)
     "sizes": (lambda x: (x * 2).sum(0), [(torch.ones(n, 3),) for n in range(2, 16)], 2),
     "two sizes": (lambda x: x.t() @ x, [(torch.ones(n, 20 - n),) for n in range(2, 16)], 3),
     "strides": (lambda x: (x * 2).sum(0), [(torch.ones(8, n)[:, :5],) for n in range(7, 20)], 2),
     "strides of a dimension of size 1": (lambda x: (x * 2).sum(-1), [(torch.zeros(1, n)[:, -32:],) for n in range(33, 49)], 1),
     "those strides, read": (lambda x: x * 2 + x.stride(0), [(torch.zeros(1, n)[:, -32:],) for n in range(33, 49)], 2),
-    "storage offsets": (lambda x: x * 2, [(torch.arange(40.0)[n:n + 8],) for n in range(14)], 1),
+    "storage offsets": (lambda x: x * 2, [(torch.arange(40.0)[n : n + 8],) for n in range(14)], 1),
     "ints": (lambda x, n: x * n, [(ONES, n) for n in range(3, 17)], 2),
     "negative ints": (lambda x, n: x * n, [(ONES, -n) for n in range(3, 17)], 2),
     "floats": (lambda x, a: x * a, [(ONES, 0.3 * n) for n in range(14)], 2),
@@ -264,9 +288,18 @@ def test_series_of_what_is_no_argument(series: Callable, most: int) -> None:
 def test_strides_that_follow_from_sizes_where_one_is_1() -> None:
     """What a guard wants of a stride comes from what it wants of the other, not from what that is where it does not matter."""
     base = torch.randn(5000)
-    calls = [(base.as_strided((a, m, n), (s0, s1, 1)),) for a, m, n, s0, s1 in (
-        (3, 4, 5, 20, 5), (4, 5, 6, 30, 6), (4, 1, 6, 6, 6), (4, 1, 6, 7, 7), (4, 1, 6, 7, 9), (4, 2, 6, 12, 6),
-        (1, 1, 6, 100, 3))]
+    calls = [
+        (base.as_strided((a, m, n), (s0, s1, 1)),)
+        for a, m, n, s0, s1 in (
+            (3, 4, 5, 20, 5),
+            (4, 5, 6, 30, 6),
+            (4, 1, 6, 6, 6),
+            (4, 1, 6, 7, 7),
+            (4, 1, 6, 7, 9),
+            (4, 2, 6, 12, 6),
+            (1, 1, 6, 100, 3),
+        )
+    ]
     assert graphs_of(lambda x: (x * 2).sum(0), calls) <= 4
 
 
@@ -299,6 +332,7 @@ def test_a_cached_function_with_effects_is_called_with_numbers() -> None:
 
     def f(x):
         return x * sizes(x.shape[0])
+
     compiled = bytejit.compile(f, backend="eager")
     for n in (3, 4, 5, 4, 3, 5):
         torch.testing.assert_close(compiled(torch.ones(n)), torch.ones(n) * 2 * n)
@@ -311,8 +345,9 @@ def test_einops() -> None:
     def f(x):
         y = einops.rearrange(x, "b (h d) n -> b h n d", h=2)
         return einops.reduce(y, "b h n d -> b n d", "mean") + einops.repeat(x, "b c n -> b n (c r)", r=1)[..., :4]
+
     calls = [(torch.randn(2, 8, n),) for n in range(5, 17)]
-    f(*calls[0])                       # einops looks for the libraries that are imported
+    f(*calls[0])  # einops looks for the libraries that are imported
     assert graphs_of(f, calls) <= 2
 
 
@@ -384,6 +419,7 @@ def test_numpy_numbers_in_other_places(kind: str) -> None:
 
     def by_cell(x):
         return x * cell
+
     named, by_name, closed = (bytejit.compile(f, backend="eager") for f in (by_keyword, by_global, by_cell))
     for n in values:
         A_GLOBAL = cell = n
@@ -396,15 +432,17 @@ def test_numpy_numbers_in_other_places(kind: str) -> None:
 def test_numpy_numbers_as_sizes_and_places(backend: str) -> None:
     def f(x, n):
         return torch.zeros(n) + 1, x[:n] * 2, x[n], x[n:, None], x.narrow(0, 0, n), torch.full((n, 2), n)
+
     check_few(f, [(torch.arange(20.0), n) for n in numbers_of("int64", 8)], 2, backend)
 
 
 def test_branches_on_numpy_numbers_compile_once_a_side() -> None:
     def f(x, n):
         return x * n if n > 0.35 else x + n
+
     for kind in ("float64", "float32"):
         calls = [(torch.ones(3), n) for n in numbers_of(kind, 7)]
-        check_few(f, calls, 3 if kind == "float64" else 8)      # 0.35 is no float32: which is greater takes NumPy to tell
+        check_few(f, calls, 3 if kind == "float64" else 8)  # 0.35 is no float32: which is greater takes NumPy to tell
 
 
 def reads_the_number(x, n):
@@ -433,6 +471,7 @@ def test_what_needs_the_numpy_number_itself_gets_it(f: Callable, kind: str) -> N
 def test_a_numpy_number_of_another_type_is_another_trace() -> None:
     def f(x, n):
         return x * n, float(n), int(n), n
+
     compiled = bytejit.compile(f, backend="eager")
     for n in (*numbers_of("float64", 3), *numbers_of("float32", 3), 0.5, 0.75, *numbers_of("int32", 3), 3):
         want, got = f(torch.ones(2), n), compiled(torch.ones(2), n)
@@ -454,10 +493,104 @@ def test_a_numpy_bool_is_what_eager_takes_it_for() -> None:
 
     def f(x, flag):
         return x * flag, x + 1 if flag else x - 1, torch.full((2,), flag)
+
     compiled = bytejit.compile(f, backend="eager")
     for flag in (numpy.bool_(True), numpy.bool_(False), numpy.bool_(True)):
         for got, want in zip(compiled(torch.arange(3), flag), f(torch.arange(3), flag)):
             assert got.dtype == want.dtype and torch.equal(got, want)
+
+
+TAKES_BOOLS = {
+    "product": lambda x, b: (x * b, b * x, torch.mul(x, b), x.mul(b)),
+    "sum": lambda x, b: (x + b, b - x, x**b, x / (b + 1)),
+    "comparison": lambda x, b: (x == b, x > b, x != b),
+    "choice": lambda x, b: (torch.where(x > 1, x, b), x.masked_fill(x > 1, b), x.clone().fill_(b), torch.full((2,), b)),
+    "bounds": lambda x, b: (x.clamp(b), x.clamp(max=b)),
+    "in place": lambda x, b: (x.clone().mul_(b), x.clone().add_(b)),
+    "bits": lambda x, b: (x & b,),
+    "an argument": lambda x, b: (x.sum(0, keepdim=b),),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize("name", TAKES_BOOLS)
+def test_operations_take_numpy_bools_as_eager_does(name: str, dtype: torch.dtype) -> None:
+    numpy, f = pytest.importorskip("numpy"), TAKES_BOOLS[name]
+    compiled, x = bytejit.compile(f, backend="eager"), torch.arange(4).to(dtype)
+    for b in (numpy.True_, numpy.False_, numpy.True_):
+        try:
+            want = f(x, b)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                compiled(x, b)
+            continue
+        for got, right in zip(compiled(x, b), want, strict=True):
+            assert got.dtype is right.dtype and torch.equal(got, right)
+        assert not bytejit.counters["breaks"]
+
+
+@pytest.mark.parametrize("kind", ["bool_", "complex64", "complex128", "float16", "uint8", "timedelta64", "str_", "datetime64"])
+def test_a_tensor_compared_with_a_numpy_scalar(kind: str) -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def f(x, value):
+        return x + 1, x == value, x != value
+
+    value = numpy.datetime64("2020-01-01") if kind == "datetime64" else getattr(numpy, kind)(1)
+    x = torch.arange(3.0)
+    for got, want in zip(bytejit.compile(f, backend="eager")(x, value), f(x, value), strict=True):
+        assert type(got) is type(want) and (torch.equal(got, want) if isinstance(want, torch.Tensor) else got == want)
+
+
+ARITHMETIC = {
+    "by a constant": lambda x, n: x * (n * 2) + (n + 1.5),
+    "with itself": lambda x, n: x + (n + n) * (n - 3),
+    "quotient": lambda x, n: x / (n / 3) + n // 2 + n % 2,
+    "power": lambda x, n: x * n**2,
+    "sign": lambda x, n: x * -n + abs(n),
+    "function": lambda x, n: x * math_of("sqrt")(n) + math_of("maximum")(n, 2),
+    "of two types": lambda x, n: x * (n * numpy_number("float64", 2.5)) - numpy_number("int32", 3) * n,
+    "returned": lambda x, n: (x * 2, n * 3, [n - 1]),
+    "in a loop": lambda x, n: x * functools.reduce(lambda a, i: a + n * i, range(5), n),
+}
+
+
+def math_of(name: str) -> Callable:
+    import numpy
+
+    return getattr(numpy, name)
+
+
+def numpy_number(kind: str, value: float) -> object:
+    import numpy
+
+    return getattr(numpy, kind)(value)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "int64", "int32"])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_between_numpy_numbers(name: str, kind: str) -> None:
+    """One more value costs one compile, then none; types and rounding are NumPy's."""
+    f, x = ARITHMETIC[name], torch.arange(1.0, 4.0)
+    compiled = bytejit.compile(f, backend="eager")
+    for i in range(6):
+        n = numpy_number(kind, 3 * i + 2 if "int" in kind else 0.37 * i + 0.11)
+        got, want = compiled(x, n), f(x, n)
+        if type(want) is tuple:
+            assert repr(got[1:]) == repr(want[1:])
+            got, want = got[0], want[0]
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    # 0 and 1, which remainders come to, are traced apart
+    assert entries(compiled) <= (4 if name == "quotient" and "int" in kind else 2)
+
+
+def test_arithmetic_that_numpy_warns_of() -> None:
+    numpy = pytest.importorskip("numpy")
+    compiled, x = bytejit.compile(lambda x, n: x * (1 / n), backend="eager"), torch.ones(2)
+    for value in (2.0, 4.0, 8.0, 0.0, 5.0):
+        n = numpy.float64(value)
+        with pytest.warns(RuntimeWarning, match="divide by zero") if not value else contextlib.nullcontext():
+            assert torch.equal(compiled(x, n), x * (numpy.inf if not value else 1 / n))
 
 
 @pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray])
@@ -467,6 +600,7 @@ def test_a_tensor_made_of_a_numpy_number_has_its_dtype(make: Callable, kind: str
 
     def f(x, n):
         return make(n), make([n, n]), make(n, dtype=torch.float32), x + make(n)
+
     compiled = bytejit.compile(f, backend="eager")
     for n in numbers_of(kind) if kind != "bool_" else [numpy.bool_(True), numpy.bool_(False)]:
         for got, want in zip(compiled(torch.ones(2), n), f(torch.ones(2), n)):
@@ -477,4 +611,54 @@ def test_a_tensor_made_of_a_numpy_number_has_its_dtype(make: Callable, kind: str
 def test_a_tensor_equals_a_numpy_number(kind: str) -> None:
     def f(x, n):
         return x == n, x != n, n == x
+
     check_few(f, [(torch.arange(6), n) for n in numbers_of(kind)], 2)
+
+
+class Kind(enum.Enum):
+    LEFT = 1
+
+
+# ---- keys made anew in each call ---------------------------------------------------------------------------------------
+KEYS = {
+    "device and dtype": lambda x: (x.device, x.dtype),
+    "shape": lambda x: x.shape,
+    "shape within": lambda x: ((x.shape, x.layout), "k"),
+    "class": lambda x: (type(x), 3),
+    "enum": lambda x: (Kind.LEFT, x.dtype),
+    "set": lambda x: frozenset([x.device, x.dtype]),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_dicts_by_keys_that_are_made_anew(name: str) -> None:
+    """As torch's gradient clipping groups its tensors: the dict crosses a graph break, its keys are equal and new."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        groups = {KEYS[name](x): x * 2}
+        print(end="")
+        total = x.new_zeros(())
+        for key, value in groups.items():
+            total = total + (value.sum() if key in groups else 7)
+        return total + len(groups)
+
+    assert graphs_of(f, [(torch.full((2, 3), float(i)),) for i in range(6)]) <= 3
+
+
+@pytest.mark.parametrize("made", [lambda x: (x, 1), lambda x: {"x": x, "y": 2}, lambda x: ([x], 3)])
+def test_work_within_containers_is_found(made: Callable) -> None:
+    """A function that takes a batch and calls one that breaks: what that holds is compiled."""
+
+    def find(batch: object) -> torch.Tensor:
+        parts = batch.values() if isinstance(batch, dict) else batch
+        return next(v[0] if isinstance(v, list) else v for v in parts if isinstance(v, (torch.Tensor, list)))
+
+    def inner(batch: object) -> torch.Tensor:
+        y = find(batch) * 2
+        print(end="")
+        return y + 1
+
+    def outer(*args: object) -> torch.Tensor:
+        return inner(*args)
+
+    assert graphs_of(outer, [(made(torch.full((2,), float(i))),) for i in range(4)]) == 2

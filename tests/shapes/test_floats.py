@@ -1,4 +1,5 @@
 """Floats that change: a value of the graph, so one more compile at most; results to the last bit on backend eager."""
+
 from __future__ import annotations
 
 import math
@@ -59,26 +60,44 @@ def check(f: Callable, floats: list, backend: str = "eager", dynamic: bool | Non
 
 # name -> (function, floats)
 PROGRAMS: dict[str, tuple[Callable, list]] = {
-    "mul": (lambda x, s: x * s, ANY), "add": (lambda x, s: s + x - 1, ANY), "div": (lambda x, s: x / s, ANY),
-    "half": (lambda x, s: x * (s / 2), ANY), "alpha": (lambda x, s: x.add(x, alpha=s), ANY),
-    "root": (lambda x, s: x * math.sqrt(s), ABOVE), "exponential": (lambda x, s: x * math.exp(-s) + math.log(s + 2), ABOVE),
-    "power": (lambda x, s: x * s**2 + s**0.5, ABOVE), "power of a tensor": (lambda x, s: x.abs() ** s, ABOVE),
-    "floor division": (lambda x, s: x * (s // 0.1) + s % 0.3, ABOVE), "divmod": (lambda x, s: x * divmod(s, 0.7)[1], ABOVE),
-    "int": (lambda x, s: x * int(s * 10), ABOVE), "floor": (lambda x, s: x * math.floor(s) + math.ceil(s), ABOVE),
+    "mul": (lambda x, s: x * s, ANY),
+    "add": (lambda x, s: s + x - 1, ANY),
+    "div": (lambda x, s: x / s, ANY),
+    "half": (lambda x, s: x * (s / 2), ANY),
+    "alpha": (lambda x, s: x.add(x, alpha=s), ANY),
+    "root": (lambda x, s: x * math.sqrt(s), ABOVE),
+    "exponential": (lambda x, s: x * math.exp(-s) + math.log(s + 2), ABOVE),
+    "power": (lambda x, s: x * s**2 + s**0.5, ABOVE),
+    "power of a tensor": (lambda x, s: x.abs() ** s, ABOVE),
+    "floor division": (lambda x, s: x * (s // 0.1) + s % 0.3, ABOVE),
+    "divmod": (lambda x, s: x * divmod(s, 0.7)[1], ABOVE),
+    "int": (lambda x, s: x * int(s * 10), ABOVE),
+    "floor": (lambda x, s: x * math.floor(s) + math.ceil(s), ABOVE),
     "abs and minus": (lambda x, s: (x * abs(s) - (-s), abs(s), -s, +s), ANY),
-    "sine": (lambda x, s: x + math.sin(s) * math.atan2(s, 2.0), ABOVE), "hypot": (lambda x, s: x + math.hypot(s, 1.0), ABOVE),
-    "clamp": (lambda x, s: x.clamp(max=s), ABOVE), "full": (lambda x, s: torch.full((3,), s) + 1, ANY),
+    "sine": (lambda x, s: x + math.sin(s) * math.atan2(s, 2.0), ABOVE),
+    "hypot": (lambda x, s: x + math.hypot(s, 1.0), ABOVE),
+    "clamp": (lambda x, s: x.clamp(max=s), ABOVE),
+    "full": (lambda x, s: torch.full((3,), s) + 1, ANY),
     "tensor of it": (lambda x, s: torch.tensor(s) * x + torch.tensor(s, dtype=torch.float64), ANY),
-    "returned": (lambda x, s: (x + 1, s * 3, s), ANY), "compared with": (lambda x, s: (x > s) | (x < -s), ANY),
-    "where": (lambda x, s: torch.where(x > 0, s, x), ANY), "masked fill": (lambda x, s: x.masked_fill(x > 0, s), ANY),
-    "lerp": (lambda x, s: torch.lerp(x, x + 1, s), ANY), "addcmul": (lambda x, s: torch.addcmul(x, x, x, value=s), ANY),
-    "leaky": (lambda x, s: F.leaky_relu(x, s), ABOVE), "in place": (lambda x, s: (x + 0).mul_(s).add_(1), ANY),
-    "ints": (lambda x, s: torch.arange(4) * s, ANY), "from the right": (lambda x, s: torch.rsub(x, s), ANY),
-    "with a size": (lambda x, s: x * (s * x.shape[0]), ANY), "sum": (lambda x, s: sum([s, s * 2]) + x, ANY),
-    "half precision": (lambda x, s: x.half() * s, ANY), "double": (lambda x, s: x.double() * s, ANY),
-    "softmax": (lambda x, s: (x / s).softmax(0), ABOVE), "nested": (lambda x, s: x * (1 - (1 - s) * 0.1), ANY),
+    "returned": (lambda x, s: (x + 1, s * 3, s), ANY),
+    "compared with": (lambda x, s: (x > s) | (x < -s), ANY),
+    "where": (lambda x, s: torch.where(x > 0, s, x), ANY),
+    "masked fill": (lambda x, s: x.masked_fill(x > 0, s), ANY),
+    "lerp": (lambda x, s: torch.lerp(x, x + 1, s), ANY),
+    "addcmul": (lambda x, s: torch.addcmul(x, x, x, value=s), ANY),
+    "leaky": (lambda x, s: F.leaky_relu(x, s), ABOVE),
+    "in place": (lambda x, s: (x + 0).mul_(s).add_(1), ANY),
+    "ints": (lambda x, s: torch.arange(4) * s, ANY),
+    "from the right": (lambda x, s: torch.rsub(x, s), ANY),
+    "with a size": (lambda x, s: x * (s * x.shape[0]), ANY),
+    "sum": (lambda x, s: sum([s, s * 2]) + x, ANY),
+    "half precision": (lambda x, s: x.half() * s, ANY),
+    "double": (lambda x, s: x.double() * s, ANY),
+    "softmax": (lambda x, s: (x / s).softmax(0), ABOVE),
+    "nested": (lambda x, s: x * (1 - (1 - s) * 0.1), ANY),
     "many": (lambda x, s: [x := x * s + s / (i + 1) for i in range(4)][-1], ANY),
-    "unused": (lambda x, s: x + 1, ANY), "in a tuple": (lambda x, s: x * max((s, s))[0] if False else x * (s, 1)[0], ANY),
+    "unused": (lambda x, s: x + 1, ANY),
+    "in a tuple": (lambda x, s: x * max((s, s))[0] if False else x * (s, 1)[0], ANY),
 }
 
 
@@ -99,6 +118,7 @@ def test_a_branch_guards_its_condition_only() -> None:
         if s > 1:
             return x * s
         return x - s if s else x
+
     assert check(f, [0.25, 0.5, 0.75, 2.0, 3.0, 0.1, 9.0, 0.0, -0.0, math.nan, 0.3, math.inf]) <= 5
 
 
@@ -108,10 +128,20 @@ def test_nan_and_what_is_not_less() -> None:
         assert check(f, [0.5, 0.25, 3.0, math.nan, 2.0, 0.1, math.nan, 7.0]) <= 4
 
 
-@pytest.mark.parametrize("f", [lambda x, s: x * (1 / s), lambda x, s: x * math.sqrt(s), lambda x, s: x * (s ** 0.5).real,
-                               lambda x, s: x * math.log(s), lambda x, s: x * int(s), lambda x, s: x * 10.0 ** s,
-                               lambda x, s: x * (2.0 // s), lambda x, s: [x * 2, math.sqrt(s)][0]],
-                         ids=["division", "root", "complex", "log", "int", "overflow", "floor division", "unused"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, s: x * (1 / s),
+        lambda x, s: x * math.sqrt(s),
+        lambda x, s: x * (s**0.5).real,
+        lambda x, s: x * math.log(s),
+        lambda x, s: x * int(s),
+        lambda x, s: x * 10.0**s,
+        lambda x, s: x * (2.0 // s),
+        lambda x, s: [x * 2, math.sqrt(s)][0],
+    ],
+    ids=["division", "root", "complex", "log", "int", "overflow", "floor division", "unused"],
+)
 def test_where_python_refuses(f: Callable) -> None:
     """An error that Python raises for one float, or a complex number, comes for that float alone."""
     check(f, [0.5, 0.25, 0.0, 4.0, -1.0, math.inf, math.nan, 1e300, 2.0])
@@ -156,9 +186,11 @@ def test_gradients(backend: str) -> None:
 
 def test_a_step_of_an_optimizer_with_a_schedule() -> None:
     """The rate changes at each step: two compiles."""
+
     def step(p, g, m, rate, decay):
         m.mul_(decay).add_(g, alpha=1 - decay)
         p.sub_(m * (rate / math.sqrt(1 + decay)))
+
     compiled = bytejit.compile(step, backend="inductor")
     g = torch.randn(6)
     ours, theirs = [torch.ones(6), torch.zeros(6)], [torch.ones(6), torch.zeros(6)]
@@ -176,6 +208,7 @@ def test_a_float_after_a_break() -> None:
         if y.sum() > 0:
             return y * (s + 1)
         return y - s
+
     assert check(f, [0.5, 0.25, -1.0, 2.0, -3.0, 0.125]) <= 7
 
 

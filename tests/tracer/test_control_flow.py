@@ -34,6 +34,7 @@ def containers(x):
 
     def no(a, b):
         return {"o": a - b, "p": [a * 5, 3]}
+
     r = torch.cond(x.max() > 0, yes, no, (x, x + 1))
     return r["o"] + r["p"][0] * r["p"][1]
 
@@ -41,6 +42,7 @@ def containers(x):
 def nested(x):
     def inner(y):
         return torch.cond(y.sum() > 9, lambda z: z + 1, lambda z: z + 2, (y,))
+
     return torch.cond(x.sum() > 0, inner, lambda y: y - 3, (x,))
 
 
@@ -78,6 +80,7 @@ def test_training_through_a_branch():
 def test_what_is_no_tensor_decides_at_once_and_is_guarded():
     def f(x, flag):
         return torch.cond(flag, lambda y: y + 1, lambda y: y - 1, (x,))
+
     c = bytejit.compile(f, backend="eager", fullgraph=True)
     assert torch.equal(c(X, True), X + 1) and torch.equal(c(X, False), X - 1)
 
@@ -90,9 +93,16 @@ def test_sizes_may_be_symbolic():
     assert bytejit.counters.total("graphs") == 1
 
 
-@pytest.mark.parametrize("branches", [
-    (lambda y: y.sin(), lambda y: y[:1]), (lambda y: y, lambda y: y.cos()), (lambda y: y.add_(1), lambda y: y.cos()),
-    (lambda y: (y + 1, 2), lambda y: (y + 1, 3)), (lambda y: (y + 1,), lambda y: y + 1)])
+@pytest.mark.parametrize(
+    "branches",
+    [
+        (lambda y: y.sin(), lambda y: y[:1]),
+        (lambda y: y, lambda y: y.cos()),
+        (lambda y: y.add_(1), lambda y: y.cos()),
+        (lambda y: (y + 1, 2), lambda y: (y + 1, 3)),
+        (lambda y: (y + 1,), lambda y: y + 1),
+    ],
+)
 def test_branches_that_are_no_graph(branches):
     with pytest.raises(bytejit.exc.Unsupported, match=r"torch.cond"):
         bytejit.compile(lambda x: torch.cond(x.sum() > 0, *branches, (x,)), backend="eager", fullgraph=True)(X.clone())
@@ -105,9 +115,11 @@ def test_an_aten_graph_of_it_says_that_there_is_none():
 
 def test_the_text_of_graphs_within_graphs_is_forgotten_with_them():
     """torch.fx keeps the source of each graph for ever: that of branches, checkpoints and transforms goes with the graph."""
+
     def f(x):
         y = torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)
         return torch.func.vmap(torch.cos)(torch.cond(x.sum() > 0, torch.sin, torch.cos, (y,)))
+
     x = X.clone().requires_grad_()
     before = {name for name in linecache.cache if "eval_with_key" in name}
     for _ in range(2):

@@ -2,6 +2,7 @@
 
 Everything runs twice: with checks made from Python, and with the compiled ones (guards/native_checker.py).
 """
+
 from __future__ import annotations
 
 import collections
@@ -17,9 +18,12 @@ import pytest
 import torch
 from torch import nn
 
+from bytejit.guards.equality import same
 from bytejit.guards.generated import compile_entry
-from bytejit.guards.kinds import KINDS, Computed, Expr, Guard, GuardSet, TensorCheck, same
+from bytejit.guards.guard_set import Guard, GuardSet
+from bytejit.guards.kinds import KINDS, Computed, Expr
 from bytejit.guards.native_checker import CHECKER
+from bytejit.guards.source import params_of
 from bytejit.guards.sources import (
     Attr,
     Closure,
@@ -27,7 +31,7 @@ from bytejit.guards.sources import (
     Global,
     InstanceDict,
     Item,
-    Known,
+    KnownSource,
     Local,
     ModuleBuffer,
     ModuleParam,
@@ -37,8 +41,8 @@ from bytejit.guards.sources import (
     TensorSize,
     TupleItem,
     Type,
-    params_of,
 )
+from bytejit.guards.tensor_checks import TensorCheck
 from bytejit.options import Options
 
 MISS = object()
@@ -50,6 +54,7 @@ LIMIT = 7
 def checker(request):
     """How tensors and instance dicts are checked."""
     from bytejit.kernels.build_cpp import build
+
     before = CHECKER._build, CHECKER._calls
     CHECKER.install((lambda text: build([text], Options()).calls[0]) if request.param == "compiled" else None)
     yield request.param
@@ -106,7 +111,7 @@ scale_by = adder(float("1.25"))
 
 X, OBJ, KEY = torch.randn(2, 3), Plain(), Plain()
 
-BOTH_WAYS = [   # kind, value at trace time, value of the guard, values that fit, values that do not
+BOTH_WAYS = [  # kind, value at trace time, value of the guard, values that fit, values that do not
     ("TYPE_IS", OBJ, Plain, [Plain(), Plain(x=1)], [Sub(), 1, None]),
     ("ID_IS", OBJ, OBJ, [OBJ], [Plain(), None]),
     ("ID_IS", None, None, [None], [0, False, OBJ]),
@@ -133,8 +138,7 @@ BOTH_WAYS = [   # kind, value at trace time, value of the guard, values that fit
     ("BOOL", [1], True, [[2], [1, 2]], [[]]),
     ("BOOL", [], False, [[], ()], [[0]]),
     ("LEN_IS", [1, 2], 2, [[3, 4], (5, 6)], [[1], 3]),
-    ("DICT_KEYS", {"x": 1, "y": 2}, ("x", "y"), [{"x": 5, "y": 6}],
-     [{"y": 2, "x": 1}, {"x": 1}, {"x": 1, "y": 2, "z": 3}]),
+    ("DICT_KEYS", {"x": 1, "y": 2}, ("x", "y"), [{"x": 5, "y": 6}], [{"y": 2, "x": 1}, {"x": 1}, {"x": 1, "y": 2, "z": 3}]),
     ("DICT_KEYS", {}, (), [{}], [{"x": 1}]),
     ("DICT_KEYS", {1: 0}, (1,), [{1: 5}], [{True: 0}, {1.0: 0}]),
     ("DICT_KEYS", {KEY: 0}, (KEY,), [{KEY: 3}], [{Plain(): 0}, {}]),
@@ -147,8 +151,6 @@ BOTH_WAYS = [   # kind, value at trace time, value of the guard, values that fit
     ("SET_ITEMS", {1}, (1,), [{1}], [{2}, set(), {True}]),
     ("FUNCTION", scale, scale, [scale], [other, len, None]),
     ("FUNCTION", adder(1), adder(1), [adder(2)], [lambda x: x]),
-    ("NOT_NONE", 1, None, [0, ""], [None]),
-    ("NO_GRAD_FN", X, None, [X, X.clone().requires_grad_()], [X.clone().requires_grad_() + 1]),
     ("VALUE", torch.tensor([1, 2]), Computed(torch.sum, (A,), 3), [torch.tensor([0, 3])], [torch.tensor([1, 3])]),
     ("EXPR", 3, Expr("s0 * 2 < 8 and s0 > 1", (("s0", A),)), [2, 3], [4, 1]),
 ]
@@ -170,13 +172,13 @@ def test_every_kind_has_a_test_here() -> None:
 
 # ---- tensors -----------------------------------------------------------------------------------------------------
 
+
 def with_strides(shape, stride):
     return torch.zeros(64).as_strided(shape, stride)
 
 
-TENSORS = [     # name, tensor at trace time, tensors that fit, tensors that do not
-    ("values", X, [torch.ones(2, 3), X.clone(), torch.zeros(5, 3)[1:3]],
-     [torch.ones(3, 2), torch.ones(2, 3, 1), torch.ones(6)]),
+TENSORS = [  # name, tensor at trace time, tensors that fit, tensors that do not
+    ("values", X, [torch.ones(2, 3), X.clone(), torch.zeros(5, 3)[1:3]], [torch.ones(3, 2), torch.ones(2, 3, 1), torch.ones(6)]),
     ("dtype", X, [], [X.double(), X.half(), X.int(), X.bool(), X.to(torch.complex64)]),
     ("device", X, [], [X.to("meta")]),
     ("type", X, [], [nn.Parameter(X), X.numpy(), X.tolist(), None, 3]),
@@ -188,19 +190,25 @@ TENSORS = [     # name, tensor at trace time, tensors that fit, tensors that do 
     ("size 1", torch.ones(1, 3), [torch.zeros(1, 3)], [with_strides((1, 3), (7, 1)), torch.ones(1, 4)]),
     ("odd size 1", with_strides((2, 1), (1, 5)), [with_strides((2, 1), (1, 5))], [torch.ones(2, 1)]),
     ("size 0", torch.ones(0, 3), [torch.ones(0, 3)], [torch.ones(0, 4), torch.ones(3, 0)]),
-    ("scalar", torch.tensor(1.0), [torch.tensor(2.0)], [torch.ones(1), torch.tensor(1),
-                                                              torch.ones(1, dtype=torch.cfloat).conj().imag[0]]),
+    (
+        "scalar",
+        torch.tensor(1.0),
+        [torch.tensor(2.0)],
+        [torch.ones(1), torch.tensor(1), torch.ones(1, dtype=torch.cfloat).conj().imag[0]],
+    ),
     ("int scalar", torch.tensor(1), [torch.tensor(5)], [torch.tensor(True), torch.tensor(1.0)]),
-    ("conj", torch.ones(3, dtype=torch.cfloat), [torch.zeros(3, dtype=torch.cfloat)],
-     [torch.ones(3, dtype=torch.cfloat).conj()]),
+    ("conj", torch.ones(3, dtype=torch.cfloat), [torch.zeros(3, dtype=torch.cfloat)], [torch.ones(3, dtype=torch.cfloat).conj()]),
     ("neg", torch.ones(4).view(2, 2)[:, 0], [], [torch.ones(2, dtype=torch.cfloat).conj().imag]),
     ("is neg", torch.ones(2, dtype=torch.cfloat).conj().imag, [], [torch.ones(4)[::2]]),
     ("bfloat16", X.bfloat16(), [torch.ones(2, 3, dtype=torch.bfloat16)], [X.half(), X.short()]),
-    ("bytes", torch.zeros(3, dtype=torch.uint8), [torch.ones(3, dtype=torch.uint8)],
-     [torch.zeros(3, dtype=torch.bool), torch.zeros(3, dtype=torch.int8)]),
+    (
+        "bytes",
+        torch.zeros(3, dtype=torch.uint8),
+        [torch.ones(3, dtype=torch.uint8)],
+        [torch.zeros(3, dtype=torch.bool), torch.zeros(3, dtype=torch.int8)],
+    ),
     ("six dims", torch.ones(2, 2, 2, 2, 2, 2), [torch.zeros(2, 2, 2, 2, 2, 2)], [torch.ones(2, 2, 2, 2, 4)]),
-    ("parameter", nn.Parameter(X), [nn.Parameter(torch.ones(2, 3))],
-     [X, nn.Parameter(X, requires_grad=False), nn.Buffer(X)]),
+    ("parameter", nn.Parameter(X), [nn.Parameter(torch.ones(2, 3))], [X, nn.Parameter(X, requires_grad=False), nn.Buffer(X)]),
 ]
 
 
@@ -218,8 +226,9 @@ def test_unchecked_requires_grad_and_dynamic_sizes() -> None:
     assert fits(fn, X) and fits(fn, X.clone().requires_grad_()) and not fits(fn, X.double())
     fn = entry(("TENSOR", A, TensorCheck.of(X, shape=(-2, 3), stride=(3, 1))))
     assert fits(fn, torch.ones(9, 3)) and not fits(fn, torch.ones(9, 4)) and not fits(fn, torch.ones(3, 9).t())
-    fn = entry(("TENSOR", A, TensorCheck.of(X, shape=(2, -2), stride=(-2, 1))),
-               ("EXPR", A, Expr("s0 > 2", (("s0", TensorSize(A, 1)),))))
+    fn = entry(
+        ("TENSOR", A, TensorCheck.of(X, shape=(2, -2), stride=(-2, 1))), ("EXPR", A, Expr("s0 > 2", (("s0", TensorSize(A, 1)),)))
+    )
     assert fits(fn, torch.ones(2, 5)) and not fits(fn, torch.ones(2, 2)) and not fits(fn, torch.ones(3, 5))
     fn = entry(("TENSOR", A, TensorCheck.of(torch.ones(2, 3, 4), shape=(2, -2, 4), stride=(-2, 4, 1))))
     assert fits(fn, torch.ones(2, 7, 4)) and not fits(fn, torch.ones(2, 4, 7).transpose(1, 2))
@@ -241,11 +250,20 @@ def test_batched_wrappers_are_not_taken_for_plain_tensors() -> None:
 
 # ---- global state, aliases, sources --------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("change", [
-    lambda: torch.no_grad(), lambda: torch.inference_mode(), lambda: torch.autocast("cpu", torch.bfloat16),
-    lambda: torch.device("meta"), lambda: torch.utils._device.DeviceContext(torch.device("cpu")),
-    lambda: torch.overrides.BaseTorchFunctionMode(), lambda: torch.utils._python_dispatch.TorchDispatchMode()],
-    ids=["no_grad", "inference", "autocast", "device", "device context", "function mode", "dispatch mode"])
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.no_grad(),
+        lambda: torch.inference_mode(),
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        lambda: torch.device("meta"),
+        lambda: torch.utils._device.DeviceContext(torch.device("cpu")),
+        lambda: torch.overrides.BaseTorchFunctionMode(),
+        lambda: torch.utils._python_dispatch.TorchDispatchMode(),
+    ],
+    ids=["no_grad", "inference", "autocast", "device", "device context", "function mode", "dispatch mode"],
+)
 def test_global_state(change) -> None:
     found = GuardSet()
     found.add_state()
@@ -319,7 +337,7 @@ def test_function_defaults() -> None:
     f.__kwdefaults__ = {"w": 2, "v": 3}
     assert not fits(fn, f)
     f.__kwdefaults__, f.__defaults__ = {"w": 5}, (4,)
-    assert fits(fn, f)          # values of defaults have guards of their own
+    assert fits(fn, f)  # values of defaults have guards of their own
     f.__defaults__ = None
     assert not fits(fn, f)
     f.__defaults__, f.__code__ = (4,), other.__code__
@@ -336,6 +354,7 @@ def test_a_check_that_raises_is_a_miss() -> None:
             raise RuntimeError("no")
 
         __hash__ = object.__hash__
+
     assert entry(("EQUALS", Attr(A, "size"), 3))(Rude()) is MISS
     assert entry(("EQUALS", Item(A, 3), 3))([1]) is MISS
     assert entry(("DICT_KEYS", A, ("x", 2)))({Rude(): 1, 2: 2}) is MISS
@@ -367,8 +386,11 @@ def net_entry(net: nn.Module, on_dead=None):
         guards += [("TYPE_IS", DictItem(own, h), collections.OrderedDict) for h in HOOKS]
         guards += [("BOOL", DictItem(own, h), False) for h in HOOKS]
         guards += [("EQUALS", DictItem(own, "training"), module.training)]
-        guards += [("EQUALS", DictItem(own, n), module.__dict__[n])
-                   for n in ("stride", "eps", "momentum", "scale", "inplace") if n in module.__dict__]
+        guards += [
+            ("EQUALS", DictItem(own, n), module.__dict__[n])
+            for n in ("stride", "eps", "momentum", "scale", "inplace")
+            if n in module.__dict__
+        ]
         guards += [("FUNCTION", Attr(Type(source), "forward"), type(module).forward)]
         guards += [("TENSOR", ModuleParam(source, n), TensorCheck.of(p)) for n, p in module._parameters.items()]
         guards += [("TENSOR", ModuleBuffer(source, n), TensorCheck.of(b)) for n, b in module._buffers.items()]
@@ -379,6 +401,7 @@ def put(path, value):
     def change(net):
         owner, _, name = path.rpartition(".")
         setattr(net.get_submodule(owner), name, value)
+
     return change
 
 
@@ -386,6 +409,7 @@ def raw(path, value):
     def change(net):
         owner, _, name = path.rpartition(".")
         net.get_submodule(owner).__dict__[name] = value
+
     return change
 
 
@@ -393,6 +417,7 @@ def data(path, f):
     def change(net):
         p = net.get_parameter(path)
         p.data = f(p.data)
+
     return change
 
 
@@ -472,6 +497,7 @@ def test_class_attribute_patched() -> None:
     class Mine(nn.ReLU):
         def forward(self, x):
             return x
+
     net = nn.Sequential(Mine())
     fn = net_entry(net)
     assert fits(fn, net)
@@ -482,8 +508,8 @@ def test_class_attribute_patched() -> None:
 def test_modules_are_not_kept_alive_and_a_dead_entry_misses() -> None:
     net, dead = Net(), []
     net.back = [net.conv]
-    net.conv.parent = [net]                  # a cycle: only the collector frees it
-    fn = net_entry(net, on_dead=lambda: dead.append(1))
+    net.conv.parent = [net]  # a cycle: only the collector frees it
+    fn = net_entry(net, on_dead=lambda entry: dead.append(1))
     assert fits(fn, net)
     seen = [weakref.ref(net), weakref.ref(net.conv), weakref.ref(net.conv.weight)]
     del net
@@ -518,13 +544,16 @@ def dead_by(kind, value_of, container):
     return fn, at_the_same_address(Thing, address)
 
 
-@pytest.mark.parametrize("kind,value_of,container", [
-    ("ID_IS", lambda t: t, lambda t: t),
-    ("DICT_KEYS", lambda t: (t,), lambda t: {t: 1}),
-    ("DICT_KEYS", lambda t: (t, "a"), lambda t: {t: 1, "a": 2}),
-    ("SET_ITEMS", lambda t: (t,), lambda t: {t}),
-    ("DICT_PRESENT", lambda t: t, lambda t: {t: 1}),
-])
+@pytest.mark.parametrize(
+    "kind,value_of,container",
+    [
+        ("ID_IS", lambda t: t, lambda t: t),
+        ("DICT_KEYS", lambda t: (t,), lambda t: {t: 1}),
+        ("DICT_KEYS", lambda t: (t, "a"), lambda t: {t: 1, "a": 2}),
+        ("SET_ITEMS", lambda t: (t,), lambda t: {t}),
+        ("DICT_PRESENT", lambda t: t, lambda t: {t: 1}),
+    ],
+)
 def test_an_object_at_the_address_of_a_dead_one_is_another(kind, value_of, container) -> None:
     fn, other = dead_by(kind, value_of, container)
     assert not fits(fn, container(other)) and not fits(fn, None)
@@ -533,8 +562,10 @@ def test_an_object_at_the_address_of_a_dead_one_is_another(kind, value_of, conta
 
 def test_a_class_at_the_address_of_a_dead_one_is_another() -> None:
     """Of every kind of guard on a type, with the compiled check and without."""
+
     def make():
         return type("Made", (), {})
+
     cls = make()
     fn, one = entry(("TYPE_IS", A, cls), ("TYPE_IS", B, cls), params=("a", "b")), cls()
     assert fits(fn, one, one)
@@ -547,6 +578,7 @@ def test_a_class_at_the_address_of_a_dead_one_is_another() -> None:
 
 def test_an_object_that_dies_while_guards_are_checked() -> None:
     """A property drops the last reference to what a later guard compares with."""
+
     class Owner:
         @property
         def act(self):
@@ -565,15 +597,18 @@ def test_an_object_that_dies_while_guards_are_checked() -> None:
 
 def test_items_that_move_within_their_dict() -> None:
     """Where an item was last is only a hint: moved, gone, replaced, behind many others, or under an equal key."""
-    fn = entry(*(("EQUALS", DictItem(A, key), value) for key, value in (("x", 1), ("y", "text"), ("z", 2.5), (7, 3))),
-               *(("BOOL", DictItem(A, f"b{i}"), True) for i in range(6)),
-               ("TYPE_IS", DictItem(A, "empty"), dict), ("BOOL", DictItem(A, "empty"), False))
+    fn = entry(
+        *(("EQUALS", DictItem(A, key), value) for key, value in (("x", 1), ("y", "text"), ("z", 2.5), (7, 3))),
+        *(("BOOL", DictItem(A, f"b{i}"), True) for i in range(6)),
+        ("TYPE_IS", DictItem(A, "empty"), dict),
+        ("BOOL", DictItem(A, "empty"), False),
+    )
     right = {"x": 1, "y": "text", "z": 2.5, 7: 3, **{f"b{i}": True for i in range(6)}, "empty": {}}
     rng = random.Random(0)
     for n in range(60):
         keys = rng.sample(list(right), len(right))
         fillers = {f"f{i}": i for i in range(rng.choice((0, 0, 3, 200)))}
-        if n % 4 == 0:          # equal keys, other objects
+        if n % 4 == 0:  # equal keys, other objects
             keys = [k if type(k) is int else "".join(k) + "" if len(k) == 1 else "".join(list(k)) for k in keys]
         table = {**fillers, **{k: right[k] for k in keys}} if n % 2 else {**{k: right[k] for k in keys}, **fillers}
         if n % 3 == 0:
@@ -595,15 +630,15 @@ def test_two_modules_of_a_class_do_not_share_an_entry() -> None:
 
 # ---- the set and the function ----------------------------------------------------------------------------------------
 
+
 def test_guards_that_others_imply_are_dropped() -> None:
     found = GuardSet()
     found.add("TYPE_IS", A, torch.Tensor)
-    found.add("NOT_NONE", A)
     found.add("TENSOR", A, TensorCheck.of(X))
     found.add("TYPE_IS", A, torch.Tensor)
     found.add("TYPE_IS", B, int)
     found.add("EQUALS", B, 3)
-    found.add("ID_IS", Known.of(OBJ), OBJ)
+    found.add("ID_IS", KnownSource.of(OBJ), OBJ)
     assert [g.kind for g in found] == ["TENSOR", "EQUALS"]
     found.add("DICT_ABSENT", Local("d"), "x")
     found.add("DICT_ABSENT", Local("d"), "y")
@@ -614,7 +649,7 @@ def test_guards_that_others_imply_are_dropped() -> None:
     net = nn.ReLU()
     found.add("TYPE_IS", Local("m"), nn.ReLU)
     found.add("ID_IS", Local("m"), net)
-    assert len(found) == 5      # __class__ of an instance can change: the type stays
+    assert len(found) == 5  # __class__ of an instance can change: the type stays
     assert len(found.copy()) == 5 and "TENSOR a: f32[2,3] no grad" in found.text()
     with pytest.raises(KeyError):
         found.add("NO_SUCH_KIND", A, 1)
@@ -634,7 +669,7 @@ def test_entry_runs_graph_effects_and_exits() -> None:
     item = DictItem(Local("box"), "n")
 
     def body(at):
-        old = at.source(item)        # fetched before the graph runs
+        old = at.source(item)  # fetched before the graph runs
         return f"L_box['n'] = {old} + 10\nreturn ((o0, {old}), 4)"
 
     def graph(x):
@@ -642,6 +677,7 @@ def test_entry_runs_graph_effects_and_exits() -> None:
         if x[0, 0] == 0:
             raise ValueError("a user's error")
         return (x + 1,)
+
     env = {"MISS": MISS, "graph": graph, "own_exit": lambda error, flat: ((type(error), *flat), 2)}
     fn = compile_entry(["S_0", "L_a", "L_box", "C_c"], found, [A], body, env, outputs=1)
     (got, old), where = fn(None, torch.ones(2, 3), box, None)
@@ -667,6 +703,7 @@ def test_without_a_compiler_checks_are_made_from_python() -> None:
 
     def build(text):
         raise BytejitError("no compiler")
+
     CHECKER.install(build)
     fn = entry(("TENSOR", A, TensorCheck.of(X)))
     assert fits(fn, X) and not fits(fn, X.double()) and not CHECKER.usable
@@ -676,8 +713,8 @@ def test_without_a_compiler_checks_are_made_from_python() -> None:
 def test_prefixes_are_fetched_once(checker) -> None:
     net = Net()
     fn = net_entry(net)
-    if checker == "compiled":       # one call fetches all
-        assert "['" not in fn.text and fn.text.count("_walk") == 1 and fn.table is not None
+    if checker == "compiled":  # one call fetches all
+        assert "['" not in fn.text and fn.text.count("_run") == 1 and fn.table is not None
         return
     assert fn.table is None
     assert fn.text.count("['conv']") == 1 and fn.text.count("['_modules']") == 1
@@ -688,17 +725,32 @@ def test_no_reference_leaks_or_goes_missing() -> None:
     net = Net()
     net.note = note = object()
     net.eps = 10.0**3
-    sources = [ModuleParam(SubModule(A, "conv"), "weight"), Attr(A, "note"), Item(B, 0), InstanceDict(A),
-               TupleItem(B, 1), Closure(Known.of(scale_by), 0), *(SubModule(A, n) for n in ("norm", "act", "proj"))]
+    sources = [
+        ModuleParam(SubModule(A, "conv"), "weight"),
+        Attr(A, "note"),
+        Item(B, 0),
+        InstanceDict(A),
+        TupleItem(B, 1),
+        Closure(KnownSource.of(scale_by), 0),
+        *(SubModule(A, n) for n in ("norm", "act", "proj")),
+    ]
     found = GuardSet()
     for kind, source, value in [
-            ("TYPE_IS", A, Net), ("ID_IS", A, net), ("LEN_IS", B, 2), ("EQUALS", Attr(A, "eps"), 1000.0),
-            ("EQUALS", DictItem(InstanceDict(A), "scale"), 2), ("DICT_KEYS", Attr(A, "_buffers"), ()),
-            ("TYPE_IS", DictItem(InstanceDict(A), "_forward_hooks"), collections.OrderedDict),
-            ("BOOL", DictItem(InstanceDict(A), "_forward_hooks"), False),
-            ("DICT_KEYS", Attr(A, "_modules"), ("conv", "norm", "act", "proj")), ("DICT_ABSENT", InstanceDict(A), "x"),
-            ("FUNCTION", Known.of(adder), adder), ("ALIAS", Item(B, 0), (Attr(A, "note"), True)),
-            ("TENSOR", sources[0], TensorCheck.of(net.conv.weight)), ("TYPE_IS", SubModule(A, "act"), nn.ReLU)]:
+        ("TYPE_IS", A, Net),
+        ("ID_IS", A, net),
+        ("LEN_IS", B, 2),
+        ("EQUALS", Attr(A, "eps"), 1000.0),
+        ("EQUALS", DictItem(InstanceDict(A), "scale"), 2),
+        ("DICT_KEYS", Attr(A, "_buffers"), ()),
+        ("TYPE_IS", DictItem(InstanceDict(A), "_forward_hooks"), collections.OrderedDict),
+        ("BOOL", DictItem(InstanceDict(A), "_forward_hooks"), False),
+        ("DICT_KEYS", Attr(A, "_modules"), ("conv", "norm", "act", "proj")),
+        ("DICT_ABSENT", InstanceDict(A), "x"),
+        ("FUNCTION", KnownSource.of(adder), adder),
+        ("ALIAS", Item(B, 0), (Attr(A, "note"), True)),
+        ("TENSOR", sources[0], TensorCheck.of(net.conv.weight)),
+        ("TYPE_IS", SubModule(A, "act"), nn.ReLU),
+    ]:
         found.add(kind, source, value)
     env = {"MISS": MISS, "graph": lambda *x: (x,), "own_exit": None}
     fn = compile_entry(["L_a", "L_b"], found, sources, "return (o0, None)", env, outputs=1)
@@ -706,12 +758,30 @@ def test_no_reference_leaks_or_goes_missing() -> None:
     got = fn(net, pair)[0]
     assert got[0] is net.conv.weight and got[1:5] == (note, note, net.__dict__, 7.0) and got[6] is net.norm
     del got
-    watched = [net, note, pair, *pair, None, net.__dict__, net._modules, net.conv, net.conv.weight, net.act, net.eps,
-               net._forward_hooks, "note", adder, adder.__code__, Net, nn.ReLU, scale_by.__closure__[0].cell_contents]
+    watched = [
+        net,
+        note,
+        pair,
+        *pair,
+        None,
+        net.__dict__,
+        net._modules,
+        net.conv,
+        net.conv.weight,
+        net.act,
+        net.eps,
+        net._forward_hooks,
+        "note",
+        adder,
+        adder.__code__,
+        Net,
+        nn.ReLU,
+        scale_by.__closure__[0].cell_contents,
+    ]
     before = [sys.getrefcount(x) for x in watched]
     for i in range(200):
         assert fn(net, pair) is not MISS and fn(net, other_pair) is MISS
-        net.eps = 10.0**3 if i % 2 else watched[11]       # an equal one
+        net.eps = 10.0**3 if i % 2 else watched[11]  # an equal one
         net.scale = 3
         assert fn(net, pair) is MISS
         net.scale = 2
@@ -732,6 +802,7 @@ def test_a_class_with_its_own_dict_attribute_is_asked() -> None:
     class Strict:
         def __getattribute__(self, name):
             return {"x": 1} if name == "__dict__" else object.__getattribute__(self, name)
+
     for kind in (Odd, Strict):
         obj = kind()
         obj.y = 1

@@ -1,4 +1,5 @@
 """Classes, descriptors and exceptions made in a region: what a program can see must be what Python shows."""
+
 import functools
 import gc
 import sys
@@ -27,10 +28,12 @@ def test_class_leaves(x):
 
     class C:
         """doc"""
+
         k: int = 3
 
         def f(self):
             return y * self.k
+
     z = y * 2
     c = C()
     return c.f() + z, C.__name__, C.__qualname__, C.__doc__, C.__annotations__, type(c) is C
@@ -39,6 +42,7 @@ def test_class_leaves(x):
 @case(F(3), graphs=1)
 def test_closure_class(x):
     """Methods over a tensor, super(), properties with setters, class and static methods"""
+
     class A:
         def __init__(self, v):
             self._v = v
@@ -67,6 +71,7 @@ def test_closure_class(x):
         @property
         def v(self):
             return super().v + self.extra
+
     b = B.make(x)
     a = A(x)
     a.v = x + 3
@@ -81,6 +86,7 @@ def test_init_subclass(x):
 
     class D(Base):
         pass
+
     return y * D().size(), len(Base.tags) - before
 
 
@@ -92,7 +98,9 @@ def test_stand_ins_are_forgotten():
         class Leaf(Root):
             def go(self):
                 return 2
+
         return x * Leaf().go()
+
     compiled = bytejit.optimize("eager")(f)
     compiled(torch.ones(2))
     gc.collect()
@@ -102,6 +110,7 @@ def test_stand_ins_are_forgotten():
 @case(F(3))
 def test_metaclass_conflict(x):
     """TypeError of two metaclasses"""
+
     class M(type):
         pass
 
@@ -110,8 +119,10 @@ def test_metaclass_conflict(x):
 
     class P(metaclass=M):
         pass
+
     y = x + 1
     try:
+
         class Q(P, metaclass=N):
             pass
     except TypeError as e:
@@ -121,6 +132,7 @@ def test_metaclass_conflict(x):
 @case(F(3), graphs=1)
 def test_own_hash_keys(x):
     """Instances with __hash__ and __eq__ as keys of dicts and sets made inside"""
+
     class K:
         def __init__(self, n):
             self.n = n
@@ -130,6 +142,7 @@ def test_own_hash_keys(x):
 
         def __eq__(self, o):
             return self.n == o.n
+
     d = {K(1): x, K(3): x + 1, K(2): x + 2}
     d[K(3)] = x * 5
     return d[K(1)] + d[K(3)], K(2) in d, K(4) in d, len({K(1), K(1), K(3)})
@@ -195,8 +208,19 @@ def test_exception_details(x):
     e.add_note("a note")
     n = NameError("nope", name="q")
     s = SystemExit(3)
-    return (x + e.errno, type(e).__name__, e.strerror, e.__notes__, n.name, s.code, repr(KeyError("k")), str(KeyError("k")),
-            str(ValueError(1, 2)), repr(ValueError()), str(AttributeError("t")))
+    return (
+        x + e.errno,
+        type(e).__name__,
+        e.strerror,
+        e.__notes__,
+        n.name,
+        s.code,
+        repr(KeyError("k")),
+        str(KeyError("k")),
+        str(ValueError(1, 2)),
+        repr(ValueError()),
+        str(AttributeError("t")),
+    )
 
 
 @case(F(3), drive=lambda f, x: _in_handler(f, x))
@@ -226,8 +250,10 @@ def _(v: int):
 
 def test_single_dispatch_registered_later():
     """A later register() is noticed"""
+
     def f(x, v):
         return x + 1, kind(v)
+
     compiled = bytejit.optimize("eager")(f)
     assert compiled(torch.ones(2), "s")[1] == "object"
     kind.register(str, lambda v: "str")
@@ -240,6 +266,7 @@ def test_deep_recursion_compiles():
 
     def down(n):
         return compiled(torch.ones(2)) if n == 0 else down(n - 1)
+
     depth, frame = 0, sys._getframe()
     while frame is not None:
         depth, frame = depth + 1, frame.f_back
@@ -257,6 +284,7 @@ def test_cells_that_die(x):
         nonlocal n
         n += 1
         return n
+
     bump()
     return x + bump(), (lambda: n), n
 

@@ -1,4 +1,5 @@
 """Which of torch's settings a graph on a GPU is guarded by. The GPU is pretended."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,11 +25,18 @@ def nodes_of(fn) -> list[torch.fx.Node]:
     return list(graph.nodes)
 
 
-@pytest.mark.parametrize("fn, states", [
-    (lambda x: x.sin() + 1, []), (lambda x: x @ x, ["gpu_products"]), (lambda x: F.linear(x, x), ["gpu_products"]),
-    (lambda x: torch.baddbmm(x, x, x), ["gpu_products"]), (lambda x: F.conv2d(x, x), ["gpu_convolutions"]),
-    (lambda x: F.scaled_dot_product_attention(x, x, x), ["gpu_products", "gpu_attention"]),
-    (lambda x: x.matmul(F.conv1d(x, x)), ["gpu_products", "gpu_convolutions"])])
+@pytest.mark.parametrize(
+    "fn, states",
+    [
+        (lambda x: x.sin() + 1, []),
+        (lambda x: x @ x, ["gpu_products"]),
+        (lambda x: F.linear(x, x), ["gpu_products"]),
+        (lambda x: torch.baddbmm(x, x, x), ["gpu_products"]),
+        (lambda x: F.conv2d(x, x), ["gpu_convolutions"]),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), ["gpu_products", "gpu_attention"]),
+        (lambda x: x.matmul(F.conv1d(x, x)), ["gpu_products", "gpu_convolutions"]),
+    ],
+)
 def test_what_decides_how_operations_compute(fn, states: list[str]) -> None:
     nodes = nodes_of(fn)
     assert states_of(nodes) == states

@@ -5,6 +5,7 @@ decides it: every node of the ATen graph with its arguments, specs and place in 
 the code that plans.
 Graphs with sizes that are known at the call only are planned each time.
 """
+
 from __future__ import annotations
 
 import functools
@@ -17,7 +18,7 @@ import torch
 from bytejit.backends import plan_data
 from bytejit.backends.plan_data import NotKept
 from bytejit.codegen.aten.graph import Aten
-from bytejit.codegen.loops.ir import Plan
+from bytejit.codegen.loops.plan import Plan
 from bytejit.common.registry import count
 from bytejit.common.spec import Spec
 from bytejit.kernels.disk import digest, disk_of
@@ -25,7 +26,7 @@ from bytejit.options import Options
 
 PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 HERE = Path(__file__).parent.parent
-OTHERS = ("common/spec.py", "common/where.py", "backends/plan_data.py")      # what decides plans, besides codegen
+OTHERS = ("common/dtypes.py", "common/spec.py", "common/where.py", "backends/plan_data.py")  # what decides plans, besides codegen
 
 
 @functools.cache
@@ -62,8 +63,15 @@ def _line(node: torch.fx.Node, names: dict[torch.fx.Node, str]) -> str:
         raise NotKept
     where = node.meta.get("where")
     place = f"{getattr(where, 'file', where)}:{getattr(where, 'line', 0)}"
-    return " ".join((target, _text(node.args, names) if node.op != "placeholder" else "",
-                     _text(tuple(node.kwargs.items()), names), _text(node.meta.get("spec"), names), place))
+    return " ".join(
+        (
+            target,
+            _text(node.args, names) if node.op != "placeholder" else "",
+            _text(tuple(node.kwargs.items()), names),
+            _text(node.meta.get("spec"), names),
+            place,
+        )
+    )
 
 
 def _text(value: object, names: dict[torch.fx.Node, str]) -> str:
@@ -80,7 +88,7 @@ def _text(value: object, names: dict[torch.fx.Node, str]) -> str:
 
 
 def load(key: str, options: Options) -> tuple[Plan, Any] | None:
-    """(plan, source) as `keep` got them, kernels without passes and schedules; None where there is none."""
+    """(plan, source) as `keep` got them, kernels without nests and schedules; None where there is none."""
     body = disk_of(options.cache_path, options.cache_mb).read(key + ".plan")
     if body is None:
         return None

@@ -8,6 +8,7 @@ wrote it (`kernels/disk.py`): the text of kernels (`CppSource.units`, `TritonSou
 kernels and functions and keywords stand in the Python text of the call function (they are identifiers); an operator's name is
 looked up among torch's (`codegen/ops/extern.py`); numbers are strides, offsets and sizes that kernels go by unchecked.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,17 +21,8 @@ import torch
 
 from bytejit.codegen.cpu.emit import CppSource, Run
 from bytejit.codegen.cuda.source import Arg, Config, Launch, TritonSource
-from bytejit.codegen.loops.ir import (
-    Buffer,
-    Call,
-    Extern,
-    ExternCall,
-    Kernel,
-    MutationCopy,
-    Plan,
-    Result,
-    View,
-)
+from bytejit.codegen.loops.ir import Buffer, Extern, Kernel, MutationCopy, Result, View
+from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.common.where import Where
 
 
@@ -46,6 +38,7 @@ class Damaged(Exception):
 class Form:
     """How a kind of value becomes JSON and back. pack raises NotKept, read raises Damaged. plain: the one type of both, where
     values are their own JSON."""
+
     pack: Callable[[Any], Any]
     read: Callable[[Any], Any]
     plain: type | None = None
@@ -53,6 +46,7 @@ class Form:
 
 def exact(kind: type) -> Form:
     """Values of one type, which JSON has."""
+
     def pack(value: Any) -> Any:
         if type(value) is not kind:
             raise NotKept(f"{type(value).__name__}, not {kind.__name__}")
@@ -62,6 +56,7 @@ def exact(kind: type) -> Form:
         if type(data) is not kind:
             raise Damaged(f"{data!r:.80} is no {kind.__name__}")
         return data
+
     return Form(pack, read, kind)
 
 
@@ -78,6 +73,7 @@ def text(pattern: str) -> Form:
         if type(data) is not str or not fits(data):
             raise Damaged(f"{data!r:.80} is not of the form {pattern}")
         return data
+
     return Form(pack, read)
 
 
@@ -108,20 +104,24 @@ def many(form: Form) -> Form:
         if plain is not None and {*map(type, data)} == {plain}:
             return tuple(data)
         return tuple([each(d) for d in data])
+
     return Form(pack, read)
 
 
 def row(*forms: Form) -> Form:
     """Tuples with a form for each place."""
+
     def pack(value: Any) -> list:
         if type(value) is not tuple or len(value) != len(forms):
             raise NotKept(f"{value!r:.80} is no tuple of {len(forms)}")
         return [f.pack(v) for f, v in zip(forms, value)]
+
     return Form(pack, lambda data: tuple([f.read(d) for f, d in zip(forms, _items(data, len(forms)))]))
 
 
 def table(key: Form, value: Form) -> Form:
     """Dicts; keys are strings. Their order is kept."""
+
     def pack(found: Any) -> dict:
         if type(found) is not dict:
             raise NotKept(f"{type(found).__name__}, not dict")
@@ -131,6 +131,7 @@ def table(key: Form, value: Form) -> Form:
         if type(data) is not dict:
             raise Damaged(f"{data!r:.80} is no dict")
         return {key.read(k): value.read(v) for k, v in data.items()}
+
     return Form(pack, read)
 
 
@@ -153,10 +154,11 @@ def record(cls: type, **forms: Form) -> Form:
     def read(data: Any) -> Any:
         if type(data) is not list or len(data) != count:
             raise Damaged(f"{data!r:.80} is no list of {count}")
-        made = new(cls)             # a frozen class's own constructor takes three times as long
+        made = new(cls)  # a frozen class's own constructor takes three times as long
         made.__dict__.update(rest)
         made.__dict__.update(zip(names, [r(d) for r, d in zip(readers, data)]))
         return made
+
     return Form(pack, read)
 
 
@@ -176,6 +178,7 @@ def either(**forms: tuple[type, Form]) -> Form:
         if type(word) is not str or word not in readers:
             raise Damaged(f"{word!r:.80} is none of {', '.join(readers)}")
         return readers[word](inner)
+
     return Form(pack, read)
 
 
@@ -187,6 +190,7 @@ def named(kind: type) -> Form:
         if type(data) is not str or data not in known:
             raise Damaged(f"{data!r:.80} is no {kind.__name__}")
         return known[data]
+
     return Form(lambda v: str(v).removeprefix("torch."), read)
 
 
@@ -204,26 +208,49 @@ def _device() -> Form:
     return Form(lambda v: DEVICE.pack(str(v)), lambda d: torch.device(DEVICE.read(d)))
 
 
-VALUE: Form                 # an argument of a library call: plain, a tensor's window, or a sequence of such
+VALUE: Form  # an argument of a library call: plain, a tensor's window, or a sequence of such
 VALUES = Form(lambda v: [VALUE.pack(x) for x in v], lambda d: [VALUE.read(x) for x in _items(d)])
 REST = either(
-    view=(View, VIEW), tuple=(tuple, Form(VALUES.pack, lambda d: tuple(VALUES.read(d)))), list=(list, VALUES),
+    view=(View, VIEW),
+    tuple=(tuple, Form(VALUES.pack, lambda d: tuple(VALUES.read(d)))),
+    list=(list, VALUES),
     complex=(complex, Form(lambda v: [v.real, v.imag], lambda d: complex(*row(FLOAT, FLOAT).read(d)))),
-    dtype=(torch.dtype, named(torch.dtype)), device=(torch.device, _device()), layout=(torch.layout, named(torch.layout)),
-    format=(torch.memory_format, named(torch.memory_format)))
+    dtype=(torch.dtype, named(torch.dtype)),
+    device=(torch.device, _device()),
+    layout=(torch.layout, named(torch.layout)),
+    format=(torch.memory_format, named(torch.memory_format)),
+)
 VALUE = Form(lambda v: v if type(v) in PLAIN else REST.pack(v), lambda d: d if type(d) in PLAIN else REST.read(d))
 
 PLACE = maybe(record(Where, file=STR, line=INT, function=STR, source=STR, column=INT, end=INT))
 CALL = record(Call, kernel=record(Kernel, name=NAME, ops=many(STR)), reads=NAMES, writes=NAMES, free=NAMES)
-EXTERN = record(Extern, name=STR, target=OPERATOR, args=many(VALUE), kwargs=many(row(NAME, VALUE)), outs=many(maybe(NAME)),
-                into=BOOL, reason=STR, where=PLACE)
+EXTERN = record(
+    Extern,
+    name=STR,
+    target=OPERATOR,
+    args=many(VALUE),
+    kwargs=many(row(NAME, VALUE)),
+    outs=many(maybe(NAME)),
+    into=BOOL,
+    reason=STR,
+    where=PLACE,
+)
 BUFFER = record(Buffer, name=NAME, shape=INTS, stride=INTS, dtype=NAME, kind=NAME, device=DEVICE, where=PLACE)
 STEP = either(call=(Call, CALL), extern=(ExternCall, record(ExternCall, extern=EXTERN, free=NAMES)))
 PLAN = record(
-    Plan, inputs=many(maybe(NAME)), buffers=table(NAME, BUFFER), steps=many(STEP),
+    Plan,
+    inputs=many(maybe(NAME)),
+    buffers=table(NAME, BUFFER),
+    steps=many(STEP),
     outputs=many(record(Result, view=maybe(VIEW), const=VALUE)),
-    mutations=many(record(MutationCopy, input=INT, position=INT, done=BOOL)), offsets=table(NAME, INT), arena=INT, target=NAME,
-    slots=table(NAME, INT), slot_bytes=many(INTS), symbols=table(NAME, INT))
+    mutations=many(record(MutationCopy, input=INT, position=INT, done=BOOL)),
+    offsets=table(NAME, INT),
+    arena=INT,
+    target=NAME,
+    slots=table(NAME, INT),
+    slot_bytes=many(INTS),
+    symbols=table(NAME, INT),
+)
 RUN = record(Run, steps=INTS, unit=INT, function=NAME, args=many(row(NAME, text(r"\w*"))), raises=BOOL)
 CPP = record(CppSource, units=many(STR), runs=many(RUN), kernels=INT, bytes=INT)
 CONFIG = record(Config, constants=many(row(NAME, VALUE)), warps=INT, stages=INT, grid=INTS)
@@ -234,7 +261,7 @@ BOTH = row(PLAN, either(cpp=(CppSource, CPP), triton=(TritonSource, TRITON)))
 
 
 def pack(plan: Plan, source: CppSource | TritonSource) -> bytes:
-    """A plan and its source; kernels without their passes and schedules, which only printers read. Raises: NotKept."""
+    """A plan and its source; kernels without their nests and schedules, which only printers read. Raises: NotKept."""
     return json.dumps(BOTH.pack((plan, source)), separators=(",", ":")).encode()
 
 

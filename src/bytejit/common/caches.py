@@ -1,18 +1,19 @@
 """Global caches of compiled things, each with an owner and a way to empty it.
 
-    LIBRARIES  owner: kernels.build_cpp   size: one entry a distinct source text   cleared: reset(); a loaded library stays mapped
-    BUILDING   owner: kernels.build_cpp   size: one entry a unit that is being built ahead   cleared: when it is built
-    BINARIES   owner: kernels.build_triton   size: one entry a distinct GPU kernel   cleared: reset()
-    GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel and device   cleared: never: it stays loaded
-    GRAPH_POOLS  owner: kernels.cuda_capture   size: one entry a device and stream with CUDA graphs   cleared: with the last one
-    GRAPH_STREAMS  owner: kernels.cuda_capture   size: one stream a device and stream with CUDA graphs   cleared: never
-    GRAPH_OUTPUTS  owner: kernels.other_streams  size: one entry an output of a CUDA graph   cleared: with it
-    GPU_CALLERS  owner: kernels.cuda_graphs  size: one number a thread that calls graphs of a GPU   cleared: reset()
-    COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
-    MEMORY     owner: kernels.disk        size: the entries of each unusable cache folder   cleared: never
-    DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
-    WARNED     owner: kernels             size: one entry a distinct warning       cleared: reset()
+LIBRARIES  owner: kernels.build_cpp   size: one entry a distinct source text   cleared: reset(); a loaded library stays mapped
+BUILDING   owner: kernels.build_cpp   size: one entry a unit that is being built ahead   cleared: when it is built
+BINARIES   owner: kernels.build_triton   size: one entry a distinct GPU kernel   cleared: reset()
+GPU_KERNELS  owner: kernels.build_triton   size: one entry a loaded GPU kernel and device   cleared: never: it stays loaded
+GRAPH_POOLS  owner: kernels.cuda_capture   size: one entry a device and stream with CUDA graphs   cleared: with the last one
+GRAPH_STREAMS  owner: kernels.cuda_capture   size: one stream a device and stream with CUDA graphs   cleared: never
+GRAPH_OUTPUTS  owner: kernels.other_streams  size: one entry an output of a CUDA graph   cleared: with it
+GPU_CALLERS  owner: kernels.cuda_graphs  size: one number a thread that calls graphs of a GPU   cleared: reset()
+COMPILERS  owner: kernels.build       size: one entry a compiler looked for    cleared: reset()
+MEMORY     owner: kernels.disk        size: the entries of each unusable cache folder   cleared: never
+DISKS      owner: kernels.disk        size: one entry a cache folder           cleared: reset()
+WARNED     owner: kernels             size: one entry a distinct warning       cleared: reset()
 """
+
 from __future__ import annotations
 
 import threading
@@ -45,6 +46,7 @@ def clear() -> None:
 def warn_once(key: str, message: str) -> None:
     """A RuntimeWarning, the first time that `key` is seen."""
     import warnings
+
     if key not in WARNED:
         WARNED.add(key)
         warnings.warn(message, RuntimeWarning, stacklevel=3)

@@ -19,8 +19,8 @@ STAGES = {
     "graph": "1_graph.py",  # the FX graph of torch calls
     "guards": "2_guards.txt",  # the guard set
     "entry": "3_entry.py",  # guards, graph call, effects and exit as one Python function
-    "aten": "4_aten.py",  # the normalised ATen graph
-    "loops": "5_loops.txt",  # loop IR
+    "aten": "4_aten.py",  # the normalised ATen graph; "aten.1_choose_linears": after that pass, in 4_aten_1_choose_linears.py
+    "loops": "5_loops.txt",  # loop IR; "loops.2_inline": after that pass
     "schedule": "6_schedule.txt",  # groups, buffers, tiles
     "kernel": "7_kernel.cpp",  # C++; "7_kernel.py" for Triton; further units are "kernel1", "kernel2"
     "call": "8_call.py",  # the call sequence
@@ -40,11 +40,13 @@ class Dump:
     def write(self, stage: str, text: str, suffix: str = "") -> Path | None:
         """Write one stage's text; `suffix` (".py") replaces the file's usual one. Returns the file, None when off.
 
-        A stage may come in parts: "kernel1" is a further "kernel". One that is not known here (a backend's own) comes last.
-        Raises: OSError when the folder cannot be written.
+        A stage may come in parts: "kernel1" is a further "kernel", "loops.2_inline" are the loops after a pass. One that is not
+        known here (a backend's own) comes last. Raises: OSError when the folder cannot be written.
         """
-        base = stage.rstrip("0123456789")
-        name = STAGES.get(base, f"9_{file_name(base)}.txt").replace(".", f"{stage[len(base) :]}.", 1)
+        whole, _, part = stage.partition(".")
+        base = whole.rstrip("0123456789")
+        mark = whole[len(base) :] + (f"_{part}" if part else "")
+        name = STAGES.get(base, f"9_{file_name(base)}.txt").replace(".", f"{mark}.", 1)
         if self.folder is None:
             return None
         path = self.folder / (name.rpartition(".")[0] + suffix if suffix else name)

@@ -1,4 +1,5 @@
 """What stands beside a graph on its way: what the tracer tells a backend, and what a backend tells of itself."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from bytejit.options import Settings
 
 from .where import Where
 
-INFO, REPORT = "bytejit_info", "bytejit_report"     # keys of `GraphModule.meta`
+INFO, REPORT = "bytejit_info", "bytejit_report"  # keys of `GraphModule.meta`
 
 
 @dataclass(frozen=True)
@@ -19,26 +20,30 @@ class GraphInfo:
 
     settings: Settings = field(default_factory=Settings)
     where: Where | None = None
-    needs_grad: bool = False            # an output, or an input that it writes, needs gradients
-    inference: bool | str | None = None     # the mode that it sets: in or out of inference mode; "mixed": both; None: neither
-    grads_off: bool = False             # no output needs gradients, though they are on and an input needs them
-    autocast: bool = False              # autocast is on around the region
-    overrides: bool = False             # torch function modes or subclasses are around: it runs with none asked
-    measures: bool = False              # it has sizes that only the run knows
-    sets_data: bool = False             # it sets a tensor's `data`
-    overlapping: bool = False           # inputs share memory
-    weights: frozenset[int] = frozenset()       # positions of the inputs that are parameters or buffers
+    needs_grad: bool = False  # an output, or an input that it writes, needs gradients
+    inference: bool | str | None = None  # the mode that it sets: in or out of inference mode; "mixed": both; None: neither
+    grads_off: bool = False  # no output needs gradients, though they are on and an input needs them
+    backward: bool = False  # it runs a backward pass of its own
+    grad_at_start: bool = True  # whether gradients are on where it begins
+    autocast: bool = False  # autocast is on around the region
+    overrides: bool = False  # torch function modes or subclasses are around: it runs with none asked
+    measures: bool = False  # it has sizes that only the run knows
+    sets_data: bool = False  # it sets a tensor's `data`
+    overlapping: bool = False  # inputs share memory
+    weights: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers
 
 
 @dataclass
 class Report:
     """What a backend tells of a graph: `report_of(gm)`."""
 
-    through_torch: str = ""             # why it runs through torch; "" when it is compiled
-    stats: Any = None                   # of the compiled graph
-    lower_seconds: float = 0.0          # from the ATen graph to the plan
-    stages: list[tuple[str, str, str]] = field(default_factory=list)       # files of the debug folder: (name, text, suffix)
-    cudagraphs: list[str] = field(default_factory=list)         # what became of its recordings, each thing once
+    through_torch: str = ""  # why it runs through torch; "" when it is compiled
+    stats: Any = None  # of the compiled graph
+    lower_seconds: float = 0.0  # from the ATen graph to the plan
+    pass_seconds: dict[str, float] = field(default_factory=dict)  # "loops.merge" -> time of each pass that ran
+    stages: list[tuple[str, str, str]] = field(default_factory=list)  # files of the debug folder: (name, text, suffix)
+    saved: list[str] = field(default_factory=list)  # what is saved for the backward pass, a line a graph
+    cudagraphs: list[str] = field(default_factory=list)  # what became of its recordings, each thing once
 
 
 def info_of(gm: torch.fx.GraphModule) -> GraphInfo:

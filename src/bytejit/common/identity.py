@@ -23,7 +23,7 @@ class IdentityMap(Generic[V]):
 
     def __init__(self) -> None:
         self._table: dict[int, tuple[Callable[[], object], V]] = {}
-        self._lock = threading.RLock()      # reentrant: a collection may call `gone` while an entry is set
+        self._lock = threading.RLock()  # reentrant: a collection may call `gone` while an entry is set
 
     def get(self, obj: object, default: V | None = None) -> V | None:
         """The value of this very object, else `default`. Cost: 0.1 us."""
@@ -38,10 +38,11 @@ class IdentityMap(Generic[V]):
             owner = this()
             if owner is not None:
                 owner._drop(ident, ref)
+
         try:
             ref: Callable[[], object] = weakref.ref(obj, gone)
-        except TypeError:                   # takes no weak references, as some of torch's own
-            ref = lambda: obj               # noqa: E731
+        except TypeError:  # takes no weak references, as some of torch's own
+            ref = lambda: obj  # noqa: E731
         with self._lock:
             self._table[ident] = ref, value
         return value

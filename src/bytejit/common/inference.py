@@ -1,4 +1,5 @@
 """Inference mode within a graph: nodes enter and leave it, and a graph that raises in between leaves it too."""
+
 from __future__ import annotations
 
 import threading
@@ -17,15 +18,20 @@ _entered = _Entered()
 
 
 def enter(mode: bool, region: int) -> None:
-    """`torch.inference_mode(mode).__enter__()`, for the graph of a region."""
+    """`torch.inference_mode(mode).__enter__()`, for the graph of a region.
+
+    Making the manager enters the mode, and its end, whenever that comes, sets what was there before: no interrupt can come
+    before it is noted.
+    """
     manager = torch._C._InferenceMode(mode)
-    manager.__enter__()
     _entered.stack.append((region, manager))
+    manager.__enter__()
 
 
 def leave() -> None:
-    """Leave what was entered last."""
-    _entered.stack.pop()[1].__exit__(None, None, None)
+    """Leave what was entered last. Cut short, it may be called again."""
+    _entered.stack[-1][1].__exit__(None, None, None)
+    _entered.stack.pop()
 
 
 def depth() -> int:

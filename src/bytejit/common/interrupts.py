@@ -13,7 +13,7 @@ compile in another thread needs none of this.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # CPython has no stub of it
 import ctypes
 import sys
 import threading
@@ -78,7 +78,7 @@ class Signals:
         try:
             for number in _NUMBERS:
                 handler = _signal.getsignal(number)
-                if type(handler) is Noted:          # one that was left: its own signal came while it was put back
+                if type(handler) is Noted:  # one that was left: its own signal came while it was put back
                     handler = handler.handler
                 if callable(handler):
                     noted = Noted(self, number, handler)
@@ -92,13 +92,13 @@ class Signals:
         """Put the handlers back, then run those whose signals came. Raises: what they raise."""
         try:
             self._put_back()
-        finally:        # a signal whose handler is back may have come while another was put back: two more attempts
+        finally:  # a signal whose handler is back may have come while another was put back: two more attempts
             try:
                 self._put_back()
             finally:
                 try:
                     self._put_back()
-                finally:        # it may be in the third that the first signal comes
+                finally:  # it may be in the third that the first signal comes
                     self.holding = False
                     self._run_pending()
 
@@ -114,7 +114,7 @@ class Signals:
                 noted = pending.pop(0)
                 noted.handler(noted.number, sys._getframe(2))
         finally:
-            if pending:         # a handler raised: the others are as important
+            if pending:  # a handler raised: the others are as important
                 self.pending = pending
                 self._run_pending()
 
@@ -125,12 +125,12 @@ class Signals:
         waiting, self.pending = self.pending, []
         for i, noted in enumerate(waiting):
             if noted.handler is not _signal.default_int_handler and _within_modes():
-                self.pending.append(noted)          # operations of the handler's would be told to the compiler's modes
+                self.pending.append(noted)  # operations of the handler's would be told to the compiler's modes
                 continue
             try:
                 noted.handler(noted.number, sys._getframe(2))
             except BaseException as error:
-                self.pending += waiting[i + 1:]
+                self.pending += waiting[i + 1 :]
                 raise Interrupted(error) from None
 
 
@@ -138,7 +138,7 @@ SIGNALS = Signals()
 _MAIN = threading.main_thread().ident
 _NUMBERS = tuple(sorted(_signal.valid_signals())) if hasattr(_signal, "valid_signals") else tuple(range(1, _signal.NSIG))
 _LIBC = getattr(ctypes.CDLL(None), "sigaction", None) if sys.platform != "win32" else None
-_Action = ctypes.c_char * 256         # more than any system's struct sigaction takes
+_Action = ctypes.c_char * 256  # more than any system's struct sigaction takes
 
 
 def _action(number: int) -> ctypes.Array | None:
@@ -174,8 +174,11 @@ def uninterrupted(function: Callable[..., T], *args: Any) -> T:
     try:
         return function(*args)
     except Interrupted as e:
-        error, e.error = e.error, None      # of which it will be the context: neither may keep the other, and with its
-        try:                                # traceback's frames the program's objects, until a collection
+        error = e.error
+        # `e` will be its context: neither may keep the other, and with its traceback's frames the program's objects, until a
+        # collection
+        e.error = None  # type: ignore[assignment]
+        try:
             raise error from None
         finally:
             del error
@@ -193,7 +196,7 @@ def interruptible(function: Callable[..., T], *args: Any) -> T:
     finally:
         try:
             SIGNALS.hold()
-        except BaseException:       # a handler ran once more and raised: the way out of the compiler is held all the same
+        except BaseException:  # a handler ran once more and raised: the way out of the compiler is held all the same
             SIGNALS.hold()
             raise
 

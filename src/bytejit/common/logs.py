@@ -1,4 +1,4 @@
-"""Lines for the user as things happen (BYTEJIT_LOGS), and faults of bytejit's own."""
+"""Lines for the user as things happen (BYTEJIT_LOGS, TORCH_LOGS), and faults of bytejit's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 from bytejit.errors import backend_name
 from bytejit.options import LOG_KINDS, Options, config
 
-from . import caches
+from . import caches, torch_options
 from .registry import count
 from .text import indent
 from .where import Where
@@ -20,7 +20,7 @@ def wanted(kind: str, options: Options | None = None) -> bool:
     """Whether a kind of log is on: ask before building a long text. Raises: ValueError for an unknown kind."""
     if kind not in LOG_KINDS:
         raise ValueError(f"no kind of log is called {kind!r}")
-    return kind in (options or config.current).logs
+    return kind in (options or config.current).logs or torch_options.asked_of_torch(kind)
 
 
 def log(kind: str, text: str, where: Where | None = None, options: Options | None = None) -> None:

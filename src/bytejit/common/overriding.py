@@ -1,14 +1,17 @@
 """Which classes override torch's functions (`__torch_function__`), and how compiled code is kept from them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from .ambient import undone_if_cut
+from .ambient_kinds import Kind
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-DEFAULT = torch.Tensor.__dict__["__torch_function__"].__func__      # wraps results in the class
+DEFAULT = torch.Tensor.__dict__["__torch_function__"].__func__  # wraps results in the class
 NEVER = torch._C._disabled_torch_function_impl
 
 
@@ -22,31 +25,43 @@ def overrides(cls: type) -> str:
     return "default" if getattr(found, "__func__", None) is DEFAULT else "own"
 
 
+def untold(work: Callable, args: tuple) -> Any:
+    """work(*args), told to no override. Python 3.14 looks for signals between a manager's `__enter__` and its block: an
+    interrupt there leaves the block without its `__exit__`."""
+    told, manager = torch._C._is_torch_function_enabled(), torch._C.DisableTorchFunction()
+    try:
+        with manager:
+            return work(*args)
+    except BaseException:
+        if told and not torch._C._is_torch_function_enabled():
+            manager.__exit__(None, None, None)
+        raise
+
+
 def as_subclass(x: torch.Tensor, cls: type) -> torch.Tensor:
     """x.as_subclass(cls), told to no override."""
-    with torch._C.DisableTorchFunction():
-        return x.as_subclass(cls)
+    return untold(x.as_subclass, (cls,))
 
 
-def within_modes(entry: Callable, miss: object) -> Callable:
-    """An entry of a region traced within torch function modes: neither its guards nor its graph are told to them."""
-    def run(*args):
+def within_modes(entry: Callable, leaves: tuple[Kind, ...], miss: object) -> Callable:
+    """The function of an entry of a region traced within torch function modes: neither its guards nor its graph are told to
+    them. leaves: the kinds of ambient state that it sets when it ends well."""
+
+    def run(*args: Any) -> Any:
         if not torch._C._is_torch_function_enabled():
             return miss
-        with torch._C.DisableTorchFunction():
-            return entry(*args)
+        return untold(entry, args)
 
-    def undoable(*args):
-        return undone_if_cut(entry.leaves, run, args)
+    def undoable(*args: Any) -> Any:
+        return undone_if_cut(leaves, run, args)
 
-    made = undoable if entry.leaves else run
-    made.__dict__.update(entry.__dict__)
-    return made
+    return undoable if leaves else run
 
 
 def unasked(function: Callable) -> Callable:
     """The function, run so that torch asks no override of its operations."""
-    def run(*args):
-        with torch._C.DisableTorchFunction():
-            return function(*args)
+
+    def run(*args: Any) -> Any:
+        return untold(function, args)
+
     return run

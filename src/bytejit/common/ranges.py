@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-Event = tuple[str, str | None] | None      # what a range is called and its arguments; None: the innermost one ends
+Event = tuple[str, str | None] | None  # what a range is called and its arguments; None: the innermost one ends
 
 
 class _Open(threading.local):
@@ -69,7 +70,7 @@ def around(call: Callable, events: tuple[Event, ...]) -> Callable:
     first = events.index(None) if None in events else len(events)
     balanced = 2 * events.count(None) == len(events)
 
-    def ranged(*inputs):
+    def ranged(*inputs: Any) -> Any:
         if balanced and not _profiled():
             return call(*inputs)
         depth = len(_open.stack)
@@ -82,6 +83,7 @@ def around(call: Callable, events: tuple[Event, ...]) -> Callable:
                 leave()
             raise
         return found
+
     return ranged
 
 

@@ -1,25 +1,28 @@
-"""Global state with an owner each: backends by name, marks on functions and tensors, counters.
+"""Global state with an owner each: backends and targets by name, marks on functions and tensors.
 
 BACKENDS   owner: register_backend       size: one entry a name              cleared: never (names stay known)
+TARGETS    owner: register_target        size: one entry a name              cleared: never
 MARKS      owner: the decorators of api  size: one entry a marked function   cleared: never (the user's code has them)
-counters   owner: whoever counts         size: bounded by distinct reasons   cleared: counters.clear(), reset()
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from bytejit.common import torch_controls
 from bytejit.common.identity import IdentityMap
 from bytejit.errors import BackendFailed
 
+from .counters import count as count
+from .counters import counters as counters
 from .text import unknown
 
-MODULE_TRAIT = "__bytejit_module__"     # attribute of the class of a compiled module (runtime/module.py): what it was made from
+MODULE_TRAIT = "__bytejit_module__"  # attribute of the class of a compiled module (runtime/module.py): what it was made from
 
 
 def seen_as(cls: type) -> type:
@@ -30,15 +33,21 @@ def seen_as(cls: type) -> type:
 
 # A name stands for a callable `(gm, example_inputs) -> callable`, or for "module:attribute", imported on first use.
 BACKENDS: dict[str, str | Callable] = {
-    "eager": "bytejit.backends.builtin:eager",
-    "aot_eager": "bytejit.backends.builtin:aot_eager",
-    "inductor": "bytejit.backends.builtin:inductor",
-    "cudagraphs": "bytejit.backends.builtin:cudagraphs",
-    "aot_cudagraphs": "bytejit.backends.builtin:aot_cudagraphs",
+    "eager": "bytejit.backends.eager:eager",
+    "aot_eager": "bytejit.backends.aot_eager:aot_eager",
+    "inductor": "bytejit.backends.inductor:inductor",
+    "cudagraphs": "bytejit.backends.cudagraphs:cudagraphs",
+    "aot_cudagraphs": "bytejit.backends.cudagraphs:aot_cudagraphs",
+}
+# A type of device, or another name, stands for a callable `(device, options) -> Target` (`backends/target.py`), or its path.
+TARGETS: dict[str, str | Callable] = {
+    "cpu": "bytejit.backends.cpu:CpuTarget",
+    "cuda": "bytejit.backends.cuda:CudaTarget",
+    "interpreter": "bytejit.backends.cuda:InterpretedTarget",
 }
 
 
-def register_backend(backend: str | Callable | None = None, *, name: str | None = None) -> Callable:
+def register_backend(backend: str | Callable | None = None, *, name: str | None = None) -> Any:
     """Register a backend: `register_backend(fn, name="mine")`, or as a decorator, bare or with a name.
 
     `backend` is a callable `(gm: torch.fx.GraphModule, example_inputs: list) -> callable`, or an import path
@@ -50,12 +59,10 @@ def register_backend(backend: str | Callable | None = None, *, name: str | None 
         if ":" not in backend:  # @register_backend("mine")
             return lambda fn: register_backend(fn, name=backend)
         if not name:
-            raise ValueError(
-                f"backend {backend!r} is an import path: give it a name, register_backend({backend!r}, name=...)"
-            )
+            raise ValueError(f"backend {backend!r} is an import path: give it a name, register_backend({backend!r}, name=...)")
     elif not callable(backend):
         raise TypeError(f"a backend is a callable (gm, example_inputs) -> callable, not {type(backend).__name__}")
-    BACKENDS[name or backend.__name__] = backend
+    BACKENDS[name or getattr(backend, "__name__")] = backend
     return backend
 
 
@@ -71,56 +78,52 @@ def check_backend(backend: object) -> str | Callable:
     """
     if isinstance(backend, str):
         if backend not in BACKENDS:
-            if torch_controls.backend_named(backend) is None:
+            if (of_torch := torch_controls.backend_named(backend)) is None:
                 raise ValueError(unknown("backend", backend, BACKENDS))
-            return torch_controls.backend_named(backend)
+            return of_torch
     elif not callable(backend):
-        raise TypeError(
-            f"backend is a name or a callable (gm, example_inputs) -> callable, not {type(backend).__name__}"
-        )
+        raise TypeError(f"backend is a name or a callable (gm, example_inputs) -> callable, not {type(backend).__name__}")
     return backend
 
 
 def lookup_backend(backend: str | Callable) -> Callable:
     """The callable of a backend; a registered import path is imported now. Raises: ValueError, BackendFailed."""
     found = check_backend(backend)
-    found = BACKENDS[found] if isinstance(found, str) else found
-    if isinstance(found, str):
-        module, _, attribute = found.partition(":")
-        found = getattr(importlib.import_module(module), attribute, None)
-        if not callable(found):
-            raise BackendFailed(str(backend), f"is registered as {module}:{attribute}, which is not callable")
-        BACKENDS[backend] = found
+    return _imported(BACKENDS, found) if isinstance(found, str) else found
+
+
+def _imported(table: dict[str, str | Callable], name: str) -> Callable:
+    """What a name of a table stands for, imported on first use. Raises: BackendFailed."""
+    target = table[name]
+    if not isinstance(target, str):
+        return target
+    module, _, attribute = target.partition(":")
+    found = getattr(importlib.import_module(module), attribute, None)
+    if not callable(found):
+        raise BackendFailed(name, f"is registered as {module}:{attribute}, which is not callable")
+    table[name] = found
     return found
 
 
-class Counters(dict):
-    """Groups of counters: `counters["breaks"]["a tensor decides a branch at model.py:14"]`. Groups are always there."""
+def register_target(name: str, target: str | Callable) -> None:
+    """Register a target: what graphs on devices of the type `name` compile for, and a backend of that name for any graph.
 
-    GROUPS = ("graphs", "breaks", "recompiles", "fallbacks", "faults")
-
-    def __init__(self) -> None:
-        super().__init__((name, Counter()) for name in self.GROUPS)
-
-    def __missing__(self, group: str) -> Counter:
-        return self.setdefault(group, Counter())
-
-    def clear(self) -> None:
-        """Set all counts to zero."""
-        for group in self.values():
-            group.clear()
-
-    def total(self, group: str) -> int:
-        """The sum of a group."""
-        return self[group].total()
+    `target` is a subclass of `bytejit.backends.target.Target`, or an import path "module:attribute". Raises: TypeError.
+    """
+    if not callable(target) and not (isinstance(target, str) and ":" in target):
+        raise TypeError(f"a target is a callable (device, options) -> Target, or its import path, not {target!r}")
+    TARGETS[name] = target
+    BACKENDS[name] = functools.partial(_on_target, name=name)
 
 
-counters = Counters()
+def lookup_target(name: str) -> Callable:
+    """The callable of a target. Raises: KeyError, BackendFailed."""
+    return _imported(TARGETS, name)
 
 
-def count(group: str, what: str, n: int = 1) -> None:
-    """Add to a counter: what happened, in words that stay the same from run to run."""
-    counters[group][what] += n
+def _on_target(gm: object, example_inputs: list, name: str) -> Callable:
+    """The backend that a target's name stands for."""
+    return importlib.import_module("bytejit.backends.inductor").named_target(gm, example_inputs, name)
 
 
 # --- marks -------------------------------------------------------------------------------------------------------
@@ -147,8 +150,15 @@ def any_marked() -> bool:
 
 
 # modules of torch whose Python drives its autograd engine or makes graphs of functions: nothing in them is for a graph
-LEFT_WHOLE = frozenset({"torch.autograd.functional", "torch.autograd.gradcheck", "torch.fx._symbolic_trace",
-                        "torch.fx.experimental.proxy_tensor", "torch.fx.experimental.const_fold"})
+LEFT_WHOLE = frozenset(
+    {
+        "torch.autograd.functional",
+        "torch.autograd.gradcheck",
+        "torch.fx._symbolic_trace",
+        "torch.fx.experimental.proxy_tensor",
+        "torch.fx.experimental.const_fold",
+    }
+)
 
 EXPOSED = ("torch.func", "torch._functorch.eager_transforms")
 

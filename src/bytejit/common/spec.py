@@ -6,20 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-SHORT = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint8: "u8",
-    torch.bool: "b8",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
+from .dtypes import short_dtype
 
 
 def contiguous_stride(shape: tuple) -> tuple:
@@ -30,11 +17,6 @@ def contiguous_stride(shape: tuple) -> tuple:
         stride.append(step)
         step = step * (size if not isinstance(size, int) or size > 1 else 1)
     return tuple(reversed(stride))
-
-
-def short_dtype(dtype: torch.dtype) -> str:
-    """`f32` for torch.float32; a dtype without a short name prints as torch names it."""
-    return SHORT.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Printing helpers: short names of dtypes and specs, tables, near misses. No address, no set order in any text."""
+"""Text for people: identifiers, near misses, plurals, indented lines, tables. No address, no set order in any text."""
 
 from __future__ import annotations
 
@@ -6,51 +6,10 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
-_DTYPES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "complex64": "c64",
-    "complex128": "c128",
-    "complex32": "c32",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint64": "u64",
-    "uint32": "u32",
-    "uint16": "u16",
-    "uint8": "u8",
-    "bool": "b8",
-}
-
 
 def identifier(name: str) -> str:
     """What a name that is to follow a letter in generated Python can be: that of a code object may be any text."""
     return re.sub(r"\W", "_", name.strip("<>"), flags=re.ASCII)
-
-
-def dtype_name(dtype: object) -> str:
-    """Short name of a torch dtype: `torch.float32` is "f32", `torch.bool` is "b8"; one without keeps its own."""
-    name = str(dtype).removeprefix("torch.")
-    return _DTYPES.get(name, name)
-
-
-def spec_text(
-    shape: Sequence[object], dtype: object, stride: Sequence[object] | None = None, device: object = "cpu"
-) -> str:
-    """One tensor spec on one line: `f32[64,64]`, with strides `f32[64,64;1,64]`, off the CPU `f32[8] cuda:0`."""
-    text = f"{dtype_name(dtype)}[{','.join(map(str, shape))}"
-    if stride is not None:
-        text += ";" + ",".join(map(str, stride))
-    text += "]"
-    return text if str(device) == "cpu" else f"{text} {device}"
-
-
-def tensor_text(t: object) -> str:
-    """`spec_text` of anything with shape, dtype and device."""
-    return spec_text(tuple(t.shape), t.dtype, None, t.device)
 
 
 def near(name: str, known: Iterable[str]) -> str | None:

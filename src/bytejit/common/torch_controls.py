@@ -12,8 +12,11 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import torch
+
+from bytejit.common import special_cases
 from bytejit.options import Options
 
 LOADED = "torch._dynamo"
@@ -23,6 +26,7 @@ RULES = "torch._dynamo.trace_rules"
 FUNCTIONS = "torch._dynamo.variables.functions"
 CONFIG = "torch._dynamo.config"
 BACKENDS = "torch._dynamo.backends.registry"
+INITS = "torch._dynamo.mutation_guard"
 
 
 class Name(NamedTuple):
@@ -34,39 +38,63 @@ class Name(NamedTuple):
     without: str
 
 
-NAMES = {row.name: row for row in (
-    Name("_torchdynamo_disable", "function", "torch.compiler.disable made it", "it is compiled"),
-    Name("_torchdynamo_wrapper_id", "function", "the function that the marks beside it were made for",
-         "a wrapper with copied attributes counts as disabled too"),
-    Name("_torchdynamo_orig_callable", "function, module", "what it wraps", "it is followed as Python code"),
-    Name("_dynamo_marked_constant", "function", "torch.compiler.assume_constant_result", "it is followed as Python code"),
-    Name("_dynamo_forbidden", "function", "torch._dynamo.forbid_in_graph", "it is followed as Python code"),
-    Name("_allowed_callable_ids", RULES, "torch.compiler.allow_in_graph", "it is followed as Python code"),
-    Name("_nonstrict_trace_callable_ids", RULES, "torch._dynamo.nonstrict_trace", "it is an allow_in_graph"),
-    Name("_disallowed_callable_ids", RULES, "torch._dynamo.disallow_in_graph, graph_break", "it is in the graph"),
-    Name("PolyfilledFunctionVariable", FUNCTIONS, "keeps what torch.compiler.substitute_in_graph was given",
-         "the function itself is called"),
-    Name("_get_polyfill_handlers", FUNCTIONS, "the same", "the function itself is called"),
-    Name("__torch_dynamo_polyfill__", "function", "the Python function of substitute_in_graph", "the function itself is called"),
-    Name("_dynamo_dynamic_indices", "tensor", "mark_dynamic: the dimensions", "sizes are learnt from the calls"),
-    Name("_dynamo_dynamic_range", "tensor", "mark_dynamic: (dim, min, max)", "no range is promised"),
-    Name("_dynamo_weak_dynamic_indices", "tensor", "maybe_mark_dynamic", "sizes are learnt from the calls"),
-    Name("_dynamo_unbacked_indices", "tensor", "mark_unbacked", "sizes are learnt from the calls"),
-    Name("_dynamo_unbacked_bounds", "tensor", "mark_unbacked: {dim: (min, max)}", "no range is promised"),
-    Name("_dynamo_static_indices", "tensor", "mark_static", "a size that changed becomes symbolic"),
-    Name("_stance", FRAMES, "torch.compiler.set_stance", "the stance is the default one"),
-    Name("get_eval_frame_callback", DECORATORS, "False within torch._dynamo.run", "new code is compiled there"),
-    Name("_COMPILER_FNS", BACKENDS, "torch._dynamo.register_backend", "the name of a backend is not known"),
-    Name("_default_backend", BACKENDS, "torch.compiler.set_default_backend", "the default is inductor"),
-)}
+NAMES = {
+    row.name: row
+    for row in (
+        Name("_torchdynamo_disable", "function", "torch.compiler.disable made it", "it is compiled"),
+        Name(
+            "_torchdynamo_wrapper_id",
+            "function",
+            "the function that the marks beside it were made for",
+            "a wrapper with copied attributes counts as disabled too",
+        ),
+        Name("_torchdynamo_orig_callable", "function, module", "what it wraps", "it is followed as Python code"),
+        Name("unpatched_nn_module_init", INITS, "nn.Module.__init__ before torch's compiler noted each module", "it is followed"),
+        Name("_dynamo_marked_constant", "function", "torch.compiler.assume_constant_result", "it is followed as Python code"),
+        Name("_dynamo_forbidden", "function", "torch._dynamo.forbid_in_graph", "it is followed as Python code"),
+        Name("_allowed_callable_ids", RULES, "torch.compiler.allow_in_graph", "it is followed as Python code"),
+        Name("_nonstrict_trace_callable_ids", RULES, "torch._dynamo.nonstrict_trace", "it is an allow_in_graph"),
+        Name("_disallowed_callable_ids", RULES, "torch._dynamo.disallow_in_graph, graph_break", "it is in the graph"),
+        Name(
+            "PolyfilledFunctionVariable",
+            FUNCTIONS,
+            "keeps what torch.compiler.substitute_in_graph was given",
+            "the function itself is called",
+        ),
+        Name("skip_code", FRAMES, "what bytejit made runs as it is", "calls of it in code for torch.compile fail"),
+        Name("SKIP_DIRS", RULES, "the same of bytejit's files", "torch's compiler looks into bytejit's"),
+        Name("_recompile_re", RULES, "the same", "the same"),
+        Name("_get_polyfill_handlers", FUNCTIONS, "the same", "the function itself is called"),
+        Name(
+            "__torch_dynamo_polyfill__", "function", "the Python function of substitute_in_graph", "the function itself is called"
+        ),
+        Name("_dynamo_dynamic_indices", "tensor", "mark_dynamic: the dimensions", "sizes are learnt from the calls"),
+        Name("_dynamo_dynamic_range", "tensor", "mark_dynamic: (dim, min, max)", "no range is promised"),
+        Name("_dynamo_weak_dynamic_indices", "tensor", "maybe_mark_dynamic", "sizes are learnt from the calls"),
+        Name("_dynamo_unbacked_indices", "tensor", "mark_unbacked", "sizes are learnt from the calls"),
+        Name("_dynamo_unbacked_bounds", "tensor", "mark_unbacked: {dim: (min, max)}", "no range is promised"),
+        Name("_dynamo_static_indices", "tensor", "mark_static", "a size that changed becomes symbolic"),
+        Name("_stance", FRAMES, "torch.compiler.set_stance", "the stance is the default one"),
+        Name("get_eval_frame_callback", DECORATORS, "False within torch._dynamo.run", "new code is compiled there"),
+        Name("_COMPILER_FNS", BACKENDS, "torch._dynamo.register_backend", "the name of a backend is not known"),
+        Name("_default_backend", BACKENDS, "torch.compiler.set_default_backend", "the default is inductor"),
+    )
+}
 
 # fields of torch's config with a meaning here -> their default: only another value is heard
 FIELDS = {
-    "suppress_errors": False, "recompile_limit": 8, "verify_correctness": False, "error_on_recompile": False,
-    "fail_on_recompile_limit_hit": False, "assume_static_by_default": True, "automatic_dynamic_shapes": True,
-    "dynamic_shapes": True, "disable": False,
+    "suppress_errors": False,
+    "recompile_limit": 8,
+    "verify_correctness": False,
+    "error_on_recompile": False,
+    "fail_on_recompile_limit_hit": False,
+    "assume_static_by_default": True,
+    "automatic_dynamic_shapes": True,
+    "dynamic_shapes": True,
+    "disable": False,
 }
-OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")      # environment: "1" leaves everything uncompiled
+OURS = "compiled by bytejit"  # what bytejit's own functions are marked with, for torch's compiler to call them as they are
+OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")  # environment: "1" leaves everything uncompiled
 
 
 def loaded() -> bool:
@@ -90,7 +118,7 @@ def _mark(fn: object, name: str) -> object:
 # ---- functions -------------------------------------------------------------------------------------------------------
 def disabled(fn: object) -> bool:
     """Whether torch.compiler.disable made a function; not one that was only given its attributes (functools.wraps)."""
-    if not _mark(fn, "_torchdynamo_disable"):
+    if _mark(fn, "_torchdynamo_disable") in (None, False, OURS):
         return False
     made = _mark(fn, "_torchdynamo_wrapper_id")
     return (made is None or made == id(getattr(fn, "__func__", fn))) and not _patched(fn)
@@ -101,7 +129,7 @@ def _patched(fn: object) -> bool:
     stands in the place of the function (a subclass's in that of its base's). What a program disables is an object of its own."""
     fn = getattr(fn, "__func__", fn)
     module, found = getattr(fn, "__module__", None) or "", None
-    if module.startswith("torch."):
+    if special_cases.TORCH.named(module):
         found = sys.modules.get(module)
         for name in getattr(fn, "__qualname__", "").split("."):
             found = getattr(found, name, None)
@@ -119,8 +147,14 @@ def wrapped(target: object) -> object:
     made = getattr(target, "__dict__", {})
     if not loaded() or made.get("_torchdynamo_wrapper_id") != id(target) or disabled(target) or disabled_module(target):
         return target
-    return made.get("_orig_mod") or made.get("_modules", {}).get("_orig_mod") or made.get(
-        "_torchdynamo_orig_callable", target)
+    return made.get("_orig_mod") or made.get("_modules", {}).get("_orig_mod") or made.get("_torchdynamo_orig_callable", target)
+
+
+def noted(fn: object) -> object:
+    """nn.Module.__init__ itself for the one that torch's compiler has put in its place, to note modules by their `id`."""
+    if fn is torch.nn.Module.__init__ and getattr(fn, "__module__", "") == INITS:
+        return _left(INITS, "unpatched_nn_module_init", fn)
+    return fn
 
 
 def _among(fn: object, name: str) -> bool:
@@ -147,7 +181,7 @@ def refused(fn: object) -> str:
     """Why a function is not to be in a graph; "" when it may."""
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
     if _among(fn, "_disallowed_callable_ids"):
-        mark = "" if getattr(fn, "__module__", "").startswith(LOADED) else " is marked torch._dynamo.disallow_in_graph"
+        mark = "" if special_cases.TORCH_COMPILER.made(fn) else " is marked torch._dynamo.disallow_in_graph"
         return f"{LOADED}.{name}()" if not mark else name + mark
     if _mark(fn, "_dynamo_forbidden") or isinstance(fn, type) and "_dynamo_forbidden" in vars(fn):
         return f"{name} is marked torch._dynamo.forbid_in_graph"
@@ -156,7 +190,7 @@ def refused(fn: object) -> str:
 
 def is_graph_break(fn: object) -> bool:
     """Whether a function is torch._dynamo.graph_break."""
-    return getattr(fn, "__name__", "") == "graph_break" and getattr(fn, "__module__", "").startswith(LOADED)
+    return getattr(fn, "__name__", "") == special_cases.GRAPH_BREAK and special_cases.TORCH_COMPILER.made(fn)
 
 
 def substitute(fn: Callable) -> types.FunctionType | None:
@@ -166,10 +200,10 @@ def substitute(fn: Callable) -> types.FunctionType | None:
         return None
     try:
         found = handlers().get(fn)
-    except TypeError:       # it has no hash
+    except TypeError:  # it has no hash
         return None
     found = getattr(found, "__torch_dynamo_polyfill__", None)
-    if not isinstance(found, types.FunctionType) or found.__module__.startswith("torch."):
+    if not isinstance(found, types.FunctionType) or special_cases.TORCH.made(found):
         return None
     return found
 
@@ -182,12 +216,17 @@ def within_disabled() -> bool:
     callback = _left(DECORATORS, "get_eval_frame_callback")
     if callback is not None and callback() is False:
         return True
-    frame = sys._getframe(1)
-    while frame is not None:
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not called_by_torch.__code__:
         if frame.f_globals is vars(frames) and frame.f_code.co_qualname.startswith("DisableContext.__call__"):
             return True
         frame = frame.f_back
     return False
+
+
+def called_by_torch(fn: Callable, args: tuple) -> object:
+    """fn(*args), where torch's compiler, which disables what it calls, means to call what bytejit compiles."""
+    return fn(*args)
 
 
 # ---- tensors ---------------------------------------------------------------------------------------------------------
@@ -204,7 +243,7 @@ def dims_of(t: object) -> Dims | None:
     marks = getattr(t, "__dict__", None)
     if not marks or not loaded():
         return None
-    rank, found = t.dim(), {}
+    rank, found = cast(Any, t).dim(), {}
     for d in marks.get("_dynamo_unbacked_indices", ()):
         found[d % rank] = marks.get("_dynamo_unbacked_bounds", {}).get(d, (None, None))
     found.update((d % rank, (None, None)) for d in marks.get("_dynamo_dynamic_indices", ()))
@@ -292,7 +331,7 @@ def switched_off() -> bool:
 def backend_named(name: str) -> Callable | None:
     """A backend of the program's own that it registered with torch; None when there is none, or it is torch's own."""
     found = (_left(BACKENDS, "_COMPILER_FNS") or {}).get(name)
-    return None if found is None or getattr(found, "__module__", "").startswith("torch.") else found
+    return None if found is None or special_cases.TORCH.made(found) else found
 
 
 def default_backend() -> str | Callable:

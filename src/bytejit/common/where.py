@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import linecache
 import os
-import sys
 from dataclasses import dataclass
 from types import CodeType, FrameType
 
 
 def short_path(file: str) -> str:
     """A file as a message names it: relative to the current folder, from site-packages on, or its last two parts."""
-    file = "".join(c if c.isprintable() else "?" for c in file)     # generated code may name anything
+    file = "".join(c if c.isprintable() else "?" for c in file)  # generated code may name anything
     if file.startswith("<"):
         return file
     file = os.path.abspath(file)
@@ -90,7 +89,7 @@ def source_line(file: str, line: int) -> str:
         changed = os.stat(file).st_mtime_ns
     except OSError:
         changed = 0
-    except ValueError:      # a name that no file can have
+    except ValueError:  # a name that no file can have
         return ""
     lines = _lines(file, changed)
     return lines[line - 1].rstrip("\n") if 0 < line <= len(lines) else ""
@@ -131,11 +130,3 @@ def where_of_function(fn: object) -> Where:
 def where_of_frame(frame: FrameType) -> Where:
     """The place at which a frame stands now."""
     return where_of(frame.f_code, frame.f_lasti)
-
-
-def caller(skip: str) -> Where | None:
-    """The innermost frame that is not in a file under the folder `skip`: the user's own line; None outside of one."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(skip):
-        frame = frame.f_back
-    return where_of_frame(frame) if frame is not None else None

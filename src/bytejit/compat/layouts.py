@@ -11,11 +11,18 @@ import itertools
 
 import torch
 
-FILL_SLOT = 5    # word of the table: version, prev_api, allocator, managed_from, to_py_object, dltensor_from_py_object
-CODES = {        # torch dtype -> DLPack (code, bits); dtypes that are not here are checked from Python
-    torch.bool: (6, 8), torch.uint8: (1, 8), torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32),
+FILL_SLOT = 5  # word of the table: version, prev_api, allocator, managed_from, to_py_object, dltensor_from_py_object
+CODES = {  # torch dtype -> DLPack (code, bits); dtypes that are not here are checked from Python
+    torch.bool: (6, 8),
+    torch.uint8: (1, 8),
+    torch.int8: (0, 8),
+    torch.int16: (0, 16),
+    torch.int32: (0, 32),
     torch.int64: (0, 64),
-    torch.float16: (2, 16), torch.float32: (2, 32), torch.float64: (2, 64), torch.bfloat16: (4, 16),
+    torch.float16: (2, 16),
+    torch.float32: (2, 32),
+    torch.float64: (2, 64),
+    torch.bfloat16: (4, 16),
 }
 
 
@@ -23,9 +30,16 @@ class View(ctypes.Structure):
     """DLTensor."""
 
     _fields_ = [
-        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_index", ctypes.c_int32), ("rank", ctypes.c_int32),
-        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-        ("sizes", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64),
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64),
     ]
 
 
@@ -54,11 +68,23 @@ def objects() -> None:
 def samples() -> list[torch.Tensor]:
     """Tensors of all dtypes that guards read natively, and of every shape that is special."""
     base = torch.zeros(4, 6, 5)
-    shapes = [base, base.transpose(0, 2), base[1:, ::2], base[:, None], torch.zeros(()),
-              torch.zeros(0, 3), torch.zeros(1, 1).expand(4, 1), base.as_strided((3, 2), (1, 7), 2),
-              torch.zeros(1, 2, 3, 4, 5, 6)]
-    return [*shapes, torch.nn.Parameter(torch.zeros(3, 2)), torch.zeros(2, requires_grad=True).view(1, 2),
-            *(torch.zeros(2, 3, dtype=dtype) for dtype in CODES)]
+    shapes = [
+        base,
+        base.transpose(0, 2),
+        base[1:, ::2],
+        base[:, None],
+        torch.zeros(()),
+        torch.zeros(0, 3),
+        torch.zeros(1, 1).expand(4, 1),
+        base.as_strided((3, 2), (1, 7), 2),
+        torch.zeros(1, 2, 3, 4, 5, 6),
+    ]
+    return [
+        *shapes,
+        torch.nn.Parameter(torch.zeros(3, 2)),
+        torch.zeros(2, requires_grad=True).view(1, 2),
+        *(torch.zeros(2, 3, dtype=dtype) for dtype in CODES),
+    ]
 
 
 def tensors() -> None:

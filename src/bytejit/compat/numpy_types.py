@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 try:
     import numpy
 except ImportError:
-    numpy: ModuleType | None = None
+    numpy = None  # type: ignore[assignment]
 
 
 class NoArray:
@@ -26,13 +25,25 @@ SCALARS: frozenset[type] = frozenset(
 )
 #: real scalars whose `.item()` is a Python int or float of the same value
 NUMBERS: frozenset[type] = frozenset(
-    () if numpy is None else (c for c in SCALARS if issubclass(c, (numpy.integer, numpy.floating))
-                              and not issubclass(c, (numpy.timedelta64, numpy.longdouble))))
+    ()
+    if numpy is None
+    else (
+        c
+        for c in SCALARS
+        if issubclass(c, (numpy.integer, numpy.floating)) and not issubclass(c, (numpy.timedelta64, numpy.longdouble))
+    )
+)
+#: scalars that a tensor is compared with item by item
+COMPARED: frozenset[type] = frozenset(
+    ()
+    if numpy is None
+    else (c for c in SCALARS if issubclass(c, (numpy.number, numpy.bool_)) and not issubclass(c, numpy.timedelta64))
+)
 #: the classes of their dtypes
 DTYPES: frozenset[type] = frozenset(() if numpy is None else (type(numpy.dtype(c)) for c in SCALARS))
 #: types of functions that are known by identity
 FUNCTION_TYPES: tuple[type, ...] = (
-    () if numpy is None else (numpy.ufunc, type(numpy.sum), type(numpy.random.uniform.__func__))
+    () if numpy is None else (numpy.ufunc, type(numpy.sum), type(getattr(numpy.random.uniform, "__func__")))
 )
 
 
@@ -52,6 +63,17 @@ def draws() -> Iterator[tuple[Callable, int]]:
 def same_scalar(a: Any, b: Any) -> bool:
     """Whether two scalars of one type are the same to the bit: zeros of both signs differ, a nan is itself."""
     return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def without_warnings(function: Callable, *args: Any) -> Any:
+    """function(*args) between scalars. Raises: FloatingPointError where NumPy would warn."""
+    with numpy.errstate(all="raise"):
+        return function(*args)
+
+
+def is_bool(value: Any) -> bool:
+    """Whether a value is one of NumPy's bools."""
+    return numpy is not None and type(value) is numpy.bool_
 
 
 def truth_value(value: bool) -> Any:

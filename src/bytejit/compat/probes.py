@@ -26,13 +26,13 @@ import torch
 from bytejit.common import caches
 from bytejit.common.registry import count
 
-from .table import PYTHONS, REFUSED, ROWS, TORCHES, Row
+from .table import PYTHONS, REFUSED, ROWS, TORCHES, Interface
 
-SECONDS = {"layouts": 120, "trial": 300}     # most that a child may take
+SECONDS = {"layouts": 120, "trial": 300}  # most that a child may take
 MISSING = object()
 
 
-class Store:
+class ProbeStore:
     """What was found on this machine before: `load() -> dict`, `merge(entries)`. This one remembers nothing."""
 
     def load(self) -> dict[str, Any]:
@@ -47,8 +47,8 @@ class Store:
 class Probes:
     """What is known in this process. One: `PROBES`."""
 
-    open_store: Callable[[], Any] = Store
-    child: bool = False                     # this process is itself a probe: it starts none
+    open_store: Callable[[], Any] = ProbeStore
+    child: bool = False  # this process is itself a probe: it starts none
 
     def __post_init__(self) -> None:
         self._found: dict[str, str] = {}
@@ -61,11 +61,11 @@ class Probes:
             if isinstance(known, str):
                 self._found[probe] = known
             elif sys.executable:
-                path = json.dumps([str(Path(torch.__file__).parent.parent), *map(os.path.abspath, sys.path)])
-                command = [sys.executable, "-I", "-c", BEGIN, path, probe]
+                command = [sys.executable, "-I", "-S", "-c", BEGIN, json.dumps(search_path()), probe]
                 try:
                     self._running[probe] = subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                    )
                 except OSError as error:
                     self._found[probe] = f"no child process can be started: {error}"
             else:
@@ -86,9 +86,19 @@ class Probes:
         return self._found[probe]
 
 
+def search_path() -> list[str]:
+    """Where a child finds torch, bytejit and what they import, after the standard library: this process's path without
+    the program's own folders, whose files may have any name (random.py, torch.py)."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    own = {os.path.realpath(folder) for folder in ("", os.path.dirname(main) if main else "")}
+    packages = [str(Path(torch.__file__).parent.parent), str(Path(__file__).parents[2])]
+    return [*packages, *(os.path.abspath(p) for p in sys.path if os.path.realpath(p) not in own)]
+
+
+# run with -I and -S: the path is the standard library's alone, and no variable, .pth file or working folder adds to it
 BEGIN = """
 import json, sys
-sys.path[:0] = json.loads(sys.argv[1])
+sys.path += json.loads(sys.argv[1])
 import importlib
 importlib.import_module("bytejit.compat." + sys.argv[2]).main()
 print("passed")
@@ -116,7 +126,7 @@ PROBES = Probes()
 @functools.cache
 def key() -> str:
     """What the outcome of a probe depends on: versions and binaries."""
-    binaries = [sys.executable, Path(torch.__file__).parent / "lib" / "libtorch_python.so"]
+    binaries: list[str | Path] = [sys.executable, Path(torch.__file__).parent / "lib" / "libtorch_python.so"]
     stats = [os.stat(b) for b in binaries if b and os.path.exists(b)]
     marks = " ".join(f"{s.st_size}.{s.st_mtime_ns}" for s in stats)
     return f"{sys.version} {platform.machine()} torch {torch.__version__} {marks} rows {len(ROWS)}"
@@ -126,6 +136,7 @@ def find(name: str) -> object:
     """The object of a dotted name, MISSING where there is none. Imports no module: of one that is not imported yet it gives
     what would import it, and its names are taken as there."""
     parts = name.split(".")
+    found: object
     try:
         found = importlib.import_module(parts[0])
     except ImportError:
@@ -141,7 +152,7 @@ def find(name: str) -> object:
 
 
 @functools.cache
-def missing() -> tuple[Row, ...]:
+def missing() -> tuple[Interface, ...]:
     """The rows whose names this torch and this Python have not."""
     return tuple(row for row in ROWS if row.probe == "name" and find(row.name.rstrip(".")) is MISSING)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TORCHES = ("2.11", "2.15")       # the oldest and the newest torch that the suite runs on; docs/versions.md
+TORCHES = ("2.11", "2.15")  # the oldest and the newest torch that the suite runs on; docs/versions.md
 PYTHONS = ("3.11", "3.14")
 REFUSED = "nothing is compiled: functions run as they are, with one warning"
 
 
 @dataclass(frozen=True)
-class Row:
+class Interface:
     """One private interface. A name ending in a point stands for all names that begin with it.
 
     probe: "name": looked up in this process; "child": a child process reads the memory first; "trial": a child process
@@ -33,90 +33,207 @@ class Row:
         return self.without == REFUSED
 
 
-def _rows(why: str, names: str, prefix: str = "torch._C.", **more: str) -> tuple[Row, ...]:
-    return tuple(Row(prefix + name, why, **more) for name in names.split())
+def _rows(why: str, names: str, prefix: str = "torch._C.", **more: str) -> tuple[Interface, ...]:
+    return tuple(Interface(prefix + name, why, **more) for name in names.split())
 
 
 TORCH = (
-    *_rows("the state that a trace starts from, is put back and is guarded", """
+    *_rows(
+        "the state that a trace starts from, is put back and is guarded",
+        """
         _set_grad_enabled _get_deterministic_algorithms _is_fwd_grad_enabled _set_fwd_grad_enabled _is_view_replay_enabled
         _set_view_replay_enabled _is_multithreading_enabled _set_multithreading_enabled get_autocast_dtype is_autocast_enabled
         _is_autocast_available _is_any_autocast_enabled _DisableAutocast
         _InferenceMode TensorBase.is_inference _get_cudnn_benchmark _get_cudnn_deterministic
         _get_cudnn_enabled _get_cudnn_sdp_enabled _get_flash_sdp_enabled _get_math_sdp_enabled _get_mem_efficient_sdp_enabled
-        _get_mkldnn_enabled"""),
-    *_rows("modes and overrides on torch's stacks: read, taken off while tracing, put back", """
+        _get_mkldnn_enabled""",
+    ),
+    *_rows(
+        "modes and overrides on torch's stacks: read, taken off while tracing, put back",
+        """
         _len_torch_function_stack _get_function_stack_at _push_on_torch_function_stack _pop_torch_function_stack
         _is_torch_function_mode_enabled _is_torch_function_enabled _is_torch_function_all_disabled _len_torch_dispatch_stack
         _get_dispatch_stack_at _push_on_torch_dispatch_stack _pop_torch_dispatch_stack DisableTorchFunction
         DisableTorchFunctionSubclass _EnableTorchFunction _DisableTorchDispatch _disabled_torch_function_impl
         _dispatch_tls_local_exclude_set _dispatch_tls_local_include_set _dispatch_tls_set_dispatch_key_excluded
-        _dispatch_tls_set_dispatch_key_included"""),
-    *_rows("what torch's own Python asks inside a region, answered while tracing", """
+        _dispatch_tls_set_dispatch_key_included""",
+    ),
+    *_rows(
+        "what torch's own Python asks inside a region, answered while tracing",
+        """
         _get_tracing_state _is_tracing _log_api_usage_once _get_privateuse1_backend_name _are_functorch_transforms_active
         _functorch.is_functorch_wrapped_tensor _functorch.maybe_current_level _functorch.peek_interpreter_stack _nn._parse_to
-        _VariableFunctions TensorBase"""),
-    *_rows("hooks on saved tensors around a compiled graph", """_autograd._pop_saved_tensors_default_hooks
-        _autograd._push_saved_tensors_default_hooks _autograd._top_saved_tensors_default_hooks _autograd._profiler_enabled"""),
+        _VariableFunctions TensorBase""",
+    ),
+    *_rows(
+        "hooks on saved tensors around a compiled graph",
+        """_autograd._pop_saved_tensors_default_hooks
+        _autograd._push_saved_tensors_default_hooks _autograd._top_saved_tensors_default_hooks _autograd._profiler_enabled""",
+    ),
+    *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("the operator of a public function, as graphs hold it", "_nn.linear _nn.pad _nn.scaled_dot_product_attention"),
-    *_rows("which kernels an operator has, so that shapes are inferred by torch's own", """_dispatch_has_kernel
-        _dispatch_has_kernel_for_dispatch_key _select_conv_backend _conv_determine_backend_memory_format"""),
-    *_rows("recordings of a GPU's work: streams and memory pools", """_cuda_endAllocateToPool _cuda_getCurrentRawStream
+    *_rows(
+        "a value whose history a backward pass within a graph has used up: going backward from it raises",
+        "_functions.DelayedError",
+    ),
+    *_rows(
+        "which kernels an operator has, so that shapes are inferred by torch's own",
+        """_dispatch_has_kernel
+        _dispatch_has_kernel_for_dispatch_key _select_conv_backend _conv_determine_backend_memory_format""",
+    ),
+    *_rows(
+        "recordings of a GPU's work: streams and memory pools",
+        """_cuda_endAllocateToPool _cuda_getCurrentRawStream
         _cuda_getDevice _cuda_isCurrentStreamCapturing _cuda_releasePool _storage_Use_Count _dispatch_keyset_full_after
-        DispatchKey. DispatchKeySet. _has_storage""", probe="use", without="graphs on a GPU are not recorded"),
-    *_rows("fake tensors: a wrapper subclass whose shapes are inferred", """Tensor._make_subclass
+        DispatchKey. DispatchKeySet. _has_storage""",
+        probe="use",
+        without="graphs on a GPU are not recorded",
+    ),
+    *_rows(
+        "fake tensors: a wrapper subclass whose shapes are inferred",
+        """Tensor._make_subclass
         Tensor._make_wrapper_subclass utils._python_dispatch.TorchDispatchMode utils._python_dispatch._disable_current_modes
         _decomp.decomposition_table _decomp.global_decomposition_table _decomp.meta_table _meta_registrations _refs
-        _dispatch.python.enable_python_dispatcher""", prefix="torch."),
-    *_rows("meta kernels without the import of torch's own compiler", "_compile._disable_dynamo", prefix="torch.", probe="use",
-           without="meta kernels run through torch's wrapper, which imports its compiler: slower"),
-    *_rows("shapes of a user's operators", "_library.simple_registry", prefix="torch.", probe="use",
-           without="a graph with such an operator and symbolic sizes breaks"),
+        _dispatch.python.enable_python_dispatcher""",
+        prefix="torch.",
+    ),
+    *_rows(
+        "meta kernels without the import of torch's own compiler",
+        "_compile._disable_dynamo",
+        prefix="torch.",
+        probe="use",
+        without="meta kernels run through torch's wrapper, which imports its compiler: slower",
+    ),
+    *_rows(
+        "operators and functions of torch's optimizers and of GradScaler: followed in a form that asks no tensor for a value",
+        """
+        _fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_ _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_
+        _C._group_tensors_by_device_and_dtype optim._adafactor optim._adafactor._single_tensor_adafactor
+        optim._adafactor._multi_tensor_adafactor optim.asgd._single_tensor_asgd optim.asgd._multi_tensor_asgd
+        optim.radam._single_tensor_radam optim.radam._multi_tensor_radam optim.optimizer._get_value
+        optim.optimizer._stack_if_compiling amp.GradScaler._maybe_opt_step""",
+        prefix="torch.",
+    ),
+    *_rows(
+        "shapes of a user's operators",
+        "_library.simple_registry",
+        prefix="torch.",
+        probe="use",
+        without="a graph with such an operator and symbolic sizes breaks",
+    ),
     *_rows("types of operators in graphs", "_ops.OpOverload _ops.OpOverloadPacket", prefix="torch."),
-    *_rows("Python of torch that is traced or replaced", """_assert _check_with utils._device.DeviceContext
-        utils._device._device_constructors autograd.forward_ad._current_level""", prefix="torch."),
-    *_rows("function transforms: the parts of vmap, grad and jvp", """_functorch.eager_transforms._jvp_with_argnums
+    *_rows(
+        "Python of torch that is traced or replaced",
+        """_assert _check_with utils._device.DeviceContext
+        utils._device._device_constructors autograd.forward_ad._current_level""",
+        prefix="torch.",
+    ),
+    *_rows(
+        "function transforms: the parts of vmap, grad and jvp",
+        """_functorch.eager_transforms._jvp_with_argnums
         _functorch.eager_transforms._replace_args _functorch.eager_transforms._slice_argnums
         _functorch.eager_transforms._validate_and_wrap_argnums _functorch.eager_transforms._vjp_with_argnums
         _functorch.eager_transforms.grad_and_value_impl _functorch.vmap._broadcast_to_and_flatten _functorch.vmap._flat_vmap
-        _functorch.vmap.lazy_load_decompositions""", prefix="torch."),
-    *_rows("trees of arguments", "utils._pytree.tree_flatten utils._pytree.tree_leaves utils._pytree.tree_unflatten "
-           "utils._pytree.keystr utils._pytree.tree_flatten_with_path",
-           prefix="torch."),
-    *_rows("exported graphs keep the shape of their arguments", "fx.graph._PyTreeCodeGen fx.graph._PyTreeInfo", prefix="torch.",
-           probe="use", without="bytejit.export raises"),
+        _functorch.vmap.lazy_load_decompositions""",
+        prefix="torch.",
+    ),
+    *_rows(
+        "trees of arguments",
+        "utils._pytree.tree_flatten utils._pytree.tree_leaves utils._pytree.tree_unflatten "
+        "utils._pytree.keystr utils._pytree.tree_flatten_with_path",
+        prefix="torch.",
+    ),
+    *_rows(
+        "exported graphs keep the shape of their arguments",
+        "fx.graph._PyTreeCodeGen fx.graph._PyTreeInfo",
+        prefix="torch.",
+        probe="use",
+        without="bytejit.export raises",
+    ),
+    Interface("torch._logging._internal.log_state", "TORCH_LOGS, torch._logging.set_logs", "BYTEJIT_LOGS only is heard"),
     *_rows("what torch.fx says of a trace that runs", "fx._symbolic_trace", prefix="torch."),
     *_rows("the cached source of a graph is freed with it", "fx.graph_module._loader.eval_cache", prefix="torch."),
-    *_rows("operators that graphs hold", """_efficientzerotensor _native_batch_norm_legit _native_batch_norm_legit_no_training
-        _neg_view _pad_circular _to_copy _unsafe_view""", prefix="torch.ops.aten."),
-    *_rows("oneDNN's products and convolutions, timed beside the default", """_convolution_pointwise _linear_pointwise
-        _reorder_convolution_weight _reorder_linear_weight""", prefix="torch.ops.mkldnn.", probe="use",
-           without="the default library runs them"),
-    *_rows("ranges of torch's profiler", "_record_function_enter_new _record_function_exit", prefix="torch.ops.profiler.",
-           probe="use", without="ranges are not shown"),
-    *_rows("recordings: what overlaps, copies of many", "_debug_has_internal_overlap _foreach_copy_ cuda._sleep", prefix="torch.",
-           probe="use", without="graphs on a GPU are not recorded"),
-    Row("torch.autograd._profiler_enabled", "an earlier place of the same question", "the newer name is asked", "use"),
-    Row("torch.Tensor.__dlpack_c_exchange_api__", "shape, strides, dtype and device of a tensor in 20 ns: a table of C functions",
-        "guards are checked from Python", "child"),
-    Row("triton.runtime.interpreter.", "Triton's interpreter is given faster functions of NumPy, in tests without a GPU",
-        "kernels are interpreted by its own", "use", "triton 3.6 to 3.9"),
+    *_rows(
+        "operators that graphs hold",
+        """_efficientzerotensor _native_batch_norm_legit _native_batch_norm_legit_no_training
+        _neg_view _pad_circular _to_copy _unsafe_view""",
+        prefix="torch.ops.aten.",
+    ),
+    *_rows(
+        "oneDNN's products and convolutions, timed beside the default",
+        """_convolution_pointwise _linear_pointwise
+        _reorder_convolution_weight _reorder_linear_weight""",
+        prefix="torch.ops.mkldnn.",
+        probe="use",
+        without="the default library runs them",
+    ),
+    *_rows(
+        "ranges of torch's profiler",
+        "_record_function_enter_new _record_function_exit",
+        prefix="torch.ops.profiler.",
+        probe="use",
+        without="ranges are not shown",
+    ),
+    *_rows(
+        "recordings: what overlaps, copies of many",
+        "_debug_has_internal_overlap _foreach_copy_ cuda._sleep",
+        prefix="torch.",
+        probe="use",
+        without="graphs on a GPU are not recorded",
+    ),
+    Interface("torch.autograd._profiler_enabled", "an earlier place of the same question", "the newer name is asked", "use"),
+    Interface(
+        "torch.Tensor.__dlpack_c_exchange_api__",
+        "shape, strides, dtype and device of a tensor in 20 ns: a table of C functions",
+        "guards are checked from Python",
+        "child",
+    ),
+    Interface(
+        "triton.runtime.interpreter.",
+        "Triton's interpreter is given faster functions of NumPy, in tests without a GPU",
+        "kernels are interpreted by its own",
+        "use",
+        "triton 3.6 to 3.9",
+    ),
 )
 PYTHON = (
-    Row("PyObject.ob_type", "the type of an object, read as its second word by compiled guards", "guards are checked from Python",
-        "child", "3.11 to 3.14, with a GIL"),
-    Row("opcodes", "code is decoded, followed and rewritten: numbers, stack effects, caches, the exception table", REFUSED,
-        "trial", "3.11 to 3.14"),
-    Row("dis._parse_exception_table", "handlers of a code object", REFUSED, "name", "3.11 to 3.14"),
-    Row("functools._lru_cache_wrapper", "a cached function is looked into", REFUSED, "name", "3.11 to 3.14"),
-    *_rows("the C function behind a public one, modelled while tracing", "_abc._abc_init _random.Random _thread.allocate_lock "
-           "functools._convert heapq._siftdown heapq._siftup", prefix="", versions="3.11 to 3.14"),
-    Row("_signal.", "the C functions of `signal`: an interrupt waits until the compiler is done", REFUSED, "name",
-        "3.11 to 3.14"),
-    Row("sys._getframe", "the line of the user's code in messages", REFUSED, "name", "3.11 to 3.14"),
-    Row("sys._current_frames", "whether another thread is inside a recording", "graphs on a GPU are not recorded", "use",
-        "3.11 to 3.14"),
-    *_rows("the state of `warnings` around a trace", "warnings._showwarnmsg_impl warnings._filters_mutated", prefix="",
-           versions="3.11 to 3.14"),
+    Interface(
+        "PyObject.ob_type",
+        "the type of an object, read as its second word by compiled guards",
+        "guards are checked from Python",
+        "child",
+        "3.11 to 3.14, with a GIL",
+    ),
+    Interface(
+        "opcodes",
+        "code is decoded, followed and rewritten: numbers, stack effects, caches, the exception table",
+        REFUSED,
+        "trial",
+        "3.11 to 3.14",
+    ),
+    Interface("functools._lru_cache_wrapper", "a cached function is looked into", REFUSED, "name", "3.11 to 3.14"),
+    *_rows(
+        "the C function behind a public one, modelled while tracing",
+        "_abc._abc_init _random.Random _thread.allocate_lock functools._convert heapq._siftdown heapq._siftup",
+        prefix="",
+        versions="3.11 to 3.14",
+    ),
+    Interface(
+        "_signal.", "the C functions of `signal`: an interrupt waits until the compiler is done", REFUSED, "name", "3.11 to 3.14"
+    ),
+    Interface("sys._getframe", "the line of the user's code in messages", REFUSED, "name", "3.11 to 3.14"),
+    Interface(
+        "sys._current_frames",
+        "whether another thread is inside a recording",
+        "graphs on a GPU are not recorded",
+        "use",
+        "3.11 to 3.14",
+    ),
+    *_rows(
+        "the state of `warnings` around a trace",
+        "warnings._showwarnmsg_impl warnings._filters_mutated",
+        prefix="",
+        versions="3.11 to 3.14",
+    ),
 )
 ROWS = (*TORCH, *PYTHON)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Iterator
 
 import torch
 
@@ -29,7 +30,7 @@ def breaks(x: torch.Tensor) -> torch.Tensor:
         finally:
             total = total + len(rest)
     while len(seen) < 3:
-        seen += [x * k for k in range(2) if k] or [0]
+        seen += [x * k for k in range(2) if k] or [0]  # type: ignore[list-item]
     return total + sum(len(str(s)) for s in seen if not isinstance(s, torch.Tensor))
 
 
@@ -42,12 +43,12 @@ def closures(x: torch.Tensor, *args: int, scale: float = 2.0, **named: float) ->
         count += 1
         return step(t, by=by + 1) if again else t.sin() * by
 
-    def parts(n: int):
+    def parts(n: int) -> Iterator[torch.Tensor]:
         got = yield x
         for k in range(n):
             got = yield x + k + (got or 0)
 
-    made = {f"k{k}": step(t, **{"by": scale}) for k, t in enumerate(parts(2))}
+    made = {f"k{k}": step(t, **{"by": scale}) for k, t in enumerate(parts(2))}  # type: ignore[arg-type]
     first, *middle, last = args or (1, 2, 3)
     made["rest"] = step(x, again=True) + first + last + sum(middle) + sum(named.values()) + count
     return made | {"slice": x[1:, ::2], "is": x if None is not named and 0 <= first < 9 else -x}
@@ -56,7 +57,7 @@ def closures(x: torch.Tensor, *args: int, scale: float = 2.0, **named: float) ->
 def main() -> None:
     """Compile and compare on a backend that needs no C++ compiler. Raises: AssertionError, or what the compiler raised."""
     PROBES.child = True
-    bytejit = importlib.import_module("bytejit")        # the whole: this program tries it, nothing here is built on it
+    bytejit = importlib.import_module("bytejit")  # the whole: this program tries it, nothing here is built on it
     x = torch.arange(12.0).view(3, 4)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     with bytejit.config.patch(suppress_errors=False):

@@ -11,7 +11,9 @@ loaded it.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import CellType, FunctionType, ModuleType
+from typing import Any
 
 import torch
 
@@ -21,10 +23,10 @@ _INNER = torch._compile._disable_dynamo(lambda: None).__code__
 _done: list[int] = []
 
 
-def _forwarder(fn, wrapper):
+def _forwarder(fn: Callable, wrapper: Callable) -> Callable:
     """What stands in the cached attribute of `fn`: the plain call, until torch._dynamo exists in this process."""
 
-    def plain(*args, **kwargs):
+    def plain(*args: Any, **kwargs: Any):
         if "torch._dynamo" not in sys.modules:
             return fn(*args, **kwargs)
         if fn.__dict__.get(_CACHED) is plain:
@@ -34,7 +36,7 @@ def _forwarder(fn, wrapper):
     return plain
 
 
-def _unwrap_chain(fn, seen: set[int]) -> int:
+def _unwrap_chain(fn: Callable, seen: set[int]) -> int:
     """Set the attribute on every function that wrappers of `fn` hold in their closures. Returns how many were set."""
     count = 0
     pending = [fn]

@@ -3,6 +3,7 @@
 `linspace(0, 1, n)`: torch's binding would turn n into the constant that it is. A row says shape, dtype and device of the
 result; the graph holds the call itself, which runs with plain ints. `overload` picks the ATen op that stands for it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,10 +34,12 @@ SIZED: dict[Any, Sized] = {}
 
 def sized(op: Any, *functions: Callable, overload: Callable | None = None) -> Callable:
     """Register a row for functions that are the ATen op `op`."""
+
     def register(infer: Callable) -> Callable:
         for function in functions:
             SIZED[function] = Sized(infer, overload or (lambda *args: op))
         return infer
+
     return register
 
 
@@ -50,7 +53,7 @@ def infer_sized(function: Any, args: tuple, kwargs: dict) -> tuple[Any, Fake] | 
         return None
     try:
         made = row.infer(*args, **kwargs)
-    except TypeError:               # arguments that the row does not know
+    except TypeError:  # arguments that the row does not know
         return None
     return None if made is None else (row.overload(*args), made)
 
@@ -72,25 +75,33 @@ def _plain(*numbers: Any) -> bool:
 
 
 @sized(aten.linspace.default, torch.linspace)
-def _linspace(start, end, steps, *, out=None, dtype=None, **options):
+def _linspace(start: Any, end: Any, steps: Any, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any):
     return _factory((steps,), dtype or torch.get_default_dtype(), options) if _plain(start, end) else None
 
 
 @sized(aten.logspace.default, torch.logspace)
-def _logspace(start, end, steps, base=10.0, *, out=None, dtype=None, **options):
+def _logspace(
+    start: Any, end: Any, steps: Any, base: Any = 10.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any
+):
     return _factory((steps,), dtype or torch.get_default_dtype(), options) if _plain(start, end) else None
 
 
 def _windows(name: str, most: int) -> None:
-    overloads = [getattr(aten, name).default, getattr(aten, name).periodic, *(
-        getattr(getattr(aten, name), o) for o in ("periodic_alpha", "periodic_alpha_beta", "beta")
-        if hasattr(getattr(aten, name), o))]
+    overloads = [
+        getattr(aten, name).default,
+        getattr(aten, name).periodic,
+        *(
+            getattr(getattr(aten, name), o)
+            for o in ("periodic_alpha", "periodic_alpha_beta", "beta")
+            if hasattr(getattr(aten, name), o)
+        ),
+    ]
 
-    def overload(*args):
+    def overload(*args: Any):
         return overloads[min(len(args) - 1, most)]
 
     @sized(None, getattr(torch, name), overload=overload)
-    def _window(length, *rest, out=None, dtype=None, **options):
+    def _window(length: Any, *rest: Any, out: Any = None, dtype: torch.dtype | None = None, **options: Any):
         if len(rest) > most or "periodic" in options:
             return None
         return _factory((length,), dtype or torch.get_default_dtype(), options)
@@ -113,57 +124,57 @@ def _below_diagonal(rows: Any, columns: Any, offset: int) -> Any:
 
 
 @sized(aten.tril_indices.default, torch.tril_indices)
-def _tril_indices(row, col, offset=0, *, dtype=torch.int64, **options):
+def _tril_indices(row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = torch.int64, **options: Any):
     return _factory((2, _below_diagonal(row, col, offset)), dtype, options) if isinstance(offset, int) else None
 
 
 @sized(aten.triu_indices.default, torch.triu_indices)
-def _triu_indices(row, col, offset=0, *, dtype=torch.int64, **options):
+def _triu_indices(row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = torch.int64, **options: Any):
     if not isinstance(offset, int):
         return None
     return _factory((2, row * col - _below_diagonal(row, col, offset - 1)), dtype, options)
 
 
 @sized(aten.one_hot.default, torch.nn.functional.one_hot)
-def _one_hot(x, num_classes=-1):
+def _one_hot(x: Any, num_classes: int = -1):
     if not is_symbolic(num_classes) or x.m.dtype is not torch.int64 or any(n == 0 for n in x.m.shape):
         return None
     return make(new((*x.m.shape, num_classes), None, torch.int64, x.m.device))
 
 
 @sized(aten.histc.default, torch.histc, torch.Tensor.histc)
-def _histc(x, bins=100, min=0, max=0):
+def _histc(x: Any, bins: Any = 100, min: Any = 0, max: Any = 0):
     return make(new((bins,), None, x.m.dtype, x.m.device)) if bins > 0 and _plain(min, max) else None
 
 
 @sized(aten.kron.default, torch.kron, torch.Tensor.kron)
-def _kron(a, b):
+def _kron(a: Any, b: Any):
     if not isinstance(a, Fake) or not isinstance(b, Fake) or a.requires_grad or b.requires_grad:
-        return None                         # under autograd it is made of others
+        return None  # under autograd it is made of others
     rank = max(a.dim(), b.dim())
     left, right = ((1,) * (rank - x.dim()) + x.m.shape for x in (a, b))
     return make(new(tuple(m * n for m, n in zip(left, right)), None, torch.result_type(a, b), a.m.device))
 
 
 @sized(aten.affine_grid_generator.default, torch.affine_grid_generator)
-def _affine_grid(theta, size, align_corners):
+def _affine_grid(theta: Any, size: Any, align_corners: bool):
     if len(size) != 4 or theta.requires_grad:
         return None
     return make(new((size[0], size[2], size[3], 2), None, theta.m.dtype, theta.m.device))
 
 
 @sized(aten.fft_fftfreq.default, torch.fft.fftfreq)
-def _fftfreq(n, d=1.0, *, out=None, dtype=None, **options):
+def _fftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any):
     return _factory((n,), dtype or torch.get_default_dtype(), options)
 
 
 @sized(aten.fft_rfftfreq.default, torch.fft.rfftfreq)
-def _rfftfreq(n, d=1.0, *, out=None, dtype=None, **options):
+def _rfftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any):
     return _factory((n // 2 + 1,), dtype or torch.get_default_dtype(), options)
 
 
 @sized(aten.take_along_dim.default, torch.take_along_dim, torch.Tensor.take_along_dim)
-def _take_along_dim(x, indices, dim=None):
+def _take_along_dim(x: Any, indices: Any, dim: Any = None):
     if dim is None or x.requires_grad or x.dim() != indices.dim() or indices.m.dtype is not torch.int64:
         return None
     at = dim % x.dim()

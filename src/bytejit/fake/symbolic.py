@@ -1,12 +1,12 @@
 """Inference of ops without a row on fakes whose sizes are symbols.
 
 torch's Python references and decompositions run on the fakes themselves, down to rows. Where an op has none, or one that
-fails, its symbols become constants, and its meta kernel answers.
+fails, its symbols become constants, and its meta kernel is run.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,23 +14,14 @@ from torch._library import simple_registry
 
 from bytejit.fake.rules.core import Meta, numel
 
+from .errors import DataDependent, NoFake
+from .kernel import Ways, through_kernel
+
 _TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
 
 
-@dataclass(frozen=True)
-class Ways:
-    """What `fake/tensor.py` lends: the class of fakes, how to make one, a mode under which all is inferred, inference by a meta
-    kernel, and the exceptions that say that an op cannot be inferred."""
-
-    kind: type
-    make: Callable[[Meta], Any]
-    mode: Callable[[], Any]
-    kernel: Callable[[Any, tuple, dict], Any]
-    refusals: tuple[type, ...]
-
-
-def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
-    """The result of an op. Raises: the refusals, and what eager raises on bad arguments."""
+def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, ways: Ways):
+    """The result of an op. Raises: DataDependent, NoFake, and what eager raises on bad arguments."""
     size = _SIZES.get(func.name())
     if size is not None:
         return size(args[0].m, *args[1:])
@@ -38,15 +29,15 @@ def through_reference(func, args: tuple, kwargs: dict, ways: Ways):
         try:
             with ways.mode():
                 result = reference(*own_lists(args), **own_lists(kwargs))
-        except ways.refusals:
+        except (DataDependent, NoFake):
             raise
         except Exception:
             # a reference that cannot take symbols; what eager refuses raises again below, in eager's words
             continue
         if _all_fake(result, ways.kind):
             return result
-    known = Known(ways)
-    return known.back(ways.kernel(func, known(args), known(kwargs)))
+    known = Constants(ways)
+    return known.back(through_kernel(func, known(args), known(kwargs), ways))
 
 
 def own_lists(x: object):
@@ -56,7 +47,7 @@ def own_lists(x: object):
     return {k: own_lists(v) for k, v in x.items()} if isinstance(x, dict) else x
 
 
-def references(func) -> list[Callable]:
+def references(func: torch._ops.OpOverload) -> list[Callable]:
     """Ways to say an op in terms of others, likeliest first."""
     found = _registered_fake(func)
     found += [func.decompose] if _is_composite(func) else []
@@ -65,7 +56,7 @@ def references(func) -> list[Callable]:
     return [*found, meta] if meta is not None else found
 
 
-def _registered_fake(func) -> list[Callable]:
+def _registered_fake(func: torch._ops.OpOverload) -> list[Callable]:
     """What `torch.library.register_fake` was given for a user's op."""
     if func.namespace in ("aten", "prims"):
         return []
@@ -73,18 +64,25 @@ def _registered_fake(func) -> list[Callable]:
     return [] if kernel is None else [kernel]
 
 
-def _is_composite(func) -> bool:
+def _is_composite(func: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 # ops that answer numbers, or nothing
 _SIZES: dict[str, Callable] = {
-    "aten::size": lambda m: list(m.shape), "aten::sym_size": lambda m: list(m.shape), "aten::size.int": lambda m, d: m.shape[d],
-    "aten::sym_size.int": lambda m, d: m.shape[d], "aten::stride": lambda m: list(m.stride),
-    "aten::sym_stride": lambda m: list(m.stride), "aten::stride.int": lambda m, d: m.stride[d],
-    "aten::sym_stride.int": lambda m, d: m.stride[d], "aten::numel": lambda m: numel(m.shape),
-    "aten::sym_numel": lambda m: numel(m.shape), "aten::storage_offset": lambda m: m.offset,
-    "aten::sym_storage_offset": lambda m: m.offset, "aten::_linalg_check_errors": lambda m, name: None,
+    "aten::size": lambda m: list(m.shape),
+    "aten::sym_size": lambda m: list(m.shape),
+    "aten::size.int": lambda m, d: m.shape[d],
+    "aten::sym_size.int": lambda m, d: m.shape[d],
+    "aten::stride": lambda m: list(m.stride),
+    "aten::sym_stride": lambda m: list(m.stride),
+    "aten::stride.int": lambda m, d: m.stride[d],
+    "aten::sym_stride.int": lambda m, d: m.stride[d],
+    "aten::numel": lambda m: numel(m.shape),
+    "aten::sym_numel": lambda m: numel(m.shape),
+    "aten::storage_offset": lambda m: m.offset,
+    "aten::sym_storage_offset": lambda m: m.offset,
+    "aten::_linalg_check_errors": lambda m, name: None,
 }
 
 
@@ -94,20 +92,20 @@ def _all_fake(result: object, kind: type) -> bool:
     return all(_all_fake(r, kind) for r in result) if isinstance(result, (list, tuple)) else True
 
 
-class Known:
+class Constants:
     """Arguments with constants for symbols, each of which becomes a condition; and the way back to the fakes."""
 
     def __init__(self, ways: Ways) -> None:
         self.ways = ways
-        self.twins: list[tuple[Any, Any]] = []
+        self.replaced: list[tuple[Any, Any]] = []
 
     def __call__(self, x: object):
         if type(x) is self.ways.kind:
             m = x.m
             if any(isinstance(n, torch.SymInt) for n in (*m.shape, *m.stride, m.offset)):
-                twin = self.ways.make(Meta(ints(m.shape), ints(m.stride), int(m.offset), m.dtype, m.device, m.store))
-                self.twins.append((x, twin))
-                return twin
+                constant = self.ways.make(Meta(ints(m.shape), ints(m.stride), int(m.offset), m.dtype, m.device, m.store))
+                self.replaced.append((x, constant))
+                return constant
         if isinstance(x, (list, tuple)):
             return type(x)(map(self, x))
         if isinstance(x, dict):
@@ -116,10 +114,10 @@ class Known:
         return kind(x) if kind is not None else x
 
     def back(self, result: object):
-        """The result with the op's own arguments where it returned their twins."""
+        """The result with the op's own arguments where it returned the constants for them."""
         if isinstance(result, (list, tuple)):
             return type(result)(map(self.back, result))
-        return next((mine for mine, twin in self.twins if twin is result), result)
+        return next((mine for mine, constant in self.replaced if constant is result), result)
 
 
 def ints(sizes: tuple) -> tuple[int, ...]:

@@ -8,35 +8,23 @@ whose result depends on data raises `DataDependent`. Views share the storage ide
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bytejit.common.spec import Spec
-from bytejit.fake.rules.core import ROWS, Meta, NeedsMeta, Store, device_given, is_inference_mode_enabled
+from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, is_inference_mode_enabled
 
+from . import foreach
+from .errors import DataDependent, NoFake
+from .kernel import Ways, check_known_count, reshape_in_place, through_kernel
 from .meta import keep_plain
-from .rules import compute, linalg, views
+from .rules import backward, factories, linalg, networks, pointwise, products, rearranged, reductions, views
 
 _STRIDED = torch.strided
-ROW_FILES = (views, compute, linalg)  # importing them fills ROWS
-
-
-class DataDependent(Exception):
-    """An op asked for data that a fake tensor does not have. `op` is its short name, as `item` or `nonzero`."""
-
-    def __init__(self, op: str) -> None:
-        super().__init__(f"{op}: the result depends on a tensor's data")
-        self.op = op
-
-
-class NoFake(NotImplementedError):
-    """An op that neither a row nor a meta kernel of torch can infer. `op` is its qualified name."""
-
-    def __init__(self, op: str, reason: str = "") -> None:
-        super().__init__(f"{op}: no way to infer its result without data{': ' + reason if reason else ''}")
-        self.op = op
+ROW_FILES = (backward, factories, linalg, networks, pointwise, products, rearranged, reductions, views)  # they fill ROWS
 
 
 class Fake(torch.Tensor):
@@ -48,10 +36,10 @@ class Fake(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(cls, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None):
         return infer(func, args, kwargs or {})
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Fake({spec_of(self)!r}{', requires_grad' if self.requires_grad else ''})"
 
     def __bool__(self):
@@ -72,10 +60,10 @@ class Fake(torch.Tensor):
     def tolist(self):
         raise DataDependent("tolist")
 
-    def numpy(self, *, force=False):
+    def numpy(self, *, force: bool = False):
         raise DataDependent("numpy")
 
-    def __array__(self, dtype=None):
+    def __array__(self, dtype: Any = None):
         raise DataDependent("numpy")
 
     def data_ptr(self):
@@ -84,7 +72,7 @@ class Fake(torch.Tensor):
 
 def make(m: Meta, requires_grad: bool = False) -> Fake:
     """A new fake that looks like `m`. Cost: 3 us."""
-    if not m.store.inference and is_inference_mode_enabled():       # a view of what was made before the mode
+    if not m.store.inference and is_inference_mode_enabled():  # a view of what was made before the mode
         with torch._C._InferenceMode(False):
             return make(m, requires_grad)
     fake = torch.Tensor._make_wrapper_subclass(
@@ -105,25 +93,26 @@ class _NonLeaf(torch.autograd.Function):
     """Gives a fake a grad_fn, for inputs that are results of earlier autograd ops."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: Any):
         return make(x.m)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Any):
         return grad
 
 
-def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None, shape: tuple | None = None,
-              stride: tuple | None = None) -> Fake:
+def fake_like(
+    real: torch.Tensor, stores: dict[int, FakeStorage] | None = None, shape: tuple | None = None, stride: tuple | None = None
+) -> Fake:
     """The fake of a real tensor: same shape, strides, offset, dtype, device, requires_grad, is_leaf.
 
-    `stores` (data pointer of a storage -> Store) lets several inputs that share one storage share its identity.
+    `stores` (data pointer of a storage -> FakeStorage) lets several inputs that share one storage share its identity.
     `shape` and `stride`: with symbols in place of some sizes.
     Raises: NoFake on sparse, nested, quantised and lazily conjugated tensors.
     """
     if type(real) is Fake:
         return real
-    if is_inference_mode_enabled() and not real.is_inference():         # made before: autograd may follow it later
+    if is_inference_mode_enabled() and not real.is_inference():  # made before: autograd may follow it later
         with torch._C._InferenceMode(False):
             return fake_like(real, stores, shape, stride)
     if real.layout is not _STRIDED or real.is_nested or real.is_quantized:
@@ -132,20 +121,23 @@ def fake_like(real: torch.Tensor, stores: dict[int, Store] | None = None, shape:
         raise NoFake("fake_like", "lazily conjugated or negated")
     storage = real.untyped_storage()
     if stores is None:
-        store = Store(storage.nbytes())
+        store = FakeStorage(storage.nbytes())
     else:
         key = storage._cdata
-        store = stores.get(key) or stores.setdefault(key, Store(storage.nbytes()))
+        store = stores.get(key) or stores.setdefault(key, FakeStorage(storage.nbytes()))
         store.inference = real.is_inference()
     if shape is not None:
         store.nbytes = (real.storage_offset() + extent_of(shape, stride)) * real.dtype.itemsize
     m = Meta(shape or tuple(real.shape), stride or real.stride(), real.storage_offset(), real.dtype, real.device, store)
     requires_grad = real.requires_grad
     fake = make(m, requires_grad)
-    if requires_grad and not real.is_leaf:
-        with torch.enable_grad():
-            fake = _NonLeaf.apply(fake)
-    return fake
+    return with_history(fake) if requires_grad and not real.is_leaf else fake
+
+
+def with_history(fake: Fake) -> Fake:
+    """A fake that requires gradients, as the result of an operation that is not known."""
+    with torch.enable_grad():
+        return _NonLeaf.apply(fake)
 
 
 def fake_of_spec(spec: Spec, requires_grad: bool = False) -> Fake:
@@ -154,7 +146,7 @@ def fake_of_spec(spec: Spec, requires_grad: bool = False) -> Fake:
     device = torch.device(spec.device)
     if requires_grad and device.type == "cuda" and not torch.cuda.is_available():
         raise NoFake("fake_of_spec", "autograd of this torch build knows no cuda device")
-    store = Store(extent * spec.dtype.itemsize)
+    store = FakeStorage(extent * spec.dtype.itemsize)
     return make(Meta(tuple(spec.shape), tuple(spec.stride), 0, spec.dtype, device, store), requires_grad)
 
 
@@ -187,7 +179,7 @@ def storage_id(fake: Fake) -> int:
 _PLAN: dict[object, Callable] = {}
 
 
-def infer(func, args: tuple, kwargs: dict):
+def infer(func: torch._ops.OpOverload, args: tuple, kwargs: dict):
     """The result of an ATen op on fakes. Raises: DataDependent, NoFake, and what eager raises on bad arguments."""
     plan = _PLAN.get(func)
     if plan is None:
@@ -202,7 +194,7 @@ def infer(func, args: tuple, kwargs: dict):
 _WRITES: dict[object, tuple] = {}
 
 
-def _written_arguments(func) -> tuple:
+def _written_arguments(func: torch._ops.OpOverload) -> tuple:
     written = [i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
     return tuple(x for i in written for x in (i, func._schema.arguments[i].name))
 
@@ -214,9 +206,11 @@ def note_write(x: object, args: tuple) -> None:
         x.m.store.written = True
         for other in args:
             if isinstance(other, Fake) and other is not x and other.m.store is x.m.store and _partly_the_same(x, other):
-                raise RuntimeError("unsupported operation: some elements of the input tensor and the written-to tensor "
-                                   "refer to a single memory location. Please clone() the tensor before performing the "
-                                   "operation.")
+                raise RuntimeError(
+                    "unsupported operation: some elements of the input tensor and the written-to tensor "
+                    "refer to a single memory location. Please clone() the tensor before performing the "
+                    "operation."
+                )
     elif isinstance(x, (list, tuple)):
         for part in x:
             note_write(part, ())
@@ -231,7 +225,7 @@ def _partly_the_same(a: Fake, b: Fake) -> bool:
         numel, last = 1, 0
         for size, step in zip(m.shape, m.stride):
             numel, last = numel * size, last + (size - 1) * step
-        if not numel or last + 1 != numel:      # empty, or with gaps: eager does not look further either
+        if not numel or last + 1 != numel:  # empty, or with gaps: eager does not look further either
             return False
         width = m.dtype.itemsize
         spans.append((m.offset * width, (m.offset + numel) * width))
@@ -243,11 +237,13 @@ def was_written(fake: Fake) -> bool:
     return fake.m.store.written
 
 
-def _plan(func) -> Callable:
+def _plan(func: torch._ops.OpOverload) -> Callable:
     """How to run one op: by its row, as an in-place or data dependent op, or through its meta kernel."""
     row = ROWS.get(func.name())
     if row is not None:
         return _row_plan(row, func)
+    if func.name().startswith(foreach.PREFIX):
+        return _tensor_by_tensor
     tags = func.tags
     name = func.name().partition("::")[2].partition(".")[0]
     if name == "_local_scalar_dense":
@@ -256,21 +252,43 @@ def _plan(func) -> Callable:
         return _data_dependent(name)
     if torch.Tag.dynamic_output_shape in tags and name not in ("index", "repeat_interleave"):
         return _data_dependent(name)
+    if name.startswith("_fused_") and func._schema.is_mutable and not func._schema.returns:
+        return _writes_only  # optimizers, of which torch has no meta kernel for some
     return through_meta
 
 
+def _tensor_by_tensor(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
+    """An op on lists of tensors, each by its own op; through torch's meta kernel for what that may refuse."""
+    schema = func._schema
+    if not schema.returns:
+        return _written_each(func, args, kwargs)
+    calls = foreach.calls_of(func, args, kwargs)
+    return through_meta(func, args, kwargs) if calls is None else [infer(*call) for call in calls]
+
+
+def _written_each(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
+    calls = foreach.calls_of(func, args, kwargs)
+    made = [infer(*call) for call in calls] if calls is not None else []
+    if not made or any(new.m.shape != x.m.shape or not torch.can_cast(new.m.dtype, x.m.dtype) for x, new in zip(args[0], made)):
+        through_meta(func, args, kwargs)
+
+
+def _writes_only(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
+    """An op that writes into its arguments and returns nothing."""
+
+
 def _data_dependent(name: str) -> Callable:
-    def refuse(func, args, kwargs):
+    def refuse(func: torch._ops.OpOverload, args: Any, kwargs: Any):
         raise DataDependent(name)
 
     return refuse
 
 
-def _row_plan(row: Callable, func) -> Callable:
+def _row_plan(row: Callable, func: torch._ops.OpOverload) -> Callable:
     schema = func._schema
     inplace = schema.is_mutable and schema.name.endswith("_") and not schema.name.endswith("__")
 
-    def run(func, args, kwargs):
+    def run(func: torch._ops.OpOverload, args: Any, kwargs: Any):
         try:
             m = row(*args, **kwargs)
         except NeedsMeta:
@@ -281,12 +299,12 @@ def _row_plan(row: Callable, func) -> Callable:
             return run(func, _faked(args), {k: _faked_one(v) for k, v in kwargs.items()})
         if type(m) is Meta:
             return args[0] if inplace else make(m)
-        return [make(x) for x in m] if type(m) is list else tuple(make(x) for x in m)
+        return [make(x) for x in m] if type(m) is list else tuple(x and make(x) for x in m)
 
     return run
 
 
-def _faked_one(x):
+def _faked_one(x: Any):
     if isinstance(x, torch.Tensor):
         return fake_like(x)
     if isinstance(x, (list, tuple)):
@@ -299,95 +317,11 @@ def _faked(args: tuple) -> tuple:
     return tuple(_faked_one(x) for x in args)
 
 
-# --- torch's meta kernels -------------------------------------------------------------------------
-
-
-def _common_device(fakes: list[Fake]) -> torch.device:
-    """Where a result goes: the device of the first tensor that is no CPU scalar. Raises RuntimeError as
-    eager does.
-    """
-    device = None
-    for fake in fakes:
-        m = fake.m
-        if device is None or (device.type == "cpu" and m.device.type != "cpu"):
-            if device is not None and any(f.m.device.type == "cpu" and f.m.shape for f in fakes):
-                raise RuntimeError(_two_devices(m.device, device))
-            device = m.device
-        elif m.device != device and (m.shape or m.device.type != "cpu"):
-            raise RuntimeError(_two_devices(device, m.device))
-    return device if device is not None else torch.get_default_device()
-
-
-def _two_devices(a: torch.device, b: torch.device) -> str:
-    return f"Expected all tensors to be on the same device, but found at least two devices, {a} and {b}!"
-
-
-class _Metas:
-    """The meta twins of one call's fakes, and the way back."""
-
-    def __init__(self) -> None:
-        self.fakes: list[Fake] = []
-        self.metas: list[torch.Tensor] = []
-
-    def to_meta(self, x):
-        if isinstance(x, torch.Tensor):
-            fake = fake_like(x)
-            for known, meta in zip(self.fakes, self.metas):
-                if known is fake:
-                    return meta
-            m = fake.m
-            meta = torch.empty_strided(m.shape, m.stride, dtype=m.dtype, device="meta")
-            if fake.is_conj():
-                meta = meta.conj()
-            self.fakes.append(fake)
-            self.metas.append(meta)
-            return meta
-        if isinstance(x, (list, tuple)):
-            return type(x)(self.to_meta(y) for y in x)
-        return x
-
-    def fake_of(self, meta) -> Fake | None:
-        """The fake whose twin `meta` is, or None when it is a new tensor."""
-        for fake, known in zip(self.fakes, self.metas):
-            if known is meta:
-                return fake
-        return None
-
-    def write_back(self) -> None:
-        """Give fakes the shape and strides that an in-place or out= op gave their twins."""
-        for fake, meta in zip(self.fakes, self.metas):
-            m = fake.m
-            shape, stride = tuple(meta.shape), meta.stride()
-            if m.shape != shape or m.stride != stride:
-                reshape_in_place(fake, shape, stride, m.offset + meta.storage_offset())
-
-
-def reshape_in_place(fake: Fake, shape: tuple, stride: tuple, offset: int) -> None:
-    """Change what a fake looks like, as `t_` or a resized `out=` do."""
-    m = fake.m
-    last = offset + sum((n - 1) * s for n, s in zip(shape, stride)) if 0 not in shape else offset - 1
-    m.store.nbytes = max(m.store.nbytes, (last + 1) * m.dtype.itemsize)
-    with torch._C._DisableTorchDispatch():
-        if fake.untyped_storage().nbytes() < m.store.nbytes:
-            torch.ops.aten.resize_(fake, [m.store.nbytes // m.dtype.itemsize])
-        torch.ops.aten.as_strided_(fake, shape, stride, offset)
-    fake.m = Meta(shape, stride, offset, m.dtype, m.device, m.store)
-
-
-def _check_indices(func, args: tuple) -> None:
-    """A bool index selects as many rows as it holds True: that many is not known."""
-    if len(args) > 1 and isinstance(args[1], (list, tuple)):
-        for index in args[1]:
-            if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
-                if func.name() == "aten::index.Tensor":
-                    raise DataDependent("index with a bool mask")
-
-
-def through_meta(func, args: tuple, kwargs: dict):
+def through_meta(func: torch._ops.OpOverload, args: tuple, kwargs: dict):
     """Infer by torch's meta kernel. Cost: 100 to 400 us."""
     keep_plain()
     if torch.SymInt in map(type, _numbers((args, kwargs))):
-        from .symbolic import Ways, through_reference  # on first use: few programs have symbols
+        from .symbolic import through_reference  # on first use: few programs have symbols
 
         if func.name() in ("aten::index.Tensor", "aten::repeat_interleave.Tensor"):
             check_known_count(func, args, kwargs)
@@ -395,12 +329,11 @@ def through_meta(func, args: tuple, kwargs: dict):
             x, size, stride, *offset = (*args, *kwargs.values())
             reshape_in_place(x, tuple(size), tuple(stride), x.m.offset if not offset or offset[0] is None else offset[0])
             return x
-        ways = Ways(Fake, make, FakeMode, through_kernel, (DataDependent, NoFake))
-        return through_reference(func, args, kwargs, ways)
-    return through_kernel(func, args, kwargs)
+        return through_reference(func, args, kwargs, WAYS)
+    return through_kernel(func, args, kwargs, WAYS)
 
 
-def _numbers(x: object):
+def _numbers(x: object) -> Iterator:
     """All sizes, strides and plain arguments of an op."""
     if type(x) is Fake:
         yield from (*x.m.shape, *x.m.stride, x.m.offset)
@@ -413,82 +346,18 @@ def _numbers(x: object):
         yield x
 
 
-def check_known_count(func, args: tuple, kwargs: dict) -> None:
-    """Raises: DataDependent for the two ops whose result's size may depend on data."""
-    _check_indices(func, args)
-    if func.name() != "aten::index.Tensor" and kwargs.get("output_size") is None:
-        raise DataDependent("repeat_interleave")
-
-
-def through_kernel(func, args: tuple, kwargs: dict):
-    """Infer by running the op on meta tensors of known sizes."""
-    if func.name() in ("aten::index.Tensor", "aten::repeat_interleave.Tensor"):
-        check_known_count(func, args, kwargs)
-    twins = _Metas()
-    meta_args = twins.to_meta(args)
-    meta_kwargs = {k: twins.to_meta(v) for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
-    device = kwargs.get("device")
-    if "device" in kwargs:
-        meta_kwargs["device"] = "meta" if device is not None or not twins.fakes else None
-    elif not twins.fakes and any(a.name == "device" for a in func._schema.arguments):
-        meta_kwargs["device"] = "meta"
-    device = device_given(device, None) if device is not None else _common_device(twins.fakes)
-    try:
-        result = func(*meta_args, **meta_kwargs)
-    except NotImplementedError as error:
-        decomposed = func.decompose(*args, **kwargs)
-        if decomposed is not NotImplemented:
-            return decomposed
-        raise NoFake(func.name(), str(error).partition("\n")[0]) from error
-    twins.write_back()
-    return _wrap(func, result, twins, args, device)
-
-
-def _viewed_store(func, position: int, args: tuple) -> Meta | None:
-    """The meta of the argument that return number `position` is a view of, by the op's schema."""
-    returns = func._schema.returns
-    if not returns:
-        return None
-    info = returns[min(position, len(returns) - 1)].alias_info
-    if info is None or info.is_write:
-        return None
-    for argument, value in zip(func._schema.arguments, args):
-        if argument.alias_info is not None and isinstance(value, torch.Tensor):
-            return fake_like(value).m
-    return None
-
-
-def _wrap(func, result, twins: _Metas, args: tuple, device: torch.device, position: int = 0):
-    """Fakes for the metas that a meta kernel returned; other values pass."""
-    if isinstance(result, torch.Tensor):
-        known = twins.fake_of(result)
-        if known is not None:
-            return known
-        base = _viewed_store(func, position, args)
-        shape, stride, offset = tuple(result.shape), result.stride(), result.storage_offset()
-        if base is None:
-            store = Store(result.untyped_storage().nbytes())
-        else:
-            store, offset = base.store, offset + base.offset
-        return make(Meta(shape, stride, offset, result.dtype, device, store))
-    if isinstance(result, (list, tuple)):
-        many = len(func._schema.returns) > 1
-        return type(result)(_wrap(func, r, twins, args, device, i if many else 0) for i, r in enumerate(result))
-    return result
-
-
 class FakeMode(TorchDispatchMode):
     """Inside, factory calls give fakes too, and every op on a real tensor is inferred, never run."""
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None):
         return infer(func, args, kwargs or {})
 
 
-def _dispatch(self, func, types, args=(), kwargs=None):
+def _dispatch(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None):
     return infer(*as_made(func, args, kwargs or {}))
 
 
-def as_made(func, args: tuple, kwargs: dict) -> tuple:
+def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
     """The call to make for one that a function transform's rules ask for: a number that they cast as if it were a tensor
     becomes one, and zeros without memory get theirs."""
     if func is torch.ops.aten._efficientzerotensor.default:
@@ -500,3 +369,4 @@ def as_made(func, args: tuple, kwargs: dict) -> tuple:
 
 # Assigned here since TorchDispatchMode wraps a method found in the class body by what imports torch._dynamo.
 FakeMode.__torch_dispatch__ = _dispatch
+WAYS = Ways(Fake, make, fake_like, FakeMode)

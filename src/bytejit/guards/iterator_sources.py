@@ -3,19 +3,32 @@
 A generator is seen as it stands: where its code goes on, and what its locals, cells and stack hold. The cache of a function
 under functools.lru_cache is seen without asking the function.
 """
+
 from __future__ import annotations
 
 import gc
 import types
 from typing import Any
 
-from .sources import CallOf, Printer, Source, _source
+from .references import Printer
+from .source import Source, source
+from .sources import CallOf
 
-INDEXED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")), type(iter("\u0100")), type(iter(b"")),
-           type(iter(bytearray())), type(reversed([])), reversed)
-COPIED = (*(type(iter(v)) for v in ({}, {}.values(), {}.items())), type(reversed({})), type(iter(set())))
+INDEXED: tuple[Any, ...] = (
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+    type(iter("")),
+    type(iter("\u0100")),
+    type(iter(b"")),
+    type(iter(bytearray())),
+    type(reversed([])),
+    reversed,
+)
+EMPTY: tuple[Any, ...] = ({}, {}.values(), {}.items())
+COPIED: tuple[Any, ...] = (*(type(iter(v)) for v in EMPTY), type(reversed({})), type(iter(set())))
 JOINED = (enumerate, zip)
-MOST_COPIED = 256           # items of a dict or set: looking into its iterator copies them
+MOST_COPIED = 256  # items of a dict or set: looking into its iterator copies them
 
 
 class NotSeen(Exception):
@@ -30,7 +43,7 @@ class Rest:
     def __init__(self, iterator: Any):
         try:
             made = iterator.__reduce__()
-        except RuntimeError as e:       # over what was changed since: the next step of the iterator says so
+        except RuntimeError as e:  # over what was changed since: the next step of the iterator says so
             raise NotSeen(str(e)) from None
         self.items, self.step = made[1][0], 1
         self.first = made[2] if len(made) > 2 and made[2] is not None else 0
@@ -56,7 +69,7 @@ class Joined:
         args = iterator.__reduce__()[1]
         self.count = args[1] if type(iterator) is enumerate else None
         self.parts = [rest(part) for part in (args[:1] if type(iterator) is enumerate else args)]
-        self.left = min((part.left for part in self.parts), default=0)
+        self.left: int = min((part.left for part in self.parts), default=0)
 
     def at(self, i: int) -> tuple:
         """The item that the (i+1)-th next() will give. Raises: IndexError."""
@@ -94,7 +107,7 @@ def leaves(iterator: Any) -> list:
     return leaves(args[0])
 
 
-@_source
+@source
 class RestOf(Source):
     """rest(base): what an iterator has left."""
 
@@ -122,17 +135,17 @@ class Suspended:
         frame = generator.gi_frame
         self.function, self.code, self.globals, self.at, self.values = None, generator.gi_code, None, ENDED, ()
         if frame is not None:
-            held = gc.get_referents(generator)      # names, frame, function, code, then what the frame holds
+            held = gc.get_referents(generator)  # names, frame, function, code, then what the frame holds
             first = next((i for i, v in enumerate(held) if i and v is self.code and type(held[i - 1]) is types.FunctionType), 0)
             if not first:
                 raise NotSeen("a generator whose frame is not seen")
             self.function, self.globals = held[first - 1], frame.f_globals
             self.at = frame.f_lasti if generator.gi_suspended else NOT_STARTED
-            self.values = tuple(held[first + 1:])
+            self.values = tuple(held[first + 1 :])
         self.count = len(self.values)
 
 
-@_source
+@source
 class StandOf(Source):
     """Suspended(base): how a generator stands."""
 
@@ -152,7 +165,7 @@ MISSING = object()
 
 def cached(fn: Any, args: tuple, named: dict[str, Any]) -> Any:
     """What functools.lru_cache has for these arguments, without counting it as a hit; MISSING. Raises: NotSeen."""
-    held = gc.get_referents(fn)         # class, (key, answer, class) of each where bounded, cache, function, mark, ..., __dict__
+    held = gc.get_referents(fn)  # class, (key, answer, class) of each where bounded, cache, function, mark, ..., __dict__
     if len(held) < 6 or type(held[-6]) is not dict or held[-5] is not fn.__wrapped__:
         raise NotSeen("a cache of functools.lru_cache laid out in another way")
     parameters = fn.cache_parameters()
@@ -177,7 +190,7 @@ def ask_cache(fn: Any, *args: Any, **named: Any) -> Any:
     return found
 
 
-@_source
+@source
 class CachedCall(CallOf):
     """base(*args, **dict(named)) of a function under functools.lru_cache, out of the cache."""
 

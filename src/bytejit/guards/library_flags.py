@@ -1,5 +1,6 @@
 """What a program may set of how torch's libraries compute on a GPU: the precision of products and convolutions, which attention.
 Choices made while compiling rest on it, and a recorded CUDA graph is what it was."""
+
 from __future__ import annotations
 
 import functools
@@ -22,12 +23,17 @@ def _precision(of: str, before: str) -> tuple[Callable[[], Any], ...]:
     return _present(before) if getter is None else (functools.partial(getter, "cuda", of),)
 
 
-_PRODUCTS = (*_precision("matmul", "_get_cublas_allow_tf32"), *_present(
-    "_get_cublas_allow_fp16_reduced_precision_reduction", "_get_cublas_allow_bf16_reduced_precision_reduction"))
-_CONVOLUTIONS = (*_precision("conv", "_get_cudnn_allow_tf32"), *_present(
-    "_get_cudnn_enabled", "_get_cudnn_benchmark", "_get_cudnn_deterministic"))
+_PRODUCTS = (
+    *_precision("matmul", "_get_cublas_allow_tf32"),
+    *_present("_get_cublas_allow_fp16_reduced_precision_reduction", "_get_cublas_allow_bf16_reduced_precision_reduction"),
+)
+_CONVOLUTIONS = (
+    *_precision("conv", "_get_cudnn_allow_tf32"),
+    *_present("_get_cudnn_enabled", "_get_cudnn_benchmark", "_get_cudnn_deterministic"),
+)
 _ATTENTION = _present(
-    "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled")
+    "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled"
+)
 
 
 def products() -> tuple:
@@ -44,10 +50,16 @@ def attention() -> tuple:
 
 # name -> (getter, text of its call), as in guards.STATES. Cost: 0.1 to 0.4 us a call
 STATES: dict[str, tuple[Callable[[], Any], str]] = {
-    "gpu_products": (products, "{f}()"), "gpu_convolutions": (convolutions, "{f}()"), "gpu_attention": (attention, "{f}()")}
+    "gpu_products": (products, "{f}()"),
+    "gpu_convolutions": (convolutions, "{f}()"),
+    "gpu_attention": (attention, "{f}()"),
+}
 # parts of an operation's name -> the states that decide how it computes
-_WORDS = {"conv": ("gpu_convolutions",), "attention": ("gpu_attention", "gpu_products"), **dict.fromkeys(
-    ("mm", "mat", "linear", "einsum", "dot", "inner", "mv", "cdist", "lstm", "gru", "rnn"), ("gpu_products",))}
+_WORDS = {
+    "conv": ("gpu_convolutions",),
+    "attention": ("gpu_attention", "gpu_products"),
+    **dict.fromkeys(("mm", "mat", "linear", "einsum", "dot", "inner", "mv", "cdist", "lstm", "gru", "rnn"), ("gpu_products",)),
+}
 
 
 def states_of(nodes: Iterable[torch.fx.Node]) -> list[str]:
@@ -56,7 +68,7 @@ def states_of(nodes: Iterable[torch.fx.Node]) -> list[str]:
     for n in nodes:
         if n.op in ("placeholder", "output") or not _on_gpu(n.meta.get("val")):
             continue
-        if getattr(n.target, "opaque", False):              # Python of the program's: any operation
+        if getattr(n.target, "opaque", False):  # Python of the program's: any operation
             return list(STATES)
         name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target))
         found.update(s for word, states in _WORDS.items() if word in name.lower() for s in states)

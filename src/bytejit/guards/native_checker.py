@@ -1,10 +1,11 @@
-"""Guards of a whole module tree in one call of a compiled function: a walk over a table of steps.
+"""Guards of a whole module tree in one call of a compiled function, which goes through a table of steps.
 
 A step from Python costs 15 to 40 ns, and a full check of a tensor 150 to 250 ns, most of it in making shape and
 stride tuples. A unit of our own goes through a table of such steps: fetch an attribute, fetch a dict's item, check a
 type, an identity, a tensor. It looks at tensors through `__dlpack_c_exchange_api__`, torch's stable C table (DLPack
-1.3). Nothing here imports the compiler: `install(build)` is given one by the pipeline. Without it, or on a torch
-without that table, `usable` is False and guards are checked from Python.
+1.3). Each call fetches everything anew and holds it until it ends: nothing is remembered between calls. Nothing here
+imports the compiler: `install(build)` is given one by the pipeline. Without it, or on a torch without that table,
+`usable` is False and guards are checked from Python.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import array
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,285 +25,48 @@ from bytejit.errors import BadSetting, BytejitError
 
 DEVICES = {"cpu": 1, "cuda": 2}
 TYPES = (torch.Tensor, torch.nn.Parameter)
-GRAD = torch.Tensor.requires_grad      # a descriptor, asked directly: no look-up by name
+GRAD = torch.Tensor.requires_grad  # a descriptor, asked directly: no look-up by name
 
 # Steps, in the order of their numbers. In a table of int64 words a step is its number, then its operands. Slots are
 # numbered in the order in which the steps of the first group make them; objects are given by address. Every object that a
 # table names is held, strongly, by whoever holds the table: an address in it never is that of a dead object. What must not
-# be kept alive is named by its weak reference, and in a slot, alive, while the walk compares with it.
+# be kept alive is named by its weak reference, and in a slot, alive, while the program compares with it.
 OPS = (
-    "DONE",        # count, slots: the walk returns these as a tuple
-    "ARG",         # argument -> slot
-    "CONST",       # object -> slot
-    "WEAK",        # weak reference: the object behind it -> slot; fails where it is dead
-    "ATTR",        # slot, name: getattr -> slot
-    "ITEM",        # slot, key, hint: x[key] -> slot
+    "DONE",  # count, slots: the program returns these as a tuple
+    "ARG",  # argument -> slot
+    "CONST",  # object -> slot
+    "WEAK",  # weak reference: the object behind it -> slot; fails where it is dead
+    "ATTR",  # slot, name: getattr -> slot
+    "ITEM",  # slot, key, hint: x[key] -> slot
     "TUPLE_ITEM",  # slot, index: tuple.__getitem__ -> slot
-    "TYPE_OF",     # slot -> slot
-    "OWN_DICT",    # slot: __dict__ of an object whose class fetches it as `object` does -> slot
-    "IS",          # slot, object, whether it must be it
-    "TYPE_IS",     # slot, type: exactly
-    "CLASS_IS",    # slot, slot: the first is an instance of the second, exactly
-    "EQUALS",      # slot, object: it, or `same` says so
-    "TRUE",        # slot, truth
-    "LEN",         # slot, length
-    "KEYS",        # slot, list: [*x] == list
-    "HAS",         # slot, key, whether it must be there
-    "ALIAS",       # slot, slot, whether they must be the same
-    "FUNCTION",    # slot, code, number of defaults: of a function without keyword defaults
+    "TYPE_OF",  # slot -> slot
+    "OWN_DICT",  # slot: __dict__ of an object whose class fetches it as `object` does -> slot
+    "IS",  # slot, object, whether it must be it
+    "TYPE_IS",  # slot, type: exactly
+    "CLASS_IS",  # slot, slot: the first is an instance of the second, exactly
+    "EQUALS",  # slot, object: it, or `same` says so
+    "TRUE",  # slot, truth
+    "LEN",  # slot, length
+    "KEYS",  # slot, list: [*x] == list
+    "HAS",  # slot, key, whether it must be there
+    "ALIAS",  # slot, slot, whether they must be the same
+    "FUNCTION",  # slot, code, number of defaults: of a function without keyword defaults
     "ITEM_EQUALS",  # slot, key, object, hint: ITEM, then EQUALS
-    "ITEM_EMPTY",   # slot, key, type, hint: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
-    "TENSOR",      # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
-                   # strides. A size -n: n or more. A stride -1-k: size k times the stride wanted there; ANY: not
-                   # checked, as where a size that may be any (-1) is 1
+    "ITEM_EMPTY",  # slot, key, type, hint: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
+    "TENSOR",  # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
+    # strides. A size -n: n or more. A stride -1-k: size k times the stride wanted there; ANY: not
+    # checked, as where a size that may be any (-1) is 1
 )
 OP = {name: number for number, name in enumerate(OPS)}
 HINTED = (OP["ITEM"], OP["ITEM_EQUALS"], OP["ITEM_EMPTY"])
-ANY = -2**62       # word of a stride that is not checked
+ANY = -(2**62)  # word of a stride that is not checked
 
-UNIT = f"""
-#include "glue.h"
-enum Op : long long {{ {", ".join(f"OP_{name}" for name in OPS)} }};
-""" + r"""
-extern "C" {
-PyObject* PyObject_Type(PyObject*);
-PyObject* PyObject_GetAttr(PyObject*, PyObject*);
-PyObject* PyObject_GetItem(PyObject*, PyObject*);
-PyObject* PyObject_CallFunctionObjArgs(PyObject*, ...);
-int PyObject_IsTrue(PyObject*);
-bj_size PyObject_Size(PyObject*);
-int PyObject_RichCompareBool(PyObject*, PyObject*, int);
-PyObject* PyBool_FromLong(long);
-void* PyType_GetSlot(PyObject*, int);
-PyObject* PyUnicode_InternFromString(const char*);
-PyObject* PyObject_GenericGetDict(PyObject*, void*);
-bj_size PyDict_Size(PyObject*);
-PyObject* PyDict_GetItemWithError(PyObject*, PyObject*);
-int PyDict_Next(PyObject*, bj_size*, PyObject**, PyObject**);
-PyObject* PySequence_List(PyObject*);
-int PySequence_Contains(PyObject*, PyObject*);
-PyObject* PyTuple_New(bj_size);
-int PyTuple_SetItem(PyObject*, bj_size, PyObject*);
-PyObject* PyTuple_GetItem(PyObject*, bj_size);
-char* PyBytes_AsString(PyObject*);
-PyObject* PyFunction_GetCode(PyObject*);
-PyObject* PyFunction_GetDefaults(PyObject*);
-PyObject* PyFunction_GetKwDefaults(PyObject*);
-PyObject* PyErr_Occurred(void);
-void PyErr_Clear(void);
-PyObject* PyWeakref_GetObject(PyObject*) __attribute__((weak));      // until Python 3.14
-int PyWeakref_GetRef(PyObject*, PyObject**) __attribute__((weak));   // from 3.13 on
-void Py_IncRef(PyObject*);
-extern PyObject _Py_NoneStruct;
-}
-typedef long long Word;
-struct View { void* data; int device_type, device_index, rank; unsigned dtype; long long* sizes; long long* strides;
-              unsigned long long offset; };   // DLTensor
-typedef int (*Fill)(PyObject*, View*);
-typedef PyObject* (*Get)(PyObject*, PyObject*, PyObject*);
-enum Answer { NO, YES, ERROR };
-struct Head { Word fill, grad, dict, same, slots; };
 
-static Word type_of(PyObject* x) { return ((const Word*)x)[1]; }      // Checker.usable has looked: ob_type is there
-static Answer when(int truth, Word want) { return truth < 0 ? ERROR : truth == want ? YES : NO; }
-
-// The stride that a check wants of dimension k; where it follows from another dimension, from what is wanted there.
-static Word wanted_stride(const View& v, const Word* step, Word rank, Word k) {
-    Word from = -1 - step[k];
-    return from < 0 ? step[k] : from >= rank ? v.strides[k] : v.sizes[from] * wanted_stride(v, step, rank, from);
-}
-static PyObject* requires_grad(Word descriptor, PyObject* x) {
-    static PyObject* name = PyUnicode_InternFromString("requires_grad");
-    if (!descriptor) return PyObject_GetAttr(x, name);
-    static Get get = (Get)PyType_GetSlot((PyObject*)type_of((PyObject*)descriptor), 54);      // Py_tp_descr_get
-    return get((PyObject*)descriptor, x, (PyObject*)type_of(x));
-}
-// `grad`: the descriptor of requires_grad, or 0.
-static Answer tensor_is(Word fill, Word grad, PyObject* x, const Word* want) {
-    static PyObject* yes = PyBool_FromLong(1);
-    if (type_of(x) != want[0]) return NO;
-    View v;
-    if (((Fill)fill)(x, &v)) return ERROR;      // no strides: a sparse or a batched tensor
-    Word rank = want[5];
-    if (v.device_type != want[1] || v.device_index != want[2] || v.dtype != want[3] || v.rank != rank) return NO;
-    const Word* step = want + 6 + rank;
-    for (Word k = 0; k < rank; ++k) {
-        if (want[6 + k] < 0 ? v.sizes[k] < -want[6 + k] : v.sizes[k] != want[6 + k]) return NO;
-        if (v.strides[k] != wanted_stride(v, step, rank, k) && !(want[6 + k] == -1 && v.sizes[k] == 1)) return NO;
-    }
-    if (want[4] >= 0) {      // last: the view's sizes are the tensor's, which code may set
-        PyObject* flag = requires_grad(grad, x);
-        if (!flag) return ERROR;
-        Py_DecRef(flag);
-        if ((flag == yes) != want[4]) return NO;
-    }
-    return YES;
-}
-static Answer equals(const Head* head, PyObject* x, PyObject* want) {
-    if (x == want) return YES;
-    PyObject* answer = PyObject_CallFunctionObjArgs((PyObject*)head->same, x, want, nullptr);
-    if (!answer) return ERROR;
-    int truth = PyObject_IsTrue(answer);
-    Py_DecRef(answer);
-    return when(truth, 1);
-}
-static Answer keys_are(PyObject* x, PyObject* want) {
-    PyObject* found = PySequence_List(x);
-    if (!found) return ERROR;
-    int truth = PyObject_RichCompareBool(found, want, 2);
-    Py_DecRef(found);
-    return when(truth, 1);
-}
-static Answer has(const Head* head, PyObject* x, PyObject* key, Word want) {
-    if (type_of(x) != head->dict) return when(PySequence_Contains(x, key), want);
-    int there = PyDict_GetItemWithError(x, key) ? 1 : PyErr_Occurred() ? -1 : 0;
-    return when(there, want);
-}
-static bj_size size_of(PyObject* x) {      // of what may be missing; held: a subclass's __len__ may run anything
-    if (!x || x == &_Py_NoneStruct) return 0;
-    Py_IncRef(x);
-    bj_size n = PyObject_Size(x);
-    Py_DecRef(x);
-    return n;
-}
-static Answer function_is(PyObject* x, Word code, Word count) {
-    PyObject* found = PyFunction_GetCode(x);
-    if (!found) return ERROR;
-    if ((Word)found != code) return NO;
-    bj_size n = size_of(PyFunction_GetDefaults(x));
-    bj_size m = size_of(PyFunction_GetKwDefaults(x));
-    return n < 0 || m < 0 ? ERROR : n == count && m == 0 ? YES : NO;
-}
-static PyObject* behind(PyObject* ref) {     // null without an error: dead
-    PyObject* found = nullptr;
-    if (PyWeakref_GetRef) {
-        PyWeakref_GetRef(ref, &found);
-        return found;
-    }
-    found = PyWeakref_GetObject(ref);
-    if (found == &_Py_NoneStruct) return nullptr;
-    if (found) Py_IncRef(found);
-    return found;
-}
-// dict[key], borrowed; null without an error: no such key. A step's hint is where the key was among the dict's items, in its
-// low byte, and how often it was looked for above; what lies there is it only where the key does. -1: look it up always.
-static PyObject* look_anew(PyObject* dict, PyObject* key, Word* hint) {
-    PyObject* found = PyDict_GetItemWithError(dict, key);
-    Word tries = (*hint >> 8) + 1;
-    if (!found || *hint < 0) return found;
-    PyObject *k, *v;
-    *hint = -1;
-    for (bj_size at = 0, i = 0; tries < 8 && i < 64 && PyDict_Next(dict, &at, &k, &v); i = at)
-        if (k == key) {
-            *hint = i | tries << 8;
-            break;
-        }
-    return found;
-}
-static PyObject* look(PyObject* dict, PyObject* key, Word* hint) {
-    PyObject *k, *found;
-    bj_size at = *hint & 255;
-    if (*hint > 0 && PyDict_Next(dict, &at, &k, &found) && k == key) return found;
-    return look_anew(dict, key, hint);
-}
-static PyObject* item(const Head* head, PyObject* x, const Word* w) {     // null without an error: no such key
-    PyObject* key = (PyObject*)w[2];
-    if (type_of(x) != head->dict) return PyObject_GetItem(x, key);
-    PyObject* found = look(x, key, (Word*)w + 3);
-    if (found) Py_IncRef(found);
-    return found;
-}
-static Answer item_is(const Head* head, PyObject* x, const Word* w, bool empty) {
-    PyObject* key = (PyObject*)w[2];
-    Word want = w[3];
-    bool plain = type_of(x) == head->dict;
-    PyObject* found = plain ? look(x, key, (Word*)w + 4) : PyObject_GetItem(x, key);
-    if (!found) return PyErr_Occurred() ? ERROR : NO;
-    if (plain && empty) return type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
-    if (plain && (Word)found == want) return YES;
-    if (plain) Py_IncRef(found);      // `same` may run anything
-    Answer ok = !empty ? equals(head, found, (PyObject*)want)
-                : type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
-    Py_DecRef(found);
-    return ok;
-}
-
-// The slots of one walk, each of which owns its object until the walk ends.
-struct Slots {
-    bj::Scratch memory;
-    PyObject** at;
-    Word n = 0;
-    explicit Slots(Word most) : memory(8 * most), at(memory.as<PyObject*>()) {}
-    ~Slots() { while (n) Py_DecRef(at[--n]); }
-    bool add(PyObject* x) { if (x) at[n++] = x; return x; }
-    bool borrow(PyObject* x) { if (x) Py_IncRef(x); return add(x); }
-    PyObject* tuple(const Word* which, Word count) const {
-        PyObject* all = PyTuple_New(count);
-        for (Word i = 0; all && i < count; ++i) {
-            Py_IncRef(at[which[i]]);
-            PyTuple_SetItem(all, i, at[which[i]]);
-        }
-        return all;
-    }
-};
-
-// The steps from w on: the tuple wanted, None where a check fails.
-static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const* args) {
-    Answer ok = YES;
-    while (ok == YES) {
-        PyObject* x = *w > OP_WEAK ? s.at[w[1]] : nullptr;
-        bool got = true;
-        switch (*w) {
-        case OP_DONE: return s.tuple(w + 2, w[1]);
-        case OP_ARG: got = s.borrow(args[1 + w[1]]); w += 2; break;
-        case OP_CONST: got = s.borrow((PyObject*)w[1]); w += 2; break;
-        case OP_WEAK: got = s.add(behind((PyObject*)w[1])); w += 2; break;
-        case OP_ATTR: got = s.add(PyObject_GetAttr(x, (PyObject*)w[2])); w += 3; break;
-        case OP_ITEM: got = s.add(item(head, x, w)); w += 4; break;
-        case OP_TUPLE_ITEM: got = s.borrow(PyTuple_GetItem(x, w[2])); w += 3; break;
-        case OP_TYPE_OF: got = s.add(PyObject_Type(x)); w += 2; break;
-        case OP_OWN_DICT: got = s.add(PyObject_GenericGetDict(x, nullptr)); w += 2; break;
-        case OP_ITEM_EQUALS: ok = item_is(head, x, w, false); w += 5; break;
-        case OP_ITEM_EMPTY: ok = item_is(head, x, w, true); w += 5; break;
-        case OP_IS: ok = when((Word)x == w[2], w[3]); w += 4; break;
-        case OP_TYPE_IS: ok = when(type_of(x) == w[2], 1); w += 3; break;
-        case OP_CLASS_IS: ok = when(type_of(x) == (Word)s.at[w[2]], 1); w += 3; break;
-        case OP_EQUALS: ok = equals(head, x, (PyObject*)w[2]); w += 3; break;
-        case OP_TRUE: ok = when(PyObject_IsTrue(x), w[2]); w += 3; break;
-        case OP_LEN: {
-            bj_size n = PyObject_Size(x);
-            ok = n < 0 ? ERROR : n == w[2] ? YES : NO; w += 3; break;
-        }
-        case OP_KEYS: ok = keys_are(x, (PyObject*)w[2]); w += 3; break;
-        case OP_HAS: ok = has(head, x, (PyObject*)w[2], w[3]); w += 4; break;
-        case OP_ALIAS: ok = when(x == s.at[w[2]], w[3]); w += 4; break;
-        case OP_FUNCTION: ok = function_is(x, w[2], w[3]); w += 4; break;
-        case OP_TENSOR: ok = tensor_is(head->fill, head->grad, x, w + 2); w += 8 + 2 * w[7]; break;
-        }
-        if (!got) ok = PyErr_Occurred() ? ERROR : NO;
-    }
-    if (ok == ERROR) return nullptr;
-    Py_IncRef(&_Py_NoneStruct);
-    return &_Py_NoneStruct;
-}
-// walk(table, *args) -> tuple of the values wanted, or None where a guard fails. Raises what a step raises.
-static PyObject* walk(PyObject*, PyObject* const* args, bj_size) {
-    const Head* head = (const Head*)PyLong_AsVoidPtr(args[0]);
-    Slots s(head->slots);
-    return run(head, (const Word*)(head + 1), s, args);
-}
-// fit(words, at, tensor) -> whether it is as the words from `at` on, of a TENSOR step, say. The first word: Fill.
-static PyObject* fit(PyObject*, PyObject* const* args, bj_size) {
-    const Word* w = (const Word*)PyBytes_AsString(args[0]);
-    if (!w) return nullptr;
-    Answer ok = tensor_is(w[0], 0, args[2], w + PyLong_AsLongLong(args[1]));
-    if (ok == ERROR) PyErr_Clear();      // torch gives no view of it (a sparse tensor, a meta tensor): it does not fit
-    return PyBool_FromLong(ok == YES);
-}
-static bj::Method methods[] = {{"walk", walk, 0x80, "checks guards and fetches values as a table says"},
-                               {"fit", fit, 0x80, "checks a tensor"}};
-BJ_EXPORT(methods, 2)
-"""
+@functools.cache
+def unit() -> str:
+    """The C++ that runs tables of steps."""
+    steps = ", ".join(f"OP_{name}" for name in OPS)
+    return f'#include "glue.h"\nenum Op : long long {{ {steps} }};\n' + Path(__file__).with_name("guard_program.h").read_text()
 
 
 class Checker:
@@ -309,7 +74,7 @@ class Checker:
 
     def __init__(self) -> None:
         self._build: Callable[[str], dict[str, Callable]] | None = None
-        self._calls: dict[str, Callable[..., bool]] | None = None
+        self._calls: dict[str, Callable[..., Any]] | None = None
         self._exact: bool | None = None
 
     def install(self, build: Callable[[str], dict[str, Callable]] | None) -> None:
@@ -323,14 +88,19 @@ class Checker:
         return self._build is not None
 
     @property
+    def built(self) -> bool:
+        """Whether the compiler that was given has done its work."""
+        return self._calls is not None
+
+    @property
     def usable(self) -> bool:
         """Whether checks can be compiled: a compiler was given and works, and this torch has the exchange table.
         Builds on first use."""
         if self._calls is None and self._build is not None and exchange_fill() is not None:
             try:
-                self._calls = self._build(UNIT)
+                self._calls = self._build(unit())
             except BadSetting:
-                self._build = None          # the next graph brings its own settings
+                self._build = None  # the next graph brings its own settings
                 raise
             # no compiler, or one that refuses the unit: as right from Python, only slower
             except BytejitError as error:
@@ -339,18 +109,23 @@ class Checker:
         return self._calls is not None
 
     @property
-    def walk(self) -> Callable[..., tuple | None]:
-        """`walk(table address, *args) -> the values wanted, or None where a guard fails`, where `usable`.
+    def _built(self) -> dict[str, Callable[..., Any]]:
+        assert self._calls is not None, "asked before `usable`"
+        return self._calls
+
+    @property
+    def run(self) -> Callable[..., tuple | None]:
+        """`run(table address, *args) -> the values wanted, or None where a guard fails`, where `usable`.
 
         Cost: 100 ns, and about 30 a tensor or attribute, 10 a dict's item.
         """
-        return self._calls["walk"]
+        return self._built["run"]
 
     @property
     def fit(self) -> Callable[[bytes, int, Any], bool]:
         """`fit(words, at, tensor)`: whether it is as the words of a TENSOR step, from `at` on, say, where `usable`. The first
         word is `exchange_fill()`. Cost: 55 ns."""
-        return self._calls["fit"]
+        return self._built["fit"]
 
     def exact(self) -> bool:
         """Whether the exchange table gives the strides of sizes 0 and 1 as `stride()` does. Some versions put 1
@@ -358,12 +133,12 @@ class Checker:
         if self._exact is None:
             flat = torch.zeros(8)
             odd = [flat.as_strided((2, 1), (1, 5)), flat.as_strided((2, 0), (3, 7)), torch.zeros(())]
-            steps = []
+            steps: list[int] = []
             for i, t in enumerate(odd):
-                words = [id(torch.Tensor), 1, 0, 2 | 32 << 8 | 1 << 16, -1, t.dim(), *t.shape, *t.stride()]
-                steps += [OP["ARG"], i, OP["TENSOR"], i, *words]
-            words = table([*steps, OP["DONE"], 0], len(odd), None)      # in a local: the call reads its memory
-            self._exact = self.walk(words.buffer_info()[0], *odd) is not None
+                tensor = [id(torch.Tensor), 1, 0, 2 | 32 << 8 | 1 << 16, -1, t.dim(), *t.shape, *t.stride()]
+                steps += [OP["ARG"], i, OP["TENSOR"], i, *tensor]
+            words = table([*steps, OP["DONE"], 0], len(odd), None)  # in a local: the call reads its memory
+            self._exact = self.run(words.buffer_info()[0], *odd) is not None
         return self._exact
 
 
@@ -392,7 +167,7 @@ def row(check: Any, neg_possible: bool = False) -> list[int] | None:
         return None
     if any(-2 < s < 2 for s in c.shape) and not CHECKER.exact():
         return None
-    if c.is_leaf is not None or c.storage_offset is not None or c.conj or c.neg:
+    if c.conj or c.neg:
         return None
     code, bits = layouts.CODES[c.dtype]
     flag = -1 if c.requires_grad is None else int(c.requires_grad)
@@ -402,7 +177,7 @@ def row(check: Any, neg_possible: bool = False) -> list[int] | None:
 
 
 def table(steps: list[int], slots: int, same: Any) -> array.array:
-    """The table of a walk: its head, then the steps, the last of which is DONE. `slots`: how many the steps make.
+    """The table of a guard program: its head, then the steps, the last of which is DONE. `slots`: how many the steps make.
 
     `same(a, b) -> bool` is called where EQUALS meets another object. Keep the table, `same`, and all objects that the steps
     name, alive as long as its address (`buffer_info()[0]`) is used.

@@ -1,6 +1,6 @@
 """Guards that one compiled call checks (guards/native_checker.py), where the pipeline has given a compiler.
 
-A `Walk` turns sources and guards into the steps of a table. It takes what it can check exactly as the Python text
+A `GuardProgram` turns sources and guards into the steps of a table. It takes what it can check exactly as the Python text
 would; what it does not take is checked from Python after it. It also fetches the graph's inputs, and whatever the
 Python text reads that it can reach.
 """
@@ -19,26 +19,12 @@ import torch
 from bytejit.common.overriding import overrides
 from bytejit.errors import Bug
 
-from .kinds import (
-    ALIAS,
-    BOOL,
-    DICT_ABSENT,
-    DICT_KEYS,
-    DICT_PRESENT,
-    EQUALS,
-    FUNCTION,
-    ID_IS,
-    LEN_IS,
-    NOT_NONE,
-    TENSOR,
-    TYPE_IS,
-    Guard,
-    neg_possible,
-    same,
-)
+from .equality import same
+from .guard_set import Guard
+from .kinds import ALIAS, BOOL, DICT_ABSENT, DICT_KEYS, DICT_PRESENT, EQUALS, FUNCTION, ID_IS, LEN_IS, TENSOR, TYPE_IS
 from .native_checker import CHECKER, HINTED, OP, row, table
+from .references import PLAIN, Ref
 from .sources import (
-    PLAIN,
     Attr,
     Builtin,
     Cell,
@@ -49,14 +35,13 @@ from .sources import (
     Global,
     InstanceDict,
     Item,
-    Known,
+    KnownSource,
     KwDefaults,
     Local,
     MethodFunc,
     MethodSelf,
     ModuleBuffer,
     ModuleParam,
-    Ref,
     Scope,
     Source,
     StackSlot,
@@ -64,11 +49,11 @@ from .sources import (
     TupleItem,
     Type,
 )
+from .tensor_checks import neg_possible
 
-FEWEST = 8    # guards without a tensor: below, the call costs more than it saves
+FEWEST = 8  # guards without a tensor: below, the call costs more than it saves
 ATTRS = {InstanceDict: "__dict__", CellContents: "cell_contents", MethodSelf: "__self__", MethodFunc: "__func__"}
-DICTS = (id(dict), id(collections.OrderedDict))      # classes that never die
-PARAMS = (Local, StackSlot, Cell)
+DICTS = (id(dict), id(collections.OrderedDict))  # classes that never die
 
 
 def _by_identity(value: Any) -> bool:
@@ -122,27 +107,27 @@ def _fused(steps: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], int]:
     number = {slot: n for n, slot in enumerate(s for s, maker in enumerate(makers) if maker not in gone)}
     left = []
     for i in sorted(new.keys() - gone):
-        step = list(new[i])
+        words = list(new[i])
         for place in _read(new[i]):
-            step[place] = number[step[place]]
-        left.append(tuple(step))
+            words[place] = number[words[place]]
+        left.append(tuple(words))
     return left, len(number)
 
 
-class Walk:
+class GuardProgram:
     """The steps of one entry's table, the arguments that they read, and the values that they hand out."""
 
     def __init__(self, at: Any):
-        self.at = at                                # an EntryPrinter: keeps objects alive, knows guarded types
+        self.at = at  # an EntryPrinter: keeps objects alive, knows guarded types
         self.steps: list[tuple[int, ...]] = []
         self.args: list[str] = []
-        self.wanted: list[int] = []                 # slots of the tuple returned
-        self.named: dict[int, str] = {}             # place in that tuple -> local that holds it
-        self.keep: list[Any] = [same]               # objects that only the table names
-        self.taken = 0                              # guards
+        self.wanted: list[int] = []  # slots of the tuple returned
+        self.named: dict[int, str] = {}  # place in that tuple -> local that holds it
+        self.keep: list[Any] = [same]  # objects that only the table names
+        self.taken = 0  # guards
         self.tensors = 0
         self._slots: dict[Source, int | None] = {}
-        self._made: dict[tuple, int] = {}           # step -> slot: sources that fetch alike share one
+        self._made: dict[tuple, int] = {}  # step -> slot: sources that fetch alike share one
         self._checked: set[tuple] = set()
 
     # ---- fetching
@@ -154,17 +139,16 @@ class Walk:
         return self._slots[source]
 
     def _fetch(self, source: Source) -> int | None:
-        kind = type(source)
-        if kind in PARAMS:
+        if isinstance(source, (Local, StackSlot, Cell)):
             name = source.expr(self.at)
             if name not in self.args:
                 self.args.append(name)
             return self._make("ARG", self.args.index(name))
-        if kind in (Known, Scope):
+        if isinstance(source, (KnownSource, Scope)):
             return self._object(source.ref)
-        if kind is Builtin:
+        if isinstance(source, Builtin):
             return self._item(self._make("CONST", self._address(builtins.__dict__)), source.var)
-        if kind is Type and source.base in self.at.types:
+        if isinstance(source, Type) and source.base in self.at.types:
             return self._object(self.at.types[source.base])
         bases = source.bases()
         base = self.slot(bases[0]) if len(bases) == 1 else None
@@ -191,7 +175,8 @@ class Walk:
             case TupleItem() if source.kind is tuple and type(source.index) is int and source.index >= 0:
                 return self._make("TUPLE_ITEM", base, source.index)
             case Closure():
-                return self._attr(self._item(self._attr(base, "__closure__"), source.index), "cell_contents")
+                cell = self._item(self._attr(base, "__closure__"), source.index)
+                return None if cell is None else self._attr(cell, "cell_contents")
             case Defaults():
                 return self._item(self._attr(base, "__defaults__"), source.index)
         return None
@@ -230,7 +215,7 @@ class Walk:
     # ---- checking
 
     def take(self, guard: Guard) -> bool:
-        """Whether the walk checks this guard: adds its steps when it does."""
+        """Whether the program checks this guard: adds its steps when it does."""
         step = self._check(guard)
         if step is None:
             return False
@@ -243,7 +228,7 @@ class Walk:
     def _check(self, guard: Guard) -> tuple | None:
         value = guard.value
         words = row(value, neg_possible(value)) if guard.kind == TENSOR and not overrides(value.type) else None
-        made = guard.kind in (ALIAS, BOOL, DICT_ABSENT, DICT_PRESENT, EQUALS, ID_IS, LEN_IS, NOT_NONE, TYPE_IS)
+        made = guard.kind in (ALIAS, BOOL, DICT_ABSENT, DICT_PRESENT, EQUALS, ID_IS, LEN_IS, TYPE_IS)
         made = made or words is not None or (guard.kind == DICT_KEYS and all(type(k) is str for k in value))
         made = made or (guard.kind == FUNCTION and not value[2] and self._is_function(guard.source))
         x = self.slot(guard.source) if made else None
@@ -253,7 +238,7 @@ class Walk:
         match guard.kind:
             case "TENSOR":
                 self.tensors += 1
-                return (OP["TENSOR"], x, *words)
+                return (OP["TENSOR"], x, *(words or ()))
             case "ALIAS":
                 other = self.slot(value[0])
                 return None if other is None else (OP["ALIAS"], x, other, int(value[1]))
@@ -273,7 +258,7 @@ class Walk:
                 return (OP["CLASS_IS"], x, self._object(value)) if weak else (OP["TYPE_IS"], x, self._address(value))
             case "ID_IS":
                 return (OP["ALIAS"], x, self._object(value), 1) if weak else (OP["IS"], x, self._address(value), 1)
-        return (OP["IS"], x, self._address(None), 0)
+        raise Bug(f"no step checks a guard of kind {guard.kind}")
 
     def _is_function(self, source: Source) -> bool:
         kind = self.at.types.get(source)
@@ -291,11 +276,11 @@ class Walk:
         slots = [self.slot(s) for s in sources]
         if self.wanted or None in slots:
             return False
-        self.wanted += slots
+        self.wanted += [slot for slot in slots if slot is not None]
         return True
 
     def local(self, source: Source) -> str | None:
-        """The local that holds the source's value after the walk; None where no step can fetch it."""
+        """The local that holds the source's value after the program has run; None where no step can fetch it."""
         slot = self.slot(source)
         if slot is None:
             return None
@@ -304,17 +289,17 @@ class Walk:
         place = self.wanted.index(slot)
         return self.named.setdefault(place, f"u{place}")
 
-    def text(self, walked: str) -> tuple[list[str], array.array]:
-        """The statements that make the call, with its tuple in the local `walked`, and the table that it reads. No
+    def text(self, values: str) -> tuple[list[str], array.array]:
+        """The statements that make the call, with its tuple in the local `values`, and the table that it reads. No
         step can be added after this."""
         steps, slots = _fused([*self.steps, (OP["DONE"], len(self.wanted), *self.wanted)])
         flat = [word for step in steps for word in ((*step, 0) if step[0] in HINTED else step)]
         words = table(flat, slots, same)
         self.at.bind((words, self.keep), "table")
         call = ", ".join([str(words.buffer_info()[0]), *self.args])
-        lines = [f"{walked} = {self.at.bind(CHECKER.walk, 'walk')}({call})", f"if {walked} is None: return MISS"]
+        lines = [f"{values} = {self.at.bind(CHECKER.run, 'run')}({call})", f"if {values} is None: return MISS"]
         if self.named and len(self.named) == len(self.wanted):
-            lines.append(f"({', '.join(f'u{i}' for i in range(len(self.wanted)))},) = {walked}")
+            lines.append(f"({', '.join(f'u{i}' for i in range(len(self.wanted)))},) = {values}")
         else:
-            lines += [f"{name} = {walked}[{i}]" for i, name in sorted(self.named.items())]
+            lines += [f"{name} = {values}[{i}]" for i, name in sorted(self.named.items())]
         return lines, words

@@ -1,17 +1,27 @@
-"""Objects that a generated entry knows by identity, and the text by which it names them and plain constants. No torch here."""
+"""Objects that a generated entry knows by identity, and the text by which it names them and plain constants."""
 
 from __future__ import annotations
 
+import enum
 import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
+
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+# of torch: equal ones are interchangeable
+VALUES = frozenset({torch.device, torch.dtype, torch.layout, torch.memory_format, torch.Size})
 # what an instance of a subclass is as one of the plain type, past methods of its own: no `__int__` of the program runs
-PLAIN_VALUE = {int: int.__int__, float: float.__float__, str: str.__str__, bytes: lambda x: bytes.__getitem__(x, slice(None)),
-               complex: lambda x: complex.__pos__(x)}
+PLAIN_VALUE: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    bytes: lambda x: bytes.__getitem__(x, slice(None)),
+    complex: lambda x: complex.__pos__(x),
+}
 
 
 class Ref:
@@ -25,7 +35,7 @@ class Ref:
     __slots__ = ("getter", "ident", "label", "weak")
 
     def __init__(self, obj: Any, label: str = ""):
-        self.ident = id(obj)            # for hashing; equality asks for the living objects
+        self.ident = id(obj)  # for hashing; equality asks for the living objects
         self.label = label or _label(obj)
         self.weak = not permanent(obj)
         try:
@@ -89,7 +99,7 @@ def module_of(cls: type) -> Any:
         return None
 
 
-LONG_INT = 4096     # bits; Python refuses to write out ints of more than 4300 digits
+LONG_INT = 4096  # bits; Python refuses to write out ints of more than 4300 digits
 
 
 def written_out(value: Any) -> bool:
@@ -99,8 +109,11 @@ def written_out(value: Any) -> bool:
 
 
 def plain(value: Any) -> bool:
-    """Whether a value is a plain immutable one, or a tuple or frozenset of such."""
-    return type(value) in PLAIN or (type(value) in (tuple, frozenset) and all(map(plain, value)))
+    """Whether a value is an immutable one that is compared by value, or a tuple or frozenset of such, or of classes."""
+    cls = type(value)
+    if cls in PLAIN or cls in VALUES or issubclass(cls, enum.Enum):
+        return True
+    return cls in (tuple, frozenset) and all(issubclass(type(v), type) or plain(v) for v in value)
 
 
 def _label(obj: Any) -> str:
@@ -137,7 +150,7 @@ class Printer:
 
     def bind(self, obj: Any, prefix: str = "c") -> str:
         """A name in `env` for this very object."""
-        key = (prefix, id(obj))         # env holds it from now on
+        key = (prefix, id(obj))  # env holds it from now on
         if key not in self._names:
             name = f"_{prefix}{len(self._names)}"
             self._names[key] = name

@@ -43,7 +43,7 @@ static PyObject* attention(PyObject*, PyObject* const* a, bj_size) {
 static bj::Method table[] = {{"attention", attention, 0x80, nullptr}};
 BJ_EXPORT(table, 1)
 """
-BUILT: dict[str, Callable] = {}      # what `register` made: filled once a process, empty where there is no compiler
+BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, empty where there is no compiler
 
 
 @functools.cache
@@ -72,8 +72,16 @@ def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
     sees keys 0 .. i."""
     run, threads = calls["attention"], torch.get_num_threads
 
-    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float,
-                  aside: bool, out: torch.Tensor | None = None) -> torch.Tensor:
+    def attention(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: torch.Tensor | None,
+        causal: bool,
+        scale: float,
+        aside: bool,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         batch, heads, rows, dim = q.shape
         shared, keys, wide = k.shape[1], k.shape[2], v.shape[3]
         y = out
@@ -85,9 +93,29 @@ def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
         of_mask, address, flags = (0, 0, 0, 0), 0, 0
         if mask is not None:
             of_mask, address, flags = _broadcast(mask), mask.data_ptr(), mask.dtype is torch.bool
-        run(scale, q.data_ptr(), k.data_ptr(), v.data_ptr(), y.data_ptr(), address, *q.stride()[:3], *k.stride()[:3],
-            *v.stride()[:3], *y.stride()[:3], *of_mask, flags, batch, heads, heads // shared, rows, keys, dim, wide, causal,
-            threads())
+        run(
+            scale,
+            q.data_ptr(),
+            k.data_ptr(),
+            v.data_ptr(),
+            y.data_ptr(),
+            address,
+            *q.stride()[:3],
+            *k.stride()[:3],
+            *v.stride()[:3],
+            *y.stride()[:3],
+            *of_mask,
+            flags,
+            batch,
+            heads,
+            heads // shared,
+            rows,
+            keys,
+            dim,
+            wide,
+            causal,
+            threads(),
+        )
         return y
 
     return attention

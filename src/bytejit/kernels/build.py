@@ -1,8 +1,9 @@
 """Find the C++ compiler, say what is missing when there is none, and turn source text into a loaded library.
 
-options.cxx where it is given; else $CXX, g++, clang++ and c++, in this order. A compiler's version is remembered on disk
-by its path, size and time, so a warm start runs no compiler at all.
+options.cxx where it is given; else $CXX, g++, clang++, c++ and zig's clang (the wheel `ziglang` brings it), in this order.
+A compiler's version is remembered on disk by its path, size and time, so a warm start runs no compiler at all.
 """
+
 from __future__ import annotations
 
 import os
@@ -17,7 +18,7 @@ from bytejit.common.registry import count
 from bytejit.errors import BadSetting, BytejitError
 
 from .disk import Disk, json_cache
-from .target import limits
+from .machine import limits
 
 PRELUDE = Path(__file__).parent / "prelude"
 
@@ -33,10 +34,11 @@ class BuildFailed(BytejitError):
 @dataclass(frozen=True)
 class Compiler:
     """A C++ compiler. version: its own first line; gcc: whether it is GCC (else clang)."""
+
     path: str
     version: str
     gcc: bool
-    extra: tuple[str, ...] = ()   # words after the name in $CXX: "g++ -fno-plt", "ccache g++"
+    extra: tuple[str, ...] = ()  # words after the name in $CXX: "g++ -fno-plt", "ccache g++"
 
     def __repr__(self) -> str:
         return f"{self.path} ({self.version})"
@@ -50,17 +52,32 @@ class Compiler:
         eager, and the prelude says fma where it wants one. No -ffast-math: nan, infinities and signed zeros mean
         what they mean in torch.
         """
-        common = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off",
-                  "-fopenmp-simd", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-w",
-                  "-pipe", *limits()[0])
+        common = (
+            "-std=c++17",
+            "-O3",
+            "-march=native",
+            "-fno-math-errno",
+            "-fno-trapping-math",
+            "-ffp-contract=off",
+            "-fopenmp-simd",
+            "-fPIC",
+            "-shared",
+            "-fno-exceptions",
+            "-fno-rtti",
+            "-fvisibility=hidden",
+            "-w",
+            "-pipe",
+            *limits()[0],
+        )
         # unroll-and-jam took gcc a minute for one kernel of strided lanes within two loops of 32: 0.1 s without
-        return common + (("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam")
-                         if self.gcc else ())
+        return common + (
+            ("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam") if self.gcc else ()
+        )
 
 
 def candidates() -> list[str]:
     """Command lines to try, in order, where the user names none."""
-    return [c for c in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if c.strip()]
+    return [c for c in (os.environ.get("CXX", ""), "g++", "clang++", "c++", "zig c++", "python-zig c++") if c.strip()]
 
 
 def find_compiler(disk: Disk, cxx: str = "") -> Compiler:
@@ -72,11 +89,15 @@ def find_compiler(disk: Disk, cxx: str = "") -> Compiler:
         caches.COMPILERS[key] = next((c for c in found if c is not None), None)
     compiler = caches.COMPILERS[key]
     if compiler is None and cxx.strip():
-        raise BadSetting(f"{cxx!r}, which BYTEJIT_CXX (the option cxx) names, is no C++ compiler that runs: correct it, or unset "
-                         "it to have $CXX, g++ and clang++ looked for")
+        raise BadSetting(
+            f"{cxx!r}, which BYTEJIT_CXX (the option cxx) names, is no C++ compiler that runs: correct it, or unset "
+            "it to have $CXX, g++ and clang++ looked for"
+        )
     if compiler is None:
-        message = (f"bytejit: no C++ compiler found (tried {', '.join(candidates())}): graphs run through torch, unfused. "
-                   "Install g++ (apt install g++, dnf install gcc-c++) or clang++, or set BYTEJIT_CXX to one.")
+        message = (
+            f"bytejit: no C++ compiler found (tried {', '.join(candidates())}): graphs run through torch, unfused. "
+            "Install g++ (apt install g++, dnf install gcc-c++), clang++ or zig, or set BYTEJIT_CXX to one."
+        )
         caches.warn_once("no compiler", message)
         count("fallbacks", "no C++ compiler")
         raise NoCompiler(message)

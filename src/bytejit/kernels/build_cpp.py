@@ -1,5 +1,6 @@
 """C++ units -> loaded libraries: several compilers at once, each result in the disk cache under the hash of what
 made it."""
+
 from __future__ import annotations
 
 import functools
@@ -22,16 +23,17 @@ from bytejit.options import Options
 from .build import PRELUDE, BuildFailed, Compiler, candidates, find_compiler
 from .disk import digest, disk_of, load_bytes
 from .launch import load
+from .machine import cpu
 from .owned import temporary
-from .target import cpu
 
-POLL = 0.2     # seconds between two looks for signals
-FORMAT = "1"   # of the units and of how they are called: raise it when either changes
+POLL = 0.2  # seconds between two looks for signals
+FORMAT = "1"  # of the units and of how they are called: raise it when either changes
 
 
 @dataclass(frozen=True)
 class Built:
     """Loaded units. calls: the methods of each unit by name; cached: units that needed no compiler. Units: seconds."""
+
     calls: tuple[dict[str, Callable], ...]
     cached: int
     seconds: float
@@ -56,13 +58,15 @@ def unit_key(text: str, compiler: Compiler) -> str:
 def ahead(unit: str, options: Options) -> None:
     """Begin to build, in a thread, a unit that will be asked for soon: `build` waits for it. Without a compiler nothing is
     begun: whoever asks for the unit says so."""
+
     def work() -> None:
         try:
             build((unit,), options)
         except BytejitError:
-            pass                       # whoever asks for the unit meets the same error, and tells it
+            pass  # whoever asks for the unit meets the same error, and tells it
         finally:
             caches.BUILDING.pop(unit, None)
+
     here = any(shutil.which(shlex.split(command)[0]) for command in ([options.cxx] if options.cxx.strip() else candidates()))
     if here and unit not in caches.BUILDING:
         thread = caches.BUILDING[unit] = threading.Thread(target=work, daemon=True)
@@ -87,14 +91,15 @@ def build(units: Sequence[str], options: Options) -> Built:
     for key, body in (_compile(missing, compiler) if missing else {}).items():
         disk.write(key + ".so", body)
         found[key] = disk.load(key + ".so", load)
-        if found[key] is None:                                  # deleted again by another process
+        if found[key] is None:  # deleted again by another process
             found[key] = load_bytes(key + ".so", body, load)
     caches.LIBRARIES.update(found)
     if missing:
         disk.trim()
     cached = sum(key not in missing for key in keys)
-    return Built(tuple(found[key] for key in keys), cached, time.perf_counter() - start,
-                 tuple(str(disk.path(key + ".so")) for key in keys))
+    return Built(
+        tuple(found[key] for key in keys), cached, time.perf_counter() - start, tuple(str(disk.path(key + ".so")) for key in keys)
+    )
 
 
 def _compile(units: dict[str, str], compiler: Compiler) -> dict[str, bytes]:

@@ -3,6 +3,7 @@ the disk cache under the hash of what made it, loaded and launched by a unit of 
 
 A kernel that does not compile, or that the device refuses, is tried in its smaller configurations before it is given up.
 """
+
 from __future__ import annotations
 
 import ast
@@ -29,13 +30,14 @@ from .cuda_launch import Loaded, Param
 from .disk import Disk, digest, disk_of
 from .workers import workers
 
-FORMAT = "2"        # of cache entries: raise it when their content changes
+FORMAT = "2"  # of cache entries: raise it when their content changes
 
 
 @dataclass(frozen=True)
 class Job:
     """One kernel to compile. text: a module that holds it alone; signature, constants: by parameter; aligned: the
     parameters known to be multiples of 16; arch: 90 for compute capability 9.0."""
+
     text: str
     kernel: str
     signature: tuple[tuple[str, str], ...]
@@ -64,6 +66,7 @@ def meaning(text: str, kernel: str) -> str:
 @dataclass(frozen=True)
 class Binary:
     """A compiled kernel. name: its function; shared: bytes of shared memory; early: it waits itself for the kernel before it."""
+
     code: bytes
     name: str
     shared: int
@@ -78,6 +81,7 @@ class Binary:
 class BuiltCuda:
     """runs: for each row of kernels, run(stream, *arguments) -> 0, or 1 when an address is not a multiple of 16, and then
     `unaligned` of the same row runs it. Units: seconds."""
+
     runs: tuple[Callable, ...]
     unaligned: tuple[Callable, ...]
     kernels: int
@@ -111,8 +115,11 @@ def split_module(text: str) -> dict[str, str]:
     """A module of kernels as one module for each: what is not a function comes first in all of them."""
     tree = ast.parse(text)
     lines = text.splitlines()
-    spans = {n.name: (min(d.lineno for d in n.decorator_list) - 1, n.end_lineno) for n in tree.body
-             if isinstance(n, ast.FunctionDef) and n.decorator_list}
+    spans = {
+        n.name: (min(d.lineno for d in n.decorator_list) - 1, n.end_lineno)
+        for n in tree.body
+        if isinstance(n, ast.FunctionDef) and n.decorator_list
+    }
     inside = {i for start, end in spans.values() for i in range(start, end)}
     head = "\n".join(line for i, line in enumerate(lines) if i not in inside and not line.startswith("#"))
     return {name: f"{head.strip()}\n\n\n" + "\n".join(lines[start:end]) + "\n" for name, (start, end) in spans.items()}
@@ -160,9 +167,17 @@ class Binaries:
         path = self.source(job)
         if not path.exists():
             self.disk.write(path.name, job.text.encode())
-        return {"text": job.text, "name": job.key, "kernel": job.kernel, "signature": dict(job.signature),
-                "constants": dict(job.constants), "aligned": list(job.aligned), "arch": job.arch, "warps": job.warps,
-                "stages": job.stages}
+        return {
+            "text": job.text,
+            "name": job.key,
+            "kernel": job.kernel,
+            "signature": dict(job.signature),
+            "constants": dict(job.constants),
+            "aligned": list(job.aligned),
+            "arch": job.arch,
+            "warps": job.warps,
+            "stages": job.stages,
+        }
 
     def _keep(self, key: str, answer: dict) -> Binary:
         made = Binary(base64.b64decode(answer["binary"]), answer["name"], answer["shared"], answer["warps"], answer["early"])
@@ -196,7 +211,7 @@ class Builder:
         self.arch = major * 10 + minor
         self.calls = cuda_launch.driver(options)
         self.binaries = Binaries(options)
-        self.chosen: dict[tuple, Any] = {}           # launch's kernel and first configuration -> the one that works
+        self.chosen: dict[tuple, Any] = {}  # launch's kernel and first configuration -> the one that works
         self.jobs: dict[tuple, Job] = {}
 
     def job(self, launch: Any, config: Any, aligned: bool) -> Job:
@@ -205,9 +220,17 @@ class Builder:
         signature = tuple((n, a.type) for n, a in zip(names, launch.args))
         known = tuple(n for n, a in zip(names, launch.args) if a.kind == "scratch" or aligned and a.kind == "buffer")
         of = (launch.kernel, signature, known, tuple(config.constants), config.warps, config.stages)
-        if of not in self.jobs:              # one object for all launches of a kernel: it knows its key
-            self.jobs[of] = Job(self.texts[launch.kernel], launch.kernel, signature, tuple(config.constants), known,
-                                config.warps, config.stages, self.arch)
+        if of not in self.jobs:  # one object for all launches of a kernel: it knows its key
+            self.jobs[of] = Job(
+                self.texts[launch.kernel],
+                launch.kernel,
+                signature,
+                tuple(config.constants),
+                known,
+                config.warps,
+                config.stages,
+                self.arch,
+            )
         return self.jobs[of]
 
     def load(self, launches: Sequence[Any], aligned: bool) -> list[tuple[Loaded, Any]]:
@@ -215,7 +238,7 @@ class Builder:
         configs = [self.chosen.get((la.kernel, la.config), la.config) for la in launches]
         made = self.binaries.of([self.job(la, c, aligned) for la, c in zip(launches, configs)])
         with torch.cuda.device(self.device):
-            torch.cuda.current_stream().synchronize()      # the device's context exists from here on
+            torch.cuda.current_stream().synchronize()  # the device's context exists from here on
             return [self._load(la, c, binary, aligned) for la, c, binary in zip(launches, configs, made)]
 
     def _load(self, launch: Any, config: Any, binary: Binary | str, aligned: bool) -> tuple[Loaded, Any]:
@@ -231,8 +254,10 @@ class Builder:
                     loaded = self._loaded(job.key, binary)
                     if now is not config:
                         count("fallbacks", f"a kernel is built smaller: {said.splitlines()[-1][:80]}")
-                        caches.warn_once(f"smaller {place}", f"bytejit: a Triton kernel is built smaller, {now}\n"
-                                                             f"  where  {place}\n  why    {said[-1500:]}")
+                        caches.warn_once(
+                            f"smaller {place}",
+                            f"bytejit: a Triton kernel is built smaller, {now}\n  where  {place}\n  why    {said[-1500:]}",
+                        )
                     self.chosen[launch.kernel, launch.config] = now
                     return loaded, now
                 said = said or binary
@@ -268,6 +293,7 @@ class Builder:
     def tune(self, launches: Sequence[Any], extents: Callable[[Any], int]) -> None:
         """Choose each launch's configuration by timing (`tune_launches`)."""
         from .tune_launches import ROOM, LaunchTuner
+
         with torch.cuda.device(self.device):
             torch.cuda.current_stream().synchronize()
             free = int(torch.cuda.mem_get_info()[0] * ROOM)
@@ -276,7 +302,7 @@ class Builder:
 
     def run(self, row: Any, aligned: bool) -> Callable:
         """The function of a row of launches."""
-        index = {arg: i for i, arg in enumerate(row.args[1:])}          # the first one is the stream
+        index = {arg: i for i, arg in enumerate(row.args[1:])}  # the first one is the stream
         rows = []
         for launch, (kernel, config) in zip(row.launches, self.load(row.launches, aligned)):
             params = [Param(*row.place(a, index), a.kind == "buffer" and aligned) for a in launch.args]
@@ -293,14 +319,14 @@ def _size(config: Any) -> int:
 
 
 def build(source: Any, rows: Sequence[Any], device: int, options: Options, extents: Callable[[Any], int]) -> BuiltCuda:
-    """Compile, load and bind. rows: `cuda_rows.Row`s of the source; extents(arg) -> bytes that an argument of a launch whose
-    sizes are known spans. Raises: NoCompiler, NoDriver, BuildFailed."""
+    """Compile, load and bind. rows: `LaunchRow`s (`codegen/cuda/call.py`) of the source; extents(arg) -> bytes that an argument
+    of a launch whose sizes are known spans. Raises: NoCompiler, NoDriver, BuildFailed."""
     start = time.perf_counter()
     builder = Builder(source, device, options)
     every = [launch for row in rows for launch in row.launches]
     if options.tune:
         builder.tune(every, extents)
-    builder.load(every, aligned=True)           # all at once; what `run` asks for below is then there
+    builder.load(every, aligned=True)  # all at once; what `run` asks for below is then there
     runs = tuple(builder.run(row, True) for row in rows)
 
     def later(row: Any) -> Callable:
@@ -310,8 +336,15 @@ def build(source: Any, rows: Sequence[Any], device: int, options: Options, exten
             if not made:
                 made.append(builder.run(row, False))
             return made[0](*args)
+
         return run
+
     jobs = {builder.job(la, la.config, True).key for la in every}
-    return BuiltCuda(runs, tuple(later(row) for row in rows), len(jobs), len(jobs) - min(builder.binaries.fresh, len(jobs)),
-                     time.perf_counter() - start, tuple(str(builder.binaries.source(builder.job(la, la.config, True)))
-                                                        for la in every))
+    return BuiltCuda(
+        runs,
+        tuple(later(row) for row in rows),
+        len(jobs),
+        len(jobs) - min(builder.binaries.fresh, len(jobs)),
+        time.perf_counter() - start,
+        tuple(str(builder.binaries.source(builder.job(la, la.config, True))) for la in every),
+    )

@@ -1,4 +1,5 @@
 """Recording a call as a CUDA graph: memory pools and streams of recordings, where outputs lie, what a failure leaves behind."""
+
 from __future__ import annotations
 
 import contextlib
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import caches
+from bytejit.common import caches, special_cases
 from bytejit.errors import BytejitError
 from bytejit.options import config
 
@@ -31,7 +32,7 @@ def others_at_work() -> bool:
     numbers, and the driver refuses to wait for the device (and ends the recording). Threads of torch's own do neither."""
     for ident, frame in sys._current_frames().items():
         while ident != threading.get_ident() and frame is not None:
-            own = frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "bytejit")
+            own = special_cases.OWN.frame(frame)
             if "torch" in frame.f_globals and not own:
                 return True
             frame = frame.f_back
@@ -43,6 +44,7 @@ def others_at_work() -> bool:
 class Pool:
     """Memory of what lives only within the recordings that are replayed on one stream of a device: any replay may overwrite
     it. side: the stream that they are recorded on; keeper: torch forgets a pool when its last recording goes."""
+
     handle: Any
     side: Any
     keeper: Any
@@ -67,8 +69,8 @@ def side_of(device: int, stream: int) -> Any:
     if key not in caches.GRAPH_STREAMS:
         made = ctypes.c_void_p()
         with torch.cuda.device(device):
-            torch.cuda.current_stream().query()             # the thread has the device's context from here on
-            code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), 1)       # 1: not blocked by the default stream
+            torch.cuda.current_stream().query()  # the thread has the device's context from here on
+            code = ctypes.CDLL("libcuda.so.1").cuStreamCreate(ctypes.byref(made), 1)  # 1: not blocked by the default stream
         caches.GRAPH_STREAMS[key] = torch.cuda.Stream(device) if code else torch.cuda.ExternalStream(made.value, device)
     return caches.GRAPH_STREAMS[key]
 
@@ -81,19 +83,19 @@ def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple
     side.wait_stream(current)
     failure = None
     collecting = gc.isenabled()
-    gc.disable()                       # a CUDA graph that dies now would spoil this one
+    gc.disable()  # a CUDA graph that dies now would spoil this one
     try:
         with torch.cuda.device(device), torch.cuda.stream(side):
             try:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            except RuntimeError as e:   # no memory for what torch keeps of it, a pool that another capture left open
+            except RuntimeError as e:  # no memory for what torch keeps of it, a pool that another capture left open
                 leave_capture(device, pool)
                 return graph, e
             try:
                 run()
-            except Exception as e:      # a synchronising op, or one that must not be captured
+            except Exception as e:  # a synchronising op, or one that must not be captured
                 failure = e
-            finally:                    # after an interrupt too
+            finally:  # after an interrupt too
                 ended = end_of(graph, device, pool)
             failure = failure or ended
     finally:
@@ -106,7 +108,7 @@ def captured(run: Callable[[], Any], device: int, pool: Any, side: Any) -> tuple
 def end_of(graph: Any, device: int, pool: Any) -> Exception | None:
     """End a capture. Answers what went wrong in it; then all is as before."""
     try:
-        with warnings.catch_warnings():     # nothing in it: what it should hold has raised
+        with warnings.catch_warnings():  # nothing in it: what it should hold has raised
             warnings.simplefilter("ignore")
             graph.capture_end()
     except RuntimeError as e:
@@ -118,7 +120,7 @@ def end_of(graph: Any, device: int, pool: Any) -> Exception | None:
 def leave_capture(device: int, pool: Any) -> None:
     """What torch leaves undone when a capture fails. Its random numbers believe that they are still captured, until a capture
     ends well; a new state would do, but recordings that draw hold the one there is."""
-    with contextlib.suppress(RuntimeError):         # a capture that could not even begin has not taken the pool
+    with contextlib.suppress(RuntimeError):  # a capture that could not even begin has not taken the pool
         torch._C._cuda_endAllocateToPool(device, pool)
         torch._C._cuda_releasePool(device, pool)
     graph = torch.cuda.CUDAGraph()
@@ -159,29 +161,32 @@ class Outside:
         self.stream = stream
         self.made: dict[int, torch.Tensor] = {}
         self.fault: Any = None
-        self.kept: dict | None = None           # the call's own memory, kept between plain calls
+        self.kept: dict | None = None  # the call's own memory, kept between plain calls
 
     def through(self, call: Callable) -> Callable:
         """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`)."""
-        if hasattr(call, "now"):                # it has been settled in its first call
+        if hasattr(call, "now"):  # it has been settled in its first call
             call = call.now()
         if getattr(call, "__defaults__", None) is None:
             return call
         code = call.__code__
-        names = code.co_varnames[code.co_argcount - len(call.__defaults__):code.co_argcount]
+        names = code.co_varnames[code.co_argcount - len(call.__defaults__) : code.co_argcount]
         values = dict(zip(names, call.__defaults__))
         self.kept, self.fault = values.get("pool"), values.get("fault")
-        defaults = tuple(self.maker(v) if n.startswith("new_") else defaultdict(list) if n == "pool" else v
-                         for n, v in values.items())
+        defaults = tuple(
+            self.maker(v) if n.startswith("new_") else defaultdict(list) if n == "pool" else v for n, v in values.items()
+        )
         return types.FunctionType(code, call.__globals__, code.co_name, defaults, call.__closure__)
 
     def maker(self, plain: Callable) -> Callable:
         """An allocator like `plain`, outside the pool."""
+
         def make(shape: tuple, stride: tuple) -> torch.Tensor:
             with torch.cuda.stream(self.stream):
                 t = plain(shape, stride)
             self.made[t.untyped_storage()._cdata] = bytes_of(t)
             return t
+
         return make
 
     def settled(self, answer: Any, given: Sequence) -> Any:
@@ -201,6 +206,7 @@ class Outside:
                 room.copy_(whole)
                 moved[t.untyped_storage()._cdata] = room
             return window(room, t)
+
         return tuple(map(out, answer)) if isinstance(answer, (tuple, list)) else out(answer)
 
 

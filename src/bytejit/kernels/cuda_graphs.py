@@ -12,6 +12,7 @@ a recording whose outputs somebody still holds is not replayed, a second one tak
 copies. Each stream that calls come on has recordings of its own.
 What cannot be recorded runs as it would without, counted under "cudagraphs" with the reason.
 """
+
 from __future__ import annotations
 
 import threading
@@ -25,32 +26,30 @@ import torch
 from bytejit.common import caches
 from bytejit.common.registry import count
 from bytejit.guards.native_checker import exchange_fill
+from bytejit.kernels.cuda_buffers import giver, static_of
+from bytejit.kernels.cuda_recording import Recording
 
-from . import other_streams
 from .cuda_capture import (
     RECORDING,
     Outside,
     Pool,
-    bytes_of,
     captured,
     instantiated,
     launcher,
     others_at_work,
     pool_of,
-    span_of,
-    window,
 )
 from .cuda_launch import address_check
 
-WARM = 2                   # plain calls before anything is timed or recorded
-TIMED = 3                  # calls of each kind that are timed
-BUSY = 0.25                # part of a call's time that enqueuing must take for `auto` to record and compare
-GAIN = 0.95                # a replay must take less than this part of a plain call
-HANDING = 2                # recordings whose outputs are handed out
-RERECORDS = 6              # recordings made anew because addresses changed, after which it stays plain
-SHAPES = 8                 # combinations of sizes that get recordings of their own
-STREAMS = 4                # streams that do
-PUT_OFF = 8                # calls that find other threads at work, after which `auto` stays plain
+WARM = 2  # plain calls before anything is timed or recorded
+TIMED = 3  # calls of each kind that are timed
+BUSY = 0.25  # part of a call's time that enqueuing must take for `auto` to record and compare
+GAIN = 0.95  # a replay must take less than this part of a plain call
+HANDING = 2  # recordings whose outputs are handed out
+RERECORDS = 6  # recordings made anew because addresses changed, after which it stays plain
+SHAPES = 8  # combinations of sizes that get recordings of their own
+STREAMS = 4  # streams that do
+PUT_OFF = 8  # calls that find other threads at work, after which `auto` stays plain
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,7 @@ class Policy:
     """What is known of a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
     writes; reason: why it cannot be recorded, "" when it may; tell: is told what becomes of it, the same words as the
     counters."""
+
     how: str
     device: int
     weights: frozenset[int] = frozenset()
@@ -72,67 +72,6 @@ class Policy:
             self.tell(what)
 
 
-@dataclass(eq=False)
-class Recording:
-    """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
-    outputs: what the call answered; give: how each is handed out; own: the memory of outputs that is the recording's;
-    copies: it is handed out as a copy; others: streams that the program says work on outputs; kept, pool: memory that it
-    writes, kept alive; fault: as in `Outside`; written: inputs whose version counts a write in each replay."""
-    graph: Any
-    device: int
-    addresses: tuple[int | None, ...]
-    statics: dict[int, torch.Tensor]
-    outputs: tuple
-    give: tuple[Callable[[Any, Sequence, dict[int, torch.Tensor]], Any], ...]
-    single: bool
-    moved: Callable[..., int]              # (*inputs) -> the first that is not where it was, or -1
-    copies: bool = False
-    own: tuple[torch.Tensor, ...] = ()
-    storages: tuple[int, ...] = ()
-    idle: tuple[int, ...] = ()
-    others: list[torch.Stream] = field(default_factory=list)
-    kept: tuple[torch.Tensor, ...] = ()
-    pool: Pool | None = None
-    fault: Any = None
-    written: tuple[int, ...] = ()
-
-    def __repr__(self) -> str:
-        direct = sum(a is not None for a in self.addresses)
-        return f"recording: {direct} inputs in place, {len(self.statics)} copied, {len(self.outputs)} outputs"
-
-    def settle(self, owned: Sequence[torch.Tensor]) -> None:
-        """Note what of the outputs is the recording's memory, and that nobody else has it yet."""
-        self.own = tuple({t.untyped_storage()._cdata: bytes_of(t) for t in owned}.values())
-        self.storages = tuple(t.untyped_storage()._cdata for t in self.own)
-        self.idle = tuple(map(torch._C._storage_Use_Count, self.storages))
-        if not self.copies and self.storages:
-            other_streams.watch(self.storages, self)
-
-    def held(self) -> bool:
-        """Whether somebody still has an output."""
-        use = torch._C._storage_Use_Count
-        return any(use(s) > n for s, n in zip(self.storages, self.idle))
-
-    def replay(self, inputs: Sequence) -> Any:
-        """Run it on these inputs; the outputs as the call answers them. What raises for want of memory does so before
-        anything is written. Raises: DeviceFault (of an earlier replay)."""
-        if self.fault is not None and self.fault.word.value:
-            self.fault.report()
-        rooms = {s: torch.empty_like(t) for s, t in zip(self.storages, self.own)} if self.copies else {}
-        if self.others:
-            other_streams.wait_for(self.others, self.device)
-        if self.statics:
-            torch._foreach_copy_(list(self.statics.values()), [lying(inputs[i], t) for i, t in self.statics.items()])
-        self.graph.replay()
-        if self.written:
-            torch.autograd.graph.increment_version([inputs[i] for i in self.written])
-        if rooms:
-            torch._foreach_copy_(list(rooms.values()), list(self.own))
-        if self.single:
-            return self.give[0](self.outputs[0], inputs, rooms)
-        return tuple(g(o, inputs, rooms) for g, o in zip(self.give, self.outputs))
-
-
 def replayed(call: Callable, policy: Policy) -> Callable:
     """`call`, replayed from a CUDA graph where that is possible and pays."""
     if policy.reason:
@@ -142,6 +81,7 @@ def replayed(call: Callable, policy: Policy) -> Callable:
 
     def run(*inputs: Any) -> Any:
         return made(inputs)
+
     run.replayer = made
     run.writes_last = getattr(call, "writes_last", False)
     return run
@@ -150,21 +90,23 @@ def replayed(call: Callable, policy: Policy) -> Callable:
 @dataclass
 class Sized:
     """What is known for one combination of the inputs that are numbers."""
+
     calls: int = 0
     recordings: list[Recording] = field(default_factory=list)
-    plain: float = float("inf")            # seconds of the fastest timed call
+    plain: float = float("inf")  # seconds of the fastest timed call
     replay: float = float("inf")
     timed: int = 0
-    seen: list[tuple] = field(default_factory=list)      # addresses of the inputs in the last plain calls
-    moved: set[int] = field(default_factory=set)         # inputs whose address did not repeat
+    seen: list[tuple] = field(default_factory=list)  # addresses of the inputs in the last plain calls
+    moved: set[int] = field(default_factory=set)  # inputs whose address did not repeat
     rerecords: int = 0
-    put_off: int = 0                       # calls that were not recorded because of other threads
-    verdict: str = ""                      # why it stays plain
+    put_off: int = 0  # calls that were not recorded because of other threads
+    verdict: str = ""  # why it stays plain
 
 
 @dataclass
 class Lane:
     """What is known for one stream that calls come on. lock: held by the call that looks after it; pool: kept alive."""
+
     stream: int
     lock: Any = field(default_factory=threading.Lock)
     sized: dict[tuple, Sized] = field(default_factory=dict)
@@ -262,6 +204,7 @@ class Replayer:
                 if address is not None and t.data_ptr() != address:
                     return i
             return -1
+
         return moved
 
     # ---- recordings -----------------------------------------------------------------------------------------------
@@ -298,16 +241,16 @@ class Replayer:
 
     def address_changed(self, state: Sized, inputs: Sequence, first: int) -> None:
         """Drop all recordings: the next copies what moved, or reads weights where they are now."""
-        moved = {i for r in state.recordings for i, a in enumerate(r.addresses)
-                 if a is not None and inputs[i].data_ptr() != a}
+        moved = {i for r in state.recordings for i, a in enumerate(r.addresses) if a is not None and inputs[i].data_ptr() != a}
         state.moved |= moved or {first}
         state.recordings = []
         state.rerecords += 1
         self.policy.say("recorded again: an input's address changed")
         stuck = moved & self.policy.written
         if state.rerecords > RERECORDS or stuck and state.rerecords > 1:
-            self.stays_plain(state, "the address of an input that is written keeps changing" if stuck
-                             else "addresses of inputs keep changing")
+            self.stays_plain(
+                state, "the address of an input that is written keeps changing" if stuck else "addresses of inputs keep changing"
+            )
 
     def record(self, lane: Lane, state: Sized, inputs: Sequence, copies: bool) -> Recording | None:
         """Record the call on these inputs, without running it. None: it cannot be recorded (the reason is counted), or
@@ -326,7 +269,7 @@ class Replayer:
             return None
         try:
             return self.recorded(lane, state, inputs, copies)
-        except RuntimeError as e:           # no memory for copies of inputs, a capture that cannot be ended
+        except RuntimeError as e:  # no memory for copies of inputs, a capture that cannot be ended
             self.failed(lane, state, e)
             return None
         finally:
@@ -350,9 +293,21 @@ class Replayer:
         single = not isinstance(answer, (tuple, list))
         outputs = (answer,) if single else tuple(answer)
         give = tuple(giver(o, given, copies) for o in outputs)
-        recording = Recording(graph, policy.device, tuple(addresses), statics, outputs, give, single, self.check(addresses),
-                              copies, kept=tuple(outside.made.values()), pool=lane.pool, fault=outside.fault,
-                              written=tuple(i for i in sorted(policy.written) if i < len(inputs)))
+        recording = Recording(
+            graph,
+            policy.device,
+            tuple(addresses),
+            statics,
+            outputs,
+            give,
+            single,
+            self.check(addresses),
+            copies,
+            kept=tuple(outside.made.values()),
+            pool=lane.pool,
+            fault=outside.fault,
+            written=tuple(i for i in sorted(policy.written) if i < len(inputs)),
+        )
         del answer, outputs, made, outside
         recording.settle([o for o, g in zip(recording.outputs, give) if getattr(g, "owned", False)])
         return recording
@@ -364,8 +319,9 @@ class Replayer:
         outside = Outside(torch.cuda.current_stream(device))
         call = outside.through(self.call)
         answer: list = []
-        graph, failure = captured(lambda: answer.append(outside.settled(call(*given), given)), device, lane.pool.handle,
-                                  lane.pool.side)
+        graph, failure = captured(
+            lambda: answer.append(outside.settled(call(*given), given)), device, lane.pool.handle, lane.pool.side
+        )
         if failure is None:
             failure = instantiated(graph, device)
         if failure is not None:
@@ -373,7 +329,7 @@ class Replayer:
             return None
         self.policy.say("recorded")
         if outside.kept:
-            outside.kept.clear()            # plain calls are rare from here on
+            outside.kept.clear()  # plain calls are rare from here on
         return graph, answer[0], outside
 
     def failed(self, lane: Lane, state: Sized, failure: Exception) -> None:
@@ -384,48 +340,6 @@ class Replayer:
 
 
 # ---- inputs -------------------------------------------------------------------------------------------------------------
-def static_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Memory for the copy of an input: (what is copied into, the same as the input lies). One whose elements share memory is
-    copied as that memory."""
-    with torch.inference_mode(False), torch.no_grad():
-        room = t.detach().new_empty(span_of(t))
-        laid = room.as_strided(t.shape, t.stride())
-    return room if torch._debug_has_internal_overlap(t) == 1 or t.numel() > room.numel() else laid, laid
-
-
-def lying(t: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """An input as it is copied into `room`."""
-    return t if t.shape == room.shape else t.as_strided(room.shape, (1,))
 
 
 # ---- outputs ------------------------------------------------------------------------------------------------------------
-def alias(output: torch.Tensor, inputs: Sequence, rooms: dict) -> torch.Tensor:
-    """The recording's own memory, as a tensor of the caller's."""
-    return output.detach()
-
-
-def copied(output: torch.Tensor, inputs: Sequence, rooms: dict) -> torch.Tensor:
-    """The same in the copy of that memory."""
-    return window(rooms[output.untyped_storage()._cdata], output)
-
-
-alias.owned = copied.owned = True
-
-
-def itself(output: Any, inputs: Sequence, rooms: dict) -> Any:
-    """What is no tensor."""
-    return output
-
-
-def giver(output: Any, given: Sequence, copies: bool) -> Callable[[Any, Sequence, dict], Any]:
-    """How an output of a recording made on `given` is handed out for other inputs."""
-    if not isinstance(output, torch.Tensor):
-        return itself
-    storage = output.untyped_storage()._cdata
-    for i, t in enumerate(given):
-        if output is t:
-            return lambda _, inputs, rooms: inputs[i]
-        if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata == storage:
-            shape, stride, offset = output.shape, output.stride(), output.storage_offset() - t.storage_offset()
-            return lambda _, inputs, rooms: inputs[i].as_strided(shape, stride, inputs[i].storage_offset() + offset)
-    return copied if copies else alias

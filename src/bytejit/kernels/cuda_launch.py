@@ -4,6 +4,7 @@ A unit of our own calls the CUDA driver (found in the process: no headers, no to
 words made once: functions, grids, threads, and for each parameter which argument of the call it is. What is left per
 call is turning the arguments into integers and the driver's own launch.
 """
+
 from __future__ import annotations
 
 import array
@@ -158,9 +159,9 @@ FILL = b""".version 7.0
     st.global.u32 [%rd3], %r0;
     ret;
 }
-\0"""                 # fill(address, word, words), one word a thread: the driver compiles it
-MAX_ARGUMENTS, MAX_PARAMETERS = 512, 254      # of one row of kernels, of one kernel
-EARLY = 90             # compute capability from which on a kernel may begin before the one in front of it has ended
+\0"""  # fill(address, word, words), one word a thread: the driver compiles it
+MAX_ARGUMENTS, MAX_PARAMETERS = 512, 254  # of one row of kernels, of one kernel
+EARLY = 90  # compute capability from which on a kernel may begin before the one in front of it has ended
 
 
 class NoDriver(BytejitError):
@@ -171,6 +172,7 @@ class NoDriver(BytejitError):
 class Param:
     """One parameter of a kernel: argument `index` of the row's call, plus `added` bytes. aligned: the kernel was built
     for multiples of 16."""
+
     index: int
     added: int = 0
     aligned: bool = False
@@ -180,6 +182,7 @@ class Param:
 class Loaded:
     """A kernel on a device. function: the driver's handle; threads of a block; shared: bytes of shared memory; early: it waits
     itself for the kernel before it: in a row it is launched before that one has ended (a third less of the driver's time)."""
+
     function: int
     threads: int
     shared: int

@@ -15,6 +15,7 @@ at some time before. So that nothing of theirs is ever run:
 An entry is written beside its place and renamed onto it, so that a reader sees all of it or nothing, however many processes
 write. A folder that cannot be used costs one warning; entries are then kept in memory, for the process.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -31,18 +32,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from bytejit.common import caches
-from bytejit.common.registry import count
+from bytejit.common.counters import count
 
 from . import owned
 from .owned import Refused
 
 T = TypeVar("T")
-SEAL = b"\n#bytejit2 "                # ends an entry, with 64 hexadecimal digits after it
+SEAL = b"\n#bytejit2 "  # ends an entry, with 64 hexadecimal digits after it
 END = len(SEAL) + 64
 GENERATION = "bytejit-"
-MOST = 512 << 20                      # bytes of an entry
+MOST = 512 << 20  # bytes of an entry
 OURS = re.compile(GENERATION + "[0-9a-f]{40}")
-EARLIER = re.compile(r"[0-9a-f]{40}\.(so|sum|plan|cubin|py)|tb-\w+\.json")     # entries of versions before generations
+EARLIER = re.compile(r"[0-9a-f]{40}\.(so|sum|plan|cubin|py)|tb-\w+\.json")  # entries of versions before generations
 
 
 def digest(*parts: str | bytes) -> str:
@@ -66,8 +67,8 @@ class Disk:
 
     def __init__(self, folder: Path, limit: int = 2 << 30) -> None:
         self.wanted, self.limit = Path(os.path.abspath(folder)), limit
-        self.memory: dict[str, bytes] | None = None         # the entries, where the folder cannot be used
-        self.generation = ""                                # the one last seen
+        self.memory: dict[str, bytes] | None = None  # the entries, where the folder cannot be used
+        self.generation = ""  # the one last seen
 
     def __repr__(self) -> str:
         return f"Disk({self.wanted}, at most {self.limit >> 20} MiB)"
@@ -118,17 +119,21 @@ class Disk:
         if found is None:
             raise Refused("its file system does not keep the time at which a file was changed")
         if _sweep(root, self.generation):
-            caches.warn_once(f"new cache {self.wanted}",
-                             f"bytejit: kernel cache {self.wanted} is begun anew: it was copied there, or its permissions "
-                             "were changed, and others may have written to it.")
+            caches.warn_once(
+                f"new cache {self.wanted}",
+                f"bytejit: kernel cache {self.wanted} is begun anew: it was copied there, or its permissions "
+                "were changed, and others may have written to it.",
+            )
             count("cache", "a cache folder is begun anew: it was copied, or its permissions were changed")
         return found
 
     def _fall_back(self, error: OSError) -> None:
         """From here on entries are kept in memory: the folder cannot be used."""
-        caches.warn_once(f"cache {self.wanted}",
-                         f"bytejit: kernel cache {self.wanted} cannot be used ({_words(error)}): built kernels are "
-                         "kept for this process only. Set BYTEJIT_CACHE_DIR to a folder of yours with free space.")
+        caches.warn_once(
+            f"cache {self.wanted}",
+            f"bytejit: kernel cache {self.wanted} cannot be used ({_words(error)}): built kernels are "
+            "kept for this process only. Set BYTEJIT_CACHE_DIR to a folder of yours with free space.",
+        )
         count("cache", "a cache folder cannot be used: entries are kept in memory")
         self.memory = caches.MEMORY.setdefault(str(self.wanted), {})
 
@@ -293,7 +298,7 @@ def _sweep(root: int, keep: str) -> bool:
             finally:
                 os.close(at)
             with suppress(OSError):
-                os.rmdir(name, dir_fd=root)         # it stays where there is anything else in it
+                os.rmdir(name, dir_fd=root)  # it stays where there is anything else in it
     return found
 
 

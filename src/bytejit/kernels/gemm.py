@@ -23,7 +23,7 @@ UNIT = r"""
 #include "gemm.h"
 using namespace bj;
 enum { MOST = 8 };  // products in one call
-// x, m, k, threads, then for each product: w, b (0: none), y, n, row distance of w, form, post
+// x, m, k, threads, then for each product: w, b (0: none), y, n, row distance of w, form, epilogue
 static PyObject* linear(PyObject*, PyObject* const* a, bj_size given) {
     bj_gemm::Problem all[MOST];
     i64 count = (given - 4) / 7;
@@ -52,10 +52,10 @@ static bj::Method table[] = {
     {"linear", linear, 0x80, nullptr}, {"pack", pack, 0x80, nullptr}, {"width", width, 0x80, nullptr}};
 BJ_EXPORT(table, 3)
 """
-BUILT: dict[str, Callable] = {}      # what `register` made: filled once a process, empty where there is no compiler
+BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, empty where there is no compiler
 PLAIN, FLIPPED, PACKED = 0, 1, 2
-POSTS = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
-MOST = 8                             # products of one x in a call
+EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
+MOST = 8  # products of one x in a call
 
 
 def functions(options: Options) -> dict[str, Callable]:
@@ -67,9 +67,9 @@ def functions(options: Options) -> dict[str, Callable]:
 def _namespace() -> torch.library.Library:
     """The operators' definitions; torch forgets them when this object goes."""
     made = torch.library.Library("bytejit", "DEF")
-    made.define("linear(Tensor x, Tensor w, Tensor? b, int post=0) -> Tensor")
+    made.define("linear(Tensor x, Tensor w, Tensor? b, int epilogue=0) -> Tensor")
     made.define("linears(Tensor x, Tensor[] w, Tensor?[] b) -> Tensor[]")
-    made.define("linear_packed(Tensor x, Tensor panels, int n, Tensor? b, int post=0) -> Tensor")
+    made.define("linear_packed(Tensor x, Tensor panels, int n, Tensor? b, int epilogue=0) -> Tensor")
     return made
 
 
@@ -80,8 +80,11 @@ def register(options: Options) -> dict[str, Callable]:
     result with `out=`. Raises: NoCompiler, BuildFailed."""
     calls = functions(options)
     pack, packed = make_packed(calls)
-    made = {"bytejit.linear.default": make_linear(calls), "bytejit.linears.default": make_linears(calls),
-            "bytejit.linear_packed.default": packed}
+    made = {
+        "bytejit.linear.default": make_linear(calls),
+        "bytejit.linears.default": make_linears(calls),
+        "bytejit.linear_packed.default": packed,
+    }
     if not BUILT:
         for name, fn in made.items():
             _namespace().impl(name.split(".")[1], fn, "CPU")
@@ -99,13 +102,14 @@ def _weight(w: torch.Tensor) -> tuple[torch.Tensor, int, int]:
 
 
 def make_linear(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """linear(x, w, b=None, post=0, out=None) -> y, contiguous, in `out` when given. x [..., K]; w [N, K] of any strides:
-    read in place when dense along a dimension, else copied first. All float32 on the CPU. post: a value of POSTS."""
+    """linear(x, w, b=None, epilogue=0, out=None) -> y, contiguous, in `out` when given. x [..., K]; w [N, K] of any strides:
+    read in place when dense along a dimension, else copied first. All float32 on the CPU. epilogue: a value of EPILOGUES."""
     run = calls["linear"]
     threads = torch.get_num_threads
 
-    def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, post: int = 0,
-               out: torch.Tensor | None = None) -> torch.Tensor:
+    def linear(
+        x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, epilogue: int = 0, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         n, k = w.shape
         w, distance, form = _weight(w)
         if not x.is_contiguous():
@@ -113,8 +117,19 @@ def make_linear(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
         y = torch.empty((*x.shape[:-1], n)) if out is None else out
         m = y.numel() // n if n else 0
         if m:
-            run(x.data_ptr(), m, k, threads(), w.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), n, distance,
-                form, post)
+            run(
+                x.data_ptr(),
+                m,
+                k,
+                threads(),
+                w.data_ptr(),
+                0 if b is None else b.data_ptr(),
+                y.data_ptr(),
+                n,
+                distance,
+                form,
+                epilogue,
+            )
         return y
 
     return linear
@@ -145,7 +160,7 @@ def make_linears(calls: dict[str, Callable]) -> Callable[..., list[torch.Tensor]
 
 
 def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """(pack, linear): pack(w [N, K]) -> panels [P, K, width]; linear(x, panels, n, b=None, post=0, out=None)
+    """(pack, linear): pack(w [N, K]) -> panels [P, K, width]; linear(x, panels, n, b=None, epilogue=0, out=None)
     -> y."""
     run, pack_into, width = calls["linear"], calls["pack"], calls["width"]()
     threads = torch.get_num_threads
@@ -157,16 +172,33 @@ def make_packed(calls: dict[str, Callable]) -> tuple[Callable[..., torch.Tensor]
         pack_into(w.data_ptr(), panels.data_ptr(), n, k, distance, form)
         return panels
 
-    def linear(x: torch.Tensor, panels: torch.Tensor, n: int, b: torch.Tensor | None = None, post: int = 0,
-               out: torch.Tensor | None = None) -> torch.Tensor:
+    def linear(
+        x: torch.Tensor,
+        panels: torch.Tensor,
+        n: int,
+        b: torch.Tensor | None = None,
+        epilogue: int = 0,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         if not x.is_contiguous():
             x = x.contiguous()
         k = panels.shape[1]
         y = torch.empty((*x.shape[:-1], n)) if out is None else out
         m = y.numel() // n if n else 0
         if m:
-            run(x.data_ptr(), m, k, threads(), panels.data_ptr(), 0 if b is None else b.data_ptr(), y.data_ptr(), n, k,
-                PACKED, post)
+            run(
+                x.data_ptr(),
+                m,
+                k,
+                threads(),
+                panels.data_ptr(),
+                0 if b is None else b.data_ptr(),
+                y.data_ptr(),
+                n,
+                k,
+                PACKED,
+                epilogue,
+            )
         return y
 
     return pack, linear

@@ -2,6 +2,7 @@
 
 The same rows of launches as on a GPU: addresses come in, each is seen as the memory that begins there.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -12,12 +13,10 @@ from typing import Any
 
 import torch
 
+from bytejit.common.dtypes import BY_POINTER
+
 from .disk import digest
 from .triton_worker import module_of
-
-DTYPES = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16,
-          "*i64": torch.int64, "*i32": torch.int32, "*i16": torch.int16, "*i8": torch.int8, "*u8": torch.uint8,
-          "*i1": torch.bool}
 
 
 def load_module(text: str) -> Any:
@@ -32,9 +31,9 @@ def load_module(text: str) -> Any:
 
 def memory_at(address: int, type: str, bytes: int) -> torch.Tensor:
     """The memory at an address as a flat tensor of a kernel's parameter type."""
-    dtype = DTYPES[type]
+    dtype = BY_POINTER[type]
     count = max(1, bytes // dtype.itemsize)
-    if not address:                     # a tensor without elements
+    if not address:  # a tensor without elements
         return torch.empty(count, dtype=dtype)
     return torch.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype=dtype)
 
@@ -55,8 +54,11 @@ def build(source: Any, rows: Sequence[Any], extents: Callable[[Any, dict], int])
                     value = values[at] + added
                     passed.append(value if a.kind == "size" else memory_at(value, a.type, extents(a, sizes)))
                 grid = tuple(g if isinstance(g, int) else values[index["value", g]] for g in launch.grid)
-                getattr(module, launch.kernel)[grid](*passed, **dict(launch.constants), num_warps=launch.warps,
-                                                     num_stages=launch.stages)
+                getattr(module, launch.kernel)[grid](
+                    *passed, **dict(launch.constants), num_warps=launch.warps, num_stages=launch.stages
+                )
             return 0
+
         return run
+
     return tuple(runner(row) for row in rows)

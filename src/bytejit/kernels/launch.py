@@ -5,6 +5,7 @@ pointers and a size costs 50 ns; through cffi's dlopen 500 (integers), 1,340 (ca
 struct); through ctypes 800. cffi loads the library and hands over the OpenMP runtime that torch uses; nothing of it
 is left in a call.
 """
+
 from __future__ import annotations
 
 import functools
@@ -19,9 +20,12 @@ OPENMP = ("libgomp", "libiomp5", "libomp")
 @functools.cache
 def _ffi() -> Any:
     import cffi
+
     ffi = cffi.FFI()
-    ffi.cdef("void bj_fill(void*, void*, void*, void*); void GOMP_parallel(void*, void*, unsigned, unsigned);"
-             "int omp_get_thread_num(void); int omp_get_num_threads(void);")
+    ffi.cdef(
+        "void bj_fill(void*, void*, void*, void*); void GOMP_parallel(void*, void*, unsigned, unsigned);"
+        "int omp_get_thread_num(void); int omp_get_num_threads(void);"
+    )
     return ffi
 
 
@@ -46,9 +50,14 @@ def load(file: str) -> dict[str, Callable]:
     # the functions outlive every Python object here: the library must stay mapped until the process has ended
     library = ffi.dlopen(file, ffi.RTLD_NOW | getattr(os, "RTLD_NODELETE", 0))
     runtime, _ = openmp()
-    hooks = [ffi.NULL] * 3 if runtime is None else [
-        ffi.cast("void*", ffi.addressof(runtime, name))
-        for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")]
+    hooks = (
+        [ffi.NULL] * 3
+        if runtime is None
+        else [
+            ffi.cast("void*", ffi.addressof(runtime, name))
+            for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+        ]
+    )
     made: list[Callable] = []
     library.bj_fill(ffi.cast("void*", id(made)), *hooks)
     _keep().append(library)

@@ -12,38 +12,40 @@ form ("tanh").
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from . import attention, conv, gemm
 
 aten = torch.ops.aten
+Operand = torch.Tensor | torch.fx.Node  # rows work on both
 
 
 @dataclass(frozen=True)
-class Row:
-    """One library call. family: "linear", "conv", "attention". posts: what it can apply to its result on the way out.
+class LibraryCall:
+    """One library call. family: "linear", "conv", "attention". epilogues: what it can apply to its result on the way out.
 
     build(**family arguments) -> (operator, args): the sections below say which. pack: None, or (weight, **arguments)
     -> the weight in the library's own layout, good for this row only. layout: of input and result, "any", "nchw" or
-    "nhwc". turns: it reads its input in any layout all the same. fits(shape of the weight, **geometry): whether the row serves
-    such an operation, or is worth trying.
+    "nhwc". any_layout: it reads its input in any layout all the same. fits(shape of the weight, **geometry): whether the row
+    serves such an operation, or is worth trying.
     """
 
     name: str
     family: str
     build: Callable[..., tuple]
-    posts: frozenset[str] = frozenset()
+    epilogues: frozenset[str] = frozenset()
     pack: Callable[..., torch.Tensor] | None = None
     layout: str = "any"
-    turns: bool = False
+    any_layout: bool = False
     fits: Callable[..., bool] = lambda shape, **geometry: True
 
     def __repr__(self) -> str:
-        return f"row {self.name} ({self.family}, {self.layout}{', packed' if self.pack else ''})"
+        return f"library call {self.name} ({self.family}, {self.layout}{', packed' if self.pack else ''})"
 
     def __call__(self, **arguments: object) -> torch.Tensor:
         """Run the row on tensors."""
@@ -61,17 +63,32 @@ def available() -> frozenset[str]:
     return frozenset(n for n in ROWS if not n.startswith(missing))
 
 
-# ---- linear: x [..., K], w [N, K] (any strides), b [N] or None, post, other (for "add"), n = N -> [..., N], contiguo
+# ---- linear: x [..., K], w [N, K] (any strides), b [N] or None, epilogue, other (for "add"), n = N -> [..., N], contiguo
 
-def _linear_mkl(x, w, b=None, post=None, other=None, n=None) -> tuple:
+
+def _linear_mkl(
+    x: Operand,
+    w: Operand,
+    b: Operand | None = None,
+    epilogue: str | None = None,
+    other: Operand | None = None,
+    n: int | None = None,
+) -> tuple:
     return aten.linear.default, (x, w, b)
 
 
-def _linear_onednn(x, w, b=None, post=None, other=None, n=None) -> tuple:
+def _linear_onednn(
+    x: Operand,
+    w: Operand,
+    b: Operand | None = None,
+    epilogue: str | None = None,
+    other: Operand | None = None,
+    n: int | None = None,
+) -> tuple:
     ops = torch.ops.mkldnn
-    if post == "add":
+    if epilogue == "add":
         return ops._linear_pointwise.binary, (x, other, w, b, "add")
-    name, algorithm = _post(post)
+    name, algorithm = _epilogue(epilogue)
     return ops._linear_pointwise.default, (x, w, b, name, [], algorithm)
 
 
@@ -79,125 +96,204 @@ def _pack_linear(w: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(w.detach(), rows)
 
 
-def _linear_own(x, w, b=None, post=None, other=None, n=None) -> tuple:
-    return torch.ops.bytejit.linear.default, (x, w, b, gemm.POSTS[post])
+def _linear_own(
+    x: Operand,
+    w: Operand,
+    b: Operand | None = None,
+    epilogue: str | None = None,
+    other: Operand | None = None,
+    n: int | None = None,
+) -> tuple:
+    return torch.ops.bytejit.linear.default, (x, w, b, gemm.EPILOGUES[epilogue])
 
 
-def _linear_own_packed(x, w, b=None, post=None, other=None, n=None) -> tuple:
-    return torch.ops.bytejit.linear_packed.default, (x, w, n, b, gemm.POSTS[post])
+def _linear_own_packed(
+    x: Operand,
+    w: Operand,
+    b: Operand | None = None,
+    epilogue: str | None = None,
+    other: Operand | None = None,
+    n: int | None = None,
+) -> tuple:
+    return torch.ops.bytejit.linear_packed.default, (x, w, n, b, gemm.EPILOGUES[epilogue])
 
 
 def _pack_own(w: torch.Tensor, rows: int) -> torch.Tensor:
     return gemm.BUILT["pack"](w.detach())
 
 
-def _post(post: str | None) -> tuple[str, str]:
-    return {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}[post]
+def _epilogue(epilogue: str | None) -> tuple[str, str]:
+    return {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}[epilogue]
 
 
-# ---- conv: x [B, C, *], w [O, C/groups, *], b [O] or None, stride, padding, dilation, groups, post, other, n = O -----
-# "affine" among the posts: scale, shift (O elements each, or None) are applied before the others.
+# ---- conv: x [B, C, *], w [O, C/groups, *], b [O] or None, stride, padding, dilation, groups, epilogue, other, n = O -----
+# "affine" among the epilogues: scale, shift (O elements each, or None) are applied before the others.
 # The result has the layout of the row: channels innermost for "nhwc", row-major for "nchw".
 
-def _conv_aten(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
-               scale=None, shift=None) -> tuple:
+
+def _conv_aten(
+    x: Operand,
+    w: Operand,
+    b: Operand | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    epilogue: str | None = None,
+    other: Operand | None = None,
+    n: int | None = None,
+    scale: Any = None,
+    shift: Operand | None = None,
+) -> tuple:
     zeros = [0] * len(padding)
     return aten.convolution.default, (x, w, b, list(stride), list(padding), list(dilation), False, zeros, groups)
 
 
-def _conv_onednn(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
-                 scale=None, shift=None) -> tuple:
+def _conv_onednn(
+    x: Operand,
+    w: Operand,
+    b: Operand | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    epilogue: str | None = None,
+    other: Operand | None = None,
+    n: int | None = None,
+    scale: Any = None,
+    shift: Operand | None = None,
+) -> tuple:
     ops = torch.ops.mkldnn
     geometry = (list(padding), list(stride), list(dilation), groups)
-    if post in ("add", "add_relu"):
-        after = ("relu", [], "") if post == "add_relu" else (None, [], "")
+    if epilogue in ("add", "add_relu"):
+        after = ("relu", [], "") if epilogue == "add_relu" else (None, [], "")
         return ops._convolution_pointwise.binary, (x, other, w, b, *geometry, "add", 1.0, *after)
-    name, algorithm = _post(post)
+    name, algorithm = _epilogue(epilogue)
     return ops._convolution_pointwise.default, (x, w, b, *geometry, name, [], algorithm)
 
 
-def _pack_conv(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
+def _pack_conv(
+    w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, shape: Sequence[int]
+) -> torch.Tensor:
     geometry = (list(padding), list(stride), list(dilation), groups)
     return torch.ops.mkldnn._reorder_convolution_weight(w.detach(), *geometry, list(shape))
 
 
-def _pack_channels_last(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
+def _pack_channels_last(
+    w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, shape: Sequence[int]
+) -> torch.Tensor:
     return w.detach().contiguous(memory_format=torch.channels_last)
 
 
-def _conv_own(x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, post=None, other=None, n=None,
-              scale=None, shift=None, winograd=False) -> tuple:
+def _conv_own(
+    x: Operand,
+    w: Operand,
+    b: Operand | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+    epilogue: str | None = None,
+    other: Operand | None = None,
+    n: int | None = None,
+    scale: Any = None,
+    shift: Operand | None = None,
+    winograd: bool = False,
+) -> tuple:
     geometry = (list(stride), list(padding), list(dilation), groups)
-    return torch.ops.bytejit.conv.default, (x, w, b, *geometry, scale, shift, other, post in ("relu", "add_relu"), winograd)
+    return torch.ops.bytejit.conv.default, (x, w, b, *geometry, scale, shift, other, epilogue in ("relu", "add_relu"), winograd)
 
 
-def _conv_own_packed(x, w, b=None, n=None, **rest) -> tuple:
+def _conv_own_packed(x: Operand, w: Operand, b: Operand | None = None, n: int | None = None, **rest: Any) -> tuple:
     _, (_, _, *args) = _conv_own(x, w, b, n=n, **rest)
     return torch.ops.bytejit.conv_packed.default, (x, w, n, *args)
 
 
-def _pack_conv_own(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
+def _pack_conv_own(
+    w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, shape: Sequence[int]
+) -> torch.Tensor:
     return conv.BUILT["conv_pack"](w.detach(), groups)
 
 
-def _pack_windows(w: torch.Tensor, stride, padding, dilation, groups, shape) -> torch.Tensor:
+def _pack_windows(
+    w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, shape: Sequence[int]
+) -> torch.Tensor:
     return conv.BUILT["conv_pack"](w.detach(), 1, True)
 
 
-def _fits_own(shape, stride, padding, dilation, groups) -> bool:
+def _fits_own(shape: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> bool:
     """Not depthwise: its panels would be almost empty."""
     return groups == 1 or shape[0] // groups >= 8
 
 
-def _fits_winograd(shape, stride, padding, dilation, groups) -> bool:
+def _fits_winograd(
+    shape: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> bool:
     """3 by 3, stride 1; a few channels are not worth the sums around the products."""
     return tuple(shape[2:]) == (3, 3) and {*stride, *dilation, groups} == {1} and shape[0] >= 8 and shape[1] >= 8
 
 
 # ---- attention: q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask or None, causal, scale, aside (heads innermost but one) -
 
-def _attention_torch(q, k, v, mask=None, causal=False, scale=1.0, aside=True) -> tuple:
+
+def _attention_torch(
+    q: Operand, k: Operand, v: Operand, mask: Operand | None = None, causal: bool = False, scale: Any = 1.0, aside: bool = True
+) -> tuple:
     return _flash, (q, k, v, mask, causal, scale)
 
 
-def _flash(q, k, v, mask, causal, scale) -> torch.Tensor:
+def _flash(q: Operand, k: Operand, v: Operand, mask: Operand | None, causal: bool, scale: Any) -> torch.Tensor:
     """torch's own; the graph keeps the node that it has."""
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale,
-                                                            enable_gqa=q.shape[1] != k.shape[1])
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
 
 
-def _attention_own(q, k, v, mask=None, causal=False, scale=1.0, aside=True) -> tuple:
+def _attention_own(
+    q: Operand, k: Operand, v: Operand, mask: Operand | None = None, causal: bool = False, scale: Any = 1.0, aside: bool = True
+) -> tuple:
     return torch.ops.bytejit.attention.default, (q, k, v, mask, causal, scale, aside)
 
 
 _UNARY = frozenset({"relu", "gelu", "gelu_tanh"})
 _AFTER = frozenset({"affine", "relu", "add", "add_relu"})
 
-ROWS: dict[str, Row] = {row.name: row for row in (
-    Row("linear_mkl", "linear", _linear_mkl),
-    Row("linear_onednn", "linear", _linear_onednn, _UNARY | {"add"}),
-    Row("linear_onednn_packed", "linear", _linear_onednn, _UNARY | {"add"}, _pack_linear),
-    Row("linear_own", "linear", _linear_own, _UNARY),
-    Row("linear_own_packed", "linear", _linear_own_packed, _UNARY, _pack_own),
-    Row("attention_torch", "attention", _attention_torch),
-    Row("attention_own", "attention", _attention_own),
-    Row("conv_nchw", "conv", _conv_aten, layout="nchw"),
-    Row("conv_nhwc", "conv", _conv_aten, layout="nhwc"),
-    Row("conv_nhwc_packed", "conv", _conv_aten, pack=_pack_channels_last, layout="nhwc"),
-    Row("conv_onednn_nhwc", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, layout="nhwc"),
-    Row("conv_onednn_packed", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, _pack_conv, "nhwc"),
-    Row("conv_own", "conv", _conv_own, _AFTER, None, "nhwc", True, _fits_own),
-    Row("conv_own_packed", "conv", _conv_own_packed, _AFTER, _pack_conv_own, "nhwc", True, _fits_own),
-    Row("conv_own_winograd", "conv", partial(_conv_own, winograd=True), _AFTER, None, "nhwc", True, _fits_winograd),
-    Row("conv_own_winograd_packed", "conv", partial(_conv_own_packed, winograd=True), _AFTER, _pack_windows, "nhwc", True,
-        _fits_winograd),
-)}
+ROWS: dict[str, LibraryCall] = {
+    row.name: row
+    for row in (
+        LibraryCall("linear_mkl", "linear", _linear_mkl),
+        LibraryCall("linear_onednn", "linear", _linear_onednn, _UNARY | {"add"}),
+        LibraryCall("linear_onednn_packed", "linear", _linear_onednn, _UNARY | {"add"}, _pack_linear),
+        LibraryCall("linear_own", "linear", _linear_own, _UNARY),
+        LibraryCall("linear_own_packed", "linear", _linear_own_packed, _UNARY, _pack_own),
+        LibraryCall("attention_torch", "attention", _attention_torch),
+        LibraryCall("attention_own", "attention", _attention_own),
+        LibraryCall("conv_nchw", "conv", _conv_aten, layout="nchw"),
+        LibraryCall("conv_nhwc", "conv", _conv_aten, layout="nhwc"),
+        LibraryCall("conv_nhwc_packed", "conv", _conv_aten, pack=_pack_channels_last, layout="nhwc"),
+        LibraryCall("conv_onednn_nhwc", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, layout="nhwc"),
+        LibraryCall("conv_onednn_packed", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, _pack_conv, "nhwc"),
+        LibraryCall("conv_own", "conv", _conv_own, _AFTER, None, "nhwc", True, _fits_own),
+        LibraryCall("conv_own_packed", "conv", _conv_own_packed, _AFTER, _pack_conv_own, "nhwc", True, _fits_own),
+        LibraryCall("conv_own_winograd", "conv", partial(_conv_own, winograd=True), _AFTER, None, "nhwc", True, _fits_winograd),
+        LibraryCall(
+            "conv_own_winograd_packed",
+            "conv",
+            partial(_conv_own_packed, winograd=True),
+            _AFTER,
+            _pack_windows,
+            "nhwc",
+            True,
+            _fits_winograd,
+        ),
+    )
+}
 
 
-GPU = frozenset({"conv_nchw", "conv_nhwc", "conv_nhwc_packed"})     # cuDNN through torch; on the CPU the others and these
+GPU = frozenset({"conv_nchw", "conv_nhwc", "conv_nhwc_packed"})  # cuDNN through torch; on the CPU the others and these
 
 
-def rows(family: str, packed: bool = False, device: str = "cpu") -> tuple[Row, ...]:
+def rows(family: str, packed: bool = False, device: str = "cpu") -> tuple[LibraryCall, ...]:
     """The rows of a family that this build can run on a device, the default first; prepacked ones only when `packed`."""
     here = available() - {"conv_nhwc_packed"} if device == "cpu" else GPU
     return tuple(r for r in ROWS.values() if r.family == family and r.name in here and (packed or r.pack is None))

@@ -5,6 +5,7 @@ hide. Under max-autotune the two are timed (`codegen/libraries/linear_triton.py`
 each, on the tensor cores: as near to float64 as cuBLAS's (measured: nearer) in two thirds of its time; TF32 itself only
 where torch is told to.
 """
+
 from __future__ import annotations
 
 import functools
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from bytejit.common import caches
+from bytejit.common.dtypes import DTYPES, SHORT
 from bytejit.common.spec import Spec
 from bytejit.options import config as options
 
@@ -24,19 +26,23 @@ from .build_triton import Binaries, Binary, Job
 from .cuda_launch import EARLY, Param
 from .tune_gpu import uses_tf32
 
-POSTS = ("", "relu", "gelu", "gelu_tanh", "silu")
-TYPES = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.bool: "*i1"}
+EPILOGUES = ("", "relu", "gelu", "gelu_tanh", "silu")
 GROUP = 8
 F = torch.nn.functional
-TORCH: dict[str, Callable] = {"": lambda x: x, "relu": F.relu, "gelu": F.gelu, "silu": F.silu,
-                              "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
-PRECISIONS = "", "tf32", "tf32x3"          # of f32; the first is IEEE's
+TORCH: dict[str, Callable] = {
+    "": lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+}
+PRECISIONS = "", "tf32", "tf32x3"  # of f32; the first is IEEE's
 
 
 @dataclass(frozen=True)
 class Problem:
-    """pre(x [m, k]) * y [m, k] times w [k, n]; then bias, post, an addition; all that `batch` times. x, y, w: steps from one of
-    the batch, a row and a column to the next. dtype: of w and the result; xtype, ytype: of x and y. Units: elements."""
+    """prologue(x [m, k]) * y [m, k] times w [k, n]; then bias, epilogue, an addition; all that `batch` times. x, y, w: steps from
+    one of the batch, a row and a column to the next. dtype: of w and the result; xtype, ytype: of x and y. Units: elements."""
 
     m: int
     n: int
@@ -44,12 +50,12 @@ class Problem:
     x: tuple[int, int, int]
     w: tuple[int, int, int]
     dtype: torch.dtype
-    post: str = ""
+    epilogue: str = ""
     bias: bool = False
     other: bool = False
     batch: int = 1
     xtype: torch.dtype | None = None
-    pre: str = ""
+    prologue: str = ""
     y: tuple[int, int, int] | None = None
     ytype: torch.dtype | None = None
 
@@ -92,10 +98,31 @@ def ways(m: int, n: int, k: int, dtype: torch.dtype = torch.float16, tf32: bool 
 def constants(p: Problem, way: Way, arch: int) -> tuple[tuple[str, int], ...]:
     """The kernel's constexpr parameters, in order. arch: 90 for compute capability 9.0."""
     (xb, xm, xk), (yb, ym, yk), (wb, wk, wn) = p.x, p.y or (0, 0, 0), p.w
-    return (("M", p.m), ("N", p.n), ("K", p.k), ("XB", xb), ("XM", xm), ("XK", xk), ("YB", yb), ("YM", ym), ("YK", yk),
-            ("WB", wb), ("WK", wk), ("WN", wn), ("PRE", POSTS.index(p.pre)), ("TIMES", int(p.y is not None)),
-            ("BIAS", int(p.bias)), ("OTHER", int(p.other)), ("POST", POSTS.index(p.post)), ("BM", way.rows),
-            ("BN", way.columns), ("BK", way.depth), ("PRECISION", way.precision), ("GROUP", GROUP), ("EARLY", int(arch >= EARLY)))
+    return (
+        ("M", p.m),
+        ("N", p.n),
+        ("K", p.k),
+        ("XB", xb),
+        ("XM", xm),
+        ("XK", xk),
+        ("YB", yb),
+        ("YM", ym),
+        ("YK", yk),
+        ("WB", wb),
+        ("WK", wk),
+        ("WN", wn),
+        ("PROLOGUE", EPILOGUES.index(p.prologue)),
+        ("TIMES", int(p.y is not None)),
+        ("BIAS", int(p.bias)),
+        ("OTHER", int(p.other)),
+        ("EPILOGUE", EPILOGUES.index(p.epilogue)),
+        ("BM", way.rows),
+        ("BN", way.columns),
+        ("BK", way.depth),
+        ("PRECISION", way.precision),
+        ("GROUP", GROUP),
+        ("EARLY", int(arch >= EARLY)),
+    )
 
 
 def grid(p: Problem, way: Way) -> tuple[int, int, int]:
@@ -106,8 +133,16 @@ def grid(p: Problem, way: Way) -> tuple[int, int, int]:
 def job(p: Problem, way: Way, arch: int) -> Job:
     """What is compiled."""
     types = {"x": p.xtype or p.dtype, "y": p.ytype or p.dtype, **dict.fromkeys(("w", "b", "other", "out"), p.dtype)}
-    return Job((PRELUDE / "triton_matmul.py").read_text(), "matmul", tuple((n, TYPES[t]) for n, t in types.items()),
-               constants(p, way, arch), tuple(types), way.warps, way.stages, arch)
+    return Job(
+        (PRELUDE / "triton_matmul.py").read_text(),
+        "matmul",
+        tuple((n, DTYPES[SHORT[t]].pointer) for n, t in types.items()),
+        constants(p, way, arch),
+        tuple(types),
+        way.warps,
+        way.stages,
+        arch,
+    )
 
 
 def prepare(p: Problem, found: Sequence[Way], device: int) -> list[Way]:
@@ -133,44 +168,77 @@ def launcher(p: Problem, way: Way, device: int) -> Callable[..., int]:
     return cuda_launch.bind(calls, table)
 
 
-def plain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, other: torch.Tensor | None, post: str,
-          y: torch.Tensor | None = None, pre: str = "") -> torch.Tensor:
+def plain(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    b: torch.Tensor | None,
+    other: torch.Tensor | None,
+    epilogue: str,
+    y: torch.Tensor | None = None,
+    prologue: str = "",
+) -> torch.Tensor:
     """The same through torch."""
-    x = TORCH[pre](x)
+    x = TORCH[prologue](x)
     x = (x if y is None else x * y).to(w.dtype)
-    made = TORCH[post](torch.matmul(x, w) if b is None else torch.addmm(b, x, w))
+    made = TORCH[epilogue](torch.matmul(x, w) if b is None else torch.addmm(b, x, w))
     return made if other is None else made + other
 
 
-def problem_of(x: Any, w: Any, b: Any, other: Any, post: str, y: Any = None, pre: str = "") -> Problem:
+def problem_of(x: Any, w: Any, b: Any, other: Any, epilogue: str, y: Any = None, prologue: str = "") -> Problem:
     """The problem that specs pose; b, other: None, or anything."""
+
     def steps(spec: Any) -> tuple[int, int, int]:
         return tuple(spec.stride) if len(spec.shape) == 3 else (0, *spec.stride)
-    return Problem(x.shape[-2], w.shape[-1], x.shape[-1], steps(x), steps(w), w.dtype, post, b is not None, other is not None,
-                   x.shape[0] if len(x.shape) == 3 else 1, None if x.dtype == w.dtype else x.dtype, pre,
-                   None if y is None else steps(y), None if y is None or y.dtype == w.dtype else y.dtype)
+
+    return Problem(
+        x.shape[-2],
+        w.shape[-1],
+        x.shape[-1],
+        steps(x),
+        steps(w),
+        w.dtype,
+        epilogue,
+        b is not None,
+        other is not None,
+        x.shape[0] if len(x.shape) == 3 else 1,
+        None if x.dtype == w.dtype else x.dtype,
+        prologue,
+        None if y is None else steps(y),
+        None if y is None or y.dtype == w.dtype else y.dtype,
+    )
 
 
 @functools.cache
-def _run(device: torch.device, way: tuple, post: str, pre: str, bias: bool, other: bool, x: tuple, w: tuple,
-         y: tuple) -> Callable:
+def _run(
+    device: torch.device, way: tuple, epilogue: str, prologue: str, bias: bool, other: bool, x: tuple, w: tuple, y: tuple
+) -> Callable:
     """The launcher for tensors of these shapes, strides and dtypes."""
     specs = [Spec(*what, device) if what else None for what in (x, w, y)]
-    return launcher(problem_of(specs[0], specs[1], bias or None, other or None, post, specs[2], pre), Way(*way), device.index)
+    return launcher(
+        problem_of(specs[0], specs[1], bias or None, other or None, epilogue, specs[2], prologue), Way(*way), device.index
+    )
 
 
-def gpu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, other: torch.Tensor | None, post: str,
-               way: Sequence[int], y: torch.Tensor | None = None, pre: str = "") -> torch.Tensor:
-    """post(pre(x) * y @ w + b) + other, contiguous. x, y [m, k]; w [k, n]; b [n], other [m, n] dense; or x, y, w, other with
-    one more dim in front."""
+def gpu_linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    b: torch.Tensor | None,
+    other: torch.Tensor | None,
+    epilogue: str,
+    way: Sequence[int],
+    y: torch.Tensor | None = None,
+    prologue: str = "",
+) -> torch.Tensor:
+    """epilogue(prologue(x) * y @ w + b) + other, contiguous. x, y [m, k]; w [k, n]; b [n], other [m, n] dense; or x, y, w, other
+    with one more dim in front."""
     device, at = x.device, x.data_ptr()
     out = w.new_empty((*x.shape[:-1], w.shape[-1]))
     given = [at if t is None else t.data_ptr() for t in (y, w, b, other)]
     kinds = [(t.shape, t.stride(), t.dtype) if t is not None else () for t in (x, w, y)]
-    run = _run(device, tuple(way), post, pre, b is not None, other is not None, *kinds)
-    rounded = PRECISIONS[way[5]] == "tf32" and not uses_tf32()         # was so when this was chosen, no more
+    run = _run(device, tuple(way), epilogue, prologue, b is not None, other is not None, *kinds)
+    rounded = PRECISIONS[way[5]] == "tf32" and not uses_tf32()  # was so when this was chosen, no more
     if rounded or run(torch._C._cuda_getCurrentRawStream(device.index), at, *given, out.data_ptr()):
-        return plain(x, w, b, other, post, y, pre)
+        return plain(x, w, b, other, epilogue, y, prologue)
     return out
 
 

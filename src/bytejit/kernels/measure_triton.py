@@ -1,4 +1,5 @@
 """Times the kernels of a generated Triton module, each on buffers of its own sizes: what its `main` calls."""
+
 from __future__ import annotations
 
 import statistics
@@ -8,14 +9,13 @@ from typing import Any
 
 import torch
 
-POINTERS = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16,
-            "*i64": torch.int64, "*i32": torch.int32, "*i16": torch.int16, "*i8": torch.int8, "*u8": torch.uint8,
-            "*i1": torch.bool}
+from bytejit.common.dtypes import BY_POINTER
+
 REPEATS = 20
 
 
 def measure(module: dict[str, Any], buffers: dict[str, tuple[str, int]], steps: list[tuple], scratch: int) -> list[float]:
-    """Run and time each step; print a line for each. Answers the seconds. Buffers hold random floats, or zeros.
+    """Run and time each step; print a line for each. Returns the seconds. Buffers hold random floats, or zeros.
 
     On a GPU: the median of 20 runs by events, with a cold L2. Else, under Triton's interpreter, one run.
     """
@@ -41,12 +41,21 @@ def measure(module: dict[str, Any], buffers: dict[str, tuple[str, int]], steps: 
     return out
 
 
-def launch(module: dict[str, Any], one: tuple, memory: dict[str, torch.Tensor], space: torch.Tensor,
-           fault: torch.Tensor) -> Callable[[], Any]:
+def launch(
+    module: dict[str, Any], one: tuple, memory: dict[str, torch.Tensor], space: torch.Tensor, fault: torch.Tensor
+) -> Callable[[], Any]:
     """A launch as a function."""
     name, grid, args, constants, warps, stages = one
-    values = [memory[v] if kind == "buffer" else space[v:v + (len(space) - v) // 8 * 8].view(POINTERS[t]) if kind == "scratch"
-              else fault if kind == "fault" else v for kind, v, t in args]
+    values = [
+        memory[v]
+        if kind == "buffer"
+        else space[v : v + (len(space) - v) // 8 * 8].view(BY_POINTER[t])
+        if kind == "scratch"
+        else fault
+        if kind == "fault"
+        else v
+        for kind, v, t in args
+    ]
     kernel = module[name]
     return lambda: kernel[grid](*values, **constants, num_warps=warps, num_stages=stages)
 

@@ -1,5 +1,6 @@
 """What a program tells torch of its streams: `out.record_stream(other)` says that another stream works on a tensor, so that its
 memory is not given out again too soon. A recording overwrites its outputs without asking the allocator: it is told here."""
+
 from __future__ import annotations
 
 import functools
@@ -30,7 +31,7 @@ def wait_for(others: list[torch.Stream], device: int) -> None:
 
 def _forget(storages: tuple[int, ...], ref: Any) -> None:
     for s in storages:
-        if caches.GRAPH_OUTPUTS.get(s) is ref:          # its address may be another's by now
+        if caches.GRAPH_OUTPUTS.get(s) is ref:  # its address may be another's by now
             del caches.GRAPH_OUTPUTS[s]
 
 
@@ -46,6 +47,7 @@ def _interposed() -> torch.library.Library:
         if owner is not None:
             owner.others.append(stream)
         op.redispatch(keys & further, tensor, stream)
+
     library = torch.library.Library("aten", "IMPL")
     library.impl("record_stream", noted, "BackendSelect", with_keyset=True)
     return library

@@ -5,6 +5,7 @@ The folders above belong to this user or to root and are not writable by others,
 user's own group of one. Links are followed one by one, where the folder that holds them is such a one. All names below an
 opened folder are relative to its descriptor: what is swapped after the look is not what is open.
 """
+
 from __future__ import annotations
 
 import functools
@@ -15,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)     # a pipe does not wait
+FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe does not wait
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
-LINKS = 40                  # links on the way to a folder, as in the kernel
+LINKS = 40  # links on the way to a folder, as in the kernel
 SUPPORTED = {os.open, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd and hasattr(os, "geteuid")
 
 
@@ -78,7 +79,7 @@ def open_inner(at: int, name: str, make: bool = False) -> int:
     try:
         os.mkdir(name, 0o700, dir_fd=at)
     except FileExistsError:
-        pass                    # made by another process meanwhile
+        pass  # made by another process meanwhile
     return os.open(name, FOLDER, dir_fd=at)
 
 
@@ -106,6 +107,7 @@ def _group_of_one(group: int, user: int) -> bool:
     umask under which it may write."""
     import grp
     import pwd
+
     try:
         found, me = grp.getgrgid(group), pwd.getpwuid(user)
     except KeyError:
@@ -157,7 +159,7 @@ def read_file(at: int, name: str, most: int, used: bool = False) -> tuple[bytes,
         if info.st_size > most:
             raise Refused(f"{name} has more than {most >> 20} MiB")
         if used:
-            with suppress(OSError):     # a read-only folder still serves; only the age of what is in it is not kept
+            with suppress(OSError):  # a read-only folder still serves; only the age of what is in it is not kept
                 os.utime(fd)
         parts, left = [], info.st_size
         while left and (part := os.read(fd, left)):
@@ -186,8 +188,8 @@ def remove(at: int, name: str) -> None:
         os.unlink(name, dir_fd=at)
     except FileNotFoundError:
         pass
-    except OSError:                     # a folder
-        with suppress(OSError):         # nor may it be renamed: it is in the way of a write, which says so
+    except OSError:  # a folder
+        with suppress(OSError):  # nor may it be renamed: it is in the way of a write, which says so
             os.rename(name, f".{os.urandom(8).hex()}", src_dir_fd=at, dst_dir_fd=at)
 
 
@@ -197,6 +199,7 @@ def locked(at: int, name: str) -> Iterator[None]:
     fd = -1
     try:
         import fcntl
+
         fd = os.open(name, os.O_RDWR | os.O_CREAT | FILE, 0o600, dir_fd=at)
         info = os.fstat(fd)
         look(info, name)
@@ -215,6 +218,7 @@ def locked(at: int, name: str) -> Iterator[None]:
 def temporary() -> Iterator[Path]:
     """A new private folder for what is compiled, deleted at the end. Raises: Refused, as `temporary_root`."""
     import tempfile
+
     with tempfile.TemporaryDirectory(prefix="bytejit-", dir=temporary_root()) as made:
         yield Path(made)
 
@@ -223,6 +227,7 @@ def temporary_root() -> str:
     """The folder for temporary ones: the system's, or /tmp where others could swap what is in that. Raises: Refused where they
     could everywhere."""
     import tempfile
+
     reasons = []
     for root in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):
         try:

@@ -3,6 +3,7 @@
 It runs by its path and imports triton alone, neither torch nor the bytejit package, so that it is ready in 0.3 s; the
 modules that it compiles may import `bytejit.kernels.prelude`, whose parents stand here as empty packages.
 """
+
 from __future__ import annotations
 
 import base64
@@ -16,7 +17,7 @@ import tempfile
 import types
 from pathlib import Path
 
-IDLE = 120          # seconds without a job after which the process ends
+IDLE = 120  # seconds without a job after which the process ends
 
 
 def stub_packages() -> None:
@@ -41,6 +42,7 @@ def forget_key() -> None:
     """Spare triton the hash of its own files, half of a worker's first job: the cache that it tells versions apart in is a folder
     of this process's own, and bytejit's cache holds triton's version in its keys."""
     from triton.runtime import cache
+
     if hasattr(cache, "triton_key"):
         cache.triton_key = lambda: "bytejit"
 
@@ -56,29 +58,37 @@ def compile_job(job: dict) -> dict:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+
     fn = getattr(module_of(job["text"], job["name"]), job["kernel"])
     signature = dict(job["signature"]) | {name: "constexpr" for name in job["constants"]}
     names = list(signature)
     attrs = {(names.index(n),): [["tt.divisibility", 16]] for n in job["aligned"]}
     source = ASTSource(fn, signature, dict(job["constants"]), attrs)
-    made = triton.compile(source, target=GPUTarget("cuda", job["arch"], 32),
-                          options={"num_warps": job["warps"], "num_stages": job["stages"]})
+    made = triton.compile(
+        source, target=GPUTarget("cuda", job["arch"], 32), options={"num_warps": job["warps"], "num_stages": job["stages"]}
+    )
     meta = made.metadata
     if getattr(meta, "global_scratch_size", 0):
         raise RuntimeError("the kernel needs global scratch memory")
-    return {"name": meta.name, "shared": meta.shared, "warps": meta.num_warps, "early": waits_first(made.asm["ptx"]),
-            "binary": base64.b64encode(made.asm["cubin"]).decode()}
+    return {
+        "name": meta.name,
+        "shared": meta.shared,
+        "warps": meta.num_warps,
+        "early": waits_first(made.asm["ptx"]),
+        "binary": base64.b64encode(made.asm["cubin"]).decode(),
+    }
 
 
 def main() -> None:
     """Answer jobs until stdin ends or nothing comes for a while."""
     stub_packages()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)                       # what a compiler prints must not mix with the answers
+    os.dup2(2, 1)  # what a compiler prints must not mix with the answers
     with tempfile.TemporaryDirectory(prefix="bytejit-triton-") as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
         os.environ.pop("TRITON_INTERPRET", None)
         import triton  # noqa: F401  (ready before the first job comes)
+
         forget_key()
         buffered = b""
         while select.select([0], [], [], IDLE)[0]:

@@ -23,18 +23,18 @@ from bytejit.common.spec import Spec
 
 from .distance import too_far
 
-MARGIN = 0.95            # a candidate replaces the default when it needs less than this part of its time
-WINS = 0.65              # and was faster than it in this part of the rounds
-ROUNDS = 5               # timed runs a candidate, when they agree
-NEAR = 1.10              # the second least time within this of the least: the least was no accident
-BUDGET = 0.030           # seconds a choice, after which no further round starts when the runs agree
-PATIENCE = 0.150         # the same when they do not
-TOTAL = 1.0              # seconds of one compilation; from then on no choice gets more than BUDGET
-AGAIN = 0.3              # seconds of one compilation that may go into timing again what an earlier one was not sure of
-TRIES = 4                # measurements of one choice, at most
-DROP = 1.4               # a candidate this much slower than the best after two rounds is not run again
-LONG = 0.003             # seconds of a call from which on warming up is a small part of it
-ARENA = 48 << 20         # bytes that cold operands are cut from: more than the last-level cache gives one process
+MARGIN = 0.95  # a candidate replaces the default when it needs less than this part of its time
+WINS = 0.65  # and was faster than it in this part of the rounds
+ROUNDS = 5  # timed runs a candidate, when they agree
+NEAR = 1.10  # the second least time within this of the least: the least was no accident
+BUDGET = 0.030  # seconds a choice, after which no further round starts when the runs agree
+PATIENCE = 0.150  # the same when they do not
+TOTAL = 1.0  # seconds of one compilation; from then on no choice gets more than BUDGET
+AGAIN = 0.3  # seconds of one compilation that may go into timing again what an earlier one was not sure of
+TRIES = 4  # measurements of one choice, at most
+DROP = 1.4  # a candidate this much slower than the best after two rounds is not run again
+LONG = 0.003  # seconds of a call from which on warming up is a small part of it
+ARENA = 48 << 20  # bytes that cold operands are cut from: more than the last-level cache gives one process
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,14 @@ class Tuner:
     (seconds of `clock`). without: candidates whose names begin so are never chosen.
     """
 
-    def __init__(self, store: Store | None = None, enabled: bool = True, threads: int | None = None,
-                 clock: Callable[[], float] = time.perf_counter, without: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        store: Store | None = None,
+        enabled: bool = True,
+        threads: int | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        without: tuple[str, ...] = (),
+    ) -> None:
         self.store = store
         self.without = without
         self.enabled = enabled
@@ -109,14 +115,21 @@ class Tuner:
         self._offset = 0
 
     @staticmethod
-    def candidate(name: str, call: Callable[..., torch.Tensor],
-                  prepare: Callable[..., tuple] | None = None) -> Candidate:
+    def candidate(name: str, call: Callable[..., torch.Tensor], prepare: Callable[..., tuple] | None = None) -> Candidate:
         """A `Candidate`; here so that passes that are handed a tuner need not import this module."""
         return Candidate(name, call, prepare)
 
-    def choose(self, op: str, specs: Sequence[Spec], candidates: Sequence[Candidate], cold: Sequence[int] = (),
-               attrs: object = "", sample: int = 0, along: Sequence[int] = (0,),
-               base: str = "") -> Choice | None:
+    def choose(
+        self,
+        op: str,
+        specs: Sequence[Spec],
+        candidates: Sequence[Candidate],
+        cold: Sequence[int] = (),
+        attrs: object = "",
+        sample: int = 0,
+        along: Sequence[int] = (0,),
+        base: str = "",
+    ) -> Choice | None:
         """The fastest of `candidates` on operands like `specs`; the first candidate is the default.
 
         cold: operands that the real program reads from memory, not from cache (weights): they come from many places
@@ -139,8 +152,13 @@ class Tuner:
             return None
         poll()
         start = self.clock()
-        far = {} if not sample else dict(found.errors) if found is not None else too_far(
-            specs, {c.name: (c.call, c.prepare) for c in candidates}, base or candidates[0].name, sample, along)
+        far = (
+            {}
+            if not sample
+            else dict(found.errors)
+            if found is not None
+            else too_far(specs, {c.name: (c.call, c.prepare) for c in candidates}, base or candidates[0].name, sample, along)
+        )
         near = [c for c in candidates if c.name not in far] or list(candidates)
         choice = self._time(specs, near, frozenset(cold), found)
         choice = replace(choice, errors=far | choice.errors, near=bool(sample))
@@ -155,8 +173,15 @@ class Tuner:
         found = self.known.get(key)
         if not isinstance(found, dict) or found.get("name") not in {c.name for c in candidates}:
             return None
-        return Choice(found["name"], tuple(found["stride"]), found["seconds"], found["errors"],
-                      found.get("sure", False), found.get("tries", 1), found.get("near", False))
+        return Choice(
+            found["name"],
+            tuple(found["stride"]),
+            found["seconds"],
+            found["errors"],
+            found.get("sure", False),
+            found.get("tries", 1),
+            found.get("near", False),
+        )
 
     def save(self) -> None:
         """Write the choices made since the last save, and give the timing buffer back."""
@@ -165,8 +190,9 @@ class Tuner:
             self.store.merge(self.fresh)
         self.fresh = {}
 
-    def _time(self, specs: Sequence[Spec], candidates: Sequence[Candidate], cold: frozenset[int],
-              earlier: Choice | None = None) -> Choice:
+    def _time(
+        self, specs: Sequence[Spec], candidates: Sequence[Candidate], cold: frozenset[int], earlier: Choice | None = None
+    ) -> Choice:
         sets = self._operands(specs, cold)
         ready, strides, errors, first = {}, {}, {}, {}
         with torch.no_grad():
@@ -214,8 +240,7 @@ class Tuner:
     def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
         size = sum(_bytes(specs[i]) for i in cold)
         count = max(1, min(ROUNDS, ARENA // max(size, 1))) if cold else 1
-        warm = {i: torch.empty_strided(s.shape, s.stride, dtype=s.dtype).zero_()
-                for i, s in enumerate(specs) if i not in cold}
+        warm = {i: torch.empty_strided(s.shape, s.stride, dtype=s.dtype).zero_() for i, s in enumerate(specs) if i not in cold}
         return [tuple(self._cut(s) if i in cold else warm[i] for i, s in enumerate(specs)) for _ in range(count)]
 
     def _cut(self, spec: Spec) -> torch.Tensor:
@@ -227,7 +252,7 @@ class Tuner:
             self._arena = torch.empty(ARENA, dtype=torch.uint8).zero_()
         if self._offset + need > ARENA:
             self._offset = 0
-        piece = self._arena[self._offset:self._offset + need].view(spec.dtype)
+        piece = self._arena[self._offset : self._offset + need].view(spec.dtype)
         self._offset += need
         return piece.as_strided(spec.shape, spec.stride)
 
@@ -238,8 +263,13 @@ def _met(samples: Sequence[float]) -> bool:
     return len(low) == 2 and low[1] <= NEAR * low[0]
 
 
-def _decide(samples: Mapping[str, list[float]], default: str, strides: Mapping[str, tuple[int, ...]], errors: dict[str, str],
-            earlier: Choice | None) -> Choice:
+def _decide(
+    samples: Mapping[str, list[float]],
+    default: str,
+    strides: Mapping[str, tuple[int, ...]],
+    errors: dict[str, str],
+    earlier: Choice | None,
+) -> Choice:
     """The choice from the runs of all rounds, the least times of an earlier, unsure measurement taken into account."""
     seconds = {n: min(t) for n, t in samples.items() if t} or {default: 0.0}
     sure = len(samples) == 1 or all(_met(t) for n, t in samples.items() if n in (default, min(seconds, key=seconds.__getitem__)))
@@ -249,8 +279,14 @@ def _decide(samples: Mapping[str, list[float]], default: str, strides: Mapping[s
     pairs = list(zip(samples[best], samples[default], strict=False))
     wins = sum(a < b for a, b in pairs)
     better = seconds[best] < MARGIN * seconds[default] and wins >= WINS * len(pairs)
-    return Choice(best if better else default, strides[best if better else default], seconds, errors, sure,
-                  1 if earlier is None else earlier.tries + 1)
+    return Choice(
+        best if better else default,
+        strides[best if better else default],
+        seconds,
+        errors,
+        sure,
+        1 if earlier is None else earlier.tries + 1,
+    )
 
 
 def _bytes(spec: Spec) -> int:

@@ -1,4 +1,5 @@
 """Timed choice between libraries on a GPU: as `tune`, with CUDA events and random operands."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,10 @@ from bytejit.common.spec import Spec
 
 from .tune import DROP, ROUNDS, Choice, Store, Tuner
 
-CALLS = 4            # calls between two events: a launch's own gaps count less
-BUSY_CYCLES = 300_000        # 0.2 ms: what the host needs to enqueue them
-COLD = 128 << 20     # bytes of operands that are read from memory: more than the L2 cache holds
-COPIES = 32          # of such an operand, at most
+CALLS = 4  # calls between two events: a launch's own gaps count less
+BUSY_CYCLES = 300_000  # 0.2 ms: what the host needs to enqueue them
+COLD = 128 << 20  # bytes of operands that are read from memory: more than the L2 cache holds
+COPIES = 32  # of such an operand, at most
 
 
 def precisions() -> tuple[object, object]:
@@ -40,12 +41,22 @@ class GpuTuner(Tuner):
         super().__init__(store, enabled, threads=1)
         self.device = torch.device("cuda", device)
         flags = (*precisions(), torch.backends.cudnn.benchmark)
-        self.machine = f"{torch.cuda.get_device_name(device)}|torch {torch.__version__}|" \
-                       f"cudnn {torch.backends.cudnn.version()}|{flags}|queued"
+        self.machine = (
+            f"{torch.cuda.get_device_name(device)}|torch {torch.__version__}|"
+            f"cudnn {torch.backends.cudnn.version()}|{flags}|queued"
+        )
 
-    def choose(self, op: str, specs: Sequence[Spec], candidates: Sequence, cold: Sequence[int] = (),
-               attrs: object = "", sample: int = 0, along: Sequence[int] = (0,),
-               base: str = "") -> Choice | None:
+    def choose(
+        self,
+        op: str,
+        specs: Sequence[Spec],
+        candidates: Sequence,
+        cold: Sequence[int] = (),
+        attrs: object = "",
+        sample: int = 0,
+        along: Sequence[int] = (0,),
+        base: str = "",
+    ) -> Choice | None:
         """As `Tuner.choose`, without a look at distances; None, the default, where the device has no memory left for
         operands or results."""
         try:
@@ -84,7 +95,7 @@ class GpuTuner(Tuner):
         return [tuple(self._random(s) if i in cold else warm[i] for i, s in enumerate(specs)) for _ in range(count)]
 
     def _random(self, spec: Spec) -> torch.Tensor:
-        generator = torch.Generator(self.device)      # the user's random numbers are not touched
+        generator = torch.Generator(self.device)  # the user's random numbers are not touched
         flat = torch.empty(_bytes(spec) // spec.dtype.itemsize, dtype=spec.dtype, device=self.device)
         if spec.dtype.is_floating_point:
             flat.normal_(generator=generator)

@@ -4,6 +4,7 @@ A choice is kept on disk under the kernel's content, its configurations, the siz
 cost model's choice stays where none is faster by `MARGIN`, where sizes are known at the call only, and once a graph has taken
 `BUDGET`.
 """
+
 from __future__ import annotations
 
 import time
@@ -17,11 +18,11 @@ from bytejit.common.registry import count
 
 from .disk import digest, json_cache
 
-MARGIN = 0.97        # another configuration must need less than this part of the default's time
-BUDGET = 20.0        # seconds of a graph, after which nothing more is timed
-ROUNDS = 5           # of all candidates in turn
-REPEAT = 8           # launches between two events
-ROOM = 0.25          # part of the free memory that made-up buffers may take
+MARGIN = 0.97  # another configuration must need less than this part of the default's time
+BUDGET = 20.0  # seconds of a graph, after which nothing more is timed
+ROUNDS = 5  # of all candidates in turn
+REPEAT = 8  # launches between two events
+ROOM = 0.25  # part of the free memory that made-up buffers may take
 
 
 @dataclass
@@ -58,9 +59,16 @@ class LaunchTuner:
     """Times the launches of one builder. extents(arg) -> bytes that an argument of a launch spans. rooms: bytes that may be
     taken; timer, clock: for tests."""
 
-    def __init__(self, builder: Any, extents: Callable[[Any], int], device: str, room: int, stream: int,
-                 timer: Callable[[Callable[[], Any]], float] | None = None,
-                 clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        builder: Any,
+        extents: Callable[[Any], int],
+        device: str,
+        room: int,
+        stream: int,
+        timer: Callable[[Callable[[], Any]], float] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.builder, self.extents, self.device, self.room, self.stream = builder, extents, device, room, stream
         self.timer, self.clock = timer or Timer(), clock
         self.store = json_cache("configurations", builder.options.cache_path)
@@ -118,7 +126,7 @@ class LaunchTuner:
             return None
         self.timed += 1
         for run in runs.values():
-            run()                                   # warm
+            run()  # warm
         times: dict[int, list[float]] = {i: [] for i in runs}
         for _ in range(ROUNDS):
             for i, run in runs.items():
@@ -136,6 +144,6 @@ class LaunchTuner:
         if key not in self.memory:
             made = torch.zeros(max(16, self.extents(arg)), dtype=torch.uint8, device=self.builder.torch_device)
             if arg.type in ("*fp32", "*fp16", "*bf16"):
-                made.fill_(0x3c)                     # 0.0115 as f32, 1.06 as f16, 0.0115 as bf16
+                made.fill_(0x3C)  # 0.0115 as f32, 1.06 as f16, 0.0115 as bf16
             self.memory[key] = made
         return self.memory[key].data_ptr()

@@ -1,4 +1,5 @@
 """Processes that compile Triton kernels side by side (`triton_worker.py`): started early, kept until idle."""
+
 from __future__ import annotations
 
 import atexit
@@ -15,10 +16,10 @@ from pathlib import Path
 
 from bytejit.errors import BytejitError
 
+from .machine import cpu
 from .owned import Refused, temporary_root
-from .target import cpu
 
-MOST = 8            # workers at once
+MOST = 8  # workers at once
 WARM = """import triton
 import triton.language as tl
 @triton.jit
@@ -39,8 +40,13 @@ class Worker:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": temporary_root()}
         self.errors = tempfile.TemporaryFile()
         # -S: what `site` would add to the path is in PYTHONPATH
-        self.process = subprocess.Popen([sys.executable, "-S", str(Path(__file__).with_name("triton_worker.py"))],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, env=env)
+        self.process = subprocess.Popen(
+            [sys.executable, "-S", str(Path(__file__).with_name("triton_worker.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=env,
+        )
 
     def ask(self, job: dict) -> dict:
         """The answer to a job. Raises: WorkerDied, with the end of what the process said."""
@@ -113,6 +119,7 @@ class Workers:
                 if i is None:
                     return
                 answers[i] = self.ask(jobs[i])
+
         threads = [threading.Thread(target=work, daemon=True) for _ in range(min(self.size, len(jobs)))]
         for t in threads:
             t.start()
@@ -125,8 +132,17 @@ class Workers:
         if self.warmed:
             return
         self.warmed = True
-        job = {"text": WARM, "name": "warm", "kernel": "warm", "signature": {"x": "*fp32"}, "constants": {"N": 128},
-               "aligned": ["x"], "arch": arch, "warps": 4, "stages": 1}
+        job = {
+            "text": WARM,
+            "name": "warm",
+            "kernel": "warm",
+            "signature": {"x": "*fp32"},
+            "constants": {"N": 128},
+            "aligned": ["x"],
+            "arch": arch,
+            "warps": 4,
+            "stages": 1,
+        }
         threading.Thread(target=self.map, args=([job] * self.size,), daemon=True).start()
 
     def stop(self) -> None:

@@ -6,14 +6,16 @@ import dis
 from collections.abc import Iterable
 from itertools import accumulate
 from types import CodeType
-from typing import Protocol
 
 from bytecode import CompilerFlags, ConcreteBytecode, ConcreteInstr
 from bytecode.concrete import ExceptionTableEntry
 from bytecode.instr import InstrLocation
 
-from . import blocks
-from .blocks import CannotRewrite, Flow, Try
+from bytejit.errors import CannotRewrite
+
+from . import opcodes
+from .decoder import Try
+from .emitter import Emitter
 
 
 class Run(ConcreteInstr):
@@ -38,22 +40,10 @@ class Run(ConcreteInstr):
         return self.raw
 
 
-class Emitted(Protocol):
-    """What is assembled: the attributes of `trampoline.Writer` that are read here."""
-
-    flow: Flow
-    out: list[tuple[int, int, int, InstrLocation, object]]      # opcode, argument, label, location, exception range
-    labels: list[int]
-    consts: list
-    names: tuple[str, ...]
-    hidden: list[str]
-    stacksize: int
-
-
 class Assembler:
-    """Sizes, jumps, locations and exception table of what a Writer emitted; the result through `bytecode`."""
+    """Sizes, jumps, locations and exception table of what was emitted; the result through `bytecode`."""
 
-    def __init__(self, writer: Emitted, tries: dict[int, tuple[Try, int]]) -> None:
+    def __init__(self, writer: Emitter, tries: dict[int, tuple[Try, int]]) -> None:
         self.writer, self.tries = writer, tries
         self.out, self.labels = writer.out, writer.labels
 
@@ -78,7 +68,7 @@ class Assembler:
             grown = False
             for i in jumps:
                 distance = starts[labels[out[i][2]]] - starts[i + 1]
-                if (distance < 0) != (out[i][0] in blocks.BACKWARD) and distance:
+                if (distance < 0) != (out[i][0] in opcodes.BACKWARD) and distance:
                     raise CannotRewrite(f"{dis.opname[out[i][0]]} at {i} jumps {distance} units")
                 args[i] = arg = distance if distance >= 0 else -distance
                 if arg > 255:
@@ -100,7 +90,7 @@ class Assembler:
                     found.append(Run(bytes(raw), here))
                 raw, here = bytearray(), where
             while more:
-                raw += bytes((blocks.EXTENDED_ARG, arg >> 8 * more & 255))
+                raw += bytes((opcodes.EXTENDED_ARG, arg >> 8 * more & 255))
                 more -= 1
             raw += PAIRS[op << 8 | arg & 255]
         found.append(Run(bytes(raw), here))
@@ -142,7 +132,7 @@ class _Units(dict):
 
     def __missing__(self, op: int) -> int:
         name = dis.opname[op]
-        probe = ConcreteInstr(name, 0) if blocks.has_argument(op) else ConcreteInstr(name)
+        probe = ConcreteInstr(name, 0) if opcodes.has_argument(op) else ConcreteInstr(name)
         self[op] = units = 1 + probe.use_cache_opcodes()
         return units
 

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .blocks import (
+from .flow import ASIDE, ASIDE_NULL, MAYBE, NULL, RAW, Flow
+from .opcodes import (
     AFTER_LOOP,
-    ASIDE,
-    ASIDE_NULL,
     CALL_INSIDE,
     CALL_PREFIX,
     FINAL,
-    MAYBE,
-    NULL,
     OPNAME,
     PLAIN,
     PUSH_EXC_INFO,
-    RAW,
     SENDS,
     SITE_AFTER,
     UNCONDITIONAL,
-    Flow,
 )  # fmt: skip
 
 
@@ -60,15 +55,16 @@ class Point:
 def find_points(flow: Flow, every_point: bool = False) -> list[tuple[int, Point]]:
     """(index of its instruction, point), in the order of the code. ``every_point`` (tests): each one is a site."""
     wanted, sites = wanted_points(flow, every_point)
-    code, found = flow.code, []
+    code = flow.code
+    found: list[tuple[int, Point]] = []
     order = sorted(range(code.co_nlocals), key=lambda slot: code.co_varnames[slot])
     masks: dict[tuple[int, int], tuple[tuple[str, ...], frozenset[str]]] = {}
     for i in sorted(wanted):
-        state = flow.states[i]
-        key = (flow.live[i], flow.states[i].must)
+        state = flow.state(i)
+        key = (flow.live[i], state.must)
         if key not in masks:
             live = tuple(code.co_varnames[s] for s in order if flow.live[i] >> s & 1)
-            bound = frozenset(code.co_varnames[s] for s in order if flow.states[i].must >> s & 1)
+            bound = frozenset(code.co_varnames[s] for s in order if state.must >> s & 1)
             masks[key] = live, bound
         live, bound = masks[key]
         point = Point(
@@ -89,7 +85,8 @@ def find_points(flow: Flow, every_point: bool = False) -> list[tuple[int, Point]
 
 def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
     """Indices of the instructions that get a resume point, and of those among them that get a site."""
-    instrs, wanted, sites, loops = flow.instrs, {flow.first}, {flow.first}, set()
+    instrs, wanted, sites = flow.instrs, {flow.first}, {flow.first}
+    loops: set[int] = set()
     for i, ins in enumerate(instrs):
         if ins.target >= 0:
             wanted.add(ins.target)
@@ -120,7 +117,7 @@ def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
     return wanted, (wanted if every_point else sites & wanted) - loops
 
 
-UNTOUCHED = frozenset({ASIDE, ASIDE_NULL, RAW})     # kinds of slots that cannot leave the stack
+UNTOUCHED = frozenset({ASIDE, ASIDE_NULL, RAW})  # kinds of slots that cannot leave the stack
 
 
 def legal(flow: Flow, i: int) -> bool:
@@ -151,7 +148,7 @@ class Loop:
     sites: frozenset[int]
 
 
-MOST_COPIED = 400      # instructions of a loop that is written twice
+MOST_COPIED = 400  # instructions of a loop that is written twice
 
 
 def find_loops(flow: Flow, places: list[tuple[int, Point]]) -> tuple[Loop, ...]:
@@ -201,8 +198,7 @@ def _circling(flow: Flow, first: int, last: int, targets: set[int]) -> set[int]:
         while 0 <= target < len(flow.instrs) and _ends_loop(flow, target):
             found.add(target)
             target += 1
-    return {i for i in found if flow.states[i] is not None and not flow.states[i].handlers
-            and flow.instrs[i].op != PUSH_EXC_INFO}
+    return {i for i in found if (s := flow.states[i]) is not None and not s.handlers and flow.instrs[i].op != PUSH_EXC_INFO}
 
 
 def _can_be_copied(flow: Flow, inside: set[int]) -> bool:
@@ -211,13 +207,13 @@ def _can_be_copied(flow: Flow, inside: set[int]) -> bool:
     instrs = [flow.instrs[i] for i in inside]
     if any(ins.op in SENDS or OPNAME[ins.op] in ("RESUME", "YIELD_VALUE", "RETURN_GENERATOR") for ins in instrs):
         return False
-    head = flow.states[min(inside)].stack
+    head = flow.state(min(inside)).stack
     left = {ins.target for ins in instrs if ins.target >= 0}
     left |= {ins.index + 1 for ins in instrs if ins.op not in FINAL}
     for i in left - inside:
         there = flow.states[i] if i < len(flow.instrs) else None
         if there is None or there.handlers or flow.instrs[i].op in AFTER_LOOP:
             return False
-        if there.stack[:len(head)] != head[:len(there.stack)] or NULL in there.stack[len(head):]:
+        if there.stack[: len(head)] != head[: len(there.stack)] or NULL in there.stack[len(head) :]:
             return False
     return True

@@ -1,17 +1,8 @@
 """Sites at run time: which entries a site has, in what order they are tried, what happens when none fits. Hot path.
 
-The protocol, all positional:
-
-- *args* of a dispatcher and of an entry: the point's stack values without NULLs (bottom first; ``UNBOUND`` for a slot
-  of ``Point.maybes`` that holds NULL), a value for each name of ``Point.live`` (``UNBOUND`` when it has none), the cell
-  objects of co_cellvars and co_freevars (None for one that exists only within an inlined comprehension). The first
-  ``state.flat`` of them are the *flat* state: stack and locals, no cells.
-- An *answer*: ``(value, None)`` returns value from the function; ``(flat, k)`` goes on at point k with that point's
-  flat state; ``MISS`` (entries only): the guards do not hold, nothing has been done. Exceptions propagate.
-- ``own_exit(k, flat)`` is the answer of point k itself that changes nothing: the original instruction there runs.
-- *compile* is called as ``compile(state, args)`` and answers an entry, which then runs with these args, or None:
-  nothing to compile here, the site goes idle and the sites reached next are armed. ``COVERED``: the same, but what
-  is reached from here holds nothing either, or is armed already.
+runtime/entry.py has the protocol. *compile* is called as ``compile(state, args)`` and returns an entry, which then runs
+with these args, or None: nothing to compile here, the site goes idle and the sites reached next are armed; or why it is
+otherwise (`NotCompiled`).
 
 Exits go only to points whose ``handlers`` equal those of the site. An exit does not arm anything: whoever makes an
 entry that exits to k calls ``state.sites.arm_after(k)``.
@@ -19,28 +10,22 @@ entry that exits to k calls ``state.sites.arm_after(k)``.
 
 from __future__ import annotations
 
-import builtins
 import gc
-import linecache
 import os
 import sys
 import threading
-import time
-import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from bytejit.common import interrupts, registry
 from bytejit.common.ambient import capture, putting_back, undone_if_cut
-from bytejit.rewriter.trampoline import UNBOUND, Point, Rewritten, successor_sites
+from bytejit.rewriter.trampoline import Point, Rewritten, successor_sites
 
-__all__ = ["COVERED", "MISS", "UNBOUND", "SiteState", "Sites", "compiling", "own_exit"]
+from .circumstances import debugged, replaced
+from .entry import MISS, Args, Entry, Exit, Miss, NotCompiled
 
-Args = tuple[Any, ...]
-Answer = tuple[Any, int | None]
-Entry = Callable[..., Any]
-Compile = Callable[["SiteState", Args], Entry | None]
+Compile = Callable[["SiteState", Args], Entry | NotCompiled | None]
 
 # Held while any site compiles. Whoever finds it held (another thread, or the compiler calling user code that reaches a
 # site) runs the original code instead of waiting: waiting could deadlock with a lock that the user's code holds.
@@ -63,32 +48,10 @@ COMPILER_FRAMES = 3000
 ROOM = 40
 
 
-class Miss:
-    """What an entry answers when its guards do not hold."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "MISS"
-
-    def __reduce__(self) -> str:
-        return "MISS"
-
-
-MISS = Miss()
-COVERED: Any = object()
-NOT_NOW: Any = object()
-
-
 def room_for(frames: int) -> None:
     """Raises: RecursionError where fewer frames are left of the recursion limit."""
     if frames:
         room_for(frames - 1)
-
-
-def own_exit(point_id: int, flat: Args) -> Answer:
-    """Go on with the original code at the point itself, nothing changed. ``flat``: the args without the cells."""
-    return flat, point_id
 
 
 def compiling() -> bool:
@@ -96,44 +59,7 @@ def compiling() -> bool:
     return _COMPILING.locked()
 
 
-# What the compiler itself calls, by the names of the namespaces: while a program (a test) has replaced one of them, nothing
-# is compiled.
-_NEEDED = tuple((vars(module), {name: getattr(module, name) for name in names.split()}) for module, names in (
-    (builtins, "len isinstance issubclass getattr hasattr setattr type id iter next range zip enumerate map filter sorted "
-     "reversed min max sum any all abs hash repr str int float bool list dict tuple set frozenset callable super vars slice "
-     "compile exec open object property staticmethod classmethod __import__ __build_class__"),
-    (os, "getcwd fspath stat getpid"), (os.path, "abspath join exists splitext"), (sys, "_getframe exc_info"),
-    (time, "monotonic perf_counter"), (linecache, "getline getlines checkcache updatecache"), (weakref, "ref finalize"),
-    (threading, "Lock RLock"), (gc, "isenabled enable disable")))
-
-
-def debugged() -> bool:
-    """Whether a debugger follows this thread line by line: it would be shown the compiler's lines. Coverage tools count
-    them, which does no harm."""
-    follows = sys.gettrace()
-    return follows is not None and type(follows).__module__.partition(".")[0] != "coverage" or monitored()
-
-
-def monitored() -> bool:
-    """Whether a tool of sys.monitoring (3.12 and later) other than coverage is told of each line or instruction."""
-    monitoring = getattr(sys, "monitoring", None)
-    if monitoring is None:
-        return False
-    each = monitoring.events.LINE | monitoring.events.INSTRUCTION
-    names = ((tool, monitoring.get_tool(tool)) for tool in range(6))
-    return any(name not in (None, "coverage.py") and monitoring.get_events(tool) & each for tool, name in names)
-
-
-def replaced(needed: tuple = _NEEDED) -> bool:
-    """Whether a function that the compiler uses is another one now."""
-    for now, names in needed:
-        for name in names:
-            if now.get(name) is not names[name]:
-                return True
-    return False
-
-
-class Around:
+class LoopBypass:
     """In the cell of a loop's head when no site in the loop is armed: goes on in the loop's copy, which has none."""
 
     __slots__ = ("flat", "copied")
@@ -141,7 +67,7 @@ class Around:
     def __init__(self, flat: int, copied: int) -> None:
         self.flat, self.copied = flat, copied
 
-    def __call__(self, *args: Any) -> Answer:
+    def __call__(self, *args: Any) -> Exit:
         return args[: self.flat], self.copied
 
 
@@ -153,7 +79,7 @@ class SiteState:
     """
 
     __slots__ = ("sites", "rewritten", "point", "compile", "flat", "entries", "frozen", "misses", "compiles",
-                 "_asked", "_cell", "_lock", "_last")  # fmt: skip
+                 "_asked", "_cell", "_lock", "_last", "_next")  # fmt: skip
 
     def __init__(self, rewritten: Rewritten, point: Point, compile: Compile, sites: Sites | None = None) -> None:
         if not point.site:
@@ -162,12 +88,13 @@ class SiteState:
         self.rewritten, self.point, self.compile = rewritten, point, compile
         self.flat = point.values + len(point.live)
         self.entries: tuple[Entry, ...] = ()
-        self._asked = self.entries          # those that the dispatcher in the cell asks
+        self._asked: tuple[Entry, ...] = ()  # those that the dispatcher in the cell asks
         self.frozen = False
         self.misses = self.compiles = 0
         self._cell = rewritten.cells[point.id]
         self._lock = threading.RLock()
-        self._last: Entry | None = None
+        self._last: Entry | None = None  # of the entries but the first, the one that fit last
+        self._next: Entry | None = None  # the one that is to become the first
 
     def __repr__(self) -> str:
         how = "armed" if self.armed else "idle"
@@ -176,7 +103,7 @@ class SiteState:
     @property
     def armed(self) -> bool:
         """Does reaching the site look for an entry?"""
-        return bool(self._cell) and not isinstance(self._cell[0], Around)
+        return bool(self._cell) and not isinstance(self._cell[0], LoopBypass)
 
     def arm(self) -> None:
         """The next call that reaches the site looks for an entry, and compiles one when none fits."""
@@ -194,14 +121,14 @@ class SiteState:
         if self.sites is not None:
             self.sites.rest(self.point.id)
 
-    def go_around(self, copied: int) -> None:
+    def bypass(self, copied: int) -> None:
         """Reaching the site goes on in the copy of its loop that has no sites."""
         with self._lock:
             if not self._cell and not self.entries:
-                self._cell[:] = [Around(self.flat, copied)]
+                self._cell[:] = [LoopBypass(self.flat, copied)]
 
-    def come_back(self) -> None:
-        """Undo `go_around`."""
+    def end_bypass(self) -> None:
+        """Undo `bypass`."""
         with self._lock:
             if self._cell and not self.armed:
                 self._cell.clear()
@@ -214,14 +141,13 @@ class SiteState:
                 self._cell.clear()
 
     def add(self, entry: Entry) -> None:
-        """Try this entry first from now on; a quiet one (see runtime/negative_cache.py) last.
+        """Try this entry first from now on; a negative one (see runtime/negative_cache.py) last.
 
         A signal may come between the two stores, of the entries and of what the cell asks: `miss` sees to that.
         """
         with self._lock:
             others = [e for e in self.entries if e is not entry]
-            quiet = [e for e in (entry, *others) if hasattr(e, "quiet")]
-            self.entries = (*(e for e in (entry, *others) if not hasattr(e, "quiet")), *quiet)
+            self.entries = tuple(sorted((entry, *others), key=lambda e: e.negative))
             self._last = entry
             self.arm()
 
@@ -229,8 +155,7 @@ class SiteState:
         """Forget an entry (its guards can never hold again). Unknown entries are no error: two removals may race."""
         with self._lock:
             self.entries = tuple(e for e in self.entries if e is not entry)
-            if self._last is entry:
-                self._last = None
+            self._last = self._next = None
             if self.armed:
                 self.arm()
 
@@ -238,32 +163,32 @@ class SiteState:
         """Forget all entries and go idle."""
         with self._lock:
             self._cell.clear()
-            self.entries, self.frozen, self._last = (), False, None
+            self.entries, self.frozen, self._last, self._next = (), False, None, None
             self._asked = self.entries
 
-    def own(self, args: Args) -> Answer:
-        """The answer that runs the original code from here on."""
+    def own(self, args: Args) -> Exit:
+        """The exit that runs the original code from here on."""
         return args[: self.flat], self.point.id
 
-    def miss(self, *args: Any) -> Answer:
+    def miss(self, *args: Any) -> Exit:
         """No entry fits: compile one and run it, or let the original code run."""
         self.misses += 1
         try:
             room_for(ROOM)
-        except RecursionError:      # the program runs close to its limit
+        except RecursionError:  # the program runs close to its limit
             return args[: self.flat], self.point.id
-        if self.entries is not self._asked:         # a signal came between the entries and the cell: see `add`
+        if self.entries is not self._asked:  # a signal came between the entries and the cell: see `add`
             self.arm()
-            for entry in self.entries:
-                if (answer := undone_if_cut(getattr(entry, "leaves", ()), entry, args)) is not MISS:
-                    return answer
+            for known in self.entries:
+                if (left := undone_if_cut(known.leaves, known.run, args)) is not MISS:
+                    return left
         if self.frozen or registry.only_runs() or replaced() or debugged() or _COMPILING.locked():
             return self.own(args)
         entry = interrupts.uninterrupted(self._compile_alone, args)
         if entry is None:
             return self.own(args)
-        answer = undone_if_cut(getattr(entry, "leaves", ()), entry, args)
-        return self.own(args) if answer is MISS else answer
+        left = undone_if_cut(entry.leaves, entry.run, args)
+        return self.own(args) if left is MISS else left
 
     def _compile_alone(self, args: Args) -> Entry | None:
         """The new entry, which the site then has; None when there is none, or another site compiles now."""
@@ -274,9 +199,9 @@ class SiteState:
             self.compiles += 1
             entry = putting_back(capture(), self._compile_with_room, args)
             interrupts.poll()
-            if entry is NOT_NOW:
+            if entry is NotCompiled.NOT_NOW:
                 return None
-            if entry is None or entry is COVERED:
+            if entry is None or entry is NotCompiled.COVERED:
                 if not self.entries:
                     self.idle()
                 if entry is None and self.sites is not None:
@@ -287,7 +212,7 @@ class SiteState:
         finally:
             lock.release()
 
-    def _compile_with_room(self, args: Args) -> Entry | None:
+    def _compile_with_room(self, args: Args) -> Entry | NotCompiled | None:
         """Compile; the ambient state is put back, the user's recursion limit is not what the compiler has to fit in.
 
         Without cyclic collections: a compile makes many objects that all stay, and a full collection looks at every
@@ -297,31 +222,43 @@ class SiteState:
         gc.disable()
         return self.compile(self, args)
 
-    def _others(self, *args: Any) -> Answer:
-        """All entries but the first, then `miss`. The one that fits twice in a row becomes the first."""
-        for entry in self.entries[1:]:
-            answer = undone_if_cut(entry.leaves, entry, args) if hasattr(entry, "leaves") else entry(*args)
-            if answer is not MISS:
-                if self._last is entry and not hasattr(entry, "quiet"):
-                    with self._lock:
-                        if entry in self.entries:
-                            self.add(entry)
+    def _others(self, *args: Any) -> Exit:
+        """All entries but the first, then `miss`. The one that fits twice in a row becomes the first.
+
+        Where an entry has changed the ambient state that happens in the next call: nothing is called here, where an interrupt
+        would leave that state without the exit that it goes with.
+        """
+        for entry in self.entries[1:] if self._next is None else self._reordered():
+            left = undone_if_cut(entry.leaves, entry.run, args) if entry.leaves else entry.run(*args)
+            if left is not MISS:
+                if self._last is entry:
+                    self._next = entry
+                    if not entry.leaves:
+                        self._reordered()
                 self._last = entry
-                return answer
+                return left
         return self.miss(*args)
 
-    def _dispatcher(self) -> Callable[..., Answer]:
+    def _reordered(self) -> tuple[Entry, ...]:
+        """All entries, that which has fit twice in a row first."""
+        entry, self._next = self._next, None
+        with self._lock:
+            if entry in self.entries and not entry.negative:
+                self.add(entry)
+        return self.entries
+
+    def _dispatcher(self) -> Callable[..., Exit]:
         if not self.entries:
             return self.miss
-        if len(self.entries) == 1 and hasattr(self.entries[0], "quiet"):
-            return self.entries[0].quiet.alone(self.miss)
+        if len(self.entries) == 1 and (alone := self.entries[0].alone(self.miss)) is not None:
+            return alone
         count = self.flat + len(self.rewritten.original.co_cellvars) + len(self.rewritten.original.co_freevars)
         rest = self.miss if len(self.entries) == 1 else self._others
-        return chain_maker(count, self.flat)(self.entries[0], rest, MISS, self.point.id)
+        return chain_maker(count, self.flat)(self.entries[0].run, rest, MISS, self.point.id)
 
 
 @cache
-def chain_maker(count: int, flat: int) -> Callable[[Entry, Callable[..., Answer], Miss, int], Callable[..., Answer]]:
+def chain_maker(count: int, flat: int) -> Callable[[Callable[..., Any], Callable[..., Exit], Miss, int], Callable[..., Exit]]:
     """make(first, rest, MISS, k): a function of `count` parameters that asks `first`, and `rest` when that misses.
 
     Written out for each count: passing *args on would build a tuple and cost 60 ns more. A call for which the recursion
@@ -334,8 +271,8 @@ def chain_maker(count: int, flat: int) -> Callable[[Entry, Callable[..., Answer]
         "def make(first, rest, MISS, k):\n"
         f"    def chain({names}):\n"
         "        try:\n"
-        f"            answer = first({names})\n"
-        f"            return rest({names}) if answer is MISS else answer\n"
+        f"            left = first({names})\n"
+        f"            return rest({names}) if left is MISS else left\n"
         "        except RecursionError as error:\n"
         "            if error.__traceback__.tb_next is not None:\n"
         "                raise\n"
@@ -391,15 +328,15 @@ class Sites:
         if loop is None or any(k in self.states and self.states[k].armed for k in loop.sites):
             return
         for _, k, copied in loop.heads:
-            if k in self.states:      # one that was never armed may be yet
-                self.states[k].go_around(copied)
+            if k in self.states:  # one that was never armed may be yet
+                self.states[k].bypass(copied)
 
     def wake(self, point_id: int) -> None:
         """A site is about to be armed: the loop around it runs with sites again."""
         loop = self._loops.get(point_id)
         for _, k, _ in () if loop is None else loop.heads:
             if k in self.states:
-                self.states[k].come_back()
+                self.states[k].end_bypass()
 
     def arm_after(self, point_id: int) -> None:
         """Arm the sites that can be reached first from a point on; those that are armed or gave up stay as they are."""

@@ -11,23 +11,28 @@ from __future__ import annotations
 import copy
 import functools
 import types
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from bytejit.common import registry, torch_controls
+from bytejit.common import registry, special_cases, torch_controls
 from bytejit.options import Settings
 
 _TRAIT = registry.MODULE_TRAIT  # attribute of a class made here: its _Trait
 
 
 class _Trait:
-    """What a class made here was made from and for; `settings` is None when it disables compiling."""
+    """What a class made here was made from and for; `settings` is None when it disables compiling.
 
-    __slots__ = ("cls", "settings", "reason", "make")
+    The module that was given is held weakly: a class waits for the garbage collector, parameters should not.
+    """
 
-    def __init__(self, cls: type, settings: Settings | None, reason: str | None, make: Callable) -> None:
-        self.cls, self.settings, self.reason, self.make = cls, settings, reason, make
+    __slots__ = ("cls", "settings", "reason", "make", "given")
+
+    def __init__(self, cls: type, settings: Settings | None, reason: str | None, make: Callable, m: torch.nn.Module) -> None:
+        self.cls, self.settings, self.reason, self.make, self.given = cls, settings, reason, make, weakref.ref(m)
 
 
 def _trait(m: torch.nn.Module) -> _Trait | None:
@@ -42,7 +47,7 @@ def settings_of(m: torch.nn.Module) -> Settings | None:
 
 def _view(m: torch.nn.Module, cls: type) -> torch.nn.Module:
     """An instance of `cls` whose state is the state of `m`: the same `__dict__`, and what slots hold."""
-    made = object.__new__(cls)
+    made: torch.nn.Module = object.__new__(cls)
     object.__setattr__(made, "__dict__", m.__dict__)
     for base in cls.__mro__:
         slots = base.__dict__.get("__slots__", ())
@@ -58,13 +63,20 @@ def plain(m: torch.nn.Module) -> torch.nn.Module:
     return m if trait is None else _view(m, trait.cls)
 
 
+def given(m: torch.nn.Module) -> torch.nn.Module:
+    """The module that a compiled one was made from; `plain` of it where the program has let go of that."""
+    trait = _trait(m)
+    return m if trait is None else trait.given() or plain(m)
+
+
 def _copied(self: torch.nn.Module, memo: dict | None) -> torch.nn.Module:
     """copy.copy or copy.deepcopy of a compiled module: the plain module is copied, the copy compiled alike."""
+    make = type(self).__dict__[_TRAIT].make
     if memo is None:
-        return _trait(self).make(copy.copy(plain(self)))
+        return make(copy.copy(plain(self)))
     # one plain view a deepcopy: a state that refers back to the compiled module would not come to an end otherwise
     source = memo.setdefault((id(self), "plain"), plain(self))
-    return _trait(self).make(copy.deepcopy(source, memo))
+    return make(copy.deepcopy(source, memo))
 
 
 def _set_class(self: torch.nn.Module, cls: type) -> None:
@@ -75,19 +87,31 @@ def _set_class(self: torch.nn.Module, cls: type) -> None:
 @functools.cache
 def _metaclass(meta: type) -> type:
     """Of the classes made here: `type(m).count = 1` is set on the original's class."""
+
+    base: Any = meta
+
     def forward(self: type, name: str) -> type | None:
-        trait = meta.__getattribute__(self, "__dict__").get(_TRAIT)
+        trait = base.__getattribute__(self, "__dict__").get(_TRAIT)
         return None if trait is None or name.startswith(("__", "_abc_")) else trait.cls
 
-    def __setattr__(self, name, value):
+    def __setattr__(self: type, name: str, value: object) -> None:
         cls = forward(self, name)
-        meta.__setattr__(self, name, value) if cls is None else setattr(cls, name, value)
+        base.__setattr__(self, name, value) if cls is None else setattr(cls, name, value)
 
-    def __delattr__(self, name):
+    def __delattr__(self: type, name: str) -> None:
         cls = forward(self, name)
-        meta.__delattr__(self, name) if cls is None else delattr(cls, name)
-    return type(meta)(meta.__name__, (meta,), {"__setattr__": __setattr__, "__delattr__": __delattr__,
-                                               "__module__": meta.__module__, "__qualname__": meta.__qualname__})
+        base.__delattr__(self, name) if cls is None else delattr(cls, name)
+
+    return type(meta)(
+        meta.__name__,
+        (meta,),
+        {
+            "__setattr__": __setattr__,
+            "__delattr__": __delattr__,
+            "__module__": meta.__module__,
+            "__qualname__": meta.__qualname__,
+        },
+    )
 
 
 def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
@@ -101,6 +125,10 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
         "__reduce_ex__": lambda self, protocol: plain(self).__reduce_ex__(protocol),
         "__copy__": lambda self: _copied(self, None),
         "__deepcopy__": _copied,
+        # by these names programs for torch.compile, and torch's own compiler, find the module that was compiled
+        "_orig_mod": property(given),
+        "_torchdynamo_orig_callable": property(given),
+        "_torchdynamo_wrapper_id": property(id),
     }
     meta = _metaclass(type(cls))
     if isinstance(cls.__init_subclass__, types.BuiltinFunctionType):
@@ -110,7 +138,7 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
     return made
 
 
-def _own(fn: types.FunctionType) -> types.FunctionType:
+def own(fn: types.FunctionType) -> types.FunctionType:
     """The same function over a code object of its own: compiled modules of one class must not share sites."""
     made = types.FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     made.__kwdefaults__, made.__qualname__, made.__module__ = fn.__kwdefaults__, fn.__qualname__, fn.__module__
@@ -120,34 +148,47 @@ def _own(fn: types.FunctionType) -> types.FunctionType:
 
 
 def _is_script(cls: type) -> bool:
-    return any(c.__name__ == "ScriptModule" and c.__module__.startswith("torch.jit") for c in cls.__mro__)
+    return any(c.__name__ == special_cases.SCRIPT_MODULE and special_cases.TORCH_SCRIPT.made(c) for c in cls.__mro__)
 
 
-def compile_module(m: torch.nn.Module, settings: Settings, compile_function: Callable) -> torch.nn.Module:
+def become(m: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Make a compiled module what another one with the same state is."""
+    _set_class(m, type(other))
+
+
+def shared_by_all(method: types.MethodType) -> bool:
+    """Whether a bound method is one of nn.Module's own, such as `__call__`: modules of all classes run its code."""
+    name = method.__func__.__name__
+    return isinstance(method.__self__, torch.nn.Module) and vars(torch.nn.Module).get(name) is method.__func__
+
+
+def compile_module(
+    m: torch.nn.Module, settings: Settings, compile_function: Callable, compile_again: Callable
+) -> torch.nn.Module:
     """The compiled module of `m`, which stays as it is and shares its state. Compiled alike already: `m` itself.
 
+    compile_again: its method `compile`, in place of nn.Module's, which would change the state that both share.
     Raises: TypeError for a ScriptModule, or a class whose `__call__` is not Python code.
     """
     trait = _trait(m)
     if trait is not None:
         if trait.settings == settings or trait.settings is None:
             return m
-        m = plain(m)
+        m = given(m)
     cls = type(m)
     call = cls.__call__
     if torch_controls.disabled(call) or torch_controls.disabled_module(m):
         return m
     if _is_script(cls) or not isinstance(call, types.FunctionType):
-        raise TypeError(
-            f"cannot compile a {cls.__name__}: its code is not Python. Compile the nn.Module it was made from"
-        )
-    make = functools.partial(compile_module, settings=settings, compile_function=compile_function)
-    members: dict[str, object] = {"__call__": compile_function(_own(call), settings)}
+        raise TypeError(f"cannot compile a {cls.__name__}: its code is not Python. Compile the nn.Module it was made from")
+    make = functools.partial(compile_module, settings=settings, compile_function=compile_function, compile_again=compile_again)
+    members: dict[str, object] = {"__call__": compile_function(own(call), settings)}
+    if cls.compile is torch.nn.Module.compile:
+        members["compile"] = compile_again
     forward = cls.forward
-    if isinstance(forward, types.FunctionType) and not (
-            forward is torch.nn.Module.forward or torch_controls.disabled(forward)):
-        members["forward"] = compile_function(_own(cls.forward), settings)
-    return _view(m, _subclass(cls, _Trait(cls, settings, None, make), members))
+    if isinstance(forward, types.FunctionType) and not (forward is torch.nn.Module.forward or torch_controls.disabled(forward)):
+        members["forward"] = compile_function(own(cls.forward), settings)
+    return _view(m, _subclass(cls, _Trait(cls, settings, None, make, m), members))
 
 
 def disabled_function(fn: Callable, reason: str | None, recursive: bool = True) -> Callable:
@@ -157,7 +198,7 @@ def disabled_function(fn: Callable, reason: str | None, recursive: bool = True) 
     def disabled_call(*args: object, **kwargs: object) -> object:
         return registry.while_running_only(fn, args, kwargs) if recursive else fn(*args, **kwargs)
 
-    disabled_call.__bytejit_reason__ = reason
+    setattr(disabled_call, "__bytejit_reason__", reason)
     registry.mark("disable", disabled_call)
     return disabled_call
 
@@ -170,4 +211,4 @@ def disabled(m: torch.nn.Module, reason: str | None, recursive: bool = True) -> 
     if isinstance(cls.forward, types.FunctionType):
         members["forward"] = disabled_function(cls.forward, reason, recursive)
     make = functools.partial(disabled, reason=reason, recursive=recursive)
-    return _view(m, _subclass(cls, _Trait(cls, None, reason, make), members))
+    return _view(m, _subclass(cls, _Trait(cls, None, reason, make, m), members))

@@ -1,24 +1,26 @@
 """Sites that held nothing to compile when they were reached with values of certain types: calls with these pass on.
 
-A function called first with an int may be called with a tensor later, so its start keeps one entry, the quiet one, asked
-last: it lets known types through for 150 ns and misses for others. As what the values refer to may change too, the site
-is traced again after 1, 2, 4, ... calls that passed.
+A function called first with an int may be called with a tensor later. So its start keeps one entry that is asked last, the
+negative cache: it lets known types pass at a cost of 150 ns, and misses for others. As what the values refer to may change
+too, the site is traced again after 1, 2, 4, ... calls that passed.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from typing import Any
 
-from .dispatch import MISS, Args, SiteState
+from .dispatch import SiteState
+from .entry import MISS, Args, Entry
 
 MOST_KINDS = 64  # combinations of types; with more the site is left alone
 MOST_CALLS = 4096  # the longest wait until a site is traced again, in calls; then never again
 SLOW = 0.05  # seconds: a trace in vain that took longer is not made again for the same kinds
-CONTAINERS = frozenset({list, tuple, dict, types.CellType})
+CONTAINERS: frozenset[type] = frozenset({list, tuple, dict, types.CellType})
 
 
-def kind(value: object) -> object:
+def kind(value: Any) -> object:
     """What of a value decides here: its type, of a container or cell also that of what it holds first."""
     cls = type(value)
     if cls is types.CellType:
@@ -26,7 +28,7 @@ def kind(value: object) -> object:
             return cls, kind(value.cell_contents)
         except ValueError:
             return cls
-    if any(cls is c for c in CONTAINERS) and value:         # not `in`: a class may have no hash
+    if any(cls is c for c in CONTAINERS) and value:  # not `in`: a class may have no hash
         return cls, type(next(iter(value.values() if cls is dict else value)))
     return cls
 
@@ -40,29 +42,33 @@ def have_hashes(kinds: tuple) -> bool:
     return True
 
 
-class Row:
+class Seen:
     """One combination of types: calls that pass until the next trace, plus one; the kinds seen, where types say too little."""
 
     __slots__ = ("left", "deep", "kinds")
 
     def __init__(self, deep: bool) -> None:
-        self.left, self.deep, self.kinds = 0, deep, set()
+        self.left, self.deep = 0, deep
+        self.kinds: set[tuple] = set()
 
 
-class Quiet:
-    """The kinds of values that one site has seen in vain. `entry` is what its dispatcher asks last."""
+class NegativeCache(Entry):
+    """The kinds of values that one site has seen in vain: the entry that its dispatcher asks last."""
+
+    negative = True
+
+    __slots__ = ("flat", "point", "cells", "seen", "waits")
 
     def __init__(self, state: SiteState) -> None:
         code = state.rewritten.original
         self.flat, self.point = state.flat, state.point.id
         self.cells = len(code.co_cellvars) + len(code.co_freevars)
-        self.seen: dict[tuple, Row] = {}
+        self.seen: dict[tuple, Seen] = {}
         self.waits: dict[tuple, int] = {}
-        self.entry = _entry(self, self.flat, self.cells, None)
-        self.entry.quiet = self
+        super().__init__(_pass_known(self, None))
 
     def __repr__(self) -> str:
-        return f"quiet for {len(self.seen)} kinds of values"
+        return f"{len(self.seen)} kinds of values for which there is nothing to compile"
 
     def is_new(self, args: Args) -> bool:
         """Whether values of these kinds never came."""
@@ -74,7 +80,7 @@ class Quiet:
         row = self.row_of(args)
         return row is not None and row.left == 1
 
-    def row_of(self, args: Args) -> Row | None:
+    def row_of(self, args: Args) -> Seen | None:
         """What is known of values of these types."""
         types_ = tuple(map(type, args[: self.flat]))
         return self.seen.get(types_) if have_hashes(types_) else None
@@ -87,12 +93,12 @@ class Quiet:
             return False
         wait = self.waits[kinds] = min(2 * self.waits.get(kinds, 1), 2 * MOST_CALLS) if seconds < SLOW else 2 * MOST_CALLS
         types_ = tuple(map(type, args[: self.flat]))
-        row = self.seen.setdefault(types_, Row(self.cells > 0 or not CONTAINERS.isdisjoint(types_)))
+        row = self.seen.setdefault(types_, Seen(self.cells > 0 or not CONTAINERS.isdisjoint(types_)))
         row.left = wait if wait <= MOST_CALLS else -1
         row.kinds.add(kinds)
         return True
 
-    def inner(self, row: Row, args: Args) -> bool:
+    def inner(self, row: Seen, args: Args) -> bool:
         """Whether what containers and cells hold was seen with these types as well; not close to the recursion limit."""
         try:
             return tuple(map(kind, args)) in row.kinds
@@ -108,25 +114,26 @@ class Quiet:
 
     def alone(self, otherwise: Callable) -> Callable:
         """The dispatcher of a site without other entries: one call less."""
-        return _entry(self, self.flat, self.cells, otherwise)
+        return _pass_known(self, otherwise)
 
 
-def _entry(quiet: Quiet, flat: int, cells: int, otherwise: Callable | None) -> Callable:
+def _pass_known(cache: NegativeCache, otherwise: Callable | None) -> Callable:
     """What lets known kinds pass, written out for a site's number of parameters; `otherwise` is asked for the rest."""
+    flat, cells = cache.flat, cache.cells
     names = [f"a{i}" for i in range(flat)]
     held, types_ = "".join(n + ", " for n in names), "".join(f"type({n}), " for n in names)
     every = held + "".join(f"c{i}, " for i in range(cells))
     text = (
-        f"def entry({every}):\n"
+        f"def known({every}):\n"
         f"    try:\n"
         f"        try: row = get(({types_}))\n"
         f"        except TypeError: return {{}}\n"
         f"        if row is None or row.left == 1 or row.deep and not inner(row, ({every})): return {{}}\n"
         f"        row.left -= 1\n"
-        f"    except RecursionError as error:\n"        # of a call made here: nothing has been done, see chain_maker
+        f"    except RecursionError as error:\n"  # of a call made here: nothing has been done, see chain_maker
         f"        if error.__traceback__.tb_next is not None: raise\n"
-        f"    return ({held}), {quiet.point}\n"
+        f"    return ({held}), {cache.point}\n"
     ).replace("{}", "MISS" if otherwise is None else f"otherwise({every})")
-    scope = {"get": quiet.seen.get, "inner": quiet.inner, "MISS": MISS, "otherwise": otherwise}
-    exec(compile(text, f"<bytejit quiet entry of {flat}>", "exec"), scope)
-    return scope["entry"]
+    scope: dict[str, Any] = {"get": cache.seen.get, "inner": cache.inner, "MISS": MISS, "otherwise": otherwise}
+    exec(compile(text, f"<bytejit negative cache of {flat}>", "exec"), scope)
+    return scope["known"]

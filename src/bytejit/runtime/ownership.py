@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
+from bytejit.common import special_cases
+
 GRAPH, CALLED, PROGRAM, BYTEJIT = "graph", "called", "program", "bytejit"
 PACKAGE = __name__.partition(".")[0]
 # called by whoever is further out; generated code has no name
@@ -42,4 +44,4 @@ def owner_of(error: BaseException) -> str:
 
 def is_own(backend: object) -> bool:
     """Whether a backend is one of bytejit's."""
-    return getattr(backend, "__module__", "").startswith(f"{PACKAGE}.")
+    return special_cases.BYTEJIT.made(backend)

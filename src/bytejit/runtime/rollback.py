@@ -1,32 +1,23 @@
-"""What a graph that raises half-way leaves behind is undone, so that the original code can run in its place."""
+"""What a graph that raises half-way leaves behind is undone, so that the original code can run in its place.
+
+An interrupt may come while it is undone: then that is done again, which changes nothing where it was done, and the interrupt
+goes on. `putting_back` of common/ambient.py says why the attempts stand nested.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from bytejit.common.overriding import untold
 
-def undoing(graph: Callable, written: tuple[int, ...]) -> Callable:
-    """A graph that runs op by op and writes inputs: when it raises, they are what they were.
-
-    Cost: a copy of each written input a call.
-    """
-    def run(*inputs):
-        before = [(inputs[i].detach(), inputs[i].detach().clone()) for i in written]
-        try:
-            return graph(*inputs)
-        except BaseException:
-            with torch.no_grad():
-                for i, (own, saved) in zip(written, before):
-                    if inputs[i].untyped_storage()._cdata != own.untyped_storage()._cdata:      # its .data was set
-                        inputs[i].data = own
-                    own.copy_(saved)
-            raise
-    return run
+Saved = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # a tensor; an alias made before it was written; a copy made then
+States = list[tuple[torch.Generator, torch.Tensor]]
 
 
-def random_states() -> list[tuple[torch.Generator, torch.Tensor]]:
+def random_states() -> States:
     """The default generators that exist, and where they stand; of GPUs, not while a CUDA graph is recorded: they cannot tell."""
     generators = [torch.default_generator]
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
@@ -34,26 +25,62 @@ def random_states() -> list[tuple[torch.Generator, torch.Tensor]]:
     return [(g, g.get_state()) for g in generators]
 
 
-def rewinding(graph: Callable, settled: Callable[[Callable], None]) -> Callable:
-    """A graph that may draw random numbers: when it raises, the generators stand where they stood.
+def saved(tensors: list[torch.Tensor]) -> list[Saved]:
+    """What `put_back` needs to give tensors their memory and values again."""
+    return untold(lambda: [(x, x.detach(), x.detach().clone()) for x in tensors], ())
 
-    The first run that ends well tells whether it draws any: `settled` is told what is to run from then on, `graph` itself
-    or a function that saves the generators' states in each call (2 us).
+
+def put_back(tensors: list[Saved], generators: States) -> None:
+    """Give tensors the memory and the values that they had, and let generators stand where they stood."""
+    for generator, state in generators:
+        generator.set_state(state)
+    if tensors:
+        untold(_put_back, (tensors,))
+
+
+def _put_back(tensors: list[Saved]) -> None:
+    with torch.no_grad():
+        for x, own, copy in tensors:
+            if x.untyped_storage()._cdata != own.untyped_storage()._cdata:  # its .data was set
+                x.data = own
+            own.copy_(copy)
+
+
+def undoing(graph: Callable, written: tuple[int, ...], random: bool) -> Callable:
+    """A graph that, when it raises, leaves its written inputs, and the random generators where `random`, as they were.
+
+    Cost: a copy of each written input a call; 2 us for the generators.
     """
-    def keeping(*inputs):
-        before = random_states()
+
+    def run(*inputs: Any) -> Any:
+        tensors = saved([inputs[i] for i in written]) if written else []
+        generators = random_states() if random else []
         try:
             return graph(*inputs)
         except BaseException:
-            for generator, state in before:
-                generator.set_state(state)
+            try:
+                put_back(tensors, generators)
+            except BaseException:
+                put_back(tensors, generators)
+                raise
             raise
 
-    def first(*inputs):
+    return run
+
+
+def rewinding(graph: Callable, written: tuple[int, ...], use: Callable[[Callable], None]) -> Callable:
+    """A graph that may draw random numbers: when it raises, all is as it was. written: inputs that it writes op by op.
+
+    The first run that ends well tells whether it draws any: `use` is told what is to run from then on.
+    """
+    plain = undoing(graph, written, False) if written else graph
+    keeping = undoing(graph, written, True)
+
+    def first(*inputs: Any) -> Any:
         before = random_states()
         found = keeping(*inputs)
         after = dict(random_states())
-        drew = any(not torch.equal(after.get(g, state), state) for g, state in before)
-        settled(keeping if drew else graph)
+        use(keeping if any(not torch.equal(after.get(g, state), state) for g, state in before) else plain)
         return found
+
     return first

@@ -10,6 +10,7 @@ from bytejit.common import torch_controls
 from bytejit.common.where import Where
 from bytejit.errors import RecompileError
 from bytejit.runtime.dispatch import SiteState
+from bytejit.runtime.live_values import holds_work
 
 RUNS_ONLY = (torch_controls.EAGER, "eager_on_recompile")
 FIRST_IN_EAGER = ("eager_then_compile", "aot_eager_then_compile")
@@ -35,16 +36,24 @@ class Steering:
         name = torch_controls.stance().name
         if name in RUNS_ONLY:
             return True
-        if name == "fail_on_recompile" and any(map(holds_work, args)):
-            raise RecompileError("a compile under the stance 'fail_on_recompile'", where, "no compiled code fits this call",
-                                 "call it with such values before the stance is set")
+        if name == "fail_on_recompile" and holds_work(args):
+            raise RecompileError(
+                "a compile under the stance 'fail_on_recompile'",
+                where,
+                "no compiled code fits this call",
+                "call it with such values before the stance is set",
+            )
         return name in FIRST_IN_EAGER and self.is_first(state, args, note)
 
     def is_first(self, state: SiteState, args: tuple, note: Callable[[int, str, int, int], None]) -> bool:
         """Whether a site is reached for the first time. At the second, sizes that differ from then are known to change."""
         point = state.point
-        sizes = {(name, i): n for name, a in zip(point.live, args[point.values:])
-                 if isinstance(a, torch.Tensor) and a.layout is torch.strided for i, n in enumerate(a.shape)}
+        sizes = {
+            (name, i): n
+            for name, a in zip(point.live, args[point.values :])
+            if isinstance(a, torch.Tensor) and a.layout is torch.strided
+            for i, n in enumerate(a.shape)
+        }
         if point.id not in self.first:
             self.first[point.id] = sizes
             return True
@@ -52,13 +61,3 @@ class Steering:
             if sizes.get((name, i), n) != n:
                 note(point.id, name, i, n if n > 1 else 0)
         return False
-
-
-def holds_work(value: object) -> bool:
-    """Whether a live value, or what a cell holds, is a tensor or a module."""
-    if type(value).__name__ == "cell":
-        try:
-            value = value.cell_contents
-        except ValueError:
-            return False
-    return issubclass(type(value), (torch.Tensor, torch.nn.Module))

@@ -3,6 +3,7 @@
 Each says which Python function it is (`real`), how it prints (`form`, over the texts of its arguments), and whether Python
 may refuse, or answer no float, for some arguments (`partial`).
 """
+
 from __future__ import annotations
 
 import math
@@ -49,8 +50,18 @@ def text_of(x: float) -> str:
 
 
 def _function(name: str, real: Callable, form: str, arity: int = 1, partial: bool = False) -> type:
-    return type(name, (FloatFunction,), {"nargs": arity, "real": staticmethod(real), "form": form, "partial": partial,
-                                         "__doc__": f"{form} of floats.", "__module__": __name__})
+    return type(
+        name,
+        (FloatFunction,),
+        {
+            "nargs": arity,
+            "real": staticmethod(real),
+            "form": form,
+            "partial": partial,
+            "__doc__": f"{form} of floats.",
+            "__module__": __name__,
+        },
+    )
 
 
 FloatAdd = _function("FloatAdd", operator.add, "({0} + {1})", 2)
@@ -63,22 +74,32 @@ FloatPow = _function("FloatPow", operator.pow, "({0}**{1})", 2, True)
 FloatSqrt = _function("FloatSqrt", math.sqrt, "math.sqrt({0})", 1, True)
 ToFloat = _function("ToFloat", float, "float({0})")
 
-INFIX: dict[str, type] = {"add": FloatAdd, "sub": FloatSub, "mul": FloatMul, "truediv": TrueDiv, "floordiv": FloatFloorDiv,
-                          "mod": FloatMod, "pow": FloatPow}
+INFIX: dict[str, type] = {
+    "add": FloatAdd,
+    "sub": FloatSub,
+    "mul": FloatMul,
+    "truediv": TrueDiv,
+    "floordiv": FloatFloorDiv,
+    "mod": FloatMod,
+    "pow": FloatPow,
+}
 
 
 def _of_math() -> dict[tuple[str, int], type]:
     """(name in math, arity) -> its class; cbrt and exp2 came with Python 3.11."""
-    one = ("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh fabs cbrt degrees "
-           "radians erf erfc gamma lgamma")
+    one = (
+        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh fabs cbrt degrees "
+        "radians erf erfc gamma lgamma"
+    )
     two = "pow atan2 fmod copysign hypot remainder log nextafter"
     total = {"atan", "tanh", "asinh", "fabs", "cbrt", "erf", "erfc", "atan2", "copysign", "radians"}
     found: dict[tuple[str, int], type] = {("sqrt", 1): FloatSqrt}
     for names, arity in ((one, 1), (two, 2)):
         for name in names.split():
             args = ", ".join(f"{{{i}}}" for i in range(arity))
-            found[name, arity] = _function(f"Math_{name}_{arity}", getattr(math, name), f"math.{name}({args})", arity,
-                                           name not in total)
+            found[name, arity] = _function(
+                f"Math_{name}_{arity}", getattr(math, name), f"math.{name}({args})", arity, name not in total
+            )
     return found
 
 

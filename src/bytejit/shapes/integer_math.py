@@ -1,4 +1,5 @@
 """Expressions over sizes: sympy polynomials whose further atoms are the functions below. Text, value and range of them."""
+
 from __future__ import annotations
 
 import math
@@ -19,7 +20,7 @@ class FloorDiv(sympy.Function):
     is_integer = True
 
     @classmethod
-    def eval(cls, a, b):
+    def eval(cls, a: Any, b: Any):
         if a.is_Integer and b.is_Integer and b != 0:
             return sympy.Integer(int(a) // int(b))
         if b == 1:
@@ -44,7 +45,7 @@ class Mod(sympy.Function):
     is_integer = True
 
     @classmethod
-    def eval(cls, a, b):
+    def eval(cls, a: Any, b: Any):
         if a.is_Integer and b.is_Integer and b != 0:
             return sympy.Integer(int(a) % int(b))
         if b == 1 or a == 0:
@@ -62,7 +63,7 @@ class Most(sympy.Function):
     is_integer = True
 
     @classmethod
-    def eval(cls, a, b):
+    def eval(cls, a: Any, b: Any):
         if a == b:
             return a
         return sympy.Integer(max(int(a), int(b))) if a.is_Integer and b.is_Integer else None
@@ -75,7 +76,7 @@ class Least(sympy.Function):
     is_integer = True
 
     @classmethod
-    def eval(cls, a, b):
+    def eval(cls, a: Any, b: Any):
         if a == b:
             return a
         return sympy.Integer(min(int(a), int(b))) if a.is_Integer and b.is_Integer else None
@@ -151,8 +152,9 @@ def plain(e: Any) -> Any:
 
 def without_fractions(e: Any) -> Any:
     """The same with FloorDiv for fractions, which are exact wherever they occur."""
-    if not e.args or not any(a.is_Rational and not a.is_Integer or a.is_Pow and a.exp.is_negative
-                             for a in sympy.preorder_traversal(e)):
+    if not e.args or not any(
+        a.is_Rational and not a.is_Integer or a.is_Pow and a.exp.is_negative for a in sympy.preorder_traversal(e)
+    ):
         return e
     if isinstance(e, sympy.Function):
         return e.func(*map(without_fractions, e.args))
@@ -217,13 +219,21 @@ def _call(name: str) -> Callable:
 _TEXTS: dict[type, Callable] = {
     FloorDiv: lambda a, b: (f"{_in(a, _ATOM)}//{_in(b, _ATOM)}", _PRODUCT),
     Mod: lambda a, b: (f"{_in(a, _ATOM)}%{_in(b, _ATOM)}", _PRODUCT),
-    Most: _call("max"), Least: _call("min"),
-    Floor: _call("math.floor"), Ceil: _call("math.ceil"), Trunc: _call("int"),
+    Most: _call("max"),
+    Least: _call("min"),
+    Floor: _call("math.floor"),
+    Ceil: _call("math.ceil"),
+    Trunc: _call("int"),
 }
 
 _VALUES: dict[type, Callable] = {
-    FloorDiv: lambda a, b: a // b, Mod: lambda a, b: a % b, Most: max, Least: min,
-    Floor: math.floor, Ceil: math.ceil, Trunc: int,
+    FloorDiv: lambda a, b: a // b,
+    Mod: lambda a, b: a % b,
+    Most: max,
+    Least: min,
+    Floor: math.floor,
+    Ceil: math.ceil,
+    Trunc: int,
 }
 
 
@@ -247,11 +257,12 @@ def value(e: Any, values: dict) -> Any:
         return sum(parts) if e.is_Add else math.prod(parts)
     if e.is_Pow:
         base, exponent = value(e.base, values), value(e.exp, values)
-        return base ** exponent
+        return base**exponent
     return _VALUES[type(e)](*(value(a, values) for a in e.args))
 
 
 # ---- ranges ----------------------------------------------------------------------------------------------------------
+
 
 def bounds(e: Any, of: Callable[[Any], tuple[float, float]]) -> tuple[float, float]:
     """Least and greatest value, both included, -inf and inf where unknown. `of`: what else is known of a symbol's or a
@@ -315,11 +326,13 @@ def _product(a: tuple, b: tuple) -> tuple:
 def _quotient(a: tuple, b: tuple, whole: bool) -> tuple:
     if b[0] <= 0:
         return -INF, INF
-    def over(x, y):
+
+    def over(x: Any, y: Any):
         if not math.isfinite(x):
             return x
         if not math.isfinite(y):
             return (-1 if whole else 0.0) if x < 0 else 0
         return x // y if whole else x / y
+
     corners = [over(x, y) for x in a for y in b]
     return min(corners), max(corners)

@@ -1,4 +1,5 @@
-"""Questions about the layout of a symbolic shape: sizes and strides are lists of nodes (`symbol_node.Node`)."""
+"""Questions about the layout of a symbolic shape: sizes and strides are lists of nodes (`nodes.Node`)."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,9 +1,7 @@
 """Sizes that are not known while compiling: what every stage asks about them. No sympy here: it is imported when the
 first symbol is made (`shapes/environment.py`: `Env`; `shapes/integer_math.py`: the functions that expressions are made of).
-
-A symbolic size is a `torch.SymInt` whose node is a `symbol_node.Node`. Its expression is a sympy expression over integer
-symbols s0, s1, ... and the functions of `shapes/integer_math.py`; `Env.conditions` are the guards that hold of them.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -61,11 +59,12 @@ def text(expression: Any) -> str:
     if isinstance(expression, int):
         return repr(expression)
     from . import integer_math
+
     return integer_math.text(expression)
 
 
 class NotReal(Exception):
-    """An operation on symbolic floats that answers no float at the values at hand: it is made of constants instead."""
+    """An operation on symbolic floats that gives no float at the values at hand: it is made of constants instead."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Manner:
     """How torch's C++ is to run a call on symbolic sizes, so that it does the same whenever the call is inferred again.
 
     `decompose`: composite ops by torch's Python decompositions. `relaxed`: a symbol that is not 1 now is taken for one that
-    never is, without a condition: right where the answer decides nothing but how a new result is computed.
+    never is, without a condition: right where that decides nothing but how a new result is computed.
     """
 
     env: Any

@@ -1,6 +1,7 @@
 """The parts of a graph on a GPU that run on the CPU before it (`torch.cos(x).cuda()`) and after it (`y.cpu().exp()`), as graphs
 of their own: fused kernels in C++ instead of a library call an op. What the CPU computes in between, from results of the GPU
 and for it, stays in the graph, through torch."""
+
 from __future__ import annotations
 
 import math
@@ -11,20 +12,21 @@ from typing import Any
 
 from torch import fx
 
+from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.common.spec import Spec
 
 from .graph import Alias, Aten, Out, Value
-from .recorder import SEEDED, is_view
+from .recorder import SEEDED
 from .rewrite import at_hints, copy_graph
 
-LEAST_POINTS = 4096      # elements of the largest tensor computed: fewer are not worth kernels
-LEAST_OPS = 2            # one op is torch's own kernel
+LEAST_POINTS = 4096  # elements of the largest tensor computed: fewer are not worth kernels
+LEAST_OPS = 2  # one op is torch's own kernel
 
 
 def cpu_part(aten: Aten) -> tuple[Aten, tuple[int, ...], Aten] | None:
     """(the part, the positions of the inputs that it takes, the graph without it); None where there is none worth it.
 
-    The part answers a tuple, which the graph without it takes after its own inputs.
+    The part returns a tuple, which the graph without it takes after its own inputs.
     """
     nodes = list(aten.graph.nodes)
     inside = _inside(nodes)
@@ -44,9 +46,10 @@ def cpu_part(aten: Aten) -> tuple[Aten, tuple[int, ...], Aten] | None:
 
 @dataclass(frozen=True)
 class Rest:
-    """A graph without what the CPU computes after it. first: answers the outputs that it makes, then what `after` takes beside
+    """A graph without what the CPU computes after it. first: returns the outputs that it makes, then what `after` takes beside
     the inputs at `taken`: so many as `given`; order: for each output of the whole whether `after` makes it, and its position
     there."""
+
     first: Aten
     after: Aten
     taken: tuple[int, ...]
@@ -55,11 +58,13 @@ class Rest:
 
     def joined(self, first: Callable, after: Callable, single: bool) -> Callable:
         """The whole, from the callables of both."""
+
         def call(*inputs: Any) -> Any:
             made = first(*inputs)
-            late = after(*[inputs[i] for i in self.taken], *made[len(made) - self.given:])
-            answers = tuple((late if is_late else made)[i] for is_late, i in self.order)
-            return answers[0] if single else answers
+            late = after(*[inputs[i] for i in self.taken], *made[len(made) - self.given :])
+            outputs = tuple((late if is_late else made)[i] for is_late, i in self.order)
+            return outputs[0] if single else outputs
+
         return call
 
 
@@ -100,7 +105,7 @@ def _at(out: Out, positions: list[int]) -> Out:
 
 
 def _ending(graph: fx.Graph, without: set[fx.Node], ends: list[fx.Node]) -> fx.Graph:
-    """A copy of the graph that answers `ends`, without some nodes that nothing else needs."""
+    """A copy of the graph that returns `ends`, without some nodes that nothing else needs."""
     new = copy_graph(graph)
     same = dict(zip(graph.nodes, new.nodes))
     next(n for n in reversed(new.nodes) if n.op == "output").args = (tuple(same[n] for n in ends),)
@@ -113,12 +118,21 @@ def _after(nodes: list[fx.Node]) -> set[fx.Node]:
     """Calls on the CPU that only need tensors of the CPU, draw no numbers, and that nothing else needs."""
     after: set[fx.Node] = set()
     for n in reversed(nodes[:-1]):
-        if n.op == "call_function" and _on_cpu(n) and SEEDED not in getattr(n.target, "tags", ()) \
-                and all(map(_on_cpu, n.all_input_nodes)) and all(u in after or u is nodes[-1] for u in n.users):
+        if (
+            n.op == "call_function"
+            and _on_cpu(n)
+            and SEEDED not in getattr(n.target, "tags", ())
+            and all(map(_on_cpu, n.all_input_nodes))
+            and all(u in after or u is nodes[-1] for u in n.users)
+        ):
             after.add(n)
-    while True:                                  # what is handed on must be a tensor of its own
-        left = {n for n in after if all(u in after or u is nodes[-1] for u in n.users)
-                and all(a in after or a.op == "placeholder" or not _shared(a) for a in n.all_input_nodes)}
+    while True:  # what is handed on must be a tensor of its own
+        left = {
+            n
+            for n in after
+            if all(u in after or u is nodes[-1] for u in n.users)
+            and all(a in after or a.op == "placeholder" or not _shared(a) for a in n.all_input_nodes)
+        }
         if left == after:
             return after
         after = left
@@ -142,7 +156,7 @@ def _base(out: Out) -> int | None:
 
 
 def _inside(nodes: list[fx.Node]) -> set[fx.Node]:
-    """Calls on the CPU that need nothing of the GPU, draw no numbers, and that the graph does not answer as they are."""
+    """Calls on the CPU that need nothing of the GPU, draw no numbers, and that the graph does not return as they are."""
     answered = {a for a in nodes[-1].args[0] if isinstance(a, fx.Node)}
     inside: set[fx.Node] = set()
     for n in nodes:
@@ -150,9 +164,13 @@ def _inside(nodes: list[fx.Node]) -> set[fx.Node]:
             continue
         if all(a in inside or a.op == "placeholder" and _on_cpu(a) for a in n.all_input_nodes):
             inside.add(n)
-    while True:                                  # what is handed on must be a tensor of its own
-        left = {n for n in inside if not (_shared(n) and any(u not in inside for u in n.users))
-                and all(a in inside or a.op == "placeholder" for a in n.all_input_nodes)}
+    while True:  # what is handed on must be a tensor of its own
+        left = {
+            n
+            for n in inside
+            if not (_shared(n) and any(u not in inside for u in n.users))
+            and all(a in inside or a.op == "placeholder" for a in n.all_input_nodes)
+        }
         if left == inside:
             return inside
         inside = left
@@ -169,10 +187,12 @@ def _exported(nodes: Iterable[fx.Node], inside: set[fx.Node]) -> list[fx.Node]:
 
 def _on_cpu(n: fx.Node) -> bool:
     """Whether all that a node yields is on the CPU; sizes are anywhere."""
+
     def on(spec: Any) -> bool:
         if isinstance(spec, (tuple, list)):
             return all(map(on, spec))
         return not isinstance(spec, Spec) or spec.device.type == "cpu"
+
     return on(n.meta.get("spec"))
 
 

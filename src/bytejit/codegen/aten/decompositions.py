@@ -7,9 +7,11 @@ A rule returns fakes bound to the values, or NotImplemented to keep the op whole
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from bytejit.codegen.aten.graph_writer import GraphWriter
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.fake.tensor import Fake, infer
 
@@ -17,10 +19,10 @@ aten = torch.ops.aten
 RULES: dict[object, Callable] = {}
 
 
-def rule(*ops):
+def rule(*ops: Any):
     """Register the decomposition of ATen overloads."""
 
-    def register(fn):
+    def register(fn: Callable):
         for op in ops:
             RULES[op] = fn
         return fn
@@ -28,16 +30,31 @@ def rule(*ops):
     return register
 
 
-def _copied(view) -> Callable:
-    def copied(rec, *args, **kwargs):
+def _copied(view: Any) -> Callable:
+    def copied(rec: GraphWriter, *args: Any, **kwargs: Any):
         return rec.call(aten.clone.default, rec.call(view, *args, **kwargs), memory_format=torch.contiguous_format)
 
     return copied
 
 
 for _view in (
-    "permute", "expand", "slice.Tensor", "select.int", "unsqueeze", "transpose.int", "t", "squeeze", "squeeze.dim",
-    "squeeze.dims", "diagonal", "alias", "detach", "unfold", "view.dtype", "narrow", "as_strided",
+    "permute",
+    "expand",
+    "slice.Tensor",
+    "select.int",
+    "unsqueeze",
+    "transpose.int",
+    "t",
+    "squeeze",
+    "squeeze.dim",
+    "squeeze.dims",
+    "diagonal",
+    "alias",
+    "detach",
+    "unfold",
+    "view.dtype",
+    "narrow",
+    "as_strided",
 ):  # a view's value in memory of its own, contiguous
     _name, _, _overload = _view.partition(".")
     _of = getattr(aten, _name)
@@ -45,11 +62,11 @@ for _view in (
     RULES[_made] = _copied(getattr(_of, _overload or "default"))
 
 
-def _per_channel(rec, t: Fake, rank: int) -> Fake:
+def _per_channel(rec: GraphWriter, t: Fake, rank: int) -> Fake:
     return rec.call(aten.view.default, t, [1, t.m.shape[0]] + [1] * (rank - 2))
 
 
-def _suggested(rec, t: Fake) -> Fake:
+def _suggested(rec: GraphWriter, t: Fake) -> Fake:
     """`t` with its channels innermost where they are, else row-major, as eager's kernels lay out what they make."""
     formats = {4: (torch.channels_last,), 5: (torch.channels_last_3d,)}.get(len(t.m.shape), ())
     if any(t.is_contiguous(memory_format=f) for f in (torch.contiguous_format, *formats)):
@@ -57,12 +74,14 @@ def _suggested(rec, t: Fake) -> Fake:
     return rec.call(aten.clone.default, t, memory_format=torch.contiguous_format)
 
 
-def _as(rec, t: Fake | None, dtype: torch.dtype) -> Fake | None:
+def _as(rec: GraphWriter, t: Fake | None, dtype: torch.dtype) -> Fake | None:
     return t if t is None or t.m.dtype is dtype else rec.call(aten._to_copy.default, t, dtype=dtype)
 
 
 @rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
-def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
+def batch_norm(
+    rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+):
     """With alpha = weight / sqrt(var + eps): x * alpha + (bias - mean * alpha) in evaluation, as eager's kernel has it, so that
     both are known beside the weights; (x - mean) * alpha + bias in training, or a mean far from zero would cost digits.
     """
@@ -94,7 +113,7 @@ def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
     out = _suggested(rec, _as(rec, out, m.dtype))
     if training:
         mixed = any(t is not None and t.m.dtype is not m.dtype for t in (weight, bias, mean, var))
-        kept = work if mixed or m.device.type != "cpu" else m.dtype        # as the CPU's kernel does
+        kept = work if mixed or m.device.type != "cpu" else m.dtype  # as the CPU's kernel does
         return out, _as(rec, now_mean, kept), _as(rec, scale, kept)
     empty = infer(aten.new_empty.default, (x, [0]), {"dtype": work})
     return (
@@ -104,49 +123,49 @@ def batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps):
     )
 
 
-def _running(rec, kept: Fake, now: Fake, momentum: float, factor: float) -> None:
+def _running(rec: GraphWriter, kept: Fake, now: Fake, momentum: float, factor: float) -> None:
     """kept = (1 - momentum) * kept + momentum * factor * now, in place."""
     now = _as(rec, now, kept.m.dtype)
     old = rec.call(aten.mul.Tensor, kept, 1 - momentum)
-    rec.call(
-        aten.copy_.default, kept, rec.call(aten.add.Tensor, old, rec.call(aten.mul.Tensor, now, momentum * factor))
-    )
+    rec.call(aten.copy_.default, kept, rec.call(aten.add.Tensor, old, rec.call(aten.mul.Tensor, now, momentum * factor)))
 
 
 @rule(aten.cudnn_batch_norm.default)
-def batch_norm_cudnn(rec, x, weight, bias, mean, var, training, momentum, eps):
+def batch_norm_cudnn(
+    rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+):
     """The same with cuDNN's fourth result, memory for its backward pass: none."""
     made = batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps)
     return *made, rec.call(aten.new_empty.default, x, [0], dtype=torch.uint8)
 
 
 @rule(aten._native_batch_norm_legit.no_stats)
-def batch_norm_no_stats(rec, x, weight, bias, training, momentum, eps):
+def batch_norm_no_stats(rec: GraphWriter, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float):
     """Batch norm by the batch's own statistics."""
     return batch_norm(rec, x, weight, bias, None, None, training, momentum, eps)
 
 
 @rule(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_eval(rec, x, weight, bias, mean, var, momentum, eps):
+def batch_norm_eval(rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float):
     """Batch norm by the running statistics."""
     return batch_norm(rec, x, weight, bias, mean, var, False, momentum, eps)
 
 
-def _reduced(rec, x: Fake, reduction: int) -> Fake:
+def _reduced(rec: GraphWriter, x: Fake, reduction: int) -> Fake:
     if reduction == 0:
         return x
     return rec.call(aten.mean.default if reduction == 1 else aten.sum.default, x)
 
 
 @rule(aten.mse_loss.default)
-def mse_loss(rec, x, target, reduction=1):
+def mse_loss(rec: GraphWriter, x: Any, target: Any, reduction: int = 1):
     """The mean, sum or all of (x - target)^2."""
     d = rec.call(aten.sub.Tensor, x, target)
     return _reduced(rec, rec.call(aten.mul.Tensor, d, d), reduction)
 
 
 @rule(aten.smooth_l1_loss.default)
-def smooth_l1_loss(rec, x, target, reduction=1, beta=1.0):
+def smooth_l1_loss(rec: GraphWriter, x: Any, target: Any, reduction: int = 1, beta: float = 1.0):
     """|d| - beta/2 beyond beta, d^2 / (2 beta) within."""
     if beta == 0:
         return NotImplemented
@@ -157,7 +176,7 @@ def smooth_l1_loss(rec, x, target, reduction=1, beta=1.0):
 
 
 @rule(aten.addcmul.default)
-def addcmul(rec, x, a, b, *, value=1):
+def addcmul(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1):
     """x + value * a * b."""
     if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
         return NotImplemented
@@ -166,7 +185,7 @@ def addcmul(rec, x, a, b, *, value=1):
 
 
 @rule(aten.addcdiv.default)
-def addcdiv(rec, x, a, b, *, value=1):
+def addcdiv(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1):
     """x + value * a / b."""
     if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
         return NotImplemented
@@ -175,7 +194,7 @@ def addcdiv(rec, x, a, b, *, value=1):
 
 
 @rule(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(rec, x, other, alpha=1):
+def rsub(rec: GraphWriter, x: Any, other: Any, alpha: Any = 1):
     """other - alpha * x; of ints nothing is negated before it has the result's dtype."""
     if not x.m.dtype.is_floating_point:
         return NotImplemented
@@ -187,7 +206,7 @@ def rsub(rec, x, other, alpha=1):
 
 
 @rule(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
-def count_nonzero(rec, x, dim=None):
+def count_nonzero(rec: GraphWriter, x: Any, dim: Any = None):
     """The sum of what is not zero."""
     some = rec.call(aten.ne.Scalar, x, 0)
     if dim is None:
@@ -196,7 +215,7 @@ def count_nonzero(rec, x, dim=None):
 
 
 @rule(aten.nansum.default)
-def nansum(rec, x, dim=None, keepdim=False, *, dtype=None):
+def nansum(rec: GraphWriter, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None):
     """The sum with nan as zero."""
     if not x.m.dtype.is_floating_point:
         return NotImplemented
@@ -205,14 +224,14 @@ def nansum(rec, x, dim=None, keepdim=False, *, dtype=None):
 
 
 @rule(aten.aminmax.default)
-def aminmax(rec, x, *, dim=None, keepdim=False):
+def aminmax(rec: GraphWriter, x: Any, *, dim: Any = None, keepdim: bool = False):
     """Both ends."""
     dims = [] if dim is None else [dim]
     return rec.call(aten.amin.default, x, dims, keepdim), rec.call(aten.amax.default, x, dims, keepdim)
 
 
 @rule(aten.binary_cross_entropy_with_logits.default)
-def bce_with_logits(rec, x, target, weight=None, pos_weight=None, reduction=1):
+def bce_with_logits(rec: GraphWriter, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1):
     """(1 - target) * x - (1 + (pos_weight - 1) * target) * log_sigmoid(x), as eager computes it. Of mixed dtypes eager writes
     each step into the first's memory: that stays one op."""
     if any(t is not None and t.m.dtype is not x.m.dtype for t in (target, weight, pos_weight)):
@@ -225,8 +244,14 @@ def bce_with_logits(rec, x, target, weight=None, pos_weight=None, reduction=1):
     return _reduced(rec, loss if weight is None else rec.call(aten.mul.Tensor, loss, weight), reduction)
 
 
+@rule(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(rec: GraphWriter, g: Any, x: Any, buffer: Any):
+    """g * sigmoid(-x); without the buffer that eager keeps for it."""
+    return rec.call(aten.mul.Tensor, g, rec.call(aten.sigmoid.default, rec.call(aten.neg.default, x)))
+
+
 @rule(aten.as_strided_scatter.default)
-def as_strided_scatter(rec, x, src, size, stride, offset=None):
+def as_strided_scatter(rec: GraphWriter, x: Any, src: Any, size: Any, stride: Any, offset: Any = None):
     """Counts from the start of the storage, where a graph's values have none but their own elements."""
     if x.m.offset != 0:
         raise CannotNormalise("as_strided_scatter: into a tensor that does not begin where its storage does")
@@ -234,7 +259,7 @@ def as_strided_scatter(rec, x, src, size, stride, offset=None):
 
 
 @rule(aten.view_copy.default)
-def view_copy(rec, x, size):
+def view_copy(rec: GraphWriter, x: Any, size: Any):
     """Takes any layout, unlike the view."""
     made = rec.call(aten.clone.default, x, memory_format=torch.contiguous_format)
     return rec.call(aten.view.default, made, size)

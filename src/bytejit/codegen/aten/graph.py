@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -35,6 +36,10 @@ class Alias:
     size: tuple
     stride: tuple
     offset: int
+
+
+# operators whose argument at that position is such an offset, None for 0; torch's own counts from the storage's first element
+OFFSETS = {torch.ops.aten.as_strided.default: 3, torch.ops.aten.as_strided_scatter.default: 4}
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def text(aten: Aten) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _show_spec(spec) -> str:
+def _show_spec(spec: Any) -> str:
     return "(" + ", ".join(map(_show_spec, spec)) + ")" if isinstance(spec, (tuple, list)) else repr(spec)
 
 
@@ -122,7 +127,7 @@ def _call(node: torch.fx.Node, names: dict) -> str:
     return f"{target}({', '.join(args)})"
 
 
-def _show(value, names: dict) -> str:
+def _show(value: Any, names: dict) -> str:
     if isinstance(value, torch.fx.Node):
         return names[value]
     if isinstance(value, (list, tuple)):
@@ -157,7 +162,7 @@ def check(aten: Aten) -> Aten:
 
 
 def acts(node: torch.fx.Node) -> bool:
-    """Whether running a node has an effect beyond its value: it draws random numbers, or answers nothing and so is there to
+    """Whether running a node has an effect beyond its value: it draws random numbers, or returns nothing and so is there to
     raise (`_linalg_check_errors`) or to do what a user's op does."""
     if node.target is torch.ops.aten.scaled_dot_product_attention.default:
         return bool(node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0))

@@ -5,6 +5,7 @@ value put back into its base.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -23,13 +24,11 @@ class CannotNormalise(Exception):
 
 
 # In-place ops that change only what the tensor looks like, and the view op that makes the same.
-RESHAPING = {
-    f"aten::{name}_": name for name in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze", "as_strided")
-}
+RESHAPING = {f"aten::{name}_": name for name in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze", "as_strided")}
 REFUSED = {"aten::set_", "aten::resize_as_", "aten::resize_as_sparse_", "aten::rename_"}
 
 
-def _arguments(schema, skip: int = 0) -> list[str]:
+def _arguments(schema: Any, skip: int = 0) -> list[str]:
     return [str(a.type) for a in schema.arguments[skip:] if not a.is_out]
 
 
@@ -81,7 +80,7 @@ def overlaps(spec: Spec) -> bool:
     return False
 
 
-def relayout(rec, node, spec: Spec):
+def relayout(rec: Any, node: torch.fx.Node, spec: Spec):
     """`node` (of spec's shape) copied into spec's dense strides; itself when it has them."""
     have = node.meta["spec"]
     if same_stride(spec.shape, have.stride, spec.stride) or not is_dense(spec):
@@ -95,7 +94,7 @@ def relayout(rec, node, spec: Spec):
     return rec.emit(aten.permute.default, (dense, back))
 
 
-def fitted(rec, node, spec: Spec, layout: bool = True):
+def fitted(rec: Any, node: torch.fx.Node, spec: Spec, layout: bool = True):
     """`node` cast, broadcast and (layout) laid out as a tensor of `spec` holds it after `copy_`."""
     have = node.meta["spec"]
     if have.dtype != spec.dtype or have.device != spec.device:
@@ -106,7 +105,7 @@ def fitted(rec, node, spec: Spec, layout: bool = True):
     return relayout(rec, node, spec) if layout else node
 
 
-def reshaped(rec, node, shape: tuple):
+def reshaped(rec: Any, node: torch.fx.Node, shape: tuple):
     """`node` viewed as another shape, copied first where its strides do not allow a view."""
     spec = node.meta["spec"]
     if same(spec.shape, shape):
@@ -116,7 +115,7 @@ def reshaped(rec, node, shape: tuple):
     return rec.emit(aten.view.default, (node, list(shape)))
 
 
-def put_back(rec, func: OpOverload, args: tuple, base, new):
+def put_back(rec: Any, func: OpOverload, args: tuple, base: torch.fx.Node, new: torch.fx.Node):
     """The value of `base` after `func(base, *args)`, a view of it, took the value `new`. Raises: CannotNormalise."""
     name = func._schema.name.removeprefix("aten::")
     spec = base.meta["spec"]

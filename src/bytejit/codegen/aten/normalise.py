@@ -5,27 +5,31 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from bytejit.codegen.aten.recorded_values import Bound, Root, is_view
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
 from bytejit.common import inference, ranges
 from bytejit.common.ambient import preserved
+from bytejit.common.graph_info import info_of
 from bytejit.common.interrupts import poll
 from bytejit.common.spec import Spec, contiguous_stride
-from bytejit.fake.rules.core import Meta, Store
+from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.sized import infer_sized
-from bytejit.fake.tensor import Fake, FakeMode, fake_of_spec, make, spec_of
+from bytejit.fake.tensor import Fake, FakeMode, fake_of_spec, make, spec_of, with_history
 from bytejit.shapes import symbols
 from bytejit.shapes.symbols import manner_of
 
 from .decompositions import RULES
+from .fused_optimizers import FUSED
 from .graph import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
 from .mutation import CannotNormalise, same_stride
-from .recorder import Bound, Recorder, Root, is_view
+from .recorder import Recorder
 from .rewrite import drop_dead
 
 __all__ = ["CannotNormalise", "normalise"]
@@ -51,36 +55,35 @@ def normalise(gm: torch.fx.GraphModule, fakes: Sequence, instead: Mapping[Callab
     Cost: some 50 us an op.
     """
     rec = Recorder(RULES, instead)
-    returned = preserved(_Run(rec, gm, fakes).run)
+    returned = preserved(Run(rec, gm, fakes).run)
     single = not isinstance(returned, (list, tuple))
     flat = [returned] if single else list(returned)
-    if any(
-        isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x))
-        for x in flat
-    ):
+    if any(isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x)) for x in flat):
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
-    outputs, mutations = _finish(rec, flat)
+    outputs, mutations = finish(rec, flat)
     drop_dead(rec.graph)
-    outputs = _sized(rec.graph, outputs)
+    outputs = with_sizes(rec.graph, outputs)
     return check(Aten(rec.graph, outputs, mutations, tuple(rec.constants), single))
 
 
-class _Run:
+class Run:
     """Executes the nodes of a graph module on fakes under a recorder."""
 
     def __init__(self, rec: Recorder, gm: torch.fx.GraphModule, fakes: Sequence) -> None:
         self.rec, self.gm, self.fakes = rec, gm, fakes
         self.env: dict[torch.fx.Node, object] = {}
+        info = info_of(gm)
+        self.backward, self.grad_at_start = info.backward, info.backward and info.grad_at_start
 
     def run(self) -> object:
-        """What the graph returns, on fakes, without gradients. Leaves the modes that the graph leaves."""
+        """What the graph returns, on fakes. Leaves the modes that the graph leaves."""
         env, rec = self.env, self.rec
-        torch._C._set_grad_enabled(False)
+        torch._C._set_grad_enabled(self.grad_at_start)
         given = iter(self.fakes)
         nodes = self.gm.graph.nodes
         for node in nodes:
             if node.op == "placeholder":
-                env[node] = self._input(node, next(given))
+                env[node] = self.input(node, next(given))
         with rec:
             for node in nodes:
                 poll()
@@ -92,10 +95,12 @@ class _Run:
                         env[node] = self._step(node) if node.kwargs.get("out") is None else self._written(node)
         return None
 
-    def _input(self, node: torch.fx.Node, fake: object) -> object:
+    def input(self, node: torch.fx.Node, fake: object) -> object:
         """A fake of our own for an input: the tracer's keeps its autograd and is not written into."""
         if isinstance(fake, Fake):
-            fake = make(fake.m)
+            requires_grad, is_leaf = node.meta.get("autograd", (False, True)) if self.backward else (False, True)
+            fake = make(fake.m, requires_grad)
+            fake = fake if is_leaf else with_history(fake)
         elif isinstance(fake, torch.Tensor):
             raise CannotNormalise(f"input {node.name}: a real tensor where a fake is expected")
         self.rec.placeholder(node.name, fake)
@@ -103,14 +108,14 @@ class _Run:
 
     def _step(self, node: torch.fx.Node) -> object:
         if symbols.is_symbolic(node.meta.get("val")):
-            return node.meta["val"]             # arithmetic on sizes and floats: what it comes to is known
+            return node.meta["val"]  # arithmetic on sizes and floats: what it comes to is known
         if node.op == "get_attr":
             return operator.attrgetter(node.target)(self.gm)
         args = torch.fx.node.map_aggregate(node.args, self._value)
         kwargs = torch.fx.node.map_aggregate(node.kwargs, self._value)
         target = getattr(torch.Tensor, node.target, None) if node.op == "call_method" else node.target
         said = infer_sized(target, args, kwargs) if node.op != "call_module" else None
-        if said is not None:
+        if said is not None and not differentiates(args, kwargs):
             return self.rec.new(said[0], self.rec.fake(tuple(args)), {k: self.rec.fake(v) for k, v in kwargs.items()}, said[1])
         if node.op == "call_method":
             return getattr(args[0], node.target)(*args[1:], **kwargs)
@@ -124,10 +129,12 @@ class _Run:
             raise CannotNormalise(node.target.opaque)
         if node.target is torch.manual_seed:
             raise CannotNormalise("the seed of random numbers is set within the graph")
+        if node.target in FUSED:
+            return FUSED[node.target](*args, **kwargs)
         whole = WHOLE.get(node.target)
-        if whole is not None:
+        if whole is not None and not differentiates(args, kwargs):
             return self.whole(node.target, whole, args, kwargs)
-        if node.target in PADS:
+        if node.target in PADS and not differentiates(args, kwargs):
             return self.pad(*args, **kwargs)
         if isinstance(node.target, FunctionType):
             with _Wholes(self):
@@ -151,14 +158,17 @@ class _Run:
         """torch's pad; a circular one as one op."""
         x = self.rec.fake(input)
         sides = list(zip(pad[::2], pad[1::2], reversed(x.shape)))
-        if mode != "circular" or len(x.shape) not in (len(sides) + 1, len(sides) + 2) or not all(
-                0 <= low <= n and 0 <= high <= n for low, high, n in sides):
+        if (
+            mode != "circular"
+            or len(x.shape) not in (len(sides) + 1, len(sides) + 2)
+            or not all(0 <= low <= n and 0 <= high <= n for low, high, n in sides)
+        ):
             return torch._C._nn.pad(input, pad, mode, value)
-        shape = (*x.shape[:-len(sides)], *(n + low + high for low, high, n in reversed(sides)))
+        shape = (*x.shape[: -len(sides)], *(n + low + high for low, high, n in reversed(sides)))
         made = fake_of_spec(Spec(shape, contiguous_stride(shape), x.dtype, x.device))
         return self.rec.new(aten._pad_circular.default, (x, list(pad)), {}, made)
 
-    def whole(self, function, op, args: tuple, kwargs: dict) -> Fake:
+    def whole(self, function: Callable, op: Any, args: tuple, kwargs: dict) -> Fake:
         """Record a torch function as one op, cast as autocast would have it."""
         rec = self.rec
         names = [a.name for a in op._schema.arguments]
@@ -181,28 +191,40 @@ class _Run:
             rest = {k: v for k, v in named.items() if k != "attn_mask"}
             later = _answer(function, (*given[:3], numbers, *given[4:]), rest, device)
             if later.stride != answered.stride and all(type(n) is int for n in (*later.shape, *later.stride)):
-                made.bound.root.node.meta["answers"] = later.stride
+                made.bound.root.node.meta["returns"] = later.stride
         return made
 
 
 class _Wholes(TorchFunctionMode):
     """Inside Python functions and modules, calls of what stays whole are recorded as such too."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__()
         self.run = run
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
+        kwargs = kwargs or {}
         whole = WHOLE.get(func)
+        if differentiates(args, kwargs):
+            return func(*args, **kwargs)
         if whole is not None:
-            return self.run.whole(func, whole, args, kwargs or {})
-        return (self.run.pad if func in PADS else func)(*args, **(kwargs or {}))
+            return self.run.whole(func, whole, args, kwargs)
+        return (self.run.pad if func in PADS else func)(*args, **kwargs)
 
 
-def _answer(function, given: tuple, named: dict, device: str) -> Spec:
-    """What a torch function answers to tensors like these fakes, without autocast."""
+def differentiates(args: tuple, kwargs: dict) -> bool:
+    """Whether autograd follows a call: what it records in place of torch's own parts has no gradient."""
+    if not torch.is_grad_enabled():
+        return False
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
+
+
+def _answer(function: Callable, given: tuple, named: dict, device: str) -> Spec:
+    """What a torch function returns for tensors like these fakes, without autocast."""
+
     def plain(x: object) -> object:
         return fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x
+
     with torch.utils._python_dispatch._disable_current_modes(), FakeMode(), torch.autocast(device, enabled=False):
         return spec_of(function(*map(plain, given), **{k: plain(v) for k, v in named.items()}))
 
@@ -211,10 +233,10 @@ def _as_numbers(x: object, query: Fake) -> object:
     """A mask of attention as `lower` hands it over on a GPU: numbers side by side."""
     if not isinstance(x, Fake) or x.m.dtype is not torch.bool and x.m.stride[-1:] == (1,):
         return x
-    return make(Meta(x.m.shape, contiguous_stride(x.m.shape), 0, query.m.dtype, x.m.device, Store(0)))
+    return make(Meta(x.m.shape, contiguous_stride(x.m.shape), 0, query.m.dtype, x.m.device, FakeStorage(0)))
 
 
-def _keyword_only(op, name: str) -> bool:
+def _keyword_only(op: Any, name: str) -> bool:
     return next(a.kwarg_only for a in op._schema.arguments if a.name == name)
 
 
@@ -227,7 +249,7 @@ def _cast(x: object, dtype: torch.dtype) -> object:
 # --- outputs --------------------------------------------------------------------------------------
 
 
-class _Outputs:
+class Outputs:
     """The flat output tuple as it grows, and which storage each of its nodes stands for."""
 
     def __init__(self, rec: Recorder) -> None:
@@ -235,7 +257,7 @@ class _Outputs:
         self.nodes: list[torch.fx.Node] = []
         self.owner: dict[torch.fx.Node, Root] = {}
         self.position: dict[Root, int] = {}
-        self.whole: dict[Root, Fake] = {}   # which of a fresh storage's tensors is the one that is made
+        self.whole: dict[Root, Fake] = {}  # which of a fresh storage's tensors is the one that is made
 
     def add(self, node: torch.fx.Node) -> int:
         self.nodes.append(node)
@@ -270,22 +292,26 @@ def _own_copy(rec: Recorder, node: torch.fx.Node, root: Root) -> torch.fx.Node:
     return copy
 
 
-def _finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation, ...]]:
+def finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation, ...]]:
     """Make the output node. Returns how user outputs and mutations are made from it."""
-    found = _Outputs(rec)
-    outs = tuple(_out(rec, found, x) for x in flat)
+    found = Outputs(rec)
+    outs = tuple(out_of(rec, found, x) for x in flat)
+    mutations = mutations_of(rec, found)
+    rec.graph.output(tuple(found.nodes))
+    return outs, mutations
+
+
+def mutations_of(rec: Recorder, found: Outputs) -> tuple[Mutation, ...]:
+    """What the inputs that were written hold in the end, put among the outputs."""
     written = [r for r in rec.inputs if r is not None and r.index is not None and r.version > 0]
     sources = {n for n in rec.graph.nodes if n.op == "placeholder"}
     mutations = []
     for root in written:
         node = root.node
-        if storage_node(node) in sources and (
-            len(written) > 1 or storage_node(node) is _placeholder_of(rec, root.index)
-        ):
+        if storage_node(node) in sources and (len(written) > 1 or storage_node(node) is _placeholder_of(rec, root.index)):
             node = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(node.meta["spec"]))
         mutations.append(Mutation(root.index, found.add(node)))
-    rec.graph.output(tuple(found.nodes))
-    return outs, tuple(mutations)
+    return tuple(mutations)
 
 
 def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
@@ -295,7 +321,7 @@ def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
     raise IndexError(index)
 
 
-def _out(rec: Recorder, found: _Outputs, x: object) -> Out:
+def out_of(rec: Recorder, found: Outputs, x: object) -> Out:
     """How one user output is made."""
     if isinstance(x, torch.Tensor):
         x = rec.fake(x)
@@ -317,7 +343,7 @@ def _out(rec: Recorder, found: _Outputs, x: object) -> Out:
     return Alias(base, m.shape, m.stride, m.offset - root.offset)
 
 
-def _sized(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ...]:
+def with_sizes(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ...]:
     """Symbolic numbers of the tracer become sizes of codegen, in the graph and in what is answered (the outputs)."""
     sizes = Sizes()
     for node in graph.nodes:

@@ -3,6 +3,7 @@
 They move to the GPU, where a kernel has them as constants. On the CPU each is a call through torch, and a graph with a
 tensor on the CPU cannot be recorded.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace

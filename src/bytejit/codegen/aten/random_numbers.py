@@ -6,6 +6,7 @@
 
 The seed of a call comes from torch's own generator of the device: `torch.manual_seed` decides all numbers, and two calls differ.
 """
+
 from __future__ import annotations
 
 import operator
@@ -17,7 +18,8 @@ import torch
 from torch import fx
 
 from bytejit.codegen.ops import random
-from bytejit.common.spec import SHORT, Spec
+from bytejit.common.dtypes import SHORT
+from bytejit.common.spec import Spec
 
 from .graph import Aten
 from .rewrite import aten, call_before, copy_graph, spec_of
@@ -39,8 +41,14 @@ class Draws:
         """Numbers of the shape of `spec`, before `node`."""
         if self.seed is None:
             first = next(n for n in self.graph.nodes if n.op != "placeholder")
-            self.seed = call_before(self.graph, first, aten.randint.low, (0, MOST_SEED, []),
-                                    Spec((), (), torch.int64, spec.device), {"dtype": torch.int64, "device": spec.device})
+            self.seed = call_before(
+                self.graph,
+                first,
+                aten.randint.low,
+                (0, MOST_SEED, []),
+                Spec((), (), torch.int64, spec.device),
+                {"dtype": torch.int64, "device": spec.device},
+            )
             self.seed.meta["where"] = node.meta.get("where")
         number, self.count = self.count, self.count + 1
         made = replace(spec, dtype=dtype)
@@ -56,8 +64,9 @@ class Draws:
         """A value as another dtype."""
         if value.meta["spec"].dtype == dtype:
             return value
-        return call_before(self.graph, node, aten._to_copy.default, (value,), replace(value.meta["spec"], dtype=dtype),
-                           {"dtype": dtype})
+        return call_before(
+            self.graph, node, aten._to_copy.default, (value,), replace(value.meta["spec"], dtype=dtype), {"dtype": dtype}
+        )
 
 
 def _plain(draws: Draws, node: fx.Node, kind: Any) -> fx.Node:

@@ -15,8 +15,17 @@ from bytejit.common.spec import Spec, contiguous_stride
 from .graph import acts
 
 aten = torch.ops.aten
-VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
-                   aten.squeeze.dim, aten.squeeze.dims, aten.alias.default})
+VIEWS = frozenset(
+    {
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.unsqueeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.alias.default,
+    }
+)
 
 
 def copy_graph(graph: fx.Graph) -> fx.Graph:
@@ -59,8 +68,7 @@ def at_hints(spec: Spec) -> Spec:
     return Spec(tuple(map(ix.hint, spec.shape)), tuple(map(ix.hint, spec.stride)), spec.dtype, spec.device)
 
 
-def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spec: Spec,
-                kwargs: dict | None = None) -> fx.Node:
+def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spec: Spec, kwargs: dict | None = None) -> fx.Node:
     """A new call just before `node`, with its spec and the place in the user's code that `node` has."""
     with graph.inserting_before(node):
         new = graph.call_function(target, args, kwargs or {})

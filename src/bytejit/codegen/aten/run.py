@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
 
-from .graph import Aten, Const, Input, Number, Out, Value
+from .graph import OFFSETS, Aten, Const, Input, Number, Out, Value
 
 
 def run_aten(aten: Aten) -> Callable:
@@ -106,13 +107,13 @@ class _Writer:
         if node.target is operator.getitem:
             return f"{self.text[node.args[0]]}[{node.args[1]}]"
         args = [self.arg(a) for a in node.args]
-        at = {"aten.as_strided.default": 3, "aten.as_strided_scatter.default": 4}.get(str(node.target))
-        if at:                          # offsets of a graph count from the first element
+        at = OFFSETS.get(node.target)
+        if at:
             args[at:] = [f"{args[0]}.storage_offset() + {args[at] if len(args) > at else 0}"]
         args += [f"{k}={self.arg(v)}" for k, v in node.kwargs.items()]
         return f"{self.op(node.target)}({', '.join(args)})"
 
-    def op(self, target) -> str:
+    def op(self, target: Any) -> str:
         name = str(target).replace(".", "_").replace("::", "_")
         self.names[name] = target
         return name

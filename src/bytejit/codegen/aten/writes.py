@@ -5,17 +5,40 @@
 Where cache' is what an input holds afterwards, all three stand for one write into it (codegen/ops/scatter.py,
 codegen/loops/passes/inplace.py).
 """
+
 from __future__ import annotations
 
 from typing import Any
 
-VIEWS = frozenset(f"aten.{name}" for name in (
-    "select.int", "slice.Tensor", "view.default", "permute.default", "transpose.int", "unsqueeze.default", "squeeze.dim",
-    "squeeze.dims", "t.default", "alias.default"))
+VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "select.int",
+        "slice.Tensor",
+        "view.default",
+        "permute.default",
+        "transpose.int",
+        "unsqueeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "t.default",
+        "alias.default",
+    )
+)
 WINDOWS = frozenset({"aten.slice_scatter.default", "aten.select_scatter.default"})
-WRITES = WINDOWS | frozenset(f"aten.{name}" for name in (
-    "index_put.default", "index_copy.default", "index_add.default", "index_fill.int_Scalar", "index_fill.int_Tensor",
-    "scatter.src", "scatter.value", "scatter_add.default"))
+WRITES = WINDOWS | frozenset(
+    f"aten.{name}"
+    for name in (
+        "index_put.default",
+        "index_copy.default",
+        "index_add.default",
+        "index_fill.int_Scalar",
+        "index_fill.int_Tensor",
+        "scatter.src",
+        "scatter.value",
+        "scatter_add.default",
+    )
+)
 
 
 def written(outputs: tuple, mutations: tuple) -> frozenset[Any]:

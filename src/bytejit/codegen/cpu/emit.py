@@ -7,14 +7,19 @@ library calls.
 
 Kernels that differ in buffers only are one function: a BERT has 12 equal layers. The user's line stands beside a
 statement; it takes no part in telling kernels apart.
+
+A unit holds the kernels (`static void` functions of pointers, sizes, threads and an error) and one function for each row of
+kernels between library calls. That function is a builtin function (METH_FASTCALL) that the unit makes itself. It is called
+with addresses, sizes and `torch.get_num_threads()`, and returns an error code: 0 is none.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bytejit.codegen.emit import common
-from bytejit.codegen.loops.ir import Call, Plan
+from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
 
@@ -22,8 +27,8 @@ from .kernel import KernelPrinter
 from .reductions import Text
 
 HEAD = '#include "glue.h"\n#define BJ_KERNEL static __attribute__((noinline)) void\n'
-UNIT_CHARS = 12_000        # of kernel text, from which a second unit pays for its own start of the compiler
-RELEASE_BYTES = 1 << 18    # traffic of a run above which other Python threads may run meanwhile
+UNIT_CHARS = 12_000  # of kernel text, from which a second unit pays for its own start of the compiler
+RELEASE_BYTES = 1 << 18  # traffic of a run above which other Python threads may run meanwhile
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,9 @@ class Run:
     """A function of a unit. args: what a call passes, in order: ("buffer", name), ("arena", ""), ("slot", number),
     ("size", symbol), ("threads", "").
 
-    raises: it answers an error code that is not zero when a check failed.
+    raises: it returns an error code that is not zero when a check failed.
     """
+
     steps: tuple[int, ...]
     unit: int
     function: str
@@ -45,7 +51,8 @@ class Run:
 
 @dataclass(frozen=True)
 class CppSource:
-    """What emit_cpp answers. kernels: distinct kernel functions; bytes: traffic of one call of the graph."""
+    """What emit_cpp returns. kernels: distinct kernel functions; bytes: traffic of one call of the graph."""
+
     units: tuple[str, ...]
     runs: tuple[Run, ...]
     kernels: int
@@ -59,6 +66,7 @@ class CppSource:
 @dataclass
 class Kernels:
     """Distinct kernels: text without name and comments -> (name, text, raises)."""
+
     found: dict[str, tuple[str, Text, bool]]
 
     def add(self, printer: KernelPrinter) -> tuple[str, bool]:
@@ -128,8 +136,7 @@ def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str]) -> str:
     return f"({b.dtype}*){args.setdefault(('buffer', name), f'n{len(args)}')}"
 
 
-def _units(names: Mapping[str, Text], bodies: Mapping[str, str],
-           max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
+def _units(names: Mapping[str, Text], bodies: Mapping[str, str], max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
     """Unit texts, and the unit of each run body. A kernel stands in every unit that a run of it is in."""
     sizes = {name: len(text.plain()) for name, text in names.items()}
     count = max(1, min(max_units, 1 + sum(sizes.values()) // UNIT_CHARS, len(bodies)))

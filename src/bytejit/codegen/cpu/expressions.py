@@ -1,4 +1,5 @@
 """Expressions, indices, constants and reductions as C++ text."""
+
 from __future__ import annotations
 
 import math
@@ -7,10 +8,12 @@ from typing import Any
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import FLOATS, Expr, Reduce
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
+from bytejit.common.dtypes import FLOATS
 
-TRIG = frozenset({"sin", "cos", "tan"})      # right for arguments up to BJ_TRIG only; `<name>_any` for the rest
+TRIG = frozenset({"sin", "cos", "tan"})  # right for arguments up to BJ_TRIG only; `<name>_any` for the rest
 # numbers that C++ has no plain literal for
 LITERALS = {-(1 << 63): "(-9223372036854775807LL - 1)", (1 << 63) - 1: "9223372036854775807LL", -(1 << 31): "(-2147483647 - 1)"}
 
@@ -36,7 +39,7 @@ def constant(value: Any, dtype: str) -> str:
     value = int(value)
     if dtype == "i64":
         return LITERALS[value] if value == -(1 << 63) else f"({value}LL)" if value < 0 else f"{value}LL"
-    if dtype in ("i8", "i16", "u8"):    # C++ deduces a function's type from its operands
+    if dtype in ("i8", "i16", "u8"):  # C++ deduces a function's type from its operands
         return f"({dtype}){value}" if value >= 0 else f"({dtype})({value})"
     return LITERALS[value] if value == -(1 << 31) else f"({value})" if value < 0 else str(value)
 
@@ -135,7 +138,7 @@ def identity(r: Reduce) -> str:
 def combine(r: Reduce, into: str, value: str) -> str:
     """The new value of accumulator `into` with `value`; not for argmax, argmin."""
     b8 = r.dtype == "b8"
-    if r.running and r.kind in ("amax", "amin"):         # of equal ones the later, as eager: one comparison an element
+    if r.running and r.kind in ("amax", "amin"):  # of equal ones the later, as eager: one comparison an element
         sign = ">=" if r.kind == "amax" else "<="
         return f"({value} {sign} {into}) | ({value} != {value}) ? {value} : {into}"
     return {

@@ -1,5 +1,6 @@
-"""Reductions of a pass as C++: accumulators, steps, the combination of lanes and of threads' parts. Also the text
+"""Reductions of a nest as C++: accumulators, steps, the combination of lanes and of threads' parts. Also the text
 being written."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -7,7 +8,9 @@ from typing import Any
 
 from bytejit.codegen.cpu.sums import Sums, accumulator, emptied
 from bytejit.codegen.emit import common
-from bytejit.codegen.loops.ir import Expr, Kernel, Pass, PassSchedule, Reduce, Schedule
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.ir import Kernel, LoopNest, Reduce
+from bytejit.codegen.loops.plan import NestSchedule, Schedule
 
 from .expressions import IndexText, combine, identity
 
@@ -40,21 +43,22 @@ class Text:
 
 
 @dataclass
-class Nest:
-    """The loops of one pass: outermost first; inner: (axis, low text, high text) of the innermost, None when there
+class NestState:
+    """The loops of one nest: outermost first; inner: (axis, low text, high text) of the innermost, None when there
     is no loop."""
-    p: Pass
-    sched: PassSchedule
+
+    p: LoopNest
+    sched: NestSchedule
     names: list[str]
     sizes: dict[str, Any]
-    lanes: int = 1                           # partial results a reduction keeps; 1: one scalar
-    block: tuple[str, str] | None = None     # (axis, width text) when the innermost is the kernel's blocked axis
+    lanes: int = 1  # partial results a reduction keeps; 1: one scalar
+    block: tuple[str, str] | None = None  # (axis, width text) when the innermost is the kernel's blocked axis
     placed: tuple = ()
     trig: tuple[Expr, ...] = field(default=())
-    sums: Sums = Sums()                      # how its sums of floats are kept
+    sums: Sums = Sums()  # how its sums of floats are kept
 
 
-def narrow(r: Reduce, n: Nest, text: str) -> str:
+def narrow(r: Reduce, n: NestState, text: str) -> str:
     """The value of a reduction's accumulator as what reads it takes it."""
     return text if common.pair(r) or accumulator(r, n.sums) == r.dtype else f"({r.dtype}){text}"
 
@@ -62,6 +66,7 @@ def narrow(r: Reduce, n: Nest, text: str) -> str:
 class Reductions:
     """The part of a kernel's printer that knows reductions. ref_text: what a reduction's result is called; refs: the
     axes it depends on."""
+
     text: Text
     kernel: Kernel
     sched: Schedule
@@ -72,7 +77,7 @@ class Reductions:
     index: IndexText
     counter: int
 
-    def start(self, r: Reduce, n: Nest) -> None:
+    def start(self, r: Reduce, n: NestState) -> None:
         """Declare the accumulators of a reduction, set to its identity."""
         t, dtype = self.text, accumulator(r, n.sums)
         if n.block:
@@ -98,23 +103,23 @@ class Reductions:
             self.refs[r.name] = self.refs.get(r.name, frozenset()) | {n.block[0]}
 
     # ---- long sums of floats ----------------------------------------------------------------------------------------
-    def start_wide(self, r: Reduce, n: Nest, length: int) -> None:
+    def start_wide(self, r: Reduce, n: NestState, length: int) -> None:
         """Declare what `length` accumulators of a sum are emptied into."""
         if emptied(r, n.sums):
             self.text.add(f"bj::Wide<{r.dtype}, {length}> {r.name}_wide;")
 
-    def empty(self, n: Nest, axis: str, now_and_then: bool = False) -> None:
+    def empty(self, n: NestState, axis: str, now_and_then: bool = False) -> None:
         """Empty the accumulators of all sums, where that is done in the loop over `axis`; now_and_then: in some of its steps."""
         moves = [f"{r.name}_wide.take({self.accumulators(r, n)});" for r in n.p.reduces if emptied(r, n.sums)]
         if n.sums.axis == axis and moves:
             every = n.sums.every - 1
             self.text.add(f"{f'if (({axis} & {every}) == {every}) ' if now_and_then and every else ''}{{ {' '.join(moves)} }}")
 
-    def accumulators(self, r: Reduce, n: Nest) -> str:
+    def accumulators(self, r: Reduce, n: NestState) -> str:
         """The address of a sum's accumulators."""
         return r.name if n.block else f"{r.name}_part"
 
-    def finish_wide(self, r: Reduce, n: Nest) -> None:
+    def finish_wide(self, r: Reduce, n: NestState) -> None:
         """The result of a sum whose accumulators were emptied."""
         place = self.accumulators(r, n)
         self.text.add(f"{r.name}_wide.take({place});")
@@ -124,14 +129,14 @@ class Reductions:
             self.text.add(f"const {r.dtype} {r.name} = {r.name}_wide.all();")
             self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 
-    def cell(self, r: Reduce, n: Nest, lane: str) -> tuple[str, str]:
+    def cell(self, r: Reduce, n: NestState, lane: str) -> tuple[str, str]:
         """(accumulator, its index for argmax) of one element."""
         at = f"[{n.block[0]}_at]" if n.block else f"_part[{lane}]" if n.lanes > 1 else ""
         if n.block or n.lanes == 1:
             return (f"{r.name}_best{at}", f"{r.name}{at}") if common.pair(r) else (f"{r.name}{at}", "")
         return (f"{r.name}_best{at}", f"{r.name}{at}") if common.pair(r) else (f"{r.name}{at}", "")
 
-    def step(self, r: Reduce, n: Nest, lane: str) -> None:
+    def step(self, r: Reduce, n: NestState, lane: str) -> None:
         into, where = self.cell(r, n, lane)
         values = [self.names[id(a)] for a in r.args]
         note = common.comment(r.where)
@@ -149,7 +154,7 @@ class Reductions:
         t.add(f"{into} = {name} ? {value} : {into};")
         t.add(f"{where} = {name} ? {at} : {where};")
 
-    def finish(self, r: Reduce, n: Nest) -> None:
+    def finish(self, r: Reduce, n: NestState) -> None:
         """Combine the partial results of the lanes, halving."""
         if emptied(r, n.sums):
             self.finish_wide(r, n)
@@ -168,11 +173,11 @@ class Reductions:
         self.ref_text[r.name], self.refs[r.name] = r.name, frozenset()
 
     # ---- few long rows: parts over threads ------------------------------------------------------------------------
-    def split_pass(self) -> None:
-        """The first pass's first axis in `split` parts over the threads, each with its own results; combined in
+    def split_nest(self) -> None:
+        """The first nest's first axis in `split` parts over the threads, each with its own results; combined in
         order, so that the answer does not depend on how many threads ran."""
-        t, p, parts = self.text, self.kernel.passes[0], self.sched.split
-        axis = self.sched.passes[0].order[0]
+        t, p, parts = self.text, self.kernel.nests[0], self.sched.split
+        axis = self.sched.nests[0].order[0]
         for r in p.reduces:
             t.add(f"{accumulator(r, self.nest(0).sums)} {r.name}_of[{parts}];")
             if common.pair(r):
@@ -181,7 +186,7 @@ class Reductions:
         t.open("for (i64 part = first; part < last; ++part)")
         t.add(f"const i64 begin = {self.index(self.sizes[axis])} * part / {parts};")
         t.add(f"const i64 end = {self.index(self.sizes[axis])} * (part + 1) / {parts};")
-        self.pass_(0, cut=axis)
+        self.print_nest(0, cut=axis)
         for r in p.reduces:
             if common.pair(r):
                 best = f"{r.name}_best" if self.lanes_of(0) == 1 else f"{r.name}_best_part[0]"

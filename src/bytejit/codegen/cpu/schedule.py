@@ -1,9 +1,10 @@
-"""Loops -> plan: how each kernel runs on a target, as data. Names carry no language.
+"""Loops -> plan: how each kernel runs on a machine, as data. Names carry no language.
 
 Per kernel: offsets instead of coordinates, axes that walk memory in one go collapsed, loops ordered so that the
 innermost is contiguous, the axis in lanes, blocks for column reductions, tiles for transposes, what is cut over
 threads.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -11,39 +12,25 @@ from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import (
-    Axis,
-    Buffer,
-    Call,
-    Cons,
-    Expr,
-    ExternCall,
-    Kernel,
-    Loops,
-    Pass,
-    PassSchedule,
-    Plan,
-    Schedule,
-    Target,
-    acc_dtype,
-    itemsize,
-    walk,
-)
+from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Loops
 from bytejit.codegen.loops.memory import Memory, plan_memory, write_inputs
 from bytejit.codegen.loops.passes.fuse import reads, writes
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
+from bytejit.codegen.loops.plan import Call, ExternCall, Machine, NestSchedule, Plan, Schedule
 from bytejit.codegen.loops.simplify import Rewriter, cost, kernel_roots, loads, points
+from bytejit.common.dtypes import acc_dtype, itemsize
 from bytejit.common.interrupts import poll
 
-GRAIN = 32768             # additions: less work than this is not worth a thread
-COLUMNS = 64              # elements of a block of columns: a few vectors, so that accumulators stay in registers
-TILE = 32                 # elements, both ways, of a transposing tile
+GRAIN = 32768  # additions: less work than this is not worth a thread
+COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers
+TILE = 32  # elements, both ways, of a transposing tile
 ACCUMULATORS = 4
-LONG = 65536              # elements: a row from here on may be cut over threads
+LONG = 65536  # elements: a row from here on may be cut over threads
 
 
-def schedule(loops: Loops, target: Target, memory: Memory | None = None, one: Callable | None = None) -> Plan:
-    """The plan for a target. one: how a kernel is scheduled (default: for a CPU). Deterministic."""
+def schedule(loops: Loops, machine: Machine, memory: Memory | None = None, one: Callable | None = None) -> Plan:
+    """The plan for a machine. one: how a kernel is scheduled (default: for a CPU). Deterministic."""
     loops = write_inputs(loops) if memory is None else loops
     memory = memory or plan_memory(loops)
     steps: list[Any] = []
@@ -51,11 +38,10 @@ def schedule(loops: Loops, target: Target, memory: Memory | None = None, one: Ca
         poll()
         free = memory.free.get(i, ())
         if isinstance(step, Kernel):
-            kernel, sched = (one or schedule_kernel)(step, loops.buffers, loops.cons, target)
+            kernel, sched = (one or schedule_kernel)(step, loops.buffers, loops.cons, machine)
             out = writes(step)
             memory_only = [b for b in reads(step) if loops.buffers[b].kind != "local" and b not in out]
-            steps.append(Call(kernel, sched, tuple(memory_only),
-                              tuple(b for b in out if loops.buffers[b].kind != "local"), free))
+            steps.append(Call(kernel, sched, tuple(memory_only), tuple(b for b in out if loops.buffers[b].kind != "local"), free))
         else:
             steps.append(ExternCall(step, free))
     return Plan(
@@ -66,7 +52,7 @@ def schedule(loops: Loops, target: Target, memory: Memory | None = None, one: Ca
         loops.mutations,
         memory.offsets,
         memory.arena,
-        target.name,
+        machine.name,
         memory.slots,
         memory.slot_bytes,
         loops.symbols,
@@ -77,23 +63,24 @@ def schedule(loops: Loops, target: Target, memory: Memory | None = None, one: Ca
 # --------------------------------------------------------------------------------------------
 def flatten(k: Kernel, buffers: dict[str, Buffer], cons: Cons) -> Kernel:
     """The kernel with one coordinate a load and store: the offset in elements."""
-    sizes = {a.name: a.size for p in k.passes for a in (*k.axes, *p.axes)}
+    sizes = {a.name: a.size for p in k.nests for a in (*k.axes, *p.axes)}
 
     def at(name: str, coords: tuple) -> tuple:
         return (ix.resimplify(ix.linear(coords, buffers[name].stride), sizes),)
 
     def on_load(e: Expr, coords: tuple, mask: Any) -> Expr:
         return cons.load(e.name, at(e.name, coords), e.dtype, mask, e.where)
+
     rewrite = Rewriter(cons, sizes, None, on_load)
-    passes = []
-    for p in k.passes:
+    nests = []
+    for p in k.nests:
         p = rewrite.body(p)
-        passes.append(replace(p, stores=tuple(replace(s, coords=at(s.buffer, s.coords)) for s in p.stores)))
-    return replace(k, passes=tuple(passes))
+        nests.append(replace(p, stores=tuple(replace(s, coords=at(s.buffer, s.coords)) for s in p.stores)))
+    return replace(k, nests=tuple(nests))
 
 
-def indices(p: Pass) -> set[ix.Index]:
-    """Every index in a pass: offsets of loads and stores, indices used as values."""
+def indices(p: LoopNest) -> set[ix.Index]:
+    """Every index in a nest: offsets of loads and stores, indices used as values."""
     found = {c for s in p.stores for c in s.coords}
     for e in walk(p.roots()):
         if e.kind == "load":
@@ -107,11 +94,7 @@ def pair(axes: tuple[Axis, ...], used: set[ix.Index]) -> tuple[Axis, Axis] | Non
     """Two axes (slow, fast) that every index walks as one."""
     for y in axes:
         for x in axes:
-            if (
-                x is y
-                or x.kind != y.kind
-                or x.kind == "scan"
-            ):
+            if x is y or x.kind != y.kind or x.kind == "scan":
                 continue
             if all(i.coefficient(x.name) == i.coefficient(y.name) * y.size for i in used):
                 if not any(i.within_atoms(a.name) for i in used for a in (x, y)):
@@ -120,49 +103,52 @@ def pair(axes: tuple[Axis, ...], used: set[ix.Index]) -> tuple[Axis, Axis] | Non
 
 
 def collapse(k: Kernel, cons: Cons) -> Kernel:
-    """The kernel with axes joined where all its offsets allow: outer ones over all passes, inner ones a pass."""
+    """The kernel with axes joined where all its offsets allow: outer ones over all nests, inner ones a nest."""
     while True:
-        found = pair(k.axes, set().union(*map(indices, k.passes)))
+        found = pair(k.axes, set().union(*map(indices, k.nests)))
         if found is None:
             break
         x, y = found
-        k = replace(k, axes=tuple(replace(a, size=ix.size_of(x.size * y.size)) if a is y else a for a in k.axes if a is not x),
-                    passes=tuple(without(p, x, cons) for p in k.passes))
-    passes = []
-    for p in k.passes:
+        k = replace(
+            k,
+            axes=tuple(replace(a, size=ix.size_of(x.size * y.size)) if a is y else a for a in k.axes if a is not x),
+            nests=tuple(without(p, x, cons) for p in k.nests),
+        )
+    nests = []
+    for p in k.nests:
         while (found := pair(p.axes, indices(p))) is not None:
             x, y = found
             axes = tuple(replace(a, size=ix.size_of(x.size * y.size)) if a is y else a for a in p.axes if a is not x)
             p = without(replace(p, axes=axes), x, cons)
-        passes.append(p)
-    return replace(k, passes=tuple(passes))
+        nests.append(p)
+    return replace(k, nests=tuple(nests))
 
 
-def without(p: Pass, x: Axis, cons: Cons) -> Pass:
+def without(p: LoopNest, x: Axis, cons: Cons) -> LoopNest:
     """Index terms in x dropped: the joined axis' own term covers them."""
     return Rewriter(cons, {}, {x.name: ix.ZERO}).body(p)
 
 
 def rename(k: Kernel, cons: Cons) -> Kernel:
-    """Axes i0, i1, ... outside, j0, j1, ... in passes, reductions m0, m1, ...: equal kernels look equal.
+    """Axes i0, i1, ... outside, j0, j1, ... in nests, reductions m0, m1, ...: equal kernels look equal.
 
-    A name has one size in the whole kernel: passes share one only where their axes are as long.
+    A name has one size in the whole kernel: nests share one only where their axes are as long.
     """
     outer = {a.name: f"i{n}" for n, a in enumerate(k.axes)}
     refs: dict[str, str] = {}
-    for p in k.passes:
+    for p in k.nests:
         for r in p.reduces:
             refs.setdefault(r.name, f"m{len(refs)}")
-    passes, sizes = [], {}
-    for p in k.passes:
+    nests, sizes = [], {}
+    for p in k.nests:
         names = outer | inner_names(p, sizes)
         body = Rewriter(cons, {}, {a: ix.var(n) for a, n in names.items()}, refs=refs).body(p)
-        passes.append(replace(body, axes=tuple(replace(a, name=names[a.name]) for a in p.axes)))
-    return replace(k, axes=tuple(replace(a, name=outer[a.name]) for a in k.axes), passes=tuple(passes))
+        nests.append(replace(body, axes=tuple(replace(a, name=names[a.name]) for a in p.axes)))
+    return replace(k, axes=tuple(replace(a, name=outer[a.name]) for a in k.axes), nests=tuple(nests))
 
 
-def inner_names(p: Pass, sizes: dict[str, ix.Size]) -> dict[str, str]:
-    """Names for a pass's own axes: j0, j1, ..., past those that mean another size; `sizes` learns them."""
+def inner_names(p: LoopNest, sizes: dict[str, ix.Size]) -> dict[str, str]:
+    """Names for a nest's own axes: j0, j1, ..., past those that mean another size; `sizes` learns them."""
     names: dict[str, str] = {}
     for a in p.axes:
         n = 0
@@ -175,8 +161,8 @@ def inner_names(p: Pass, sizes: dict[str, ix.Size]) -> dict[str, str]:
 
 # ---- choices
 # --------------------------------------------------------------------------------------------------------------
-def votes(p: Pass, names: set[str]) -> dict[str, int]:
-    """How many accesses of the pass walk memory step by step along each axis; stores count twice, large strides
+def votes(p: LoopNest, names: set[str]) -> dict[str, int]:
+    """How many accesses of the nest walk memory step by step along each axis; stores count twice, large strides
     against. Only accesses over the most axes count: four vectors of channel parameters are small beside the image."""
     found = dict.fromkeys(sorted(names), 0)
     accesses = [(s.coords[0], 2) for s in p.stores] + [(e.attr[0], 1) for e in loads(p.roots())]
@@ -192,7 +178,7 @@ def votes(p: Pass, names: set[str]) -> dict[str, int]:
     return found
 
 
-def best_axis(p: Pass, axes: tuple[Axis, ...]) -> str | None:
+def best_axis(p: LoopNest, axes: tuple[Axis, ...]) -> str | None:
     """The axis to run innermost: most contiguous accesses, then the longest."""
     if not axes:
         return None
@@ -200,35 +186,33 @@ def best_axis(p: Pass, axes: tuple[Axis, ...]) -> str | None:
     return max(axes, key=lambda a: (score[a.name], points([a]))).name
 
 
-def by_stride(axes: tuple[Axis, ...], p: Pass) -> list[Axis]:
-    """Axes with the largest stride first: of the pass's stores, else of its loads."""
+def by_stride(axes: tuple[Axis, ...], p: LoopNest) -> list[Axis]:
+    """Axes with the largest stride first: of the nest's stores, else of its loads."""
     accesses = [s.coords[0] for s in p.stores] or [e.attr[0] for e in loads(p.roots())]
     return sorted(axes, key=lambda a: -max((abs(ix.hint(c.coefficient(a.name))) for c in accesses), default=0))
 
 
-def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, target: Target) -> tuple[Kernel, Schedule]:
+def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: Machine) -> tuple[Kernel, Schedule]:
     """The kernel in its final loops, and how they run."""
     k = collapse(flatten(k, buffers, cons), cons)
     k = ordered(k) if any(a.kind == "scan" for a in k.axes) else order_pointwise(k) if flexible(k) else order_rows(k)
     k = rename(k, cons)
     block = column_block(k)
-    passes = tuple(schedule_pass(k, p, block, target) for p in k.passes)
-    work = max(1, sum(points(p.axes) * max(1, cost(p.roots()) + len(loads(p.roots()))) for p in k.passes))
+    nests = tuple(schedule_nest(k, p, block, machine) for p in k.nests)
+    work = max(1, sum(points(p.axes) * max(1, cost(p.roots()) + len(loads(p.roots()))) for p in k.nests))
     rows = points(k.axes)
     parallel: tuple[str, ...] = tuple(a.name for a in k.axes)
     unit = work * (min(block[1], rows) if block else 1)
     split = 0
-    if not k.axes and len(k.passes) == 1 and not k.passes[0].reduces and k.passes[0].axes:
-        first = next(a for a in k.passes[0].axes if a.name == passes[0].order[0])
-        parallel, unit = (
-            ((first.name,), max(1, work // max(1, points([first])))) if first.kind == "parallel" else ((), 1)
-        )
-    elif rows < target.threads and known(k.axes) and can_split(k, buffers):
-        parallel, split = (), target.threads
-    if work * rows < 2 * GRAIN and known(a for p in k.passes for a in (*k.axes, *p.axes)):
+    if not k.axes and len(k.nests) == 1 and not k.nests[0].reduces and k.nests[0].axes:
+        first = next(a for a in k.nests[0].axes if a.name == nests[0].order[0])
+        parallel, unit = ((first.name,), max(1, work // max(1, points([first])))) if first.kind == "parallel" else ((), 1)
+    elif rows < machine.threads and known(k.axes) and can_split(k, buffers):
+        parallel, split = (), machine.threads
+    if work * rows < 2 * GRAIN and known(a for p in k.nests for a in (*k.axes, *p.axes)):
         parallel, split = (), 0
     grain = max(1, -(-GRAIN // unit)) * (block[1] if block else 1)
-    return k, Schedule(parallel, grain, passes, block, split)
+    return k, Schedule(parallel, grain, nests, block, split)
 
 
 def known(axes: Iterable[Axis]) -> bool:
@@ -237,9 +221,9 @@ def known(axes: Iterable[Axis]) -> bool:
 
 
 def order_pointwise(k: Kernel, least: int = TILE) -> Kernel:
-    """A kernel without inner axes: the contiguous axis goes into the pass, with another when the kernel transposes. least: as
+    """A kernel without inner axes: the contiguous axis goes into the nest, with another when the kernel transposes. least: as
     in `transposed`."""
-    p = k.passes[0]
+    p = k.nests[0]
     if not k.axes:
         return k
     inner = best_axis(p, k.axes)
@@ -248,17 +232,17 @@ def order_pointwise(k: Kernel, least: int = TILE) -> Kernel:
     other = transposed(p, k.axes, inner, least)
     if other is not None:
         own = [a for a in axes if a.name == other] + own
-    return replace(k, axes=tuple(a for a in axes if a not in own), passes=(replace(p, axes=tuple(own)),))
+    return replace(k, axes=tuple(a for a in axes if a not in own), nests=(replace(p, axes=tuple(own)),))
 
 
 def ordered(k: Kernel) -> Kernel:
-    """A kernel that writes to places read from memory: axes along which two points may meet go into the pass, which takes
+    """A kernel that writes to places read from memory: axes along which two points may meet go into the nest, which takes
     them in order, the last one wins; so do the axes below."""
     first = next(i for i, a in enumerate(k.axes) if a.kind == "scan")
-    return replace(k, axes=k.axes[:first], passes=(replace(k.passes[0], axes=k.axes[first:]),))
+    return replace(k, axes=k.axes[:first], nests=(replace(k.nests[0], axes=k.axes[first:]),))
 
 
-def transposed(p: Pass, axes: tuple[Axis, ...], inner: str | None, least: int = TILE) -> str | None:
+def transposed(p: LoopNest, axes: tuple[Axis, ...], inner: str | None, least: int = TILE) -> str | None:
     """An axis along which some load is contiguous that strides along `inner`; both at least `least` long."""
     sizes = {a.name: points([a]) if known([a]) else max(least, points([a])) for a in axes}
     for e in loads(p.roots()):
@@ -270,23 +254,23 @@ def transposed(p: Pass, axes: tuple[Axis, ...], inner: str | None, least: int = 
 
 
 def order_rows(k: Kernel) -> Kernel:
-    """A kernel of passes: a contiguous outer axis (columns) goes last; passes walk their longest strides outside."""
+    """A kernel of nests: a contiguous outer axis (columns) goes last; nests walk their longest strides outside."""
     column = column_axis(k)
     axes = [a for a in k.axes if a.name != column] + [a for a in k.axes if a.name == column]
-    passes = []
-    for p in k.passes:
+    nests = []
+    for p in k.nests:
         inner = best_axis(p, p.axes)
         rest = tuple(a for a in p.axes if a.name != inner)
         scans = any(a.kind == "scan" for a in p.axes)
-        passes.append(p if scans else replace(p, axes=(*by_stride(rest, p), *(a for a in p.axes if a.name == inner))))
-    return replace(k, axes=tuple(axes), passes=tuple(passes))
+        nests.append(p if scans else replace(p, axes=(*by_stride(rest, p), *(a for a in p.axes if a.name == inner))))
+    return replace(k, axes=tuple(axes), nests=tuple(nests))
 
 
 def column_axis(k: Kernel) -> str | None:
-    """The outer axis that the passes walk memory along, when that beats their own axes."""
+    """The outer axis that the nests walk memory along, when that beats their own axes."""
     total: dict[str, int] = {}
     inner = 0
-    for p in k.passes:
+    for p in k.nests:
         if p.axes:
             score = votes(p, {a.name for a in (*k.axes, *p.axes)})
             for a in k.axes:
@@ -299,44 +283,39 @@ def column_axis(k: Kernel) -> str | None:
 
 def column_block(k: Kernel) -> tuple[str, int] | None:
     """The blocked axis and its block, for kernels that `order_rows` put a column axis last in."""
-    if not k.axes or not any(p.axes for p in k.passes) or flexible(k) or column_axis(k) != k.axes[-1].name:
+    if not k.axes or not any(p.axes for p in k.nests) or flexible(k) or column_axis(k) != k.axes[-1].name:
         return None
-    if len(k.passes) == 1 and not k.passes[0].reduces:
+    if len(k.nests) == 1 and not k.nests[0].reduces:
         return None
     size = k.axes[-1].size
     return k.axes[-1].name, min(COLUMNS, size) if isinstance(size, int) else COLUMNS
 
 
-def schedule_pass(k: Kernel, p: Pass, block: tuple[str, int] | None, target: Target) -> PassSchedule:
-    """Order, lanes and accumulators of one pass."""
+def schedule_nest(k: Kernel, p: LoopNest, block: tuple[str, int] | None, machine: Machine) -> NestSchedule:
+    """Order, lanes and accumulators of one nest."""
     order = tuple(a.name for a in p.axes)
     dtypes = [acc_dtype(e.dtype) for e in walk(p.roots()) if e.kind in ("load", "op") and e.dtype != "b8"]
     widest = max((itemsize(d) for d in dtypes), default=4)
-    lanes = max(1, target.vector_bytes // widest)
+    lanes = max(1, machine.vector_bytes // widest)
     if block is not None:
-        return PassSchedule(order, block[0], lanes)
+        return NestSchedule(order, block[0], lanes)
     if not order or p.axes[-1].kind == "scan":
-        return PassSchedule(order)
+        return NestSchedule(order)
     size = points([p.axes[-1]])
     lanes = lanes if size >= lanes or not known(p.axes[-1:]) else 1
     many = ACCUMULATORS if p.reduces and size >= ACCUMULATORS * lanes else 1
     tile: tuple[tuple[str, int], ...] = ()
-    if (
-        len(order) == 2
-        and flexible(replace(k, passes=(replace(p, axes=()),)))
-        and not p.reduces
-        and len(k.passes) == 1
-    ):
+    if len(order) == 2 and flexible(replace(k, nests=(replace(p, axes=()),))) and not p.reduces and len(k.nests) == 1:
         tile = tuple((n, TILE) for n in order) if transposed(p, p.axes, order[-1]) == order[0] else ()
-    return PassSchedule(order, order[-1] if lanes > 1 else None, lanes, many, tile)
+    return NestSchedule(order, order[-1] if lanes > 1 else None, lanes, many, tile)
 
 
 def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
-    """Whether the rows are long and only the first pass reduces, into nothing but refs."""
-    if not k.passes or not k.passes[0].reduces or k.passes[0].stores:
+    """Whether the rows are long and only the first nest reduces, into nothing but refs."""
+    if not k.nests or not k.nests[0].reduces or k.nests[0].stores:
         return False
-    if any(p.reduces for p in k.passes[1:]) or any(a.kind == "scan" for p in k.passes for a in p.axes):
+    if any(p.reduces for p in k.nests[1:]) or any(a.kind == "scan" for p in k.nests for a in p.axes):
         return False
     if any(buffers[e.name].kind == "local" for e in walk(kernel_roots(k)) if e.kind == "load"):
         return False
-    return points(k.passes[0].axes) >= LONG
+    return points(k.nests[0].axes) >= LONG

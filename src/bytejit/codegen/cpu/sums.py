@@ -5,6 +5,7 @@ Eager cuts long sums into parts, and keeps the moments of batch norms and runnin
 is an f64 (its additions wait for one another anyway); those of lanes and of columns take CHAIN floats and are emptied
 into a `bj::Wide` (prelude/base.h), in a loop that their sizes decide: f64 in all of them would take twice as long.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,13 @@ from typing import Any
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops.ir import Reduce
 
-CHAIN = 32             # additions in a row to one accumulator of f32
-FEW = 16               # additions in all that f32 may take
+CHAIN = 32  # additions in a row to one accumulator of f32
+FEW = 16  # additions in all that f32 may take
 
 
 @dataclass(frozen=True)
 class Sums:
-    """How a pass keeps its sums of f32. many: additions to one accumulator, inf where not known. axis: in whose loop they are
+    """How a nest keeps its sums of f32. many: additions to one accumulator, inf where not known. axis: in whose loop they are
     emptied ("": nowhere), after each `every` of its steps (a power of two), and where `at_end` when that loop ends."""
 
     many: float = 1
@@ -30,7 +31,7 @@ class Sums:
 
 
 def sums_of(names: Sequence[str], sizes: Mapping[str, Any], lanes: int, single: bool) -> Sums:
-    """For a pass over these axes, outermost first, the innermost in `lanes`. single: one accumulator, no column or lane."""
+    """For a nest over these axes, outermost first, the innermost in `lanes`. single: one accumulator, no column or lane."""
     trips = [float(sizes[n]) if isinstance(sizes[n], int) else float("inf") for n in names]
     if names:
         trips[-1] = trips[-1] if trips[-1] == float("inf") else -(-trips[-1] // lanes)

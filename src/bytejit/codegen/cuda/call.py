@@ -12,7 +12,12 @@ for each stream apart: work on one stream runs in order, so the next call there 
 that the program records: its memory must be that graph's own, which lives as long as it does. A tensor may be freed as
 soon as its last reader is launched, for the same reason. What a kernel found wrong is read from the fault word, which
 lies in the host's memory, at the next call.
+
+`rows_of` joins the launches between two library calls to a `LaunchRow`; `kernels/build_triton.py` compiles and loads them;
+`kernels/cuda_launch.py` launches a row from a table; `kernels/interpret.py` runs rows in Triton's interpreter (option
+`interpret`).
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -25,21 +30,26 @@ import torch
 
 from bytejit.codegen.aten import graph as out_of
 from bytejit.codegen.emit import common
-from bytejit.codegen.emit.call import FAULTS, CallPrinter, CallSource, fixed
+from bytejit.codegen.emit.call import CallPrinter
+from bytejit.codegen.emit.call_source import FAULTS, CallSource
+from bytejit.codegen.emit.memory import fixed
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, Call, ExternCall, Plan, View
+from bytejit.codegen.loops.ir import View
+from bytejit.codegen.loops.plan import Call, ExternCall, Plan
+from bytejit.common.dtypes import torch_dtype
 from bytejit.errors import DeviceFault
 
 from .source import Arg, Launch, TritonSource
 
 ALIGN = 256
-KEPT = 64 << 20            # bytes: an arena up to this size is kept between calls
+KEPT = 64 << 20  # bytes: an arena up to this size is kept between calls
 
 
 @dataclass(frozen=True)
-class Row:
+class LaunchRow:
     """The launches between two library calls. args: what its call passes, in order: ("stream", ""), then as `CppSource`'s
     runs, ("fault", ""), ("scratch", offset), ("value", index). added: byte offset of buffers and scratch in the arena."""
+
     steps: tuple[int, ...]
     launches: tuple[Launch, ...]
     args: tuple[tuple[str, Any], ...]
@@ -54,7 +64,7 @@ class Row:
         return index[key], added
 
 
-def rows_of(plan: Plan, source: TritonSource) -> tuple[Row, ...]:
+def rows_of(plan: Plan, source: TritonSource) -> tuple[LaunchRow, ...]:
     """The rows of a plan. A plan without kernels has none."""
     by_step: dict[int, list[Launch]] = {}
     for launch in source.launches:
@@ -83,7 +93,7 @@ def rows_of(plan: Plan, source: TritonSource) -> tuple[Row, ...]:
                 args.setdefault(where[a][0])
             configs = (launch.config, *launch.alternatives)
             args.update(dict.fromkeys(("value", g) for c in configs for g in c.grid if not isinstance(g, int)))
-        out.append(Row(tuple(steps), tuple(launches), tuple(args), tuple(where.items())))
+        out.append(LaunchRow(tuple(steps), tuple(launches), tuple(args), tuple(where.items())))
     return tuple(out)
 
 
@@ -115,21 +125,31 @@ def elsewhere(device: int, call: Callable, *args: Any) -> Any:
 
 def gpu_arena(size: int, views: Sequence[tuple], device: torch.device) -> Callable[[], tuple]:
     """A function that makes an arena: (address, memory, *views). Units: bytes."""
+
     def make() -> tuple:
         with torch.inference_mode(False), torch.no_grad():
             memory = torch.empty(size, dtype=torch.uint8, device=device)
-            made = [torch.empty(0, dtype=dtype, device=device).set_(memory.untyped_storage(), start // dtype.itemsize,
-                                                                    shape, stride)
-                    for start, dtype, shape, stride in views]
+            made = [
+                torch.empty(0, dtype=dtype, device=device).set_(memory.untyped_storage(), start // dtype.itemsize, shape, stride)
+                for start, dtype, shape, stride in views
+            ]
             return (memory.data_ptr(), memory, *made)
+
     return make
 
 
 class CudaPrinter(CallPrinter):
-    """Prints one plan for a GPU. `source.runs` are `Row`s; runs: (run, unaligned) of each."""
+    """Prints one plan for a GPU. `source.runs` are `LaunchRow`s; runs: (run, unaligned) of each."""
 
-    def __init__(self, plan: Plan, rows: Sequence[Row], runs: Sequence[tuple[Callable, Callable]], device: torch.device,
-                 scratch: Any, constants: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rows: Sequence[LaunchRow],
+        runs: Sequence[tuple[Callable, Callable]],
+        device: torch.device,
+        scratch: Any,
+        constants: Sequence[Any] = (),
+    ) -> None:
         self.device, self.scratch = device, scratch
         super().__init__(plan, _Runs(tuple(rows)), runs, constants)
         self.order = {row.steps[0]: n for n, row in enumerate(rows)}
@@ -142,7 +162,7 @@ class CudaPrinter(CallPrinter):
         """Whether a dead tensor's local is kept to the end: never, the stream keeps the order."""
         return False
 
-    def run(self, row: Row, fns: tuple[Callable, Callable]) -> None:
+    def run(self, row: LaunchRow, fns: tuple[Callable, Callable]) -> None:
         """One row of launches."""
         n = self.order[row.steps[0]]
         args = [self.argument(kind, what) for kind, what in row.args]
@@ -191,18 +211,29 @@ class CudaPrinter(CallPrinter):
             blocks = [*blocks, ("scratch", self.size(self.scratch))]
         lying = [v for v in self.views if v.buffer in self.plan.offsets]
         views = {v: self.views[v] for v in lying if fixed(v)}
-        if size or lying or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):    # of nothing, too
+        if size or lying or any(kind == "arena" for row in self.source.runs for kind, _ in row.args):  # of nothing, too
             size = max(size, ALIGN)
-            rows = [(self.plan.offsets[v.buffer] + v.offset * _dtype(self.plan, v).itemsize, _dtype(self.plan, v), v.shape,
-                     v.stride) for v in views]
+            rows = [
+                (self.plan.offsets[v.buffer] + v.offset * _dtype(self.plan, v).itemsize, _dtype(self.plan, v), v.shape, v.stride)
+                for v in views
+            ]
             maker = self.bind("make_arena", gpu_arena(size, rows, self.device))
             names = ", ".join(["arena", "_" if len(views) == len(lying) else "m_arena", *views.values()])
             if size <= KEPT:
                 self.bind("pool", defaultdict(list))
-                recorded = f"[] if {self.bind('capturing', torch._C._cuda_isCurrentStreamCapturing)}() else " \
-                    if self.device.type == "cuda" else ""
-                self.head += [f"kept = {recorded}pool[stream]", "try:", "    whole = kept.pop()", "except IndexError:",
-                              f"    whole = {maker}()", f"{names} = whole"]
+                recorded = (
+                    f"[] if {self.bind('capturing', torch._C._cuda_isCurrentStreamCapturing)}() else "
+                    if self.device.type == "cuda"
+                    else ""
+                )
+                self.head += [
+                    f"kept = {recorded}pool[stream]",
+                    "try:",
+                    "    whole = kept.pop()",
+                    "except IndexError:",
+                    f"    whole = {maker}()",
+                    f"{names} = whole",
+                ]
                 self.lines.append("kept.append(whole)")
             else:
                 self.head.append(f"{names} = {maker}()")
@@ -218,7 +249,7 @@ class CudaPrinter(CallPrinter):
         dtype = self.bind(f"dtype_{self.plan.buffers[v.buffer].dtype}", _dtype(self.plan, v))
         width = _dtype(self.plan, v).itemsize
         slot = self.plan.slots.get(v.buffer)
-        if slot is None and v.buffer not in self.plan.offsets:      # no elements, no place
+        if slot is None and v.buffer not in self.plan.offsets:  # no elements, no place
             nothing, device = self.bind("nothing", torch.empty_strided), self.bind("own_device", self.device)
             return f"{nothing}({self.dims(v.shape)}, {self.dims(v.stride)}, dtype={dtype}, device={device})"
         block = "m_arena" if slot is None else f"m_slot{slot}"
@@ -253,16 +284,23 @@ class CudaPrinter(CallPrinter):
 
 @dataclass(frozen=True)
 class _Runs:
-    runs: tuple[Row, ...]
+    runs: tuple[LaunchRow, ...]
 
 
 def _dtype(plan: Plan, v: View) -> torch.dtype:
-    return getattr(torch, DTYPES[plan.buffers[v.buffer].dtype][0])
+    return torch_dtype(plan.buffers[v.buffer].dtype)
 
 
-def emit_call_cuda(plan: Plan, rows: Sequence[Row], runs: Sequence[tuple[Callable, Callable]], device: torch.device,
-                   scratch: Any, constants: Sequence[Any] = (), outs: Sequence[out_of.Out] | None = None,
-                   single: bool = False) -> CallSource:
+def emit_call_cuda(
+    plan: Plan,
+    rows: Sequence[LaunchRow],
+    runs: Sequence[tuple[Callable, Callable]],
+    device: torch.device,
+    scratch: Any,
+    constants: Sequence[Any] = (),
+    outs: Sequence[out_of.Out] | None = None,
+    single: bool = False,
+) -> CallSource:
     """The Python of a plan on `device` (the CPU: Triton's interpreter). rows: `rows_of(plan, source)`; scratch:
     `source.scratch`; the rest as `emit_call`."""
     return CudaPrinter(plan, rows, runs, device, scratch, constants).print(outs, single)

@@ -7,18 +7,19 @@
 Kernels that differ in buffers only are one function. The user's line stands beside a statement; it takes no part in
 telling kernels apart. Nothing here imports triton.
 """
+
 from __future__ import annotations
 
 import re
 from typing import Any
 
+from bytejit.codegen.cuda.function import Function
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import Call, Plan
+from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
 
-from .kernel import Function
 from .rows import KernelPrinter
 from .source import Launch, TritonSource
 
@@ -48,8 +49,7 @@ def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) ->
             if key not in found:
                 name = f"k{len(found)}"
                 found[key] = name, f"@triton.jit\ndef {name}({key[0]}):\n{first}{f.text.full()}\n"
-            launches.append(Launch(at, found[key][0], tuple(f.params.values()), f.configs[0], f.configs[1:],
-                                   "fault" in f.params))
+            launches.append(Launch(at, found[key][0], tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params))
         scratch = largest(scratch, printer.scratch)
     body = "\n\n".join(text for _, text in found.values())
     names = sorted(set(re.findall(r"\bbj_\w+", body)))

@@ -1,4 +1,5 @@
 """Constants, indices, operations and reductions as Triton text."""
+
 from __future__ import annotations
 
 import math
@@ -7,15 +8,15 @@ from typing import Any
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import FLOATS, NARROW, Expr, Reduce, acc_dtype
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.ir import Reduce
 from bytejit.codegen.ops.table import OpTable
-
-from .source import TYPES
+from bytejit.common.dtypes import DTYPES, FLOATS, NARROW, acc_dtype
 
 
 def tl_type(dtype: str) -> str:
     """`tl.float32` of `f32`."""
-    return f"tl.{TYPES[dtype]}"
+    return f"tl.{DTYPES[dtype].triton}"
 
 
 def number(value: Any, dtype: str) -> str:
@@ -35,7 +36,7 @@ def number(value: Any, dtype: str) -> str:
 def constant(value: Any, dtype: str, shape: str = "()") -> str:
     """A constant with its type (a bare number would take the type of what stands beside it)."""
     work = acc_dtype(dtype)
-    if work in ("f32", "f64") and value == 0 and math.copysign(1, value) < 0:        # tl.full(-0.0) is +0.0
+    if work in ("f32", "f64") and value == 0 and math.copysign(1, value) < 0:  # tl.full(-0.0) is +0.0
         bits, whole = (31, "tl.int32") if work == "f32" else (63, "tl.int64")
         text = f"tl.full({shape}, {-(1 << bits)}, {whole}).to({tl_type(work)}, bitcast=True)"
     else:
@@ -73,10 +74,10 @@ class IndexText:
             return "(" + " * ".join(self.atom(p) for p in atom.parts) + ")"
         x, d = atom.parts
         low, _ = ix.bounds(x, self.sizes)
-        if low >= 0:                                 # Triton divides towards zero
+        if low >= 0:  # Triton divides towards zero
             return f"(({self(x)}) {'//' if kind is ix.Div else '%'} {self(d) if isinstance(d, int) else f'({self(d)})'})"
         name = "bj_floordiv" if kind is ix.Div else "bj_remainder"
-        text = self(x) if x.terms else f"tl.full((), {x.const}, tl.int64)"       # they ask for a dtype
+        text = self(x) if x.terms else f"tl.full((), {x.const}, tl.int64)"  # they ask for a dtype
         return f"{name}({text}, {self(d)})"
 
 
@@ -115,5 +116,5 @@ def scan(r: Reduce, tile: str, axis: int) -> str:
 
 
 def wrapped(r: Reduce, text: str) -> str:
-    """The result in its own dtype: Triton's sums of integers of 8 and 16 bits answer 32, which do not wrap around."""
+    """The result in its own dtype: Triton's sums of integers of 8 and 16 bits return 32, which do not wrap around."""
     return f"{text}.to({tl_type(r.dtype)})" if r.kind == "sum" and r.dtype in ("i8", "u8", "i16") else text

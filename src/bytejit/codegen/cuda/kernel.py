@@ -7,66 +7,24 @@ Values have the dims of what they depend on: a value that only depends on the ro
     tiles     y[Y, 1], x[1, X]; other axes are numbers of the program
     rows      x[X, 1] (a number where a program takes one row), r[1, R]: all of it, or a turn of a loop
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
+from bytejit.codegen.cuda.function import Function
+from bytejit.codegen.cuda.tiles import Tile
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import Axis, Buffer, Call, Expr, Pass, Store, itemsize
+from bytejit.codegen.loops.ir import Axis, Buffer, LoopNest
+from bytejit.codegen.loops.plan import Call
 from bytejit.codegen.ops.table import OpTable
+from bytejit.common.dtypes import DTYPES, itemsize
 
-from .expressions import IndexText, constant, operation
-from .schedule import Tile, fits_i32
-from .source import POINTERS, Arg, Config
-
-
-class PyText:
-    """Lines with an indent, and beside each the user's line, kept apart: equal code may come from different lines."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, str]] = []
-        self.depth = 1
-
-    def add(self, line: str, comment: str = "") -> None:
-        self.rows.append(("    " * self.depth + line, comment))
-
-    def open(self, line: str) -> None:
-        self.add(line)
-        self.depth += 1
-
-    def close(self) -> None:
-        self.depth -= 1
-
-    def plain(self) -> str:
-        """The code alone: what decides whether two kernels are one."""
-        return "\n".join(line for line, _ in self.rows)
-
-    def full(self) -> str:
-        """The code with the user's lines."""
-        return "\n".join(f"{line}  # {note}" if note else line for line, note in self.rows)
-
-
-@dataclass
-class Function:
-    """One Triton function being written. params: what it is passed (name in the function -> Arg); names: what is
-    computed already, by (expression, inner axes or None); refs: results of reductions, alike; laid: what holds the inner
-    axes that were laid out already."""
-    text: PyText = field(default_factory=PyText)
-    params: dict[str, Arg] = field(default_factory=dict)
-    names: dict[Any, str] = field(default_factory=dict)
-    refs: dict[Any, str] = field(default_factory=dict)
-    laid: dict[Any, Any] = field(default_factory=dict)
-    tiles: tuple[Tile, ...] = ()
-    configs: tuple[Config, ...] = ()
-
-
-def size_text(size: Any) -> str:
-    """A size as text: a number, or an expression over size symbols in parentheses."""
-    text = IndexText({}, str, repr)(size)
-    return text if isinstance(size, int) else f"({text})"
+from .expressions import IndexText
+from .source import Arg, Config
+from .values import Values, size_text
 
 
 def product(axes: Iterable[Axis]) -> Any:
@@ -82,14 +40,14 @@ def ceil_div(n: Any, d: int) -> Any:
     return -(-n // d) if isinstance(n, int) else ix.size_of(ix.floordiv(n + (d - 1), d, {}))
 
 
-class Printer:
+class Printer(Values):
     """Prints one `Call`: here the values, and kernels without reductions; `emit_triton_rows` adds the others.
     functions: the results; scratch: bytes that they need."""
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable) -> None:
         self.call, self.kernel, self.sched, self.buffers, self.table = call, call.kernel, call.schedule, buffers, table
         self.symbols = common.kernel_symbols(self.kernel)
-        self.sizes = {a.name: a.size for p in self.kernel.passes for a in (*self.kernel.axes, *p.axes)}
+        self.sizes = {a.name: a.size for p in self.kernel.nests for a in (*self.kernel.axes, *p.axes)}
         self.outer = {a.name for a in self.kernel.axes}
         self.functions: list[Function] = []
         self.scratch: Any = 0
@@ -107,7 +65,7 @@ class Printer:
 
     def print(self) -> list[Function]:
         """The functions, in launch order; none for a kernel without points."""
-        p = self.kernel.passes[0]
+        p = self.kernel.nests[0]
         if any(a.size == 0 for a in (*self.kernel.axes, *p.axes)):
             return []
         self.start()
@@ -146,16 +104,16 @@ class Printer:
             if arg.kind == "buffer" and arg.name == buffer:
                 return name
         name = f"p{sum(a.kind == 'buffer' for a in self.f.params.values())}"
-        self.f.params[name] = Arg("buffer", buffer, POINTERS[b.dtype])
+        self.f.params[name] = Arg("buffer", buffer, DTYPES[b.dtype].pointer)
         return name
 
     def scratch_pointer(self, offset: Any, dtype: str) -> str:
         """A parameter for a place in the scratch block."""
         for name, arg in self.f.params.items():
-            if arg.kind == "scratch" and arg.offset == offset and arg.type == POINTERS[dtype]:
+            if arg.kind == "scratch" and arg.offset == offset and arg.type == DTYPES[dtype].pointer:
                 return name
         name = f"q{sum(a.kind == 'scratch' for a in self.f.params.values())}"
-        self.f.params[name] = Arg("scratch", "", POINTERS[dtype], offset)
+        self.f.params[name] = Arg("scratch", "", DTYPES[dtype].pointer, offset)
         return name
 
     def reserve(self, count: Any, dtype: str) -> Any:
@@ -181,7 +139,7 @@ class Printer:
             dim = self.dim_of[name]
             var, axes = self.flat[dim]
             at = [a.name for a in axes].index(name)
-            below = product(axes[at + 1:])
+            below = product(axes[at + 1 :])
             text = var if below == 1 else f"{var} // {size_text(below)}"
             if at:
                 text = f"{text if below == 1 else f'({text})'} % {size_text(axes[at].size)}"
@@ -204,13 +162,13 @@ class Printer:
 
     def grid(self, tile: Tile) -> Any:
         """Programs of a `points` or `tiles` kernel."""
-        axes = self.kernel.passes[0].axes
+        axes = self.kernel.nests[0].axes
         if self.sched.mode == "points":
             return ceil_div(product(axes), tile["X"])
         n = ix.index(ceil_div(axes[-2].size, tile["Y"])) * ceil_div(axes[-1].size, tile["X"]) * product(axes[:-2])
         return ix.size_of(n)
 
-    def points(self, p: Pass) -> None:
+    def points(self, p: LoopNest) -> None:
         """A stretch of the flat range of all axes."""
         n = product(p.axes)
         t = self.f.text
@@ -222,7 +180,7 @@ class Printer:
             self.set_dim("x", "x", p.axes, None)
         self.stores(p)
 
-    def square(self, p: Pass) -> None:
+    def square(self, p: LoopNest) -> None:
         """A square of the last two axes; the others are fixed for a program."""
         *rest, ya, xa = p.axes
         t = self.f.text
@@ -239,149 +197,3 @@ class Printer:
             t.add("z = pid // (across * down)")
             self.set_dim("z", "z", tuple(rest), None)
         self.stores(p)
-
-    # ---- values ---------------------------------------------------------------------------------------------------
-    def fresh(self, prefix: str = "t") -> str:
-        self.counter += 1
-        return f"{prefix}{self.counter - 1}"
-
-    def dims(self, e: Expr) -> frozenset[str]:
-        """The dims a value depends on."""
-        for node in common.walk((e,)):
-            key = (node, self.space)
-            if key in self.dims_memo:
-                continue
-            found = frozenset().union(*(self.dims_memo[a, self.space] for a in node.needs), frozenset())
-            if node.kind == "load":
-                found = found.union(*(self.dims_in(c) for c in node.attr))
-            elif node.kind == "index":
-                found |= self.dims_in(node.attr)
-            elif node.kind == "ref":
-                running = self.space is not None and (node.name, self.space) in self.f.refs
-                found |= {"x", "r"} if running else {"x"}
-            self.dims_memo[key] = found
-        return self.dims_memo[e, self.space]
-
-    def dims_in(self, index: Any) -> frozenset[str]:
-        """The dims of an index's axes, and of the values in it."""
-        found = {self.dim_of[a] for a in common.axes_of(index)}
-        for v in ix.values_in(ix.index(index)):
-            found |= self.dims(v)
-        return frozenset(found - {"z"})
-
-    def mask_of(self, dims: frozenset[str], also: str = "") -> str:
-        """The mask of a load or store that depends on some dims; "" when it needs none."""
-        parts = [self.masks[d] for d in ("y", "x", "r") if d in dims and d in self.masks]
-        return " & ".join([*parts, *([also] if also else [])])
-
-    def key(self, e: Expr) -> Any:
-        """Where a value's name is kept: a value of the inner axes only means something over those axes."""
-        return e, self.space if "r" in self.dims(e) else None
-
-    def value(self, e: Expr) -> str:
-        """The name of a value; its statements are written where they are missing."""
-        key = self.key(e)
-        if key not in self.f.names:
-            for node in common.walk((e,)):
-                if self.key(node) not in self.f.names:
-                    self.f.names[self.key(node)] = self.statement(node)
-        return self.f.names[key]
-
-    def position(self, e: Expr) -> str:
-        """A value read from memory, as a term of an index."""
-        return self.value(e) if self.sched.wide else f"{self.value(e)}.to(tl.int32)"
-
-    def statement(self, e: Expr) -> str:
-        """Write the statement of one value whose operands are there; answer its name or text."""
-        if e.kind == "const":
-            return constant(e.attr, e.dtype)
-        if e.kind == "ref":
-            name = self.f.refs.get((e.name, self.space))
-            return name if name is not None else self.f.refs[e.name, None]
-        if e.kind == "index":
-            text, note = self.index_value(e.attr), ""
-        elif e.kind == "load":
-            text, note = self.load(e), common.comment(e.where)
-        else:
-            args = [self.value(a) for a in e.args]
-            text, note = operation(e, args, self.table, self.fault(e)), common.comment(e.where)
-        name = self.fresh()
-        self.f.text.add(f"{name} = {text}", note)
-        return name
-
-    def index_value(self, at: Any) -> str:
-        """An index as a value, i64: its terms are i32 only where none of them, nor their sum, can leave that range."""
-        if self.sched.wide or fits_i32(ix.index(at), self.sizes):
-            return f"({self.index(at)}).to(tl.int64)"
-        return IndexText(self.sizes, lambda name: f"{self.axis(name)}.to(tl.int64)", self.value)(at)
-
-    def fault(self, e: Expr) -> str:
-        """The arguments of an index check: where the fault goes, which lanes count."""
-        if e.name not in ("bound", "inside"):
-            return "0"
-        self.raises = True
-        self.f.params["fault"] = Arg("fault", "", "*i32")
-        return f"fault, {self.mask_of(self.dims(e)) or 'True'}"
-
-    def place(self, buffer: str, at: Any) -> str:
-        """Pointer to an element."""
-        if buffer in self.locals:
-            pointer, stride = self.scratch_pointer(self.locals[buffer][0], self.buffers[buffer].dtype), self.locals[buffer][1]
-            return f"{pointer} + x * {size_text(stride)} + {self.index(at)}"
-        text = self.index(at)
-        return f"{self.pointer(buffer)} + ({text})" if " " in text else f"{self.pointer(buffer)} + {text}"
-
-    def load(self, e: Expr) -> str:
-        at = e.attr[0]
-        dims = self.dims_in(at) | ({"x"} if e.name in self.locals else frozenset())
-        place = self.place(e.name, at)
-        if e.mask is None:
-            mask = self.mask_of(dims)
-            return f"tl.load({place}, {mask})" if mask else f"tl.load({place})"
-        mask = self.mask_of(dims | self.dims(e.mask), self.value(e.mask))
-        if not dims >= self.dims(e.mask):
-            place = f"({place}) + tl.zeros_like({self.value(e.mask)}).to(tl.int32)"
-        return f"tl.load({place}, {mask}, other=0)"
-
-    # ---- stores ---------------------------------------------------------------------------------------------------
-    def stores(self, p: Pass, also: str = "") -> None:
-        """The pass's stores. also: a further mask."""
-        values = [(s, self.value(s.value), self.value(s.mask) if s.mask is not None else "") for s in p.stores]
-        for s, value, guard in values:
-            self.store(s, value, " & ".join(x for x in (guard, also) if x))
-
-    def store(self, s: Store, value: str, guard: str) -> None:
-        at = s.coords[0]
-        dims = self.dims_in(at) | ({"x"} if s.buffer in self.locals else frozenset())
-        needed = self.dims(s.value) | (self.dims(s.mask) if s.mask is not None else frozenset())
-        place = self.place(s.buffer, at)
-        if not dims >= needed and not (self.sched.mode != "points" and self.sched.single and needed - dims <= {"x"}):
-            place = f"tl.broadcast_to({place}, {self.tile_shape()})"
-            value = f"tl.broadcast_to({value}, {self.tile_shape()})"
-            dims = dims | needed
-        mask = self.mask_of(dims, guard)
-        note = common.comment(s.where or s.value.where)
-        tail = f", mask={mask}" if mask else ""
-        if s.mode == "add":
-            self.f.text.add(f'tl.atomic_add({place}, {value}{tail}, sem="relaxed")', note)
-        else:
-            self.f.text.add(f"tl.store({place}, {value}{tail})", note)
-
-    def tile_shape(self) -> str:
-        """Shape of a full tile."""
-        if self.sched.mode == "points":
-            return "[X]"
-        if self.sched.mode == "tiles":
-            return "[Y, X]"
-        block = self.block_name()
-        if block is None:
-            return "()" if self.sched.single else "[X, 1]"
-        return f"[{block}]" if self.sched.single else f"[X, {block}]"
-
-    def block_name(self) -> str | None:
-        """Name of the block of the present inner axes."""
-        if self.space is None:
-            return None
-        at = self.sched.spaces.index(self.space)
-        return f"R{at or ''}"
-

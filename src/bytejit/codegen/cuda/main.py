@@ -1,23 +1,28 @@
 """A Triton module that runs by itself: its kernels, what they are launched on, and a main that times each.
 
-    python 7_kernel.py
-    step 0  k0  [16384] warps=4: 92.7 us, 2897 GB/s, 86% of the device's 3352 GB/s
+python 7_kernel.py
+step 0  k0  [16384] warps=4: 92.7 us, 2897 GB/s, 86% of the device's 3352 GB/s
+
+With BYTEJIT_DEBUG=1 this is `7_kernel.py` of the debug folder: it states buffers and shapes, and each kernel's rate beside
+the device's peak.
 """
+
 from __future__ import annotations
 
 from typing import Any
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, Plan
+from bytejit.codegen.loops.plan import Plan
+from bytejit.common.dtypes import torch_dtype
 
 from .source import TritonSource
 
-MAIN = '''
+MAIN = """
 if __name__ == "__main__":
     from bytejit.kernels.measure_triton import measure
     measure(globals(), BUFFERS, STEPS, SCRATCH)
-'''
+"""
 
 
 def runnable(plan: Plan, source: TritonSource) -> str:
@@ -28,16 +33,26 @@ def runnable(plan: Plan, source: TritonSource) -> str:
         b = plan.buffers[name]
         shape, stride = (tuple(map(ix.hint, v)) for v in (b.shape, b.stride))
         count = 0 if 0 in shape else 1 + sum((n - 1) * abs(s) for n, s in zip(shape, stride))
-        lines.append(f'    "{name}": ("{DTYPES[b.dtype][0]}", {count}),  # {b!r}')
-    lines += ["}", "# position in the plan, bytes of traffic, launches: kernel, grid, arguments, constants, warps, stages",
-              "STEPS = ["]
+        dtype = str(torch_dtype(b.dtype)).removeprefix("torch.")
+        lines.append(f'    "{name}": ("{dtype}", {count}),  # {b!r}')
+    lines += [
+        "}",
+        "# position in the plan, bytes of traffic, launches: kernel, grid, arguments, constants, warps, stages",
+        "STEPS = [",
+    ]
     for at in dict.fromkeys(one.step for one in source.launches):
         call = plan.steps[at]
         lines.append(f"    ({at}, {common.traffic(plan, call)}, [")
         for one in source.launches:
             if one.step == at:
-                args = [(a.kind, a.name if a.kind == "buffer" else ix.hint(a.offset) if a.kind == "scratch"
-                         else hint_of(call, a.name), a.type) for a in one.args]
+                args = [
+                    (
+                        a.kind,
+                        a.name if a.kind == "buffer" else ix.hint(a.offset) if a.kind == "scratch" else hint_of(call, a.name),
+                        a.type,
+                    )
+                    for a in one.args
+                ]
                 grid = tuple(map(ix.hint, one.grid))
                 lines.append(f'        ("{one.kernel}", {grid}, {args}, {dict(one.constants)}, {one.warps}, {one.stages}),')
         lines.append(f"    ]),  # {' '.join(call.kernel.ops)}")

@@ -1,15 +1,19 @@
-"""What `emit_triton` answers: the text of a Triton module, and how each kernel of a plan is launched."""
+"""What `emit_triton` returns: the text of a Triton module, and how each kernel of a plan is launched.
+
+A launch is `kernel[grid](*args, **constants, num_warps=warps, num_stages=stages)`. Of a buffer only the address and the
+element type matter; one in `Plan.offsets` is that place in the arena. A kernel without points has no launch; a symbolic grid
+may be 0 at a call, and then nothing is launched. The launches of a call run in order on one stream. Scratch needs no
+clearing. Kernels rely on addresses that are multiples of 16 only where the launcher says so. Sizes are i64.
+
+A kernel with `raises` sets the fault word to 2 where an index is out of range, and reads element 0 instead; it never clears
+the word. The launcher looks at the word at a later call, without waiting for the device, as torch's device asserts are seen
+at the next synchronisation. Integer division by zero does not raise on CUDA, as in eager.
+"""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-
-#: IR dtype -> Triton's element type
-TYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
-         "i16": "int16", "i8": "int8", "u8": "uint8", "b8": "int1"}
-#: IR dtype -> the pointer type of a kernel's signature
-POINTERS = {"f64": "*fp64", "f32": "*fp32", "f16": "*fp16", "bf16": "*bf16", "i64": "*i64", "i32": "*i32",
-            "i16": "*i16", "i8": "*i8", "u8": "*u8", "b8": "*i1"}
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class Arg:
     """One argument of a kernel. kind: buffer (name: the plan's), size (name: the symbol), scratch (offset: bytes from the
     start of the scratch block), fault (an i32 that is set to a code of `emit_call.FAULTS`). type: as in Triton's
     signatures: "*fp32", "i64". Units: offset in bytes."""
+
     kind: str
     name: str
     type: str
@@ -30,6 +35,7 @@ class Arg:
 class Config:
     """One way to run a kernel: its constexpr parameters in order, warps, pipeline stages, and the grid that goes with
     them (ints, or index expressions over size symbols)."""
+
     constants: tuple[tuple[str, int], ...]
     warps: int
     stages: int
@@ -42,7 +48,8 @@ class Config:
 @dataclass(frozen=True)
 class Launch:
     """One launch of a kernel. step: position in `Plan.steps`; the launches of a step run in order. alternatives: other
-    configurations that answer the same. raises: it may set the fault."""
+    configurations with the same result. raises: it may set the fault."""
+
     step: int
     kernel: str
     args: tuple[Arg, ...]
@@ -74,6 +81,7 @@ class Launch:
 class TritonSource:
     """A Triton module and its launches. scratch: bytes of the one block that all launches use in turn (an int, or an
     index over size symbols); kernels: distinct ones; bytes: traffic of one call of the graph."""
+
     text: str
     launches: tuple[Launch, ...]
     scratch: Any

@@ -10,250 +10,33 @@ allocation that is kept between calls: a call takes one out of `pool` and puts i
 call inside a call, never share one. Views of the arena that library calls read or write are made once with the arena.
 A tensor whose address a kernel was given stays in a local until the function returns.
 """
+
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from bytejit.codegen.aten import graph as out_of
 from bytejit.codegen.cpu.emit import CppSource, Run
-from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, Buffer, Call, Extern, ExternCall, Plan, View
-from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
+from bytejit.codegen.emit.call_source import CallSource, fail
+from bytejit.codegen.emit.memory import SlotMemory, arena_maker, fixed
+from bytejit.codegen.loops.ir import Buffer, Extern, View
+from bytejit.codegen.loops.plan import ExternCall, Plan
 from bytejit.codegen.ops.extern import is_window, resolve
-from bytejit.errors import Bug
+from bytejit.common.dtypes import DTYPES, itemsize, torch_dtype
 
-from .check import Check, Fits, Steady, steady_check, words_of
-from .common import symbol_atoms, symbols_in
-
-FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of range in self")}
+from .check import Check, Steady, steady_check, words_of
+from .operands import Operands
 
 
-@dataclass(frozen=True)
-class CallSource:
-    """Python text of `call` and the values of its names. externs: (target, reason) of each library call; fits: what its
-    first call sees of them, where sizes are all known."""
-    text: str
-    names: dict[str, Any]
-    externs: tuple[tuple[str, str], ...]
-    fits: Fits | None = None
-
-    def __repr__(self) -> str:
-        return f"call source: {self.text.count(chr(10))} lines, {len(self.externs)} externs"
-
-    def make(self) -> Callable:
-        """The function."""
-        space = dict(self.names)
-        exec(compile(self.text, "<bytejit call>", "exec"), space)
-        return space["call"]
-
-
-def fail(code: int) -> None:
-    """Raise what torch raises for an error code of a kernel. The site then runs the user's code, which raises its
-    own."""
-    kind, text = FAULTS[1 if code & 1 else 2]
-    raise kind(text)
-
-
-class SlotMemory:
-    """The internal memory of one running call of a plan with symbolic sizes: the arena, and a block for each slot. Blocks
-    grow, never shrink; what a call needs of them is kept for the sizes last seen.
-
-    layout(*sizes) -> (bytes of each slot, (slot or None, byte offset, dtype, shape, stride) of each view).
-    """
-    KEPT = 64                # combinations of sizes
-
-    def __init__(self, arena: int, layout: Callable[..., tuple]) -> None:
-        self.layout = layout
-        self.blocks: list[torch.Tensor | None] = []
-        self.known: dict[tuple, tuple] = {}
-        self.arena = aligned_block(arena)
-
-    def at(self, *sizes: int) -> tuple:
-        """(address of the arena, addresses of the slots, the views) for sizes."""
-        found = self.known.get(sizes)
-        return found if found is not None else self._make(sizes)
-
-    def _make(self, sizes: tuple) -> tuple:
-        wanted, views = self.layout(*sizes)
-        if not self.blocks:
-            self.blocks = [None] * len(wanted)
-        for i, n in enumerate(wanted):
-            if self.blocks[i] is None or self.blocks[i].numel() < n:
-                self.blocks[i] = aligned_block(n)
-                self.known.clear()
-        if len(self.known) >= self.KEPT:
-            self.known.clear()
-        made = [view_of(self.arena if slot is None else self.blocks[slot], *rest) for slot, *rest in views]
-        out = self.known[sizes] = (self.arena.data_ptr(), *(b.data_ptr() for b in self.blocks), *made)
-        return out
-
-
-def aligned_block(size: int) -> torch.Tensor:
-    """Memory of `size` bytes that begins at a multiple of 64."""
-    with torch.inference_mode(False), torch.no_grad():
-        memory = torch.empty(size + 64, dtype=torch.uint8)
-        return memory[-memory.data_ptr() % 64:]
-
-
-def view_of(block: torch.Tensor, start: int, dtype: torch.dtype, shape: tuple, stride: tuple) -> torch.Tensor:
-    """A tensor in a block. Units: start in bytes."""
-    with torch.inference_mode(False), torch.no_grad():
-        at = (block.storage_offset() + start) // dtype.itemsize
-        return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), at, shape, stride)
-
-
-def fixed(v: View) -> bool:
-    """Whether a window is the same at all sizes."""
-    return all(isinstance(n, int) for n in (v.offset, *v.shape, *v.stride))
-
-
-def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]]) -> Callable[[], tuple]:
-    """A function that makes an arena: (address, *views). Views hold the memory. Units: size, offsets in bytes."""
-    def make() -> tuple:
-        with torch.inference_mode(False), torch.no_grad():
-            base = aligned_block(size)
-            return (base.data_ptr(), base, *(view_of(base, *v) for v in views))
-    return make
-
-
-class CallPrinter:
-    """Prints one plan. names: what the text refers to; given: inputs that the caller passes, the rest are constants."""
-
-    def __init__(self, plan: Plan, source: CppSource, runs: Sequence[Callable], constants: Sequence[Any] = (),
-                 overrides: dict[str, Callable] | None = None) -> None:
-        self.plan, self.source, self.overrides = plan, source, overrides or {}
-        self.lines: list[str] = []
-        self.head: list[str] = []                        # runs before `lines`
-        self.fits = Fits()
-        self.words = 1                                   # of the results that kernels read, and one before them
-        self.sizes = SizeText(self.symbol)
-        self.derived = {n: a for step in plan.steps if isinstance(step, Call)
-                        for n, a in symbol_atoms(step.kernel).items() if a.text}
-        self.names: dict[str, Any] = {}
-        self.externs: list[tuple[str, str]] = []
-        self.text: dict[str, str] = {}                   # buffer -> the local that holds its tensor
-        self.views: dict[View, str] = {}                 # view of the arena -> local
-        self.symbols: dict[str, str] = {s: f"p{i}" for s, i in plan.symbols.items()}
-        self.fetched: dict[str, str] = {}                # symbols that are read off an input's shape, once
-        self.given = len(plan.inputs) - len(constants)
-        self.runs = {run.steps[0]: (run, fn) for run, fn in zip(source.runs, runs)}
-        self.pointers: dict[str, str] = {}
-        for i, buffer in enumerate(plan.inputs):
-            name = f"p{i}"
-            if i >= self.given:
-                self.names[name] = constants[i - self.given]
-            if buffer is not None:
-                self.text[buffer] = name
-                for d, size in enumerate(plan.buffers[buffer].shape):
-                    for s in symbols_in(size):
-                        if ix.index(size) == ix.index(ix.Sym(s)):
-                            self.symbols.setdefault(s, "")
-                            self.fetched.setdefault(s, f"{name}.shape[{d}]")
-        self.uses = self._count_uses()
-
-    def _count_uses(self) -> dict[str, int]:
-        uses: dict[str, int] = {}
-        for run in self.source.runs:
-            for kind, name in run.args:
-                if kind == "buffer":
-                    uses[name] = uses.get(name, 0) + 1
-        return uses
-
-    # ---- pieces ---------------------------------------------------------------------------------------------------
-    def bind(self, name: str, value: Any) -> str:
-        self.names.setdefault(name, value)
-        return name
-
-    def size(self, x: Any) -> str:
-        """A size or offset, or a symbolic float, as Python text."""
-        text = self.sizes(x)
-        self._bind_math(text)
-        return text
-
-    def _bind_math(self, text: str) -> None:
-        """Give the function what the text of a number reads."""
-        if "math." in text:
-            self.bind("math", math)
-        if "bits_of(" in text:
-            self.bind("bits_of", bits_of)
-
-    def _atom(self, a: ix.Atom) -> str:
-        return self.sizes.atom(a)
-
-    def symbol(self, name: str, text: str = "") -> str:
-        """The local that holds a size symbol; text: how it is computed."""
-        if not self.symbols.get(name):
-            text = text or getattr(self.derived.get(name), "text", "")
-            if not text and name not in self.fetched:
-                raise Bug(f"size {name} is neither an input of {self.plan!r} nor a dimension of one")
-            value = self.sizes.words(text) if text else self.fetched[name]
-            self.symbols[name] = f"size_{name}"
-            self.head.append(f"size_{name} = {value}")
-            self._bind_math(value)
-        return self.symbols[name]
-
-    def dims(self, sizes: Sequence[Any]) -> str:
-        return "(" + "".join(self.size(s) + ", " for s in sizes) + ")"
-
-    def tensor(self, buffer: str) -> str:
-        """The local that holds a buffer's tensor; allocates an output on its first use."""
-        if buffer not in self.text:
-            b = self.plan.buffers[buffer]
-            if b.kind == "temp":
-                return self.view(View(buffer, b.shape, b.stride))
-            if b.kind != "output":
-                raise Bug(f"{b!r} is used before a step makes it")
-            name = self.text[buffer] = f"o{sum(t[0] == 'o' for t in self.text.values())}"
-            dtype = getattr(torch, DTYPES[b.dtype][0])
-            maker = self.bind(f"new_{b.dtype}", self.maker(dtype))
-            self.lines.append(f"{name} = {maker}({self.dims(b.shape)}, {self.dims(b.stride)})")
-        return self.text[buffer]
-
-    def view(self, v: View) -> str:
-        """A window on a buffer, as a tensor."""
-        b = self.plan.buffers[v.buffer]
-        if b.kind == "temp":
-            if v not in self.views:
-                self.views[v] = f"a{len(self.views)}"
-            return self.views[v]
-        base = self.tensor(v.buffer)
-        if (v.shape, v.stride) == (b.shape, b.stride) and v.offset == 0:
-            return base
-        if len(v.shape) == 2 and (v.shape, v.stride) == (b.shape[::-1], b.stride[::-1]) and v.offset == 0:
-            return f"{base}.t()"
-        if v.offset == 0:
-            return f"{base}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)})"
-        return self.window(base, v.shape, v.stride, v.offset)
-
-    def window(self, base: str, shape: Sequence[Any], stride: Sequence[Any], offset: Any) -> str:
-        """A view of a tensor whose offset counts from the tensor's first element."""
-        start = f"{base}.storage_offset() + {self.size(offset)}"
-        return f"{base}.as_strided({self.dims(shape)}, {self.dims(stride)}, {start})"
-
-    def value(self, x: Any) -> str:
-        """An argument of a library call."""
-        if isinstance(x, View):
-            return self.view(x)
-        if isinstance(x, (tuple, list)):
-            return "[" + "".join(self.value(v) + ", " for v in x) + "]"
-        if x is None or type(x) in (bool, int, str) or (type(x) is float and x - x == 0):
-            return repr(x)
-        if isinstance(x, (ix.Index, Real)):
-            return self.size(x)
-        return self.bind(f"c{sum(n[0] == 'c' for n in self.names)}", x)
+class CallPrinter(Operands):
+    """Prints one plan."""
 
     # ---- what another device does otherwise -----------------------------------------------------------------------
-    def maker(self, dtype: torch.dtype) -> Callable:
-        """What allocates outputs: called with shape and stride."""
-        return torch.empty(0, dtype=dtype).new_empty_strided
-
     def stays(self, buffer: str) -> bool:
         """Whether a dead tensor's local is kept to the end, because kernels were given its address."""
         return buffer in self.uses
@@ -307,7 +90,7 @@ class CallPrinter:
         self.externs.append((e.target, e.reason))
         args = [self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs]
         at = {"aten.as_strided.default": 3, "aten.as_strided_scatter.default": 4}.get(e.target)
-        if at:                          # offsets of a graph count from the first element
+        if at:  # offsets of a graph count from the first element
             args[at:] = [f"{args[0]}.storage_offset() + {args[at] if len(args) > at else 0}"]
         if e.into:
             args.append(f"out={self.tensor(e.outs[0])}")
@@ -329,17 +112,22 @@ class CallPrinter:
                 self._check(self.text[name], self.plan.buffers[name], e)
 
     def _check(self, text: str, b: Buffer, e: Extern) -> None:
-        """Lines that check: the result is what kernels go by, and (in the checking twin) lies in no temp's memory."""
-        given = [v.buffer for a in (*e.args, *(v for _, v in e.kwargs)) for v in (a if isinstance(a, tuple) else (a,))
-                 if isinstance(v, View) and self.plan.buffers[v.buffer].kind == "temp"]
+        """Lines that check: the result is what kernels and later views of it go by, and (in the checking copy) lies in no
+        temp's memory."""
+        given = [
+            v.buffer
+            for a in (*e.args, *(v for _, v in e.kwargs))
+            for v in (a if isinstance(a, tuple) else (a,))
+            if isinstance(v, View) and self.plan.buffers[v.buffer].kind == "temp"
+        ]
         temps = "".join(f"{self.tensor(n)}, " for n in dict.fromkeys(given if not is_window(e.target) else ()))
         if b.dtype in DTYPES:
             self.bind("fit", self.fits.fit)
-            dtype = self.bind(b.dtype, getattr(torch, DTYPES[b.dtype][0]))
-            name, read = repr(e.name) if len(e.outs) == 1 else "''", "read" if b.name in self.uses else "None"
-            self.lines.append(Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {dtype}, {e.target!r}, "
-                                    f"{name}, {read})"))
-        if b.dtype in DTYPES and b.name in self.uses:
+            dtype = self.bind(b.dtype, torch_dtype(b.dtype))
+            name = repr(e.name) if len(e.outs) == 1 else "''"
+            self.lines.append(
+                Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {dtype}, {e.target!r}, {name}, read)")
+            )
             self.bind("steady", steady_check())
             self.bind("again", self.fits.again)
             at = self.words
@@ -390,7 +178,7 @@ class CallPrinter:
         rows = []
         for v in self.views:
             b = self.plan.buffers[v.buffer]
-            dtype = getattr(torch, DTYPES[b.dtype][0])
+            dtype = torch_dtype(b.dtype)
             rows.append((self.plan.offsets[v.buffer] + v.offset * dtype.itemsize, dtype, v.shape, v.stride))
         self.bind("pool", [])
         self.bind("make_arena", arena_maker(self.plan.arena, rows))
@@ -405,12 +193,15 @@ class CallPrinter:
         rows, dtypes = [], {}
         for v in self.views:
             b = self.plan.buffers[v.buffer]
-            dtypes[b.dtype] = getattr(torch, DTYPES[b.dtype][0])
-            start = v.offset * DTYPES[b.dtype][1] + self.plan.offsets.get(b.name, 0)
-            rows.append(f"({self.plan.slots.get(b.name)}, {self.size(start)}, {b.dtype}, {self.dims(v.shape)}, "
-                        f"{self.dims(v.stride)})")
-        wanted = [f"max({', '.join(map(self.size, sizes))})" if len(sizes) > 1 else self.size(sizes[0])
-                  for sizes in self.plan.slot_bytes]
+            dtypes[b.dtype] = torch_dtype(b.dtype)
+            start = v.offset * itemsize(b.dtype) + self.plan.offsets.get(b.name, 0)
+            rows.append(
+                f"({self.plan.slots.get(b.name)}, {self.size(start)}, {b.dtype}, {self.dims(v.shape)}, {self.dims(v.stride)})"
+            )
+        wanted = [
+            f"max({', '.join(map(self.size, sizes))})" if len(sizes) > 1 else self.size(sizes[0])
+            for sizes in self.plan.slot_bytes
+        ]
         text = f"({''.join(w + ', ' for w in wanted)}), ({''.join(r + ', ' for r in rows)})"
         used = sorted({n for n in self.symbols.values() if n and re.search(rf"\b{n}\b", text)})
         layout = eval(f"lambda {', '.join(used)}: ({text})", dtypes)
@@ -438,7 +229,7 @@ class CallPrinter:
     def _function(self, result: str) -> CallSource:
         checks = any(type(line) is Check for line in self.lines)
         given = [f"p{i}" for i in range(self.given)]
-        held = dict.fromkeys(v for s, v in self.symbols.items() if v and s[0] not in "fr")     # sizes: floats decide no strides
+        held = dict.fromkeys(v for s, v in self.symbols.items() if v and s[0] not in "fr")  # sizes: floats decide no strides
         key = f"({''.join(f'{v}, ' for v in held)})" if checks else ""
         if checks:
             self.bind("learn", self.fits.learn)
@@ -449,16 +240,20 @@ class CallPrinter:
         text = ""
         lines = [*self.lines, f"return {result}"]
         if checks:
-            twin = [line for line in lines if type(line) is not Steady]
-            text = f"def checked({', '.join(params)}):\n{indented(twin)}\n\n\n"
+            checking = [line for line in lines if type(line) is not Steady]
+            text = f"def checked({', '.join(params)}):\n{indented(checking)}\n\n\n"
             names["known"] = self.fits.known
             params += ["known=known", "checked=checked"]
             lines = [line for line in lines if type(line) is not Check]
             fetched = [line for line in self.head if line.startswith("size_")]
             test = [f"words = known.get({key})", f"if words is None: return checked({', '.join(given)})"]
             lines = [*fetched, *test, *(line for line in lines if line not in fetched)]
-        return CallSource(f"{text}def call({', '.join(params)}):\n{indented(lines)}\n", names, tuple(self.externs),
-                          self.fits if checks and not held else None)
+        return CallSource(
+            f"{text}def call({', '.join(params)}):\n{indented(lines)}\n",
+            names,
+            tuple(self.externs),
+            self.fits if checks and not held else None,
+        )
 
 
 def indented(lines: Sequence[str]) -> str:
@@ -467,7 +262,7 @@ def indented(lines: Sequence[str]) -> str:
 
 
 def _returns_many(target: str) -> bool:
-    """Whether an overload answers a tuple or list even for one tensor."""
+    """Whether an overload returns a tuple or list even for one tensor."""
     fn = torch.ops
     for part in target.split("."):
         fn = getattr(fn, part)
@@ -475,9 +270,15 @@ def _returns_many(target: str) -> bool:
     return len(returns) > 1 or (len(returns) == 1 and "[]" in str(returns[0].type))
 
 
-def emit_call(plan: Plan, source: CppSource, runs: Sequence[Callable], constants: Sequence[Any] = (),
-              outs: Sequence[out_of.Out] | None = None, single: bool = False,
-              overrides: dict[str, Callable] | None = None) -> CallSource:
+def emit_call(
+    plan: Plan,
+    source: CppSource,
+    runs: Sequence[Callable],
+    constants: Sequence[Any] = (),
+    outs: Sequence[out_of.Out] | None = None,
+    single: bool = False,
+    overrides: dict[str, Callable] | None = None,
+) -> CallSource:
     """The Python of a plan. runs: the loaded functions of `source.runs`; constants: tensors for the last placeholders;
     outs, single: from `Aten`; overrides: callables to use for targets, instead of torch's dispatcher."""
     return CallPrinter(plan, source, runs, constants, overrides).print(outs, single)

@@ -1,14 +1,16 @@
 """Every call of a compiled graph checks what its library calls return against what was inferred for them.
 
-Kernels read a library's result by the dtype and strides that the compiler inferred. Should a library return others
+Kernels, our own library calls and views (`as_strided`) of a library's result go by the dtype and strides that the compiler
+inferred. Should a library return others
 (another version, another machine, a size at which it takes another path, state of torch's that no guard names), they
-would read other memory. So the first call, and the first for each combination of symbolic sizes, runs a twin of the call
+would read other memory. So the first call, and the first for each combination of symbolic sizes, runs a copy of the call
 function that compares from Python; a result laid out otherwise is copied into the strides that the kernels expect, from
 then on at every call. So is one that lies in the memory of a temp that it was made from, though its schema says nothing
-of a view. Where all was as inferred, the plain function serves these sizes from then on. It compares too, before a kernel
-reads a result, but in one call of a compiled function that looks at the tensor itself: dtype, device, shape and strides.
-Cost of that: 55 ns a result.
+of a view. Where all was as inferred, the plain function serves these sizes from then on. It compares each result too, but in
+one call of a compiled function that looks at the tensor itself: dtype, device, shape and strides. Cost of that: 55 ns a
+result.
 """
+
 from __future__ import annotations
 
 from array import array
@@ -23,11 +25,11 @@ from bytejit.compat.layouts import CODES
 from bytejit.errors import Bug
 from bytejit.guards.native_checker import ANY, CHECKER, DEVICES, exchange_fill
 
-KEPT = 1024              # combinations of sizes that are remembered
+KEPT = 1024  # combinations of sizes that are remembered
 
 
 class Check(str):
-    """A line that only the checking twin has."""
+    """A line that only the checking copy has."""
 
 
 class Steady(str):
@@ -50,13 +52,22 @@ class Result:
         """As the compiled check takes it. Strides that lead nowhere are not checked."""
         code, bits = CODES[self.dtype]
         strides = [ANY if n == 1 or 0 in self.shape else s for n, s in zip(self.shape, self.stride)]
-        return [id(torch.Tensor), DEVICES[self.device.type], self.device.index or 0, code | bits << 8 | 1 << 16, -1,
-                len(self.shape), *self.shape, *strides]
+        return [
+            id(torch.Tensor),
+            DEVICES[self.device.type],
+            self.device.index or 0,
+            code | bits << 8 | 1 << 16,
+            -1,
+            len(self.shape),
+            *self.shape,
+            *strides,
+        ]
 
     def lies_in(self, stride: tuple[int, ...]) -> bool:
         """Whether these strides lead to the same places."""
-        return stride == self.stride or 0 in self.shape or all(
-            n == 1 or a == b for n, a, b in zip(self.shape, stride, self.stride))
+        return (
+            stride == self.stride or 0 in self.shape or all(n == 1 or a == b for n, a, b in zip(self.shape, stride, self.stride))
+        )
 
 
 def words_of(rank: int) -> int:
@@ -73,12 +84,21 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
 class Fits:
     """What has been seen of one graph's library calls. known: sizes at which all returned as inferred -> the words of those
     that kernels read; answered: strides that came where others were inferred, by the call's name in the plan."""
+
     known: dict[tuple, bytes] = field(default_factory=dict)
     misfits: set[str] = field(default_factory=set)
     answered: dict[str, tuple] = field(default_factory=dict)
 
-    def fit(self, result: Any, shape: tuple, stride: tuple, dtype: torch.dtype, target: str, name: str = "",
-            read: list[Result] | None = None) -> torch.Tensor:
+    def fit(
+        self,
+        result: Any,
+        shape: tuple,
+        stride: tuple,
+        dtype: torch.dtype,
+        target: str,
+        name: str = "",
+        read: list[Result] | None = None,
+    ) -> torch.Tensor:
         """`result`, in the strides that were inferred. name: of the call, where it returns one tensor; read: where to note
         what is expected, for one that kernels read. Raises: Bug when it is of another shape or dtype."""
         wanted = Result(shape, stride, dtype, result.device)
@@ -94,7 +114,7 @@ class Fits:
             return result
         if target not in self.misfits:
             self.misfits.add(target)
-            registry.count("externs", f"{target} answers other strides than inferred: copied")
+            registry.count("externs", f"{target} returns other strides than inferred: copied")
         if name:
             self.answered[name] = tuple(result.stride())
         return torch.empty_strided(wanted.shape, wanted.stride, dtype=result.dtype, device=result.device).copy_(result)
@@ -103,7 +123,7 @@ class Fits:
         """`result` of a call that the compiled check refused, as the words from `at` on want it. Raises: Bug."""
         row = array("q", words)[at:]
         rank, dtype = row[5], next(d for d, (code, bits) in CODES.items() if code | bits << 8 | 1 << 16 == row[3])
-        shape, strides = tuple(row[6:6 + rank]), row[6 + rank:6 + 2 * rank]
+        shape, strides = tuple(row[6 : 6 + rank]), row[6 + rank : 6 + 2 * rank]
         kind = next(k for k, number in DEVICES.items() if number == row[1])
         device = torch.device(kind) if kind == "cpu" else torch.device(kind, row[2])
         stride = tuple(have if s == ANY else s for s, have in zip(strides, result.stride()))
@@ -117,7 +137,7 @@ class Fits:
             return result
         if target not in self.misfits:
             self.misfits.add(target)
-            registry.count("externs", f"{target} answers a view of what it was given: copied")
+            registry.count("externs", f"{target} returns a view of what it was given: copied")
         return result.clone()
 
     def learn(self, key: tuple, read: Sequence[Result] = ()) -> None:
@@ -141,7 +161,10 @@ def checked_from_python(words: bytes, at: int, result: Any) -> bool:
     row = array("q", words)[at:]
     rank = row[5]
     return (
-        result.dim() == rank and result.device.type == next(k for k, n in DEVICES.items() if n == row[1])
-        and (result.device.index or 0) == row[2] and CODES.get(result.dtype) == (row[3] & 255, row[3] >> 8 & 255)
-        and tuple(result.shape) == tuple(row[6:6 + rank])
-        and all(s in (ANY, have) for s, have in zip(row[6 + rank:6 + 2 * rank], result.stride())))
+        result.dim() == rank
+        and result.device.type == next(k for k, n in DEVICES.items() if n == row[1])
+        and (result.device.index or 0) == row[2]
+        and CODES.get(result.dtype) == (row[3] & 255, row[3] >> 8 & 255)
+        and tuple(result.shape) == tuple(row[6 : 6 + rank])
+        and all(s in (ANY, have) for s, have in zip(row[6 + rank : 6 + 2 * rank], result.stride()))
+    )

@@ -1,5 +1,6 @@
 """What every printer needs of a plan: which loop a value belongs in, what is computed once outside it, what a reduction
 starts from, the user's line."""
+
 from __future__ import annotations
 
 import math
@@ -9,8 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import FLOATS, Call, Expr, Kernel, Pass, Plan, Reduce, walk
+from bytejit.codegen.loops.expr import Expr, walk
+from bytejit.codegen.loops.ir import Kernel, LoopNest, Reduce
+from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.codegen.ops.table import OpTable
+from bytejit.common.dtypes import FLOATS, itemsize
 
 LEAST = {"i64": -(1 << 63), "i32": -(1 << 31), "i16": -(1 << 15), "i8": -128, "u8": 0}
 MOST = {"i64": (1 << 63) - 1, "i32": (1 << 31) - 1, "i16": (1 << 15) - 1, "i8": 127, "u8": 255}
@@ -32,7 +36,7 @@ def symbols_in(index: Any) -> Iterable[str]:
 def symbol_atoms(kernel: Kernel) -> dict[str, ix.Sym]:
     """Every size symbol that a kernel's sizes and offsets name, by name, sorted."""
     found: dict[str, ix.Sym] = {}
-    for p in kernel.passes:
+    for p in kernel.nests:
         for axis in (*kernel.axes, *p.axes):
             found.update(ix.symbols(axis.size))
         for e in walk(p.roots()):
@@ -51,17 +55,19 @@ def kernel_symbols(kernel: Kernel) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Placed:
-    """An expression and the depth of the loop nest that it is evaluated at: 0 before the pass's loops."""
+    """An expression and the depth of the loop nest that it is evaluated at: 0 before the nest's loops."""
+
     expr: Expr
     depth: int
 
 
-def place(p: Pass, nest: Sequence[str], refs: dict[str, frozenset[str]],
-          held: dict[str, frozenset[str]] | None = None) -> tuple[Placed, ...]:
-    """Each expression of a pass, operands first, at the outermost depth where its axes are known.
+def place(
+    p: LoopNest, nest: Sequence[str], refs: dict[str, frozenset[str]], held: dict[str, frozenset[str]] | None = None
+) -> tuple[Placed, ...]:
+    """Each expression of a nest, operands first, at the outermost depth where its axes are known.
 
-    nest: the pass's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all
-    of them for a scan read in its own pass). held: axes that an element of a buffer depends on beside those of its
+    nest: the nest's loops, outermost first. refs: axes that the value of a reduction depends on (a blocked axis; all
+    of them for a scan read in its own nest). held: axes that an element of a buffer depends on beside those of its
     coordinates (a thread's row keeps one element for each point of a block).
     """
     depth_of = {name: i + 1 for i, name in enumerate(nest)}
@@ -88,8 +94,8 @@ def below(e: Expr, wanted: Iterable[Expr]) -> bool:
     return any(id(x) in ids for x in walk((e,)))
 
 
-def running(p: Pass) -> dict[str, Reduce]:
-    """The scans of a pass by name."""
+def running(p: LoopNest) -> dict[str, Reduce]:
+    """The scans of a nest by name."""
     return {r.name: r for r in p.reduces if r.running}
 
 
@@ -115,7 +121,6 @@ def segments(plan: Plan) -> list[list[int]]:
 
 def traffic(plan: Plan, call: Call) -> int:
     """Bytes of the buffers that a kernel reads and writes, each once; symbolic sizes count as their hints."""
-    from bytejit.codegen.loops.ir import itemsize
     total = 0
     for name in (*call.reads, *call.writes):
         b = plan.buffers[name]

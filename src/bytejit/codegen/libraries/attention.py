@@ -1,4 +1,7 @@
-"""Which library attends: attention nodes are replaced by the call that timing found fastest."""
+"""Which library attends: attention nodes are replaced by the call that timing found fastest.
+
+torch's own call is the default. Ours (`kernels/attention.py`) serves float32; it is built when a graph has an attention.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from torch import fx
 from bytejit.codegen.aten.rewrite import at_hints, aten, call_before, contiguous, is_static, plain_cpu, replace, spec_of
 from bytejit.common.spec import Spec
 
-LEAST_WORK = 200_000        # multiply-adds below which a call's own cost decides and the choice is not worth timing
-LEAST_ROWS = 4              # rows of q below which turning keys into panels costs more than they are read
+from .choices import Choices, choose_each
+
+LEAST_WORK = 200_000  # multiply-adds below which a call's own cost decides and the choice is not worth timing
+LEAST_ROWS = 4  # rows of q below which packing keys into panels costs more than they are read
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,9 @@ def _heads_fit(q: Spec, k: Spec, groups: bool) -> bool:
 
 
 def _mask_fits(spec: Spec | None) -> bool:
-    return (spec is not None and spec.dtype in (torch.bool, torch.float32) and spec.device.type == "cpu"
-            and 2 <= len(spec.shape) <= 4)
+    return (
+        spec is not None and spec.dtype in (torch.bool, torch.float32) and spec.device.type == "cpu" and 2 <= len(spec.shape) <= 4
+    )
 
 
 def _aside(spec: Spec) -> Spec:
@@ -83,27 +89,33 @@ def _aside(spec: Spec) -> Spec:
     return Spec(spec.shape, (inner[0], inner[2], inner[1], inner[3]), spec.dtype, spec.device)
 
 
-def choose_attentions(graph: fx.Graph, tune: Any, library: Any) -> None:
+def choose_attentions(graph: fx.Graph, choices: Choices) -> None:
     """Replace each attention whose default is not the fastest. Changes `graph`."""
+    tune, library = choices.tune, choices.library
     rows = library.rows("attention")
-    for node in list(graph.nodes):
-        found = match_attention(node)
-        if found is None or found.work < LEAST_WORK or at_hints(spec_of(found.q)).shape[2] < LEAST_ROWS:
-            continue
+
+    def decide(found: Attention) -> Any:
+        if found.work < LEAST_WORK or at_hints(spec_of(found.q)).shape[2] < LEAST_ROWS:
+            return None
         row = next(r for r in rows if r.name == _time(found, rows, tune))
-        if row is rows[0]:
-            continue
-        target, args = row.build(q=found.q, k=found.k, v=found.v, mask=found.mask, causal=found.causal, scale=found.scale,
-                                 aside=found.aside)
-        replace(node, call_before(graph, node, target, args, spec_of(node)))
+        return None if row is rows[0] else row
+
+    def apply(found: Attention, row: Any) -> None:
+        target, args = row.build(
+            q=found.q, k=found.k, v=found.v, mask=found.mask, causal=found.causal, scale=found.scale, aside=found.aside
+        )
+        replace(found.node, call_before(graph, found.node, target, args, spec_of(found.node)))
+
+    choose_each(graph, match_attention, decide, apply)
 
 
 def _time(found: Attention, rows: tuple, tune: Any) -> str:
     """The name of the fastest row. A mask of bools is timed as numbers: where all is masked, rows would have nothing to
-    do; torch turns bools into numbers in each call."""
+    do; torch converts bools to numbers in each call."""
     made = []
     for row in rows:
-        def call(q, k, v, mask=None, _row=row):
+
+        def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, _row: Any = row):
             return _row(q=q, k=k, v=v, mask=mask, causal=found.causal, scale=found.scale, aside=found.aside)
 
         made.append(tune.candidate(row.name, call))

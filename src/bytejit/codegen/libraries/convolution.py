@@ -1,4 +1,9 @@
-"""Convolutions in a graph, and what of that which follows one can be computed along with it."""
+"""Convolutions in a graph, and what of that which follows one can be computed along with it.
+
+`layout.py` times the rows of `kernels/library.py` and assigns layouts. Our own convolution (`kernels/conv.py`) takes along a
+scale and a shift of each channel, an addition and a relu. `normalise` writes a batch norm in evaluation as a scale and a
+shift, so no frozen weights are needed for that. On a GPU `convolution_cuda.py` lets cuDNN take along an addition and a relu.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from torch import fx
 from bytejit.codegen.aten.rewrite import at_hints, aten, channels_last_stride, is_static, plain_floats, sole_user, spec_of
 from bytejit.common.spec import Spec
 
-EVERY_POST = frozenset({"affine", "relu", "add", "add_relu"})
+EVERY_EPILOGUE = frozenset({"affine", "relu", "add", "add_relu"})
 
 
 @dataclass(frozen=True)
@@ -31,13 +36,13 @@ class Conv:
 
 @dataclass(frozen=True)
 class After:
-    """What is fused behind a convolution: a scale and a shift of each channel (a batch norm in evaluation), then `post`,
+    """What is fused behind a convolution: a scale and a shift of each channel (a batch norm in evaluation), then `epilogue`,
     with the other addend. last: the last node that it covers."""
 
     last: fx.Node
     scale: fx.Node | None = None
     shift: fx.Node | None = None
-    post: str | None = None
+    epilogue: str | None = None
     other: fx.Node | None = None
 
 
@@ -55,7 +60,7 @@ def match_conv(node: fx.Node) -> Conv | None:
     return Conv(node, x, w, b, dict(zip(("stride", "padding", "dilation"), sizes, strict=True), groups=groups))
 
 
-def turnable(spec: Spec | None) -> bool:
+def convertible(spec: Spec | None) -> bool:
     """A 4-d tensor whose two layouts differ: with one channel or one pixel torch itself cannot tell them apart."""
     if spec is None or len(spec.shape) != 4:
         return False
@@ -65,23 +70,23 @@ def turnable(spec: Spec | None) -> bool:
 
 def is_nhwc(spec: Spec | None) -> bool:
     """The channels are innermost."""
-    return turnable(spec) and spec.stride == channels_last_stride(spec.shape)
+    return convertible(spec) and spec.stride == channels_last_stride(spec.shape)
 
 
-def what_follows(node: fx.Node, posts: frozenset[str]) -> After:
-    """What of that which follows a convolution can be fused into a row with such posts."""
+def what_follows(node: fx.Node, epilogues: frozenset[str]) -> After:
+    """What of that which follows a convolution can be fused into a row with such epilogues."""
     scale, shift, last = None, None, node
-    if "affine" in posts:
+    if "affine" in epilogues:
         scale, last = _by_channel(last, aten.mul.Tensor)
         shift, last = _by_channel(last, aten.add.Tensor)
     user = sole_user(last)
-    if user is not None and user.target is aten.relu.default and "relu" in posts:
+    if user is not None and user.target is aten.relu.default and "relu" in epilogues:
         return After(user, scale, shift, "relu")
-    if user is not None and user.target is aten.add.Tensor and "add" in posts and not user.kwargs and len(user.args) == 2:
+    if user is not None and user.target is aten.add.Tensor and "add" in epilogues and not user.kwargs and len(user.args) == 2:
         other = user.args[1] if user.args[0] is last else user.args[0]
         if spec_of(other) == spec_of(node):
             after = sole_user(user)
-            if after is not None and after.target is aten.relu.default and "add_relu" in posts:
+            if after is not None and after.target is aten.relu.default and "add_relu" in epilogues:
                 return After(after, scale, shift, "add_relu", other)
             return After(user, scale, shift, "add", other)
     return After(last, scale, shift)
@@ -95,7 +100,10 @@ def _by_channel(node: fx.Node, op: Any) -> tuple[fx.Node | None, fx.Node]:
         numbers = spec_of(other)
         if numbers is None or (numbers.dtype, numbers.device) != (spec.dtype, spec.device) or spec_of(user).shape != spec.shape:
             return None, node
-        if len(numbers.shape) > 2 and numbers.shape[-3:] == (spec.shape[1], 1, 1) and (
-                numbers.shape[:-3] in ((), (1,)) and numbers.stride[-3] == 1):
+        if (
+            len(numbers.shape) > 2
+            and numbers.shape[-3:] == (spec.shape[1], 1, 1)
+            and (numbers.shape[:-3] in ((), (1,)) and numbers.stride[-3] == 1)
+        ):
             return other, user
     return None, node

@@ -1,7 +1,7 @@
 """What follows a convolution on a GPU, taken along by cuDNN: a batch norm in evaluation, an addition, a relu.
 
 With the channels innermost cuDNN adds a bias and another tensor and takes the relu in the registers of the product. A batch
-norm's scale goes into the weight, in the kernel that turns the weight to that layout anyway; its shift is the bias. The scales
+norm's scale goes into the weight, in the kernel that converts the weight to that layout anyway; its shift is the bias. The scales
 and shifts of many batch norms are computed by one kernel. Timing decides for each convolution.
 """
 
@@ -27,23 +27,25 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec
 
-from .convolution import EVERY_POST, After, Conv, is_nhwc, match_conv, turnable, what_follows
+from .choices import Choices, fastest
+from .convolution import EVERY_EPILOGUE, After, Conv, convertible, is_nhwc, match_conv, what_follows
 
-TOGETHER = 12              # batch norms whose numbers one kernel computes
-GAIN = 0.97                # the fused call must take less than this part of the other's time
+TOGETHER = 12  # batch norms whose numbers one kernel computes
+GAIN = 0.97  # the fused call must take less than this part of the other's time
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A convolution with the channels innermost and what cuDNN could take along. w: its weight before it is turned."""
+    """A convolution with the channels innermost and what cuDNN could take along. w: its weight before it is converted."""
 
     conv: Conv
     after: After
     w: fx.Node
 
 
-def fuse_convs(graph: fx.Graph, tune: Any) -> None:
+def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
     """Let cuDNN take along what follows a convolution, where that is faster. Changes `graph`."""
+    tune = choices.tune
     found = [f for f in map(_match, list(graph.nodes)) if f is not None]
     chosen = [f for f in found if _faster(f, tune)]
     numbers = _numbers(graph, [f.after for f in chosen])
@@ -58,8 +60,8 @@ def _match(node: fx.Node) -> Fused | None:
         return None
     if not is_nhwc(spec_of(node)) or not is_nhwc(spec_of(conv.x)):
         return None
-    after = what_follows(node, EVERY_POST)
-    if after.post not in ("relu", "add_relu"):
+    after = what_follows(node, EVERY_EPILOGUE)
+    if after.epilogue not in ("relu", "add_relu"):
         return None
     w = conv.w
     if w.target is aten.clone.default and sole_user(w) is node:
@@ -69,25 +71,28 @@ def _match(node: fx.Node) -> Fused | None:
 
 # ---- timing ----------------------------------------------------------------------------------------------------------------
 def _faster(f: Fused, tune: Any) -> bool:
-    """Whether the fused call, and what scales a weight that is not turned anyway, beats the plain one and a kernel behind it."""
+    """Whether the fused call, and what scales a weight that stays as it is, beats the plain one and a kernel behind it."""
     geometry = (list(f.conv.geometry["stride"]), list(f.conv.geometry["padding"]), list(f.conv.geometry["dilation"]))
-    groups, adds = f.conv.geometry["groups"], f.after.post == "add_relu"
+    groups, adds = f.conv.geometry["groups"], f.after.epilogue == "add_relu"
     scales = f.after.scale is not None and f.w is f.conv.w
     x, w, y = (at_hints(spec_of(n)) for n in (f.conv.x, f.conv.w, f.conv.node))
     bias = Spec((w.shape[0],), (1,), w.dtype, w.device)
 
     def plain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         y = torch.convolution(x, w, None, *geometry, False, [0, 0], groups)
-        return y.add_(z) if adds else y.relu_()              # as many bytes as our kernel behind it moves
+        return y.add_(z) if adds else y.relu_()  # as many bytes as our kernel behind it moves
 
     def fused(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         w = w * 0.5 if scales else w
-        return torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, *geometry, groups) if adds else \
-            torch.cudnn_convolution_relu(x, w, b, *geometry, groups)
-    made = [tune.candidate("plain", plain), tune.candidate("fused", fused)]
-    choice = tune.choose("gpu conv and after", [x, w, bias, y], made, cold=[1], attrs=f"{f.conv.attrs} {f.after.post} {scales}")
-    seconds = {} if choice is None else dict(choice.seconds)
-    return seconds.get("fused", float("inf")) < GAIN * seconds.get("plain", 0.0)
+        return (
+            torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, *geometry, groups)
+            if adds
+            else torch.cudnn_convolution_relu(x, w, b, *geometry, groups)
+        )
+
+    attrs = f"{f.conv.attrs} {f.after.epilogue} {scales}"
+    best, _ = fastest(tune, "gpu conv and after", [x, w, bias, y], {"plain": plain, "fused": fused}, [1], attrs, gain=GAIN)
+    return best == "fused"
 
 
 # ---- scales and shifts -------------------------------------------------------------------------------------------------------
@@ -103,7 +108,7 @@ def _numbers(graph: fx.Graph, afters: Sequence[After]) -> dict[fx.Node, fx.Node]
     place = next(n for n in graph.nodes if n.op != "placeholder")
     for group in groups.values():
         for start in range(0, len(group), TOGETHER):
-            part, memo = group[start:start + TOGETHER], {}
+            part, memo = group[start : start + TOGETHER], {}
             for pick in (lambda a: a.scale, lambda a: a.shift):
                 nodes = [pick(a) for a in part]
                 bases = tuple(map(_flat, nodes))
@@ -151,29 +156,39 @@ def _together(graph: fx.Graph, place: fx.Node, nodes: tuple[fx.Node, ...], memo:
         if nodes[0].op == "placeholder":
             memo[nodes] = call_before(graph, place, aten.cat.default, (list(nodes), 0), joined)
         else:
-            args = [_together(graph, place, column, memo) if isinstance(column[0], fx.Node) else column[0]
-                    for column in zip(*(n.args for n in nodes))]
+            args = [
+                _together(graph, place, column, memo) if isinstance(column[0], fx.Node) else column[0]
+                for column in zip(*(n.args for n in nodes))
+            ]
             memo[nodes] = call_before(graph, place, nodes[0].target, tuple(args), joined)
     return memo[nodes]
 
 
 # ---- writing it into the graph -------------------------------------------------------------------------------------------
 def _apply(graph: fx.Graph, f: Fused, numbers: dict[fx.Node, fx.Node]) -> None:
-    x, after = f.conv.node.args[0], what_follows(f.conv.node, EVERY_POST)        # an earlier one may have replaced what it reads
+    x, after = f.conv.node.args[0], what_follows(f.conv.node, EVERY_EPILOGUE)  # an earlier one may have replaced what it reads
     place, spec, ws = after.last, spec_of(f.conv.node), spec_of(f.w)
     channels = spec.shape[1]
     one = Spec((channels,), (1,), spec.dtype, spec.device)
 
     def number(n: fx.Node | None, shape: list[int], at: Spec) -> fx.Node | None:
         return None if n is None else call_before(graph, place, aten.view.default, (numbers.get(n, n), shape), at)
+
     w = f.conv.w
     if after.scale is not None:
         column = Spec((channels, 1, 1, 1), (1, 1, 1, 1), spec.dtype, spec.device)
-        inner = Spec(ws.shape, channels_last_stride(ws.shape), ws.dtype, ws.device) if turnable(ws) else ws
+        inner = Spec(ws.shape, channels_last_stride(ws.shape), ws.dtype, ws.device) if convertible(ws) else ws
         w = call_before(graph, place, aten.mul.Tensor, (f.w, number(after.scale, [channels, 1, 1, 1], column)), inner)
     bias = number(after.shift, [channels], one)
-    geometry = ([*f.conv.geometry["stride"]], [*f.conv.geometry["padding"]], [*f.conv.geometry["dilation"]],
-                f.conv.geometry["groups"])
-    target, args = (aten.cudnn_convolution_relu.default, (x, w, bias, *geometry)) if after.other is None else (
-        aten.cudnn_convolution_add_relu.default, (x, w, after.other, 1.0, bias, *geometry))
+    geometry = (
+        [*f.conv.geometry["stride"]],
+        [*f.conv.geometry["padding"]],
+        [*f.conv.geometry["dilation"]],
+        f.conv.geometry["groups"],
+    )
+    target, args = (
+        (aten.cudnn_convolution_relu.default, (x, w, bias, *geometry))
+        if after.other is None
+        else (aten.cudnn_convolution_add_relu.default, (x, w, after.other, 1.0, bias, *geometry))
+    )
     replace(place, call_before(graph, place, target, args, spec))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.rewrite import (
     Constants,
     aten,
@@ -27,18 +28,25 @@ from bytejit.codegen.aten.rewrite import (
     sole_user,
     spec_of,
 )
+from bytejit.codegen.passes import Journal, Pass
 from bytejit.common.spec import Spec, contiguous_stride
 
 from .layout import choose_libraries
 from .linear import least_seconds, match_linear
 
-LARGEST = 1 << 24           # elements: a computed constant larger than this stays in the graph
+LARGEST = 1 << 24  # elements: a computed constant larger than this stays in the graph
 RANDOM = torch.Tag.nondeterministic_seeded
 
 
-def freeze(aten_graph: Any, params: Mapping[int, torch.Tensor], target: Any, tune: Any, library: Any,
-           ) -> tuple[Any, tuple[torch.Tensor, ...], Callable[[Sequence], bool]]:
-    """Fold and prepack the inputs in `params` (input index -> real tensor).
+def freeze(
+    aten_graph: Aten,
+    params: Mapping[int, torch.Tensor],
+    passes: Sequence[Pass],
+    tune: Any,
+    library: Any,
+    journal: Journal | None = None,
+) -> tuple[Aten, tuple[torch.Tensor, ...], Callable[[Sequence], bool]]:
+    """Fold and prepack the inputs in `params` (input index -> real tensor). passes, tune, library: as in `choose_libraries`.
 
     Returns the new `Aten`, whose graph has further placeholders after the old ones (those stay, mostly unread); the
     tensors to pass for them at every call; and check(inputs) -> bool: whether every frozen input is still the
@@ -59,7 +67,7 @@ def freeze(aten_graph: Any, params: Mapping[int, torch.Tensor], target: Any, tun
         _materialise(graph, known, constant_nodes, constants)
         drop_dead(graph)
         constants.prune(graph)
-        result = choose_libraries(dataclasses.replace(aten_graph, graph=graph), target, tune, library, constants)
+        result = choose_libraries(dataclasses.replace(aten_graph, graph=graph), passes, tune, library, constants, journal)
     added = constants.in_order(result.graph)
     return dataclasses.replace(result, constants=(*aten_graph.constants, *added)), added, watch(frozen)
 
@@ -79,6 +87,7 @@ def watch(frozen: Mapping[int, torch.Tensor]) -> Callable[[Sequence], bool]:
 
 # ---- what is constant ----------------------------------------------------------------------------------------------
 
+
 def _constant_nodes(graph: fx.Graph, known: set[fx.Node]) -> set[fx.Node]:
     """Nodes that depend on frozen inputs (and plain values) alone and give the same each time."""
     found = set(known)
@@ -92,8 +101,7 @@ def _constant_nodes(graph: fx.Graph, known: set[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def evaluate(node: fx.Node, known: Mapping[fx.Node, torch.Tensor], double: bool = False,
-             memo: dict | None = None) -> Any:
+def evaluate(node: fx.Node, known: Mapping[fx.Node, torch.Tensor], double: bool = False, memo: dict | None = None) -> Any:
     """The value of a constant node. double: with float32 inputs taken as float64, so that a fold rounds once."""
     memo = {} if memo is None else memo
     if node in memo:
@@ -115,7 +123,7 @@ def _materialise(graph: fx.Graph, known: dict, constant: set[fx.Node], constants
         if node not in constant or not any(user not in constant for user in node.users):
             continue
         if not isinstance(node.meta.get("spec"), Spec):
-            continue                              # several results: the getitem behind it is what gets replaced
+            continue  # several results: the getitem behind it is what gets replaced
         spec = spec_of(node)
         size = 1
         for n in spec.shape:
@@ -148,6 +156,7 @@ def _laid_out(value: torch.Tensor, spec: Spec) -> torch.Tensor:
 
 
 # ---- affine folding ------------------------------------------------------------------------------------------------
+
 
 def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants: Constants) -> None:
     """Fold multiplications and additions by constants per channel into the convolution before them, batch norms
@@ -187,7 +196,8 @@ def _affine_step(node: fx.Node, channels: int, constant: set, known: dict, memo:
     if user is None or user.op != "call_function":
         return None
     norm = user.target is aten._native_batch_norm_legit_no_training.default or (
-        user.target is aten.native_batch_norm.default and user.args[5] is False)
+        user.target is aten.native_batch_norm.default and user.args[5] is False
+    )
     if norm and user.args[0] is node:
         return _batch_norm(user, constant, known, memo)
     affine = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
@@ -238,13 +248,14 @@ def _batch_norm(node: fx.Node, constant: set, known: dict, memo: dict) -> tuple 
 
 # ---- merging linears -----------------------------------------------------------------------------------------------
 
+
 def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any, library: Any) -> None:
     """Linears on one input (query, key and value) become one with the weights one under the other, and slices of its
     result, where one wide product is timed to take no longer than the narrow ones together."""
     groups: dict[tuple, list] = {}
     for node in graph.nodes:
         found = match_linear(node)
-        if found is not None and found.w_node in known and (found.b is None or found.b in known):
+        if found is not None and found.m in known and (found.b is None or found.b in known):
             groups.setdefault((_origin(found.x), spec_of(found.x).shape, found.b is None), []).append(found)
     order = {node: i for i, node in enumerate(graph.nodes)}
     for group in groups.values():
@@ -254,7 +265,7 @@ def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any,
         if not _merging_pays(group, tune, library):
             continue
         first = min(group, key=lambda g: order[g.node])
-        weights = [known[g.w_node].t() if g.flipped else known[g.w_node] for g in group]
+        weights = [known[g.m] if g.transposed else known[g.m].t() for g in group]
         w = constants.add(graph, torch.cat(weights), "weights")
         b = constants.add(graph, torch.cat([known[g.b] for g in group]), "biases") if first.b is not None else None
         total = sum(len(v) for v in weights)
@@ -266,8 +277,13 @@ def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any,
         for g, weight in zip(group, weights, strict=True):
             end = start + len(weight)
             part_shape = (*shape[:-1], len(weight))
-            part = call_before(graph, first.node, aten.slice.Tensor, (merged, len(shape) - 1, start, end),
-                               Spec(part_shape, wide.stride, spec.dtype, spec.device))
+            part = call_before(
+                graph,
+                first.node,
+                aten.slice.Tensor,
+                (merged, len(shape) - 1, start, end),
+                Spec(part_shape, wide.stride, spec.dtype, spec.device),
+            )
             start = end
             _restride_views(g.node, part)
             replace(g.node, part)
@@ -275,9 +291,9 @@ def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any,
 
 def _merging_pays(group: list, tune: Any, library: Any) -> bool:
     """By timing; without it yes: one call reads the input once and starts its threads once."""
-    narrow = [least_seconds(g.w_spec.shape, spec_of(g.x), tune, library) for g in group]
-    outputs = sum(g.w_spec.shape[0] for g in group)
-    wide = least_seconds((outputs, group[0].w_spec.shape[1]), spec_of(group[0].x), tune, library)
+    narrow = [least_seconds(g.weight.shape, spec_of(g.x), tune, library) for g in group]
+    outputs = sum(g.weight.shape[0] for g in group)
+    wide = least_seconds((outputs, group[0].weight.shape[1]), spec_of(group[0].x), tune, library)
     return wide is None or None in narrow or wide <= sum(narrow)
 
 

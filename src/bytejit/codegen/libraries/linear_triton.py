@@ -3,6 +3,7 @@ activation and a factor of the first operand; bias, activation and residual of t
 
 What follows is only taken along where it would be a kernel of its own: an activation whose readers compute it themselves
 (a norm, another chain) costs nothing there. So is what leads to a product, where it reads what lies in memory anyhow."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,75 +20,48 @@ from bytejit.codegen.ops import products as ops_products  # noqa: F401  (defines
 from bytejit.codegen.ops.table import table
 from bytejit.common.spec import Spec, contiguous_stride
 
-LEAST_WORK = 1_000_000           # multiply-adds below which the choice is not worth timing
-START, RATE = 2.5e-6, 2e12       # seconds of a pointwise kernel, bytes a second that it moves
-GAIN = 0.97                      # part of the time of the way without that a fused product may take
+from .choices import choose_each, fastest
+from .products import Product, match_product
+
+LEAST_WORK = 1_000_000  # multiply-adds below which the choice is not worth timing
+START, RATE = 2.5e-6, 2e12  # seconds of a pointwise kernel, bytes a second that it moves
+GAIN = 0.97  # part of the time of the way without that a fused product may take
 
 
 @dataclass(frozen=True)
-class Product:
-    """pre(x [..., k]) * y times m, plus b, then post, then an addition. m: the weight's node; turned: it holds [n, k]; last: the
-    node whose value all this is. x, y: read where they lie, y with the strides of `ystride` in the shape of the product's own
-    operand. Of three dims where m has them: a batch of products."""
+class Fused(Product):
+    """prologue(x) * y times m, plus b, then epilogue, then an addition. last: the node whose value all this is. x, y: read where
+    they lie, y expanded to the shape of the product's own operand."""
 
-    node: fx.Node
-    x: fx.Node
-    m: fx.Node
-    b: fx.Node | None
-    turned: bool
-    post: str = ""
+    epilogue: str = ""
     other: fx.Node | None = None
     last: fx.Node | None = None
-    pre: str = ""
+    prologue: str = ""
     y: fx.Node | None = None
-    saves: int = 0               # bytes that the kernels before it would move
-
-    @property
-    def batched(self) -> bool:
-        """Whether all operands have one more dim in front."""
-        return len(spec_of(self.m).shape) == 3
-
-    @property
-    def batch(self) -> int:
-        """How many products."""
-        return spec_of(self.m).shape[0] if self.batched else 1
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Rows, n, k of one product."""
-        x, m = spec_of(self.x).shape, spec_of(self.m).shape
-        return math.prod(x[:-1]) // self.batch, m[-2] if self.turned else m[-1], x[-1]
+    saves: int = 0  # bytes that the kernels before it would move
 
 
 def fuse_products(graph: fx.Graph, tune: Any, fuses: Callable[[fx.Node], bool]) -> None:
     """Replace each product that is faster so. Changes `graph`. tune: with `products`, the module `kernels.matmul_triton`;
     fuses(node): whether all readers of a node are kernels of our own."""
-    for node in list(graph.nodes):
-        found = match(node) if node.users else None
-        if found is None:
-            continue
+
+    def decide(found: Fused) -> tuple | None:
         longer = follow(found)
-        every = [longer if longer.last is not node and not fuses(longer.last) else found]
+        every = [longer if longer.last is not found.node and not fuses(longer.last) else found]
         if (led := lead(every[0])) is not None:
             every.append(led)
         timed = [(*way, made) for made in every if (way := _time(made, tune)) is not None]
-        if timed:
-            _, way, made = max(timed, key=lambda t: t[0])
-            _apply(graph, made, way)
+        return max(timed, key=lambda t: t[0])[1:] if timed else None
+
+    choose_each(graph, match, decide, lambda found, best: _apply(graph, best[1], best[0]))
 
 
-def match(node: fx.Node) -> Product | None:
+def match(node: fx.Node) -> Fused | None:
     """A product of one float dtype on a GPU that is worth timing; else None."""
-    if node.op != "call_function" or node.kwargs or not all(isinstance(a, (fx.Node, type(None))) for a in node.args):
+    found = match_product(node) if node.users else None
+    if found is None or not all(isinstance(a, (fx.Node, type(None))) for a in node.args):
         return None
-    if node.target is aten.linear.default:
-        found = Product(node, node.args[0], node.args[1], node.args[2] if len(node.args) > 2 else None, True, last=node)
-    elif node.target is aten.addmm.default:
-        found = Product(node, node.args[1], node.args[2], node.args[0], False, last=node)
-    elif node.target in (aten.mm.default, aten.bmm.default):
-        found = Product(node, node.args[0], node.args[1], None, False, last=node)
-    else:
-        return None
+    found = Fused(node, found.x, found.m, found.b, found.transposed, last=node)
     specs = [spec_of(n) for n in (found.x, found.m, node, *([found.b] if found.b is not None else []))]
     x, m = specs[:2]
     if not all(map(is_static, specs)) or {(s.dtype, s.device) for s in specs} != {(x.dtype, x.device)}:
@@ -100,12 +74,14 @@ def match(node: fx.Node) -> Product | None:
     return found if dense and LEAST_WORK <= found.batch * math.prod(found.shape) and _narrow(found) else None
 
 
-def _narrow(found: Product) -> bool:
+def _narrow(found: Fused) -> bool:
     """Whether all offsets within one product fit i32, and the products the grid."""
     rows, n, k = found.shape
     (_, step, inner), m = flat_strides(spec_of(found.x), found.batched), spec_of(found.m)
-    return max(rows * n, rows * step, k * inner, m.shape[-2] * m.stride[-2], m.shape[-1] * m.stride[-1]) < 1 << 30 \
+    return (
+        max(rows * n, rows * step, k * inner, m.shape[-2] * m.stride[-2], m.shape[-1] * m.stride[-1]) < 1 << 30
         and found.batch < 1 << 16
+    )
 
 
 def flat_strides(spec: Spec, batched: bool) -> tuple[int, int, int] | None:
@@ -119,28 +95,28 @@ def flat_strides(spec: Spec, batched: bool) -> tuple[int, int, int] | None:
     return outer, ahead[-1][1] if ahead else spec.shape[-1] * max(spec.stride[-1], 1), spec.stride[-1]
 
 
-def follow(found: Product) -> Product:
+def follow(found: Fused) -> Fused:
     """The product with the activation and the addition that alone read it."""
-    node, post, other = _through(found.node), "", None
+    node, epilogue, other = _through(found.node), "", None
     user = sole_user(node)
-    kind = _post(user) if user is not None else ""
+    kind = _epilogue(user) if user is not None else ""
     if kind:
-        post, node = kind, _through(user)
+        epilogue, node = kind, _through(user)
         user = sole_user(node)
     if user is not None and user.target is aten.add.Tensor and not user.kwargs and _addend(user, node) is not None:
         other, node = _addend(user, node), user
-    if not post and other is None:
+    if not epilogue and other is None:
         return found
-    made = dataclasses.replace(found, post=post, other=other, last=node)
+    made = dataclasses.replace(found, epilogue=epilogue, other=other, last=node)
     spec, size = spec_of(node), found.batch * math.prod(found.shape[:2])
     dense = spec.stride == contiguous_stride(spec.shape) and math.prod(spec.shape) == size
     return made if dense and spec.dtype == spec_of(found.x).dtype else found
 
 
-def lead(found: Product) -> Product | None:
+def lead(found: Fused) -> Fused | None:
     """The product with what alone leads to its first operand: act(x) * y, or one of them, cast. None where there is nothing,
     or x and y would have to be made for it."""
-    node, y, pre = found.x, None, ""
+    node, y, prologue = found.x, None, ""
     while _alone(node) and node.target in VIEWS:
         node = node.args[0]
     top, own = node, spec_of(node)
@@ -152,24 +128,27 @@ def lead(found: Product) -> Product | None:
         node = node.args[0]
     if _alone(node) and node.target is aten.mul.Tensor and all(isinstance(a, fx.Node) for a in node.args):
         first, second = node.args
-        if _post(second) or spec_of(first) is None or spec_of(first).shape != own.shape:
+        if _epilogue(second) or spec_of(first) is None or spec_of(first).shape != own.shape:
             first, second = second, first
         if first is second:
             return None
         node, y = first, second
-    if _alone(node) and (kind := _post(node)):
-        node, pre = node.args[0], kind
+    if _alone(node) and (kind := _epilogue(node)):
+        node, prologue = node.args[0], kind
     specs = [spec_of(n) for n in ((node,) if y is None else (node, y))]
     if node is top or not all(is_static(s) and s.device == own.device for s in specs) or specs[0].shape != own.shape:
         return None
-    if specs[0].dtype not in GPU_FLOATS or specs[-1].dtype not in (*GPU_FLOATS, torch.bool) or not all(map(
-            _lies, (node,) if y is None else (node, y))):
+    if (
+        specs[0].dtype not in GPU_FLOATS
+        or specs[-1].dtype not in (*GPU_FLOATS, torch.bool)
+        or not all(map(_lies, (node,) if y is None else (node, y)))
+    ):
         return None
     wide = specs if y is None else [specs[0], _expanded(specs[1], own.shape)]
     if any(s is None or flat_strides(s, found.batched) is None for s in wide):
         return None
     moved = sum(math.prod(own.shape) * s.dtype.itemsize for s in (*wide, own))
-    return dataclasses.replace(found, x=node, pre=pre, y=y, saves=moved)
+    return dataclasses.replace(found, x=node, prologue=prologue, y=y, saves=moved)
 
 
 def _alone(node: fx.Node) -> bool:
@@ -203,7 +182,7 @@ def _through(node: fx.Node) -> fx.Node:
     return node
 
 
-def _post(node: fx.Node) -> str:
+def _epilogue(node: fx.Node) -> str:
     if node.target is aten.gelu.default:
         return "gelu_tanh" if node.kwargs.get("approximate", "none") == "tanh" else "gelu"
     return {aten.relu.default: "relu", aten.silu.default: "silu"}.get(node.target, "")
@@ -216,7 +195,7 @@ def _addend(add: fx.Node, value: fx.Node) -> fx.Node | None:
     return others[0] if spec is not None and spec == spec_of(add) else None
 
 
-def _operands(found: Product) -> dict[str, Spec]:
+def _operands(found: Fused) -> dict[str, Spec]:
     """What the operator takes beside x and w, as it takes it."""
     rows, n, k = found.shape
     front = (found.batch,) if found.batched else ()
@@ -224,6 +203,7 @@ def _operands(found: Product) -> dict[str, Spec]:
 
     def like(shape: tuple, stride: tuple, spec: Spec) -> Spec:
         return Spec(shape, stride, spec.dtype, spec.device)
+
     x = spec_of(found.x)
     made = {"x": like((*front, rows, k), _cut(flat_strides(x, found.batched), front), x)}
     if found.b is not None:
@@ -240,41 +220,44 @@ def _cut(strides: tuple, front: tuple) -> tuple:
     return strides if front else strides[1:]
 
 
-def _time(found: Product, tune: Any) -> tuple[float, Any] | None:
+def _time(found: Fused, tune: Any) -> tuple[float, Any] | None:
     """(seconds that it saves, way) of the fastest way of our own, where it beats the library and kernels around it; else None."""
     products, (rows, n, k) = tune.products, found.shape
     given, m = _operands(found), spec_of(found.m)
     extra = [name for name in ("b", "other", "y") if name in given]
-    w = Spec(m.shape[::-1], m.stride[::-1], m.dtype, m.device) if found.turned else m
-    problem = products.problem_of(given["x"], w, given.get("b"), given.get("other"), found.post, given.get("y"), found.pre)
+    w = Spec(m.shape[::-1], m.stride[::-1], m.dtype, m.device) if found.transposed else m
+    problem = products.problem_of(
+        given["x"], w, given.get("b"), given.get("other"), found.epilogue, given.get("y"), found.prologue
+    )
     plain = contiguous(Spec(given["x"].shape, (), m.dtype, m.device))
 
     def call(run: Callable) -> Callable:
         def go(whole: torch.Tensor, x: torch.Tensor, m: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
             named = dict(zip(extra, rest))
-            return run(whole, x, m.t() if found.turned else m, named.get("b"), named.get("other"), named.get("y"))
+            return run(whole, x, m.t() if found.transposed else m, named.get("b"), named.get("other"), named.get("y"))
+
         return go
+
     every = products.prepare(problem, products.ways(rows, n, k, m.dtype, products.uses_tf32()), m.device.index or 0)
-    made = [tune.candidate("library", call(lambda whole, x, w, b, other, y: products.plain(whole, w, b, None, "")))]
-    made += [tune.candidate(way.name, call(lambda whole, x, w, b, other, y, way=way: products.gpu_linear(
-        x, w, b, other, found.post, way.numbers, y, found.pre))) for way in every]
-    attrs = f"{found.pre} {found.post} {'turned' if found.turned else ''}"
-    choice = tune.choose("gpu product", [plain, given["x"], m, *(given[name] for name in extra)], made, cold=[2], attrs=attrs)
-    if choice is None or "library" not in choice.seconds:
-        return None
-    seconds = dict(choice.seconds)
-    limit = seconds.pop("library")
+    ways = {"library": call(lambda whole, x, w, b, other, y: products.plain(whole, w, b, None, ""))}
+    for way in every:
+        ways[way.name] = call(
+            lambda whole, x, w, b, other, y, way=way: products.gpu_linear(
+                x, w, b, other, found.epilogue, way.numbers, y, found.prologue
+            )
+        )
+    around = 0.0  # seconds of the kernels that the library's call needs beside it
     if found.last is not found.node:
-        limit += START + (2 + (found.other is not None)) * found.batch * rows * n * m.dtype.itemsize / RATE
+        around += START + (2 + (found.other is not None)) * found.batch * rows * n * m.dtype.itemsize / RATE
     if found.saves:
-        limit += START + found.saves / RATE
-    best = min(seconds, key=seconds.__getitem__, default=None)
-    if best is None or seconds[best] >= GAIN * limit:
-        return None
-    return limit - seconds[best], next(w for w in every if w.name == best)
+        around += START + found.saves / RATE
+    attrs = f"{found.prologue} {found.epilogue} {'transposed' if found.transposed else ''}"
+    specs = [plain, given["x"], m, *(given[name] for name in extra)]
+    best, saved = fastest(tune, "gpu product", specs, ways, cold=[2], attrs=attrs, extra={"library": around}, gain=GAIN)
+    return None if best == "library" else (saved, next(w for w in every if w.name == best))
 
 
-def _apply(graph: fx.Graph, found: Product, way: Any) -> None:
+def _apply(graph: fx.Graph, found: Fused, way: Any) -> None:
     last, n = found.last, found.shape[1]
     spec, ms, given = spec_of(last), spec_of(found.m), _operands(found)
 
@@ -285,23 +268,42 @@ def _apply(graph: fx.Graph, found: Product, way: Any) -> None:
         if node is None or spec_of(node).shape == given[name].shape:
             return node
         return made(aten.view.default, (node, list(given[name].shape)), given[name])
+
     y = found.y
     if y is not None and spec_of(y).shape != spec_of(found.x).shape:
         wide = _expanded(spec_of(y), spec_of(found.x).shape)
         y = made(aten.expand.default, (y, list(wide.shape)), wide)
     right = found.m
-    if found.turned:
+    if found.transposed:
         right = made(aten.t.default, (found.m,), Spec(ms.shape[::-1], ms.stride[::-1], ms.dtype, ms.device))
-    args = (flat(found.x, "x"), right, found.b, flat(found.other, "other"), found.post, way.numbers, flat(y, "y"), found.pre)
+    args = (
+        flat(found.x, "x"),
+        right,
+        found.b,
+        flat(found.other, "other"),
+        found.epilogue,
+        way.numbers,
+        flat(y, "y"),
+        found.prologue,
+    )
     own = contiguous(Spec((*given["x"].shape[:-1], n), (), spec.dtype, spec.device))
     result = made(torch.ops.bytejit.gpu_linear.default, args, own)
     if spec.shape != own.shape:
         result = made(aten.view.default, (result, list(spec.shape)), spec)
     replace(last, result)
-    for node in reversed(graph.nodes):           # what led there has no reader any more
+    for node in reversed(graph.nodes):  # what led there has no reader any more
         if node.op == "call_function" and not node.users and node.target in (*VIEWS, *_CHAIN):
             graph.erase_node(node)
 
 
-_CHAIN = (aten.linear.default, aten.addmm.default, aten.mm.default, aten.bmm.default, aten.relu.default, aten.gelu.default,
-          aten.silu.default, aten.mul.Tensor, aten._to_copy.default)
+_CHAIN = (
+    aten.linear.default,
+    aten.addmm.default,
+    aten.mm.default,
+    aten.bmm.default,
+    aten.relu.default,
+    aten.gelu.default,
+    aten.silu.default,
+    aten.mul.Tensor,
+    aten._to_copy.default,
+)

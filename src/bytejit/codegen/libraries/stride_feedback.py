@@ -1,8 +1,9 @@
-"""A graph laid out by what its libraries answered: where the first call finds results in other strides than inferred
+"""A graph laid out by the strides that its libraries returned: where the first call finds results in other strides than inferred
 (`emit_check.Fits`), the graph is built once more with the strides that came, in place of a copy in every call.
 
-Which strides a library answers is known for sure only when it has answered: torch's attention on a GPU chooses one of four
+Which strides a library returns is known for sure only after a call: torch's attention on a GPU chooses one of four
 kernels by the operands and the machine, and they lay their results out in different ways."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -15,7 +16,7 @@ from torch import fx
 from bytejit.codegen.aten.rewrite import aten as aten_ops
 from bytejit.codegen.aten.rewrite import copy_graph, is_static, spec_of
 from bytejit.codegen.emit.check import Fits
-from bytejit.codegen.loops.ir import ExternCall, Plan
+from bytejit.codegen.loops.plan import ExternCall, Plan
 from bytejit.codegen.ops.table import table
 from bytejit.common import registry
 from bytejit.common.spec import Spec
@@ -26,7 +27,7 @@ def relaid(aten: Any, plan: Plan, answered: dict[str, tuple]) -> Any | None:
     output keeps the strides of eager, symbolic sizes stay as they are."""
     calls: dict[str, list[str]] = {}
     every = [s.extern for s in plan.steps if isinstance(s, ExternCall)]
-    for step in sorted(every, key=lambda e: int(re.sub(r"\D", "", e.name) or 0)):         # in the graph's order
+    for step in sorted(every, key=lambda e: int(re.sub(r"\D", "", e.name) or 0)):  # in the graph's order
         calls.setdefault(step.target, []).append(step.name)
     graph = copy_graph(aten.graph)
     found: dict[Any, tuple] = {}
@@ -35,16 +36,16 @@ def relaid(aten: Any, plan: Plan, answered: dict[str, tuple]) -> Any | None:
         if node.op == "call_function":
             nodes.setdefault(str(node.target), []).append(node)
     for target, names in calls.items():
-        if len(names) != len(nodes.get(target, ())):          # some of them are no calls: which, is not known here
+        if len(names) != len(nodes.get(target, ())):  # some of them are no calls: which, is not known here
             continue
         found.update({node: answered[name] for name, node in zip(names, nodes[target]) if name in answered})
     return dataclasses.replace(aten, graph=graph) if restride(graph, found) else None
 
 
 def foreseen(aten: Any) -> Any:
-    """`aten` with the strides that its libraries will answer where that is known to differ from eager's (meta "answers"): an
+    """`aten` with the strides that its libraries will return where that is known to differ from eager's (meta "returns"): an
     attention on a GPU is handed another mask than the program's, and with it another of torch's kernels serves it."""
-    known = {node.name: node.meta["answers"] for node in aten.graph.nodes if "answers" in node.meta}
+    known = {node.name: node.meta["returns"] for node in aten.graph.nodes if "returns" in node.meta}
     if not known:
         return aten
     graph = copy_graph(aten.graph)
@@ -53,7 +54,8 @@ def foreseen(aten: Any) -> Any:
 
 
 def restride(graph: fx.Graph, strides: dict[fx.Node, tuple]) -> bool:
-    """Let nodes answer other strides, and copies behind them that would only lay out alike be none. Whether anything changed."""
+    """Set the strides that nodes will return, and drop copies behind them that would not change the layout. Returns: whether
+    anything changed."""
     changed = False
     for node, stride in strides.items():
         if is_static(spec_of(node)) and not _shown(node):
@@ -88,7 +90,6 @@ def _shown(node: fx.Node) -> bool:
     return False
 
 
-
 def after_the_first(call: Callable, fits: Fits, again: Callable[[dict[str, tuple]], Callable | None]) -> Callable:
     """`call`, and from the second call on what `again` makes of the strides that the first one met, if anything.
     Cost: 0.1 us a call."""
@@ -99,8 +100,9 @@ def after_the_first(call: Callable, fits: Fits, again: Callable[[dict[str, tuple
         if state[1]:
             state[1] = False
             if fits.answered and (better := again(dict(fits.answered))) is not None:
-                registry.count("externs", "a graph is laid out anew, by the strides that its libraries answer")
+                registry.count("externs", "a graph is laid out anew, by the strides that its libraries return")
                 state[0] = better
         return made
-    settled.now = lambda: state[0]          # what runs from here on, for whoever records it
+
+    settled.now = lambda: state[0]  # what runs from here on, for whoever records it
     return settled

@@ -1,19 +1,23 @@
 """Legality of loops and plans, with messages that name kernel, access and numbers. Always on in tests.
 
-`check_loops(x)` and `check_plan(p)` answer their argument, or raise Bug:
+`check_loops(x)` and `check_plan(p)` return their argument, or raise Bug:
 `k0 load p1: index 128*i0 + j0 reaches 8255, the buffer holds 8192`.
 """
+
 from __future__ import annotations
 
 from math import inf
 from typing import Any
 
+from bytejit.codegen.loops.expr import Expr, walk
 from bytejit.codegen.loops.passes.fuse import views_in
+from bytejit.codegen.loops.plan import Call, Plan, Schedule
 from bytejit.codegen.ops.table import table
+from bytejit.common.dtypes import DTYPES, NARROW, itemsize
 from bytejit.errors import Bug
 
 from . import index as ix
-from .ir import DTYPES, NARROW, Buffer, Call, Expr, Kernel, Loops, Pass, Plan, Schedule, View, walk
+from .ir import Buffer, Kernel, LoopNest, Loops, View
 from .memory import ALIGN, extent
 
 
@@ -23,7 +27,7 @@ def check_loops(loops: Loops) -> Loops:
     for step in loops.steps:
         if isinstance(step, Kernel):
             check_kernel(step, loops.buffers, known, flat=False)
-            known |= {s.buffer for p in step.passes for s in p.stores}
+            known |= {s.buffer for p in step.nests for s in p.stores}
         else:
             _extern(step, loops.buffers, known)
             known |= {o for o in step.outs if o}
@@ -85,8 +89,8 @@ def _extern(e: Any, buffers: dict[str, Buffer], known: set[str]) -> None:
 
 def _call(step: Call, buffers: dict[str, Buffer]) -> None:
     k, s = step.kernel, step.schedule
-    touched = {x.buffer for p in k.passes for x in p.stores} | {
-        e.name for p in k.passes for e in walk(p.roots()) if e.kind == "load"
+    touched = {x.buffer for p in k.nests for x in p.stores} | {
+        e.name for p in k.nests for e in walk(p.roots()) if e.kind == "load"
     }
     listed = {*step.reads, *step.writes}
     touched = {b for b in touched if buffers[b].kind != "local"}
@@ -96,11 +100,11 @@ def _call(step: Call, buffers: dict[str, Buffer]) -> None:
         s.check(k)
         return
     outer = [a.name for a in k.axes]
-    if list(s.parallel) != outer[:len(s.parallel)] and not (not k.axes and len(k.passes) == 1):
+    if list(s.parallel) != outer[: len(s.parallel)] and not (not k.axes and len(k.nests) == 1):
         raise Bug(f"{k.name}: parallel axes {s.parallel} are not the first of {outer}")
-    if len(s.passes) != len(k.passes):
-        raise Bug(f"{k.name}: {len(s.passes)} scheduled passes, {len(k.passes)} in the kernel")
-    for p, q in zip(k.passes, s.passes):
+    if len(s.nests) != len(k.nests):
+        raise Bug(f"{k.name}: {len(s.nests)} scheduled nests, {len(k.nests)} in the kernel")
+    for p, q in zip(k.nests, s.nests):
         if sorted(q.order) != sorted(a.name for a in p.axes):
             raise Bug(f"{k.name}: order {q.order} of {p!r}")
         if q.vector is not None and q.vector != (s.block[0] if s.block else q.order[-1]):
@@ -115,7 +119,7 @@ def check_kernel(
     """One kernel; `mutable`: inputs it may write. Raises: Bug."""
     refs: dict[str, str] = {}
     made = set(known)
-    for p in k.passes:
+    for p in k.nests:
         axes = (*k.axes, *p.axes)
         names = [a.name for a in axes]
         if len(set(names)) != len(names):
@@ -137,11 +141,19 @@ def check_kernel(
                 raise Bug(f"{k.name} store {b.name}: value {s.value!r} in {b!r}")
             _coords(k, "store", b, s.coords, sizes, flat)
             made.add(s.buffer)
-        refs |= {r.name: r.dtype for r in p.reduces if not r.running}     # a scan is read where it runs
+        refs |= {r.name: r.dtype for r in p.reduces if not r.running}  # a scan is read where it runs
 
 
-def _expr(k: Kernel, p: Pass, e: Expr, buffers: dict[str, Buffer], made: set[str], refs: dict[str, str],
-          sizes: dict[str, Any], flat: bool) -> None:
+def _expr(
+    k: Kernel,
+    p: LoopNest,
+    e: Expr,
+    buffers: dict[str, Buffer],
+    made: set[str],
+    refs: dict[str, str],
+    sizes: dict[str, Any],
+    flat: bool,
+) -> None:
     if e.kind == "load":
         if e.name not in buffers or e.name not in made and buffers[e.name].kind != "input":
             raise Bug(f"{k.name} loads {e.name} before it is made")
@@ -180,19 +192,19 @@ def _axes(k: Kernel, x: Any, sizes: dict[str, Any], what: str) -> None:
         raise Bug(f"{k.name} {what}: {x} uses {sorted(unknown)}, the loops are {sorted(sizes)}")
 
 
-def _coords(
-    k: Kernel, what: str, b: Buffer, coords: tuple, sizes: dict[str, Any], flat: bool, masked: bool = False
-) -> None:
+def _coords(k: Kernel, what: str, b: Buffer, coords: tuple, sizes: dict[str, Any], flat: bool, masked: bool = False) -> None:
     if len(coords) != (1 if flat else len(b.shape)):
         raise Bug(f"{k.name} {what} {b.name}: {len(coords)} coordinates for {b!r}")
     if 0 in sizes.values() or not all(isinstance(s, int) for s in (*b.shape, *sizes.values())):
         return
-    room = (extent(b) // DTYPES[b.dtype][1],) if flat else b.shape
+    room = (extent(b) // itemsize(b.dtype),) if flat else b.shape
     for c, size in zip(coords, room):
         _axes(k, c, sizes, f"{what} {b.name}")
         low, high = ix.bounds(c, sizes)
-        if not masked and (low < 0 or high >= size) and high < inf and not any(type(a) is ix.Mod or type(a) is ix.Div
-                                                                               for a in ix.atoms(c)):
-            raise Bug(
-                f"{k.name} {what} {b.name}: index {c} reaches {low if low < 0 else high}, the buffer holds {size}"
-            )
+        if (
+            not masked
+            and (low < 0 or high >= size)
+            and high < inf
+            and not any(type(a) is ix.Mod or type(a) is ix.Div for a in ix.atoms(c))
+        ):
+            raise Bug(f"{k.name} {what} {b.name}: index {c} reaches {low if low < 0 else high}, the buffer holds {size}")

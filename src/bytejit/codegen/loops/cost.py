@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bytejit.codegen.loops.plan import Call, Plan
+from bytejit.common.dtypes import itemsize
+
 from . import index as ix
-from .ir import Axis, Buffer, Call, Kernel, Plan, itemsize
+from .ir import Axis, Buffer, Kernel
 from .simplify import cost, loads, points
 
 
 @dataclass(frozen=True)
 class Cost:
-    """read, written: bytes of memory (a buffer read in several passes of a row counts once). work: additions."""
+    """read, written: bytes of memory (a buffer read in several nests of a row counts once). work: additions."""
 
     read: int
     written: int
@@ -26,12 +29,12 @@ class Cost:
 
 
 def kernel_cost(k: Kernel, buffers: dict[str, Buffer]) -> Cost:
-    """One run of a kernel. A buffer's bytes count at most once: rows stay in cache between passes; locals count
+    """One run of a kernel. A buffer's bytes count at most once: rows stay in cache between nests; locals count
     nothing."""
     read: dict[str, int] = {}
     written: dict[str, int] = {}
     work = 0
-    for p in k.passes:
+    for p in k.nests:
         axes = (*k.axes, *p.axes)
         work += points(axes) * cost(p.roots())
         for e in loads(p.roots()):
@@ -39,7 +42,7 @@ def kernel_cost(k: Kernel, buffers: dict[str, Buffer]) -> Cost:
         for s in p.stores:
             _touch(written, buffers[s.buffer], s.coords, axes)
     for name in set(read) & set(written):
-        del read[name]                           # what a pass has just written is still there
+        del read[name]  # what a nest has just written is still there
     return Cost(sum(read.values()), sum(written.values()), work)
 
 

@@ -6,6 +6,7 @@ of the axes: a mapping from axis name to size, every axis running over range(siz
 structure. Division is floor division, as in Python. Text: `128*i + r//4`, `[t3]` for a value; `parse_index` reads it
 back.
 """
+
 from __future__ import annotations
 
 import ast
@@ -39,10 +40,46 @@ from .index_core import (
 from .index_order import at_least, bounds, divide, floordiv, in_range, inf, lowest, mod
 
 __all__ = [
-    "ONE", "ZERO", "Atom", "Div", "Index", "Mod", "Prod", "Size", "Sym", "Undecided", "Val", "Var", "at_least", "atoms",
-    "axis_terms", "bounds", "delinear", "divide", "evaluate", "floordiv", "hint", "in_range", "index", "index_text", "inf",
-    "linear", "lowest", "mod", "parse_index", "product", "quotient", "resimplify", "size_of", "still", "substitute", "symbols",
-    "text_of", "values_in", "var", "variables",
+    "ONE",
+    "ZERO",
+    "Atom",
+    "Div",
+    "Index",
+    "Mod",
+    "Prod",
+    "Size",
+    "Sym",
+    "Undecided",
+    "Val",
+    "Var",
+    "at_least",
+    "atoms",
+    "axis_terms",
+    "bounds",
+    "delinear",
+    "divide",
+    "evaluate",
+    "floordiv",
+    "hint",
+    "in_range",
+    "index",
+    "index_text",
+    "inf",
+    "linear",
+    "lowest",
+    "mod",
+    "parse_index",
+    "product",
+    "quotient",
+    "resimplify",
+    "size_of",
+    "still",
+    "substitute",
+    "symbols",
+    "text_of",
+    "values_in",
+    "var",
+    "variables",
 ]
 
 
@@ -96,8 +133,9 @@ def _atom_value(atom: Atom, values: Mapping[str, int]) -> int:
     return x // d if kind is Div else x % d
 
 
-def substitute(x: Index, axes: Mapping[str, Index], sizes: Mapping[str, Size],
-               value: Callable[[Any], Any] | None = None) -> Index:
+def substitute(
+    x: Index, axes: Mapping[str, Index], sizes: Mapping[str, Size], value: Callable[[Any], Any] | None = None
+) -> Index:
     """Axes replaced by indices (and values by `value(expr)`), simplified again under the new `sizes`."""
     out, const, plain = [], x.const, True
     for atom, c in x.terms:
@@ -189,6 +227,7 @@ def delinear(flat: Index, shape: tuple[Size, ...], sizes: Mapping[str, Size]) ->
 
 def parse_index(text: str, value: Callable[[str], Any] | None = None) -> Index:
     """The index of a text that `index_text` made. Raises: ValueError on anything else."""
+
     def go(node: ast.AST) -> Index:
         match node:
             case ast.Constant(value=int() as n):
@@ -210,4 +249,5 @@ def parse_index(text: str, value: Callable[[str], Any] | None = None) -> Index:
             case ast.BinOp(left=a, op=ast.Mod(), right=b):
                 return index(Mod(go(a), size_of(go(b))))
         raise ValueError(f"not an index: {text!r}")
+
     return go(ast.parse(text.strip().replace("$", "_sym_"), mode="eval").body)

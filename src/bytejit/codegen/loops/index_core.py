@@ -1,20 +1,24 @@
 """What indices are made of: atoms, sums of them, their arithmetic and text. `codegen/loops/index.py` is the module to import."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-LATER: dict[str, Callable] = {}      # floordiv and at_least, which index_order.py puts here
+LATER: dict[str, Callable] = {}  # floordiv and at_least, which index_order.py puts here
 
 
 class Atom:
     """A factor of an index term. `key` orders atoms, so that equal sums are equal tuples."""
+
     __slots__ = ("key", "parts", "_hash")
 
     def __init__(self, *parts: Any):
         self.parts = parts
-        self.key = (self.rank, *(p.key if isinstance(p, (Atom, Index)) else p if isinstance(p, (str, int)) else hash(p)
-                                 for p in parts))
+        self.key = (
+            self.rank,
+            *(p.key if isinstance(p, (Atom, Index)) else p if isinstance(p, (str, int)) else hash(p) for p in parts),
+        )
         self._hash = hash((self.rank, parts))
 
     rank = 0
@@ -30,7 +34,8 @@ class Atom:
 
 
 class Var(Atom):
-    """An axis of the kernel or pass: Var(name)."""
+    """An axis of the kernel or nest: Var(name)."""
+
     __slots__ = ()
     rank = 1
 
@@ -38,6 +43,7 @@ class Var(Atom):
 class Sym(Atom):
     """A size known only at the call: Sym(name). low: its least value (-inf: unknown); hint: what it was when the graph was made;
     text: how it is computed from others, as Python text. Equal by name."""
+
     __slots__ = ("low", "hint", "text")
     rank = 0
 
@@ -48,30 +54,35 @@ class Sym(Atom):
 
 class Div(Atom):
     """Div(x: Index, d: int or Index): floor division."""
+
     __slots__ = ()
     rank = 2
 
 
 class Mod(Atom):
     """Mod(x: Index, d: int or Index): the remainder of floor division."""
+
     __slots__ = ()
     rank = 3
 
 
 class Prod(Atom):
     """Prod(*factors: Atom): a product that is not affine (a symbolic stride times an axis). Factors are sorted, none a Prod."""
+
     __slots__ = ()
     rank = 4
 
 
 class Val(Atom):
     """Val(expr, size): an i64 expression of the loop IR, known to lie in range(size)."""
+
     __slots__ = ()
     rank = 5
 
 
 class Index:
     """const + sum(coefficient * atom); `terms` is sorted by atom and has no zero coefficient."""
+
     __slots__ = ("terms", "const", "_hash", "_key")
 
     def __init__(self, terms: tuple, const: int):
@@ -91,8 +102,9 @@ class Index:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, int):
             return not self.terms and self.const == other
-        return self is other or (isinstance(other, Index) and self._hash == other._hash and self.const == other.const
-                                 and self.terms == other.terms)
+        return self is other or (
+            isinstance(other, Index) and self._hash == other._hash and self.const == other.const and self.terms == other.terms
+        )
 
     def __add__(self, other: Size) -> Index:
         other = index(other)
@@ -110,11 +122,7 @@ class Index:
             self, other = other, self
         if not other.terms:
             k = other.const
-            return (
-                self
-                if k == 1
-                else ZERO if k == 0 else Index(tuple((a, c * k) for a, c in self.terms), self.const * k)
-            )
+            return self if k == 1 else ZERO if k == 0 else Index(tuple((a, c * k) for a, c in self.terms), self.const * k)
         return _product(self, other)
 
     __rmul__ = __mul__
@@ -147,7 +155,7 @@ class Index:
         return _collect(rest, number) if rest else number
 
     def within_atoms(self, name: str) -> bool:
-        """Whether the axis occurs elsewhere than as a factor that `coefficient` answers: inside a division, or beside
+        """Whether the axis occurs elsewhere than as a factor that `coefficient` returns: inside a division, or beside
         another axis."""
         for a, _ in self.terms:
             parts = a.parts if type(a) is Prod else (a,)
@@ -278,9 +286,13 @@ def product(factors: Iterable[Atom]) -> Atom:
 
 def still(atom: Atom) -> bool:
     """Whether an atom is made of size symbols alone: the same at every point of a kernel."""
-    return type(atom) is Sym or type(atom) not in (Var, Val) and all(
-        isinstance(p, int) or all(still(a) for a, _ in p.terms) if not isinstance(p, Atom) else still(p)
-        for p in atom.parts)
+    return (
+        type(atom) is Sym
+        or type(atom) not in (Var, Val)
+        and all(
+            isinstance(p, int) or all(still(a) for a, _ in p.terms) if not isinstance(p, Atom) else still(p) for p in atom.parts
+        )
+    )
 
 
 def atoms(x: Index) -> Iterator[Atom]:

@@ -1,4 +1,5 @@
 """Division of indices, and what can be shown of their range: for numbers by intervals, for symbols by their least values."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -109,7 +110,7 @@ def mod(x: Size, d: Size, sizes: Mapping[str, Size]) -> Index:
         return mod(Index(tuple((a, c // g) for a, c in rest.terms), rest.const // g), d // g, sizes) * g + low
     flat: list[tuple[Atom, int]] = []
     const = rest.const
-    for atom, c in rest.terms:                       # (x % m) % d is x % d when d divides m
+    for atom, c in rest.terms:  # (x % m) % d is x % d when d divides m
         if type(atom) is Mod and isinstance(atom.parts[1], int) and atom.parts[1] % d == 0:
             flat.extend((a, k * c) for a, k in atom.parts[0].terms)
             const += atom.parts[0].const * c

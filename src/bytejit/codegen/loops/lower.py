@@ -4,357 +4,29 @@
 coordinates to the buffer's. The rows of the op table say how (`Op.lower`, or the default for pointwise rows); they
 are given the `Lowering` as `ctx`. Nothing is fused here: codegen/loops/passes/fuse.py inlines and merges.
 """
+
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten.graph import acts
 from bytejit.codegen.aten.writes import written
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype, promote
 from bytejit.codegen.ops.table import Op, table
+from bytejit.common.dtypes import DTYPES, NARROW, acc_dtype
 from bytejit.common.interrupts import poll
-from bytejit.common.spec import SHORT, Spec, contiguous_stride
+from bytejit.common.spec import Spec
 from bytejit.errors import Bug
 
 from . import index as ix
-from .index import Index, Sym, Val, var
-from .ir import (
-    DTYPES,
-    FLOATS,
-    NARROW,
-    Axis,
-    Buffer,
-    Cons,
-    Expr,
-    Extern,
-    Kernel,
-    Loops,
-    MutationCopy,
-    Pass,
-    Reduce,
-    Result,
-    Store,
-    View,
-    acc_dtype,
-)
+from .index import Index
+from .ir import Extern, Loops, MutationCopy, Result
 from .sizes import Real
-
-
-class NoRule(Exception):
-    """A row cannot lower this use of its op (an odd argument, a dtype): it becomes an extern call. The text says
-    why."""
-
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor of the graph: `buffer` seen through `map` (None: as it is). map: indices over d0, d1, ... of this
-    value.
-
-    elided: a copy that was left out stands between this value and the buffer's maker.
-    """
-    buffer: str
-    shape: tuple
-    dtype: str
-    map: tuple[Index, ...] | None = None
-    elided: bool = False
-
-
-def dims_of(shape: tuple) -> tuple[tuple[Index, ...], dict[str, Any]]:
-    """The coordinates d0, d1, ... of a shape (0 where the size is 1) and their sizes."""
-    coords = tuple(ix.ZERO if s == 1 else var(f"d{i}") for i, s in enumerate(shape))
-    return coords, {f"d{i}": s for i, s in enumerate(shape)}
-
-
-class Lowering:
-    """What one lowering has made so far. Rows' `lower` functions build through its methods."""
-
-    def __init__(self, inputs: int):
-        self.cons = Cons()
-        self.buffers: dict[str, Buffer] = {}
-        self.steps: list[Kernel | Extern] = []
-        self.sizes: dict[str, Any] = {}          # of every axis made
-        self.inputs: list[str | None] = []
-        self.symbols: dict[str, int] = {}        # symbol -> the input that is its value
-        self.reals: dict[str, Sym] = {}          # text of a symbolic float -> the symbol that is its bits
-        self.counts: dict[str, int] = {}
-        self.where: Any = None
-        self.node: Any = None
-        self.home = "cpu"                        # the device that kernels run on; on others torch's ops do
-        self.written: frozenset = frozenset()    # nodes that stand for writes into an input
-        self.lineage: dict[tuple, str] = {}      # (partly written buffer, map that it was written through) -> what it was before
-        self.brought: dict[Value, Value] = {}    # 0-dim tensors of the CPU -> their copies at home
-
-    # ---- names, buffers -------------------------------------------------------------------------------------------
-    def name(self, kind: str) -> str:
-        """The next name of a kind: b0, b1, ..."""
-        n = self.counts.get(kind, 0)
-        self.counts[kind] = n + 1
-        return f"{kind}{n}"
-
-    def buffer(
-        self,
-        shape: tuple,
-        dtype: str,
-        stride: tuple | None = None,
-        kind: str = "temp",
-        device: str | None = None,
-        name: str | None = None,
-    ) -> Buffer:
-        """A new buffer, contiguous unless told."""
-        device = device or self.device()
-        new = Buffer(
-            name or self.name("b"),
-            tuple(shape),
-            tuple(stride or contiguous_stride(shape)),
-            dtype,
-            kind,
-            device,
-            self.where,
-        )
-        self.buffers[new.name] = new
-        return new
-
-    def device(self) -> str:
-        """The device of the node being lowered: its results', or its operands' where it returns no tensor."""
-        return str(device_of(self.node) or "cpu")
-
-    def spec(self, i: int | None = None) -> Spec:
-        """Spec of the node being lowered, or of its i-th result."""
-        spec = self.node.meta["spec"]
-        return spec if i is None else spec[i]
-
-    def used(self, i: int) -> bool:
-        """Whether anyone reads the i-th result of the node being lowered."""
-        return any(u.target is not operator.getitem or u.args[1] == i for u in self.node.users)
-
-    # ---- axes and loads ---------------------------------------------------------------------------------------------
-    def axes(self, shape: tuple, kind: str = "parallel") -> tuple[tuple[Axis, ...], tuple[Index, ...]]:
-        """Fresh axes over a shape and the coordinates; dims of size 1 have no axis and coordinate 0."""
-        axes, coords = [], []
-        for size in shape:
-            if size == 1:
-                coords.append(ix.ZERO)
-                continue
-            axis = Axis(self.name("a"), size, kind)
-            self.sizes[axis.name] = size
-            axes.append(axis)
-            coords.append(var(axis.name))
-        return tuple(axes), tuple(coords)
-
-    def load(self, v: Value, coords: tuple, mask: Expr | None = None) -> Expr:
-        """The element of v at coordinates of v's own shape, as stored."""
-        if v.map is not None:
-            axes = {f"d{i}": c for i, c in enumerate(coords)}
-            coords = tuple(ix.substitute(m, axes, self.sizes) for m in v.map)
-        return self.cons.load(v.buffer, coords, v.dtype, mask, self.where)
-
-    def read(
-        self, v: Value | bool | int | float, coords: tuple, dtype: str | None = None, mask: Expr | None = None
-    ) -> Expr:
-        """The element that broadcasting puts at `coords`, converted to `dtype` (default: what its dtype is computed
-        in)."""
-        if not isinstance(v, Value):
-            return self.const(v, dtype or number_dtype(v))
-        own = coords[len(coords) - len(v.shape):]
-        own = tuple(ix.ZERO if s == 1 else c for s, c in zip(v.shape, own))
-        return self.cast(self.load(v, own, mask), dtype or acc_dtype(v.dtype))
-
-    def const(self, value: bool | int | float | Index | Real, dtype: str) -> Expr:
-        """A number as the dtype holds it; a size that is known at the call only is computed then."""
-        if isinstance(value, Index):
-            return self.cast(self.cons.index(value, self.where), dtype)
-        if isinstance(value, Real):
-            return self.cast(self.real(value), dtype)
-        value = (
-            float(value) if dtype in ("f32", "f64", "f16", "bf16") else bool(value) if dtype == "b8" else int(value)
-        )
-        return self.cons.const(value, dtype)
-
-    def real(self, value: Real) -> Expr:
-        """A symbolic float: its bits are a symbol, which Python computes at the call."""
-        if value.text not in self.reals:
-            self.reals[value.text] = Sym(f"r{len(self.reals)}", 0, -ix.inf, f"bits_of({value.text})")
-        return self.op("real_of_bits", self.cons.index(ix.index(self.reals[value.text]), self.where), dtype="f64")
-
-    def cast(self, e: Expr, dtype: str) -> Expr:
-        """e as dtype: nothing, a constant, or `to`."""
-        if e.dtype == dtype:
-            return e
-        if e.kind == "const" and dtype not in NARROW:
-            return self.const(e.attr, dtype)
-        return self.cons.op("to", (e,), dtype, self.where)
-
-    def finish(self, e: Expr, dtype: str) -> Expr:
-        """e as it is stored in `dtype`: results computed in f32 for f16 and bf16 are narrowed."""
-        if dtype in NARROW and e.dtype == "f32":
-            return self.cons.op("narrow", (e,), dtype, self.where)
-        return self.cast(e, dtype)
-
-    def rounded(self, e: Expr, dtype: str) -> Expr:
-        """e (a number, or what was loaded) with the value that f16 or bf16 holds of it, in f32: also once what made it is
-        fused with its use."""
-        if e.kind == "const":
-            return self.const(torch.tensor(e.attr, dtype=getattr(torch, DTYPES[dtype][0])).item(), "f32")
-        return self.cast(self.cast(e, dtype), "f32")
-
-    def op(self, name: str, *args: Expr, dtype: str | None = None, attr: Any = None) -> Expr:
-        """A row's node; the dtype is the first operand's unless told, b8 for comparisons. Raises: NoRule for a function of
-        floats given whole numbers: what asks is an op that torch has for floats alone, and refuses in its own words."""
-        rule = table().by_name[name].dtype
-        if rule == "float" and args[0].dtype not in FLOATS:
-            raise NoRule(f"{name} of {args[0].dtype}")
-        if dtype is None:
-            dtype = "b8" if rule == "bool" else args[0].dtype
-        return self.cons.op(name, args, dtype, self.where, attr)
-
-    def bound(self, e: Expr, size: Any, label: str, wrap: bool = True) -> Index:
-        """A whole number read from memory as a coordinate of a dim of `size`: checked; negative ones wrapped, or
-        refused."""
-        e = self.cast(e, "i64")
-        limit = self.const(size, "i64")
-        return ix.index(Val(self.op("bound" if wrap else "inside", e, limit, dtype="i64", attr=label), size))
-
-    # ---- kernels ----------------------------------------------------------------------------------------------------
-    def pointwise(self, shape: tuple, dtype: str, fn: Callable[[tuple], Expr], stride: tuple | None = None) -> Value:
-        """A kernel that stores `fn(coords)` at every point of a new buffer; stride: default contiguous."""
-        out = self.buffer(shape, dtype, stride)
-        axes, coords = self.axes(tuple(shape))
-        value = self.finish(fn(coords), dtype)
-        self.kernel(axes, (Pass((), (Store(out.name, coords, value, where=self.where),)),))
-        return Value(out.name, tuple(shape), dtype)
-
-    def map(self, fn: Callable[[tuple], Expr], i: int | None = None) -> Value:
-        """`pointwise` over the node's own spec (or its i-th result's): shape, dtype and strides as eager has them."""
-        spec = self.spec(i)
-        return self.pointwise(spec.shape, ir_dtype(spec), fn, spec.stride)
-
-    def kernel(self, axes: tuple[Axis, ...], passes: tuple[Pass, ...]) -> None:
-        """Adds a kernel for the node being lowered."""
-        op = self.node.target
-        label = str(op).removeprefix("aten.") if self.node.op == "call_function" else self.node.name
-        self.steps.append(Kernel(self.name("k"), axes, passes, (label,), self.where))
-
-    def reduce(
-        self, v: Value, dims: tuple[int, ...], kind: str, fn: Callable[[tuple], Any] | None = None, dtype: str = "f32"
-    ) -> Value:
-        """Reduces over dims (kept dims only in the result). fn(coords) -> operand or operands (default: the element
-        as dtype)."""
-        kept = tuple(i for i in range(len(v.shape)) if i not in dims)
-        shape = tuple(v.shape[i] for i in kept)
-        outer, outer_coords = self.axes(shape)
-        inner, inner_coords = self.axes(tuple(v.shape[i] for i in dims), "reduce")
-        coords: list[Any] = [None] * len(v.shape)
-        for i, c in zip((*kept, *dims), (*outer_coords, *inner_coords)):
-            coords[i] = c
-        args = fn(tuple(coords)) if fn else self.read(v, tuple(coords), dtype)
-        red = Reduce(self.name("r"), kind, args if isinstance(args, tuple) else (args,), dtype, where=self.where)
-        out = self.buffer(shape, dtype)
-        last = Store(out.name, outer_coords, self.cons.ref(red.name, dtype, self.where), where=self.where)
-        self.kernel(outer, (Pass(inner, (), (red,)), Pass((), (last,))))
-        return Value(out.name, shape, dtype)
-
-    # ---- views
-    # --------------------------------------------------------------------------------------------------------
-    def view(self, v: Value, shape: tuple, fn: Callable[[tuple], tuple]) -> Value:
-        """A value of `shape` whose point `coords` is v's point `fn(coords)`."""
-        coords, sizes = dims_of(shape)
-        new = tuple(ix.index(c) for c in fn(coords))
-        if v.map is not None:
-            axes = {f"d{i}": c for i, c in enumerate(new)}
-            new = tuple(ix.substitute(m, axes, sizes) for m in v.map)
-        return replace(v, shape=tuple(shape), map=new)
-
-    def as_view(self, v: Value) -> View:
-        """v as a strided window on its buffer; copies it into a new buffer when it is none."""
-        b = self.buffers[v.buffer]
-        if v.map is None:
-            return View(b.name, b.shape, b.stride)
-        flat = ix.linear(v.map, b.stride)
-        if ix.axis_terms(flat) is not None:
-            stride = contiguous_stride(v.shape)
-            stride = tuple(s if n == 1 else flat.coefficient(f"d{i}") for i, (n, s) in enumerate(zip(v.shape, stride)))
-            if all(ix.at_least(ix.index(s), 0, {}) for s in stride):
-                first = ix.substitute(flat, {f"d{i}": ix.ZERO for i in range(len(v.shape))}, {})
-                return View(b.name, v.shape, stride, ix.size_of(first))
-        return self.as_view(self.copy(v))
-
-    def copy(self, v: Value, stride: tuple | None = None) -> Value:
-        """v in a buffer of its own."""
-        return self.pointwise(v.shape, v.dtype, lambda c: self.load(v, c), stride)
-
-    # ---- extern calls
-    # -------------------------------------------------------------------------------------------------
-    def extern(self, target: str, args: tuple, kwargs: dict, row: Op | None) -> Any:
-        """A call of the op through torch; its results as values."""
-        def arg(a: Any) -> Any:
-            if isinstance(a, Value):
-                return self.as_view(a)
-            return tuple(arg(x) for x in a) if isinstance(a, (tuple, list)) else a
-        specs = self.spec()
-        many = isinstance(specs, (tuple, list))
-        into = row is not None and row.out is not None and not many and self.device() == self.home
-        values: list[Value | None] = []
-        for i, spec in enumerate(specs if many else (specs,)):
-            if spec is None or not isinstance(spec, Spec) or many and not self.used(i):
-                values.append(None)
-                continue
-            b = self.buffer(spec.shape, ir_dtype(spec), spec.stride, "temp" if into else "extern", str(spec.device))
-            values.append(Value(b.name, spec.shape, b.dtype))
-        outs = tuple(v and v.buffer for v in values)
-        self.steps.append(
-            Extern(
-                self.name("e"),
-                target,
-                arg(args),
-                tuple((k, arg(v)) for k, v in kwargs.items()),
-                outs,
-                into,
-                "library" if row is not None and row.kind == "extern" else "no row",
-                self.where,
-            )
-        )
-        return tuple(values) if many else values[0]
-
-
-def ir_dtype(spec: Spec) -> str:
-    """The IR's name of a spec's dtype (names of dtypes that kernels cannot hold included)."""
-    return SHORT.get(spec.dtype) or str(spec.dtype)
-
-
-def number_dtype(value: bool | int | float | Index | Real) -> str:
-    """The dtype of a Python number; a size is a whole number."""
-    return "b8" if isinstance(value, bool) else "i64" if isinstance(value, (int, Index)) else "f32"
-
-
-def promote(args: list[Any]) -> str:
-    """The dtype in which torch computes a comparison of these values: dims beat 0-dims, those beat numbers, within a
-    category."""
-    levels: list[str | None] = [None, None, None]
-    for a in args:
-        level = 2 if not isinstance(a, Value) else 1 if not a.shape else 0
-        dtype = (
-            a.dtype if isinstance(a, Value) else number_dtype(a)
-        )
-        levels[level] = dtype if levels[level] is None else _promote(levels[level], dtype)
-    best = None
-    for dtype in levels:
-        if dtype is not None and (best is None or _category(dtype) > _category(best)):
-            best = dtype
-    return best or "f32"
-
-
-def _category(dtype: str) -> int:
-    return 0 if dtype == "b8" else 1 if dtype[0] in "iu" else 2
-
-
-def _promote(a: str, b: str) -> str:
-    t = torch.promote_types(getattr(torch, DTYPES[a][0]), getattr(torch, DTYPES[b][0]))
-    return SHORT[t]
 
 
 def lower_pointwise(ctx: Lowering, row: Op, *args: Any, **kwargs: Any) -> Value:
@@ -372,6 +44,7 @@ def lower_pointwise(ctx: Lowering, row: Op, *args: Any, **kwargs: Any) -> Value:
     def operand(i: int, a: Any, c: tuple) -> Expr:
         rounded = i in row.rounds and common in NARROW
         return ctx.cast(ctx.rounded(ctx.read(a, c), common), dtype) if rounded else ctx.read(a, c, dtype)
+
     return ctx.map(lambda c: ctx.cons.op(row.name, tuple(operand(i, a, c) for i, a in enumerate(args)), result, ctx.where))
 
 
@@ -443,7 +116,7 @@ def lower_node(ctx: Lowering, node: Any, env: dict[Any, Any]) -> Any:
                 return row.lower(ctx, *args, **kwargs)
             return lower_pointwise(ctx, row, *args, **kwargs)
         except (NoRule, ix.Undecided):
-            del ctx.steps[mark[0]:]              # buffers that nothing writes are dropped by fuse
+            del ctx.steps[mark[0] :]  # buffers that nothing writes are dropped by fuse
     if target == ATTENTION and ctx.home != "cpu":
         args, kwargs = _with_dense_mask(ctx, args, kwargs)
     return ctx.extern(target, args, kwargs, row)
@@ -470,8 +143,9 @@ def _with_dense_mask(ctx: Lowering, args: tuple, kwargs: dict) -> tuple[tuple, d
         dtype = args[0].dtype
         if mask.dtype == "b8":
             low, zero = (ctx.const(x, acc_dtype(dtype)) for x in (float("-inf"), 0.0))
-            made = ctx.pointwise(mask.shape, dtype, lambda c: ctx.op("select", ctx.read(mask, c, "b8"), zero, low,
-                                                                     dtype=acc_dtype(dtype)))
+            made = ctx.pointwise(
+                mask.shape, dtype, lambda c: ctx.op("select", ctx.read(mask, c, "b8"), zero, low, dtype=acc_dtype(dtype))
+            )
         else:
             made = ctx.copy(mask)
         ctx.brought[key] = made
@@ -492,12 +166,6 @@ def home_of(graph: Any) -> str:
     return "cpu"
 
 
-def device_of(node: torch.fx.Node) -> torch.device | None:
-    """Where a node runs: the device of its results, of its operands where it returns no tensor; None for one without both."""
-    nodes = (node, *node.all_input_nodes)
-    return next((s.device for n in nodes for s in pytree.tree_leaves(n.meta.get("spec")) if isinstance(s, Spec)), None)
-
-
 def _bring(ctx: Lowering, args: Any) -> Any:
     """Operands with 0-dim tensors of the CPU copied to the GPU, each once: torch takes those as numbers."""
     if isinstance(args, (tuple, list)):
@@ -506,8 +174,18 @@ def _bring(ctx: Lowering, args: Any) -> Any:
         return args
     if args not in ctx.brought:
         b = ctx.buffer((), args.dtype, (), "extern", ctx.home)
-        ctx.steps.append(Extern(ctx.name("e"), TO_COPY, (ctx.as_view(args),), (("device", torch.device(ctx.home)),),
-                                (b.name,), False, "library", ctx.where))
+        ctx.steps.append(
+            Extern(
+                ctx.name("e"),
+                TO_COPY,
+                (ctx.as_view(args),),
+                (("device", torch.device(ctx.home)),),
+                (b.name,),
+                False,
+                "library",
+                ctx.where,
+            )
+        )
         ctx.brought[args] = Value(b.name, (), args.dtype)
     return ctx.brought[args]
 
@@ -523,6 +201,7 @@ def _same_device(ctx: Lowering, args: Any) -> bool:
         elif isinstance(v, (tuple, list)):
             for x in v:
                 check(x)
+
     check(args)
     return ok
 
@@ -543,8 +222,12 @@ def _outputs(ctx: Lowering, nodes: tuple, env: dict[Any, Any], mutations: tuple)
         ctx.node, ctx.where = node, node.meta.get("where")
         b = ctx.buffers[v.buffer]
         shared = b.name in taken or b.kind == "input"
-        if (shared and (v.elided or taken.get(b.name) not in (None, node) and v.map is None)) or (
-                b.kind == "input" and position in written) or b.dtype not in DTYPES and v.map is not None:
+        if (
+            (shared and (v.elided or taken.get(b.name) not in (None, node) and v.map is None))
+            or (b.kind == "input" and position in written)
+            or b.dtype not in DTYPES
+            and v.map is not None
+        ):
             v = ctx.copy(v, node.meta["spec"].stride)
             b = ctx.buffers[v.buffer]
         view = ctx.as_view(v)

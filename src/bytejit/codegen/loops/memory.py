@@ -4,6 +4,7 @@ operands.
 A buffer lives from the step that makes it to the last that reads it. The user's inputs are never reused; outputs are
 fresh.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -11,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from bytejit.codegen.loops.passes.fuse import reads, writes
 from bytejit.codegen.loops.passes.inplace import settle
 from bytejit.codegen.ops.extern import is_window
+from bytejit.common.dtypes import itemsize
 
 from . import index as ix
-from .ir import Buffer, Extern, Kernel, Loops, MutationCopy, Store, itemsize
+from .ir import Buffer, Extern, Kernel, Loops, MutationCopy, Store
 from .simplify import kernel_roots, loads, may_raise
 
 ALIGN = 64
@@ -25,6 +27,7 @@ class Memory:
     overwrites.
     free: step position -> extern buffers that die there. slots, slot_bytes: as in `Plan`, for temps of symbolic size.
     Units: bytes."""
+
     offsets: dict[str, int]
     arena: int
     inplace: dict[str, str]
@@ -45,7 +48,7 @@ def extent(b: Buffer) -> ix.Size:
 
 def lives(loops: Loops) -> dict[str, tuple[int, int]]:
     """First and last step position of each buffer that a step makes; outputs live on past the end, what a library call
-    answers a view of as long as the view."""
+    returns a view of as long as the view."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for i, step in enumerate(loops.steps):
@@ -57,7 +60,7 @@ def lives(loops: Loops) -> dict[str, tuple[int, int]]:
     for r in loops.outputs:
         if r.view is not None:
             last[r.view.buffer] = len(loops.steps)
-    for step in reversed(loops.steps):      # a window's own window comes after it
+    for step in reversed(loops.steps):  # a window's own window comes after it
         if isinstance(step, Extern) and not step.into and is_window(step.target):
             end = max((last[b] for b in writes(step)), default=0)
             last.update((b, max(last[b], end)) for b in reads(step))
@@ -73,7 +76,7 @@ def plan_memory(loops: Loops, unused: frozenset[str] = frozenset()) -> Memory:
     root: dict[str, str] = {}
     for b in temps:
         root[b.name] = b.name
-    for result, operand in inplace.items():      # in step order: chains end at their first buffer
+    for result, operand in inplace.items():  # in step order: chains end at their first buffer
         root[result] = root[operand]
     groups: dict[str, list[Buffer]] = {}
     for b in temps:
@@ -102,8 +105,10 @@ def plan_memory(loops: Loops, unused: frozenset[str] = frozenset()) -> Memory:
     return Memory(offsets, max((p[1] for p in placed), default=0), inplace, free, slots, slot_bytes)
 
 
-def share_slots(groups: dict[str, list[Buffer]], when: dict[str, tuple[int, int]],
-                ) -> tuple[dict[str, int], tuple[tuple, ...]]:
+def share_slots(
+    groups: dict[str, list[Buffer]],
+    when: dict[str, tuple[int, int]],
+) -> tuple[dict[str, int], tuple[tuple, ...]]:
     """A slot for each buffer of symbolic size: one that is free by then, of the same or (by the hints) the nearest size."""
     slots: dict[str, int] = {}
     ends: list[int] = []
@@ -113,8 +118,9 @@ def share_slots(groups: dict[str, list[Buffer]], when: dict[str, tuple[int, int]
         wanted = dict.fromkeys(map(extent, groups[g]))
         most = max(map(ix.hint, wanted))
         free = [i for i, last in enumerate(ends) if last < start]
-        best = min(free, key=lambda i: (not wanted.keys() <= sizes[i].keys(),
-                                        abs(max(map(ix.hint, sizes[i])) - most)), default=None)
+        best = min(
+            free, key=lambda i: (not wanted.keys() <= sizes[i].keys(), abs(max(map(ix.hint, sizes[i])) - most)), default=None
+        )
         if best is None:
             best = len(ends)
             ends.append(0)
@@ -132,16 +138,22 @@ def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
         if not isinstance(step, Kernel):
             continue
         taken: set[str] = set()
-        for at, p in enumerate(step.passes):
+        for at, p in enumerate(step.nests):
             for s in p.stores:
                 b = loops.buffers[s.buffer]
                 if b.kind != "temp" or life[b.name][0] != i:
                     continue
                 for name in reads(step):
                     a = loops.buffers[name]
-                    if (a.kind == "temp" and name not in taken and name not in writes(step) and life[name][1] == i
-                            and (a.shape, a.stride) == (b.shape, b.stride) and itemsize(a.dtype) == itemsize(b.dtype)
-                            and overwritable(step, name, s, at)):
+                    if (
+                        a.kind == "temp"
+                        and name not in taken
+                        and name not in writes(step)
+                        and life[name][1] == i
+                        and (a.shape, a.stride) == (b.shape, b.stride)
+                        and itemsize(a.dtype) == itemsize(b.dtype)
+                        and overwritable(step, name, s, at)
+                    ):
                         found[b.name] = name
                         taken.add(name)
                         break
@@ -162,9 +174,10 @@ def write_inputs(loops: Loops) -> Loops:
         if at is not None:
             old, new = outputs[m.position].view.buffer, loops.inputs[m.input]
             k = steps[at]
-            passes = tuple(replace(p, stores=tuple(replace(s, buffer=new) if s.buffer == old else s for s in p.stores))
-                           for p in k.passes)
-            steps[at] = replace(k, passes=passes)
+            nests = tuple(
+                replace(p, stores=tuple(replace(s, buffer=new) if s.buffer == old else s for s in p.stores)) for p in k.nests
+            )
+            steps[at] = replace(k, nests=nests)
             outputs[m.position] = replace(outputs[m.position], view=replace(outputs[m.position].view, buffer=new))
             del buffers[old]
             m = replace(m, done=True)
@@ -179,40 +192,30 @@ def _writer(loops: Loops, steps: list, outputs: list, m: MutationCopy) -> int | 
         return None
     a, b = loops.buffers[name], loops.buffers[v.buffer]
     others = [r.view.buffer for i, r in enumerate(outputs) if r.view is not None and i != m.position]
-    if (
-        b.kind != "output"
-        or (a.shape, a.stride, a.dtype) != (b.shape, b.stride, b.dtype)
-        or name in others
-        or b.name in others
-    ):
+    if b.kind != "output" or (a.shape, a.stride, a.dtype) != (b.shape, b.stride, b.dtype) or name in others or b.name in others:
         return None
     if v.shape != b.shape or v.stride != b.stride:
         return None
     at = next((i for i, s in enumerate(steps) if b.name in writes(s)), None)
-    if at is None or any(b.name in writes(s) for s in steps[at + 1:]):
+    if at is None or any(b.name in writes(s) for s in steps[at + 1 :]):
         return None
     if not isinstance(steps[at], Kernel) or b.name in reads(steps[at]):
         return None
     for step in steps[at:]:
-        if (
-            isinstance(step, Kernel)
-            and may_raise(kernel_roots(step))
-            or isinstance(step, Extern)
-            and step.reason != "library"
-        ):
+        if isinstance(step, Kernel) and may_raise(kernel_roots(step)) or isinstance(step, Extern) and step.reason != "library":
             return None
-    if any(name in reads(s) or b.name in reads(s) for s in steps[at + 1:]) or name in writes(steps[at]):
+    if any(name in reads(s) or b.name in reads(s) for s in steps[at + 1 :]) or name in writes(steps[at]):
         return None
-    where = [(i, s) for i, p in enumerate(steps[at].passes) for s in p.stores if s.buffer == b.name]
+    where = [(i, s) for i, p in enumerate(steps[at].nests) for s in p.stores if s.buffer == b.name]
     if len(where) != 1 or not overwritable(steps[at], name, where[0][1], where[0][0]):
         return None
     return at
 
 
 def overwritable(k: Kernel, name: str, s: Store, at: int) -> bool:
-    """Whether all loads of `name` come before (in the row's earlier passes) or at the same element as the store."""
+    """Whether all loads of `name` come before (in the row's earlier nests) or at the same element as the store."""
     outer = {a.name for a in k.axes}
-    for i, p in enumerate(k.passes):
+    for i, p in enumerate(k.nests):
         for e in loads(p.roots()):
             if e.name != name:
                 continue
@@ -226,7 +229,7 @@ def overwritable(k: Kernel, name: str, s: Store, at: int) -> bool:
 
 
 def same_row(load: tuple, store: tuple, outer: set[str]) -> bool:
-    """Whether a load of an earlier pass stays in the elements that the same row overwrites: outer coordinates
+    """Whether a load of an earlier nest stays in the elements that the same row overwrites: outer coordinates
     equal."""
     rows: set[str] = set()
     for c, d in zip(load, store):

@@ -2,17 +2,20 @@
 
 Every rewriting goes through `Rewriter`, which walks a DAG once, operands first, and keeps equal nodes one object.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.ops.table import table
+from bytejit.common.dtypes import NARROW
 
 from . import index as ix
 from .index import Index
-from .ir import NARROW, Axis, Buffer, Cons, Expr, Kernel, Pass, Reduce, Store, walk
+from .ir import Axis, Buffer, Kernel, LoopNest, Reduce, Store
 
 #: on_load(load, coords, mask) -> what replaces it, or None: the load itself at the new coordinates
 OnLoad = Callable[[Expr, tuple, Any], Any]
@@ -22,12 +25,19 @@ class Rewriter:
     """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`, all loads masked by `mask`
     too, reductions renamed by `refs`."""
 
-    def __init__(self, cons: Cons, sizes: Mapping[str, Any], axes: Mapping[str, Index] | None = None,
-                 on_load: OnLoad | None = None, mask: Expr | None = None, refs: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        cons: Cons,
+        sizes: Mapping[str, Any],
+        axes: Mapping[str, Index] | None = None,
+        on_load: OnLoad | None = None,
+        mask: Expr | None = None,
+        refs: Mapping[str, str] | None = None,
+    ):
         self.cons, self.sizes, self.axes, self.on_load, self.mask = cons, sizes, axes or {}, on_load, mask
         self.refs = refs or {}
         self.memo: dict[int, Expr] = {}
-        self.keep: list[Expr] = []               # ids in memo stay valid as long as their nodes live
+        self.keep: list[Expr] = []  # ids in memo stay valid as long as their nodes live
         self.indices: dict[Index, Index] = {}
 
     def index(self, x: Any) -> Index:
@@ -73,22 +83,18 @@ class Rewriter:
 
     def store(self, s: Store) -> Store:
         """A store rewritten."""
-        return replace(
-            s, coords=self.coords(s.coords), value=self(s.value), mask=None if s.mask is None else self(s.mask)
-        )
+        return replace(s, coords=self.coords(s.coords), value=self(s.value), mask=None if s.mask is None else self(s.mask))
 
     def reduce(self, r: Reduce) -> Reduce:
         """A reduction rewritten."""
         return replace(r, name=self.refs.get(r.name, r.name), args=tuple(map(self, r.args)))
 
-    def body(self, p: Pass, axes: tuple[Axis, ...] | None = None) -> Pass:
-        """A pass rewritten, over new axes if they changed."""
-        return Pass(
-            p.axes if axes is None else axes, tuple(map(self.store, p.stores)), tuple(map(self.reduce, p.reduces))
-        )
+    def body(self, p: LoopNest, axes: tuple[Axis, ...] | None = None) -> LoopNest:
+        """A nest rewritten, over new axes if they changed."""
+        return LoopNest(p.axes if axes is None else axes, tuple(map(self.store, p.stores)), tuple(map(self.reduce, p.reduces)))
 
 
-HEAVY = 3                 # additions: cheaper expressions may be computed again instead of stored
+HEAVY = 3  # additions: cheaper expressions may be computed again instead of stored
 
 
 def conjunction(cons: Cons, a: Expr | None, b: Expr | None) -> Expr | None:
@@ -105,10 +111,17 @@ def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
         if a.dtype == e.dtype:
             return a
         if a.kind == "op" and a.name == "narrow" and a.dtype in NARROW and a.args[0].dtype == e.dtype:
-            return a.args[0]                     # the implicit rounding between two fused ops
-        if a.kind == "op" and a.name == "to" and a.dtype in NARROW and (b := a.args[0]).kind == "op" and b.name == "to" \
-                and b.dtype == e.dtype and b.args[0].dtype == a.dtype:
-            return b                             # rounded already where it was stored
+            return a.args[0]  # the implicit rounding between two fused ops
+        if (
+            a.kind == "op"
+            and a.name == "to"
+            and a.dtype in NARROW
+            and (b := a.args[0]).kind == "op"
+            and b.name == "to"
+            and b.dtype == e.dtype
+            and b.args[0].dtype == a.dtype
+        ):
+            return b  # rounded already where it was stored
         if name == "to" and a.kind == "const" and e.dtype not in NARROW and e.dtype == "f64":
             return cons.const(float(a.attr), e.dtype)
     elif name == "select":
@@ -129,7 +142,13 @@ def make_op(cons: Cons, e: Expr, args: tuple[Expr, ...]) -> Expr:
 
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
+    "lt": int.__lt__,
+    "le": int.__le__,
+    "gt": int.__gt__,
+    "ge": int.__ge__,
+    "eq": int.__eq__,
+    "ne": int.__ne__,
+}
 
 
 def loads(roots: Iterable[Expr]) -> list[Expr]:
@@ -151,12 +170,12 @@ def may_raise(roots: Iterable[Expr]) -> bool:
 
 def kernel_roots(k: Kernel) -> tuple[Expr, ...]:
     """All expressions of a kernel."""
-    return tuple(r for p in k.passes for r in p.roots())
+    return tuple(r for p in k.nests for r in p.roots())
 
 
 def written(k: Kernel) -> list[str]:
     """Buffers the kernel stores to, in order, each once."""
-    return list(dict.fromkeys(s.buffer for p in k.passes for s in p.stores))
+    return list(dict.fromkeys(s.buffer for p in k.nests for s in p.stores))
 
 
 def points(axes: Iterable[Axis]) -> int:
@@ -169,25 +188,25 @@ def points(axes: Iterable[Axis]) -> int:
 
 def drop_unused(k: Kernel, used: Callable[[Store], bool]) -> Kernel | None:
     """The kernel without stores that are not used and reductions that nothing reads; None when nothing is left."""
-    passes: list[Pass] = []
+    nests: list[LoopNest] = []
     refs: set[str] = set()
-    for p in reversed(k.passes):
+    for p in reversed(k.nests):
         stores = tuple(s for s in p.stores if used(s))
-        left = Pass(p.axes, stores, ())
+        left = LoopNest(p.axes, stores, ())
         refs.update(*(e.refs for e in left.roots()))
-        for r in reversed(p.reduces):            # a scan may read one before it in the same pass
+        for r in reversed(p.reduces):  # a scan may read one before it in the same nest
             if r.name in refs:
                 refs.update(*(e.refs for e in r.args))
         reduces = tuple(r for r in p.reduces if r.name in refs)
         left = replace(left, reduces=reduces)
         refs.update(*(e.refs for e in left.roots()))
         if stores or reduces:
-            passes.append(left)
-    return replace(k, passes=tuple(reversed(passes))) if passes else None
+            nests.append(left)
+    return replace(k, nests=tuple(reversed(nests))) if nests else None
 
 
 def innermost(k: Kernel, p: Any, buffers: dict[str, Buffer]) -> str | None:
-    """The axis along which the pass touches memory step by step: stride 1 in its store, else in most of its loads."""
+    """The axis along which the nest touches memory step by step: stride 1 in its store, else in most of its loads."""
     names = {a.name for a in (*k.axes, *p.axes)}
     votes: dict[str, int] = {}
     accesses = [(s.buffer, s.coords, 2) for s in p.stores] + [(e.name, e.attr, 1) for e in loads(p.roots())]

@@ -2,7 +2,15 @@
 
 A size is an int or an `Index` over size symbols. What an index cannot say (a maximum, a rounded float) becomes a symbol
 of its own, computed from the others at the call. A symbolic float is a `Real`.
+
+Codegen treats both kinds of size alike. `codegen/loops/index_order.py` shows what holds for every value of the symbols
+(`at_least`, `in_range`, exact division); choices (grain, tiles, libraries, inlining) use the hints, the values that the graph
+was made with. A comparison of sizes that holds for some values only raises `index.Undecided`: within a row of the op table
+the op becomes an extern call; anywhere else the graph runs through torch, counted. Kernels take symbols as i64 arguments.
+Temporary buffers of symbolic size share slots (`Plan.slots`): blocks of memory that grow and are kept between calls
+(`codegen/emit/memory.py`).
 """
+
 from __future__ import annotations
 
 import re
@@ -27,6 +35,7 @@ class Real:
 
     It is computed by Python at the call, in Python's own order and rounding; a kernel is passed its bits (`bits_of`).
     """
+
     text: str
     hint: float
 
@@ -58,7 +67,7 @@ class Sizes:
     """Converts the symbolic numbers of one graph. Equal expressions become equal sizes."""
 
     def __init__(self) -> None:
-        self.made: dict[Any, Sym] = {}               # expressions that have a symbol of their own
+        self.made: dict[Any, Sym] = {}  # expressions that have a symbol of their own
         self.memo: dict[Any, Any] = {}
 
     def __call__(self, x: Any) -> Any:

@@ -1,8 +1,9 @@
 """The text of loops and of kernels, and its parser: `parse(text(x)) == x`.
 
 One statement a line, dtype on each value, numbered by first use; the user's line follows after `//` (the parser drops
-it). A pass ends with its reductions and stores. See the example in codegen/loops/ir.py.
+it). A nest ends with its reductions and stores. See the example in codegen/loops/ir.py.
 """
+
 from __future__ import annotations
 
 import ast
@@ -11,8 +12,11 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.plan import Plan
+
 from . import index as ix
-from .ir import Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, MutationCopy, Pass, Plan, Reduce, Result, Store, View, walk
+from .ir import Axis, Buffer, Extern, Kernel, LoopNest, Loops, MutationCopy, Reduce, Result, Store, View
 
 
 def text(x: Loops | Kernel | Plan) -> str:
@@ -62,9 +66,9 @@ def _axis(a: Axis) -> str:
 
 def _kernel(k: Kernel) -> list[str]:
     lines = [f"kernel {k.name} [{', '.join(map(_axis, k.axes))}] ops {' '.join(k.ops)}".rstrip()]
-    for p in k.passes:
+    for p in k.nests:
         names: dict[int, str] = {}
-        lines.append(f"  pass [{', '.join(map(_axis, p.axes))}]")
+        lines.append(f"  nest [{', '.join(map(_axis, p.axes))}]")
 
         def name(e: Expr) -> str:
             return names[id(e)]
@@ -134,7 +138,7 @@ class Reader:
         self.outputs: list[Result] = []
         self.mutations: list[MutationCopy] = []
         self.head: tuple = ()
-        self.passes: list[Pass] = []
+        self.nests: list[LoopNest] = []
         self.axes: tuple = ()
         self.values: dict[str, Expr] = {}
         self.stores: list[Store] = []
@@ -148,7 +152,7 @@ class Reader:
             "inputs": self.read_inputs,
             "buffer": self.read_buffer,
             "kernel": self.read_kernel,
-            "pass": self.read_pass,
+            "nest": self.read_nest,
             "extern": self.read_extern,
             "output": self.read_output,
             "mutation": self.read_mutation,
@@ -165,15 +169,15 @@ class Reader:
             raise ValueError(f"not a line of loops: {line!r}")
 
     def end_pass(self) -> None:
-        if self.passes is not None and (self.stores or self.reduces):
-            self.passes.append(Pass(self.axes, tuple(self.stores), tuple(self.reduces)))
+        if self.nests is not None and (self.stores or self.reduces):
+            self.nests.append(LoopNest(self.axes, tuple(self.stores), tuple(self.reduces)))
         self.values, self.stores, self.reduces = {}, [], []
 
     def end_kernel(self) -> None:
         self.end_pass()
         if self.head:
-            self.steps.append(Kernel(self.head[0], self.head[1], tuple(self.passes), self.head[2]))
-        self.head, self.passes = (), []
+            self.steps.append(Kernel(self.head[0], self.head[1], tuple(self.nests), self.head[2]))
+        self.head, self.nests = (), []
 
     def read_inputs(self, _: str, rest: str) -> None:
         self.inputs = tuple(None if n == "-" else n for n in rest.split())
@@ -188,7 +192,7 @@ class Reader:
         m = re.fullmatch(r"(\w+) \[(.*?)\] ops ?(.*)", rest)
         self.head = (m[1], _axes(m[2]), tuple(m[3].split()))
 
-    def read_pass(self, _: str, rest: str) -> None:
+    def read_nest(self, _: str, rest: str) -> None:
         self.end_pass()
         self.axes = _axes(rest[1:-1])
 
@@ -293,5 +297,12 @@ def parse(source: str) -> Loops:
     for line in source.splitlines():
         reader.line(line)
     reader.end_kernel()
-    return Loops(reader.inputs, reader.buffers, tuple(reader.steps), tuple(reader.outputs),
-                 tuple(reader.mutations), symbols=reader.symbols, cons=reader.cons)
+    return Loops(
+        reader.inputs,
+        reader.buffers,
+        tuple(reader.steps),
+        tuple(reader.outputs),
+        tuple(reader.mutations),
+        symbols=reader.symbols,
+        cons=reader.cons,
+    )

@@ -1,8 +1,9 @@
-"""Rows that are formulas over the primitives: activations, clamp, lerp, pow of a number, where, addcmul, masked_fill,
+"""Rows that are formulas over the primitives: clamp, lerp, pow of a number, where, addcmul, masked_fill,
 ...
 
 Each is written once, over `F`: an expression with Python's operators. Both printers get it through the primitives.
 """
+
 from __future__ import annotations
 
 import functools
@@ -12,9 +13,9 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, FLOATS, INTS, NARROW, Expr, acc_dtype
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.dtypes import FLOATS, INTS, acc_dtype, torch_dtype
 
 from .pointwise import aten
 from .table import op
@@ -22,6 +23,7 @@ from .table import op
 
 class F:
     """An expression with operators; numbers take the other operand's dtype."""
+
     __slots__ = ("ctx", "e")
 
     def __init__(self, ctx: Lowering, e: Expr):
@@ -75,12 +77,14 @@ def formula(
 ) -> Callable:
     """Declares a row: the decorated function takes the first n arguments as F (in the result's compute dtype), the
     rest as they are."""
+
     def declare(fn: Callable) -> Callable:
         def lower(ctx: Lowering, *args: Any, **kwargs: Any) -> Value:
             dtype = acc_dtype(ir_dtype(ctx.spec()))
             if dtype not in dtypes:
                 raise NoRule(f"{name} of {dtype}")
             return ctx.map(lambda c: fn(*(F(ctx, ctx.read(a, c, dtype)) for a in args[:n]), *args[n:], **kwargs).e)
+
         op(
             name,
             aten(overloads) if isinstance(overloads, str) else aten(*overloads),
@@ -93,6 +97,7 @@ def formula(
             **fields,
         )
         return fn
+
     return declare
 
 
@@ -103,6 +108,7 @@ SQRT_HALF = math.sqrt(0.5)
 # ---- arithmetic with factors --------------------------------------------------------------------------------------
 def _scaled(name: str, ref: Any) -> None:
     """Rows of a + alpha*b, a - alpha*b and (rsub) b - alpha*a."""
+
     def lower(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Value:
         out = ir_dtype(ctx.spec())
         if out == "b8" and (name != "add" or alpha != 1):
@@ -113,7 +119,9 @@ def _scaled(name: str, ref: Any) -> None:
             x, y = ctx.read(a, c, dtype), ctx.read(b, c, dtype)
             y = y if alpha == 1 else ctx.op("mul", y, ctx.const(alpha, dtype))
             return ctx.op("add" if name == "add" else "sub", x, y)
+
         return ctx.map(at)
+
     op(
         f"{name}_scaled",
         aten(f"{name}.Tensor", f"{name}.Scalar"),
@@ -162,6 +170,7 @@ def _pow(ctx: Lowering, a: Any, b: Any) -> Value:
     def at(c: tuple) -> Expr:
         x = F(ctx, ctx.read(a, c, dtype))
         return x.do("pow", F(ctx, ctx.read(b, c, dtype))).e if isinstance(b, Value) else power(x, b).e
+
     return ctx.map(at)
 
 
@@ -176,23 +185,23 @@ op(
 )
 formula("square", "square", ref=torch.square, cost=1, dtypes=NUMBERS)(lambda x: x * x)
 formula("sign", ("sign", "sgn"), ref=torch.sign, cost=4, dtypes=NUMBERS)(
-    lambda x: x.do("gt", 0).pick(1 + 0 * x, x.do("lt", 0).pick(x * 0 - 1, x * 0)) if x.e.dtype in INTS else
-    x.do("gt", 0.0).pick(1.0, x.do("lt", 0.0).pick(F(x.ctx, x.ctx.const(-1.0, x.e.dtype)), 0.0)))
-formula("addcmul", "addcmul", 3, torch.addcmul, 3, NUMBERS)(
-    lambda x, a, b, value=1: x + (a * b if value == 1 else a * value * b)
+    lambda x: (
+        x.do("gt", 0).pick(1 + 0 * x, x.do("lt", 0).pick(x * 0 - 1, x * 0))
+        if x.e.dtype in INTS
+        else x.do("gt", 0.0).pick(1.0, x.do("lt", 0.0).pick(F(x.ctx, x.ctx.const(-1.0, x.e.dtype)), 0.0))
+    )
 )
+formula("addcmul", "addcmul", 3, torch.addcmul, 3, NUMBERS)(lambda x, a, b, value=1: x + (a * b if value == 1 else a * value * b))
 formula("addcdiv", "addcdiv", 3, torch.addcdiv, 5)(lambda x, a, b, value=1: x + (a if value == 1 else a * value) / b)
 formula("xlogy", ("xlogy.Tensor",), 2, torch.xlogy, 12, domain=(0, 10))(
-    lambda x, y: y.do("isnan").pick(y, x.do("eq", 0).pick(0, x * y.do("log"))))
+    lambda x, y: y.do("isnan").pick(y, x.do("eq", 0).pick(0, x * y.do("log")))
+)
 formula("logaddexp", "logaddexp", 2, torch.logaddexp, 30)(lambda a, b: _logaddexp(a, b))
 formula("deg2rad", "deg2rad", ref=torch.deg2rad, cost=1)(lambda x: x * (math.pi / 180))
 formula("rad2deg", "rad2deg", ref=torch.rad2deg, cost=1)(lambda x: x * (180 / math.pi))
 formula("frac", "frac", ref=torch.frac, cost=3)(lambda x: x - x.do("trunc"))
-formula("sinc", "sinc", ref=torch.sinc, cost=20)(
-    lambda x: x.do("eq", 0).pick(1, (x * math.pi).do("sin") / (x * math.pi)))
-formula("nan_to_num", "nan_to_num", cost=4)(
-    lambda x, nan=None, posinf=None, neginf=None: _nan_to_num(x, nan, posinf, neginf)
-)
+formula("sinc", "sinc", ref=torch.sinc, cost=20)(lambda x: x.do("eq", 0).pick(1, (x * math.pi).do("sin") / (x * math.pi)))
+formula("nan_to_num", "nan_to_num", cost=4)(lambda x, nan=None, posinf=None, neginf=None: _nan_to_num(x, nan, posinf, neginf))
 
 
 def _logaddexp(a: F, b: F) -> F:
@@ -201,7 +210,7 @@ def _logaddexp(a: F, b: F) -> F:
 
 
 def _nan_to_num(x: F, nan: float | None, posinf: float | None, neginf: float | None) -> F:
-    info = torch.finfo(getattr(torch, DTYPES[ir_dtype(x.ctx.spec())][0]))
+    info = torch.finfo(torch_dtype(ir_dtype(x.ctx.spec())))
     x = x.do("isnan").pick(0.0 if nan is None else nan, x)
     x = x.do("eq", math.inf).pick(info.max if posinf is None else posinf, x)
     return x.do("eq", -math.inf).pick(info.min if neginf is None else neginf, x)
@@ -236,101 +245,21 @@ def _clamp(ctx: Lowering, x: Value, low: Any = None, high: Any = None, **kw: Any
 
 op("clamp", aten("clamp", "clamp.Tensor", "clip"), "composite", ref=torch.clamp, cost=2, lower=_clamp)
 op("clamp_min", aten("clamp_min", "clamp_min.Tensor"), "composite", arity=2, cost=1, lower=_clamp)
-op("clamp_max", aten("clamp_max", "clamp_max.Tensor"), "composite", arity=2, cost=1,
-   lower=lambda ctx, x, high: _clamp(ctx, x, None, high))
-
-# ---- activations ----------------------------------------------------------------------------------------------------
-formula("relu", "relu", ref=torch.relu, cost=1, dtypes=NUMBERS)(lambda x: limits(x, 0))
-formula("relu6", "relu6", ref=torch.nn.functional.relu6, cost=2)(lambda x: limits(x, 0, 6))
-formula("hardtanh", "hardtanh", ref=torch.nn.functional.hardtanh, cost=2)(lambda x, a=-1, b=1: limits(x, a, b))
-formula("silu", "silu", ref=torch.nn.functional.silu, cost=11)(lambda x: x / (1 + (-x).do("exp")))
-formula("mish", "mish", ref=torch.nn.functional.mish, cost=30)(lambda x: x * softplus(x).do("tanh"))
-formula("hardsigmoid", "hardsigmoid", ref=torch.nn.functional.hardsigmoid, cost=4)(lambda x: limits(x + 3, 0, 6) / 6)
-formula("hardswish", "hardswish", ref=torch.nn.functional.hardswish, cost=5)(lambda x: x * limits(x + 3, 0, 6) / 6)
-formula("leaky_relu", "leaky_relu", ref=torch.nn.functional.leaky_relu, cost=2)(
-    lambda x, slope=0.01: x.do("gt", 0).pick(x, x * slope))
-formula("prelu", ("_prelu_kernel",), 2, cost=2)(lambda x, w: x.do("gt", 0).pick(x, x * w))
-formula("threshold", "threshold", cost=2)(lambda x, limit, value: x.do("le", limit).pick(value, x))
-
-
-@formula("hardshrink", "hardshrink", ref=torch.nn.functional.hardshrink, cost=3)
-def hardshrink(x: F, limit: Any = 0.5) -> F:
-    """Zero within the limit, as x's own dtype holds it: the result jumps there."""
-    limit = F(x.ctx, x.ctx.rounded(x._other(limit), dtype)) if (dtype := ir_dtype(x.ctx.spec())) in NARROW else limit
-    return x.do("ge", -limit).do("and", x.do("le", limit)).pick(0, x)
-
-
-formula("softshrink", "softshrink", ref=torch.nn.functional.softshrink, cost=4)(
-    lambda x, l=0.5: x.do("gt", l).pick(x - l, x.do("lt", -l).pick(x + l, x * 0)))
-formula("log_sigmoid", ("log_sigmoid",), ref=torch.nn.functional.logsigmoid, cost=20)(lambda x: logsigmoid(x))
-
-
-@formula("gelu", "gelu", ref=torch.nn.functional.gelu, cost=16)
-def gelu(x: F, approximate: str = "none") -> F:
-    """Both forms, with torch's constants."""
-    if approximate == "none":
-        return x * 0.5 * (1 + (x * SQRT_HALF).do("erf"))
-    return 0.5 * x * (1 + ((x + 0.044715 * x * x * x) * math.sqrt(2 / math.pi)).do("tanh"))
-
-
-@formula("elu", "elu", ref=torch.nn.functional.elu, cost=14)
-def elu(x: F, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> F:
-    """scale * (x if x > 0 else alpha * expm1(input_scale * x))."""
-    return x.do("gt", 0).pick(x if scale == 1 else x * scale, (x * input_scale).do("expm1") * (alpha * scale))
-
-
-formula("selu", "selu", ref=torch.selu, cost=14)(lambda x: elu(x, 1.6732632423543772, 1.0507009873554805))
-formula("celu", "celu", ref=torch.celu, cost=14)(lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha))
-
-
-@formula("softplus", "softplus", ref=torch.nn.functional.softplus, cost=20)
-def softplus(x: F, beta: float = 1, threshold: float = 20) -> F:
-    """log1p(exp(beta * x)) / beta; x itself past the threshold."""
-    y = x if beta == 1 else x * beta
-    soft = y.do("exp").do("log1p")
-    return y.do("gt", threshold).pick(x, soft if beta == 1 else soft / beta)
-
-
-def logsigmoid(x: F) -> F:
-    """min(x, 0) - log1p(exp(-|x|))."""
-    return x.do("minimum", 0) - (-x.do("abs")).do("exp").do("log1p")
-
-
-def _log_sigmoid_forward(ctx: Lowering, x: Value) -> tuple:
-    if ctx.used(1):
-        raise NoRule("log_sigmoid_forward's buffer")
-    return ctx.map(lambda c: logsigmoid(F(ctx, ctx.read(x, c))).e, 0), None
-
-
-op("log_sigmoid_forward", aten("log_sigmoid_forward"), "composite", lower=_log_sigmoid_forward)
-formula("logit", "logit", ref=torch.logit, cost=12, domain=(0.01, 0.99))(
-    lambda x, eps=None: _logit(x if eps is None else limits(x, eps, 1 - eps)))
-
-
-def _logit(x: F) -> F:
-    return (x / (1 - x)).do("log")
-
-
-def _glu(ctx: Lowering, x: Value, dim: int = -1) -> Value:
-    dim, dtype = dim % len(x.shape), acc_dtype(x.dtype)
-    half = ix.size_of(ix.floordiv(x.shape[dim], 2, {}))
-
-    def at(c: tuple) -> Expr:
-        gate = ctx.read(x, tuple(v + half if i == dim else v for i, v in enumerate(c)), dtype)
-        return ctx.op("mul", ctx.read(x, c, dtype), ctx.op("sigmoid", gate))
-    return ctx.map(at)
-
-
-op("glu", aten("glu"), "composite", cost=12, lower=_glu)
+op(
+    "clamp_max",
+    aten("clamp_max", "clamp_max.Tensor"),
+    "composite",
+    arity=2,
+    cost=1,
+    lower=lambda ctx, x, high: _clamp(ctx, x, None, high),
+)
 
 
 # ---- choice
 # -------------------------------------------------------------------------------------------------------------
 def _where(ctx: Lowering, test: Value, a: Any, b: Any) -> Value:
     dtype = acc_dtype(ir_dtype(ctx.spec()))
-    return ctx.map(
-        lambda c: ctx.op("select", ctx.read(test, c, "b8"), ctx.read(a, c, dtype), ctx.read(b, c, dtype), dtype=dtype)
-    )
+    return ctx.map(lambda c: ctx.op("select", ctx.read(test, c, "b8"), ctx.read(a, c, dtype), ctx.read(b, c, dtype), dtype=dtype))
 
 
 op(
@@ -340,8 +269,13 @@ op(
     arity=3,
     lower=_where,
 )
-op("masked_fill", aten("masked_fill.Scalar", "masked_fill.Tensor"), "composite", arity=3,
-   lower=lambda ctx, x, mask, value: _where(ctx, mask, value, x))
+op(
+    "masked_fill",
+    aten("masked_fill.Scalar", "masked_fill.Tensor"),
+    "composite",
+    arity=3,
+    lower=lambda ctx, x, mask, value: _where(ctx, mask, value, x),
+)
 
 
 def _lerp(ctx: Lowering, a: Any, b: Any, w: Any) -> Value:
@@ -354,6 +288,7 @@ def _lerp(ctx: Lowering, a: Any, b: Any, w: Any) -> Value:
         if not isinstance(w, Value):
             return (low if abs(w) < 0.5 else high).e
         return t.do("abs").do("lt", 0.5).pick(low, high).e
+
     return ctx.map(at)
 
 
@@ -366,6 +301,7 @@ def _heaviside(ctx: Lowering, x: Value, at_zero: Value) -> Value:
     def at(c: tuple) -> Expr:
         v, z = F(ctx, ctx.read(x, c, dtype)), F(ctx, ctx.read(at_zero, c, dtype))
         return v.do("eq", 0).pick(z, v.do("gt", 0).pick(F(ctx, ctx.const(1, dtype)), 0)).e
+
     return ctx.map(at)
 
 
@@ -375,34 +311,10 @@ op("heaviside", aten("heaviside"), "composite", arity=2, lower=_heaviside)
 def _isclass(name: str, build: Callable[[F], F]) -> None:
     def lower(ctx: Lowering, x: Value) -> Value:
         return ctx.map(lambda c: build(F(ctx, ctx.read(x, c))).e)
+
     op(name, aten(name), "composite", dtype="bool", ref=getattr(torch, name), lower=lower)
 
 
 _isclass("isfinite", lambda x: x.do("isnan").do("or", x.do("isinf")).do("logical_not"))
 _isclass("isposinf", lambda x: x.do("eq", math.inf) if x.e.dtype in FLOATS else x.do("lt", x))
 _isclass("isneginf", lambda x: x.do("eq", -math.inf) if x.e.dtype in FLOATS else x.do("lt", x))
-
-
-# ---- gradients of activations
-# -----------------------------------------------------------------------------------------
-formula("threshold_backward", "threshold_backward", 2, cost=2)(lambda g, x, limit: x.do("le", limit).pick(0, g))
-formula("sigmoid_backward", "sigmoid_backward", 2, cost=4)(lambda g, y: g * (1 - y) * y)
-formula("tanh_backward", "tanh_backward", 2, cost=4)(lambda g, y: g * (1 - y * y))
-
-
-@formula("gelu_backward", "gelu_backward", 2, cost=30)
-def gelu_backward(g: F, x: F, approximate: str = "none") -> F:
-    """g * gelu'(x)."""
-    if approximate == "none":
-        density = (x * x * -0.5).do("exp") * (1 / math.sqrt(2 * math.pi))
-        return g * (0.5 * (1 + (x * SQRT_HALF).do("erf")) + x * density)
-    k = math.sqrt(2 / math.pi)
-    t = ((x + 0.044715 * x * x * x) * k).do("tanh")
-    return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (k * (1 + 3 * 0.044715 * x * x)))
-
-
-@formula("silu_backward", "silu_backward", 2, cost=16)
-def silu_backward(g: F, x: F) -> F:
-    """g * silu'(x)."""
-    s = x.do("sigmoid")
-    return g * s * (1 + x * (1 - s))

@@ -3,6 +3,7 @@
 A row makes the call count as "library", not as "no row", and names the overload that writes into planned memory. `FAST` names
 torch's own Python entry of an overload where its arguments are the overload's: 1 to 3 us a call less than `torch.ops`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -32,8 +33,13 @@ _library("_scaled_dot_product_flash_attention_for_cpu_backward")
 _library("_scaled_dot_product_attention_math")
 _library("linear_pointwise", "mkldnn._linear_pointwise.default", "mkldnn._linear_pointwise.binary")
 _library("convolution_pointwise", "mkldnn._convolution_pointwise.default", "mkldnn._convolution_pointwise.binary")
-_library("own_linear", "bytejit.linear.default", "bytejit.linears.default", "bytejit.linear_packed.default",
-         out="bytejit.linear.default")
+_library(
+    "own_linear",
+    "bytejit.linear.default",
+    "bytejit.linears.default",
+    "bytejit.linear_packed.default",
+    out="bytejit.linear.default",
+)
 _library("own_conv", "bytejit.conv.default", "bytejit.conv_packed.default", out="bytejit.conv.default")
 _library("own_attention", "bytejit.attention.default", out="bytejit.attention.default")
 
@@ -65,7 +71,7 @@ def resolve(target: str) -> Callable:
 
 
 def is_window(target: str) -> bool:
-    """Whether an op answers a view of what it is given, by its schema."""
+    """Whether an op returns a view of what it is given, by its schema."""
     if not target.startswith("aten."):
         return False
     returns = resolve(target)._schema.returns if target not in FAST else ()

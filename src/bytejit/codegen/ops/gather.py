@@ -1,12 +1,14 @@
 """Rows that read at places read from memory: embedding, gather, indexing, places in sorted rows. Indices are checked."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, Expr
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.common.dtypes import DTYPES
 
 from .composite import F
 from .pointwise import aten
@@ -30,6 +32,7 @@ def embedding(ctx: Lowering, weight: Value, at: Value, *_: Any) -> Value:
     def element(c: tuple) -> Expr:
         i = ctx.bound(ctx.read(at, c[:n]), weight.shape[0], "embedding", wrap=False)
         return ctx.read(weight, (i, c[n]))
+
     return ctx.map(element)
 
 
@@ -41,7 +44,8 @@ def gather(ctx: Lowering, x: Value, dim: int, at: Value, *, sparse_grad: bool = 
 
     def element(c: tuple) -> Expr:
         i = ctx.bound(ctx.load(at, c), x.shape[dim], "gather", wrap=False)
-        return ctx.read(x, (*c[:dim], i, *c[dim + 1:]))
+        return ctx.read(x, (*c[:dim], i, *c[dim + 1 :]))
+
     return ctx.map(element)
 
 
@@ -53,7 +57,8 @@ def index_select(ctx: Lowering, x: Value, dim: int, at: Value) -> Value:
 
     def element(c: tuple) -> Expr:
         i = ctx.bound(ctx.load(at, (c[dim],)), x.shape[dim], "index_select", wrap=False)
-        return ctx.read(x, (*c[:dim], i, *c[dim + 1:]))
+        return ctx.read(x, (*c[:dim], i, *c[dim + 1 :]))
+
     return ctx.map(element)
 
 
@@ -81,25 +86,29 @@ def index_tensor(ctx: Lowering, x: Value, indices: Any) -> Value:
     k = len(shape)
 
     def element(c: tuple) -> Expr:
-        at, rest = c[first:first + k], iter((*c[:first], *c[first + k:]))
+        at, rest = c[first : first + k], iter((*c[:first], *c[first + k :]))
         own = []
         for d in range(len(x.shape)):
-            own.append(
-                ctx.bound(ctx.read(indices[d], at, indices[d].dtype), x.shape[d], "index")
-                if d in used
-                else next(rest)
-            )
+            own.append(ctx.bound(ctx.read(indices[d], at, indices[d].dtype), x.shape[d], "index") if d in used else next(rest))
         return ctx.read(x, tuple(own))
+
     return ctx.map(element)
 
 
 # ---- places in sorted rows ----------------------------------------------------------------------------------------
-MOST = 1 << 16            # numbers of a sorted row up to which the steps to a place in it are unrolled
+MOST = 1 << 16  # numbers of a sorted row up to which the steps to a place in it are unrolled
 
 
 @row("searchsorted", "searchsorted.Tensor")
-def searchsorted(ctx: Lowering, rows: Value, x: Value, out_int32: bool = False, right: bool = False, side: str | None = None,
-                 sorter: Value | None = None) -> Value:
+def searchsorted(
+    ctx: Lowering,
+    rows: Value,
+    x: Value,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:
     """How many numbers of a sorted row are before x (right: up to it): halving, without a branch."""
     n, lead = rows.shape[-1] if rows.shape else 0, rows.shape[:-1]
     right = side == "right" if side is not None else right
@@ -118,6 +127,7 @@ def searchsorted(ctx: Lowering, rows: Value, x: Value, out_int32: bool = False, 
             before = number.do("gt" if right else "ge", v).do("logical_not")
             place = before.do("and", there.do("le", n)).pick(there, place)
         return place.e
+
     return ctx.map(at)
 
 

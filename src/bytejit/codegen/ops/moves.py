@@ -1,5 +1,6 @@
 """Rows that put elements elsewhere without computing: pads that mirror, repeat or go round, shuffles of channels, diagonals,
 windows as columns. Each is one pointwise kernel whose loads are mapped; fuse inlines it into its readers."""
+
 from __future__ import annotations
 
 import math
@@ -8,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import Expr, acc_dtype
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.dtypes import acc_dtype
 from bytejit.common.spec import contiguous_stride
 
 from .composite import F
@@ -27,6 +29,7 @@ def place(ctx: Lowering, e: Expr, size: Any) -> ix.Index:
 class Turn:
     """Where a pad reads outside of range(n): low(v, n) before it, high(v, n) past it; anywhere(ctx, v, n) says both and the
     places inside as one computed coordinate."""
+
     low: Callable[[ix.Index, Any], ix.Index]
     high: Callable[[ix.Index, Any], ix.Index]
     anywhere: Callable[[Lowering, ix.Index, Any], ix.Index]
@@ -58,6 +61,7 @@ def padded(ctx: Lowering, x: Value, pad: Any, turn: Turn) -> Value:
         if pad[2 * k] != 0 or pad[2 * k + 1] != 0:
             low[n - 1 - k], high[n - 1 - k] = pad[2 * k], pad[2 * k + 1]
     inner = n - 1 if ctx.home == "cpu" and n - 1 in low else None
+    work = acc_dtype(x.dtype)
 
     def at(c: tuple) -> Expr:
         own = [turn.anywhere(ctx, ix.index(v - low[i]), x.shape[i]) if i in low and i != inner else v for i, v in enumerate(c)]
@@ -65,12 +69,15 @@ def padded(ctx: Lowering, x: Value, pad: Any, turn: Turn) -> Value:
             return ctx.load(x, tuple(own))
         v, size = ix.index(c[inner] - low[inner]), x.shape[inner]
         here, zero, end = ctx.cons.index(v), ctx.const(0, "i64"), ctx.const(size, "i64")
-        e = ctx.load(x, (*own[:-1], v), within(ctx, v, 0, size))
-        for some, test, there in ((ix.hint(low[inner]) > 0, ctx.op("lt", here, zero), turn.low),
-                                  (ix.hint(high[inner]) > 0, ctx.op("ge", here, end), turn.high)):
+        e = ctx.read(x, (*own[:-1], v), work, within(ctx, v, 0, size))
+        for some, test, there in (
+            (ix.hint(low[inner]) > 0, ctx.op("lt", here, zero), turn.low),
+            (ix.hint(high[inner]) > 0, ctx.op("ge", here, end), turn.high),
+        ):
             if some:
-                e = ctx.op("select", test, ctx.load(x, (*own[:-1], ix.index(there(v, size))), test), e, dtype=x.dtype)
+                e = ctx.op("select", test, ctx.read(x, (*own[:-1], ix.index(there(v, size))), work, test), e, dtype=work)
         return e
+
     return ctx.map(at)
 
 
@@ -94,6 +101,7 @@ def pixel_shuffle(ctx: Lowering, x: Value, r: int) -> Value:
     def at(c: tuple) -> Expr:
         (y, i), (z, j) = ((ix.floordiv(v, r, ctx.sizes), ix.mod(v, r, ctx.sizes)) for v in c[-2:])
         return ctx.load(x, (*c[:-3], c[-3] * (r * r) + i * r + j, y, z))
+
     return ctx.map(at)
 
 
@@ -103,14 +111,16 @@ def pixel_unshuffle(ctx: Lowering, x: Value, r: int) -> Value:
         part = ix.mod(c[-3], r * r, ctx.sizes)
         y = c[-2] * r + ix.floordiv(part, r, ctx.sizes)
         return ctx.load(x, (*c[:-3], ix.floordiv(c[-3], r * r, ctx.sizes), y, c[-1] * r + ix.mod(part, r, ctx.sizes)))
+
     return ctx.map(at)
 
 
 @view("channel_shuffle", "channel_shuffle", "native_channel_shuffle")
 def channel_shuffle(ctx: Lowering, x: Value, groups: int) -> Value:
     each = ix.size_of(ix.floordiv(x.shape[1], groups, {}))
-    return ctx.map(lambda c: ctx.load(x, (
-        c[0], ix.mod(c[1], groups, ctx.sizes) * each + ix.floordiv(c[1], groups, ctx.sizes), *c[2:])))
+    return ctx.map(
+        lambda c: ctx.load(x, (c[0], ix.mod(c[1], groups, ctx.sizes) * each + ix.floordiv(c[1], groups, ctx.sizes), *c[2:]))
+    )
 
 
 # ---- diagonals ----------------------------------------------------------------------------------------------------
@@ -132,6 +142,7 @@ def diag_embed(ctx: Lowering, x: Value, offset: int = 0, a: int = -2, b: int = -
     def at(c: tuple) -> Expr:
         here, i = on_diagonal(ctx, c[a], c[b], offset)
         return ctx.op("select", here, ctx.read(x, (*_others(c, a, b), i), work, here), ctx.const(0, work), dtype=work)
+
     return ctx.map(at)
 
 
@@ -145,6 +156,7 @@ def diagonal_scatter(ctx: Lowering, x: Value, src: Value, offset: int = 0, a: in
     def at(c: tuple) -> Expr:
         here, i = on_diagonal(ctx, c[a], c[b], offset)
         return ctx.op("select", here, ctx.read(src, (*_others(c, a, b), i), work, here), ctx.read(x, c, work), dtype=work)
+
     return ctx.map(at)
 
 
@@ -161,10 +173,14 @@ def as_strided_scatter(ctx: Lowering, x: Value, src: Value, size: Any, stride: A
     def at(c: tuple) -> Expr:
         v = ix.index(ix.linear(c, b.stride) - first)
         own = ix.floordiv(v, step, ctx.sizes)
-        mask = both(ctx, within(ctx, v, 0, (count - 1) * step + 1),
-                    None if step == 1 else ctx.op("eq", ctx.cons.index(ix.mod(v, step, ctx.sizes)), ctx.const(0, "i64")))
+        mask = both(
+            ctx,
+            within(ctx, v, 0, (count - 1) * step + 1),
+            None if step == 1 else ctx.op("eq", ctx.cons.index(ix.mod(v, step, ctx.sizes)), ctx.const(0, "i64")),
+        )
         e = ctx.read(src, (own,), work, mask)
         return e if mask is None else ctx.op("select", mask, e, ctx.read(x, c, work), dtype=work)
+
     return ctx.map(at)
 
 
@@ -188,6 +204,7 @@ def rot90(ctx: Lowering, x: Value, k: int = 1, dims: Any = (0, 1)) -> Value:
         for d in {1: (b,), 2: (a, b), 3: (a,)}.get(k % 4, ()):
             own[d] = x.shape[d] - 1 - own[d] if x.shape[d] != 1 else own[d]
         return ctx.load(x, tuple(own))
+
     return ctx.map(at)
 
 
@@ -217,6 +234,7 @@ def im2col(ctx: Lowering, x: Value, kernel: Any, dilation: Any, padding: Any, st
         mask = both(ctx, *(within(ctx, v, 0, n) for v, n in zip(own, cols.size)))
         e = ctx.read(x, (*c[:-2], channel, *own), work, mask)
         return e if mask is None else ctx.op("select", mask, e, ctx.const(0, work), dtype=work)
+
     return ctx.map(at)
 
 
@@ -247,6 +265,7 @@ def col2im(ctx: Lowering, x: Value, size: Any, kernel: Any, dilation: Any, paddi
         for e in parts[1:]:
             total = ctx.op("add", total, e)
         return total
+
     return ctx.map(at)
 
 
@@ -261,6 +280,5 @@ def take(ctx: Lowering, x: Value, at: Value) -> Value:
     def element(c: tuple) -> Expr:
         i = ctx.bound(ctx.load(at, c), total, "take")
         return ctx.load(x, ix.delinear(i, x.shape, ctx.sizes) if len(x.shape) != 1 else (i,))
+
     return ctx.map(element)
-
-

@@ -2,11 +2,12 @@
 
 What is a formula over these (gelu, silu, lerp, ...) is in codegen/ops/composite.py. Texts are explained in codegen/ops/table.py.
 """
+
 from __future__ import annotations
 
 import torch
 
-from bytejit.codegen.loops.ir import FLOATS, INTS
+from bytejit.common.dtypes import FLOATS, INTS
 
 from .table import op
 
@@ -32,8 +33,14 @@ def call(name: str, n: int = 1) -> dict[str, str]:
 
 # ---- arithmetic (alpha of add and sub: ops_composite)
 # ----------------------------------------------------------------
-op("add", dtypes=ANY, arity=2, cpp={"float": "{0} + {1}", "int": "{0} + {1}", "bool": "{0} | {1}"}, ref=torch.add,
-   triton={"float": "{0} + {1}", "int": "{0} + {1}", "bool": "{0} | {1}"})
+op(
+    "add",
+    dtypes=ANY,
+    arity=2,
+    cpp={"float": "{0} + {1}", "int": "{0} + {1}", "bool": "{0} | {1}"},
+    ref=torch.add,
+    triton={"float": "{0} + {1}", "int": "{0} + {1}", "bool": "{0} | {1}"},
+)
 op("sub", arity=2, cpp="{0} - {1}", triton="{0} - {1}", ref=torch.sub)
 op(
     "mul",
@@ -44,34 +51,107 @@ op(
     cpp={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
     triton={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
 )
-op("div", binary("div") + aten("true_divide.Tensor"), arity=2, dtype="float", cpp="{0} / {1}", triton="bj_div({0}, {1})",
-   ref=torch.div, dtypes=ANY)
+op(
+    "div",
+    binary("div") + aten("true_divide.Tensor"),
+    arity=2,
+    dtype="float",
+    cpp="{0} / {1}",
+    triton="bj_div({0}, {1})",
+    ref=torch.div,
+    dtypes=ANY,
+)
 op("neg", aten("neg"), cpp="-{0}", triton="bj_neg({0})", ref=torch.neg)
-op("abs", aten("abs"), ref=torch.abs, cpp={"float": "bj::abs({0})", "int": "bj::abs({0})", "u8": "{0}"},
-   triton={"float": "tl.abs({0})", "int": "tl.abs({0})", "u8": "{0}"})
-op("floordiv", aten("floor_divide", "floor_divide.Scalar"), arity=2, ref=torch.floor_divide, cost=8, raises=True, rounds=(0,),
-   cpp={"float": "bj::floordiv({0}, {1})", "int": "bj::floordiv({0}, {1}, {err})"}, triton="bj_floordiv({0}, {1})")
-op("truncdiv", arity=2, cost=8, raises=True, ref=lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-   cpp={"float": "bj::trunc({0} / {1})", "int": "bj::truncdiv({0}, {1}, {err})"}, triton="bj_truncdiv({0}, {1})")
-op("remainder", binary("remainder"), arity=2, ref=torch.remainder, cost=10, raises=True, rounds=(0, 1),
-   cpp={"float": "bj::remainder({0}, {1})", "int": "bj::remainder({0}, {1}, {err})"}, triton="bj_remainder({0}, {1})")
-op("fmod", binary("fmod"), arity=2, ref=torch.fmod, cost=10, raises=True, rounds=(0, 1),
-   cpp={"float": "bj::fmod({0}, {1})", "int": "bj::fmod({0}, {1}, {err})"}, triton="bj_fmod({0}, {1})")
-op("maximum", aten("maximum"), dtypes=ANY, arity=2, ref=torch.maximum, **call("maximum", 2))      # nan wins
+op(
+    "abs",
+    aten("abs"),
+    ref=torch.abs,
+    cpp={"float": "bj::abs({0})", "int": "bj::abs({0})", "u8": "{0}"},
+    triton={"float": "tl.abs({0})", "int": "tl.abs({0})", "u8": "{0}"},
+)
+op(
+    "floordiv",
+    aten("floor_divide", "floor_divide.Scalar"),
+    arity=2,
+    ref=torch.floor_divide,
+    cost=8,
+    raises=True,
+    rounds=(0,),
+    cpp={"float": "bj::floordiv({0}, {1})", "int": "bj::floordiv({0}, {1}, {err})"},
+    triton="bj_floordiv({0}, {1})",
+)
+op(
+    "truncdiv",
+    arity=2,
+    cost=8,
+    raises=True,
+    ref=lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    cpp={"float": "bj::trunc({0} / {1})", "int": "bj::truncdiv({0}, {1}, {err})"},
+    triton="bj_truncdiv({0}, {1})",
+)
+op(
+    "remainder",
+    binary("remainder"),
+    arity=2,
+    ref=torch.remainder,
+    cost=10,
+    raises=True,
+    rounds=(0, 1),
+    cpp={"float": "bj::remainder({0}, {1})", "int": "bj::remainder({0}, {1}, {err})"},
+    triton="bj_remainder({0}, {1})",
+)
+op(
+    "fmod",
+    binary("fmod"),
+    arity=2,
+    ref=torch.fmod,
+    cost=10,
+    raises=True,
+    rounds=(0, 1),
+    cpp={"float": "bj::fmod({0}, {1})", "int": "bj::fmod({0}, {1}, {err})"},
+    triton="bj_fmod({0}, {1})",
+)
+op("maximum", aten("maximum"), dtypes=ANY, arity=2, ref=torch.maximum, **call("maximum", 2))  # nan wins
 op("minimum", aten("minimum"), dtypes=ANY, arity=2, ref=torch.minimum, **call("minimum", 2))
-op("fmax", aten("fmax"), arity=2, ref=torch.fmax, **call("fmax", 2))                              # nan loses
+op("fmax", aten("fmax"), arity=2, ref=torch.fmax, **call("fmax", 2))  # nan loses
 op("fmin", aten("fmin"), arity=2, ref=torch.fmin, **call("fmin", 2))
 op("pow", arity=2, dtype="same", cost=30, dtypes=FLOATS, domain=(0, 5), ref=torch.pow, **call("pow", 2))
 op("ipow", arity=2, cost=16, dtypes=INTS, ref=torch.pow, **call("ipow", 2))
 
-# ---- comparison: answers b8; operands in their common dtype ---------------------------------------------------------
+# ---- comparison: returns b8; operands in their common dtype ---------------------------------------------------------
 for _name, _sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")):
-    op(_name, binary(_name), arity=2, dtype="bool", cpp=f"{{0}} {_sign} {{1}}", triton=f"{{0}} {_sign} {{1}}", by=0,
-       ref=getattr(torch, _name), dtypes=ANY, rounds=(0, 1))
-op("isnan", aten("isnan"), dtype="bool", by=0, ref=torch.isnan, cpp={"float": "{0} != {0}", "int": "false"},
-   triton={"float": "{0} != {0}", "int": "{0} != {0}"}, dtypes=ANY)
-op("isinf", aten("isinf"), dtype="bool", by=0, ref=torch.isinf, cpp={"float": "bj::isinf({0})", "int": "false"},
-   triton={"float": "tl.abs({0}) == float('inf')", "int": "{0} != {0}"}, dtypes=ANY)
+    op(
+        _name,
+        binary(_name),
+        arity=2,
+        dtype="bool",
+        cpp=f"{{0}} {_sign} {{1}}",
+        triton=f"{{0}} {_sign} {{1}}",
+        by=0,
+        ref=getattr(torch, _name),
+        dtypes=ANY,
+        rounds=(0, 1),
+    )
+op(
+    "isnan",
+    aten("isnan"),
+    dtype="bool",
+    by=0,
+    ref=torch.isnan,
+    cpp={"float": "{0} != {0}", "int": "false"},
+    triton={"float": "{0} != {0}", "int": "{0} != {0}"},
+    dtypes=ANY,
+)
+op(
+    "isinf",
+    aten("isinf"),
+    dtype="bool",
+    by=0,
+    ref=torch.isinf,
+    cpp={"float": "bj::isinf({0})", "int": "false"},
+    triton={"float": "tl.abs({0}) == float('inf')", "int": "{0} != {0}"},
+    dtypes=ANY,
+)
 op(
     "signbit",
     aten("signbit"),
@@ -84,12 +164,39 @@ op(
 )
 
 # ---- logic and bits -----------------------------------------------------------------------------------------------
-op("logical_and", aten("logical_and"), arity=2, dtype="bool", by=0, ref=torch.logical_and, dtypes=ANY,
-   cpp="({0} != 0) & ({1} != 0)", triton="({0} != 0) & ({1} != 0)")
-op("logical_or", aten("logical_or"), arity=2, dtype="bool", by=0, ref=torch.logical_or, dtypes=ANY,
-   cpp="({0} != 0) | ({1} != 0)", triton="({0} != 0) | ({1} != 0)")
-op("logical_xor", aten("logical_xor"), arity=2, dtype="bool", by=0, ref=torch.logical_xor, dtypes=ANY,
-   cpp="({0} != 0) != ({1} != 0)", triton="({0} != 0) != ({1} != 0)")
+op(
+    "logical_and",
+    aten("logical_and"),
+    arity=2,
+    dtype="bool",
+    by=0,
+    ref=torch.logical_and,
+    dtypes=ANY,
+    cpp="({0} != 0) & ({1} != 0)",
+    triton="({0} != 0) & ({1} != 0)",
+)
+op(
+    "logical_or",
+    aten("logical_or"),
+    arity=2,
+    dtype="bool",
+    by=0,
+    ref=torch.logical_or,
+    dtypes=ANY,
+    cpp="({0} != 0) | ({1} != 0)",
+    triton="({0} != 0) | ({1} != 0)",
+)
+op(
+    "logical_xor",
+    aten("logical_xor"),
+    arity=2,
+    dtype="bool",
+    by=0,
+    ref=torch.logical_xor,
+    dtypes=ANY,
+    cpp="({0} != 0) != ({1} != 0)",
+    triton="({0} != 0) != ({1} != 0)",
+)
 op(
     "logical_not",
     aten("logical_not"),
@@ -103,8 +210,14 @@ op(
 op("and", binary("bitwise_and"), arity=2, dtypes=WHOLE, ref=torch.bitwise_and, cpp="{0} & {1}", triton="{0} & {1}")
 op("or", binary("bitwise_or"), arity=2, dtypes=WHOLE, ref=torch.bitwise_or, cpp="{0} | {1}", triton="{0} | {1}")
 op("xor", binary("bitwise_xor"), arity=2, dtypes=WHOLE, ref=torch.bitwise_xor, cpp="{0} ^ {1}", triton="{0} ^ {1}")
-op("not", aten("bitwise_not"), dtypes=WHOLE, ref=torch.bitwise_not, cpp={"int": "~{0}", "bool": "!{0}"},
-   triton={"int": "~{0}", "u8": "{0} ^ 255", "bool": "{0} == 0"})
+op(
+    "not",
+    aten("bitwise_not"),
+    dtypes=WHOLE,
+    ref=torch.bitwise_not,
+    cpp={"int": "~{0}", "bool": "!{0}"},
+    triton={"int": "~{0}", "u8": "{0} ^ 255", "bool": "{0} == 0"},
+)
 op(
     "shl",
     aten("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor"),
@@ -153,10 +266,18 @@ for _name, _cost, _lo, _hi in (
     ("digamma", 40, 0.1, 20),
     ("sigmoid", 10, -20, 20),
 ):
-    op(_name, aten(_name), dtype="float", ref=getattr(torch, _name), cost=_cost, domain=(_lo, _hi), dtypes=ANY,
-       **call(_name))
-op("rsqrt", aten("rsqrt"), dtype="float", ref=torch.rsqrt, cost=6, domain=(0, 50), dtypes=ANY, cpp="1 / bj::sqrt({0})",
-   triton="bj_rsqrt({0})")
+    op(_name, aten(_name), dtype="float", ref=getattr(torch, _name), cost=_cost, domain=(_lo, _hi), dtypes=ANY, **call(_name))
+op(
+    "rsqrt",
+    aten("rsqrt"),
+    dtype="float",
+    ref=torch.rsqrt,
+    cost=6,
+    domain=(0, 50),
+    dtypes=ANY,
+    cpp="1 / bj::sqrt({0})",
+    triton="bj_rsqrt({0})",
+)
 op(
     "reciprocal",
     aten("reciprocal"),
@@ -169,18 +290,29 @@ op(
 )
 op("atan2", aten("atan2"), arity=2, dtype="float", ref=torch.atan2, cost=20, dtypes=ANY, **call("atan2", 2))
 op("hypot", aten("hypot"), arity=2, ref=torch.hypot, cost=10, dtypes=FLOATS, **call("hypot", 2))
-op("copysign", aten("copysign.Tensor", "copysign.Scalar"), arity=2, dtype="float", ref=torch.copysign, dtypes=ANY,
-   **call("copysign", 2))
-op("nextafter", aten("nextafter"), arity=2, ref=torch.nextafter, cost=8, dtypes=frozenset({"f32", "f64"}),
-   **call("nextafter", 2))
-op("fma", arity=3, cpp="{0} * {1} + {2}", triton="{0} * {1} + {2}", dtypes=FLOATS, cost=2,
-   ref=lambda a, b, c: a * b + c)
+op(
+    "copysign",
+    aten("copysign.Tensor", "copysign.Scalar"),
+    arity=2,
+    dtype="float",
+    ref=torch.copysign,
+    dtypes=ANY,
+    **call("copysign", 2),
+)
+op("nextafter", aten("nextafter"), arity=2, ref=torch.nextafter, cost=8, dtypes=frozenset({"f32", "f64"}), **call("nextafter", 2))
+op("fma", arity=3, cpp="{0} * {1} + {2}", triton="{0} * {1} + {2}", dtypes=FLOATS, cost=2, ref=lambda a, b, c: a * b + c)
 
 # ---- rounding: floats; ints as they are; halves to even
 # ----------------------------------------------------------------
 for _name in ("floor", "ceil", "trunc", "round"):
-    op(_name, aten(_name), ref=getattr(torch, _name), cpp={"float": f"bj::{_name}({{0}})", "int": "{0}"}, cost=2,
-       triton={"float": f"bj_{_name}({{0}})", "int": "{0}"})
+    op(
+        _name,
+        aten(_name),
+        ref=getattr(torch, _name),
+        cpp={"float": f"bj::{_name}({{0}})", "int": "{0}"},
+        cost=2,
+        triton={"float": f"bj_{_name}({{0}})", "int": "{0}"},
+    )
 
 # ---- choice and casts -----------------------------------------------------------------------------------------------
 op(
@@ -191,17 +323,32 @@ op(
     triton="tl.where({0}, {1}, {2})",
     dtypes=frozenset({"b8"}),
 )
-op("to", cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{0} != 0"}, dtypes=ANY,
-   # float to int: truncates, as static_cast
-   # to 16 bits by way of f32, as torch; to u8 by way of i64
-   triton={"float": "{0}.to({T})", "bf16": "{0}.to(tl.float32).to({T})", "f16": "{0}.to(tl.float32).to({T})",
-           "int": "{0}.to({T})", "u8": "{0}.to(tl.int64).to({T})", "bool": "{0} != 0"})
+op(
+    "to",
+    cpp={"float": "bj::to<{T}>({0})", "int": "bj::to<{T}>({0})", "bool": "{0} != 0"},
+    dtypes=ANY,
+    # float to int: truncates, as static_cast
+    # to 16 bits by way of f32, as torch; to u8 by way of i64
+    triton={
+        "float": "{0}.to({T})",
+        "bf16": "{0}.to(tl.float32).to({T})",
+        "f16": "{0}.to(tl.float32).to({T})",
+        "int": "{0}.to({T})",
+        "u8": "{0}.to(tl.int64).to({T})",
+        "bool": "{0} != 0",
+    },
+)
 #: a whole number as the f64 that has its bits: how a float that Python computes at the call reaches a kernel
-op("real_of_bits", cpp="bj::bits<f64>({0})", triton="{0}.to(tl.float64, bitcast=True)", dtypes=frozenset({"i64"}),
-   ref=lambda x: x.view(torch.float64))
+op(
+    "real_of_bits",
+    cpp="bj::bits<f64>({0})",
+    triton="{0}.to(tl.float64, bitcast=True)",
+    dtypes=frozenset({"i64"}),
+    ref=lambda x: x.view(torch.float64),
+)
 op("narrow", cpp="bj::to<{T}>({0})", triton="{0}.to({T})", dtypes=FLOATS)
 #: (i, size), attr: the error's label: i wrapped into range(size) if negative; out of range sets the error flag and
-#: answers 0
+#: returns 0
 op(
     "bound",
     arity=2,

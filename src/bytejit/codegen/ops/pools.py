@@ -1,4 +1,5 @@
 """Rows of pooling: windows of one, two or three dims, unrolled; large ones dim by dim, or as reductions."""
+
 from __future__ import annotations
 
 import itertools
@@ -7,15 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import FLOATS, Expr, acc_dtype
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.dtypes import FLOATS, acc_dtype
 
 from .composite import F
 from .gather import numbers, row
 from .reduce import count, number
 from .view import both, within
 
-UNROLL = 16               # window elements: larger windows are reductions
+UNROLL = 16  # window elements: larger windows are reductions
 
 
 def spread(v: Any, n: int, default: Any = None) -> tuple[int, ...]:
@@ -54,7 +56,7 @@ class Window:
         for k in self.places():
             own, mask = self.at(c, k)
             e = ctx.read(self.x, own, acc, mask)
-            if mask is not None:                     # a masked load is 0, what is inlined there need not be
+            if mask is not None:  # a masked load is 0, what is inlined there need not be
                 e = ctx.op("select", mask, e, ctx.const(outside, acc), dtype=acc)
             out.append((F(ctx, e), mask))
         return out
@@ -63,8 +65,10 @@ class Window:
         """Elements of the window that lie in x or its padding."""
         total = None
         for i in range(self.n):
-            rest = F(self.ctx, self.ctx.cons.index(ix.index(
-                self.x.shape[i - self.n] + 2 * self.padding[i] - c[i - self.n] * self.stride[i])))
+            rest = F(
+                self.ctx,
+                self.ctx.cons.index(ix.index(self.x.shape[i - self.n] + 2 * self.padding[i] - c[i - self.n] * self.stride[i])),
+            )
             here = rest.do("minimum", self.kernel[i])
             total = here if total is None else total * here
         return total
@@ -77,14 +81,15 @@ class Window:
 def _tree(parts: list[Any], fn: Callable[[Any, Any], Any]) -> Any:
     """Pairwise combination: short dependency chains, small rounding errors."""
     while len(parts) > 1:
-        parts = [fn(*parts[i:i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+        parts = [fn(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
     return parts[0]
 
 
 def _max_pool(n: int, *overloads: str) -> None:
     @row(f"max_pool{n}d", *overloads)
-    def lower(ctx: Lowering, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-              ceil_mode: bool = False) -> Any:
+    def lower(
+        ctx: Lowering, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> Any:
         many = isinstance(ctx.node.meta["spec"], tuple)
         window = Window(ctx, x, n, kernel, stride, padding, dilation)
         large = math.prod(window.kernel) > UNROLL
@@ -102,13 +107,16 @@ def _dim_by_dim(ctx: Lowering, window: Window, i: int | None) -> Value:
     """The greatest element of a large window: of each row first, then of those."""
     x, n, spec = window.x, window.n, ctx.spec(i)
     for d in reversed(range(n)):
+
         def only(v: tuple, rest: int, d: int = d) -> tuple:
             return tuple(k if j == d else rest for j, k in enumerate(v))
-        row_ = Window(ctx, x, n, only(window.kernel, 1), only(window.stride, 1), only(window.padding, 0),
-                      only(window.dilation, 1))
+
+        row_ = Window(
+            ctx, x, n, only(window.kernel, 1), only(window.stride, 1), only(window.padding, 0), only(window.dilation, 1)
+        )
         if d == 0:
             return ctx.map(row_.most, i)
-        shape = (*x.shape[:d - n], spec.shape[d - n], *x.shape[len(x.shape) + d - n + 1:])
+        shape = (*x.shape[: d - n], spec.shape[d - n], *x.shape[len(x.shape) + d - n + 1 :])
         x = ctx.pointwise(shape, ir_dtype(spec), row_.most)
     return x
 
@@ -121,8 +129,8 @@ def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
     """Flat position in x's last dims of the window's first greatest element; nan is greatest."""
     best = at = None
     for (e, mask), k in zip(window.elements(c, -math.inf), window.places()):
-        flat, own = ix.ZERO, window.at(c, k)[0][-window.n:]
-        for v, size in zip(own, window.x.shape[-window.n:]):
+        flat, own = ix.ZERO, window.at(c, k)[0][-window.n :]
+        for v, size in zip(own, window.x.shape[-window.n :]):
             flat = flat * size + v
         here = F(ctx, ctx.cons.index(flat))
         if best is None:
@@ -131,7 +139,7 @@ def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
         better = e.do("gt", best).do("or", e.do("isnan"))
         if mask is not None:
             better = better.do("and", F(ctx, mask))
-        if low is not None:         # low: whether an element before this one was inside; until then this one's place stands
+        if low is not None:  # low: whether an element before this one was inside; until then this one's place stands
             at, low = F(ctx, low).pick(at, here), None if mask is None else ctx.op("or", low, mask)
         best, at = better.pick(e, best), better.pick(here, at)
     return at.e
@@ -139,8 +147,16 @@ def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
 
 def _avg_pool(n: int) -> None:
     @row(f"avg_pool{n}d", f"avg_pool{n}d")
-    def lower(ctx: Lowering, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-              count_include_pad: bool = True, divisor: int | None = None) -> Value:
+    def lower(
+        ctx: Lowering,
+        x: Value,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor: int | None = None,
+    ) -> Value:
         window = Window(ctx, x, n, kernel, stride, padding)
         size = math.prod(window.kernel)
         if size > UNROLL or x.dtype not in FLOATS:
@@ -155,6 +171,7 @@ def _avg_pool(n: int) -> None:
                 return (total / float(divisor or size)).e
             one = F(ctx, ctx.const(1.0, total.e.dtype))
             return (total / _tree([one if m is None else F(ctx, m).pick(one, 0.0) for _, m in parts], F.__add__)).e
+
         return ctx.map(element)
 
 
@@ -172,9 +189,7 @@ def adaptive_avg_pool2d(ctx: Lowering, x: Value, size: Any) -> Value:
     if height % out[0] or width % out[1]:
         return _uneven(ctx, x, (height, width), out)
     kh, kw, n = height // out[0], width // out[1], len(lead)
-    windows = ctx.view(
-        x, (*lead, out[0], kh, out[1], kw), lambda c: (*c[:n], c[n] * kh + c[n + 1], c[n + 2] * kw + c[n + 3])
-    )
+    windows = ctx.view(x, (*lead, out[0], kh, out[1], kw), lambda c: (*c[:n], c[n] * kh + c[n + 1], c[n + 2] * kw + c[n + 3]))
     dims = (n + 1, n + 3)
     total = ctx.reduce(windows, dims, "sum", None, acc_dtype(x.dtype))
     return ctx.map(lambda c: (F(ctx, ctx.read(total, c)) / number(count(windows, dims))).e)
@@ -192,10 +207,16 @@ def _uneven(ctx: Lowering, x: Value, size: tuple, out: tuple) -> Value:
         parts = []
         for k in itertools.product(*map(range, longest)):
             own = [ix.index(f + j) for f, j in zip(first, k)]
-            mask = both(ctx, *(None if j == 0 else ctx.op("lt", ctx.cons.index(v * m), ctx.cons.index((c[d] + 1) * n))
-                               for d, v, j, n, m in zip((-2, -1), own, k, size, out)))
+            mask = both(
+                ctx,
+                *(
+                    None if j == 0 else ctx.op("lt", ctx.cons.index(v * m), ctx.cons.index((c[d] + 1) * n))
+                    for d, v, j, n, m in zip((-2, -1), own, k, size, out)
+                ),
+            )
             e = F(ctx, ctx.read(x, (*c[:-2], *own), acc, mask))
             one = F(ctx, ctx.const(1.0, acc))
             parts.append((e, one) if mask is None else (F(ctx, mask).pick(e, 0.0), F(ctx, mask).pick(one, 0.0)))
         return (_tree([e for e, _ in parts], F.__add__) / _tree([one for _, one in parts], F.__add__)).e
+
     return ctx.map(element)

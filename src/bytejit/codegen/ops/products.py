@@ -1,4 +1,5 @@
 """Row of our matrix product on a GPU (`kernels/matmul_triton.py`), a library call that `libraries/linear_triton.py` puts in."""
+
 from __future__ import annotations
 
 import torch
@@ -6,7 +7,8 @@ import torch
 from .table import op
 
 NAMESPACE = torch.library.Library("bytejit", "FRAGMENT")
-NAMESPACE.define("gpu_linear(Tensor x, Tensor w, Tensor? b, Tensor? other, str post, int[] way, Tensor? y=None, str pre=\"\")"
-                 " -> Tensor")
+NAMESPACE.define(
+    'gpu_linear(Tensor x, Tensor w, Tensor? b, Tensor? other, str epilogue, int[] way, Tensor? y=None, str prologue="") -> Tensor'
+)
 
 op("gpu_linear", "bytejit.gpu_linear.default", kind="extern")

@@ -4,6 +4,7 @@ element's position and the draw's number in the graph, so any kernel can compute
 `codegen/aten/random_numbers.py` puts these ops where a graph draws through torch. Each runs through torch too,
 with the same numbers.
 """
+
 from __future__ import annotations
 
 import math
@@ -35,14 +36,21 @@ def philox(key: torch.Tensor, index: torch.Tensor, draw: torch.Tensor) -> torch.
     k0, k1 = key & LOW, (key >> 32) & LOW
     c0, c1, c2, c3 = index & LOW, (index >> 32) & LOW, draw & LOW, (draw >> 32) & LOW
     for _ in range(ROUNDS):
-        a, b = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]          # wraps: the bits are those of the unsigned product
+        a, b = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]  # wraps: the bits are those of the unsigned product
         c0, c1, c2, c3 = ((b >> 32) & LOW) ^ c1 ^ k0, b & LOW, ((a >> 32) & LOW) ^ c3 ^ k1, a & LOW
         k0, k1 = (k0 + STEPS[0]) & LOW, (k1 + STEPS[1]) & LOW
     return c0 << 32 | c1
 
 
-op("philox", arity=3, cost=60, ref=philox, dtypes=frozenset({"i64"}), cpp="bj::philox({0}, {1}, {2})",
-   triton="bj_philox({0}, {1}, {2})")
+op(
+    "philox",
+    arity=3,
+    cost=60,
+    ref=philox,
+    dtypes=frozenset({"i64"}),
+    cpp="bj::philox({0}, {1}, {2})",
+    triton="bj_philox({0}, {1}, {2})",
+)
 
 
 # ---- through torch: what a graph that gets no kernels runs, and what kernels are compared with --------------------------
@@ -59,7 +67,7 @@ def _uniform(seed: torch.Tensor, draw: int, size: list[int], dtype: torch.dtype)
 
 def _normal(seed: torch.Tensor, draw: int, size: list[int], dtype: torch.dtype) -> torch.Tensor:
     first, second = _words(seed, draw, size)
-    radius = torch.sqrt(-2 * torch.log((first + 1).float() * 2.0 ** -32))
+    radius = torch.sqrt(-2 * torch.log((first + 1).float() * 2.0**-32))
     return (radius * torch.cos((second >> 8).float() * TURN)).to(dtype)
 
 
@@ -81,17 +89,19 @@ def _lower_uniform(ctx: Any, seed: Any, draw: int, size: Any, dtype: torch.dtype
 
     def element(coords: tuple) -> Any:
         word = ctx.op("shr", _drawn(ctx, seed, draw, coords, 0), ctx.const(32 - bits, "i64"))
-        return ctx.op("mul", ctx.cast(word, "f32"), ctx.const(2.0 ** -bits, "f32"))
+        return ctx.op("mul", ctx.cast(word, "f32"), ctx.const(2.0**-bits, "f32"))
+
     return ctx.map(element)
 
 
 def _lower_normal(ctx: Any, seed: Any, draw: int, size: Any, dtype: torch.dtype) -> Any:
     def element(coords: tuple) -> Any:
         first = ctx.op("add", _drawn(ctx, seed, draw, coords, 0), ctx.const(1, "i64"))
-        part = ctx.op("mul", ctx.cast(first, "f32"), ctx.const(2.0 ** -32, "f32"))
+        part = ctx.op("mul", ctx.cast(first, "f32"), ctx.const(2.0**-32, "f32"))
         radius = ctx.op("sqrt", ctx.op("mul", ctx.op("log", part), ctx.const(-2.0, "f32")))
         second = ctx.op("shr", _drawn(ctx, seed, draw, coords, 1), ctx.const(8, "i64"))
         return ctx.op("mul", radius, ctx.op("cos", ctx.op("mul", ctx.cast(second, "f32"), ctx.const(TURN, "f32"))))
+
     return ctx.map(element)
 
 

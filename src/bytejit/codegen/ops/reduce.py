@@ -1,8 +1,9 @@
 """Rows of reductions, scans, softmax and the norms: reductions kept apart from the pointwise steps around them.
 
 Each lowers into small kernels over the same rows (largest, sum of exponentials, quotient); fuse makes one kernel of
-passes. Variances are two-pass: the mean first, then the squared distances, in the accumulation dtype.
+nests. Variances take two nests: the mean first, then the squared distances, in the accumulation dtype.
 """
+
 from __future__ import annotations
 
 import math
@@ -12,8 +13,10 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, FLOATS, Axis, Expr, Pass, Reduce, Store, acc_dtype
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce, Store
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.dtypes import DTYPES, FLOATS, acc_dtype, torch_dtype
 from bytejit.common.spec import contiguous_stride
 
 from .composite import F
@@ -53,14 +56,16 @@ def number(n: Any) -> Any:
     return float(n) if isinstance(n, int) else n
 
 
-def restore(ctx: Lowering, r: Value, dims: tuple[int, ...], keepdim: bool, fn: Callable[[F], F] = lambda f: f,
-            i: int | None = None) -> Value:
+def restore(
+    ctx: Lowering, r: Value, dims: tuple[int, ...], keepdim: bool, fn: Callable[[F], F] = lambda f: f, i: int | None = None
+) -> Value:
     """The node's result from the kept-dims buffer r, through fn."""
     return ctx.map(lambda c: fn(F(ctx, ctx.read(r, kept(c, dims, keepdim)))).e, i)
 
 
 def _simple(name: str, kind: str, *overloads: str, ref: Any, b8: bool = False) -> None:
     """A row of a plain reduction over dims. b8: any, all."""
+
     @row(name, *overloads, ref=ref)
     def lower(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
         dims = dims_list(dims, len(x.shape))
@@ -101,6 +106,7 @@ def best(ctx: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> Value:
         for d, step in zip(dims, steps):
             at = at + c[d] * step
         return ctx.read(x, c, acc), ctx.cons.index(at)
+
     return ctx.reduce(x, dims, kind, element, "i64")
 
 
@@ -140,6 +146,7 @@ def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[V
     def squared(c: tuple) -> Expr:
         d = F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, kept(c, dims, True)))
         return (d * d).e
+
     return avg, ctx.reduce(x, dims, "sum", squared, acc)
 
 
@@ -159,6 +166,7 @@ def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: b
                 return finish(s / float(n - correction))
             free = F(ctx, ctx.const(n, s.e.dtype)) - correction
             return finish(s / free.do("maximum", 0.0))
+
         var = restore(ctx, m2, dims, keepdim, over_freedom, 0 if with_mean else None)
         return (var, restore(ctx, avg, dims, keepdim, i=1)) if with_mean else var
 
@@ -175,7 +183,7 @@ def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool =
     if x.dtype not in FLOATS:
         raise NoRule("norm of ints")
     if p != 0 and count(x, dims) == 1:
-        p = 1                       # as torch has it: the square of a small number is 0
+        p = 1  # as torch has it: the square of a small number is 0
     acc = acc_dtype(ir_dtype(ctx.spec()))
 
     def term(c: tuple) -> Expr:
@@ -183,13 +191,13 @@ def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool =
         if p == 2:
             return (v * v).e
         v = v.do("abs")
-        return (
-            v.do("ne", 0.0).pick(1.0, v * 0) if p == 0 else v if p in (1, math.inf, -math.inf) else v.do("pow", p)
-        ).e
+        return (v.do("ne", 0.0).pick(1.0, v * 0) if p == 0 else v if p in (1, math.inf, -math.inf) else v.do("pow", p)).e
+
     kind = {math.inf: "amax", -math.inf: "amin"}.get(p, "sum")
     r = ctx.reduce(x, dims, kind, term, acc)
-    return restore(ctx, r, dims, keepdim, lambda s: s.do("sqrt") if p == 2 else s if p in (0, 1, math.inf, -math.inf)
-                   else s.do("pow", 1 / p))
+    return restore(
+        ctx, r, dims, keepdim, lambda s: s.do("sqrt") if p == 2 else s if p in (0, 1, math.inf, -math.inf) else s.do("pow", 1 / p)
+    )
 
 
 row("norm", "linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")(_norm)
@@ -231,6 +239,7 @@ def log_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     def at(c: tuple) -> Expr:
         k = kept(c, dims, True)
         return (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, k)) - F(ctx, ctx.read(logs, k))).e
+
     return ctx.map(at)
 
 
@@ -242,12 +251,9 @@ def logsumexp(ctx: Lowering, x: Value, dims: Any, keepdim: bool = False) -> Valu
     def safe(k: tuple) -> F:
         m = F(ctx, ctx.read(most, k))
         return m.do("isinf").pick(0.0, m)
-    total = ctx.reduce(
-        x, dims, "sum", lambda c: (F(ctx, ctx.read(x, c, acc)) - safe(kept(c, dims, True))).do("exp").e, acc
-    )
-    return ctx.map(
-        lambda c: (F(ctx, ctx.read(total, kept(c, dims, keepdim))).do("log") + safe(kept(c, dims, keepdim))).e
-    )
+
+    total = ctx.reduce(x, dims, "sum", lambda c: (F(ctx, ctx.read(x, c, acc)) - safe(kept(c, dims, True))).do("exp").e, acc)
+    return ctx.map(lambda c: (F(ctx, ctx.read(total, kept(c, dims, keepdim))).do("log") + safe(kept(c, dims, keepdim))).e)
 
 
 # ---- norms of models
@@ -257,14 +263,13 @@ def layer_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None, bias: 
     n, k = len(x.shape), len(shape)
     dims, acc = tuple(range(n - k, n)), acc_dtype(x.dtype)
     avg, m2 = moments(ctx, x, dims, acc)
-    rstd = ctx.pointwise(
-        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(x, dims)) + eps).do("rsqrt").e
-    )
+    rstd = ctx.pointwise(m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(x, dims)) + eps).do("rsqrt").e)
 
     def at(c: tuple) -> Expr:
-        v = (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, c[:n - k]))) * F(ctx, ctx.read(rstd, c[:n - k]))
-        v = v * F(ctx, ctx.read(weight, c[n - k:], acc)) if weight is not None else v
-        return (v + F(ctx, ctx.read(bias, c[n - k:], acc)) if bias is not None else v).e
+        v = (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, c[: n - k]))) * F(ctx, ctx.read(rstd, c[: n - k]))
+        v = v * F(ctx, ctx.read(weight, c[n - k :], acc)) if weight is not None else v
+        return (v + F(ctx, ctx.read(bias, c[n - k :], acc)) if bias is not None else v).e
+
     return (
         ctx.map(at, 0),
         *(restore(ctx, s, dims, True, i=i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
@@ -275,15 +280,14 @@ def layer_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None, bias: 
 def rms_norm(ctx: Lowering, x: Value, shape: Any, weight: Value | None = None, eps: float | None = None) -> Any:
     n, k = len(x.shape), len(shape)
     dims, acc = tuple(range(n - k, n)), acc_dtype(x.dtype)
-    eps = torch.finfo(getattr(torch, DTYPES[acc][0])).eps if eps is None else eps
+    eps = torch.finfo(torch_dtype(acc)).eps if eps is None else eps
     total = ctx.reduce(x, dims, "sum", lambda c: (lambda v: (v * v).e)(F(ctx, ctx.read(x, c, acc))), acc)
-    rstd = ctx.pointwise(
-        total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / number(count(x, dims)) + eps).do("rsqrt").e
-    )
+    rstd = ctx.pointwise(total.shape, acc, lambda c: (F(ctx, ctx.read(total, c)) / number(count(x, dims)) + eps).do("rsqrt").e)
 
     def at(c: tuple) -> Expr:
-        v = F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(rstd, c[:n - k]))
-        return (v * F(ctx, ctx.read(weight, c[n - k:], acc)) if weight is not None else v).e
+        v = F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(rstd, c[: n - k]))
+        return (v * F(ctx, ctx.read(weight, c[n - k :], acc)) if weight is not None else v).e
+
     if isinstance(ctx.node.meta["spec"], tuple):
         return ctx.map(at, 0), restore(ctx, rstd, dims, True, i=1) if ctx.used(1) else None
     return ctx.map(at)
@@ -308,15 +312,14 @@ def group_norm(
     split = ctx.view(x, (N, groups, each, *rest), lambda c: (c[0], c[1] * each + c[2], *c[3:]))
     dims = tuple(range(2, len(split.shape)))
     avg, m2 = moments(ctx, split, dims, acc)
-    rstd = ctx.pointwise(
-        m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(split, dims)) + eps).do("rsqrt").e
-    )
+    rstd = ctx.pointwise(m2.shape, acc, lambda c: (F(ctx, ctx.read(m2, c)) / number(count(split, dims)) + eps).do("rsqrt").e)
 
     def at(c: tuple) -> Expr:
         g = (c[0], ix.floordiv(c[1], each, ctx.sizes))
         v = (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(avg, g))) * F(ctx, ctx.read(rstd, g))
         v = v * F(ctx, ctx.read(weight, (c[1],), acc)) if weight is not None else v
         return (v + F(ctx, ctx.read(bias, (c[1],), acc)) if bias is not None else v).e
+
     return (
         ctx.map(at, 0),
         *(ctx.map(lambda c, s=s: ctx.read(s, c), i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
@@ -344,11 +347,10 @@ def channel_norm(
     def shift(c: tuple) -> F:
         s = -F(ctx, ctx.read(avg, c, acc)) * scale(c)
         return s + F(ctx, ctx.read(bias, c, acc)) if bias is not None else s
+
     a = ctx.pointwise(avg.shape, acc, lambda c: scale(c).e)
     b = ctx.pointwise(avg.shape, acc, lambda c: shift(c).e)
-    return ctx.map(
-        lambda c: (F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(a, (c[1],))) + F(ctx, ctx.read(b, (c[1],)))).e, i
-    )
+    return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * F(ctx, ctx.read(a, (c[1],))) + F(ctx, ctx.read(b, (c[1],)))).e, i)
 
 
 @row("batch_norm_eval", "_native_batch_norm_legit_no_training", "native_batch_norm", "cudnn_batch_norm")
@@ -378,11 +380,11 @@ def _scan(name: str, kind: str, overload: str) -> None:
         outer, coords = ctx.axes(tuple(1 if i == d else s for i, s in enumerate(x.shape)))
         axis = Axis(ctx.name("a"), x.shape[d], "scan")
         ctx.sizes[axis.name] = axis.size
-        coords = (*coords[:d], ix.var(axis.name), *coords[d + 1:])
+        coords = (*coords[:d], ix.var(axis.name), *coords[d + 1 :])
         r = Reduce(ctx.name("r"), kind, (ctx.read(x, coords, acc),), acc, True, ctx.where)
         b = ctx.buffer(out.shape, ir_dtype(out), out.stride)
         value = ctx.finish(ctx.cons.ref(r.name, acc, ctx.where), b.dtype)
-        ctx.kernel(outer, (Pass((axis,), (Store(b.name, coords, value, where=ctx.where),), (r,)),))
+        ctx.kernel(outer, (LoopNest((axis,), (Store(b.name, coords, value, where=ctx.where),), (r,)),))
         return Value(b.name, out.shape, b.dtype)
 
 

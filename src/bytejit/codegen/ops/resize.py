@@ -1,4 +1,5 @@
 """Rows that read between pixels: nearest, linear and cubic resizing, sampling at the points of a grid."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,15 +7,16 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import Expr, acc_dtype
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.dtypes import acc_dtype
 
 from .composite import F
 from .gather import numbers, row
 from .moves import place
 from .view import both
 
-CUBIC = -0.75             # torch's constant of cubic convolution
+CUBIC = -0.75  # torch's constant of cubic convolution
 
 
 def scales_of(ctx: Lowering, given: tuple, n: int) -> tuple:
@@ -47,6 +49,7 @@ def _nearest(n: int, exact: bool) -> None:
 
         def own(v: Any, a: int, b: int) -> ix.Index:
             return ix.floordiv((v * 2 + 1) * a, 2 * b, ctx.sizes) if exact else ix.floordiv(v * a, b, ctx.sizes)
+
         return ctx.map(lambda c: ctx.read(x, (*c[:-n], *(own(ix.index(c[d]), x.shape[d], out[d]) for d in range(-n, 0)))))
 
 
@@ -78,7 +81,7 @@ class Between:
     def ends(self, d: int, c: tuple) -> tuple[ix.Index, ix.Index, F]:
         """The pixels around a position, and how far it lies from the first."""
         ctx, n, pos = self.ctx, self.x.shape[d - self.n], self.position(d, c, True)
-        low = F(ctx, ctx.cast(pos.e, "i32")).do("minimum", n - 1)        # i32: vector units turn floats into those
+        low = F(ctx, ctx.cast(pos.e, "i32")).do("minimum", n - 1)  # i32: vector units turn floats into those
         high = (low + 1).do("minimum", n - 1)
         part = (pos - F(ctx, ctx.cast(low.e, self.acc))).do("minimum", 1.0)
         return place(ctx, ctx.cast(low.e, "i64"), n), place(ctx, ctx.cast(high.e, "i64"), n), part
@@ -94,11 +97,13 @@ class Between:
 
 def weights(t: F) -> list[F]:
     """Of cubic convolution, t after the second of four pixels."""
+
     def near(v: F) -> F:
         return (v * (CUBIC + 2) - (CUBIC + 3)) * v * v + 1
 
     def far(v: F) -> F:
         return ((v * CUBIC - 5 * CUBIC) * v + 8 * CUBIC) * v - 4 * CUBIC
+
     return [far(t + 1), near(t), near(1 - t), far(2 - t)]
 
 
@@ -115,7 +120,9 @@ def _linear(n: int, name: str) -> None:
                     return F(ctx, ctx.read(x, (*c[:-n], *own), between.acc))
                 low, high, part = ends[len(own)]
                 return blend((*own, low)) * (1 - part) + blend((*own, high)) * part
+
             return blend(()).e
+
         return ctx.map(element)
 
 
@@ -137,6 +144,7 @@ def bicubic(ctx: Lowering, x: Value, size: Any, align: bool, *scales: Any) -> Va
                 line = e if line is None else line + e
             total = line * wy if total is None else total + line * wy
         return total.e
+
     return ctx.map(element)
 
 
@@ -185,8 +193,14 @@ def grid_sampler(ctx: Lowering, x: Value, grid: Value, mode: int = 0, padding: i
     if mode > 1 or 0 in x.shape or ir_dtype(ctx.spec()) not in ("f32", "f64"):
         raise NoRule("cubic, or of nothing, or of few bits")
     found = Grid(ctx, x, padding, align)
-    across, down = (ctx.pointwise(grid.shape[:-1], grid.dtype, lambda c, k=k: found.position(
-        F(ctx, ctx.read(grid, (*c, ix.index(k)))), x.shape[-1 - k]).e) for k in (0, 1))        # once for all channels
+    across, down = (
+        ctx.pointwise(
+            grid.shape[:-1],
+            grid.dtype,
+            lambda c, k=k: found.position(F(ctx, ctx.read(grid, (*c, ix.index(k)))), x.shape[-1 - k]).e,
+        )
+        for k in (0, 1)
+    )  # once for all channels
 
     def element(c: tuple) -> Expr:
         z, y = (F(ctx, ctx.read(v, (c[0], *c[2:]))) for v in (across, down))
@@ -195,8 +209,13 @@ def grid_sampler(ctx: Lowering, x: Value, grid: Value, mode: int = 0, padding: i
         y0, z0 = y.do("floor"), z.do("floor")
         y1, z1 = y0 + 1, z0 + 1
         top, low, left, right = y1 - y, y - y0, z1 - z, z - z0
-        return (found.pixel(c, y0, z0) * (top * left) + found.pixel(c, y0, z1) * (top * right)
-                + found.pixel(c, y1, z0) * (low * left) + found.pixel(c, y1, z1) * (low * right)).e
+        return (
+            found.pixel(c, y0, z0) * (top * left)
+            + found.pixel(c, y0, z1) * (top * right)
+            + found.pixel(c, y1, z0) * (low * left)
+            + found.pixel(c, y1, z1) * (low * right)
+        ).e
+
     return ctx.map(element)
 
 
@@ -216,7 +235,8 @@ def affine_grid(ctx: Lowering, theta: Value, size: Any, align: bool) -> Value:
 
     def element(c: tuple) -> Expr:
         total = F(ctx, ctx.read(theta, (c[0], c[-1], ix.index(n)), acc))
-        for k in range(n):                       # x is the last dim
+        for k in range(n):  # x is the last dim
             total = total + F(ctx, ctx.read(theta, (c[0], c[-1], ix.index(k)), acc)) * number(c[n - k], size[2 + n - 1 - k])
         return total.e
+
     return ctx.map(element)

@@ -1,9 +1,12 @@
 """Rows of scans that say where: the greatest and least element so far, and the place of the last of them."""
+
 from __future__ import annotations
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import FLOATS, INTS, Axis, Expr, Pass, Reduce, Store, acc_dtype
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce, Store
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.common.dtypes import FLOATS, INTS, acc_dtype
 
 from .composite import F
 from .reduce import row
@@ -13,7 +16,7 @@ from .view import wrap
 def _best_so_far(name: str, kind: str) -> None:
     @row(name, name)
     def lower(ctx: Lowering, x: Value, dim: int) -> tuple[Value, Value]:
-        """One pass, two running results: the element, then the greatest place at which one equalled it. nan is best; of equal
+        """One nest, two running results: the element, then the greatest place at which one equalled it. nan is best; of equal
         ones, and of several nan, the last counts."""
         if x.dtype not in FLOATS | INTS:
             raise NoRule(f"{name} of {x.dtype}")
@@ -24,7 +27,7 @@ def _best_so_far(name: str, kind: str) -> None:
         outer, coords = ctx.axes(tuple(1 if i == d else s for i, s in enumerate(x.shape)))
         axis = Axis(ctx.name("a"), x.shape[d], "scan")
         ctx.sizes[axis.name] = axis.size
-        coords = (*coords[:d], ix.var(axis.name), *coords[d + 1:])
+        coords = (*coords[:d], ix.var(axis.name), *coords[d + 1 :])
         e = F(ctx, ctx.read(x, coords, acc))
         best = Reduce(ctx.name("r"), kind, (e.e,), acc, True, ctx.where)
         value = ctx.cons.ref(best.name, acc, ctx.where)
@@ -36,7 +39,7 @@ def _best_so_far(name: str, kind: str) -> None:
             b = ctx.buffer(spec.shape, dtype, ctx.spec(i).stride)
             values.append((b.name, ctx.finish(result, dtype)))
         stores = tuple(Store(b, coords, v, where=ctx.where) for b, v in values)
-        ctx.kernel(outer, (Pass((axis,), stores, (best, last)),))
+        ctx.kernel(outer, (LoopNest((axis,), stores, (best, last)),))
         return Value(values[0][0], spec.shape, x.dtype), Value(values[1][0], spec.shape, "i64")
 
 

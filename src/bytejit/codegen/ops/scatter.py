@@ -7,6 +7,7 @@ the program writes into.
 Where several elements go to one place the last one wins on the CPU, any of them on a GPU, as in eager. What adds up does so in
 order on the CPU, by atomic additions on a GPU where eager does so too.
 """
+
 from __future__ import annotations
 
 import math
@@ -18,15 +19,17 @@ import torch
 
 from bytejit.codegen.aten.writes import goes_back
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import Expr, Pass, Store, acc_dtype
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.ir import LoopNest, Store
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.common.dtypes import acc_dtype
 
 from .composite import F
 from .gather import broadcast, row
 from .view import both, clamped, view, within, wrap
 
-AREA = 4                  # parts of a tensor of which the program writes one: from there on elements are written, not all made
-FEW = 4                   # places a row up to which a scatter asks at each point
+AREA = 4  # parts of a tensor of which the program writes one: from there on elements are written, not all made
+FEW = 4  # places a row up to which a scatter asks at each point
 ADDED = ("f32", "f64", "i32", "i64")
 INDICES = ("i64", "i32")
 
@@ -49,8 +52,10 @@ def update(ctx: Lowering, x: Value, shape: tuple, at: Callable[[tuple], tuple[tu
         own = tuple(ix.substitute(m, {f"d{i}": c for i, c in enumerate(own)}, ctx.sizes) for m in x.map)
     own = tuple(map(ix.index, own))
     apart = {terms[0][0] for c in own if (terms := ix.axis_terms(c)) and len(terms) == 1}
-    axes = tuple(a if a.name in apart else replace(a, kind="scan") for a in axes)      # those along which places may meet
-    ctx.kernel(axes, (Pass((), (Store(out.name, own, ctx.finish(value, b.dtype), mode=mode, over=b.name, where=ctx.where),)),))
+    axes = tuple(a if a.name in apart else replace(a, kind="scan") for a in axes)  # those along which places may meet
+    ctx.kernel(
+        axes, (LoopNest((), (Store(out.name, own, ctx.finish(value, b.dtype), mode=mode, over=b.name, where=ctx.where),)),)
+    )
     ctx.lineage[out.name, x.map] = b.name
     return Value(out.name, x.shape, x.dtype, x.map)
 
@@ -89,10 +94,13 @@ def index_put(ctx: Lowering, x: Value, indices: Any, values: Value, accumulate: 
         raise NoRule("values of more dims")
 
     def at(c: tuple) -> tuple[tuple, Expr]:
-        here, left = c[first:first + k], iter((*c[:first], *c[first + k:]))
-        own = tuple(ctx.bound(ctx.read(indices[d], here, indices[d].dtype), n, "index_put") if d in used else next(left)
-                    for d, n in enumerate(x.shape))
+        here, left = c[first : first + k], iter((*c[:first], *c[first + k :]))
+        own = tuple(
+            ctx.bound(ctx.read(indices[d], here, indices[d].dtype), n, "index_put") if d in used else next(left)
+            for d, n in enumerate(x.shape)
+        )
         return own, ctx.read(values, c)
+
     return update(ctx, x, whole, at, "add" if accumulate else "set")
 
 
@@ -104,33 +112,36 @@ def put_by_mask(ctx: Lowering, x: Value, indices: Any, values: Value, accumulate
     here = slice(first, first + len(mask.shape))
     if len(used) != 1 or mask.dtype != "b8" or mask.shape != x.shape[here] or x.dtype == "b8" and accumulate:
         raise NoRule("indexing by other than one mask")
-    given, rest = values.shape, x.shape[here.stop:]
-    fits = not first and len(given) <= len(rest) and all(n == 1 or n == m for n, m in zip(given, rest[len(rest) - len(given):]))
+    given, rest = values.shape, x.shape[here.stop :]
+    fits = not first and len(given) <= len(rest) and all(n == 1 or n == m for n, m in zip(given, rest[len(rest) - len(given) :]))
     if not fits and not all(n == 1 for n in given):
         raise NoRule("a value for each place")
 
     def element(c: tuple) -> Expr:
-        own = c[len(c) - len(given):] if len(given) <= len(c) else given
+        own = c[len(c) - len(given) :] if len(given) <= len(c) else given
         at = tuple(ix.index(0) if n == 1 else v for n, v in zip(given, own))
         old, new = ctx.read(x, c, acc_dtype(x.dtype)), ctx.read(values, at, acc_dtype(x.dtype))
         new = (F(ctx, old) + F(ctx, new)).e if accumulate else new
         return ctx.op("select", ctx.read(mask, tuple(c[here]), "b8"), new, old, dtype=acc_dtype(x.dtype))
+
     return ctx.map(element)
 
 
 # ---- one index tensor along a dim ---------------------------------------------------------------------------------
-def _along(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[[tuple], Expr], mode: str, label: str,
-           turn: bool = False) -> Value:
+def _along(
+    ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[[tuple], Expr], mode: str, label: str, turn: bool = False
+) -> Value:
     """Rows of x at the places of a tensor of one dim (or none)."""
     indices_of(ctx, at)
     if not x.shape:
         raise NoRule(f"{label} of a 0-dim tensor")
     dim = wrap(dim, len(x.shape))
-    shape = (*x.shape[:dim], at.shape[0] if at.shape else 1, *x.shape[dim + 1:])
+    shape = (*x.shape[:dim], at.shape[0] if at.shape else 1, *x.shape[dim + 1 :])
 
     def place(c: tuple) -> tuple[tuple, Expr]:
         i = ctx.bound(ctx.load(at, (c[dim],) if at.shape else ()), x.shape[dim], label, wrap=turn)
-        return (*c[:dim], i, *c[dim + 1:]), value(c)
+        return (*c[:dim], i, *c[dim + 1 :]), value(c)
+
     return update(ctx, x, shape, place, mode)
 
 
@@ -150,6 +161,7 @@ def index_add(ctx: Lowering, x: Value, dim: int, at: Value, source: Value, *, al
     def value(c: tuple) -> Expr:
         e = F(ctx, ctx.read(source, c))
         return (e * alpha if alpha != 1 else e).e
+
     return _along(ctx, x, dim, at, value, "add", "index_add")
 
 
@@ -172,7 +184,8 @@ def _scattered(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[...
 
     def place(c: tuple) -> tuple[tuple, Expr]:
         i = ctx.bound(ctx.load(at, c), x.shape[dim], "scatter", wrap=False)
-        return (*c[:dim], i, *c[dim + 1:]), value(c)
+        return (*c[:dim], i, *c[dim + 1 :]), value(c)
+
     return update(ctx, x, at.shape, place, mode)
 
 
@@ -184,11 +197,12 @@ def _asked(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[..., Ex
         e = ctx.read(x, c, work)
         inside = both(ctx, *(within(ctx, v, 0, n) for d, (v, n) in enumerate(zip(c, at.shape)) if d != dim))
         for k in range(at.shape[dim]):
-            own = (*c[:dim], ix.index(k), *c[dim + 1:])
+            own = (*c[:dim], ix.index(k), *c[dim + 1 :])
             i = ctx.bound(ctx.load(at, own, inside), x.shape[dim], "scatter", wrap=False)
             hit = both(ctx, inside, ctx.op("eq", ctx.cons.index(ix.index(c[dim])), ctx.cons.index(i)))
             e = ctx.op("select", hit, value(own, inside), e, dtype=work)
         return e
+
     return ctx.map(element)
 
 
@@ -218,8 +232,14 @@ def scatter_reduce(ctx: Lowering, x: Value, dim: int, at: Value, src: Value, red
 
 
 # ---- windows ------------------------------------------------------------------------------------------------------
-def _window(ctx: Lowering, x: Value, src: Value, into: Callable[[tuple], tuple], own: Callable[[tuple], tuple],
-            mask: Callable[[tuple], Expr | None]) -> Value:
+def _window(
+    ctx: Lowering,
+    x: Value,
+    src: Value,
+    into: Callable[[tuple], tuple],
+    own: Callable[[tuple], tuple],
+    mask: Callable[[tuple], Expr | None],
+) -> Value:
     """x with src over the window whose point c lies at into(c). Nothing to do where src is that window of what x became; one
     kernel over src where the program writes a small part; else at each point of x where mask(coords) holds own(coords) of src."""
     there = ctx.view(replace(x, buffer=src.buffer), src.shape, into)
@@ -237,6 +257,7 @@ def _window(ctx: Lowering, x: Value, src: Value, into: Callable[[tuple], tuple],
         m = mask(c)
         e = ctx.read(src, own(c), work, m)
         return e if m is None else ctx.op("select", m, e, ctx.read(x, c, work), dtype=work)
+
     return ctx.map(at)
 
 
@@ -246,8 +267,7 @@ def points(shape: tuple) -> int:
 
 
 @view("slice_scatter", "slice_scatter")
-def slice_scatter(ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None,
-                  step: int = 1) -> Value:
+def slice_scatter(ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
     dim = wrap(dim, len(x.shape))
     start = clamped(0 if start is None else start, x.shape[dim])
     size, count = x.shape[dim], src.shape[dim]
@@ -263,13 +283,20 @@ def slice_scatter(ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any 
 
     def own(c: tuple) -> tuple:
         at = c[dim] - start if step == 1 else ix.floordiv(c[dim] - start, step, ctx.sizes)
-        return (*c[:dim], at, *c[dim + 1:])
-    return _window(ctx, x, src, lambda c: (*c[:dim], c[dim] * step + start, *c[dim + 1:]), own, mask)
+        return (*c[:dim], at, *c[dim + 1 :])
+
+    return _window(ctx, x, src, lambda c: (*c[:dim], c[dim] * step + start, *c[dim + 1 :]), own, mask)
 
 
 @view("select_scatter", "select_scatter")
 def select_scatter(ctx: Lowering, x: Value, src: Value, dim: int, i: int) -> Value:
     dim = wrap(dim, len(x.shape))
     i = i + x.shape[dim] if ix.hint(i) < 0 else i
-    return _window(ctx, x, src, lambda c: (*c[:dim], ix.index(i), *c[dim:]), lambda c: c[:dim] + c[dim + 1:],
-                   lambda c: None if x.shape[dim] == 1 else ctx.op("eq", ctx.cons.index(c[dim]), ctx.const(i, "i64")))
+    return _window(
+        ctx,
+        x,
+        src,
+        lambda c: (*c[:dim], ix.index(i), *c[dim:]),
+        lambda c: c[:dim] + c[dim + 1 :],
+        lambda c: None if x.shape[dim] == 1 else ctx.op("eq", ctx.cons.index(c[dim]), ctx.const(i, "i64")),
+    )

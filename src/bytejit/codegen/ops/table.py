@@ -25,6 +25,7 @@ library does it
 best: called through torch; `codegen/ops/extern.py`). An overload without a row is called through torch too, counted as "no
 row".
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bytejit.codegen.loops.ir import FLOATS, INTS
+from bytejit.common.dtypes import FLOATS, INTS
 
 #: how the dtype an op computes in follows from the node: `same` the result's; `float` the result's (ints promoted to
 #: it); `bool` the operands'
@@ -44,19 +45,20 @@ DTYPE_RULES = ("same", "float", "bool", "arg")
 @dataclass(frozen=True)
 class Op:
     """A row. Raises: ValueError when made with an unknown rule."""
-    name: str                                    # the name in the loop IR
-    aten: tuple[str, ...]                        # overloads it lowers: "aten.add.Tensor"
+
+    name: str  # the name in the loop IR
+    aten: tuple[str, ...]  # overloads it lowers: "aten.add.Tensor"
     kind: str
     arity: int = 1
     dtype: str = "same"
     cpp: str | dict[str, str] | None = None
     triton: str | dict[str, str] | None = None
-    by: int | None = None                        # which operand's dtype picks the text
-    ref: Callable | None = None                  # torch function of `arity` tensors: what tests compare with
-    domain: tuple[float, float] = (-10, 10)      # where tests draw floats from
-    dtypes: frozenset[str] = FLOATS | INTS       # dtypes of operand 0 that the row takes
-    cost: int = 1                                # per element, in additions
-    raises: bool = False                         # may set the error flag: never moved above a write to an input
+    by: int | None = None  # which operand's dtype picks the text
+    ref: Callable | None = None  # torch function of `arity` tensors: what tests compare with
+    domain: tuple[float, float] = (-10, 10)  # where tests draw floats from
+    dtypes: frozenset[str] = FLOATS | INTS  # dtypes of operand 0 that the row takes
+    cost: int = 1  # per element, in additions
+    raises: bool = False  # may set the error flag: never moved above a write to an input
     # operands that eager rounds to f16 or bf16 before it computes, where that shows: a jump lies at the number itself
     rounds: tuple[int, ...] = ()
     # lower(ctx, node, *args, **kwargs) for composite, reduce, view, create rows
@@ -106,7 +108,7 @@ class OpTable:
 
 
 _TABLE = OpTable()
-_LOADED: list[bool] = []     # filled when the row files are imported
+_LOADED: list[bool] = []  # filled when the row files are imported
 
 
 def op(name: str, aten: tuple[str, ...] | str = (), kind: str = "pointwise", **fields: Any) -> Op:

@@ -2,18 +2,21 @@
 
 A copy (flip, roll, repeat, cat, pad) is one kernel whose loads are mapped; fuse inlines it into its readers.
 """
+
 from __future__ import annotations
 
 import math
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, FLOATS, Expr, acc_dtype
-from bytejit.codegen.loops.lower import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.codegen.ops.create import create
+from bytejit.common.dtypes import DTYPES, acc_dtype
 from bytejit.common.spec import contiguous_stride
 
 from .pointwise import aten
-from .table import op, table
+from .table import op
 
 
 def wrap(dim: int, n: int) -> int:
@@ -63,9 +66,7 @@ def clamped(start: Any, size: Any) -> Any:
     return 0 if ix.hint(start) < 0 else size if ix.hint(start) > ix.hint(size) else start
 
 
-@view(
-    "reshape", "view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints", "unflatten.int"
-)
+@view("reshape", "view", "_unsafe_view", "reshape", "_reshape_alias", "flatten.using_ints", "unflatten.int")
 def reshape(ctx: Lowering, x: Value, *_: Any) -> Value:
     shape = ctx.spec().shape
     return ctx.view(x, shape, lambda c: reshape_coords(shape, x.shape, c))
@@ -123,13 +124,14 @@ def squeeze(ctx: Lowering, x: Value, dims: Any = None) -> Value:
     def back(c: tuple) -> tuple:
         left = iter(c)
         return tuple(ix.ZERO if i in gone else next(left) for i in range(n))
+
     return ctx.view(x, ctx.spec().shape, back)
 
 
 @view("unsqueeze", "unsqueeze")
 def unsqueeze(ctx: Lowering, x: Value, dim: int) -> Value:
     dim = wrap(dim, len(x.shape) + 1)
-    return ctx.view(x, ctx.spec().shape, lambda c: c[:dim] + c[dim + 1:])
+    return ctx.view(x, ctx.spec().shape, lambda c: c[:dim] + c[dim + 1 :])
 
 
 @view("alias", "alias", "detach", "lift_fresh", "prims.view_of.default")
@@ -144,26 +146,24 @@ def diagonal(ctx: Lowering, x: Value, offset: int = 0, a: int = 0, b: int = 1) -
 
     def back(c: tuple) -> tuple:
         left, last = iter(c[:-1]), c[-1]
-        return tuple(
-            last + max(-offset, 0) if i == a else last + max(offset, 0) if i == b else next(left) for i in range(n)
-        )
+        return tuple(last + max(-offset, 0) if i == a else last + max(offset, 0) if i == b else next(left) for i in range(n))
+
     return ctx.view(x, ctx.spec().shape, back)
 
 
 @view("unfold", "unfold")
 def unfold(ctx: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
     dim = wrap(dim, len(x.shape))
-    return ctx.view(x, ctx.spec().shape, lambda c: tuple(
-        v * step + c[-1] if i == dim else v for i, v in enumerate(c[:-1])) if x.shape else ())
+    return ctx.view(
+        x, ctx.spec().shape, lambda c: tuple(v * step + c[-1] if i == dim else v for i, v in enumerate(c[:-1])) if x.shape else ()
+    )
 
 
 def _pieces(ctx: Lowering, x: Value, dim: int) -> tuple[Value, ...]:
     """Consecutive slices along dim, as long as the node's results say."""
     out, start = [], 0
     for spec in ctx.spec():
-        out.append(
-            ctx.view(x, spec.shape, lambda c, s=start: tuple(v + s if i == dim else v for i, v in enumerate(c)))
-        )
+        out.append(ctx.view(x, spec.shape, lambda c, s=start: tuple(v + s if i == dim else v for i, v in enumerate(c))))
         start += spec.shape[dim]
     return tuple(out)
 
@@ -176,9 +176,7 @@ def split(ctx: Lowering, x: Value, sizes: Any, dim: int = 0) -> tuple[Value, ...
 @view("unbind", "unbind.int")
 def unbind(ctx: Lowering, x: Value, dim: int = 0) -> tuple[Value, ...]:
     dim = wrap(dim, len(x.shape))
-    return tuple(
-        ctx.view(x, s.shape, lambda c, k=k: (*c[:dim], ix.index(k), *c[dim:])) for k, s in enumerate(ctx.spec())
-    )
+    return tuple(ctx.view(x, s.shape, lambda c, k=k: (*c[:dim], ix.index(k), *c[dim:])) for k, s in enumerate(ctx.spec()))
 
 
 @view("as_strided", "as_strided")
@@ -195,8 +193,18 @@ def as_strided(ctx: Lowering, x: Value, size: Any, stride: Any, offset: int | No
 
 # ---- copies
 # -----------------------------------------------------------------------------------------------------------
-@view("clone", "clone", "contiguous", "_to_copy", "to.dtype", "prims.convert_element_type.default", "lift_fresh_copy",
-      "copy", "_conj_physical", "resolve_conj")
+@view(
+    "clone",
+    "clone",
+    "contiguous",
+    "_to_copy",
+    "to.dtype",
+    "prims.convert_element_type.default",
+    "lift_fresh_copy",
+    "copy",
+    "_conj_physical",
+    "resolve_conj",
+)
 def to_copy(ctx: Lowering, x: Value, source: Any = None, **kw: Any) -> Value:
     """clone, _to_copy, copy: left out when dtype and strides are already right; explicit casts round."""
     target = str(ctx.node.target)
@@ -218,13 +226,14 @@ def to_copy(ctx: Lowering, x: Value, source: Any = None, **kw: Any) -> Value:
 @view("flip", "flip")
 def flip(ctx: Lowering, x: Value, dims: Any) -> Value:
     dims = {wrap(d, len(x.shape)) for d in dims}
-    return ctx.map(lambda c: ctx.load(x, tuple(
-        x.shape[i] - 1 - v if i in dims and x.shape[i] != 1 else v for i, v in enumerate(c))))
+    return ctx.map(
+        lambda c: ctx.load(x, tuple(x.shape[i] - 1 - v if i in dims and x.shape[i] != 1 else v for i, v in enumerate(c)))
+    )
 
 
 @view("roll", "roll")
 def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
-    if not dims:                                 # as one row
+    if not dims:  # as one row
         total = ix.size_of(math.prod(x.shape, start=ix.ONE))
         if total == 1:
             return ctx.map(lambda c: ctx.load(x, c))
@@ -242,9 +251,12 @@ def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
     last = len(x.shape) - 1 if len(x.shape) - 1 in shift else None
 
     def at(c: tuple) -> Expr:
-        own = tuple(ix.mod(v + ix.mod(-shift[i], x.shape[i], {}), x.shape[i], ctx.sizes) if i in shift and i != last else v
-                    for i, v in enumerate(c))
+        own = tuple(
+            ix.mod(v + ix.mod(-shift[i], x.shape[i], {}), x.shape[i], ctx.sizes) if i in shift and i != last else v
+            for i, v in enumerate(c)
+        )
         return ctx.load(x, own) if last is None else turned_at(ctx, x, own, last, ix.mod(shift[last], x.shape[last], {}))
+
     return ctx.map(at)
 
 
@@ -253,17 +265,23 @@ def turned_at(ctx: Lowering, x: Value, c: tuple, dim: int, shift: ix.Index) -> E
     first, size = ix.index(c[dim] - shift), x.shape[dim]
     here = within(ctx, first, 0, size)
     if here is None:
-        return ctx.load(x, (*c[:dim], first, *c[dim + 1:]))
+        return ctx.load(x, (*c[:dim], first, *c[dim + 1 :]))
     there = ctx.op("logical_not", here)
-    return ctx.op("select", here, ctx.load(x, (*c[:dim], first, *c[dim + 1:]), here),
-                  ctx.load(x, (*c[:dim], ix.index(first + size), *c[dim + 1:]), there), dtype=x.dtype)
+    return ctx.op(
+        "select",
+        here,
+        ctx.load(x, (*c[:dim], first, *c[dim + 1 :]), here),
+        ctx.load(x, (*c[:dim], ix.index(first + size), *c[dim + 1 :]), there),
+        dtype=x.dtype,
+    )
 
 
 @view("repeat", "repeat", "tile")
 def repeat(ctx: Lowering, x: Value, repeats: Any) -> Value:
     def back(c: tuple) -> Expr:
-        own = c[len(c) - len(x.shape):]
+        own = c[len(c) - len(x.shape) :]
         return ctx.load(x, tuple(ix.ZERO if s == 1 else ix.mod(v, s, ctx.sizes) for s, v in zip(x.shape, own)))
+
     return ctx.map(back)
 
 
@@ -300,6 +318,7 @@ def constant_pad(ctx: Lowering, x: Value, pad: Any, value: float = 0) -> Value:
         mask = both(ctx, *(within(ctx, v, 0, s) for v, s in zip(own, x.shape)))
         e = ctx.read(x, own, work, mask)
         return e if mask is None else ctx.op("select", mask, e, ctx.const(value, work), dtype=work)
+
     return ctx.map(at)
 
 
@@ -326,6 +345,7 @@ def cat(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
             test = within(ctx, c[dim], 0, start + x.shape[dim])
             value = e if value is None or test is None else ctx.op("select", test, e, value, dtype=dtype)
         return value
+
     return ctx.map(at)
 
 
@@ -333,81 +353,12 @@ def cat(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
 def stack(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
     out = ctx.spec()
     dim = wrap(dim, len(out.shape))
-    shape = (*out.shape[:dim], 1, *out.shape[dim + 1:])
-    return cat(ctx, [ctx.view(x, shape, lambda c: c[:dim] + c[dim + 1:]) for x in xs], dim)
+    shape = (*out.shape[:dim], 1, *out.shape[dim + 1 :])
+    return cat(ctx, [ctx.view(x, shape, lambda c: c[:dim] + c[dim + 1 :]) for x in xs], dim)
 
 
 # ---- made from nothing
 # ------------------------------------------------------------------------------------------------
-def create(name: str, *overloads: str):
-    """Declares a row of kind create whose lower function is decorated."""
-    return lambda fn: op(name, aten(*overloads), "create", lower=fn, dtypes=frozenset(DTYPES)) and fn
-
-
-@create("full", "full", "full_like", "new_full", "fill.Scalar", "scalar_tensor")
-def full(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    """The last positional argument is the value; dtype and shape come from the node's spec."""
-    value = args[-1] if len(args) > 1 else args[0]
-    dtype = acc_dtype(ir_dtype(ctx.spec()))
-    return ctx.map(lambda c: ctx.const(value, dtype))
-
-
-@create("zeros", "zeros", "zeros_like", "new_zeros", "zero")
-def zeros(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    return full(ctx, None, 0)
-
-
-@create("empty", "empty.memory_format", "empty_like", "new_empty")
-def empty(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    """Zeros, which nobody sees where kernels write over them; memory that an extern call or the caller gets stays as it is."""
-    if any(u.op == "output" or (row := table().by_aten.get(str(u.target))) is None or row.kind == "extern"
-           for u in ctx.node.users):
-        raise NoRule("given to a library")
-    return full(ctx, None, 0)
-
-
-@create("ones", "ones", "ones_like", "new_ones")
-def ones(ctx: Lowering, *args: Any, **kw: Any) -> Value:
-    return full(ctx, None, 1)
-
-
-@create("arange", "arange", "arange.start", "arange.start_step", "prims.iota.default")
-def arange(ctx: Lowering, *args: Any, start: Any = None, step: Any = None, **kw: Any) -> Value:
-    """Integers exactly; floats as start + i*step in the result's own accumulation type, as eager on the CPU."""
-    dtype = ir_dtype(ctx.spec())
-    if str(ctx.node.target).startswith("prims.iota"):
-        begin, by = start, step
-    else:
-        begin, by = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1 if step is None else step)
-    if dtype in ("f32", "f64", "f16", "bf16"):
-        work = "f64"
-        return ctx.map(lambda c: ctx.cast(ctx.op("add", ctx.const(begin, work), ctx.op(
-            "mul", ctx.cast(ctx.cons.index(c[0]), work), ctx.const(by, work))), dtype))
-    begin, by = (v if isinstance(v, ix.Index) else int(v) for v in (begin, by))
-    return ctx.map(lambda c: ctx.cast(ctx.cons.index(c[0] * by + begin), dtype))
-
-
-@create("linspace", "linspace")
-def linspace(ctx: Lowering, start: Any, end: Any, steps: int, **kw: Any) -> Value:
-    """From the nearer end, as eager; computed in f64."""
-    dtype = ir_dtype(ctx.spec())
-    if dtype not in FLOATS or not all(isinstance(v, (int, float)) for v in (start, end, steps)) or steps < 2:
-        raise NoRule("linspace of whole numbers, or of sizes known at the call")
-    step = (end - start) / (steps - 1)
-
-    def at(c: tuple) -> Expr:
-        def line(v: ix.Index, first: float, by: float) -> Expr:
-            return ctx.op("add", ctx.const(first, "f64"), ctx.op("mul", ctx.cast(ctx.cons.index(v), "f64"), ctx.const(by, "f64")))
-        low = ctx.op("lt", ctx.cons.index(c[0]), ctx.const(steps // 2, "i64"))
-        return ctx.cast(ctx.op("select", low, line(c[0], start, step), line(ix.index(steps - 1 - c[0]), end, -step),
-                               dtype="f64"), dtype)
-    return ctx.map(at)
-
-
-@create("eye", "eye", "eye.m")
-def eye(ctx: Lowering, *_: Any, **kw: Any) -> Value:
-    dtype = ir_dtype(ctx.spec())
-    return ctx.map(lambda c: ctx.cast(ctx.op("eq", ctx.cons.index(c[0]), ctx.cons.index(c[1])), dtype))
 
 
 def _triangle(ctx: Lowering, x: Value, diagonal: int, upper: bool) -> Value:
@@ -417,6 +368,7 @@ def _triangle(ctx: Lowering, x: Value, diagonal: int, upper: bool) -> Value:
         row, col = ctx.cons.index(c[-2] + diagonal), ctx.cons.index(c[-1])
         keep = ctx.op("ge" if upper else "le", col, row)
         return ctx.op("select", keep, ctx.read(x, c, work), ctx.const(0, work), dtype=work)
+
     return ctx.map(at)
 
 

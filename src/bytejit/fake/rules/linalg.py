@@ -1,14 +1,17 @@
 """Rows of fake tensors for linear algebra on the CPU: its results lie column by column. See `core.py` for what a row is."""
+
 from __future__ import annotations
 
 import torch
+
+from bytejit.fake.rules.core import HasMeta, Operand
 
 from .core import Meta, NeedsMeta, alike, contiguous_stride, new, row
 
 _KINDS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
-def _matrix(x, square: bool = False) -> Meta:
+def _matrix(x: HasMeta, square: bool = False) -> Meta:
     """The meta of a stack of matrices. Raises: NeedsMeta for what a kernel may refuse, or answer otherwise."""
     m = x.m
     if m.device.type != "cpu" or m.dtype not in _KINDS or len(m.shape) < 2 or 0 in m.shape:
@@ -31,7 +34,7 @@ def _ints(m: Meta, shape: tuple) -> Meta:
     return new(shape, None, torch.int32, m.device)
 
 
-def _system(a, b, left: bool) -> tuple[Meta, Meta]:
+def _system(a: Operand, b: Operand, left: bool) -> tuple[Meta, Meta]:
     """Metas of the square matrices and the right sides of as many systems. Raises: NeedsMeta for all else."""
     m, n = _matrix(a, True), _matrix(b)
     if m.dtype != n.dtype or not alike(m.shape[:-2], n.shape[:-2]) or n.shape[-2 if left else -1] != m.shape[-1]:
@@ -40,50 +43,50 @@ def _system(a, b, left: bool) -> tuple[Meta, Meta]:
 
 
 @row("linalg_inv_ex", "linalg_cholesky_ex")
-def _inverse(a, *, check_errors=False, upper=False) -> tuple:
+def _inverse(a: Operand, *, check_errors: bool = False, upper: bool = False) -> tuple:
     m = _matrix(a, True)
     return _like(m, m.shape), _ints(m, m.shape[:-2])
 
 
 @row("cholesky_inverse")
-def _cholesky_inverse(a, upper=False) -> Meta:
+def _cholesky_inverse(a: Operand, upper: bool = False) -> Meta:
     m = _matrix(a, True)
     return _like(m, m.shape)
 
 
 @row("linalg_lu_factor_ex")
-def _lu_factor(a, *, pivot=True, check_errors=False) -> tuple:
+def _lu_factor(a: Operand, *, pivot: Operand = True, check_errors: bool = False) -> tuple:
     m = _matrix(a)
     tall, wide = m.shape[-2:]
     return _like(m, m.shape), _ints(m, (*m.shape[:-2], wide if tall >= wide else tall)), _ints(m, m.shape[:-2])
 
 
 @row("linalg_ldl_factor_ex")
-def _ldl_factor(a, *, hermitian=False, check_errors=False) -> tuple:
+def _ldl_factor(a: Operand, *, hermitian: bool = False, check_errors: bool = False) -> tuple:
     m = _matrix(a, True)
     return _like(m, m.shape), _ints(m, m.shape[:-1]), _ints(m, m.shape[:-2])
 
 
 @row("_linalg_solve_ex")
-def _solve(a, b, *, left=True, check_errors=False) -> tuple:
+def _solve(a: Operand, b: Operand, *, left: Operand = True, check_errors: bool = False) -> tuple:
     m, n = _system(a, b, left)
     return _like(n, n.shape, rows=not left), _like(m, m.shape), _ints(m, m.shape[:-1]), _ints(m, m.shape[:-2])
 
 
 @row("linalg_solve_triangular")
-def _solve_triangular(a, b, *, upper, left=True, unitriangular=False) -> Meta:
+def _solve_triangular(a: Operand, b: Operand, *, upper: bool, left: Operand = True, unitriangular: bool = False) -> Meta:
     n = _system(a, b, left)[1]
     return _like(n, n.shape)
 
 
 @row("cholesky_solve")
-def _cholesky_solve(b, a, upper=False) -> Meta:
+def _cholesky_solve(b: Operand, a: Operand, upper: bool = False) -> Meta:
     n = _system(a, b, True)[1]
     return _like(n, n.shape)
 
 
 @row("_linalg_svd")
-def _svd(a, full_matrices=False, compute_uv=True, *, driver=None) -> tuple:
+def _svd(a: Operand, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None) -> tuple:
     """Also of matrices without elements, whose U or Vh is the identity."""
     m = a.m
     if m.device.type != "cpu" or m.dtype not in _KINDS or len(m.shape) < 2:

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from bytejit.common.spec import contiguous_stride
 from bytejit.shapes.symbols import any_symbolic, hint, is_symbolic, same
 
-from .core import (
-    Meta,
-    NeedsMeta,
-    alike,
-    channels_last_stride,
-    device_given,
-    differ,
-    is_contiguous,
-    is_dense,
-    is_one,
-    looks_contiguous,
-    new,
-    numel,
-    permuted_stride,
-    promoted,
-    row,
-    sorted_dims,
-    wrap_dim,
-)
+from .core import HasMeta, Meta, NeedsMeta, Size, alike, differ, is_one, looks_contiguous, new, numel, row, wrap_dim
+from .factories import like_stride
 
 _Tensor = torch.Tensor
 
 
-def view(m: Meta, shape: tuple, stride: tuple, offset=None) -> Meta:
+def view(m: Meta, shape: tuple, stride: tuple, offset: Size | None = None) -> Meta:
     """A view of `m`: the same storage."""
     return Meta(shape, stride, m.offset if offset is None else offset, m.dtype, m.device, m.store)
 
@@ -43,7 +26,7 @@ def needs_meta():
     raise NeedsMeta
 
 
-def infer_size(shape, n) -> tuple:
+def infer_size(shape: Sequence[Size], n: Size) -> tuple:
     """Fill in the -1 of a view's shape. Raises RuntimeError with eager's words."""
     known, hole = 1, None
     for i, size in enumerate(shape):
@@ -81,7 +64,7 @@ def viewed_stride(old_shape: tuple, old_stride: tuple, shape: tuple) -> tuple | 
         if same(old_shape, shape):
             return old_stride
         found = _grouped_stride(old_shape, old_stride, shape, lambda size: False)
-        if found is not None:       # right too where a dimension that parts two groups is 1: nothing was asked of it
+        if found is not None:  # right too where a dimension that parts two groups is 1: nothing was asked of it
             return found
     return _grouped_stride(old_shape, old_stride, shape, lambda size: size == 1)
 
@@ -96,8 +79,9 @@ def _grouped_stride(old_shape: tuple, old_stride: tuple, shape: tuple, skips: Ca
     for dim in range(len(old_shape) - 1, -1, -1):
         elements = elements * old_shape[dim]
         # how dims are grouped is the hints' choice; that a group's sizes match is asked
-        if dim == 0 or (differ(old_stride[dim - 1], elements * chunk)
-                        and not (is_one(old_shape[dim - 1]) or skips(old_shape[dim - 1]))):
+        if dim == 0 or (
+            differ(old_stride[dim - 1], elements * chunk) and not (is_one(old_shape[dim - 1]) or skips(old_shape[dim - 1]))
+        ):
             while at >= 0 and (hint(viewed) < hint(elements) or is_one(shape[at])):
                 stride[at] = viewed * chunk
                 viewed = viewed * shape[at]
@@ -113,7 +97,7 @@ def _grouped_stride(old_shape: tuple, old_stride: tuple, shape: tuple, skips: Ca
 
 
 @row("view", "_unsafe_view")
-def _view(x, size) -> Meta:
+def _view(x: HasMeta, size: Sequence[Size]) -> Meta:
     m = x.m
     shape = infer_size(size, numel(m.shape))
     if looks_contiguous(m) and not any_symbolic(m.shape) and 0 not in m.shape:
@@ -129,12 +113,12 @@ def _view(x, size) -> Meta:
 
 
 @row("_reshape_alias")
-def _reshape_alias(x, size, stride) -> Meta:
+def _reshape_alias(x: HasMeta, size: Sequence[Size], stride: Sequence[Size]) -> Meta:
     return view(x.m, tuple(size), tuple(stride))
 
 
 @row("expand")
-def _expand(x, size, *, implicit=False) -> Meta:
+def _expand(x: HasMeta, size: Sequence[Size], *, implicit: bool = False) -> Meta:
     m = x.m
     pad = len(size) - len(m.shape)
     if pad < 0:
@@ -156,7 +140,7 @@ def _expand(x, size, *, implicit=False) -> Meta:
 
 
 @row("permute")
-def _permute(x, dims) -> Meta:
+def _permute(x: HasMeta, dims: Sequence[int]) -> Meta:
     m = x.m
     dims = [wrap_dim(d, len(m.shape)) for d in dims]
     if len(set(dims)) != len(m.shape) or len(dims) != len(m.shape):
@@ -165,7 +149,7 @@ def _permute(x, dims) -> Meta:
 
 
 @row("transpose.int")
-def _transpose(x, dim0, dim1) -> Meta:
+def _transpose(x: HasMeta, dim0: int, dim1: int) -> Meta:
     m = x.m
     rank = len(m.shape)
     dim0, dim1 = wrap_dim(dim0, rank), wrap_dim(dim1, rank)
@@ -178,7 +162,7 @@ def _transpose(x, dim0, dim1) -> Meta:
 
 
 @row("t")
-def _t(x) -> Meta:
+def _t(x: HasMeta) -> Meta:
     m = x.m
     if len(m.shape) > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {len(m.shape)}D")
@@ -186,7 +170,7 @@ def _t(x) -> Meta:
 
 
 @row("slice.Tensor")
-def _slice(x, dim=0, start=None, end=None, step=1) -> Meta:
+def _slice(x: HasMeta, dim: int = 0, start: Any = None, end: Any = None, step: Size = 1) -> Meta:
     m = x.m
     if not m.shape:
         raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
@@ -206,7 +190,7 @@ def _slice(x, dim=0, start=None, end=None, step=1) -> Meta:
 
 
 @row("select.int")
-def _select(x, dim, index) -> Meta:
+def _select(x: HasMeta, dim: int, index: HasMeta) -> Meta:
     m = x.m
     if not m.shape:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
@@ -215,40 +199,38 @@ def _select(x, dim, index) -> Meta:
     if not -size <= index < size:
         raise IndexError(f"select(): index {index} out of range for tensor of size {list(m.shape)} at dimension {dim}")
     index = index + size if index < 0 else index
-    return view(
-        m, m.shape[:dim] + m.shape[dim + 1 :], m.stride[:dim] + m.stride[dim + 1 :], m.offset + index * m.stride[dim]
-    )
+    return view(m, m.shape[:dim] + m.shape[dim + 1 :], m.stride[:dim] + m.stride[dim + 1 :], m.offset + index * m.stride[dim])
 
 
 @row("unsqueeze")
-def _unsqueeze(x, dim) -> Meta:
+def _unsqueeze(x: HasMeta, dim: int) -> Meta:
     m = x.m
     dim = wrap_dim(dim, len(m.shape) + 1)
     step = m.shape[dim] * m.stride[dim] if dim < len(m.shape) else 1
     return view(m, (*m.shape[:dim], 1, *m.shape[dim:]), (*m.stride[:dim], step, *m.stride[dim:]))
 
 
-def _without(m: Meta, dims) -> Meta:
+def _without(m: Meta, dims: Sequence[int]) -> Meta:
     keep = [i for i in range(len(m.shape)) if i not in dims or m.shape[i] != 1]
     return view(m, tuple(m.shape[i] for i in keep), tuple(m.stride[i] for i in keep))
 
 
 @row("squeeze")
-def _squeeze(x) -> Meta:
+def _squeeze(x: HasMeta) -> Meta:
     return _without(x.m, range(len(x.m.shape)))
 
 
 @row("squeeze.dim")
-def _squeeze_dim(x, dim) -> Meta:
+def _squeeze_dim(x: HasMeta, dim: int) -> Meta:
     return _without(x.m, (wrap_dim(dim, len(x.m.shape)),))
 
 
 @row("squeeze.dims")
-def _squeeze_dims(x, dims) -> Meta:
+def _squeeze_dims(x: HasMeta, dims: Sequence[int]) -> Meta:
     return _without(x.m, [wrap_dim(d, len(x.m.shape)) for d in dims])
 
 
-def _pieces(m: Meta, dim: int, sizes) -> list[Meta]:
+def _pieces(m: Meta, dim: int, sizes: Sequence[Size]) -> list[Meta]:
     out = []
     offset = m.offset
     for size in sizes:
@@ -258,7 +240,7 @@ def _pieces(m: Meta, dim: int, sizes) -> list[Meta]:
 
 
 @row("split.Tensor")
-def _split(x, size, dim=0) -> list[Meta]:
+def _split(x: HasMeta, size: Size, dim: int = 0) -> list[Meta]:
     m = x.m
     if not m.shape or size <= 0:
         raise NeedsMeta
@@ -269,7 +251,7 @@ def _split(x, size, dim=0) -> list[Meta]:
 
 
 @row("split_with_sizes")
-def _split_with_sizes(x, sizes, dim=0) -> list[Meta]:
+def _split_with_sizes(x: HasMeta, sizes: Sequence[Size], dim: int = 0) -> list[Meta]:
     m = x.m
     if not m.shape:
         raise NeedsMeta
@@ -280,7 +262,7 @@ def _split_with_sizes(x, sizes, dim=0) -> list[Meta]:
 
 
 @row("unbind.int")
-def _unbind(x, dim=0) -> list[Meta]:
+def _unbind(x: HasMeta, dim: int = 0) -> list[Meta]:
     m = x.m
     if not m.shape:
         raise NeedsMeta
@@ -289,18 +271,18 @@ def _unbind(x, dim=0) -> list[Meta]:
 
 
 @row("detach", "alias", "lift_fresh", "lift")
-def _alias(x) -> Meta:
+def _alias(x: HasMeta) -> Meta:
     m = x.m
     return view(m, m.shape, m.stride)
 
 
 @row("as_strided")
-def _as_strided(x, size, stride, offset=None) -> Meta:
+def _as_strided(x: HasMeta, size: Sequence[Size], stride: Sequence[Size], offset: Size | None = None) -> Meta:
     return view(x.m, tuple(size), tuple(stride), offset)
 
 
 @row("diagonal")
-def _diagonal(x, offset=0, dim1=0, dim2=1) -> Meta:
+def _diagonal(x: HasMeta, offset: Size = 0, dim1: int = 0, dim2: int = 1) -> Meta:
     m = x.m
     rank = len(m.shape)
     dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
@@ -312,13 +294,11 @@ def _diagonal(x, offset=0, dim1=0, dim2=1) -> Meta:
     if size:
         start = start + (offset * m.stride[dim2] if offset >= 0 else -offset * m.stride[dim1])
     keep = [i for i in range(rank) if i not in (dim1, dim2)]
-    return view(
-        m, (*(m.shape[i] for i in keep), size), (*(m.stride[i] for i in keep), m.stride[dim1] + m.stride[dim2]), start
-    )
+    return view(m, (*(m.shape[i] for i in keep), size), (*(m.stride[i] for i in keep), m.stride[dim1] + m.stride[dim2]), start)
 
 
 @row("unfold")
-def _unfold(x, dim, size, step) -> Meta:
+def _unfold(x: HasMeta, dim: int, size: Size, step: Size) -> Meta:
     m = x.m
     if not m.shape or step <= 0 or size < 0:
         raise NeedsMeta
@@ -333,172 +313,8 @@ def _unfold(x, dim, size, step) -> Meta:
     )
 
 
-# --- copies and factories -------------------------------------------------------------------------
-
-
-def like_stride(m: Meta, memory_format=None) -> tuple | None:
-    """Strides of `empty_like(m)`; None is contiguous."""
-    if memory_format is None or memory_format is torch.preserve_format:
-        return m.stride if is_dense(m) else permuted_stride(m.shape, sorted_dims(m.shape, [m]))
-    if memory_format is torch.contiguous_format:
-        return None
-    if len(m.shape) != (4 if memory_format is torch.channels_last else 5):
-        raise NeedsMeta
-    return channels_last_stride(m.shape)
-
-
-@row("clone")
-def _clone(x, *, memory_format=None) -> Meta:
-    m = x.m
-    return new(m.shape, like_stride(m, memory_format), m.dtype, m.device)
-
-
-@row("_to_copy")
-def _to_copy(
-    x, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, memory_format=None
-) -> Meta:
-    m = x.m
-    if layout not in (None, torch.strided):
-        raise NeedsMeta
-    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
-
-
-@row("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
-def _empty_like(x, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None, **options) -> Meta:
-    m = x.m
-    if layout not in (None, torch.strided):
-        raise NeedsMeta
-    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
-
-
-@row("full_like")
-def _full_like(x, value, **options) -> Meta:
-    return _empty_like(x, **options)
-
-
-@row("new_empty", "new_zeros", "new_ones")
-def _new(x, size, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
-    m = x.m
-    return new(tuple(size), None, dtype or m.dtype, device_given(device, m.device))
-
-
-@row("new_full")
-def _new_full(x, size, value, **options) -> Meta:
-    return _new(x, size, **options)
-
-
-@row("empty.memory_format", "zeros", "ones", "rand", "randn")
-def _factory(size, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None) -> Meta:
-    if layout not in (None, torch.strided) or memory_format not in (None, torch.contiguous_format):
-        raise NeedsMeta
-    if any(isinstance(n, int) and n < 0 for n in size):
-        raise NeedsMeta
-    return new(tuple(size), None, dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
-
-
-@row("empty_strided")
-def _empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
-    return new(
-        tuple(size), tuple(stride), dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device())
-    )
-
-
-def _value_dtype(value) -> torch.dtype:
-    if isinstance(value, (bool, torch.SymBool)):
-        return torch.bool
-    return torch.int64 if isinstance(value, (int, torch.SymInt)) else torch.get_default_dtype()
-
-
-@row("full")
-def _full(size, value, *, dtype=None, **options) -> Meta:
-    if isinstance(value, (complex, _Tensor)):
-        raise NeedsMeta
-    return _factory(size, dtype=dtype or _value_dtype(value), **options)
-
-
-@row("scalar_tensor")
-def _scalar_tensor(value, *, dtype=None, **options) -> Meta:
-    return _factory((), dtype=dtype, **options)
-
-
-@row("arange")
-def _arange(end, **options) -> Meta:
-    return _arange_step(0, end, 1, **options)
-
-
-@row("arange.start")
-def _arange_start(start, end, **options) -> Meta:
-    return _arange_step(start, end, 1, **options)
-
-
-@row("arange.start_step")
-def _arange_step(start, end, step=1, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
-    values = (start, end, step)
-    if step == 0 or (end - start) * step < 0:
-        raise NeedsMeta
-    integer = all(isinstance(v, (int, torch.SymInt)) for v in values)
-    if integer:
-        count = -((start - end) // step)
-    else:
-        if not all(math.isfinite(v) for v in values) or (dtype is not None and not dtype.is_floating_point):
-            raise NeedsMeta
-        count = math.ceil((end - start) / step)
-    if dtype is None:
-        dtype = torch.int64 if integer else torch.get_default_dtype()
-    return new((count,), None, dtype, device_given(device, torch.get_default_device()))
-
-
-@row("cat")
-def _cat(tensors, dim=0) -> Meta:
-    metas = [t.m for t in tensors]
-    used = [m for m in metas if m.shape != (0,)]
-    if not used or any(m.device != metas[0].device for m in metas):
-        raise NeedsMeta
-    rank = len(used[0].shape)
-    if any(len(m.shape) != rank for m in used) or not rank:
-        raise NeedsMeta
-    dim = wrap_dim(dim, rank)
-    first = used[0].shape
-    rest = first[:dim] + first[dim + 1 :]
-    if any(m.shape[:dim] + m.shape[dim + 1 :] != rest for m in used):
-        raise NeedsMeta
-    if not all(is_contiguous(m) for m in metas):
-        raise NeedsMeta
-    total = used[0].shape[dim]
-    for m in used[1:]:
-        total = total + m.shape[dim]
-    dtype = metas[0].dtype if all(m.dtype is metas[0].dtype for m in metas) else promoted(tuple(tensors))
-    return new((*first[:dim], total, *first[dim + 1 :]), None, dtype, metas[0].device)
-
-
-@row("embedding")
-def _embedding(weight, indices, *rest) -> Meta:
-    w, i = weight.m, indices.m
-    if len(w.shape) != 2 or i.dtype not in (torch.int64, torch.int32):
-        raise NeedsMeta
-    return new((*i.shape, w.shape[1]), None, w.dtype, w.device)
-
-
-@row("index_select")
-def _index_select(x, dim, index) -> Meta:
-    m = x.m
-    if len(index.m.shape) != 1 or not m.shape or index.m.dtype not in (torch.int64, torch.int32):
-        raise NeedsMeta
-    dim = wrap_dim(dim, len(m.shape))
-    return new((*m.shape[:dim], index.m.shape[0], *m.shape[dim + 1 :]), None, m.dtype, m.device)
-
-
-@row("empty_permuted")
-def _empty_permuted(size, physical_layout, *, dtype=None, layout=None, device=None, pin_memory=None) -> Meta:
-    stride, step = [0] * len(size), 1
-    for d in reversed(physical_layout):
-        stride[d], step = step, step * size[d]
-    return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(),
-               device_given(device, torch.get_default_device()))
-
-
 @row("view_as_complex")
-def _view_as_complex(x) -> Meta:
+def _view_as_complex(x: HasMeta) -> Meta:
     m = x.m
     kind = {torch.float32: torch.complex64, torch.float64: torch.complex128}.get(m.dtype)
     if kind is None or not m.shape or m.shape[-1] != 2 or m.stride[-1] != 1:
@@ -507,14 +323,14 @@ def _view_as_complex(x) -> Meta:
     return Meta(m.shape[:-1], tuple(halves[:-1]), halves[-1], kind, m.device, m.store)
 
 
-def _half(n):
+def _half(n: Size):
     if n % 2 != 0:
-        raise NeedsMeta         # refused there
+        raise NeedsMeta  # refused there
     return n // 2
 
 
 @row("view_as_real")
-def _view_as_real(x) -> Meta:
+def _view_as_real(x: HasMeta) -> Meta:
     m = x.m
     kind = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(m.dtype)
     if kind is None or x.is_conj():
@@ -525,7 +341,7 @@ def _view_as_real(x) -> Meta:
 # --- a part of a copy replaced ---------------------------------------------------------------------
 
 
-def _replaced(x, part: Meta, src) -> Meta:
+def _replaced(x: HasMeta, part: Meta, src: HasMeta) -> Meta:
     """A copy of x in which `part` of it is replaced by src: x's dtype and strides, gaps too; dense where its elements overlap."""
     m = x.m
     if not alike(part.shape, src.m.shape) or m.device != src.m.device:
@@ -535,25 +351,30 @@ def _replaced(x, part: Meta, src) -> Meta:
 
 
 @row("slice_scatter")
-def _slice_scatter(x, src, dim=0, start=None, end=None, step=1) -> Meta:
+def _slice_scatter(x: HasMeta, src: HasMeta, dim: int = 0, start: Any = None, end: Any = None, step: Size = 1) -> Meta:
     return _replaced(x, _slice(x, dim, start, end, step), src)
 
 
 @row("select_scatter")
-def _select_scatter(x, src, dim, index) -> Meta:
+def _select_scatter(x: HasMeta, src: HasMeta, dim: int, index: HasMeta) -> Meta:
     return _replaced(x, _select(x, dim, index), src)
 
 
 @row("diagonal_scatter")
-def _diagonal_scatter(x, src, offset=0, dim1=0, dim2=1) -> Meta:
+def _diagonal_scatter(x: HasMeta, src: HasMeta, offset: Size = 0, dim1: int = 0, dim2: int = 1) -> Meta:
     return _replaced(x, _diagonal(x, offset, dim1, dim2), src)
 
 
 @row("pixel_unshuffle")
-def _pixel_unshuffle(x, downscale_factor) -> Meta:
+def _pixel_unshuffle(x: HasMeta, downscale_factor: int) -> Meta:
     """The CPU's kernel gives a copy of what has no elements, in its own shape."""
     m = x.m
-    if m.device.type != "cpu" or 0 not in m.shape or len(m.shape) < 3 or downscale_factor < 1 or any(
-            size % downscale_factor for size in m.shape[-2:]):
+    if (
+        m.device.type != "cpu"
+        or 0 not in m.shape
+        or len(m.shape) < 3
+        or downscale_factor < 1
+        or any(size % downscale_factor for size in m.shape[-2:])
+    ):
         raise NeedsMeta
     return new(m.shape, None, m.dtype, m.device)

@@ -23,7 +23,8 @@ enum { LANES = 8, MR = 6 };
 #else
 enum { LANES = 4, MR = 6 };
 #endif
-enum { NR = 2 * LANES, KC = 384, MC = 264, GROUP = 8, EVERY = 16, FOLD = 192 };  // FOLD: additions in a row to one accumulator
+// FOLD: additions in a row to one accumulator, a multiple of EVERY
+enum { NR = 2 * LANES, KC = 384, MC = 264, GROUP = 8, EVERY = 16, FOLD = 32 };
 typedef f32 V __attribute__((vector_size(4 * LANES)));
 typedef f32 U __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -53,7 +54,7 @@ struct Problem {
     f32* y;                // m rows of n
     i64 m, k, n, lx, lw;
     i64 form;              // 0 w [n, k], 1 flipped w [k, n], 2 packed by `pack`
-    i64 post;              // 0 none, 1 relu, 2 gelu, 3 gelu's tanh form: applied to the result while it is near
+    i64 epilogue;              // 0 none, 1 relu, 2 gelu, 3 gelu's tanh form: applied to the result while it is near
 };
 
 typedef f32 Q __attribute__((vector_size(32)));
@@ -134,7 +135,8 @@ BJ void ask(Ahead& a) {
     }
 }
 
-// The accumulators of R rows by NR columns are put aside after FOLD additions: rounding else grows with the square root of all.
+// The accumulators of R rows by NR columns are put aside after FOLD additions: rounding else grows with the square root of all,
+// and libraries cut a short k into as many sums as a vector has lanes.
 template <int R> BJ void zero(V* s0, V* s1) {
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) s0[i] = s1[i] = V{};
@@ -261,7 +263,7 @@ static Ahead ahead(const Panel& a, i64 tiles, i64 times) {
 static void sweep(const Panel& a, const f32* w, const Panel& b, f32* out) {
     const Problem& p = *a.part.p;
     i64 rows = a.part.rows, c = a.col(), cols = p.n - c < NR ? p.n - c : NR, tiles = rows / MR, left = rows % MR;
-    b8 first = a.k0 == 0, end = a.k0 + a.kc >= p.k, relu = p.post == 1 && end;
+    b8 first = a.k0 == 0, end = a.k0 + a.kc >= p.k, relu = p.epilogue == 1 && end;
     if (left > 0 && left < 4 && tiles > 0) --tiles, left += MR;  // few rows alone would wait for their own sums
     Ahead next = ahead(b, tiles, tiles * ((a.kc + EVERY - 1) / EVERY));
     i64 ready = 0, blocks = b.part.count > 0 && b.part.p->form == 1 ? (b.kc + 15) / 16 : 0;
@@ -286,7 +288,7 @@ static void sweep(const Panel& a, const f32* w, const Panel& b, f32* out) {
         left -= now;
     }
     if (blocks > ready) fill(*b.part.p, b.col(), b.k0, ready * 16, b.kc, out);
-    if (end && p.post > 1) gelu(p.y + a.part.row0 * p.n + c, p.n, rows, cols, p.post == 3);
+    if (end && p.epilogue > 1) gelu(p.y + a.part.row0 * p.n + c, p.n, rows, cols, p.epilogue == 3);
 }
 
 // The panel after `a`, for all panels of a group before the next part of k: a part of x stays in the second-level cache.

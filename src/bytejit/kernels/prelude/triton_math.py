@@ -3,7 +3,10 @@
 Each computes what torch computes on CUDA: IEEE division and square roots, nan that wins or loses, floor division that
 rounds down. Functions of the CUDA device library stand behind `libdevice`; under TRITON_INTERPRET=1 numpy stands there.
 Only generated modules import this file.
+
+Arithmetic is IEEE's (`div.rn`, `sqrt.rn`), as in eager.
 """
+
 from __future__ import annotations
 
 import triton
@@ -25,7 +28,7 @@ def bj_after_previous():
 # ---- arithmetic ---------------------------------------------------------------------------------------------------
 @triton.jit
 def bj_neg(x):
-    return x * -1.0 if x.dtype.is_floating() else -x         # Triton's own -x is 0 - x: +0.0 of +0.0
+    return x * -1.0 if x.dtype.is_floating() else -x  # Triton's own -x is 0 - x: +0.0 of +0.0
 
 
 @triton.jit
@@ -290,7 +293,7 @@ def bj_digamma(x):
     """Reflection below 0, recurrence up to 10, then the asymptotic series. In f64: near its zeros it cancels."""
     v = x.to(tl.float64)
     left = v < 0
-    part = v - libdevice.trunc(v)                            # tan of the fraction alone: exact where v is large
+    part = v - libdevice.trunc(v)  # tan of the fraction alone: exact where v is large
     turn = tl.where(left, 3.141592653589793 / libdevice.tan(3.141592653589793 * part), 0.0)
     y = tl.where(left, 1.0 - v, v)
     low = tl.zeros_like(y)
@@ -299,9 +302,22 @@ def bj_digamma(x):
         low = tl.where(small, low - 1.0 / y, low)
         y = tl.where(small, y + 1.0, y)
     z = 1.0 / (y * y)
-    series = z * (8.33333333333333333333e-2 + z * (-8.33333333333333333333e-3 + z * (
-        3.96825396825396825397e-3 + z * (-4.16666666666666666667e-3 + z * (7.57575757575757575758e-3 + z * (
-            -2.10927960927960927961e-2 + z * 8.33333333333333333333e-2))))))
+    series = z * (
+        8.33333333333333333333e-2
+        + z
+        * (
+            -8.33333333333333333333e-3
+            + z
+            * (
+                3.96825396825396825397e-3
+                + z
+                * (
+                    -4.16666666666666666667e-3
+                    + z * (7.57575757575757575758e-3 + z * (-2.10927960927960927961e-2 + z * 8.33333333333333333333e-2))
+                )
+            )
+        )
+    )
     out = libdevice.log(y) - 0.5 / y - series + low - turn
     out = tl.where(v == 0, libdevice.copysign(float("inf") + v, -1.0 * v), out)
     out = tl.where(left & (part == 0), float("nan"), out)
@@ -355,7 +371,7 @@ def bj_nextafter(a, b):
 
 @triton.jit
 def bj_activation(x, KIND: tl.constexpr):
-    """What stands before or behind a matrix product (`kernels/matmul_triton.POSTS`); x in f32."""
+    """What stands before or behind a matrix product (`kernels/matmul_triton.EPILOGUES`); x in f32."""
     if KIND == 1:
         return bj_maximum(x, tl.zeros_like(x))
     elif KIND == 2:
@@ -431,10 +447,11 @@ def bj_less_of(a, i, b, j):
     return tl.where(first, a, b), tl.where(first, i, j)
 
 
-if triton.knobs.runtime.interpret:              # there a combination of our own runs element by element
+if triton.knobs.runtime.interpret:  # there a combination of our own runs element by element
     bj_prod, bj_amax, bj_amin = libdevice.reduce_prod, libdevice.reduce_amax, libdevice.reduce_amin
     bj_argmax, bj_argmin = libdevice.reduce_argmax, libdevice.reduce_argmin
 else:
+
     @triton.jit
     def bj_prod(x, AXIS: tl.constexpr):
         return tl.reduce(x, AXIS, bj_mul, keep_dims=AXIS == 1)
@@ -492,7 +509,7 @@ def bj_expsum0_end(top, total):
 @triton.jit
 def bj_moments_step(count, mean, squares, x, ok, turn):
     """One more element, number `turn`, in each lane where ok: Welford."""
-    now = tl.full((), 1.0, x.dtype) * turn                   # the interpreter's turn is a Python number
+    now = tl.full((), 1.0, x.dtype) * turn  # the interpreter's turn is a Python number
     off = x - mean
     moved = tl.where(ok, mean + off * bj_reciprocal(now), mean)
     return tl.where(ok, now, count), moved, tl.where(ok, squares + off * (x - moved), squares)
@@ -536,6 +553,7 @@ if triton.knobs.runtime.interpret:
     bj_cumamax, bj_cumamin = libdevice.scan_amax, libdevice.scan_amin
     bj_cumlogsum, bj_logsum = libdevice.scan_logsum, libdevice.reduce_logsum
 else:
+
     @triton.jit
     def bj_logsum(x, AXIS: tl.constexpr):
         return tl.reduce(x, AXIS, bj_logsum_of, keep_dims=AXIS == 1)

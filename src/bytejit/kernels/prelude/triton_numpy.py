@@ -2,6 +2,7 @@
 
 Triton's interpreter holds a tile as a numpy array (`x.handle.data`); functions numpy lacks are torch's.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,26 +25,29 @@ def _tile(data: Any, like: Any) -> Any:
 
 def _of(fn: Callable) -> Callable:
     """A function of arrays as one of tiles (and Python numbers)."""
+
     def call(*args: Any) -> Any:
         tiles = [a for a in args if hasattr(a, "handle")]
         like = max(tiles, key=lambda a: a.handle.data.size)
         with np.errstate(all="ignore"):
             return _tile(fn(*(a.handle.data if hasattr(a, "handle") else a for a in args)), like)
+
     return call
 
 
 def _torch(fn: Callable) -> Callable:
     """A function of torch's as one of tiles."""
+
     def call(x: Any, *rest: Any) -> Any:
         return fn(torch.from_numpy(np.ascontiguousarray(x)), *rest).numpy()
+
     return _of(call)
 
 
 exp, exp2, expm1 = _of(np.exp), _of(np.exp2), _of(np.expm1)
 log, log2, log10, log1p = _of(np.log), _of(np.log2), _of(np.log10), _of(np.log1p)
 sin, cos, tan, asin, acos, atan = (_of(f) for f in (np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan))
-sinh, cosh, tanh, asinh, acosh, atanh = (
-    _of(f) for f in (np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh))
+sinh, cosh, tanh, asinh, acosh, atanh = (_of(f) for f in (np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh))
 erf, erfc, erfinv, lgamma = (_torch(f) for f in (torch.erf, torch.erfc, torch.erfinv, torch.lgamma))
 ceil, trunc, nearbyint = _of(np.ceil), _of(np.trunc), _of(np.rint)
 fmod, pow, atan2, hypot = _of(np.fmod), _of(np.power), _of(np.arctan2), _of(np.hypot)
@@ -51,12 +55,14 @@ copysign, nextafter = _of(np.copysign), _of(np.nextafter)
 
 
 def _reduce(fn: Callable) -> Callable:
-    """A reduction along an axis; the first axis of a row answers a scalar."""
+    """A reduction along an axis; the first axis of a row returns a scalar."""
+
     def call(x: Any, axis: Any) -> Any:
         axis = int(getattr(axis, "value", axis))
         data = np.asarray(fn(x.handle.data, axis=axis, keepdims=axis == 1), dtype=x.handle.data.dtype)
         kind = tl.block_type(x.dtype, list(data.shape)) if data.ndim else x.dtype
         return tl.tensor(TensorHandle(np.atleast_1d(data), x.dtype), kind)
+
     return call
 
 
@@ -65,8 +71,10 @@ reduce_prod, reduce_amax, reduce_amin = _reduce(np.prod), _reduce(np.amax), _red
 
 def _scan(fn: np.ufunc) -> Callable:
     """Running results along an axis."""
+
     def call(x: Any, axis: Any) -> Any:
         return _tile(fn.accumulate(x.handle.data, axis=int(getattr(axis, "value", axis))), x)
+
     return call
 
 
@@ -76,6 +84,7 @@ reduce_logsum = _reduce(np.logaddexp.reduce)
 
 def _arg(greatest: bool) -> Callable:
     """The best element along an axis and the index that goes with it; nan is best, the least index wins."""
+
     def call(x: Any, at: Any, axis: Any) -> Any:
         axis = int(getattr(axis, "value", axis))
         data = x.handle.data if greatest or x.handle.data.dtype.kind != "f" else -x.handle.data
@@ -85,6 +94,7 @@ def _arg(greatest: bool) -> Callable:
         value = lambda t, axis, keepdims: np.amax(np.where(hit, t, -np.inf), axis=axis, keepdims=keepdims)  # noqa: E731
         least = TensorHandle(index, at.dtype)
         return _reduce(value)(x, axis), _reduce(np.amin)(tl.tensor(least, tl.block_type(at.dtype, list(index.shape))), axis)
+
     return call
 
 
@@ -99,6 +109,7 @@ def _loops_over_sizes() -> None:
     def patched(tensor: Any, scope: Any) -> None:
         before(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
     interpreter._patch_lang_tensor = patched
 
 
@@ -109,6 +120,7 @@ def _masks_of_bools() -> None:
 
     def bools(mask: Any) -> Any:
         return mask if mask.data.dtype == np.bool_ else TensorHandle(mask.data.astype(np.bool_), tl.int1)
+
     builder.create_masked_load = lambda self, at, mask, *rest: load(self, at, bools(mask), *rest)
     builder.create_masked_store = lambda self, at, value, mask, *rest: store(self, at, value, bools(mask), *rest)
 
@@ -122,6 +134,7 @@ def _rounded_bf16() -> None:
             whole = torch.from_numpy(np.ascontiguousarray(src.data)).to(torch.bfloat16).view(torch.int16)
             return TensorHandle(whole.numpy().view(np.uint16).reshape(src.data.shape), tl.bfloat16)
         return before(self, src, dst)
+
     interpreter.InterpreterBuilder.cast_impl = cast
 
 
@@ -133,6 +146,7 @@ def _sizes_of_64_bits() -> None:
         if isinstance(arg, int):
             return tl.tensor(TensorHandle(np.array([arg], dtype=np.int64), tl.int64), tl.int64)
         return before(arg)
+
     interpreter._implicit_cvt = convert
 
 

@@ -1,25 +1,31 @@
 """How many arguments builtins take: what models of them are not called with, so that the original call raises."""
+
 from __future__ import annotations
 
 import functools
 import types
 from collections import deque
+from typing import Any
 
 from bytejit.tracer.core.signals import Break
 
 MANY = 1 << 30
-TWO_ARGUMENTS = {"__getitem__", "__contains__"}      # methods of containers without a signature to read
-COUNTS = {getattr: (2, 3), next: (1, 2), iter: (1, 2), min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}      # nor have these
-for _kind, _count, _names in ((set, 2, "add discard remove symmetric_difference_update"), (set, 1, "pop clear copy"),
-                              (set, 2, "issubset issuperset isdisjoint symmetric_difference"), (frozenset, 1, "copy"),
-                              (frozenset, 2, "issubset issuperset isdisjoint symmetric_difference"),
-                              (deque, 1, "pop popleft clear reverse copy"),
-                              (deque, 2, "append appendleft extend extendleft remove")):
+TWO_ARGUMENTS = {"__getitem__", "__contains__"}  # methods of containers without a signature to read
+COUNTS = {getattr: (2, 3), next: (1, 2), iter: (1, 2), min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}  # nor have these
+for _kind, _count, _names in (
+    (set, 2, "add discard remove symmetric_difference_update"),
+    (set, 1, "pop clear copy"),
+    (set, 2, "issubset issuperset isdisjoint symmetric_difference"),
+    (frozenset, 1, "copy"),
+    (frozenset, 2, "issubset issuperset isdisjoint symmetric_difference"),
+    (deque, 1, "pop popleft clear reverse copy"),
+    (deque, 2, "append appendleft extend extendleft remove"),
+):
     COUNTS.update((getattr(_kind, _name), (_count, _count)) for _name in _names.split())
 
 
 @functools.cache
-def counts(obj) -> tuple[int, int, int, bool] | None:
+def counts(obj: Any) -> tuple[int, int, int, bool] | None:
     """(least, most) arguments that a builtin function or method takes, how many of them must be without a name, and whether
     any has one; None where Python does not say."""
     if not isinstance(obj, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
@@ -30,39 +36,39 @@ def counts(obj) -> tuple[int, int, int, bool] | None:
     return counted(obj)
 
 
-def counted(obj) -> tuple[int, int, int, bool] | None:
+def counted(obj: Any) -> tuple[int, int, int, bool] | None:
     """`counts` by the text signature of a C function (inspect.signature makes a class to read it, each time)."""
     text = getattr(obj, "__text_signature__", None)
     if not text or not text.startswith("("):
         return None
     names, depth = [""], 0
-    for c in text[1:text.rindex(")")]:
+    for c in text[1 : text.rindex(")")]:
         depth += (c in "([{") - (c in ")]}")
         if c == "," and not depth:
             names.append("")
         else:
             names[-1] += c
     names = [n.strip() for n in names]
-    if any(n.startswith("[") for n in names):       # "value, [start, [stop]]": no signature for all that (3.14's deque.index)
+    if any(n.startswith("[") for n in names):  # "value, [start, [stop]]": no signature for all that (3.14's deque.index)
         return None
     if names[0].startswith("$") and (names[0] == "$module" or getattr(obj, "__self__", None) is not None):
         del names[0]
     many = any(n.startswith("*") and n != "*" for n in names)
     slash = names.index("/") if "/" in names else -1
     every = [n for n in names if n and n != "/" and not n.startswith("*")]
-    named = any(n and n != "*" and (not n.startswith("*") or n.startswith("**")) for n in names[slash + 1:])
-    unnamed = sum("=" not in n for n in names[:max(slash, 0)])
+    named = any(n and n != "*" and (not n.startswith("*") or n.startswith("**")) for n in names[slash + 1 :])
+    unnamed = sum("=" not in n for n in names[: max(slash, 0)])
     return sum("=" not in n for n in every), MANY if many else len(every), unnamed, named
 
 
-def check_count(obj, count: int, named: int) -> None:
+def check_count(obj: Any, count: int, named: int) -> None:
     """Handlers take the right number of arguments. Raises: Break, so that the original call raises its own TypeError."""
     known = counts(obj)
     if known is not None and (not known[0] <= count + named <= known[1] or count < known[2] or named and not known[3]):
         raise Break(f"{describe(obj)} called with {count} arguments and {named} by name")
 
 
-def describe(obj) -> str:
+def describe(obj: Any) -> str:
     """A callable as a message names it."""
     module = getattr(obj, "__module__", None)
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__

@@ -3,10 +3,13 @@
 An array that leaves the region is copied anew at each call. An array that came to share memory with a tensor, or an
 array from outside, is not known here: code that reads it breaks the graph.
 """
+
 from __future__ import annotations
 
 import types
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -16,6 +19,7 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, ArrayVar, DictVar, Known, NumpyVar, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.sizes.numpy_numbers import plain_number
@@ -27,15 +31,50 @@ NOT_FOLDED = set(
     """load save savez savez_compressed savetxt loadtxt genfromtxt fromfile fromregex memmap set_printoptions
     get_printoptions seterr geterr seterrcall geterrcall setbufsize getbufsize info show_config show_runtime test
     frompyfunc apply_along_axis apply_over_axes piecewise fromfunction fromiter frombuffer from_dlpack
-    get_include""".split())
+    get_include""".split()
+)
 FIELDS = {"shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides", "T", "mT", "real", "imag"}
-NOT_FOLDED_METHODS = {"tofile", "dump", "dumps", "setflags", "__reduce__", "__reduce_ex__", "__setstate__", "__array_wrap__",
-                      "__array_finalize__", "__array_ufunc__", "__array_function__", "__array_interface__", "__dlpack__",
-                      "__new__", "__getattribute__", "__setattr__", "__delattr__", "__init__", "__iter__", "byteswap"}
+NOT_FOLDED_METHODS = {
+    "tofile",
+    "dump",
+    "dumps",
+    "setflags",
+    "__reduce__",
+    "__reduce_ex__",
+    "__setstate__",
+    "__array_wrap__",
+    "__array_finalize__",
+    "__array_ufunc__",
+    "__array_function__",
+    "__array_interface__",
+    "__dlpack__",
+    "__new__",
+    "__getattribute__",
+    "__setattr__",
+    "__delattr__",
+    "__init__",
+    "__iter__",
+    "byteswap",
+}
 # methods that answer a Python number, or nothing, and leave the array as it is
-READERS = {"item", "tolist", "tobytes", "__len__", "__bool__", "__int__", "__float__", "__index__", "__complex__",
-           "__contains__", "__str__", "__repr__", "__format__", "any", "all"}
-LARGEST = 4096        # items of an array that becomes a tensor of the graph
+READERS = {
+    "item",
+    "tolist",
+    "tobytes",
+    "__len__",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "__complex__",
+    "__contains__",
+    "__str__",
+    "__repr__",
+    "__format__",
+    "any",
+    "all",
+}
+LARGEST = 4096  # items of an array that becomes a tensor of the graph
 
 
 class Arrays(Component):
@@ -50,7 +89,7 @@ class Arrays(Component):
             known = self.t.arrays[id(real)] = ArrayVar(real, self.t.limits.steps)
         return known
 
-    def array_call(self, function, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
+    def array_call(self, function: Callable, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
         """function(*args, **kwargs) of numpy, now. Raises: Break where a value is not known, Raised with numpy's exception."""
         try:
             real_args = [to_python(self.t, a) for a in args]
@@ -66,10 +105,10 @@ class Arrays(Component):
         if said:
             raise Break(f"{describe(function)} warns: {said[0].message}")
         if getattr(function, "__name__", "") not in READERS:
-            self.t.effects.mutations += 1             # it may have written an array
+            self.t.effects.mutations += 1  # it may have written an array
         return self.array_result(result)
 
-    def array_result(self, value) -> Var:
+    def array_result(self, value: object) -> Var:
         if isinstance(value, numpy_types.ARRAY):
             return self.array(value)
         if type(value) in (list, tuple) and any(isinstance(v, numpy_types.ARRAY) for v in value):
@@ -97,10 +136,10 @@ class Arrays(Component):
         if not isinstance(v, SeqVar) or v.cls not in (list, tuple, torch.Size):
             return None
         items = [plain_number(self.t, self.t.values.real(x)) for x in v.items]
-        if not any(type(x) is SymVar for x in items) or any(self.t.sizes.number_of(x) is None for x in items):
+        if not any(type(x) is SymVar for x in items) or any(self.t.numbers.number_of(x) is None for x in items):
             return None
         if "dtype" not in options:
-            kinds = {type(hint(self.t.sizes.number_of(x))) for x in items}
+            kinds = {type(hint(self.t.numbers.number_of(x))) for x in items}
             options = {**options, "dtype": Known(torch.get_default_dtype() if float in kinds else torch.int64)}
         ones = [self.t.tensors.call_tensor_op(torch.full, [SeqVar([], tuple), x], options) for x in items]
         return self.t.tensors.call_tensor_op(torch.stack, [SeqVar(ones, list)], {})
@@ -133,17 +172,17 @@ def numpy_dtype(t: Tracer, v: Var | None) -> torch.dtype | None:
 def with_dtype(t: Tracer, v: Var | None, args: list[Var], named: dict[str, Var]) -> dict[str, Var]:
     """The keywords of torch.tensor and the like, with the dtype that NumPy numbers in the data have where none is given."""
     given = named.get("dtype")
-    if given is not None and not t.operators.is_same(given, NONE) or (dtype := numpy_dtype(t, v)) is None:
+    if given is not None and not t.comparisons.is_same(given, NONE) or (dtype := numpy_dtype(t, v)) is None:
         return named
     return {**named, "dtype": Known(dtype)}
 
 
-def _tensor_of(function, shares: bool):
-    def make(t: Tracer, args, kwargs):
+def _tensor_of(function: Callable, shares: bool) -> None:
+    def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         if not isinstance(v, ArrayVar):
             if function is torch.from_numpy:
-                raise Break(f"torch.from_numpy of {v!r}")
+                raise Break(f"torch.from_numpy of {words(v)}")
             if v is not None and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
                 kwargs = with_dtype(t, v, args, kwargs)
                 made = t.numpy_arrays.tensor_of_sizes(v, kwargs)
@@ -164,6 +203,7 @@ def _tensor_of(function, shares: bool):
         if "dtype" not in named or isinstance(named["dtype"], Known) and named["dtype"].obj is None:
             named["dtype"] = Known(dtype)
         return t.tensors.call_tensor_op(torch.tensor, [data, *args[1:]], named)
+
     HANDLERS[function] = make
 
 
@@ -172,20 +212,20 @@ for _function, _shares in ((torch.tensor, False), (torch.as_tensor, True), (torc
 
 
 @models(torch.Tensor.new_tensor)
-def new_tensor(t: Tracer, args, kwargs):
+def new_tensor(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     of, options = args[0], {k: v for k, v in kwargs.items() if k != "data"}
     data = args[1] if len(args) == 2 else kwargs.get("data") if len(args) == 1 else None
     if data is not None and isinstance(of, TensorVar) and "requires_grad" not in options:
         like = {"dtype": Known(of.fake.dtype), "device": Known(of.fake.device)}
         made = t.numpy_arrays.tensor_of_sizes(
-            data, {**like, **{k: v for k, v in options.items() if not t.operators.is_same(v, NONE)}}
+            data, {**like, **{k: v for k, v in options.items() if not t.comparisons.is_same(v, NONE)}}
         )
         if made is not None:
             return made
     return t.tensors.call_tensor_op(torch.Tensor.new_tensor, args, kwargs)
 
 
-def places_of(indices, shape):
+def places_of(indices: Any, shape: tuple):
     """torch.unravel_index, for sizes that are symbolic: tensors are made of them."""
     sizes, steps = list(shape), [1]
     for n in reversed(sizes[1:]):
@@ -195,16 +235,20 @@ def places_of(indices, shape):
 
 
 @models(torch.unravel_index)
-def unravel_index(t: Tracer, args, kwargs):
+def unravel_index(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     indices, shape = (*args, *kwargs.values())[:2] if len(args) + len(kwargs) == 2 and "indices" not in kwargs else (None, None)
     sizes = [t.values.real(n) for n in shape.items] if isinstance(shape, SeqVar) else []
-    if any(type(n) is SymVar for n in sizes) and all(t.sizes.number_of(n) is not None for n in sizes) and isinstance(
-            indices, TensorVar) and indices.fake.dtype in (torch.int64, torch.int32):
+    if (
+        any(type(n) is SymVar for n in sizes)
+        and all(t.numbers.number_of(n) is not None for n in sizes)
+        and isinstance(indices, TensorVar)
+        and indices.fake.dtype in (torch.int64, torch.int32)
+    ):
         return t.calls.inline(t.values.constant(places_of), [indices, shape], {})
     return t.tensors.call_tensor_op(torch.unravel_index, args, kwargs)
 
 
-def _folded(function):
+def _folded(function: Callable) -> None:
     HANDLERS[function] = lambda t, args, kwargs: t.numpy_arrays.array_call(function, args, kwargs)
 
 
@@ -215,4 +259,3 @@ for _space in numpy_types.namespaces():
 for _name, _value in vars(numpy_types.ARRAY).items():
     if isinstance(_value, (types.MethodDescriptorType, types.WrapperDescriptorType)) and _name not in NOT_FOLDED_METHODS:
         _folded(_value)
-

@@ -1,18 +1,20 @@
 """Models of dict, its kinds and their views: making them and their methods."""
+
 from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Callable
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, TRUE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar
+from bytejit.tracer.core.values import NONE, TRUE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar, Var
 from bytejit.tracer.core.versions import NAMES_THE_KEY
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import base_of, key_of
 
 
-def fill_dict(t: Tracer, d, args, kwargs):
+def fill_dict(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if args:
         pairs = t.iteration.mapping_items(args[0])
         if pairs is None:
@@ -25,9 +27,9 @@ def fill_dict(t: Tracer, d, args, kwargs):
                     raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))
                 pairs.append((t.values.real(pair[0]), pair[1]))
         for k, v in pairs:
-            t.operators.dict_set(d, k, v)
+            t.subscripts.dict_set(d, k, v)
     for name, v in kwargs.items():
-        t.operators.dict_set(d, Known(name), v)
+        t.subscripts.dict_set(d, Known(name), v)
     return d
 
 
@@ -41,9 +43,10 @@ def no_sequence(t: Tracer, n: int) -> Raised:
     return error
 
 
-def _dict_of(cls):
-    def make(t: Tracer, args, kwargs):
+def _dict_of(cls) -> None:
+    def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return fill_dict(t, DictVar({}, cls), args, kwargs)
+
     HANDLERS[cls] = make
 
 
@@ -52,18 +55,18 @@ _dict_of(collections.OrderedDict)
 
 
 @models(collections.defaultdict)
-def defaultdict_(t: Tracer, args, kwargs):
+def defaultdict_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     check_factory(t, args)
     return fill_dict(t, DictVar({}, collections.defaultdict, factory=args[0] if args else NONE), args[1:], kwargs)
 
 
-def check_factory(t: Tracer, args) -> None:
-    if args and not t.operators.is_same(args[0], NONE) and not t.operators.truth(t.calls.call_python(callable, [args[0]])):
+def check_factory(t: Tracer, args: list[Var]) -> None:
+    if args and not t.comparisons.is_same(args[0], NONE) and not t.comparisons.truth(t.calls.call_python(callable, [args[0]])):
         raise t.raised(TypeError("first argument must be callable or None"))
 
 
 @models(types.MappingProxyType)
-def mappingproxy(t: Tracer, args, kwargs):
+def mappingproxy(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not isinstance(args[0], DictVar) or args[0].cls not in (dict, collections.OrderedDict):
         raise Break("a mapping proxy of an object")
     t.values.complete(args[0])
@@ -73,22 +76,26 @@ def mappingproxy(t: Tracer, args, kwargs):
 OD = collections.OrderedDict
 
 
-def dict_methods(name):
+def dict_methods(name: str):
     """The method of that name of every dict kind (the kinds that override it have their own descriptor)."""
-    return {d for d in (getattr(c, name, None) for c in (dict, OD, collections.defaultdict)) if d is not None
-            and not isinstance(d, types.FunctionType)}
+    return {
+        d
+        for d in (getattr(c, name, None) for c in (dict, OD, collections.defaultdict))
+        if d is not None and not isinstance(d, types.FunctionType)
+    }
 
 
-def on_dict(*names):
-    def register(handler):
+def on_dict(*names: str) -> Callable:
+    def register(handler: Callable) -> Callable:
         for name in names:
             for m in dict_methods(name):
                 HANDLERS[m] = lambda t, args, kwargs: handler(t, _dict_base(t, args[0]), args[1:], kwargs) or NONE
         return handler
+
     return register
 
 
-def _dict_base(t: Tracer, v):
+def _dict_base(t: Tracer, v: Var):
     d = base_of(v)
     if not isinstance(d, DictVar):
         raise Break(f"a dict method of a {t.type_of(v).__name__}")
@@ -96,52 +103,52 @@ def _dict_base(t: Tracer, v):
 
 
 @on_dict("get")
-def dict_get(t: Tracer, d, args, kwargs):
+def dict_get(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     found = t.values.lookup(d, key_of(t, args[0]))
     return t.values.real(found if found is not None else (args[1] if len(args) > 1 else kwargs.get("default", NONE)))
 
 
 @on_dict("setdefault")
-def setdefault(t: Tracer, d, args, kwargs):
+def setdefault(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     found = t.values.lookup(d, key_of(t, args[0]))
     if found is None:
         found = args[1] if len(args) > 1 else NONE
-        t.operators.dict_set(d, args[0], found)
+        t.subscripts.dict_set(d, args[0], found)
     return t.values.real(found)
 
 
 @on_dict("pop")
-def dict_pop(t: Tracer, d, args, kwargs):
+def dict_pop(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     key = key_of(t, args[0])
     found = t.values.lookup(d, key)
     default = args[1] if len(args) > 1 else kwargs.get("default")
     if found is None:
         if default is not None:
             return default
-        return t.operators.dict_item(DictVar({}), args[0])
-    t.operators.dict_del(d, key)
+        return t.subscripts.dict_item(DictVar({}), args[0])
+    t.subscripts.dict_del(d, key)
     return t.values.real(found)
 
 
 @on_dict("popitem")
-def popitem(t: Tracer, d, args, kwargs):
+def popitem(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.values.complete(d)
     if not d.items:
         raise t.raised(KeyError("popitem(): dictionary is empty" if d.cls is dict else "dictionary is empty"))
-    last = t.operators.truth(args[0]) if args else t.operators.truth(kwargs["last"]) if "last" in kwargs else True
+    last = t.comparisons.truth(args[0]) if args else t.comparisons.truth(kwargs["last"]) if "last" in kwargs else True
     key = list(d.items)[-1 if last else 0]
     k, v = d.items[key]
-    t.operators.dict_del(d, key)
+    t.subscripts.dict_del(d, key)
     return SeqVar([k, v], tuple)
 
 
 @on_dict("update", "__init__")
-def dict_update(t: Tracer, d, args, kwargs):
+def dict_update(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     fill_dict(t, d, args, kwargs)
 
 
 @models(collections.defaultdict.__init__)
-def defaultdict_init(t: Tracer, args, kwargs):
+def defaultdict_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     check_factory(t, args[1:])
     d = _dict_base(t, args[0])
     d.factory = args[1] if len(args) > 1 else NONE
@@ -150,36 +157,36 @@ def defaultdict_init(t: Tracer, args, kwargs):
 
 
 @models(*dict_methods("__ior__"))
-def dict_ior(t: Tracer, args, kwargs):
+def dict_ior(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     HANDLERS[dict.update](t, args, {})
     return args[0]
 
 
 @on_dict("clear")
-def dict_clear(t: Tracer, d, args, kwargs):
+def dict_clear(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     t.values.complete(d)
     for key in list(d.items):
-        t.operators.dict_del(d, key)
+        t.subscripts.dict_del(d, key)
 
 
 @on_dict("copy", "__copy__")
-def dict_copy(t: Tracer, d, args, kwargs):
+def dict_copy(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.values.complete(d)
     return DictVar(dict(d.items), d.cls if d.cls is not types.MappingProxyType else dict, factory=d.factory)
 
 
 @on_dict("__setitem__")
-def dict_setitem(t: Tracer, d, args, kwargs):
-    t.operators.dict_set(d, args[0], args[1])
+def dict_setitem(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> None:
+    t.subscripts.dict_set(d, args[0], args[1])
 
 
 @on_dict("__delitem__")
-def dict_delitem(t: Tracer, d, args, kwargs):
-    t.operators.delitem(d, args[0])
+def dict_delitem(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> None:
+    t.subscripts.delitem(d, args[0])
 
 
 @on_dict("__or__")
-def dict_or(t: Tracer, d, args, kwargs):
+def dict_or(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     other = base_of(args[0])
     return t.operators.binary("or", d, other) if isinstance(other, DictVar) else Known(NotImplemented)
 
@@ -189,8 +196,8 @@ def _own_copy(t: Tracer, v: InstanceVar):
     return t.calls.call(Known(v.cls), [v.base.factory, v.base] if issubclass(v.cls, collections.defaultdict) else [v.base], {})
 
 
-def _of_own_kind(plainly, merging: bool):
-    def run(t: Tracer, args, kwargs):
+def _of_own_kind(plainly: Callable, merging: bool) -> Callable:
+    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if not isinstance(args[0], InstanceVar):
             return plainly(t, args, kwargs)
         if merging and not isinstance(base_of(args[1]), DictVar):
@@ -199,40 +206,45 @@ def _of_own_kind(plainly, merging: bool):
         if merging:
             HANDLERS[dict.update](t, [made, args[1]], {})
         return made
+
     return run
 
 
-for _m in (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__, OD.__or__, collections.defaultdict.__or__):
-    HANDLERS[_m] = _of_own_kind(HANDLERS[_m], _m.__name__ == "__or__")
+for _m in (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__):
+    HANDLERS[_m] = _of_own_kind(HANDLERS[_m], merging=False)
+for _m in (OD.__or__, collections.defaultdict.__or__):
+    HANDLERS[_m] = _of_own_kind(HANDLERS[_m], merging=True)
 
 
 @models(OD.move_to_end)
-def move_to_end(t: Tracer, args, kwargs):
+def move_to_end(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     d = _dict_base(t, args[0])
     t.values.complete(d)
     key = key_of(t, args[1])
     if key not in d.items:
-        t.operators.dict_item(DictVar({}), args[1])
+        t.subscripts.dict_item(DictVar({}), args[1])
     t.touch(d)
     entry = d.items.pop(key)
-    last = t.operators.truth(args[2] if len(args) > 2 else kwargs.get("last", TRUE))
+    last = t.comparisons.truth(args[2] if len(args) > 2 else kwargs.get("last", TRUE))
     d.items = {**d.items, key: entry} if last else {key: entry, **d.items}
     return NONE
 
 
 @models(dict.fromkeys)
-def fromkeys(t: Tracer, args, kwargs):
+def fromkeys(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     out = DictVar({})
     for v in t.iteration.iterate(args[0]):
-        t.operators.dict_set(out, t.values.real(v), args[1] if len(args) > 1 else NONE)
+        t.subscripts.dict_set(out, t.values.real(v), args[1] if len(args) > 1 else NONE)
     return out
 
 
 for _kind in ("keys", "values", "items"):
-    def _view(t: Tracer, args, kwargs, kind=_kind):
+
+    def _view(t: Tracer, args: list[Var], kwargs: dict[str, Var], kind: str = _kind) -> Var:
         d = _dict_base(t, args[0])
         t.values.complete(d)
         return DictView(d, kind)
+
     for _m in dict_methods(_kind):
         HANDLERS[_m] = _view
 del _kind, _m, _view

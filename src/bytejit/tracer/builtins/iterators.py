@@ -1,9 +1,11 @@
 """Models of iterators, generators and the builtins that consume them."""
+
 from __future__ import annotations
 
 import builtins
 import functools
 import types
+from collections.abc import Callable
 
 import torch
 
@@ -11,20 +13,20 @@ from bytejit.tracer.core.signals import Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import HANDLERS, models
-from bytejit.tracer.objects.operators import class_attribute
+from bytejit.tracer.objects.class_facts import class_attribute
 
 from .sequences import list_sort
 
 
 @models(builtins.iter)
-def iter_(t: Tracer, args, kwargs):
+def iter_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) == 2:
         return IterVar("callable", {"function": args[0], "sentinel": args[1]}, t.limits.steps)
     return t.iteration.iter(args[0])
 
 
 @models(builtins.next)
-def next_(t: Tracer, args, kwargs):
+def next_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     try:
         item = t.next_value(args[0])
     except Raised as e:
@@ -39,34 +41,34 @@ def next_(t: Tracer, args, kwargs):
 
 
 @models(builtins.enumerate)
-def enumerate_(t: Tracer, args, kwargs):
+def enumerate_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     start = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
-    return IterVar("enumerate", {"of": t.iteration.iter(args[0]), "at": t.operators.index(start)}, t.limits.steps)
+    return IterVar("enumerate", {"of": t.iteration.iter(args[0]), "at": t.subscripts.index(start)}, t.limits.steps)
 
 
 @models(builtins.zip)
-def zip_(t: Tracer, args, kwargs):
-    strict = "strict" in kwargs and t.operators.truth(kwargs["strict"])
+def zip_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    strict = "strict" in kwargs and t.comparisons.truth(kwargs["strict"])
     return IterVar("zip", {"of": [t.iteration.iter(a) for a in args], "strict": strict}, t.limits.steps)
 
 
 @models(builtins.map)
-def map_(t: Tracer, args, kwargs):
+def map_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return IterVar("map", {"function": args[0], "of": [t.iteration.iter(a) for a in args[1:]]}, t.limits.steps)
 
 
 @models(builtins.filter)
-def filter_(t: Tracer, args, kwargs):
+def filter_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return IterVar("filter", {"function": args[0], "of": t.iteration.iter(args[1])}, t.limits.steps)
 
 
 @models(builtins.reversed)
-def reversed_(t: Tracer, args, kwargs):
+def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
     if isinstance(v, InstanceVar) and class_attribute(v.cls, "__reversed__") is not None and v.base is None:
         return t.calls.call(t.attributes.special(v, "__reversed__"), [], {})
     if isinstance(v, InstanceVar) and v.base is None:
-        items = [t.operators.getitem(v, Known(i)) for i in reversed(range(t.operators.length(v)))]
+        items = [t.subscripts.getitem(v, Known(i)) for i in reversed(range(t.subscripts.length(v)))]
         return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
     if isinstance(v, SeqVar):
         return IterVar("reversed", {"seq": v, "at": len(v.items) - 1}, t.limits.steps)
@@ -75,7 +77,7 @@ def reversed_(t: Tracer, args, kwargs):
 
 
 @models(types.GeneratorType.send)
-def generator_send(t: Tracer, args, kwargs):
+def generator_send(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     finished, value = t.calls.resume(args[0], args[1])
     if finished:
         raise t.stop(value)
@@ -83,20 +85,21 @@ def generator_send(t: Tracer, args, kwargs):
 
 
 @models(types.GeneratorType.__next__)
-def generator_next(t: Tracer, args, kwargs):
+def generator_next(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return generator_send(t, [args[0], NONE], {})
 
 
 @models(types.GeneratorType.__iter__)
-def generator_iter(t: Tracer, args, kwargs):
+def generator_iter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return args[0]
 
 
 @models(types.GeneratorType.throw)
-def generator_throw(t: Tracer, args, kwargs):
-    exc = args[1] if len(args) < 3 or t.operators.is_same(args[2], NONE) else args[2]
-    exc = t.as_exception(exc, "exceptions must be classes or instances deriving from BaseException, not "
-                         f"{t.type_of(exc).__name__}")
+def generator_throw(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    exc = args[1] if len(args) < 3 or t.comparisons.is_same(args[2], NONE) else args[2]
+    exc = t.as_exception(
+        exc, f"exceptions must be classes or instances deriving from BaseException, not {t.type_of(exc).__name__}"
+    )
     finished, value = t.calls.resume(args[0], NONE, thrown=Raised(exc))
     if finished:
         raise t.stop(value)
@@ -104,7 +107,7 @@ def generator_throw(t: Tracer, args, kwargs):
 
 
 @models(types.GeneratorType.close)
-def generator_close(t: Tracer, args, kwargs):
+def generator_close(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     gen = t.calls.moved(args[0])
     if not gen.started or gen.finished:
         gen.finished = True
@@ -121,25 +124,25 @@ def generator_close(t: Tracer, args, kwargs):
 
 
 @models(builtins.any)
-def any_(t: Tracer, args, kwargs):
+def any_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     iterator = t.iteration.iter(args[0])
     while (item := t.iteration.next(iterator)) is not None:
-        if t.operators.truth(item):
+        if t.comparisons.truth(item):
             return TRUE
     return FALSE
 
 
 @models(builtins.all)
-def all_(t: Tracer, args, kwargs):
+def all_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     iterator = t.iteration.iter(args[0])
     while (item := t.iteration.next(iterator)) is not None:
-        if not t.operators.truth(item):
+        if not t.comparisons.truth(item):
             return FALSE
     return TRUE
 
 
 @models(builtins.sum)
-def sum_(t: Tracer, args, kwargs):
+def sum_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     total = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
     iterator = t.iteration.iter(args[0])
     while (item := t.iteration.next(iterator)) is not None:
@@ -160,20 +163,21 @@ def extreme_of_tensors(t: Tracer, name: str, items: list) -> Var | None:
     like = tensors[0].fake
     if any(v.fake.shape != like.shape or v.fake.dtype != like.dtype or v.fake.device != like.device for v in tensors):
         return None
-    if like.numel() != 1 or any(not isinstance(v, TensorVar) and not (
-            isinstance(v, Known) and type(v.obj) in (int, float)) for v in items):
+    if like.numel() != 1 or any(
+        not isinstance(v, TensorVar) and not (isinstance(v, Known) and type(v.obj) in (int, float)) for v in items
+    ):
         return None
     if not like.dtype.is_floating_point and any(isinstance(v, Known) and type(v.obj) is float for v in items):
         return None
     full = [v if isinstance(v, TensorVar) else t.tensors.call_tensor_op(torch.full_like, [tensors[0], v], {}) for v in items]
     best = full[0]
     for item in full[1:]:
-        best = t.tensors.call_tensor_op(torch.where, [t.operators.compare(name, item, best), item, best], {})
+        best = t.tensors.call_tensor_op(torch.where, [t.comparisons.compare(name, item, best), item, best], {})
     return best
 
 
-def _extreme(function, name, symbolic):
-    def pick(t: Tracer, args, kwargs):
+def _extreme(function: Callable, name: str, symbolic: Callable) -> None:
+    def pick(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         items = t.iteration.iterate(args[0]) if len(args) == 1 else list(args)
         key = kwargs.get("key", NONE)
         if not items:
@@ -181,19 +185,20 @@ def _extreme(function, name, symbolic):
                 return kwargs["default"]
             raise t.fold_error(function, [])
         if (
-            t.operators.is_same(key, NONE)
+            t.comparisons.is_same(key, NONE)
             and any(map(t.measures.is_measured, items))
-            and (found := t.sizes.on_numbers(symbolic, *items)) is not None
+            and (found := t.numbers.on_numbers(symbolic, *items)) is not None
         ):
             return found
-        if t.operators.is_same(key, NONE) and (found := extreme_of_tensors(t, name, items)) is not None:
+        if t.comparisons.is_same(key, NONE) and (found := extreme_of_tensors(t, name, items)) is not None:
             return found
         best, best_key = None, None
         for item in items:
-            k = item if t.operators.is_same(key, NONE) else t.calls.call(key, [item], {})
-            if best is None or t.operators.truth(t.operators.compare(name, k, best_key)):
+            k = item if t.comparisons.is_same(key, NONE) else t.calls.call(key, [item], {})
+            if best is None or t.comparisons.truth(t.comparisons.compare(name, k, best_key)):
                 best, best_key = item, k
         return t.values.real(best)
+
     HANDLERS[function] = pick
 
 
@@ -202,14 +207,14 @@ _extreme(builtins.min, "lt", lambda *numbers: functools.reduce(torch.sym_min, nu
 
 
 @models(builtins.sorted)
-def sorted_(t: Tracer, args, kwargs):
+def sorted_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     out = SeqVar(list(t.iteration.iterate(args[0])), list)
     list_sort(t, [out], kwargs)
     return out
 
 
 @models(functools.reduce)
-def reduce_(t: Tracer, args, kwargs):
+def reduce_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     iterator = t.iteration.iter(args[1])
     if len(args) > 2:
         total = args[2]

@@ -1,36 +1,41 @@
 """Models of numbers, strings and the operator module."""
+
 from __future__ import annotations
 
 import builtins
 import functools
 import operator
 import types
+from collections.abc import Callable
 
 import torch
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.calls import HANDLERS, models
+from bytejit.tracer.objects.class_facts import class_attribute
+from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.containers import NotConstant, to_python
-from bytejit.tracer.objects.operators import COMPARISONS, FUNCTIONS, IN_PLACE, UNARY, class_attribute
+from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
 from bytejit.tracer.objects.plain_parts import Said
 
 
 @models(builtins.len)
-def len_(t: Tracer, args, kwargs):
-    if isinstance(args[0], TensorVar) and (n := t.sizes.tensor_length(args[0])) is not None:
+def len_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if isinstance(args[0], TensorVar) and (n := t.numbers.tensor_length(args[0])) is not None:
         return n
-    return Known(t.operators.length(args[0]))
+    return Known(t.subscripts.length(args[0]))
 
 
 @models(builtins.bool)
-def bool_(t: Tracer, args, kwargs):
-    return t.values.constant(bool(args) and t.operators.truth(args[0]))
+def bool_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return t.values.constant(bool(args) and t.comparisons.truth(args[0]))
 
 
-def _number(cls, special):
-    def make(t: Tracer, args, kwargs):
+def _number(cls, special: str) -> None:
+    def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if args and isinstance(args[0], TensorVar):
             if len(args) == 1 and (known := t.tensor_values.python_value(args[0], cls)) is not None:
                 return known
@@ -48,7 +53,8 @@ def _number(cls, special):
         except NotConstant:
             if isinstance(args[0], (SeqVar, DictVar, SetVar)):
                 return t.operators.fold(cls, [] if not isinstance(args[0], DictVar) else {})
-            raise Break(f"{cls.__name__}() of {args[0]!r}") from None
+            raise Break(f"{cls.__name__}() of {words(args[0])}") from None
+
     HANDLERS[cls] = make
 
 
@@ -58,7 +64,7 @@ _number(complex, ("__complex__", "__float__"))
 
 
 @models(builtins.abs)
-def abs_(t: Tracer, args, kwargs):
+def abs_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], TensorVar):
         return t.tensors.call_tensor_op(abs, args, {})
     if isinstance(args[0], InstanceVar):
@@ -67,7 +73,7 @@ def abs_(t: Tracer, args, kwargs):
 
 
 @models(builtins.round)
-def round_(t: Tracer, args, kwargs):
+def round_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], TensorVar):
         return t.tensors.call_tensor_op(torch.Tensor.round, args[:1], {"decimals": args[1]} if len(args) > 1 else kwargs)
     if isinstance(args[0], InstanceVar):
@@ -76,7 +82,7 @@ def round_(t: Tracer, args, kwargs):
 
 
 @models(builtins.divmod)
-def divmod_(t: Tracer, args, kwargs):
+def divmod_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     a, b = args
     if isinstance(a, Known) and isinstance(b, Known) and SymVar not in (type(a), type(b)):
         return t.operators.fold(divmod, a.obj, b.obj)
@@ -84,13 +90,13 @@ def divmod_(t: Tracer, args, kwargs):
 
 
 @models(builtins.pow)
-def pow_(t: Tracer, args, kwargs):
+def pow_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) == 2 and not kwargs:
         return t.operators.binary("pow", *args)
     return t.operators.fold(functools.partial(pow, **{k: t.const(v) for k, v in kwargs.items()}), *map(t.const, args))
 
 
-def _container_text(t: Tracer, v) -> Var:
+def _container_text(t: Tracer, v: Var) -> Var:
     """repr() of a list, tuple, dict or set whose items have a repr that runs in the trace."""
     one = lambda x: t.const(t.calls.call_python(repr, [t.values.real(x)]))  # noqa: E731
     if isinstance(v, DictVar) and v.cls is dict:
@@ -99,11 +105,11 @@ def _container_text(t: Tracer, v) -> Var:
     if isinstance(v, SeqVar) and v.cls in (list, tuple):
         inside = ", ".join(map(one, v.items))
         return Known(f"[{inside}]" if v.cls is list else f"({inside}{',' * (len(v.items) == 1)})")
-    raise Break(f"repr() of {v!r}")
+    raise Break(f"repr() of {words(v)}")
 
 
-def _text(function, methods):
-    def make(t: Tracer, args, kwargs):
+def _text(function: Callable, methods: Callable) -> None:
+    def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if not args:
             return Known("")
         v = args[0]
@@ -112,7 +118,7 @@ def _text(function, methods):
                 found = class_attribute(v.cls, name)
                 if isinstance(found, types.FunctionType):
                     return t.calls.call(t.attributes.special(v, name), [], {})
-                if found is not object.__str__:     # which asks for the repr
+                if found is not object.__str__:  # which asks for the repr
                     break
             if isinstance(v.base, Known) and isinstance(v.base.obj, (int, str, float)):
                 return t.operators.fold(function, v.base.obj, *(to_python(t, a) for a in args[1:]))
@@ -126,8 +132,9 @@ def _text(function, methods):
         except NotConstant:
             if function is not ascii and isinstance(v, (SeqVar, DictVar, SetVar)) and len(args) == 1:
                 return _container_text(t, v)
-            raise Break(f"{function.__name__}() of {v!r}") from None
+            raise Break(f"{function.__name__}() of {words(v)}") from None
         return t.operators.fold(function, real, *(to_python(t, a) for a in args[1:]))
+
     HANDLERS[function] = make
 
 
@@ -137,7 +144,7 @@ _text(ascii, ("__repr__",))
 
 
 @models(builtins.format)
-def format_(t: Tracer, args, kwargs):
+def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v, spec = args[0], args[1] if len(args) > 1 else Known("")
     if isinstance(v, InstanceVar):
         if isinstance(class_attribute(v.cls, "__format__"), types.FunctionType):
@@ -156,30 +163,30 @@ def format_(t: Tracer, args, kwargs):
     except NotConstant:
         if t.const(spec) == "":
             return t.calls.call_python(str, [v])
-        raise Break(f"format() of {v!r}") from None
+        raise Break(f"format() of {words(v)}") from None
 
 
 @models(str.join, bytes.join)
-def join(t: Tracer, args, kwargs):
+def join(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.operators.fold(t.const(args[0]).join, [t.const(v) for v in t.iteration.iterate(args[1])])
 
 
 @models(str.format)
-def str_format(t: Tracer, args, kwargs):
+def str_format(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], InstanceVar):
-        raise Break("a format in a subclass of str")        # where nothing is put in, it is the result
+        raise Break("a format in a subclass of str")  # where nothing is put in, it is the result
     text = t.const(args[0])
     values = [_formatted(t, v) for v in (*args[1:], *kwargs.values())]
-    named = dict(zip(kwargs, values[len(args) - 1:]))
+    named = dict(zip(kwargs, values[len(args) - 1 :]))
     try:
-        return t.operators.fold(lambda: text.format(*values[:len(args) - 1], **named))
+        return t.operators.fold(lambda: text.format(*values[: len(args) - 1], **named))
     except Raised as e:
         if any(isinstance(v, Said) for v in values) and issubclass(e.exc.cls, (AttributeError, TypeError)):
             raise Break("str.format of a part of an object") from None
         raise
 
 
-def _formatted(t: Tracer, v):
+def _formatted(t: Tracer, v: Var):
     """A constant, or what stands for a value in a format."""
     try:
         return to_python(t, v, classes=True)
@@ -188,13 +195,13 @@ def _formatted(t: Tracer, v):
 
 
 @models(builtins.slice)
-def slice_(t: Tracer, args, kwargs):
-    return t.operators.slice([NONE, args[0], NONE] if len(args) == 1 else [*args, NONE][:3])
+def slice_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return t.subscripts.slice([NONE, args[0], NONE] if len(args) == 1 else [*args, NONE][:3])
 
 
 @models(builtins.range)
-def range_(t: Tracer, args, kwargs):
-    return t.operators.fold(range, *(t.operators.index(a) for a in args))
+def range_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return t.operators.fold(range, *(t.subscripts.index(a) for a in args))
 
 
 # ---- the operator module ---------------------------------------------------------------------------------------------
@@ -205,13 +212,13 @@ for _name, _f in IN_PLACE.items():
 for _name, _f in UNARY.items():
     HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.unary(name, *args)
 for _name, _f in COMPARISONS.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.compare(name, *args)
-HANDLERS[operator.getitem] = lambda t, args, kwargs: t.operators.getitem(*args)
-HANDLERS[operator.not_] = lambda t, args, kwargs: t.values.constant(not t.operators.truth(args[0]))
-HANDLERS[operator.truth] = lambda t, args, kwargs: t.values.constant(t.operators.truth(args[0]))
-HANDLERS[operator.is_] = lambda t, args, kwargs: t.values.constant(t.operators.is_same(*args))
-HANDLERS[operator.is_not] = lambda t, args, kwargs: t.values.constant(not t.operators.is_same(*args))
-HANDLERS[operator.contains] = lambda t, args, kwargs: t.values.constant(t.operators.contains(*args))
-HANDLERS[operator.index] = lambda t, args, kwargs: Known(t.operators.index(args[0]))
-HANDLERS[operator.setitem] = lambda t, args, kwargs: t.operators.setitem(*args) or NONE
-HANDLERS[operator.delitem] = lambda t, args, kwargs: t.operators.delitem(*args) or NONE
+    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.comparisons.compare(name, *args)
+HANDLERS[operator.getitem] = lambda t, args, kwargs: t.subscripts.getitem(*args)
+HANDLERS[operator.not_] = lambda t, args, kwargs: t.values.constant(not t.comparisons.truth(args[0]))
+HANDLERS[operator.truth] = lambda t, args, kwargs: t.values.constant(t.comparisons.truth(args[0]))
+HANDLERS[operator.is_] = lambda t, args, kwargs: t.values.constant(t.comparisons.is_same(*args))
+HANDLERS[operator.is_not] = lambda t, args, kwargs: t.values.constant(not t.comparisons.is_same(*args))
+HANDLERS[operator.contains] = lambda t, args, kwargs: t.values.constant(t.subscripts.contains(*args))
+HANDLERS[operator.index] = lambda t, args, kwargs: Known(t.subscripts.index(args[0]))
+HANDLERS[operator.setitem] = lambda t, args, kwargs: t.subscripts.setitem(*args) or NONE
+HANDLERS[operator.delitem] = lambda t, args, kwargs: t.subscripts.delitem(*args) or NONE

@@ -1,29 +1,32 @@
 """Python functions that are inlined in place of C functions that iterate or call back."""
+
 from __future__ import annotations
 
-import bisect
 import collections
 import contextlib
 import functools
-import heapq
 import itertools
 import operator
 import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 
 from bytejit.common import ranges
 from bytejit.common.identity import IdentityMap
 from bytejit.common.registry import graph_break
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import Var
 from bytejit.tracer.objects.calls import models, replaces, replaces_named
 
 
 @replaces(functools._lru_cache_wrapper)
-def lru_cache_wrapper(function, maxsize, typed, info):
+def lru_cache_wrapper(function: Callable, maxsize: Any, typed: Any, info: Callable) -> Callable:
     """A cached function made in the region, which cannot leave it."""
     cache, hits, misses = {}, 0, 0
 
-    def cached(*args, **kwargs):
+    def cached(*args: Any, **kwargs: Any):
         nonlocal hits, misses
         key = (args, tuple(kwargs.items()))
         if typed:
@@ -44,10 +47,11 @@ def lru_cache_wrapper(function, maxsize, typed, info):
     def cache_info():
         return info(hits, misses, maxsize, len(cache))
 
-    def cache_clear():
+    def cache_clear() -> None:
         nonlocal hits, misses
         hits = misses = 0
         cache.clear()
+
     cached.cache_info, cached.cache_clear = cache_info, cache_clear
     return cached
 
@@ -60,19 +64,19 @@ for _code in lru_cache_wrapper.__code__.co_consts:
 
 
 @replaces(itertools.chain)
-def chain(*iterables):
+def chain(*iterables: Iterable) -> Iterator:
     for iterable in iterables:
         yield from iterable
 
 
 @replaces(itertools.chain.from_iterable)
-def chain_from_iterable(iterables):
+def chain_from_iterable(iterables: Iterable) -> Iterator:
     for iterable in iterables:
         yield from iterable
 
 
 @replaces(itertools.islice)
-def islice(iterable, *args):
+def islice(iterable: Iterable, *args: int | None) -> Iterator:
     bounds = slice(*args)
     start, stop, step = bounds.start or 0, bounds.stop, bounds.step or 1
     wanted, at = start, 0
@@ -88,14 +92,14 @@ def islice(iterable, *args):
 
 
 @replaces(itertools.count)
-def count(start=0, step=1):
+def count(start: Any = 0, step: Any = 1) -> Iterator:
     while True:
         yield start
         start += step
 
 
 @replaces(itertools.repeat)
-def repeat(value, times=None):
+def repeat(value: object, times: int | None = None) -> Iterator:
     if times is None:
         while True:
             yield value
@@ -104,7 +108,7 @@ def repeat(value, times=None):
 
 
 @replaces(itertools.cycle)
-def cycle(iterable):
+def cycle(iterable: Iterable) -> Iterator:
     saved = []
     for item in iterable:
         yield item
@@ -114,7 +118,7 @@ def cycle(iterable):
 
 
 @replaces(itertools.product)
-def product(*iterables, repeat=1):
+def product(*iterables: Iterable, repeat: int = 1) -> Iterator:
     pools = [tuple(pool) for pool in iterables] * repeat
     result = [()]
     for pool in pools:
@@ -123,13 +127,13 @@ def product(*iterables, repeat=1):
 
 
 @replaces(itertools.starmap)
-def starmap(function, iterable):
+def starmap(function: Callable, iterable: Iterable) -> Iterator:
     for args in iterable:
         yield function(*args)
 
 
 @replaces(itertools.takewhile)
-def takewhile(predicate, iterable):
+def takewhile(predicate: Callable, iterable: Iterable) -> Iterator:
     for item in iterable:
         if not predicate(item):
             return
@@ -137,7 +141,7 @@ def takewhile(predicate, iterable):
 
 
 @replaces(itertools.dropwhile)
-def dropwhile(predicate, iterable):
+def dropwhile(predicate: Callable, iterable: Iterable) -> Iterator:
     iterator = iter(iterable)
     for item in iterator:
         if not predicate(item):
@@ -147,21 +151,21 @@ def dropwhile(predicate, iterable):
 
 
 @replaces(itertools.filterfalse)
-def filterfalse(predicate, iterable):
+def filterfalse(predicate: Callable, iterable: Iterable) -> Iterator:
     for item in iterable:
         if not (item if predicate is None else predicate(item)):
             yield item
 
 
 @replaces(itertools.compress)
-def compress(data, selectors):
+def compress(data: Iterable, selectors: Iterable) -> Iterator:
     for item, wanted in zip(data, selectors):
         if wanted:
             yield item
 
 
 @replaces(itertools.pairwise)
-def pairwise(iterable):
+def pairwise(iterable: Iterable) -> Iterator:
     iterator = iter(iterable)
     for before in iterator:
         for item in iterator:
@@ -170,7 +174,7 @@ def pairwise(iterable):
 
 
 @replaces(itertools.accumulate)
-def accumulate(iterable, func=operator.add, *, initial=None):
+def accumulate(iterable: Iterable, func: Callable | None = operator.add, *, initial: Any = None) -> Iterator:
     iterator = iter(iterable)
     total = initial
     if initial is None:
@@ -185,14 +189,14 @@ def accumulate(iterable, func=operator.add, *, initial=None):
 
 
 @replaces(itertools.zip_longest)
-def zip_longest(*iterables, fillvalue=None):
+def zip_longest(*iterables: Iterable, fillvalue: Any = None) -> Iterator:
     pools = [list(iterable) for iterable in iterables]
     for i in range(max(map(len, pools), default=0)):
         yield tuple(pool[i] if i < len(pool) else fillvalue for pool in pools)
 
 
 @replaces(itertools.groupby)
-def groupby(iterable, key=None):
+def groupby(iterable: Iterable, key: Any = None) -> Iterator:
     groups = []
     for item in iterable:
         k = item if key is None else key(item)
@@ -205,12 +209,12 @@ def groupby(iterable, key=None):
 
 
 @replaces(itertools.combinations)
-def combinations(iterable, r):
+def combinations(iterable: Iterable, r: int) -> Iterator:
     pool = tuple(iterable)
     yield from _choose(pool, r, 0)
 
 
-def _choose(pool, r, start):
+def _choose(pool: Sequence, r: int, start: Any) -> Iterator:
     if r == 0:
         yield ()
         return
@@ -220,12 +224,12 @@ def _choose(pool, r, start):
 
 
 @replaces(itertools.permutations)
-def permutations(iterable, r=None):
+def permutations(iterable: Iterable, r: int | None = None) -> Iterator:
     pool = tuple(iterable)
     yield from _arrange(pool, len(pool) if r is None else r, ())
 
 
-def _arrange(pool, r, used):
+def _arrange(pool: Sequence, r: int, used: Any) -> Iterator:
     if len(used) == r:
         yield tuple(pool[i] for i in used)
         return
@@ -235,7 +239,7 @@ def _arrange(pool, r, used):
 
 
 @replaces(collections.Counter.update)
-def counter_update(self, iterable=None, /, **kwds):
+def counter_update(self, iterable: Iterable | None = None, /, **kwds: Any) -> None:
     if iterable is not None:
         if isinstance(iterable, dict):
             for key, n in iterable.items():
@@ -252,106 +256,34 @@ class SortKey:
 
     __slots__ = ("compare", "obj")
 
-    def __init__(self, compare, obj):
+    def __init__(self, compare: Any, obj: object) -> None:
         self.compare, self.obj = compare, obj
 
-    def __lt__(self, other):
+    def __lt__(self, other: Any):
         return self.compare(self.obj, other.obj) < 0
 
-    def __gt__(self, other):
+    def __gt__(self, other: Any):
         return self.compare(self.obj, other.obj) > 0
 
-    def __eq__(self, other):
+    def __eq__(self, other: Any):
         return self.compare(self.obj, other.obj) == 0
 
-    def __le__(self, other):
+    def __le__(self, other: Any):
         return self.compare(self.obj, other.obj) <= 0
 
-    def __ge__(self, other):
+    def __ge__(self, other: Any):
         return self.compare(self.obj, other.obj) >= 0
 
     __hash__ = None
 
 
 @replaces(functools.cmp_to_key)
-def cmp_to_key(mycmp):
+def cmp_to_key(mycmp: Callable):
     return lambda obj: SortKey(mycmp, obj)
 
 
-# the heap functions of the standard library's own Python version, which C versions stand in for
-@replaces(heapq.heapify)
-def heapify(x):
-    for i in reversed(range(len(x) // 2)):
-        heapq._siftup(x, i)
-
-
-@replaces(heapq.heappush)
-def heappush(heap, item):
-    heap.append(item)
-    heapq._siftdown(heap, 0, len(heap) - 1)
-
-
-@replaces(heapq.heappop)
-def heappop(heap):
-    last = heap.pop()
-    if not heap:
-        return last
-    first, heap[0] = heap[0], last
-    heapq._siftup(heap, 0)
-    return first
-
-
-@replaces(heapq.heapreplace)
-def heapreplace(heap, item):
-    first, heap[0] = heap[0], item
-    heapq._siftup(heap, 0)
-    return first
-
-
-@replaces(heapq.heappushpop)
-def heappushpop(heap, item):
-    if heap and heap[0] < item:
-        item, heap[0] = heap[0], item
-        heapq._siftup(heap, 0)
-    return item
-
-
-@replaces(bisect.bisect_right)
-def bisect_right(a, x, lo=0, hi=None, *, key=None):
-    hi = len(a) if hi is None else hi
-    while lo < hi:
-        middle = (lo + hi) // 2
-        if x < (a[middle] if key is None else key(a[middle])):
-            hi = middle
-        else:
-            lo = middle + 1
-    return lo
-
-
-@replaces(bisect.bisect_left)
-def bisect_left(a, x, lo=0, hi=None, *, key=None):
-    hi = len(a) if hi is None else hi
-    while lo < hi:
-        middle = (lo + hi) // 2
-        if (a[middle] if key is None else key(a[middle])) < x:
-            lo = middle + 1
-        else:
-            hi = middle
-    return lo
-
-
-@replaces(bisect.insort_right)
-def insort_right(a, x, lo=0, hi=None, *, key=None):
-    a.insert(bisect.bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
-
-
-@replaces(bisect.insort_left)
-def insort_left(a, x, lo=0, hi=None, *, key=None):
-    a.insert(bisect.bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)
-
-
 @replaces(torch.nn.Module.to)
-def module_to(self, *args, **kwargs):
+def module_to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
     device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
     for t in [*self.parameters(), *self.buffers()]:
         wanted = dtype if dtype is not None and (t.is_floating_point() or t.is_complex()) else t.dtype
@@ -363,34 +295,34 @@ def module_to(self, *args, **kwargs):
 class Range(contextlib.ContextDecorator):
     """torch.profiler.record_function in a region: its range is opened and ended by the graph."""
 
-    def __init__(self, name, args=None):
+    def __init__(self, name: str, args: str | None = None) -> None:
         self.name, self.args = name, args
 
     def __enter__(self):
         ranges.enter(self.name, self.args)
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: Any) -> None:
         ranges.leave()
 
 
 @replaces(torch.profiler.record_function)
-def record_function(name, args=None):
+def record_function(name: str, args: str | None = None):
     return Range(name, args)
 
 
-def fixed(size):
+def fixed(size: Any):
     """A size, as a constant."""
     return size
 
 
 @models(fixed)
-def fix(t, args, kwargs):
+def fix(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(int(t.const(args[0])))
 
 
 @replaces_named("torch._dynamo.decorators", "mark_static")
-def mark_static(t, index=None):
+def mark_static(t: torch.Tensor, index: Any = None) -> None:
     """In a region: these sizes are constants from then on."""
     for i in range(t.dim()) if index is None else [index] if isinstance(index, int) else index:
         fixed(t.size(i))

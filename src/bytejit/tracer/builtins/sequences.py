@@ -1,15 +1,18 @@
 """Models of list, tuple, deque and torch.Size: making them and their methods."""
+
 from __future__ import annotations
 
 import builtins
 import collections
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, Known, SeqVar
+from bytejit.tracer.core.values import NONE, Known, SeqVar, Var
 from bytejit.tracer.core.versions import SHOWS_MISSING
 from bytejit.tracer.objects import external_lists
 from bytejit.tracer.objects.calls import HANDLERS, models
@@ -17,56 +20,59 @@ from bytejit.tracer.objects.containers import base_of
 
 
 @models(builtins.list)
-def list_(t: Tracer, args, kwargs):
+def list_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return SeqVar(list(t.iteration.iterate(args[0])) if args else [], list)
 
 
 @models(builtins.tuple)
-def tuple_(t: Tracer, args, kwargs):
+def tuple_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if args and isinstance(args[0], SeqVar) and args[0].cls is tuple:
         return args[0]
     return SeqVar(list(t.iteration.iterate(args[0])) if args else [], tuple)
 
 
 @models(tuple.__new__)
-def tuple_new(t: Tracer, args, kwargs):
+def tuple_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls = t.as_class(args[0])
     items = list(t.iteration.iterate(args[1])) if len(args) > 1 else []
     if cls is tuple:
         return SeqVar(items, tuple)
     if hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == () and cls.__mro__[1] is tuple:
         return SeqVar(items, cls)
-    made = t.calls.object_new(cls)
+    made = t.instantiation.object_new(cls)
     made.base = SeqVar(items, tuple)
     return made
 
 
 @models(torch.Size)
-def size_(t: Tracer, args, kwargs):
-    items = [Known(t.operators.index(v)) for v in t.iteration.iterate(args[0])] if args else []
+def size_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    items = [Known(t.subscripts.index(v)) for v in t.iteration.iterate(args[0])] if args else []
     return SeqVar(items, torch.Size)
 
 
 @models(collections.deque)
-def deque_(t: Tracer, args, kwargs):
+def deque_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     items = list(t.iteration.iterate(args[0])) if args else []
     limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
     limit = t.const(limit)
-    return SeqVar(items if limit is None else items[max(0, len(items) - limit):], collections.deque, maxlen=limit)
+    return SeqVar(items if limit is None else items[max(0, len(items) - limit) :], collections.deque, maxlen=limit)
 
 
-def on_sequence(*methods):
+def on_sequence(*methods: Callable) -> Callable:
     """Register a method of lists or deques: handler(t, seq, args, kwargs); `seq` is touched when `writes`."""
-    def register(handler, writes=True):
-        def run(t: Tracer, args, kwargs):
+
+    def register(handler: Callable, writes: bool = True) -> Callable:
+        def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]):
             seq = base_of(args[0])
             if not isinstance(seq, SeqVar):
                 raise Break(f"{handler.__name__} of a {t.type_of(args[0]).__name__}")
             t.touch(seq)
             return handler(t, seq, args[1:], kwargs) or NONE
+
         for m in methods:
             HANDLERS[m] = run
         return handler
+
     return register
 
 
@@ -74,21 +80,21 @@ deque = collections.deque
 
 
 @on_sequence(list.append, deque.append)
-def append(t: Tracer, seq, args, kwargs):
+def append(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     external_lists.append(seq, args[:1])
     if seq.maxlen is not None and len(seq.items) > seq.maxlen:
         del seq.items[0]
 
 
 @on_sequence(deque.appendleft)
-def appendleft(t: Tracer, seq, args, kwargs):
+def appendleft(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     seq.items.insert(0, args[0])
     if seq.maxlen is not None and len(seq.items) > seq.maxlen:
         seq.items.pop()
 
 
 @models(list.__iadd__, deque.__iadd__)
-def iadd(t: Tracer, args, kwargs):
+def iadd(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not t.iteration.has_iter(args[1]):
         raise t.raised(TypeError(f"'{t.type_of(args[1]).__name__}' object is not iterable"))
     HANDLERS[list.extend](t, args, {})
@@ -96,68 +102,68 @@ def iadd(t: Tracer, args, kwargs):
 
 
 @on_sequence(list.extend, deque.extend)
-def extend(t: Tracer, seq, args, kwargs):
+def extend(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     items = t.iteration.iterate(args[0])
     external_lists.append(seq, items)
     if seq.maxlen is not None:
-        del seq.items[:max(0, len(seq.items) - seq.maxlen)]
+        del seq.items[: max(0, len(seq.items) - seq.maxlen)]
 
 
 @on_sequence(deque.extendleft)
-def extendleft(t: Tracer, seq, args, kwargs):
+def extendleft(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     seq.items[:0] = t.iteration.iterate(args[0])[::-1]
     if seq.maxlen is not None:
-        del seq.items[seq.maxlen:]
+        del seq.items[seq.maxlen :]
 
 
 @on_sequence(list.insert, deque.insert)
-def insert(t: Tracer, seq, args, kwargs):
-    seq.items.insert(t.operators.index(args[0]), args[1])
+def insert(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
+    seq.items.insert(t.subscripts.index(args[0]), args[1])
 
 
 @on_sequence(list.pop)
-def pop(t: Tracer, seq, args, kwargs):
+def pop(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     try:
-        return t.values.real(seq.items.pop(t.operators.index(args[0]) if args else -1))
+        return t.values.real(seq.items.pop(t.subscripts.index(args[0]) if args else -1))
     except IndexError as e:
         raise t.raised(e) from None
 
 
 @on_sequence(deque.pop)
-def deque_pop(t: Tracer, seq, args, kwargs):
+def deque_pop(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not seq.items:
         raise t.raised(IndexError("pop from an empty deque"))
     return t.values.real(seq.items.pop())
 
 
 @on_sequence(deque.popleft)
-def popleft(t: Tracer, seq, args, kwargs):
+def popleft(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not seq.items:
         raise t.raised(IndexError("pop from an empty deque"))
     return t.values.real(seq.items.pop(0))
 
 
 @on_sequence(deque.rotate)
-def rotate(t: Tracer, seq, args, kwargs):
+def rotate(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     real = collections.deque(seq.items)
-    real.rotate(t.operators.index(args[0]) if args else 1)
+    real.rotate(t.subscripts.index(args[0]) if args else 1)
     seq.items[:] = real
 
 
 @on_sequence(list.clear, deque.clear)
-def clear(t: Tracer, seq, args, kwargs):
+def clear(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     seq.items.clear()
 
 
 @on_sequence(list.reverse, deque.reverse)
-def reverse(t: Tracer, seq, args, kwargs):
+def reverse(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     seq.items.reverse()
 
 
 @on_sequence(list.remove, deque.remove)
-def remove(t: Tracer, seq, args, kwargs):
+def remove(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     for i, item in enumerate(seq.items):
-        if t.operators.equal(item, args[0]):
+        if t.comparisons.equal(item, args[0]):
             del seq.items[i]
             return
     if seq.cls is list:
@@ -168,97 +174,110 @@ def remove(t: Tracer, seq, args, kwargs):
 
 
 @on_sequence(list.__setitem__, deque.__setitem__)
-def list_setitem(t: Tracer, seq, args, kwargs):
-    t.operators.setitem(seq, args[0], args[1])
+def list_setitem(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
+    t.subscripts.setitem(seq, args[0], args[1])
 
 
 @on_sequence(list.__delitem__, deque.__delitem__)
-def list_delitem(t: Tracer, seq, args, kwargs):
-    t.operators.delitem(seq, args[0])
+def list_delitem(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
+    t.subscripts.delitem(seq, args[0])
 
 
 @on_sequence(list.__init__)
-def list_init(t: Tracer, seq, args, kwargs):
+def list_init(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     seq.items[:] = t.iteration.iterate(args[0]) if args else []
 
 
 @models(list.sort)
-def list_sort(t: Tracer, args, kwargs):
+def list_sort(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Sorted by keys that are constants or modelled instances; comparisons run in the trace."""
     seq = base_of(args[0])
     t.touch(seq)
-    key, reverse_ = kwargs.get("key", NONE), "reverse" in kwargs and t.operators.truth(kwargs["reverse"])
-    keyed = [(item if t.operators.is_same(key, NONE) else t.calls.call(key, [item], {}), item) for item in seq.items]
+    key, reverse_ = kwargs.get("key", NONE), "reverse" in kwargs and t.comparisons.truth(kwargs["reverse"])
+    keyed = [(item if t.comparisons.is_same(key, NONE) else t.calls.call(key, [item], {}), item) for item in seq.items]
 
-    def compare(a, b):
-        t.work_step()
-        if t.operators.truth(t.operators.compare("lt", a[0], b[0])):
+    def compare(a: Any, b: Var):
+        t.limits.work_step()
+        if t.comparisons.truth(t.comparisons.compare("lt", a[0], b[0])):
             return -1
-        return 1 if t.operators.truth(t.operators.compare("lt", b[0], a[0])) else 0
+        return 1 if t.comparisons.truth(t.comparisons.compare("lt", b[0], a[0])) else 0
+
     seq.items[:] = [item for _, item in sorted(keyed, key=functools.cmp_to_key(compare), reverse=reverse_)]
     return NONE
 
 
-def _reader(*methods):
-    def register(handler):
+def _reader(*methods: Callable) -> Callable:
+    def register(handler: Callable) -> Callable:
         for m in methods:
             HANDLERS[m] = lambda t, args, kwargs: handler(t, base_of(args[0]), args[1:], kwargs)
         return handler
+
     return register
 
 
 @_reader(list.copy, deque.copy, deque.__copy__)
-def copy(t: Tracer, seq, args, kwargs):
+def copy(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return SeqVar(list(seq.items), seq.cls, maxlen=seq.maxlen)
 
 
 @_reader(list.count, tuple.count, deque.count)
-def count(t: Tracer, seq, args, kwargs):
-    return Known(sum(t.operators.equal(v, args[0]) for v in seq.items))
+def count(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return Known(sum(t.comparisons.equal(v, args[0]) for v in seq.items))
 
 
 @_reader(list.index, tuple.index, deque.index)
-def index(t: Tracer, seq, args, kwargs):
-    start, stop, _ = slice(*(t.operators.index(a) for a in args[1:]), *[None] * (3 - len(args))).indices(len(seq.items))
+def index(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    start, stop, _ = slice(*(t.subscripts.index(a) for a in args[1:]), *[None] * (3 - len(args))).indices(len(seq.items))
     for i in range(start, stop):
-        if i >= len(seq.items):         # a comparison made it shorter
+        if i >= len(seq.items):  # a comparison made it shorter
             break
-        if t.operators.equal(seq.items[i], args[0]):
+        if t.comparisons.equal(seq.items[i], args[0]):
             return Known(i)
-    what = f"{seq.cls.__name__}.index(x): x not in {seq.cls.__name__}" if seq.cls in (list, deque) else \
-        "tuple.index(x): x not in tuple"
+    what = (
+        f"{seq.cls.__name__}.index(x): x not in {seq.cls.__name__}"
+        if seq.cls in (list, deque)
+        else "tuple.index(x): x not in tuple"
+    )
     if SHOWS_MISSING and seq.cls in (list, deque):
         what = f"{t.const(t.calls.call_python(repr, [args[0]]))} is not in {seq.cls.__name__}"
     raise t.raised(ValueError(what))
 
 
 @models(torch.Size.numel)
-def size_numel(t: Tracer, args, kwargs):
+def size_numel(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     import math
+
     return t.operators.fold(lambda: math.prod(t.const(v) for v in args[0].items))
 
 
 @_reader(list.__getitem__, tuple.__getitem__, deque.__getitem__, dict.__getitem__, collections.OrderedDict.__getitem__)
-def base_getitem(t: Tracer, v, args, kwargs):
-    return t.operators.getitem(v, args[0])
+def base_getitem(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+    return t.subscripts.getitem(v, args[0])
 
 
 @_reader(list.__len__, tuple.__len__, dict.__len__, set.__len__, deque.__len__, frozenset.__len__)
-def base_len(t: Tracer, v, args, kwargs):
-    return Known(t.operators.length(v))
+def base_len(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+    return Known(t.subscripts.length(v))
 
 
-@_reader(list.__iter__, tuple.__iter__, dict.__iter__, set.__iter__, deque.__iter__, collections.OrderedDict.__iter__,
-         frozenset.__iter__)
-def base_iter(t: Tracer, v, args, kwargs):
+@_reader(
+    list.__iter__,
+    tuple.__iter__,
+    dict.__iter__,
+    set.__iter__,
+    deque.__iter__,
+    collections.OrderedDict.__iter__,
+    frozenset.__iter__,
+)
+def base_iter(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
     return t.iteration.iter(v)
 
 
 @_reader(list.__contains__, tuple.__contains__, dict.__contains__, set.__contains__, deque.__contains__, frozenset.__contains__)
-def base_contains(t: Tracer, v, args, kwargs):
-    return t.values.constant(t.operators.contains(v, args[0]))
+def base_contains(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+    return t.values.constant(t.subscripts.contains(v, args[0]))
 
 
 @_reader(list.__eq__, tuple.__eq__, dict.__eq__, set.__eq__, collections.OrderedDict.__eq__)
-def base_eq(t: Tracer, v, args, kwargs):
-    return t.operators.compare("eq", v, base_of(args[0]))
+def base_eq(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+    return t.comparisons.compare("eq", v, base_of(args[0]))

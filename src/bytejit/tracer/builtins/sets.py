@@ -1,16 +1,20 @@
 """Models of set and frozenset: making them and their methods."""
+
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, DictVar, Known, SetVar
+from bytejit.tracer.core.values import NONE, DictVar, Known, SetVar, Var
 from bytejit.tracer.objects.calls import HANDLERS
 from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of
 
 
-def _set_of(cls):
-    def make(t: Tracer, args, kwargs):
+def _set_of(cls) -> None:
+    def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return SetVar(elements(t, t.iteration.iterate(args[0])) if args else {}, cls)
+
     HANDLERS[cls] = make
 
 
@@ -18,12 +22,13 @@ _set_of(set)
 _set_of(frozenset)
 
 
-def on_set(*names, writes=False):
-    def register(handler):
+def on_set(*names: str, writes: bool = False) -> Callable:
+    def register(handler: Callable) -> Callable:
         for name in names:
             for cls in (set, frozenset):
                 if hasattr(cls, name):
-                    def run(t: Tracer, args, kwargs):
+
+                    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
                         s = base_of(args[0])
                         if isinstance(s, Known):
                             s = SetVar({k: t.values.constant(k) for k in s.obj}, type(s.obj))
@@ -33,48 +38,50 @@ def on_set(*names, writes=False):
                             t.touch(s)
                         result = handler(t, s, args[1:])
                         return NONE if result is None else result
+
                     HANDLERS[getattr(cls, name)] = run
         return handler
+
     return register
 
 
 @on_set("add", writes=True)
-def set_add(t: Tracer, s, args):
+def set_add(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items.setdefault(key_of(t, args[0], ELEMENT), args[0])
 
 
 @on_set("discard", writes=True)
-def set_discard(t: Tracer, s, args):
+def set_discard(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items.pop(key_of(t, args[0], ELEMENT), None)
 
 
 @on_set("remove", writes=True)
-def set_remove(t: Tracer, s, args):
+def set_remove(t: Tracer, s: SetVar, args: list[Var]) -> None:
     if s.items.pop(key_of(t, args[0], ELEMENT), None) is None:
-        t.operators.dict_item(DictVar({}), args[0])
+        t.subscripts.dict_item(DictVar({}), args[0])
 
 
 @on_set("__init__", writes=True)
-def set_init(t: Tracer, s, args):
+def set_init(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items.clear()
     for v in t.iteration.iterate(args[0]) if args else ():
         s.items.setdefault(key_of(t, t.values.real(v), ELEMENT), t.values.real(v))
 
 
 @on_set("clear", writes=True)
-def set_clear(t: Tracer, s, args):
+def set_clear(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items.clear()
 
 
 @on_set("update", writes=True)
-def set_update(t: Tracer, s, args):
+def set_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
     for other in args:
         for v in t.iteration.iterate(other):
             s.items.setdefault(key_of(t, t.values.real(v), ELEMENT), t.values.real(v))
 
 
 @on_set("pop", writes=True)
-def set_pop(t: Tracer, s, args):
+def set_pop(t: Tracer, s: SetVar, args: list[Var]):
     if not s.items:
         raise t.raised(KeyError("pop from an empty set"))
     first = key_of(t, t.iteration.iterate(s)[0])
@@ -82,12 +89,12 @@ def set_pop(t: Tracer, s, args):
 
 
 @on_set("copy")
-def set_copy(t: Tracer, s, args):
+def set_copy(t: Tracer, s: SetVar, args: list[Var]):
     return SetVar(dict(s.items), s.cls)
 
 
 @on_set("union")
-def set_union(t: Tracer, s, args):
+def set_union(t: Tracer, s: SetVar, args: list[Var]):
     out = dict(s.items)
     for other in args:
         for key, v in elements(t, t.iteration.iterate(other)).items():
@@ -96,51 +103,51 @@ def set_union(t: Tracer, s, args):
 
 
 @on_set("intersection")
-def set_intersection(t: Tracer, s, args):
+def set_intersection(t: Tracer, s: SetVar, args: list[Var]):
     out = dict(s.items)
     for other in args:
-        keys = t.operators.as_set(other).items
+        keys = t.subscripts.as_set(other).items
         out = {k: v for k, v in out.items() if k in keys}
     return SetVar(out, s.cls)
 
 
 @on_set("difference")
-def set_difference(t: Tracer, s, args):
+def set_difference(t: Tracer, s: SetVar, args: list[Var]):
     out = dict(s.items)
     for other in args:
-        keys = t.operators.as_set(other).items
+        keys = t.subscripts.as_set(other).items
         out = {k: v for k, v in out.items() if k not in keys}
     return SetVar(out, s.cls)
 
 
 @on_set("symmetric_difference")
-def set_symmetric_difference(t: Tracer, s, args):
-    other = t.operators.as_set(args[0]).items
+def set_symmetric_difference(t: Tracer, s: SetVar, args: list[Var]):
+    other = t.subscripts.as_set(args[0]).items
     out = {k: v for k, v in s.items.items() if k not in other}
     out.update({k: v for k, v in other.items() if k not in s.items})
     return SetVar(out, s.cls)
 
 
 @on_set("issubset")
-def issubset(t: Tracer, s, args):
-    return t.values.constant(set(s.items) <= set(t.operators.as_set(args[0]).items))
+def issubset(t: Tracer, s: SetVar, args: list[Var]):
+    return t.values.constant(set(s.items) <= set(t.subscripts.as_set(args[0]).items))
 
 
 @on_set("issuperset")
-def issuperset(t: Tracer, s, args):
-    return t.values.constant(set(s.items) >= set(t.operators.as_set(args[0]).items))
+def issuperset(t: Tracer, s: SetVar, args: list[Var]):
+    return t.values.constant(set(s.items) >= set(t.subscripts.as_set(args[0]).items))
 
 
 @on_set("isdisjoint")
-def isdisjoint(t: Tracer, s, args):
-    return t.values.constant(set(s.items).isdisjoint(t.operators.as_set(args[0]).items))
+def isdisjoint(t: Tracer, s: SetVar, args: list[Var]):
+    return t.values.constant(set(s.items).isdisjoint(t.subscripts.as_set(args[0]).items))
 
 
 @on_set("difference_update", writes=True)
-def difference_update(t: Tracer, s, args):
+def difference_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items = set_difference(t, s, args).items
 
 
 @on_set("intersection_update", writes=True)
-def intersection_update(t: Tracer, s, args):
+def intersection_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items = set_intersection(t, s, args).items

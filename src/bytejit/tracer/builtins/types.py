@@ -1,4 +1,5 @@
 """Models of the builtins that ask about types, attributes and identity, and of those that bind methods."""
+
 from __future__ import annotations
 
 import builtins
@@ -7,9 +8,9 @@ import types
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.guards.references import Ref
-from bytejit.guards.sources import CallOf, Item
-from bytejit.guards.sources import Known as KnownSource
+from bytejit.guards.sources import CallOf, Item, KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -27,16 +28,16 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
-from bytejit.tracer.objects.calls import models, solid_base
-from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_lookup
+from bytejit.tracer.objects.calls import models
+from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup
 from bytejit.tracer.objects.containers import NotConstant, plain_key, to_python
-from bytejit.tracer.objects.operators import class_attribute
+from bytejit.tracer.objects.instantiation import solid_base
 
 from .argument_counts import describe
 
 
 @models(builtins.isinstance)
-def isinstance_(t: Tracer, args, kwargs):
+def isinstance_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     found = _is_a(t, t.type_of(args[0]), args[1], "__instancecheck__", args[0])
     if not found and isinstance(args[0], InstanceVar) and t.attributes.says_class(args[0].cls):
         # a proxy names the class that it stands for
@@ -46,7 +47,7 @@ def isinstance_(t: Tracer, args, kwargs):
 
 
 @models(builtins.issubclass)
-def issubclass_(t: Tracer, args, kwargs):
+def issubclass_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls = t.as_class(args[0])
     if cls is None:
         raise t.raised(TypeError("issubclass() arg 1 must be a class"))
@@ -69,11 +70,11 @@ def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
     if type(of) is not type and any(c in WRITTEN for c in MRO(of)):
         raise Break("a class check against a class that the region changed")
     check = class_lookup(type(of), hook)[0]
-    if isinstance(check, types.FunctionType) and type(of).__module__ not in ("abc", "typing", "enum"):
-        if of in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or type(of).__module__.startswith("torch"):
+    if isinstance(check, types.FunctionType) and not special_cases.CLASS_CHECKS.made(type(of)):
+        if of in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or special_cases.TORCH_PACKAGES.made(type(of)):
             return _tensor_instance(t, subject, of, cls)
-        return t.operators.truth(t.calls.call(t.values.constant(check), [t.values.constant(of), subject], {}))
-    if type(of).__module__ == "typing" and getattr(of, "_is_protocol", False) and hook == "__instancecheck__":
+        return t.comparisons.truth(t.calls.call(t.values.constant(check), [t.values.constant(of), subject], {}))
+    if special_cases.TYPING.made(type(of)) and getattr(of, "_is_protocol", False) and hook == "__instancecheck__":
         real = getattr(subject, "real", None)
     else:
         real = None
@@ -83,7 +84,7 @@ def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
         raise t.raised(e) from None
 
 
-def _tensor_instance(t: Tracer, subject, of, cls) -> bool:
+def _tensor_instance(t: Tracer, subject: Var, of: type, cls: type) -> bool:
     if isinstance(subject, TensorVar):
         if subject.real is not None:
             return isinstance(subject.real, of)
@@ -97,7 +98,7 @@ def _tensor_instance(t: Tracer, subject, of, cls) -> bool:
 
 
 @models(builtins.callable)
-def callable_(t: Tracer, args, kwargs):
+def callable_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
     if isinstance(v, (FuncVar, MethodVar)):
         return TRUE
@@ -107,7 +108,7 @@ def callable_(t: Tracer, args, kwargs):
 
 
 @models(builtins.getattr)
-def getattr_(t: Tracer, args, kwargs):
+def getattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     name = t.const(args[1])
     if not isinstance(name, str):
         raise t.raised(TypeError(f"attribute name must be string, not '{type(name).__name__}'"))
@@ -115,47 +116,47 @@ def getattr_(t: Tracer, args, kwargs):
 
 
 @models(builtins.hasattr)
-def hasattr_(t: Tracer, args, kwargs):
+def hasattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(t.attributes.getattr(args[0], t.const(args[1]), NULL) is not NULL)
 
 
 @models(builtins.setattr)
-def setattr_(t: Tracer, args, kwargs):
-    t.attributes.setattr(args[0], t.const(args[1]), args[2])
+def setattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    t.attribute_writes.setattr(args[0], t.const(args[1]), args[2])
     return NONE
 
 
 @models(builtins.delattr)
-def delattr_(t: Tracer, args, kwargs):
-    t.attributes.delattr(args[0], t.const(args[1]))
+def delattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    t.attribute_writes.delattr(args[0], t.const(args[1]))
     return NONE
 
 
 @models(object.__setattr__)
-def object_setattr(t: Tracer, args, kwargs):
+def object_setattr(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not isinstance(args[0], InstanceVar):
         raise Break("object.__setattr__ on a C object")
-    t.attributes.generic_setattr(args[0], t.const(args[1]), args[2])
+    t.attribute_writes.generic_setattr(args[0], t.const(args[1]), args[2])
     return NONE
 
 
 @models(object.__delattr__)
-def object_delattr(t: Tracer, args, kwargs):
+def object_delattr(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not isinstance(args[0], InstanceVar):
         raise Break("object.__delattr__ on a C object")
-    t.attributes.generic_delattr(args[0], t.const(args[1]))
+    t.attribute_writes.generic_delattr(args[0], t.const(args[1]))
     return NONE
 
 
 @models(object.__getattribute__)
-def object_getattribute(t: Tracer, args, kwargs):
+def object_getattribute(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], InstanceVar):
         return t.attributes.generic_getattr(args[0], t.const(args[1]), fallback=False)
     return t.attributes.getattr(args[0], t.const(args[1]))
 
 
 @models(object.__init__)
-def object_init(t: Tracer, args, kwargs):
+def object_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) != 1 or kwargs:
         check_excess(t.type_of(args[0]) if args else object, "__init__", "__new__")
     return NONE
@@ -168,32 +169,32 @@ def check_excess(cls: type, own: str, other: str) -> None:
 
 
 @models(BaseException.with_traceback)
-def with_traceback(t: Tracer, args, kwargs):
+def with_traceback(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return args[0]
 
 
 @models(object.__new__)
-def object_new(t: Tracer, args, kwargs):
+def object_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls = t.as_class(args[0]) if args else None
     if cls is None or solid_base(cls) is not object:
         raise Break(f"making a {describe(cls)} through object.__new__")
     if len(args) > 1 or kwargs:
         check_excess(cls, "__new__", "__init__")
-    return t.calls.object_new(cls)
+    return t.instantiation.object_new(cls)
 
 
 @models(object.__eq__)
-def object_eq(t: Tracer, args, kwargs):
-    return TRUE if t.operators.is_same(args[0], args[1]) else t.values.constant(NotImplemented)
+def object_eq(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return TRUE if t.comparisons.is_same(args[0], args[1]) else t.values.constant(NotImplemented)
 
 
 @models(object.__ne__)
-def object_ne(t: Tracer, args, kwargs):
-    return t.values.constant(not t.operators.truth(t.operators.compare("eq", args[0], args[1])))
+def object_ne(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return t.values.constant(not t.comparisons.truth(t.comparisons.compare("eq", args[0], args[1])))
 
 
 @models(builtins.super)
-def super_(t: Tracer, args, kwargs):
+def super_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not args:
         frame = t.frame
         if "__class__" not in frame.cells:
@@ -208,14 +209,14 @@ def super_(t: Tracer, args, kwargs):
 
 
 @models(builtins.vars)
-def vars_(t: Tracer, args, kwargs):
+def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not args:
         raise Break("vars() of a function")
     return t.attributes.getattr(args[0], "__dict__")
 
 
 @models(builtins.id)
-def id_(t: Tracer, args, kwargs):
+def id_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     real = args[0].obj if isinstance(args[0], Known) else getattr(args[0], "real", None)
     if real is None:
         raise Break("id() of a value made in the region")
@@ -225,7 +226,7 @@ def id_(t: Tracer, args, kwargs):
 
 
 @models(builtins.hash)
-def hash_(t: Tracer, args, kwargs):
+def hash_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
     if isinstance(v, InstanceVar) and isinstance(class_attribute(v.cls, "__hash__"), types.FunctionType):
         return t.calls.call(t.attributes.special(v, "__hash__"), [], {})
@@ -237,25 +238,26 @@ def hash_(t: Tracer, args, kwargs):
 
 
 @models(functools.partial)
-def partial(t: Tracer, args, kwargs):
+def partial(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     made = InstanceVar(functools.partial, step=t.limits.steps)
     inner = args[0]
     if isinstance(inner, InstanceVar) and inner.cls is functools.partial and inner.real is None:
         args = [inner.slots["func"], *inner.slots["args"].items, *args[1:]]
         kwargs = {**{k: v for k, (_, v) in inner.slots["keywords"].items.items()}, **kwargs}
-    made.slots.update(func=args[0], args=SeqVar(list(args[1:]), tuple),
-                      keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()}))
+    made.slots.update(
+        func=args[0], args=SeqVar(list(args[1:]), tuple), keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()})
+    )
     return made
 
 
 @models(types.MethodType)
-def method_type(t: Tracer, args, kwargs):
+def method_type(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return MethodVar(args[0], args[1])
 
 
 @models(types.FunctionType.__get__)
-def function_get(t: Tracer, args, kwargs):
-    return args[0] if t.operators.is_same(args[1], NONE) else MethodVar(args[0], args[1])
+def function_get(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return args[0] if t.comparisons.is_same(args[1], NONE) else MethodVar(args[0], args[1])
 
 
 def _one_dict() -> bool:
@@ -268,7 +270,7 @@ ONE_DICT = _one_dict()
 
 
 @models(builtins.locals)
-def locals_(t: Tracer, args, kwargs):
+def locals_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The variables of the frame that calls, as a dict."""
     frame = t.frame
     if frame.names is not None:
@@ -289,7 +291,7 @@ def locals_(t: Tracer, args, kwargs):
 
 
 @models(type.__dict__["__subclasses__"])
-def subclasses(t: Tracer, args, kwargs):
+def subclasses(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The classes made below a class, as they are now: guarded one by one."""
     cls = t.as_class(args[0])
     if cls is None or len(args) != 1:

@@ -1,22 +1,35 @@
 """A tracer with all its parts, and the tables of handlers and models filled."""
+
 from __future__ import annotations
 
 from bytejit.tracer.builtins.arrays import Arrays
 from bytejit.tracer.core.deferred_calls import DeferredCalls
+from bytejit.tracer.core.names import Names
 from bytejit.tracer.core.wrap import Wrapping
+from bytejit.tracer.objects.attribute_writes import AttributeWrites
 from bytejit.tracer.objects.attributes import Attributes
 from bytejit.tracer.objects.calls import Calls
 from bytejit.tracer.objects.classes import Classes
+from bytejit.tracer.objects.comparisons import Comparisons
+from bytejit.tracer.objects.instantiation import Instantiation
 from bytejit.tracer.objects.iterators import Iteration
+from bytejit.tracer.objects.known_attributes import KnownAttributes
 from bytejit.tracer.objects.operators import Operators
+from bytejit.tracer.objects.subscripts import Subscripts
 from bytejit.tracer.sizes.copies import Copies
 from bytejit.tracer.sizes.dynamic import Symbols
+from bytejit.tracer.sizes.inference import SymbolicInference
 from bytejit.tracer.sizes.measured import Measured
-from bytejit.tracer.sizes.size_hysteresis import StandIns
+from bytejit.tracer.sizes.numbers import SymbolicNumbers
+from bytejit.tracer.sizes.size_hysteresis import SizeHysteresis
+from bytejit.tracer.sizes.symbol_guards import SymbolGuards
 from bytejit.tracer.sizes.tensor_values import TensorValues
 from bytejit.tracer.sizes.unit_strides import UnitStrides
+from bytejit.tracer.torch.backward import Backward
+from bytejit.tracer.torch.indexing import Indexing
 from bytejit.tracer.torch.marks import Marks
 from bytejit.tracer.torch.overrides import Overrides
+from bytejit.tracer.torch.tensor_attributes import TensorAttributes
 from bytejit.tracer.torch.tensors import Tensors
 
 from . import registrations  # noqa: F401 (fills the tables of handlers and models)
@@ -27,19 +40,31 @@ from .tracer import Tracer
 PARTS: dict[str, type[Component]] = {
     "deferred": DeferredCalls,
     "values": Wrapping,
+    "names": Names,
     "attributes": Attributes,
+    "known_attributes": KnownAttributes,
+    "attribute_writes": AttributeWrites,
     "operators": Operators,
+    "comparisons": Comparisons,
+    "subscripts": Subscripts,
     "iteration": Iteration,
     "calls": Calls,
+    "instantiation": Instantiation,
     "classes": Classes,
     "tensors": Tensors,
+    "tensor_attributes": TensorAttributes,
+    "indexing": Indexing,
+    "backward": Backward,
     "overrides": Overrides,
     "marks": Marks,
     "numpy_arrays": Arrays,
     "tensor_values": TensorValues,
     "measures": Measured,
     "sizes": Symbols,
-    "hysteresis": StandIns,
+    "numbers": SymbolicNumbers,
+    "size_inference": SymbolicInference,
+    "symbol_guards": SymbolGuards,
+    "hysteresis": SizeHysteresis,
     "copying": Copies,
     "unit_strides": UnitStrides,
 }

@@ -1,4 +1,5 @@
 """A part of the tracer: what one family of operations needs, beside the others."""
+
 from __future__ import annotations
 
 from .tracer import Tracer

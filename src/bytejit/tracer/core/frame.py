@@ -1,13 +1,15 @@
 """A traced frame: decoded instructions, stack, locals, cells; and the binding of call arguments to parameters."""
+
 from __future__ import annotations
 
-import dis
 import inspect
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 from bytejit.common.identity import IdentityMap
+from bytejit.rewriter import decoder
+from bytejit.rewriter.opcodes import OPNAME, has_argument
 
 from .signals import Break, Raised
 from .values import CellVar, DictVar, FuncVar, Known, SeqVar, Var
@@ -33,10 +35,10 @@ class Decoded:
     ins: tuple[Ins, ...]
     index_at: dict[int, int]
     handlers: tuple
-    body: int                   # where the set-up of cells ends: the first RESUME
+    body: int  # where the set-up of cells ends: the first RESUME
 
 
-_decoded: IdentityMap[Decoded] = IdentityMap()       # owner: decode; size: one a living code; goes with the code
+_decoded: IdentityMap[Decoded] = IdentityMap()  # owner: decode; size: one a living code; goes with the code
 
 
 def decode(code: CodeType) -> Decoded:
@@ -44,27 +46,18 @@ def decode(code: CodeType) -> Decoded:
     known = _decoded.get(code)
     if known is not None:
         return known
-    raw, index_at, starts = [], {}, []
-    for i in dis.get_instructions(code):
-        index_at[i.offset] = len(raw)       # a prefix stands for the instruction that it extends
-        if i.opname not in ("EXTENDED_ARG", "CACHE"):
-            raw.append(i)
-            starts.append(i.offset)
-    # a jump may aim at an EXTENDED_ARG prefix: it belongs to the next real instruction
-    ends = [len(code.co_code)]
-    import bisect
-    def index_of(offset: int) -> int:
-        return bisect.bisect_left(starts, offset) if offset < ends[0] else len(starts)
-    ins, line = [], code.co_firstlineno
-    for n, i in enumerate(raw):
-        position = i.positions
-        line = (position.lineno if position else None) or line
-        jump = index_of(i.argval) if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs else -1
-        ins.append(Ins(i.opname, i.arg or 0, i.argval, i.offset, line, jump, n))
-    handlers: list = [None] * len(ins)
-    for entry in dis._parse_exception_table(code):
-        for n in range(index_of(entry.start), index_of(entry.end)):
-            handlers[n] = (index_of(entry.target), entry.depth, entry.lasti)
+    raw, index_at = decoder.decode(code)
+    lines = [position[0] for position in code.co_positions()]  # fewer than units where the line table ends early
+    slots, ins, line = decoder.slot_names(code), [], code.co_firstlineno
+    for i in raw:
+        unit = i.offset >> 1
+        line = (lines[unit] if unit < len(lines) else None) or line
+        arg = i.arg if has_argument(i.op) else 0
+        ins.append(Ins(OPNAME[i.op], arg, decoder.operand(code, i, slots), i.offset, line, i.target, i.index))
+    handlers: list[tuple[int, int, bool] | None] = [None] * len(ins)
+    for entry in decoder.try_ranges(code, index_at):
+        for n in range(entry.start, entry.stop):
+            handlers[n] = (entry.target, entry.depth, entry.lasti)
     body = next((i.index for i in ins if i.op == "RESUME"), 0)
     return _decoded.set(code, Decoded(tuple(ins), index_at, tuple(handlers), body))
 
@@ -72,20 +65,37 @@ def decode(code: CodeType) -> Decoded:
 class Frame:
     """One activation of a function in the trace."""
 
-    __slots__ = ("decoded", "code", "ip", "stack", "locals", "cells", "globals", "func", "parent", "kwnames", "depth",
-                 "handling", "generator", "returned", "suspended", "names", "inject")
+    __slots__ = (
+        "decoded",
+        "code",
+        "ip",
+        "stack",
+        "locals",
+        "cells",
+        "globals",
+        "func",
+        "parent",
+        "kwnames",
+        "depth",
+        "handling",
+        "generator",
+        "returned",
+        "suspended",
+        "names",
+        "inject",
+    )
 
-    def __init__(self, code: CodeType, globals_: dict, parent: Frame | None, func: FuncVar | None = None):
+    def __init__(self, code: CodeType, globals_: dict, parent: Frame | None, func: FuncVar | None = None) -> None:
         self.decoded, self.code, self.globals = decode(code), code, globals_
         self.ip, self.stack = 0, []
         self.locals: dict[str, Var] = {}
         self.cells: dict[str, CellVar] = {}
         self.func, self.parent, self.kwnames = func, parent, ()
         self.depth = parent.depth + 1 if parent else 0
-        self.handling: list[Var] = []       # exceptions being handled, innermost last
+        self.handling: list[Var] = []  # exceptions being handled, innermost last
         self.generator = None
-        self.names = None                   # class bodies: the namespace DictVar
-        self.inject = None                  # an exception thrown into a generator
+        self.names = None  # class bodies: the namespace DictVar
+        self.inject = None  # an exception thrown into a generator
 
     @property
     def line(self) -> int:
@@ -113,6 +123,7 @@ class Frame:
 
 def type_error(message: str) -> Raised:
     from bytejit.tracer.objects.exceptions import exception_var
+
     return Raised(exception_var(TypeError(message)))
 
 
@@ -131,7 +142,7 @@ def bind(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict
         out[names[total]] = SeqVar(list(extra), tuple)
     rest: dict[str, Var] = {}
     for key, value in kwargs.items():
-        if key in names[code.co_posonlyargcount:total]:
+        if key in names[code.co_posonlyargcount : total]:
             if key in out:
                 raise type_error(f"{func.qualname}() got multiple values for argument '{key}'")
             out[key] = value
@@ -161,22 +172,32 @@ def bind(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict
 def _check_against_python(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> None:
     """A call that does not fit its signature: let CPython word the TypeError, on a twin with the same signature."""
     import types
+
     code = func.code
     body = compile("def f(): pass", "<signature>", "exec").co_consts[0]
     try:
-        probe = types.FunctionType(code, {}, func.name, tuple([None] * len(func.defaults)) or None,
-                                   tuple(types.CellType() for _ in code.co_freevars))
+        probe = types.FunctionType(
+            code, {}, func.name, tuple([None] * len(func.defaults)) or None, tuple(types.CellType() for _ in code.co_freevars)
+        )
         probe.__kwdefaults__ = {k: None for k in func.kwdefaults} or None
         probe.__qualname__ = func.qualname
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             probe(*([None] * len(args)), **{k: None for k in kwargs})
         else:
             # CPython binds before it runs the body: a generator twin binds without running
-            probe.__code__ = code.replace(co_flags=code.co_flags, co_code=body.co_code, co_stacksize=8,
-                                          co_consts=(None,), co_exceptiontable=b"", co_cellvars=(), co_names=())
+            probe.__code__ = code.replace(
+                co_flags=code.co_flags,
+                co_code=body.co_code,
+                co_stacksize=8,
+                co_consts=(None,),
+                co_exceptiontable=b"",
+                co_cellvars=(),
+                co_names=(),
+            )
             probe(*([None] * len(args)), **{k: None for k in kwargs})
     except TypeError as e:
         from bytejit.tracer.objects.exceptions import exception_var
+
         raise Raised(exception_var(TypeError(*e.args))) from None
     except Exception as e:  # the twin cannot be built on this Python: the original will raise by itself
         raise Break(f"a call of {func.qualname} that does not fit its parameters ({e})") from None

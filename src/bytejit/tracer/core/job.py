@@ -1,4 +1,5 @@
 """What a trace is asked for, and where it ended."""
+
 from __future__ import annotations
 
 import types
@@ -26,14 +27,14 @@ class Job:
     unbound: object
     time_limit: float = 60.0
     not_inlined: Callable[[object], str] = lambda fn: ""
-    by_value: int = 0           # entries of the site that hold for some values of tensors among the arguments only
-    original: Callable[[types.CodeType], types.CodeType] = lambda code: code    # the code as the user wrote it
+    by_value: int = 0  # entries of the site that hold for some values of tensors among the arguments only
+    original: Callable[[types.CodeType], types.CodeType] = lambda code: code  # the code as the user wrote it
     function: str = ""
-    overrides_off: bool = False     # whether torch asks no __torch_function__ around the call
+    overrides_off: bool = False  # whether torch asks no __torch_function__ around the call
     dynamic: Dynamic = Dynamic()
-    cached: dict = field(default_factory=dict)      # first calls of cached functions, made while tracing (objects/caching.py)
-    may_wait: bool = True       # whether the call may be left to the original code for what happens once only (NotNow)
-    measure: bool = False       # whether sizes that only the run knows may be measured in the graph
+    cached: dict = field(default_factory=dict)  # first calls of cached functions, made while tracing (objects/caching.py)
+    may_wait: bool = True  # whether the call may be left to the original code for what happens once only (NotNow)
+    measure: bool = False  # whether sizes that only the run knows may be measured in the graph
 
 
 @dataclass

@@ -1,12 +1,15 @@
 """What stops or bends a trace: a graph break, a traced exception, a restart."""
+
 from __future__ import annotations
+
+from typing import Any
 
 
 class Break(Exception):
     """The tracer cannot take this step into the graph. `reason` for people, `do`: what they can do about it. `long`: only
     because much was traced without tensor work; the sites on the way would lead to the same."""
 
-    def __init__(self, reason: str, do: str = "", at_step: int | None = None, long: bool = False):
+    def __init__(self, reason: str, do: str = "", at_step: int | None = None, long: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.do, self.at_step, self.long = reason, do, at_step, long
 
@@ -14,7 +17,7 @@ class Break(Exception):
 class Raised(Exception):
     """The traced program raised `exc`, a Var; `real` is the exception when it came from a folded operation."""
 
-    def __init__(self, exc):
+    def __init__(self, exc: Any) -> None:
         super().__init__()
         self.exc = exc
 
@@ -22,7 +25,7 @@ class Raised(Exception):
 class Restart(Exception):
     """Trace again and stop before root step `stop_at`."""
 
-    def __init__(self, stop_at: int, cause: Break):
+    def __init__(self, stop_at: int, cause: Break) -> None:
         super().__init__()
         self.stop_at, self.cause = stop_at, cause
 
@@ -30,7 +33,7 @@ class Restart(Exception):
 class Specialise(Exception):
     """Trace again with these sizes (sources) static: the operation at `where` takes none that are symbolic."""
 
-    def __init__(self, sources: frozenset, where: object = None):
+    def __init__(self, sources: frozenset, where: object = None) -> None:
         super().__init__()
         self.sources, self.where = sources, where
 
@@ -47,9 +50,9 @@ class NotNow(Exception):
 SIGNALS = (Break, Raised, Restart, Specialise, TooLong, NotNow)
 
 
-class CannotRebuild(Exception):
+class CannotReconstruct(Exception):
     """A value cannot leave the region as it is; the region has to end before `step`, where it was made."""
 
-    def __init__(self, what: str, step: int):
+    def __init__(self, what: str, step: int) -> None:
         super().__init__(what)
         self.what, self.step = what, step

@@ -1,4 +1,5 @@
 """Which sizes a trace makes symbols of, and a symbol as an input of the graph."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,8 +23,8 @@ class Dynamic:
     changed: Mapping[Source, int] = field(default_factory=dict)
     static: frozenset[Source] = frozenset()
     guarded: frozenset[Source] = frozenset()
-    stand_ins: bool = True              # whether a size that is 1 now may be traced as what it was (sizes/size_hysteresis.py)
-    refused: tuple[tuple[Source, Any], ...] = ()        # of `static`, those that an operation (its Where) would not take
+    hysteresis: bool = True  # whether a size that is 1 now may be traced as what it was (sizes/size_hysteresis.py)
+    refused: tuple[tuple[Source, Any], ...] = ()  # of `static`, those that an operation (its Where) would not take
 
     def without(self, sources: frozenset[Source], where: Any) -> Dynamic:
         """The same with sizes static that an operation refused as symbols."""
@@ -31,7 +32,7 @@ class Dynamic:
 
     def as_it_is(self) -> Dynamic:
         """The same where every size is traced as what it is now."""
-        return replace(self, stand_ins=False)
+        return replace(self, hysteresis=False)
 
     @property
     def some(self) -> bool:
@@ -50,7 +51,7 @@ class Feed:
     source: Source
     value: torch.SymInt | torch.SymFloat
     node: torch.fx.Node
-    now: int | None = None      # what it is in this call, where it was traced as something else
+    now: int | None = None  # what it is in this call, where it was traced as something else
 
     @property
     def real(self) -> int | float:

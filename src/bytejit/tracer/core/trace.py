@@ -1,4 +1,5 @@
 """trace(job) -> Trace: runs the tracer, again with an earlier end where it must, and writes the entry's tail."""
+
 from __future__ import annotations
 
 import linecache
@@ -6,30 +7,31 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
-from torch.fx import graph_module
+from torch.fx import graph_module as fx_sources
 
-from bytejit.common import ambient, inference, ranges
+from bytejit.common import ambient_kinds, inference, ranges
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.overriding import overrides
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
-from bytejit.guards.kinds import GuardSet
-from bytejit.guards.sources import Source
+from bytejit.guards.guard_set import GuardSet
+from bytejit.guards.sources import Local, Printer, Source, StackSlot
+from bytejit.tracer.exits.replay import SideEffectReplay
+from bytejit.tracer.exits.way_out import way_out
 from bytejit.tracer.objects import caching, external_iterators
 from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 
 from .assembly import new_tracer
-from .exits import Rebuild
 from .job import Job, Stop
-from .signals import Break, CannotRebuild, Restart, Specialise
+from .region import let_go, run_region
+from .signals import Break, CannotReconstruct, Restart, Specialise
 from .tracer import Tracer
-from .values import NULL, Known, TensorVar, Var
-
-CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
+from .values import TensorVar
 
 
 @dataclass
@@ -50,56 +52,56 @@ class Trace:
     inlined: tuple
     empty: bool = False
     env: dict = field(default_factory=dict)
-    written: tuple[int, ...] = ()     # inputs whose storage the graph writes
-    restore: tuple = ()               # (setter, args): torch's global state as it was at the start
-    leaves: tuple = ()                # kinds of ambient state that may be others behind the region than before it
-    sizes_leave: bool = False         # whether a symbolic number is returned, or left where someone else sees it
-    returned_sizes: tuple | None = ()   # (path, Expr) of symbolic numbers in what is returned; None: not all can be told
-    settle: Callable[[], None] = lambda: None     # adds what is known of symbols to the guards: after the backend has run
-    at_work: bool = True                # whether tensors or modules were met
-    let_go: Callable[[], None] = lambda: None     # forgets the program's objects: after the entry is built
-    modes: bool = False                 # whether torch function modes were active around the call
-    by_value: bool = False              # values of tensors among the arguments were taken as constants
-    catches: bool = False               # whether the region catches exceptions of the program's own code in the graph
-    effects: tuple[str, ...] = ()       # objects from outside that the region changes, other than tensors' data
+    written: tuple[int, ...] = ()  # inputs whose storage the graph writes
+    restore: tuple = ()  # (setter, args): torch's global state as it was at the start
+    leaves: tuple = ()  # kinds of ambient state that may be others behind the region than before it
+    sizes_leave: bool = False  # whether a symbolic number is returned, or left where someone else sees it
+    returned_sizes: tuple | None = ()  # (path, Expr) of symbolic numbers in what is returned; None: not all can be told
+    resolve: Callable[[], None] = lambda: None  # adds what is known of symbols to the guards: after the backend has run
+    at_work: bool = True  # whether tensors or modules were met
+    let_go: Callable[[], None] = lambda: None  # forgets the program's objects: after the entry is built
+    modes: bool = False  # whether torch function modes were active around the call
+    by_value: bool = False  # values of tensors among the arguments were taken as constants
+    catches: bool = False  # whether the region catches exceptions of the program's own code in the graph
+    effects: tuple[str, ...] = ()  # objects from outside that the region changes, other than tensors' data
 
 
-def trace(job: Job, twin: Callable | None = None) -> Trace:
+def trace(job: Job, compiled_callee: Callable | None = None) -> Trace:
     """Trace a region. Shapes: as the live values have them. Raises: what the compiler's own faults raise, never Break."""
     hooks = torch._C._autograd
     hooked = hooks._top_saved_tensors_default_hooks(False) is not None
-    if hooked:              # the user's hooks are not for fakes
+    if hooked:  # the user's hooks are not for fakes
         hooks._push_saved_tensors_default_hooks(_as_it_is, _as_it_is)
     try:
-        return _trace(job, twin)
+        return _trace(job, compiled_callee)
     finally:
         if hooked:
             hooks._pop_saved_tensors_default_hooks()
 
 
-def _as_it_is(x):
+def _as_it_is(x: Any):
     return x
 
 
-def _trace(job: Job, twin: Callable | None) -> Trace:
+def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
     stop_at, cause, where, depth = None, None, None, 0
     job, t, seen = replace(job), None, set()
     for _ in range(50):
         if t is not None:
-            t.let_go()
+            let_go(t)
         t = new_tracer(job, stop_at)
         t.limits.visited |= seen
         try:
-            stop = t.run_root()
+            stop = run_region(t)
             if stop.cause is None:
                 stop.cause, stop.where, stop.depth = cause, where, depth
-            found = finish(t, job, stop, twin)
+            found = finish(t, job, stop, compiled_callee)
             if t.hysteresis.fits_call():
                 return found
             job.dynamic, stop_at, cause, where, depth = job.dynamic.as_it_is(), None, None, None, 0
             continue
         except Specialise as s:
-            job.dynamic = job.dynamic.as_it_is() if t.hysteresis.stands_in else job.dynamic.without(s.sources, s.where)
+            job.dynamic = job.dynamic.as_it_is() if t.hysteresis.in_use else job.dynamic.without(s.sources, s.where)
             continue
         except Restart as r:
             if r.cause.long:
@@ -107,7 +109,7 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
             if cause is None:
                 cause, where, depth = r.cause, t.break_where, t.break_depth
             stop_at = r.stop_at
-        except CannotRebuild as e:
+        except CannotReconstruct as e:
             if cause is None:
                 cause, where, depth = Break(f"{e.what} would have to leave the region"), t.break_where, 0
             stop_at = min(e.step, (stop_at or e.step + 1) - 1, (t.snapshot.step - 1 if t.snapshot and stop_at else e.step))
@@ -118,88 +120,120 @@ def _trace(job: Job, twin: Callable | None) -> Trace:
 
 def nothing(t: Tracer, cause: Break | None, where: Where | None) -> Trace:
     """A region that ends where it starts."""
-    return Trace(None, [], [], t.guards, lambda at: "", 0, 0, t.job.point, cause, where, frozenset(t.limits.visited),
-                 tuple(t.inlined.values()), empty=True, let_go=t.let_go)
+    return Trace(
+        None,
+        [],
+        [],
+        t.guards,
+        lambda at: "",
+        0,
+        0,
+        t.job.point,
+        cause,
+        where,
+        frozenset(t.limits.visited),
+        tuple(t.inlined.values()),
+        empty=True,
+        let_go=partial(let_go, t),
+    )
 
 
-def finish(t: Tracer, job: Job, stop: Stop, twin) -> Trace:
+def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) -> Trace:
     """Graph, guards and tail of a trace that ended at `stop`."""
     if stop.snapshot is None and stop.value is None:
         return nothing(t, stop.cause, stop.where)
-    if t.outside_ranges:
-        raise CannotRebuild("a range of the profiler", t.outside_ranges[0])
-    rebuild = Rebuild(t)
-    rebuild.returns = stop.snapshot is None
-    env: dict = {}
-    leaving, answer, exit_point = (
-        ([stop.value], lambda texts: f"return ({texts[0]}, None)", None) if stop.snapshot is None
-        else exit_plan(t, job, stop, twin, env))
-    from bytejit.guards.sources import Printer
-    rebuild.write(Printer(), leaving, answer)          # a dry run finds the graph's outputs, or that a value cannot leave
-    caching.check_symbolic(t, rebuild.names)
+    if t.external_ranges:
+        raise CannotReconstruct("a range of the profiler", t.external_ranges[0])
+    replay = SideEffectReplay(t)
+    replay.returns = stop.snapshot is None
+    way = way_out(t, job, stop, compiled_callee)
+    replay.write(Printer(), way.values, way.last)  # a dry run finds the graph's outputs, or that a value cannot leave
+    caching.check_symbolic(t, replay.names)
     t.measures.write_requirements()
-    outputs = checkpoints.group(t, list(rebuild.outputs))
-    t.copying.settle_copies(outputs)
-    t.sizes.drop_unused_symbols()
-    tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
+    outputs = t.backward.without_history(checkpoints.group(t, list(replay.outputs)), replay.spent_at)
+    t.copying.resolve_copies(outputs)
+    t.symbol_guards.drop_unused_symbols()
+    add_last_guards(t)
     calls = [n for n in t.graph.nodes if n.op.startswith("call_")]
-    ops = sum(n.target not in ranges.NODES for n in calls)
-    if t.reads_grad and not t.grad_matters:
-        for v in tensors:
-            t.guards.add("TENSOR", v.source, t.sizes.tensor_check(v.real, v.source, True))
-    add_alias_guards(t)
-    external_iterators.add_guards(t)
-    if calls:
-        inference_mode.close(t)
-        t.graph.output(tuple(outputs))
-        gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
-        for part in (gm, *(p for n in t.graph.nodes for p in getattr(n.target, "parts", ()))):
-            forget_source_with(part)
-        t.graph_leaves = True
-    else:
-        gm = None
-    written_grads = any(v.fake.requires_grad and was_written(v.fake) for v in tensors)
-    needs_grad = written_grads or any(isinstance(n.meta.get("val"), torch.Tensor) and n.meta["val"].requires_grad
-                                      for n in outputs)
-    if gm is not None:
-        gm.meta[INFO] = GraphInfo(
-            needs_grad=needs_grad, overlapping=bool(t.overlapping), inference=inference_mode.kind_of_outputs(t, outputs),
-            overrides=bool(t.overrides.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
-            autocast=torch._C._is_any_autocast_enabled(), sets_data=bool(t.effects.data_set), measures=bool(t.measures.measured),
-            grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors))
-    inputs = [v for v in t.inputs if gm is not None]
-    written = tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and (
-        was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.effects.data_set))
-    body = lambda at: rebuild.write(at, leaving, answer)  # noqa: E731
+    gm = graph_module(t, outputs) if calls else None
+    inputs = t.inputs if gm is not None else []
+    returns_sizes = t.sizes.sizes_leave and stop.snapshot is None
     return Trace(
         gm,
         [v.source for v in inputs],
         [v.real for v in inputs],
         t.guards,
-        body,
+        lambda at: replay.write(at, way.values, way.last),
         len(outputs),
-        ops,
-        exit_point,
+        sum(n.target not in ranges.NODES for n in calls),
+        way.point,
         stop.cause,
         stop.where,
         frozenset(t.limits.visited),
         tuple(t.inlined.values()),
-        env=env,
-        written=written,
+        env=way.env,
+        written=tuple(i for i, v in enumerate(inputs) if isinstance(v, TensorVar) and is_written(t, v)),
         restore=undo_of(t),
-        leaves=kinds_left(t, rebuild),
+        leaves=kinds_left(t, replay),
         modes=bool(t.overrides.outer_modes),
         by_value=t.by_value,
         catches=t.catches,
         effects=effects_of(t),
         sizes_leave=t.sizes.sizes_leave,
-        returned_sizes=returned_sizes(t, stop.value) if t.sizes.sizes_leave and stop.snapshot is None else (),
-        settle=lambda: t.sizes.settle(t.guards),
-        let_go=t.let_go,
+        returned_sizes=returned_sizes(t, stop.value) if returns_sizes else (),
+        resolve=lambda: t.symbol_guards.resolve(t.guards),
+        let_go=partial(let_go, t),
         at_work=any(
             isinstance(v, TensorVar) or issubclass(type(getattr(v, "real", None)), torch.nn.Module) for v in t.by_id.values()
         ),
     )
+
+
+def add_last_guards(t: Tracer) -> None:
+    """Guards that only the whole region shows to be needed."""
+    if t.reads_grad and not t.grad_matters:
+        for v in t.inputs:
+            if isinstance(v, TensorVar):
+                t.guards.add("TENSOR", v.source, t.sizes.tensor_check(v.real, v.source, True))
+    add_alias_guards(t)
+    external_iterators.add_guards(t)
+
+
+def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
+    """The graph with its outputs, and what a backend is told of it."""
+    inference_mode.close(t)
+    t.graph.output(tuple(outputs))
+    gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
+    for part in (gm, *(p for n in t.graph.nodes for p in getattr(n.target, "parts", ()))):
+        forget_source_with(part)
+    t.graph_leaves = True
+    tensors = [v for v in t.inputs if isinstance(v, TensorVar)]
+    values = [n.meta.get("val") for n in outputs]
+    gm.meta[INFO] = GraphInfo(
+        needs_grad=any(map(gets_history, tensors)) or any(isinstance(v, torch.Tensor) and v.requires_grad for v in values),
+        overlapping=bool(t.overlapping),
+        inference=inference_mode.kind_of_outputs(t, outputs),
+        overrides=bool(t.overrides.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
+        autocast=torch._C._is_any_autocast_enabled(),
+        sets_data=bool(t.effects.data_set),
+        measures=bool(t.measures.measured),
+        grads_off=torch.is_grad_enabled() and any(v.real.requires_grad for v in tensors),
+        backward=t.backward.ran,
+        grad_at_start=torch.is_grad_enabled(),
+    )
+    return gm
+
+
+def is_written(t: Tracer, v: TensorVar) -> bool:
+    """Whether the graph writes an input's storage."""
+    return was_written(v.fake) or t.stores[v.real.untyped_storage()._cdata].written or v in t.effects.data_set
+
+
+def gets_history(v: TensorVar) -> bool:
+    """Whether the graph writes an input so that gradients flow through the write: not so where it writes with gradients off."""
+    if not was_written(v.fake) or not v.fake.requires_grad:
+        return False
+    return not v.real.requires_grad or v.fake.grad_fn is not None and v.fake.grad_fn.name() != "_NonLeafBackward"
 
 
 def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
@@ -212,16 +246,16 @@ def undo_of(t: Tracer) -> tuple[tuple[Callable, tuple], ...]:
     return tuple(calls)
 
 
-def kinds_left(t: Tracer, rebuild: Rebuild) -> tuple[ambient.Kind, ...]:
+def kinds_left(t: Tracer, replay: SideEffectReplay) -> tuple[ambient_kinds.Kind, ...]:
     """Kinds of ambient state that the region's graph or exit sets."""
-    return ambient.SET_BY_EXITS if t.state_first or t.region or rebuild.kinds_entered() else ()
+    return ambient_kinds.SET_BY_EXITS if t.state_first or t.region or replay.kinds_entered() else ()
 
 
 def forget_source_with(gm: torch.fx.GraphModule) -> None:
     """torch.fx keeps the text of each graph's code for tracebacks, for ever: it goes with the graph's own function."""
     forward = type(gm).forward
     file = forward.__code__.co_filename
-    for cache in (graph_module._loader.eval_cache, linecache.cache):
+    for cache in (fx_sources._loader.eval_cache, linecache.cache):
         weakref.finalize(forward, cache.pop, file, None).atexit = False
 
 
@@ -242,60 +276,10 @@ def add_alias_guards(t: Tracer) -> None:
                     t.guards.add("ALIAS", v.source, (o.source, False))
     near = [v.source for v in t.inputs if isinstance(v, TensorVar) and _near(v.source)]
     for i, a in enumerate(near):
-        for b in near[i + 1:]:
+        for b in near[i + 1 :]:
             t.guards.add("ALIAS", a, (b, False))
 
 
 def _near(source: Source) -> bool:
     """Locals and stack values: the two arguments of one call are the likeliest aliases."""
-    return not source.bases() and not isinstance(source, type(None)) and type(source).__name__ in ("Local", "StackSlot")
-
-
-def exit_plan(t: Tracer, job: Job, stop: Stop, twin, env: dict):
-    """What leaves at an exit: the stack's values, then the live locals of the point."""
-    snapshot = stop.snapshot
-    ins = t.root.decoded.ins[snapshot.ip]
-    point = job.rewritten.points[job.rewritten.by_offset[ins.offset]]
-    stack = [v for i, v in enumerate(snapshot.stack) if i not in point.nulls]
-    if len(snapshot.stack) != point.depth:
-        raise AssertionError(f"stack {snapshot.stack} at {point}")
-    callee_at = callee_slot(t, ins, snapshot.stack) if stop.depth > 0 and twin is not None else None
-    callee = snapshot.stack[callee_at] if callee_at is not None else None
-    env["UNBOUND"] = job.unbound
-    marker = Known(job.unbound)
-    if callee is not None:
-        env["twin"] = twin
-    leaving = [marker if v is NULL else v for v in stack]
-    leaving += [snapshot.locals.get(name, marker) for name in point.live]
-    twin_index = next((i for i, v in enumerate(stack) if v is callee), None) if callee is not None else None
-
-    def answer(texts: list[str]) -> str:
-        if twin_index is not None:
-            texts = list(texts)
-            texts[twin_index] = f"twin({texts[twin_index]})"
-        return f"return (({''.join(x + ', ' for x in texts)}), {point.id})"
-    return leaving, answer, point.id
-
-
-def callee_slot(t: Tracer, ins, stack: list[Var]) -> int | None:
-    """Which stack slot holds the function of the call that starts at `ins`."""
-    if ins.op not in CALLS:
-        return None
-    code = t.root.decoded.ins
-    at = ins.index
-    while code[at].op in ("KW_NAMES", "PRECALL"):
-        at += 1
-    ins = code[at]
-    if ins.op == "CALL":
-        n = ins.arg
-    elif ins.op == "CALL_KW":
-        n = ins.arg + 1
-    elif ins.op == "CALL_FUNCTION_EX":
-        import sys
-        n = 2 if sys.version_info >= (3, 14) or ins.arg & 1 else 1
-    else:
-        return None
-    for slot in (len(stack) - n - 2, len(stack) - n - 1):      # the lower one, or NULL and the function
-        if slot >= 0 and stack[slot] is not NULL:
-            return slot
-    return None
+    return isinstance(source, (Local, StackSlot))

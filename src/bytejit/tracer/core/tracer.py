@@ -1,34 +1,36 @@
 """The tracer: evaluates the original bytecode from a point on, symbolically, until it returns or has to stop."""
+
 from __future__ import annotations
 
 import sys
-import time
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from bytejit.common import ambient
 from bytejit.common.interrupts import SIGNALS
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
 from bytejit.fake.tensor import FakeMode
-from bytejit.guards.kinds import GuardSet
-from bytejit.guards.sources import Cell, Local, Source, StackSlot
-from bytejit.guards.sources import Known as KnownSource
+from bytejit.guards.guard_set import GuardSet
+from bytejit.guards.sources import Source
+from bytejit.tracer.core.frame import Ins
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.objects.exceptions import exception_var, with_context
 
-from .effects import Effects, Limits
+from .effects import Effects
 from .frame import Frame
-from .job import Job, Snapshot, Stop, forget_graph
-from .signals import Break, Raised, Restart, TooLong
+from .job import Job, Snapshot
+from .limits import Limits
+from .signals import Break, Raised
 from .sizes import Feed
 from .table import HANDLERS, REFUSED, REPLACED, RETURN
 from .values import (
     NONE,
-    NULL,
     ArrayVar,
     CellVar,
+    DeferredVar,
     DictVar,
     DictView,
     FuncVar,
@@ -36,7 +38,6 @@ from .values import (
     InstanceVar,
     IterVar,
     Known,
-    LateVar,
     Lazy,
     MethodVar,
     NumpyVar,
@@ -51,28 +52,23 @@ from .values import (
     Var,
 )
 
-LONG_CALLS = 10_000       # calls inlined without a new graph node after which the original code goes on
-LONG_LOOP = 4_000         # jumps back without a new graph node after which a loop is left to the original code
-LONG_WORK = 50_000        # instructions traced without a new graph node after which loops and calls are left to it
-LONG_SYMBOLIC = 100       # the same for jumps back that each decide something anew about a symbolic size
 
-
-class _ExitHere(Exception):
-    pass
+class ExitHere(Exception):
+    """The region ends at the step that it was asked to."""
 
 
 class Tracer:
-    """One trace. `run_root` returns a Stop; graph, inputs, guards and effects are then read off the tracer.
+    """One trace. `region.run_region` returns a Stop; graph, inputs, guards and effects are then read off the tracer.
 
     Its parts, each a `Component` (`assembly.PARTS`), are attributes: `t.values`, `t.operators`, `t.sizes`, ...
     """
 
-    def __init__(self, job: Job, stop_at: int | None = None):
+    def __init__(self, job: Job, stop_at: int | None = None) -> None:
         self.job, self.stop_at = job, stop_at
-        self.effects, self.limits = Effects(), Limits(job.time_limit)
-        self.parts: list = []                       # the components, each of which has this tracer
+        self.effects, self.limits = Effects(), Limits(self, job.time_limit)
+        self.parts: list = [self.limits]  # the components, each of which has this tracer
         self.graph = torch.fx.Graph()
-        self.graph_leaves = False                   # whether the graph is the entry's
+        self.graph_leaves = False  # whether the graph is the entry's
         self.guards = GuardSet()
         self.inputs: list[TensorVar | Feed] = []
         self.by_id: dict[int, Var] = {}
@@ -84,33 +80,33 @@ class Tracer:
         self.overlapping: list = []
         self.storages: dict[int, list[TensorVar]] = {}
         self.places: dict[tuple, Where] = {}
-        self.state_first: dict = {}                 # the same as the region begins with it, and whether a guard says so
-        self.nesting = 0                            # autocast blocks that it has entered less those that it has left
-        self.cached_calls: list[tuple] = []         # calls of cached functions that the caches answer, objects/caching.py
-        self.symbolic_calls: list[tuple] = []       # those with symbolic numbers, their results, how deep the trace is in one
+        self.state_first: dict = {}  # the same as the region begins with it, and whether a guard says so
+        self.nesting = 0  # autocast blocks that it has entered less those that it has left
+        self.cached_calls: list[tuple] = []  # calls of cached functions that the caches answer, objects/caching.py
+        self.symbolic_calls: list[tuple] = []  # those with symbolic numbers, their results, how deep the trace is in one
         self.symbolic_results: dict[tuple, Var] = {}
         self.inside_cached = 0
-        self.trying: dict | None = None             # their answers while the body of one is run only to see what it does
-        self.devices: list[torch.device] = []       # device managers entered in the region
-        self.inference: list[tuple] = []            # inference modes entered in it: (manager, grad mode set before)
-        self.looked_into: list[IterVar] = []        # iterators from outside, see tracer/objects/external_iterators.py
-        self.escaped: dict[int, int] = {}           # tensors of function transforms that are over -> step, torch/transforms.py
-        self.claimed: dict[int, object] = {}        # iterator -> the enumerate or zip that draws from it
-        self.checkpoints = False                    # whether a part of the graph is a checkpoint's
-        self.region = 0                             # a number for the region, where it enters inference mode
-        self.late: list[LateVar] = []
-        self.locked: list[InstanceVar] = []       # locks that the region took, and those that it holds
+        self.trying: dict | None = None  # their answers while the body of one is run only to see what it does
+        self.devices: list[torch.device] = []  # device managers entered in the region
+        self.inference: list[tuple] = []  # inference modes entered in it: (manager, grad mode set before)
+        self.looked_into: list[IterVar] = []  # iterators from outside, see tracer/objects/external_iterators.py
+        self.escaped: dict[int, int] = {}  # tensors of function transforms that are over -> step, torch/transforms.py
+        self.claimed: dict[int, object] = {}  # iterator -> the enumerate or zip that draws from it
+        self.checkpoints = False  # whether a part of the graph is a checkpoint's
+        self.region = 0  # a number for the region, where it enters inference mode
+        self.deferred_calls: list[DeferredVar] = []
+        self.locked: list[InstanceVar] = []  # locks that the region took, and those that it holds
         self.holding: list[InstanceVar] = []
         self.by_value = False
-        self.stale: frozenset = frozenset()         # locals of the root that nothing reads, which may hold objects
-        self.lost = False                           # the root's own reference to an object from outside is gone
+        self.stale: frozenset = frozenset()  # locals of the root that nothing reads, which may hold objects
+        self.lost = False  # the root's own reference to an object from outside is gone
         self.raised_at: dict[int, Where] = {}
         self.inlined: dict[int, types.CodeType] = {}
         self.made_classes: dict = {}
-        self.remade: dict[type, tuple] = {}         # classes that the library made of constants, objects/rebuilt_classes.py
+        self.rebuilt_classes: dict[type, tuple] = {}  # classes that the library made of constants, objects/rebuilt_classes.py
         self.stubs: dict[int, object] = {}
         self.part_of: dict[int, Var] = {}
-        self.handled = sys.exc_info()[1]        # what the compiled frame or a caller of it is handling
+        self.handled = sys.exc_info()[1]  # what the compiled frame or a caller of it is handling
         self.frame: Frame | None = None
         self.root: Frame | None = None
         self.own_cells: dict = {}
@@ -119,14 +115,14 @@ class Tracer:
         self.reads_grad = self.grad_matters
         self.fake_mode = FakeMode()
         self.break_depth = 0
-        self.outside_ranges: list[int] = []     # of managers made outside that are open: the steps at which they were entered
-        self.ranges = 0             # the region's number among those that open ranges of a profiler
-        self.catches = False        # whether an exception of the program's own code in the graph may be caught in the region
+        self.external_ranges: list[int] = []  # of managers made outside that are open: the steps at which they were entered
+        self.ranges = 0  # the region's number among those that open ranges of a profiler
+        self.catches = False  # whether an exception of the program's own code in the graph may be caught in the region
         self.break_where: Where | None = None
         self.guards.add_state()
 
     # ---- small services --------------------------------------------------------------------------------------------------
-    def guard(self, kind: str, source, value=None) -> None:
+    def guard(self, kind: str, source: Source | None, value: Any = None) -> None:
         if source is not None:
             if kind == "ALIAS":
                 value = (value, True)
@@ -149,7 +145,7 @@ class Tracer:
     def stop(self, value: Var) -> Raised:
         """The StopIteration of a generator that returned."""
         e = self.raised(StopIteration())
-        e.exc.slots.update(value=value, args=SeqVar([] if self.operators.is_same(value, NONE) else [value], tuple))
+        e.exc.slots.update(value=value, args=SeqVar([] if self.comparisons.is_same(value, NONE) else [value], tuple))
         return e
 
     def next_value(self, v: Var) -> Var:
@@ -163,7 +159,7 @@ class Tracer:
         item = self.iteration.next(v)
         return self.values.real(item) if item is not None else None
 
-    def fold_error(self, function, *args) -> Raised:
+    def fold_error(self, function: Callable, *args: object) -> Raised:
         try:
             function(*args)
         except Exception as e:
@@ -190,10 +186,10 @@ class Tracer:
         if isinstance(v, (SeqVar, DictVar, SetVar, InstanceVar, PropertyVar)):
             return v.cls
         if isinstance(v, IterVar):
-            if v.kind == "outside":
+            if v.kind == "external":
                 return type(v.state["real"])
             return ITERATOR_TYPES.get(v.kind, types.GeneratorType)
-        if isinstance(v, LateVar):
+        if isinstance(v, DeferredVar):
             return v.kind
         if isinstance(v, DictView):
             return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[v.kind]
@@ -225,10 +221,10 @@ class Tracer:
             f = f.parent
         return None
 
-    def not_inlined(self, fn) -> str:
+    def not_inlined(self, fn: Callable) -> str:
         return self.job.not_inlined(fn)
 
-    def import_name(self, f: Frame, name: str, fromlist, level: int) -> Var:
+    def import_name(self, f: Frame, name: str, fromlist: Any, level: int) -> Var:
         """An import of a module that is loaded already. Raises: Break for one that would load."""
         package = f.globals.get("__package__") or f.globals.get("__name__", "").rpartition(".")[0]
         full = name
@@ -238,60 +234,6 @@ class Tracer:
         if full not in sys.modules:
             raise Break(f"an import that loads a module: {full}")
         return self.values.constant(sys.modules[full if fromlist else full.partition(".")[0]])
-
-    def check_time(self) -> None:
-        """Raises: TooLong."""
-        if time.monotonic() > self.limits.deadline:
-            raise TooLong(f"tracing took longer than {self.job.time_limit:g} s")
-
-    def call_step(self) -> None:
-        """A call is inlined: leave long recursions without tensor work to the original code. Raises: Break, TooLong."""
-        nodes, count = self.limits.calls_since
-        size = len(self.graph.nodes)
-        self.limits.calls_since = size, (count + 1 if nodes == size else 0)
-        if count > LONG_CALLS or self.worked_long(size):
-            self.stop_long("a long row of calls")
-        self.check_time()
-
-    def stop_long(self, what: str):
-        """Raises: Break."""
-        raise Break(f"{what} without tensor work", at_step=self.loop_around(), long=True)
-
-    def work_step(self) -> None:
-        """An item of a container was looked at, which no instruction of the program's counts. Raises: Break."""
-        self.limits.instructions += 1
-        long = self.limits.instructions - self.limits.worked[1] > LONG_WORK and self.frame is not None
-        if long and self.worked_long(len(self.graph.nodes)):
-            self.stop_long("many items looked at")
-
-    def worked_long(self, nodes: int) -> bool:
-        """Whether many instructions were traced since the graph got its last node."""
-        if nodes != self.limits.worked[0]:
-            self.limits.worked = nodes, self.limits.instructions
-        # where a break is an error
-        return self.limits.instructions - self.limits.worked[1] > LONG_WORK and not self.job.measure
-
-    def loop_around(self) -> int | None:
-        """The step at which the outermost loop of the root that is going on was reached, where it went round before."""
-        if self.root is None:
-            return None
-        code, ip = id(self.root.code), self.root.ip
-        heads = [self.root.decoded.ins[at].jump for (of, at), counts in self.limits.loop_counts.items()
-                 if of == code and counts[1] > 1 and self.root.decoded.ins[at].jump <= ip <= at]
-        return self.limits.first_step.get(min(heads)) if heads else None
-
-    def loop_step(self, f: Frame, ins) -> None:
-        """A jump back: leave long loops without tensor work to the original code."""
-        key = (id(f.code), ins.index)
-        nodes, count, learnt, decisions = self.limits.loop_counts.get(key, (0, 0, 0, 0))
-        size, version = len(self.graph.nodes), 0 if self.sizes.env is None else self.sizes.env.version
-        count = count + 1 if nodes == size else 0
-        decisions = decisions + (version != learnt) if nodes == size else 0
-        self.limits.loop_counts[key] = (size, count, version, decisions)
-        self.check_time()
-        if count > LONG_LOOP or decisions > LONG_SYMBOLIC or self.worked_long(size):
-            step = self.limits.first_step.get(ins.jump) if f is self.root else self.loop_around()
-            raise Break("a long loop without tensor work", at_step=step, long=True)
 
     # ---- the loop ------------------------------------------------------------------------------------------------------------
     def run(self, frame: Frame) -> Var:
@@ -338,7 +280,7 @@ class Tracer:
 
     def unwind(self, frame: Frame, index: int, e: Raised) -> None:
         """Go to the handler of an exception raised at instruction `index`, or raise on."""
-        e.__traceback__ = e.__context__ = None      # frames of the tracer that may hold e: see below
+        e.__traceback__ = e.__context__ = None  # frames of the tracer that may hold e: see below
         if id(e.exc) not in self.raised_at:
             self.raised_at[id(e.exc)] = self.tensors.where()
             self.keep.append(e.exc)
@@ -351,7 +293,7 @@ class Tracer:
             try:
                 raise e
             finally:
-                del e       # its traceback holds this frame: a circle that would keep the program's objects until a collection
+                del e  # its traceback holds this frame: a circle that would keep the program's objects until a collection
         target, depth, lasti = handler
         del frame.stack[depth:]
         if lasti:
@@ -360,15 +302,15 @@ class Tracer:
         frame.ip = target
         self.effects.mutations += 1
 
-    def at_root(self, frame: Frame, ins) -> None:
+    def at_root(self, frame: Frame, ins: Ins) -> None:
         """Bookkeeping at the root frame's instructions: the last legal place to leave the region."""
         self.limits.visited.add(ins.offset)
         point_id = self.job.rewritten.by_offset.get(ins.offset)
         if point_id is None or frame.kwnames:
             return
-        if self.holding:                       # the original code would hold the lock
+        if self.holding:  # the original code would hold the lock
             return
-        if frame.cells != self.own_cells:      # an inlined comprehension's cells are nobody else's: no way out here
+        if frame.cells != self.own_cells:  # an inlined comprehension's cells are nobody else's: no way out here
             return
         point = self.job.rewritten.points[point_id]
         if getattr(point, "handlers", ()) != getattr(self.start, "handlers", ()) or len(frame.handling):
@@ -377,144 +319,31 @@ class Tracer:
         self.limits.first_step.setdefault(frame.ip, self.limits.steps)
         self.snapshot = Snapshot(self.limits.steps, frame.ip, list(frame.stack), dict(frame.locals), self.effects.mutations)
         if self.limits.steps == self.stop_at:
-            raise _ExitHere
-        self.check_time()
-
-    def let_go(self) -> None:
-        """Forget the program's objects, once the entry is written. What is left of a trace may stand until the next
-        collection of garbage, and must keep nothing of the program alive until then."""
-        for v in self.by_id.values():
-            if isinstance(v, IterVar):
-                v.state.clear()
-            elif type(v) is GenVar:
-                v.frame = None
-        for v in self.keep:
-            if type(v) is GenVar:
-                v.frame = None
-        for v in self.effects.touched.values():
-            for name in ("items", "ns", "slots", "content", "frame"):
-                if hasattr(v, name):
-                    setattr(v, name, None)
-        if self.sizes.env is not None:
-            self.sizes.env.let_go()       # sizes that torch holds keep it, out of the collector's sight
-        if not self.graph_leaves:
-            forget_graph(self.graph)
-        for held in (
-            self.by_id,
-            self.by_fake,
-            self.memo,
-            self.keep,
-            self.arrays,
-            self.stores,
-            self.overlapping,
-            self.storages,
-            self.effects.globals_written,
-            self.effects.dirty,
-            self.looked_into,
-            self.claimed,
-            self.effects.data_set,
-            self.late,
-            self.locked,
-            self.stubs,
-            self.part_of,
-            self.made_classes,
-            self.effects.classes_written,
-            self.own_cells,
-            self.measures.rehearsed,
-            self.measures.copied,
-            self.effects.touched,
-            self.remade,
-            self.escaped,
-        ):
-            held.clear()
-        self.frame = self.root = self.snapshot = self.handled = None
-        for part in self.parts:             # no cycle is left: a finalizer of the program runs when its last name goes
-            part.t = None
+            raise ExitHere
+        self.limits.check_time()
 
     @property
     def start(self):
         return self.job.rewritten.points[self.job.point]
 
-    def run_root(self) -> Stop:
-        """Trace the region. Raises: Restart when it has to be traced again with an earlier end."""
-        before = ambient.capture()
-        try:
-            self.set_up_root()
-            value = self.run(self.root)
-            if self.root.suspended:
-                raise Break("a yield")
-            return Stop(value=value)
-        except _ExitHere:
-            return Stop(snapshot=self.snapshot)
-        except Raised as e:
-            self.break_where = self.raised_at.get(id(e.exc))
-            return self.stop_at_break(Break(f"raises {e.exc.cls.__name__}{self.words_of(e.exc)}"))
-        except Break as e:
-            return self.stop_at_break(e)
-        finally:
-            if self.effects.state_set and not ambient.autocast_nesting():
-                torch.clear_autocast_cache()            # of casts of fakes
-            before.restore()
-            self.classes.forget_classes()
-
-    def words_of(self, exc: InstanceVar) -> str:
-        """An exception's message, for a break's reason."""
-        try:
-            args = to_python(self, exc.slots.get("args", NONE))
-        except NotConstant:
-            return ""
-        return f": {args[0]}" if args else ""
-
-    def stop_at_break(self, cause: Break) -> Stop:
-        cause.__traceback__ = cause.__context__ = cause.__cause__ = None     # its frames hold the user's objects
-        last = self.snapshot
-        step = cause.at_step if cause.at_step is not None else (last.step if last else 0)
-        stop = Stop(snapshot=last, cause=cause, where=self.break_where, depth=self.break_depth)
-        if last is None or step <= 1:
-            stop.snapshot = None
-            return stop
-        if step == last.step and last.mutations == self.effects.mutations:
-            return stop
-        raise Restart(step, cause)
-
-    def set_up_root(self) -> None:
-        """The root frame as it stands at the point: Lazy values with StackSlot, Local and Cell sources."""
-        rewritten, point = self.job.rewritten, self.start
-        code = rewritten.original
-        frame = self.root = Frame(code, self.job.globals, None)
-        flow = rewritten.flow
-        state = flow.states[next(ins.index for ins in flow.instrs if ins.start == point.offset)]
-        self.stale = frozenset(n for i, n in enumerate(code.co_varnames) if state.may >> i & 1 and n not in point.live)
-        args, at = self.job.args, 0
-        for slot in range(point.depth):
-            if slot in point.nulls or slot in point.maybes and not self.is_bound(args[at], StackSlot(at)):
-                frame.push(NULL)
-            else:
-                frame.push(Lazy(args[at], StackSlot(at)))
-            at += slot not in point.nulls
-        for name in point.live:
-            if name in point.bound or self.is_bound(args[at], Local(name)):
-                frame.locals[name] = Lazy(args[at], Local(name))
-            at += 1
-        for name in (*code.co_cellvars, *code.co_freevars):
-            frame.cells[name] = CellVar(None) if args[at] is None else self.values.wrap_cell(args[at], Cell(name))
-            at += 1
-        self.own_cells = dict(frame.cells)
-        frame.ip = frame.decoded.index_at[point.offset]
-        self.overrides.start_overrides()
-
-    def is_bound(self, value: object, source: Source) -> bool:
-        """Whether a local, or what a comprehension saved of one, has a value; guards that."""
-        bound = value is not self.job.unbound
-        if bound:
-            self.guards.add("ALIAS", source, (KnownSource.of(self.job.unbound), False))
-        else:
-            self.guards.add("ID_IS", source, value)
-        return bound
-
 
 PYTHON_TYPES = {
-    ArrayVar: numpy_types.ARRAY, CellVar: types.CellType, FuncVar: types.FunctionType, MethodVar: types.MethodType,
-    SliceVar: slice, GenVar: types.GeneratorType, SuperVar: super, TracebackVar: types.TracebackType}
-ITERATOR_TYPES = {"seq": type(iter([])), "reversed": type(reversed([])), "dict": type(iter({})), "range": type(iter(range(0))),
-                  "enumerate": enumerate, "zip": zip, "map": map, "filter": filter}
+    ArrayVar: numpy_types.ARRAY,
+    CellVar: types.CellType,
+    FuncVar: types.FunctionType,
+    MethodVar: types.MethodType,
+    SliceVar: slice,
+    GenVar: types.GeneratorType,
+    SuperVar: super,
+    TracebackVar: types.TracebackType,
+}
+ITERATOR_TYPES = {
+    "seq": type(iter([])),
+    "reversed": type(reversed([])),
+    "dict": type(iter({})),
+    "range": type(iter(range(0))),
+    "enumerate": enumerate,
+    "zip": zip,
+    "map": map,
+    "filter": filter,
+}

@@ -2,24 +2,18 @@
 
 A value read from outside the region stays `Lazy` until something looks at it; only then is it guarded (tracer/core/wrap.py).
 """
+
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
-from bytejit.guards.sources import InstanceDict, PastDict
+import torch
+
+from bytejit.guards.sources import InstanceDict, PastDict, Source
 
 from .signals import Break
-
-# subclasses of these make instances of themselves by copy() and operators, and messages name these with their module
-OF_OWN_KIND = (collections.OrderedDict, collections.defaultdict, collections.deque)
-
-
-def shown_name(cls: type) -> str:
-    """A type's name as CPython's messages have it."""
-    return f"collections.{cls.__name__}" if cls in OF_OWN_KIND else cls.__name__
 
 
 class Var:
@@ -27,7 +21,7 @@ class Var:
 
     __slots__ = ("source",)
 
-    def __init__(self, source=None):
+    def __init__(self, source: Source | None = None) -> None:
         self.source = source
 
     def __repr__(self) -> str:
@@ -39,7 +33,7 @@ class Lazy(Var):
 
     __slots__ = ("obj", "var")
 
-    def __init__(self, obj, source):
+    def __init__(self, obj: object, source: Source | None) -> None:
         super().__init__(source)
         self.obj, self.var = obj, None
 
@@ -61,7 +55,7 @@ class Known(Var):
 
     __slots__ = ("obj",)
 
-    def __init__(self, obj, source=None):
+    def __init__(self, obj: object, source: Source | None = None) -> None:
         super().__init__(source)
         self.obj = obj
 
@@ -77,7 +71,7 @@ class SymVar(Known):
 
     __slots__ = ("value",)
 
-    def __init__(self, value, source=None):
+    def __init__(self, value: Any, source: Source | None = None) -> None:
         Var.__init__(self, source)
         self.value = value
 
@@ -100,7 +94,7 @@ class NumpyVar(Known):
 
     __slots__ = ("fix", "plain", "real")
 
-    def __init__(self, real: Any, source: Any, fix: Callable[[], None]):
+    def __init__(self, real: Any, source: Any, fix: Callable[[], None]) -> None:
         Var.__init__(self, source)
         self.real, self.fix, self.plain = real, fix, None
 
@@ -122,11 +116,13 @@ class TensorVar(Var):
 
     __slots__ = ("node", "fake", "real", "attrs", "cls", "version", "cls_changed", "base")
 
-    def __init__(self, node, fake, source=None, real=None, cls=None):
+    def __init__(
+        self, node: torch.fx.Node | None, fake: Any, source: Source | None = None, real: Any = None, cls: type | None = None
+    ) -> None:
         super().__init__(source)
         self.node, self.fake, self.real, self.cls = node, fake, real, cls
         self.attrs: dict[str, Var] = {}
-        self.base: TensorVar | None = None      # of an instance of a subclass made inside: the plain tensor behind it
+        self.base: TensorVar | None = None  # of an instance of a subclass made inside: the plain tensor behind it
 
     def __repr__(self) -> str:
         return f"TensorVar({self.node}: {tuple(self.fake.shape)})"
@@ -137,7 +133,9 @@ class SeqVar(Var):
 
     __slots__ = ("items", "cls", "real", "maxlen", "attrs")
 
-    def __init__(self, items, cls=list, source=None, real=None, maxlen=None):
+    def __init__(
+        self, items: Any, cls: type = list, source: Source | None = None, real: Any = None, maxlen: int | None = None
+    ) -> None:
         super().__init__(source)
         self.items, self.cls, self.real, self.maxlen = items, cls, real, maxlen
 
@@ -150,10 +148,12 @@ class DictVar(Var):
 
     __slots__ = ("items", "cls", "real", "factory", "complete", "deleted", "attrs")
 
-    def __init__(self, items, cls=dict, source=None, real=None, factory=None):
+    def __init__(
+        self, items: Any, cls: type = dict, source: Source | None = None, real: Any = None, factory: Var | None = None
+    ) -> None:
         super().__init__(source)
         self.items, self.cls, self.real, self.factory = items, cls, real, factory
-        self.attrs: dict[str, Var] = {}         # an OrderedDict takes attributes
+        self.attrs: dict[str, Var] = {}  # an OrderedDict takes attributes
         # an outside dict is read key by key until someone iterates; `complete` once all keys are guarded
         self.complete = real is None
         self.deleted: set = set()
@@ -167,7 +167,7 @@ class ProxyVar(DictVar):
 
     __slots__ = ("owner",)
 
-    def __init__(self, owner: DictVar):
+    def __init__(self, owner: DictVar) -> None:
         super().__init__({}, MappingProxyType)
         self.owner = owner
 
@@ -177,7 +177,7 @@ class ProxyVar(DictVar):
         return self.owner.items
 
     @items.setter
-    def items(self, value) -> None:
+    def items(self, value: Any) -> None:
         if value:
             raise AssertionError("a mapping proxy is read only")
 
@@ -187,7 +187,7 @@ class SetVar(Var):
 
     __slots__ = ("items", "cls", "real")
 
-    def __init__(self, items, cls=set, source=None, real=None):
+    def __init__(self, items: Any, cls: type = set, source: Source | None = None, real: Any = None) -> None:
         super().__init__(source)
         self.items, self.cls, self.real = items, cls, real
 
@@ -197,7 +197,7 @@ class DictView(Var):
 
     __slots__ = ("owner", "kind")
 
-    def __init__(self, owner, kind):
+    def __init__(self, owner: DictVar, kind: str) -> None:
         super().__init__(None)
         self.owner, self.kind = owner, kind
 
@@ -207,7 +207,7 @@ class SliceVar(Var):
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts):
+    def __init__(self, parts: list[Var]) -> None:
         super().__init__(None)
         self.parts = parts
 
@@ -217,7 +217,7 @@ class CellVar(Var):
 
     __slots__ = ("content", "real", "changed")
 
-    def __init__(self, content, source=None, real=None):
+    def __init__(self, content: Var | None, source: Source | None = None, real: Any = None) -> None:
         super().__init__(source)
         self.content, self.real, self.changed = content, real, False
 
@@ -225,10 +225,31 @@ class CellVar(Var):
 class FuncVar(Var):
     """A Python function: one from outside (`real`) or one made in the trace by MAKE_FUNCTION."""
 
-    __slots__ = ("real", "code", "globals", "closure", "defaults", "kwdefaults", "attrs", "annotations", "name",
-                 "qualname", "step")
+    __slots__ = (
+        "real",
+        "code",
+        "globals",
+        "closure",
+        "defaults",
+        "kwdefaults",
+        "attrs",
+        "annotations",
+        "name",
+        "qualname",
+        "step",
+    )
 
-    def __init__(self, code, globals_, closure, defaults=(), kwdefaults=None, real=None, source=None, step=0):
+    def __init__(
+        self,
+        code: CodeType,
+        globals_: dict,
+        closure: tuple,
+        defaults: tuple = (),
+        kwdefaults: dict[str, Var] | None = None,
+        real: Any = None,
+        source: Source | None = None,
+        step: int = 0,
+    ) -> None:
         super().__init__(source)
         self.code, self.globals, self.closure, self.real = code, globals_, closure, real
         self.defaults, self.kwdefaults, self.attrs, self.annotations = defaults, kwdefaults or {}, {}, None
@@ -243,7 +264,7 @@ class MethodVar(Var):
 
     __slots__ = ("func", "self")
 
-    def __init__(self, func, self_, source=None):
+    def __init__(self, func: Var, self_: Var, source: Source | None = None) -> None:
         super().__init__(source)
         self.func, self.self = func, self_
 
@@ -256,7 +277,7 @@ class ArrayVar(Var):
 
     __slots__ = ("array", "step", "shared")
 
-    def __init__(self, array, step=0):
+    def __init__(self, array: Any, step: int = 0) -> None:
         super().__init__(None)
         self.array, self.step, self.shared = array, step, False
 
@@ -264,7 +285,7 @@ class ArrayVar(Var):
         return f"ArrayVar({self.array.dtype}{list(self.array.shape)})"
 
 
-class LateVar(Var):
+class DeferredVar(Var):
     """What a call with effects gives when the region ends: a draw of `random`, a hook's handle (see core/deferred_calls.py).
 
     `watched`: a fake and its version when the call was traced; the call is right only while it stays that.
@@ -272,12 +293,12 @@ class LateVar(Var):
 
     __slots__ = ("kind", "function", "args", "watched", "step")
 
-    def __init__(self, kind, function, args, step=0):
+    def __init__(self, kind: str, function: Callable, args: list[Var], step: int = 0) -> None:
         super().__init__(None)
         self.kind, self.function, self.args, self.watched, self.step = kind, function, args, None, step
 
     def __repr__(self) -> str:
-        return f"LateVar({getattr(self.function, '__name__', self.function)})"
+        return f"DeferredVar({getattr(self.function, '__name__', self.function)})"
 
 
 DELETED = Null()
@@ -292,7 +313,7 @@ class InstanceVar(Var):
 
     __slots__ = ("cls", "real", "ns", "slots", "base", "step", "new_args")
 
-    def __init__(self, cls, source=None, real=None, base=None, step=0):
+    def __init__(self, cls: type, source: Source | None = None, real: Any = None, base: Var | None = None, step: int = 0) -> None:
         super().__init__(source)
         self.cls, self.real, self.base, self.step = cls, real, base, step
         self.slots: dict[str, Var] = {}
@@ -305,10 +326,11 @@ class InstanceVar(Var):
                 namespace = object.__getattribute__(real, "__dict__")
             except AttributeError:
                 namespace = None
-            except TypeError as e:      # an instance whose class got another class's `__dict__` to read it by
+            except TypeError as e:  # an instance whose class got another class's `__dict__` to read it by
                 raise Break(f"the namespace of a {cls.__name__} cannot be had ({e})") from None
-            self.ns = DictVar({}, dict, (PastDict if past else InstanceDict)(source), namespace) if type(
-                namespace) is dict else None
+            self.ns = (
+                DictVar({}, dict, (PastDict if past else InstanceDict)(source), namespace) if type(namespace) is dict else None
+            )
 
     def __repr__(self) -> str:
         return f"InstanceVar({self.cls.__name__})"
@@ -319,7 +341,7 @@ class TracebackVar(Var):
 
     __slots__ = ("step",)
 
-    def __init__(self, step):
+    def __init__(self, step: int) -> None:
         super().__init__(None)
         self.step = step
 
@@ -329,7 +351,7 @@ class SuperVar(Var):
 
     __slots__ = ("cls", "obj")
 
-    def __init__(self, cls, obj):
+    def __init__(self, cls: type, obj: Var) -> None:
         super().__init__(None)
         self.cls, self.obj = cls, obj
 
@@ -339,7 +361,7 @@ class PropertyVar(Var):
 
     __slots__ = ("cls", "args")
 
-    def __init__(self, cls, args):
+    def __init__(self, cls: type, args: list[Var]) -> None:
         super().__init__(None)
         self.cls, self.args = cls, args
 
@@ -349,7 +371,7 @@ class IterVar(Var):
 
     __slots__ = ("kind", "state", "step", "done")
 
-    def __init__(self, kind: str, state: dict[str, Any], step: int = 0):
+    def __init__(self, kind: str, state: dict[str, Any], step: int = 0) -> None:
         super().__init__(None)
         self.kind, self.state, self.step, self.done = kind, state, step, False
 
@@ -364,7 +386,7 @@ class GenVar(Var):
 
     __slots__ = ("frame", "started", "finished", "step", "running", "call", "real", "closable")
 
-    def __init__(self, frame, step=0):
+    def __init__(self, frame: Any, step: int = 0) -> None:
         super().__init__(None)
         self.frame, self.started, self.finished, self.step, self.running = frame, False, False, step, False
         self.call, self.real, self.closable = None, None, True

@@ -1,4 +1,5 @@
 """What differs between Python versions, as data: the only reader of sys.version_info in the tracer."""
+
 from __future__ import annotations
 
 import sys
@@ -23,3 +24,5 @@ ANNOTATES = PY >= (3, 14)
 NAMES_THE_KEY = PY >= (3, 14)
 # 3.14+: list.index, deque.index and deque.remove no longer show the value that they did not find
 SHOWS_MISSING = PY < (3, 14)
+# 3.14+: CALL_FUNCTION_EX always has a slot for the keyword arguments
+CALL_EX_ALWAYS_HAS_KWARGS = PY >= (3, 14)

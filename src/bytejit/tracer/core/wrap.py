@@ -1,12 +1,13 @@
 """Real objects to Vars: what is guarded when the trace first looks at a value from outside."""
+
 from __future__ import annotations
 
 import collections
-import dis
 import enum
 import gc
 import types
 import weakref
+from typing import Any
 
 import torch
 
@@ -16,8 +17,8 @@ from bytejit.guards.sources import (
     Attr,
     CellContents,
     Defaults,
-    Global,
     Item,
+    KnownSource,
     KwDefaults,
     MethodFunc,
     MethodSelf,
@@ -25,15 +26,14 @@ from bytejit.guards.sources import (
     TupleItem,
     dict_item,
 )
-from bytejit.guards.sources import Known as KnownSource
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
-from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, hides_dict, replaces_lookup
+from bytejit.tracer.core.frame import decode
+from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_attribute, hides_dict, replaces_lookup
 from bytejit.tracer.objects.containers import is_constant
-from bytejit.tracer.objects.external_generators import outside_generator
-from bytejit.tracer.objects.external_iterators import SEEN, outside_iterator
-from bytejit.tracer.objects.external_lists import OutsideList
-from bytejit.tracer.objects.operators import class_attribute
+from bytejit.tracer.objects.external_generators import external_generator
+from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
+from bytejit.tracer.objects.external_lists import ExternalList
 from bytejit.tracer.sizes.numpy_numbers import wrap_numpy
 
 from .signals import Break
@@ -53,14 +53,29 @@ from .values import (
     Var,
 )
 
-BY_REFERENCE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-                types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, property,
-                types.MethodWrapperType, staticmethod, classmethod, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
-                types.GenericAlias, *numpy_types.FUNCTION_TYPES,
-                type(collections.abc.Callable[[int], int]), types.UnionType)
+BY_REFERENCE = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+    property,
+    types.MethodWrapperType,
+    staticmethod,
+    classmethod,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    types.GenericAlias,
+    *numpy_types.FUNCTION_TYPES,
+    type(collections.abc.Callable[[int], int]),
+    types.UnionType,
+)
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)
-IN_SETS = (*BY_REFERENCE, types.FunctionType)        # known by identity in a set
+IN_SETS = (*BY_REFERENCE, types.FunctionType)  # known by identity in a set
 # singletons compared by identity: a guard `is` is cheaper than `==` and as strict
 SINGLETONS = (type(None), bool, type(Ellipsis), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
 
@@ -87,11 +102,11 @@ class Wrapping(Component):
         if obj is True or obj is False:
             return TRUE if obj else FALSE
         if is_symbolic(obj):
-            return self.t.sizes.number(obj)
+            return self.t.numbers.number(obj)
         if type(obj) is torch.Size:
-            return SeqVar([self.t.sizes.number(n) for n in obj], torch.Size)
-        if type(obj) is slice:              # 3.14 has constant slices among a code's constants
-            return self.t.operators.slice([self.constant(part) for part in (obj.start, obj.stop, obj.step)])
+            return SeqVar([self.t.numbers.number(n) for n in obj], torch.Size)
+        if type(obj) is slice:  # 3.14 has constant slices among a code's constants
+            return self.t.subscripts.slice([self.constant(part) for part in (obj.start, obj.stop, obj.step)])
         if isinstance(obj, tuple) and is_constant(obj):
             return SeqVar([self.constant(o) for o in obj], type(obj))
         if type(obj) is tuple:
@@ -114,7 +129,7 @@ class Wrapping(Component):
 
     def wrap(self, obj: object, source: Source, guard: bool = True) -> Var:
         """Look at a value from outside: guard what it is, and model it."""
-        if type(obj) in weakref.ProxyTypes:         # each look at it looks at what it stands for, which may be gone
+        if type(obj) in weakref.ProxyTypes:  # each look at it looks at what it stands for, which may be gone
             raise Break("a weak proxy")
         if replaces_lookup(obj):
             raise Break("a metaclass that replaces how attributes of classes are read")
@@ -123,7 +138,7 @@ class Wrapping(Component):
             if guard and seen.source is not None and seen.source != source:
                 self.alias(seen, source, obj)
             return seen
-        self.t.work_step()
+        self.t.limits.work_step()
         if is_constant(obj):
             return self._wrap_constant(obj, source, guard)
         var = self._wrap_object(obj, source, guard)
@@ -139,7 +154,7 @@ class Wrapping(Component):
         else:
             self.t.guard("ALIAS", source, seen.source)
 
-    def _wrap_constant(self, obj, source, guard) -> Var:
+    def _wrap_constant(self, obj: Any, source: Source | None, guard: bool) -> Var:
         if issubclass(type(obj), (*SINGLETONS, enum.Enum)):
             if guard:
                 self.t.guard("ID_IS", source, obj)
@@ -156,8 +171,8 @@ class Wrapping(Component):
             return SeqVar([self.constant(o) for o in obj], type(obj), source=source, real=obj)
         return Known(obj, source)
 
-    def _wrap_object(self, obj, source, guard) -> Var:
-        cls = type(obj)         # not isinstance(): what an object says of its class is the program's business, and may be code
+    def _wrap_object(self, obj: Any, source: Source | None, guard: bool) -> Var:
+        cls = type(obj)  # not isinstance(): what an object says of its class is the program's business, and may be code
         if cls in BOUND and guard and (bound := self.bound_builtin(obj, source)) is not None:
             return bound
         if issubclass(cls, BY_REFERENCE):
@@ -176,13 +191,13 @@ class Wrapping(Component):
             return MethodVar(Lazy(obj.__func__, MethodFunc(source)), Lazy(obj.__self__, MethodSelf(source)), source)
         if issubclass(cls, types.CellType):
             return self.wrap_cell(obj, source)
-        if type(obj) in SEEN and guard and (iterator := outside_iterator(self.t, obj, source)) is not None:
+        if type(obj) in SEEN and guard and (iterator := external_iterator(self.t, obj, source)) is not None:
             return iterator
-        if cls is types.GeneratorType and guard and (generator := outside_generator(self.t, obj, source)) is not None:
+        if cls is types.GeneratorType and guard and (generator := external_generator(self.t, obj, source)) is not None:
             return generator
         return self._wrap_container(obj, source)
 
-    def bound_builtin(self, obj, source: Source) -> MethodVar | None:
+    def bound_builtin(self, obj: Any, source: Source) -> MethodVar | None:
         """A method written in C bound to an object (`items.append`), made anew whenever it is read: known by its name and
         what it is bound to. None for functions, and for methods that are known as they are."""
         owner, name = obj.__self__, obj.__name__
@@ -196,8 +211,11 @@ class Wrapping(Component):
         found = next((NAMESPACE(c)[name] for c in MRO(type(owner)) if type(NAMESPACE(c).get(name)) in UNBOUND), None)
         if found is None or found.__get__(owner) != obj:
             return None
-        for kind, of, value in (("TYPE_IS", source, type(obj)), ("EQUALS", Attr(source, "__name__"), name),
-                                ("TYPE_IS", Attr(source, "__self__"), type(owner))):
+        for kind, of, value in (
+            ("TYPE_IS", source, type(obj)),
+            ("EQUALS", Attr(source, "__name__"), name),
+            ("TYPE_IS", Attr(source, "__self__"), type(owner)),
+        ):
             self.t.guard(kind, of, value)
         return MethodVar(Known(found), Lazy(owner, Attr(source, "__self__")), source)
 
@@ -215,7 +233,7 @@ class Wrapping(Component):
         self.t.keep.append(cell)
         return var
 
-    def _wrap_function(self, fn: types.FunctionType, source, guard) -> FuncVar:
+    def _wrap_function(self, fn: types.FunctionType, source: Source | None, guard: bool) -> FuncVar:
         """A function by identity where it is permanent or has no closure, else by its code, with its parts as sources."""
         by_identity = permanent(fn)
         if guard:
@@ -226,18 +244,17 @@ class Wrapping(Component):
                 self.t.guard("FUNCTION", source, fn)
         if by_identity:
             source = KnownSource.of(fn)
-        closure = tuple(
-            self.wrap_cell(cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ()))
+        closure = tuple(self.wrap_cell(cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ()))
         defaults = tuple(Lazy(d, Defaults(source, i)) for i, d in enumerate(fn.__defaults__ or ()))
         kwdefaults = {k: Lazy(v, KwDefaults(source, k)) for k, v in (fn.__kwdefaults__ or {}).items()}
         var = FuncVar(self.t.job.original(fn.__code__), fn.__globals__, closure, defaults, kwdefaults, real=fn, source=source)
         var.name, var.qualname = fn.__name__, fn.__qualname__
         return var
 
-    def _wrap_container(self, obj, source) -> Var:
+    def _wrap_container(self, obj: Any, source: Source | None) -> Var:
         cls = type(obj)
         if cls is list:
-            return OutsideList(self.t, obj, source)
+            return ExternalList(self.t, obj, source)
         if cls is collections.deque:
             self.t.guard("LEN_IS", source, len(obj))
             items = [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
@@ -258,7 +275,7 @@ class Wrapping(Component):
             return SetVar({o: self.constant(o) for o in obj}, cls, source, obj)
         return self._wrap_instance(obj, source)
 
-    def _wrap_instance(self, obj, source) -> InstanceVar:
+    def _wrap_instance(self, obj: Any, source: Source | None) -> InstanceVar:
         """An instance of a user's class, or of a library's that nothing here models: its attributes are read one by one."""
         cls = type(obj)
         base: Var | None = None
@@ -282,7 +299,7 @@ class Wrapping(Component):
         return InstanceVar(cls, source, obj, base)
 
     # ---- dicts from outside, read key by key -----------------------------------------------------------------------
-    def lookup(self, d: DictVar, key) -> Var | None:
+    def lookup(self, d: DictVar, key: object) -> Var | None:
         """The value under a real key, or None. An outside dict is asked, and what it answered is guarded."""
         found = d.items.get(key)
         if found is not None:
@@ -312,76 +329,33 @@ class Wrapping(Component):
         d.items = {}
         for key, value in pairs:
             if key in gone:
-                continue                # put in again it comes last, with what was added
+                continue  # put in again it comes last, with what was added
             if key in read:
                 d.items[key] = read.pop(key)
             else:
                 d.items[key] = (self.constant(key), Lazy(value, dict_item(d.source, key, _own_getitem(d.real))))
-        d.items.update(read)        # keys added in the trace come last
+        d.items.update(read)  # keys added in the trace come last
 
     # ---- names ------------------------------------------------------------------------------------------------------
-    def load_global(self, f, name: str) -> Var:
-        """A global, else a builtin. Raises: Raised(NameError)."""
-        written = self.t.effects.globals_written.get(id(f.globals))
-        if written is not None and name in written[1]:
-            value = written[1][name]
-            if value is not None:
-                return value
-        elif name in f.globals:
-            return self.memo_lazy(("g", id(f.globals), name), f.globals[name], lambda: Global.of(f.globals, name))
-        builtins_ = f.globals.get("__builtins__", __builtins__)
-        table = builtins_ if isinstance(builtins_, dict) else vars(builtins_)
-        changed = self.t.effects.globals_written.get(id(table))
-        if changed is not None and name in changed[1] and changed[1][name] is not None:
-            return changed[1][name]
-        if name not in table or changed is not None and name in changed[1]:
-            raise self.t.raised(NameError(f"name '{name}' is not defined"))
-        return self.builtin(f, name, table)
 
-    def builtin(self, f, name: str, table: dict) -> Var:
-        from bytejit.guards.sources import Scope
-        self.t.guard("DICT_ABSENT", Scope.of(f.globals), name)
-        import builtins
-        if table is vars(builtins):
-            from bytejit.guards.sources import Builtin
-            return self.memo_lazy(("b", name), table[name], lambda: Builtin(name))
-        return self.memo_lazy(("b", id(table), name), table[name], lambda: Global.of(table, name))
-
-    def memo_lazy(self, key, obj, source) -> Lazy:
+    def memo_lazy(self, key: object, obj: Any, source: Source | None) -> Lazy:
         found = self.t.memo.get(key)
         if found is None or found.obj is not obj:
             found = self.t.memo[key] = Lazy(obj, source())
         return found
-
-    def store_global(self, f, name: str, value: Var | None) -> None:
-        """Recorded, and replayed at the exit. `value` None deletes."""
-        self.t.effects.mutations += 1
-        self.t.effects.globals_written.setdefault(id(f.globals), (f.globals, {}))[1][name] = value
-
-    def set_cell(self, cell: CellVar, value: Var | None) -> None:
-        if value is not None and value.source is None:
-            pass
-        cell.content, cell.changed = value, True
-        self.t.effects.mutations += 1
-        self.t.effects.dirty[id(cell)] = self.t.effects.touched[id(cell)] = cell
-
-    def namespace_get(self, names, name: str) -> Var | None:
-        return self.lookup(names, name)
-
-    def namespace_set(self, names, name: str, value: Var) -> None:
-        names.items[name] = (Known(name), value)
 
 
 def hash_has_effects(cls: type) -> bool:
     """Whether hashing an instance writes anything, by the code of its __hash__: the tracer keys its own dicts with it."""
     function = class_attribute(cls, "__hash__")
     return isinstance(function, types.FunctionType) and any(
-        i.opname.startswith("STORE_") and "FAST" not in i.opname for i in dis.get_instructions(function.__code__))
+        i.op.startswith("STORE_") and "FAST" not in i.op for i in decode(function.__code__).ins
+    )
 
 
-def real_items(d) -> list[tuple]:
+def real_items(d: Any) -> list[tuple]:
     """The pairs of a real mapping in its own order, past what a subclass overrides: no key is compared with another."""
-    if isinstance(d, collections.OrderedDict):          # dict.items would tell the order before move_to_end
+    if isinstance(d, collections.OrderedDict):  # dict.items would tell the order before move_to_end
         return list(collections.OrderedDict.items(d))
     return list(dict.items(d) if isinstance(d, dict) else d.items())
 

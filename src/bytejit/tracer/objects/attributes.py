@@ -1,14 +1,17 @@
 """Attributes: Python's lookup rules over modelled values. https://docs.python.org/3/howto/descriptor.html"""
+
 from __future__ import annotations
 
 import collections
 import functools
 import types
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from bytejit.guards.sources import Attr, DictItem, InstanceDict, ModuleBuffer, ModuleParam, SubModule
-from bytejit.guards.sources import Known as KnownSource
+from bytejit.common import special_cases
+from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource, ModuleBuffer, ModuleParam, SubModule
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
@@ -16,11 +19,11 @@ from bytejit.tracer.core.values import (
     NULL,
     ArrayVar,
     CellVar,
+    DeferredVar,
     DictVar,
     FuncVar,
     InstanceVar,
     Known,
-    LateVar,
     Lazy,
     MethodVar,
     SeqVar,
@@ -30,13 +33,15 @@ from bytejit.tracer.core.values import (
     TracebackVar,
     Var,
 )
-from bytejit.tracer.core.versions import ANNOTATES
 
-from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, docstring, is_data_descriptor, of_library, structseq_fields
-from .containers import is_constant
+from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, of_library, structseq_fields
 
-GENERIC_GETATTR = (object.__getattribute__, BaseException.__getattribute__, functools.partial.__getattribute__,
-                   types.SimpleNamespace.__getattribute__)
+GENERIC_GETATTR = (
+    object.__getattribute__,
+    BaseException.__getattribute__,
+    functools.partial.__getattribute__,
+    types.SimpleNamespace.__getattribute__,
+)
 InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
@@ -58,17 +63,17 @@ class Attributes(Component):
         if isinstance(v, InstanceVar):
             return self.instance_getattr(v, name)
         if isinstance(v, TensorVar):
-            return self.t.tensors.tensor_getattr(v, name)
-        if isinstance(v, LateVar):
+            return self.t.tensor_attributes.tensor_getattr(v, name)
+        if isinstance(v, DeferredVar):
             raise Break("a random number used in the region" if v.kind is float else "a hook's handle used in the region")
         if isinstance(v, Known):
-            return self.known_getattr(v, name)
+            return self.t.known_attributes.known_getattr(v, name)
         if isinstance(v, FuncVar):
-            return self.function_getattr(v, name)
+            return self.t.known_attributes.function_getattr(v, name)
         if isinstance(v, SuperVar):
             return self.super_getattr(v, name)
         if isinstance(v, MethodVar):
-            return self.method_getattr(v, name)
+            return self.t.known_attributes.method_getattr(v, name)
         return self.builtin_getattr(v, name)
 
     def no_attribute(self, cls_name: str, name: str, obj: Var | None = None) -> Raised:
@@ -92,7 +97,7 @@ class Attributes(Component):
                 place = structseq_fields(v.cls).get(name, len(v.items))
                 if place < len(v.items):
                     return v.items[place]
-        if isinstance(v, DictVar) and name == "default_factory" and v.cls.__name__ == "defaultdict":
+        if isinstance(v, DictVar) and name == "default_factory" and v.cls is collections.defaultdict:
             return v.factory
         if isinstance(v, SeqVar) and name == "maxlen":
             return self.t.values.constant(v.maxlen)
@@ -106,7 +111,7 @@ class Attributes(Component):
         if found is MISSING and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)) is not None:
             return own
         if found is MISSING:
-            in_c = cls.__module__ != "builtins" and not cls.__flags__ & (1 << 9)        # C types are called by their full names
+            in_c = not special_cases.BUILTINS.made(cls) and not cls.__flags__ & (1 << 9)  # C types are called by their full names
             raise self.no_attribute(f"{cls.__module__}.{cls.__name__}" if in_c else cls.__name__, name)
         return self.bind_descriptor(found, owner, v, cls, name)
 
@@ -128,7 +133,7 @@ class Attributes(Component):
             return {**{name: self.ordered_dict_attribute(v, name) for name in v.real.__dict__}, **v.attrs}
         return v.attrs
 
-    def bind_descriptor(self, found, owner: type, v: Var, cls: type, name: str) -> Var:
+    def bind_descriptor(self, found: Any, owner: type, v: Var, cls: type, name: str) -> Var:
         """What a class attribute gives when read through an instance."""
         if owner is not cls:
             self.guard_not_shadowed(cls, owner, name)
@@ -138,7 +143,7 @@ class Attributes(Component):
             return MethodVar(Known(found), v)
         if isinstance(found, classmethod):
             return MethodVar(self.lift(found.__func__, owner, name), self.t.values.constant(cls))
-        if type(found) is InstanceMethod:               # a method of a class that pybind11 made
+        if type(found) is InstanceMethod:  # a method of a class that pybind11 made
             return MethodVar(Known(found.__func__), v)
         if isinstance(found, types.ClassMethodDescriptorType):
             return self.c_classmethod(found, self.t.values.constant(cls))
@@ -152,7 +157,7 @@ class Attributes(Component):
             holder = self.t.values.real(self.class_value(owner, name, found))
             func, attr = self.getattr(holder, "func"), self.t.const(self.getattr(holder, "attrname"))
             value = self.t.calls.call(func, [v], {})
-            self.set_in_dict(v, attr, value)
+            self.t.attribute_writes.set_in_dict(v, attr, value)
             return value
         if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.c_attribute(v, found, name)
@@ -174,28 +179,28 @@ class Attributes(Component):
         for c in cls.__mro__:
             if c is owner:
                 return
-            known = c in self.t.made_classes or c in self.t.remade or of_library(c)
-            if not known and name not in c.__dict__:    # super() starts later
+            known = c in self.t.made_classes or c in self.t.rebuilt_classes or of_library(c)
+            if not known and name not in c.__dict__:  # super() starts later
                 self.t.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
 
-    def lift(self, fn, owner: type, name: str) -> Var:
+    def lift(self, fn: Callable, owner: type, name: str) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
-        known = owner in self.t.made_classes or owner in self.t.remade or of_library(owner)
+        known = owner in self.t.made_classes or owner in self.t.rebuilt_classes or of_library(owner)
         if not known and name not in WRITTEN.get(owner, ()):
             self.t.guard("ID_IS", DictItem(InstanceDict(KnownSource.of(owner)), name), NAMESPACE(owner)[name])
-        return self.t.values.passing(fn) if owner in self.t.remade else self.t.values.constant(fn)
+        return self.t.values.passing(fn) if owner in self.t.rebuilt_classes else self.t.values.constant(fn)
 
-    def class_value(self, owner: type, name: str, found) -> Var:
+    def class_value(self, owner: type, name: str, found: Any) -> Var:
         """A class attribute with its source, so that a change of the class is noticed."""
         made = self.t.made_classes.get(owner)
         if made is not None and name in made.contents:
             return made.contents[name]
-        if owner in self.t.remade:
+        if owner in self.t.rebuilt_classes:
             return self.t.values.passing(found)
         source = KnownSource.of(owner)
         return self.t.values.memo_lazy(("c", owner, name), found, lambda: DictItem(InstanceDict(source), name))
 
-    def c_attribute(self, v: Var, found, name: str) -> Var:
+    def c_attribute(self, v: Var, found: Any, name: str) -> Var:
         """A slot or a C-level attribute of an instance."""
         if isinstance(v, InstanceVar):
             if name in v.slots:
@@ -211,8 +216,10 @@ class Attributes(Component):
                 return self.exception_attribute(v, name)
             if v.real is None and isinstance(found, types.MemberDescriptorType):
                 raise self.no_attribute(v.cls.__name__, name)
-            if v.real is not None and (isinstance(found, types.MemberDescriptorType)
-                                       and (found.__objclass__.__flags__ & (1 << 9) or v.cls is functools.partial)):
+            if v.real is not None and (
+                isinstance(found, types.MemberDescriptorType)
+                and (found.__objclass__.__flags__ & (1 << 9) or v.cls is functools.partial)
+            ):
                 try:
                     value = found.__get__(v.real, v.cls)
                 except AttributeError as e:
@@ -225,7 +232,7 @@ class Attributes(Component):
         if v.real is not None:
             try:
                 value = getattr(v.real, name)
-            except AttributeError as e:         # a field that no argument set
+            except AttributeError as e:  # a field that no argument set
                 self.t.guard("ATTR_ABSENT", v.source, name)
                 raise self.t.raised(e) from None
             return self.t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
@@ -261,7 +268,8 @@ class Attributes(Component):
     def says_class(self, cls: type) -> bool:
         """Whether what an instance names as its `__class__` is for the program to say (proxies, mocks)."""
         return class_lookup(cls, "__class__")[1] is not object or isinstance(
-            class_lookup(cls, "__getattribute__")[0], types.FunctionType)
+            class_lookup(cls, "__getattribute__")[0], types.FunctionType
+        )
 
     def generic_getattr(self, v: InstanceVar, name: str, fallback: bool = True) -> Var:
         """object.__getattribute__, then __getattr__."""
@@ -309,7 +317,7 @@ class Attributes(Component):
                 if name in raw:
                     return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.source, name))
                 if table != "_modules":
-                    continue                     # the later table's own entry decides; register_* keeps names apart
+                    continue  # the later table's own entry decides; register_* keeps names apart
                 continue
             value = self.t.values.lookup(self.t.values.real(d), name)
             if value is not None:
@@ -320,8 +328,11 @@ class Attributes(Component):
         """A special method, looked up on the type as the interpreter does; bound. Raises: Raised."""
         found = self.find_special(v, name)
         if found is None:
-            raise self.t.raised(AttributeError(name) if name not in ("__enter__", "__exit__") else TypeError(
-                f"'{self.t.type_of(v).__name__}' object does not support the context manager protocol"))
+            raise self.t.raised(
+                AttributeError(name)
+                if name not in ("__enter__", "__exit__")
+                else TypeError(f"'{self.t.type_of(v).__name__}' object does not support the context manager protocol")
+            )
         return found
 
     def find_special(self, v: Var, name: str) -> Var | None:
@@ -358,269 +369,5 @@ class Attributes(Component):
         return self.bind_descriptor(found, owner, obj, cls, name)
 
     # ---- other values ---------------------------------------------------------------------------------------------------
-    def known_getattr(self, v: Known, name: str) -> Var:
-        obj = v.obj
-        if isinstance(obj, types.ModuleType):
-            return self.python_module_getattr(v, name)
-        if isinstance(obj, type):
-            return self.class_getattr(v, name)
-        if is_constant(obj):
-            return self._constant_attribute(obj, name)
-        try:
-            value = getattr(obj, name)
-        except AttributeError as e:
-            raise self.t.raised(e) from None
-        if v.source is None:
-            return self.t.values.constant(value)
-        return self.t.values.lazy(value, Attr(v.source, name))
-
-    def _constant_attribute(self, obj, name: str) -> Var:
-        """An attribute of an immutable value. Enum members may carry attributes of their own."""
-        cls = type(obj)
-        found, owner = class_lookup(cls, name)
-        if isinstance(found, (types.FunctionType, property)) and not isinstance(found, types.DynamicClassAttribute):
-            if owner.__module__ not in ("enum",):
-                return self.bind_descriptor(found, owner, Known(obj), cls, name)
-        try:
-            value = getattr(obj, name)
-        except AttributeError as e:
-            raise self.t.raised(e) from None
-        if isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
-            return Known(value)
-        return self.t.values.constant(value)
-
-    def python_module_getattr(self, v: Known, name: str) -> Var:
-        module = v.obj
-        written = self.t.effects.globals_written.get(id(module.__dict__))
-        if written is not None and written[1].get(name) is not None:
-            return written[1][name]
-        if name in module.__dict__:
-            from bytejit.guards.sources import Global
-            return self.t.values.memo_lazy(("g", id(module.__dict__), name), module.__dict__[name],
-                                  lambda: Global.of(module.__dict__, name))
-        if name == "__dict__":
-            raise Break("a module's __dict__")
-        try:
-            value = getattr(module, name)       # a module's __getattr__: lazy imports of libraries
-        except AttributeError as e:
-            raise self.t.raised(e) from None
-        return self.t.values.lazy(value, Attr(v.source or KnownSource.of(module), name))
-
-    def check_annotations(self, owner, name: str) -> None:
-        """Asking a class or a module for annotations that it has not makes them. Raises: Break, but for a class of the trace."""
-        if name == "__annotations__" and name not in vars(owner) and owner not in self.t.remade:
-            raise Break(f"making the annotations of {owner.__name__}")
-
-    def class_getattr(self, v: Known, name: str) -> Var:
-        cls = v.obj
-        meta, meta_owner = class_lookup(type(cls), name)
-        if meta is not MISSING and is_data_descriptor(meta):
-            if isinstance(meta, property):
-                return self.t.calls.call(self.lift(meta.fget, meta_owner, name), [v], {})
-            if name == "__dict__":
-                return self.t.values.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
-            self.check_annotations(cls, name)
-            try:
-                return self.t.values.constant(getattr(cls, name))
-            except AttributeError as e:         # __abstractmethods__ of a class that has none
-                raise self.t.raised(e) from None
-        found, owner = class_lookup(cls, name)
-        if found is not MISSING:
-            if isinstance(found, classmethod):
-                return MethodVar(self.lift(found.__func__, owner, name), v)
-            if isinstance(found, staticmethod):
-                return self.lift(found.__func__, owner, name)
-            if isinstance(found, types.ClassMethodDescriptorType):
-                return self.c_classmethod(found, v)
-            if type(found) is types.BuiltinFunctionType:
-                return Known(getattr(cls, name))
-            getter = class_lookup(type(found), "__get__")[0]
-            if isinstance(getter, types.FunctionType):
-                return self.t.calls.call(self.t.values.constant(getter), [self.class_value(owner, name, found), NONE, v], {})
-            if isinstance(found, types.MemberDescriptorType) or getter is MISSING or isinstance(found, (
-                    types.FunctionType, property, types.GetSetDescriptorType, *C_METHODS)):
-                return self.class_value(owner, name, found)
-            return self.t.values.constant(getattr(cls, name))
-        if meta is not MISSING:
-            return self.bind_descriptor(meta, meta_owner, v, type(cls), name)
-        getter = class_lookup(type(cls), "__getattr__")[0]
-        if isinstance(getter, types.FunctionType):
-            return self.t.calls.call(self.t.values.constant(getter), [v, Known(name)], {})
-        e = self.t.raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
-        e.exc.slots["name"] = Known(name)
-        raise e
-
-    def function_getattr(self, v: FuncVar, name: str) -> Var:
-        simple = {"__name__": lambda: Known(v.name), "__qualname__": lambda: Known(v.qualname),
-                  "__code__": lambda: Known(v.code),
-                  "__defaults__": lambda: SeqVar(list(v.defaults), tuple) if v.defaults else NONE,
-                  "__closure__": lambda: SeqVar(list(v.closure), tuple) if v.closure else NONE,
-                  "__class__": lambda: Known(types.FunctionType)}
-        if name in v.attrs:
-            return v.attrs[name]
-        if name in simple:
-            return simple[name]()
-        if name == "__kwdefaults__":
-            return DictVar({k: (Known(k), d) for k, d in v.kwdefaults.items()}) if v.kwdefaults else NONE
-        if name in ("__get__", "__call__"):
-            return MethodVar(Known(getattr(types.FunctionType, name)), v)
-        if v.real is not None:
-            try:
-                value = getattr(v.real, name)
-            except AttributeError as e:
-                self.t.guard("ATTR_ABSENT", v.source, name)
-                raise self.t.raised(e) from None
-            return self.t.values.memo_lazy(("f", id(v), name), value, lambda: Attr(v.source, name))
-        if name in ("__module__", "__doc__"):
-            return self.t.values.constant(v.globals.get("__name__") if name == "__module__" else docstring(v.code))
-        if name == "__dict__":
-            out = DictVar({k: (Known(k), a) for k, a in v.attrs.items()})
-            return out
-        if name == "__annotations__":
-            v.attrs[name] = self.annotations_of(v)
-            return v.attrs[name]
-        if name == "__annotate__" and ANNOTATES:
-            return v.annotations if v.annotations is not None else NONE
-        if name == "__type_params__":
-            return SeqVar([], tuple)
-        raise self.t.raised(AttributeError(f"'function' object has no attribute '{name}'"))
-
-    def annotations_of(self, v: FuncVar) -> Var:
-        """The dict of annotations of a function made in the trace: of its pairs, or (3.14) what its __annotate__ makes."""
-        if isinstance(v.annotations, SeqVar):
-            pairs = zip(v.annotations.items[::2], v.annotations.items[1::2])
-            return DictVar({self.t.const(k): (self.t.values.real(k), a) for k, a in pairs})
-        if isinstance(v.annotations, FuncVar):
-            return self.t.values.real(self.t.calls.call(v.annotations, [Known(1)], {}))      # annotationlib.Format.VALUE
-        return DictVar({})
-
-    def method_getattr(self, v: MethodVar, name: str) -> Var:
-        if name == "__self__":
-            return v.self
-        if name == "__func__":
-            return v.func
-        if name == "__class__":
-            return self.t.values.constant(types.MethodType)
-        if name == "__call__":
-            return v
-        return self.getattr(v.func, name)
 
     # ---- writing ----------------------------------------------------------------------------------------------------
-    def setattr(self, v: Var, name: str, value: Var) -> None:
-        """v.name = value, recorded for the exit when v is from outside. Raises: Raised, Break."""
-        v = self.t.values.real(v)
-        if isinstance(v, InstanceVar):
-            setter, owner = class_lookup(v.cls, "__setattr__")
-            if isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__:
-                self.t.calls.call(self.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
-            elif setter is torch.nn.Module.__setattr__ and self.needs_module_setattr(v, name, value):
-                self.t.calls.call(self.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
-            else:
-                self.generic_setattr(v, name, value)
-        elif isinstance(v, FuncVar) and v.real is None:
-            self._set_function_attribute(v, name, value)
-        elif isinstance(v, TensorVar):
-            self.t.tensors.tensor_setattr(v, name, value)
-        elif type(v) is DictVar and v.cls is collections.OrderedDict and class_lookup(v.cls, name)[0] is MISSING:
-            v.attrs[name] = value
-            self.t.touch(v)
-        elif isinstance(v, Known) and isinstance(v.obj, types.ModuleType):
-            self.t.effects.mutations += 1
-            self.t.effects.globals_written.setdefault(id(v.obj.__dict__), (v.obj.__dict__, {}))[1][name] = value
-        elif isinstance(v, Known) and isinstance(v.obj, type):
-            self.t.classes.class_setattr(v, name, value)
-        else:
-            raise Break(f"setting the attribute {name} of a {self.t.type_of(v).__name__}")
-
-    def needs_module_setattr(self, v: InstanceVar, name: str, value: Var) -> bool:
-        """Whether nn.Module.__setattr__ would do more than store into __dict__: it files parameters, modules, buffers."""
-        value = self.t.values.real(value)
-        special = isinstance(value, (TensorVar, InstanceVar))
-        if v.real is not None:
-            tables = [v.real.__dict__.get(k) or {} for k in ("_parameters", "_modules", "_buffers")]
-            return special or any(name in d for d in tables)
-        return True
-
-    def _set_function_attribute(self, v: FuncVar, name: str, value: Var) -> None:
-        value = self.t.values.real(value)
-        if name == "__name__":
-            v.name = self.t.const(value)
-        elif name == "__qualname__":
-            v.qualname = self.t.const(value)
-        elif name == "__defaults__":
-            v.defaults = tuple(value.items) if isinstance(value, SeqVar) else ()
-        elif name == "__kwdefaults__":
-            v.kwdefaults = {k: e for k, (_, e) in value.items.items()} if isinstance(value, DictVar) else {}
-        elif name == "__code__" and v.real is None:
-            self._set_code(v, value)
-        elif name in ("__code__", "__closure__", "__dict__"):
-            raise Break(f"setting a function's {name}")
-        elif name == "__annotate__" and ANNOTATES:
-            v.annotations = value if isinstance(value, FuncVar) else None
-            v.attrs.pop("__annotations__", None)
-        else:
-            v.attrs[name] = value
-        self.t.effects.mutations += 1
-
-    def _set_code(self, v: FuncVar, value: Var) -> None:
-        """`function.__code__ = code` of a function made in the trace. Its names stay."""
-        if not isinstance(value, Known) or type(value.obj) is not types.CodeType:
-            raise Break("setting a function's __code__ to what is no code object")
-        want, new = len(v.closure), len(value.obj.co_freevars)
-        if want != new:
-            raise self.t.raised(ValueError(f"{v.name}() requires a code object with {want} free vars, not {new}"))
-        v.code = value.obj
-
-    def generic_setattr(self, v: InstanceVar, name: str, value: Var) -> None:
-        """object.__setattr__."""
-        found, owner = class_lookup(v.cls, name)
-        if isinstance(found, property):
-            if found.fset is None:
-                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no setter"))
-            self.t.calls.call(self.lift(found.fset, owner, name), [v, value], {})
-            return
-        if isinstance(found, types.MemberDescriptorType) or (
-                isinstance(found, types.GetSetDescriptorType) and issubclass(v.cls, BaseException)):
-            v.slots[name] = value
-            self.t.touch(v)
-            return
-        if name == "__class__" and v.real is None and v.base is None and not v.slots:
-            self.t.classes.change_class(v, value)
-            return
-        if name == "__class__" or isinstance(found, types.GetSetDescriptorType):
-            raise Break(f"setting {v.cls.__name__}.{name}")
-        setter, setter_owner = class_lookup(type(found), "__set__") if found is not MISSING else (MISSING, None)
-        if isinstance(setter, types.FunctionType):
-            self.t.calls.call(self.t.values.constant(setter), [self.class_value(owner, name, found), v, value], {})
-            return
-        self.set_in_dict(v, name, value)
-
-    def set_in_dict(self, v: Var, name: str, value: Var) -> None:
-        if not isinstance(v, InstanceVar) or v.ns is None:
-            raise self.no_attribute(self.t.type_of(v).__name__, name)
-        if v.real is not None and not hasattr(v.real, "__dict__"):
-            raise self.no_attribute(v.cls.__name__, name)
-        self.t.operators.dict_set(v.ns, Known(name), value)
-
-    def delattr(self, v: Var, name: str) -> None:
-        v = self.t.values.real(v)
-        if not isinstance(v, InstanceVar):
-            raise Break(f"deleting the attribute {name} of a {self.t.type_of(v).__name__}")
-        deleter, owner = class_lookup(v.cls, "__delattr__")
-        if isinstance(deleter, types.FunctionType) and deleter is not torch.nn.Module.__delattr__:
-            self.t.calls.call(self.class_value(owner, "__delattr__", deleter), [v, Known(name)], {})
-            return
-        self.generic_delattr(v, name)
-
-    def generic_delattr(self, v: InstanceVar, name: str) -> None:
-        found, owner = class_lookup(v.cls, name)
-        if isinstance(found, property) and found.fdel is not None:
-            self.t.calls.call(self.lift(found.fdel, owner, name), [v], {})
-        elif isinstance(found, types.MemberDescriptorType) and v.slots.get(name, NULL) is not NULL:
-            v.slots[name] = NULL
-            self.t.touch(v)
-        elif v.ns is not None and self.t.values.lookup(v.ns, name) is not None:
-            self.t.operators.dict_del(v.ns, name)
-        else:
-            raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
-

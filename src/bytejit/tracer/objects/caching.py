@@ -3,6 +3,7 @@
 A first call with some arguments is made while tracing, where it changes nothing that anyone else sees; otherwise the
 original code makes it.
 """
+
 from __future__ import annotations
 
 import enum
@@ -10,10 +11,11 @@ import functools
 from collections.abc import Collection
 
 from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
-from bytejit.guards.sources import Attr, CallOf, Ref
+from bytejit.guards.sources import Attr, CallOf, Printer, Ref
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar, SymVar, Var
+from bytejit.tracer.exits.statements import Statements
 
 from .calls import CALLED
 from .class_facts import is_library
@@ -36,8 +38,8 @@ def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, V
         hash((*real_args, *real_kwargs.values()))
         if library:
             result = fn.real(*real_args, **real_kwargs)
-    except Exception:               # of the library's function: not kept by the cache, it raises anew in each call
-        if not library:             # what is known only when it runs, or has no hash: the cache raises itself
+    except Exception:  # of the library's function: not kept by the cache, it raises anew in each call
+        if not library:  # what is known only when it runs, or has no hash: the cache raises itself
             raise Break(f"a call of {inner.__qualname__}, whose cache is asked for what is known only when it runs") from None
         return t.calls.call(plainly, args, kwargs)
     t.guard("ID_IS", fn.source, fn.real)
@@ -70,9 +72,9 @@ def _uncached(t: Tracer, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs
         finally:
             t.inside_cached -= 1
         if _pending(t) or not all(isinstance(c, (SeqVar, DictVar)) for c in _containers(t, known)):
-            t.sizes.refuse_symbols(_all_numbers(t, args, kwargs))
+            t.size_inference.refuse_symbols(_all_numbers(t, args, kwargs))
         if outermost:
-            del t.cached_calls[count:]          # made by the body, where the cache has no answer
+            del t.cached_calls[count:]  # made by the body, where the cache has no answer
     if outermost:
         held = [(c, _items(c)) for c in _containers(t, known)]
         t.symbolic_calls.append((fn, args, kwargs, held, t.tensors.where()))
@@ -94,7 +96,7 @@ def check_symbolic(t: Tracer, leaving: Collection[int]) -> None:
     leaving: ids of Vars that the exit makes. Raises: Specialise."""
     for _, args, kwargs, held, where in t.symbolic_calls:
         if any(id(c) in leaving or _items(c) != items for c, items in held):
-            t.sizes.refuse_symbols(_all_numbers(t, args, kwargs), where)
+            t.size_inference.refuse_symbols(_all_numbers(t, args, kwargs), where)
 
 
 def _items(v: SeqVar | DictVar) -> list[Var]:
@@ -102,12 +104,14 @@ def _items(v: SeqVar | DictVar) -> list[Var]:
     return list(v.items) if isinstance(v, SeqVar) else [i for _, i in v.items.values()]
 
 
-def symbolic_calls(rebuild) -> list[str]:
+def symbolic_calls(out: Statements) -> list[str]:
     """Statements that ask the caches, by which these count hits and are filled as in eager."""
+
     def text(fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> str:
-        given = [*map(rebuild.value, args), *(f"{k}={rebuild.value(v)}" for k, v in kwargs.items())]
-        return f"{rebuild.at.source(fn.source)}({', '.join(given)})"
-    return [text(fn, args, kwargs) for fn, args, kwargs, *_ in rebuild.t.symbolic_calls]
+        given = [*map(out.value, args), *(f"{k}={out.value(v)}" for k, v in kwargs.items())]
+        return f"{out.at.source(fn.source)}({', '.join(given)})"
+
+    return [text(fn, args, kwargs) for fn, args, kwargs, *_ in out.t.symbolic_calls]
 
 
 def _containers(t: Tracer, v: Var) -> list[Var]:
@@ -132,7 +136,7 @@ def _numbers(t: Tracer, v: Var) -> list:
 
 def _of_user(t: Tracer, fn: InstanceVar, source: CachedCall, plainly: Lazy, given: tuple, real: tuple) -> Var:
     """What the cache of the program's own function holds, or gets from a first call. Raises: Break."""
-    if t.trying is not None:            # the body of another one, run to see what it does
+    if t.trying is not None:  # the body of another one, run to see what it does
         if source not in t.trying:
             t.trying[source] = t.calls.call(plainly, *given)
         return t.trying[source]
@@ -150,10 +154,12 @@ def _of_user(t: Tracer, fn: InstanceVar, source: CachedCall, plainly: Lazy, give
     return t.values.memo_lazy(("cached", source), value, lambda: source)
 
 
-def count_calls(t: Tracer, at) -> list[str]:
+def count_calls(t: Tracer, at: Printer) -> list[str]:
     """Statements that make the calls, which the caches count as hits; but those that tracing made, once."""
-    return [source.call(at) if made is None else f"{at.bind(made)}.pop() if {at.bind(made)} else {source.call(at)}"
-            for source, made in t.cached_calls]
+    return [
+        source.call(at) if made is None else f"{at.bind(made)}.pop() if {at.bind(made)} else {source.call(at)}"
+        for source, made in t.cached_calls
+    ]
 
 
 def _try(t: Tracer, plainly: Lazy, given: tuple) -> None:
@@ -166,7 +172,7 @@ def _try(t: Tracer, plainly: Lazy, given: tuple) -> None:
         t.trying = None
     if _pending(t):
         raise Break(f"a first call of {plainly.obj.__qualname__}, which changes something besides its cache")
-    for node in list(reversed(t.graph.nodes))[:len(t.graph.nodes) - nodes]:
+    for node in list(reversed(t.graph.nodes))[: len(t.graph.nodes) - nodes]:
         if node.op != "placeholder":
             t.graph.erase_node(node)
 
@@ -174,7 +180,9 @@ def _try(t: Tracer, plainly: Lazy, given: tuple) -> None:
 def _pending(t: Tracer) -> bool:
     """Whether the region has changed anything that is not its own: cells of its own functions are."""
     outside = any(v.source is not None or getattr(v, "real", None) is not None for v in t.effects.dirty.values())
-    return bool(outside or t.effects.globals_written or t.effects.classes_written or t.late or t.effects.state_set or t.holding)
+    return bool(
+        outside or t.effects.globals_written or t.effects.classes_written or t.deferred_calls or t.effects.state_set or t.holding
+    )
 
 
 def _plain(value: object) -> bool:

@@ -1,12 +1,18 @@
 """Calls: what a callee means. Python functions are inlined, torch's are recorded, pure builtins are folded."""
+
 from __future__ import annotations
 
 import functools
 import inspect
 import types
 import weakref
+from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+
+from bytejit.common import special_cases
 from bytejit.common.registry import any_marked
 from bytejit.common.torch_controls import loaded
 from bytejit.compat import numpy_types
@@ -33,65 +39,72 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
+from bytejit.tracer.objects.pure_functions import is_pure
 from bytejit.tracer.torch.operations import is_torch_function
 
 from . import external_generators
-from .class_facts import MRO, NAMESPACE, class_lookup, hides_dict
-from .containers import VALUE_TYPES, NotConstant, is_constant, to_python
+from .class_facts import class_lookup
+from .containers import NotConstant, is_constant, to_python
 from .exceptions import exception_var
-from .operators import class_attribute
 from .reachable import surely_held
 
-HANDLERS: dict = {}        # callable -> handler(t, args, kwargs) -> Var
-POLYFILLS: dict = {}       # callable -> Python function that is inlined in its place
-CALLED: dict = {}          # C class -> handler(t, instance, args, kwargs) -> Var of a call of an instance from outside
+HANDLERS: dict = {}  # callable -> handler(t, args, kwargs) -> Var
+POLYFILLS: dict = {}  # callable -> Python function that is inlined in its place
+CALLED: dict = {}  # C class -> handler(t, instance, args, kwargs) -> Var of a call of an instance from outside
 
 
-def models(*callables):
+def models(*callables: object) -> Callable:
     """Register `handler(t, args: list[Var], kwargs: dict[str, Var]) -> Var` for real callables."""
-    def register(handler):
+
+    def register(handler: Callable) -> Callable:
         for c in callables:
             HANDLERS[c] = handler
         return handler
+
     return register
 
 
-def replaces(*callables):
+def replaces(*callables: object) -> Callable:
     """Register a Python function to be inlined in place of C callables."""
-    def register(function):
+
+    def register(function: Callable) -> Callable:
         for c in callables:
             POLYFILLS[c] = function
             REPLACED.set(function.__code__, c)
         return function
+
     return register
 
 
-BY_NAME: dict[tuple[str, str], object] = {}      # (module, name) of Python functions that may not be imported here
+BY_NAME: dict[tuple[str, str], object] = {}  # (module, name) of Python functions that may not be imported here
 
 
-def replaces_named(module: str, name: str):
+def replaces_named(module: str, name: str) -> Callable:
     """Register a Python function to be inlined in place of one of a module that only the program imports."""
-    def register(function):
+
+    def register(function: Callable) -> Callable:
         BY_NAME[module, name] = function
         return function
+
     return register
 
 
-CONTAINERS = (set, frozenset, dict, list, tuple)        # those from outside that hold what the tracer cannot key stay opaque
+CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
 MAX_DEPTH = 180
-SINGLE_DISPATCH = functools.singledispatch(lambda x: x).__code__     # all of its functions share this code
+SPARED = torch._compile._disable_dynamo(lambda: None).__code__  # torch spares its own compiler some of its Python: not us
+SINGLE_DISPATCH = functools.singledispatch(lambda x: x).__code__  # all of its functions share this code
 
 
 class Calls(Component):
     """The part of the tracer that calls."""
 
-    def has_handler(self, obj) -> bool:
+    def has_handler(self, obj: Any) -> bool:
         try:
             return obj in HANDLERS or obj in POLYFILLS or is_torch_function(obj)
         except TypeError:
             return False
 
-    def call_python(self, obj, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
+    def call_python(self, obj: Any, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
         """Call a real callable with modelled arguments."""
         return self.t.values.real(self.call(Known(obj), args, kwargs or {}))
 
@@ -123,9 +136,11 @@ class Calls(Component):
                 )
             if is_torch_function(fn.real):
                 return self.t.tensors.call_tensor_op(fn.real, args, kwargs)
+            if fn.code is SPARED and special_cases.TORCH.made(fn.real):
+                return self.call(fn.closure[fn.code.co_freevars.index("fn")].content, args, kwargs)
             reason = self.t.not_inlined(fn.real)
             if reason:
-                inner = getattr(fn.real, "_torchdynamo_orig_callable", None)    # torch wraps some of its own, once asked
+                inner = getattr(fn.real, "_torchdynamo_orig_callable", None)  # torch wraps some of its own, once asked
                 if isinstance(inner, types.FunctionType) and inner in HANDLERS:
                     return self.call_function(self.t.values.constant(inner), args, kwargs)
                 raise Break(reason)
@@ -142,7 +157,7 @@ class Calls(Component):
                 source = CallOf(Attr(fn.source, "dispatch"), (Ref(cls),))
                 try:
                     chosen = ask(cls)
-                except RuntimeError as e:       # no order among the classes registered
+                except RuntimeError as e:  # no order among the classes registered
                     raise self.t.raised(e) from None
                 return self.call(Lazy(chosen, source), args, kwargs)
         return self.inline(fn, args, kwargs)
@@ -154,7 +169,7 @@ class Calls(Component):
             raise Break(f"the async function {fn.qualname}")
         if self.t.frame is not None and self.t.frame.depth > MAX_DEPTH:
             raise Break(f"calls nested more than {MAX_DEPTH} deep")
-        self.t.call_step()
+        self.t.limits.call_step()
         frame = Frame(code, fn.globals, self.t.frame, fn)
         self.set_up(frame, bind(self.t, fn, args, kwargs), fn.closure)
         if code.co_flags & inspect.CO_GENERATOR:
@@ -194,23 +209,23 @@ class Calls(Component):
             try:
                 raise thrown
             finally:
-                del thrown      # its traceback holds this frame
+                del thrown  # its traceback holds this frame
         if gen.finished:
             return True, NONE
         frame = gen.frame
-        if not gen.started and not self.t.operators.is_same(value, NONE):
+        if not gen.started and not self.t.comparisons.is_same(value, NONE):
             raise self.t.raised(TypeError("can't send non-None value to a just-started generator"))
         if gen.started:
             frame.push(value)
         frame.inject, frame.parent = thrown, self.t.frame
-        thrown = None       # it comes back out of the frame: its traceback would hold this frame, and this frame it
+        thrown = None  # it comes back out of the frame: its traceback would hold this frame, and this frame it
         frame.depth = self.t.frame.depth + 1 if self.t.frame else 1
         gen.started = gen.running = True
         try:
             result = self.t.run(frame)
         except Raised as e:
             gen.finished = True
-            if issubclass(e.exc.cls, StopIteration):      # 3.11 wraps here, later versions in the generator's own code
+            if issubclass(e.exc.cls, StopIteration):  # 3.11 wraps here, later versions in the generator's own code
                 new = exception_var(RuntimeError("generator raised StopIteration"))
                 new.slots["__cause__"] = new.slots["__context__"] = e.exc
                 raise Raised(new) from None
@@ -229,8 +244,11 @@ class Calls(Component):
             merged = {self.t.const(k): v for k, v in self.t.iteration.mapping_items(named)}
             return self.call(inner, [*self.t.iteration.iterate(named := first), *args], {**merged, **kwargs})
         if fn.cls is functools.partial:
-            return self.call(fn.slots["func"], [*fn.slots["args"].items, *args],
-                             {**{self.t.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs})
+            return self.call(
+                fn.slots["func"],
+                [*fn.slots["args"].items, *args],
+                {**{self.t.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs},
+            )
         if fn.cls is weakref.ReferenceType and fn.real is None:
             if not surely_held(self.t, self.t.values.real(fn.slots["of"])):
                 raise Break("a weak reference to what the region may have let go of")
@@ -251,7 +269,7 @@ class Calls(Component):
         if (self.t.devices or self.t.overrides.outer_device) and isinstance(obj, types.BuiltinFunctionType):
             kwargs = on_device(self.t, obj, kwargs)
         if self.t.sizes.env is not None or self.t.sizes.dynamic.some:
-            found = self.t.sizes.symbolic_call(obj, args, kwargs)
+            found = self.t.numbers.symbolic_call(obj, args, kwargs)
             if found is not None:
                 return found
         asked = (any_marked() or loaded()) and not isinstance(obj, types.FunctionType)
@@ -274,7 +292,7 @@ class Calls(Component):
         if is_torch_function(obj):
             return self.t.tensors.call_tensor_op(obj, args, kwargs)
         if isinstance(obj, type) and obj not in POLYFILLS:
-            return self.instantiate(obj, args, kwargs)
+            return self.t.instantiation.instantiate(obj, args, kwargs)
         if type(obj) is types.MethodWrapperType and (found := self.t.overrides.torch_attribute(obj, args)) is not None:
             return found
         if isinstance(obj, types.MethodWrapperType) or isinstance(obj, types.BuiltinMethodType):
@@ -289,24 +307,25 @@ class Calls(Component):
             return self.call_builtin(obj, args, kwargs)
         raise Break(f"a call of {describe(obj)}")
 
-    def call_builtin(self, obj, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    def call_builtin(self, obj: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """A C function: folded when it is pure and its arguments are constants."""
         polyfill = POLYFILLS.get(obj) if not isinstance(getattr(obj, "__self__", None), (list, dict, set)) else None
         if polyfill is not None:
             return self.inline(self.t.values.constant(polyfill), args, kwargs)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, (tuple, str, bytes, int, float, complex, range, frozenset, type)) or (
-                is_constant(owner) and owner is not None):
+            is_constant(owner) and owner is not None
+        ):
             unbound = getattr(type(owner), obj.__name__, None) if not isinstance(owner, type) else None
             if unbound in HANDLERS:
                 check_count(unbound, 1 + len(args), len(kwargs))
                 return HANDLERS[unbound](self.t, [self.t.values.constant(owner), *map(self.t.values.real, args)], kwargs)
         if not is_pure(obj):
             raise Break(f"a call of {describe(obj)}")
-        args = [self._unwrap(a) for a in args]
+        args = [self.unwrap(a) for a in args]
         try:
             real_args = [to_python(self.t, a, classes=True) for a in args]
-            real_kwargs = {k: to_python(self.t, self._unwrap(v), classes=True) for k, v in kwargs.items()}
+            real_kwargs = {k: to_python(self.t, self.unwrap(v), classes=True) for k, v in kwargs.items()}
         except NotConstant as e:
             if any(isinstance(self.t.values.real(a), TensorVar) for a in args):
                 raise Break(f"{describe(obj)} needs a tensor's value") from None
@@ -317,11 +336,11 @@ class Calls(Component):
             raise self.t.raised(e) from None
         return self.model(result)
 
-    def _unwrap(self, v: Var) -> Var:
+    def unwrap(self, v: Var) -> Var:
         v = self.t.values.real(v)
         return v.base if isinstance(v, InstanceVar) and isinstance(v.base, Known) else v
 
-    def model(self, value) -> Var:
+    def model(self, value: object) -> Var:
         """A fresh value that a folded call made."""
         if type(value) is list:
             return SeqVar([self.model(v) for v in value], list)
@@ -336,182 +355,13 @@ class Calls(Component):
         return self.t.values.constant(value)
 
     # ---- classes ----------------------------------------------------------------------------------------------------
-    def instantiate(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        """cls(*args, **kwargs): the metaclass's __call__, else __new__ and __init__."""
-        meta_call, owner = class_lookup(type(cls), "__call__")
-        if isinstance(meta_call, types.FunctionType):
-            if issubclass(type(cls), type(__import__("enum").Enum)):
-                return self._fold_class(cls, args, kwargs)
-            return self.call(self.t.attributes.class_value(owner, "__call__", meta_call), [Known(cls), *args], kwargs)
-        if meta_call is dict:           # a TypedDict
-            return self.call_python(dict, args, kwargs)
-        if meta_call is not type.__call__:
-            raise Break(f"making a {describe(cls)}")
-        return self.make_instance(cls, args, kwargs)
-
-    def make_instance(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        """type.__call__: __new__ and __init__."""
-        obj = self._new(cls, args, kwargs)
-        if issubclass(cls, type) and isinstance(obj, Known) and isinstance(obj.obj, cls):
-            init, init_owner = class_lookup(type(obj.obj), "__init__")
-            if isinstance(init, types.FunctionType):
-                self.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
-        if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls) or isinstance(obj, TensorVar) and obj.base is not None:
-            init, init_owner = class_lookup(obj.cls, "__init__")
-            if isinstance(init, types.FunctionType):
-                result = self.t.values.real(
-                    self.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
-                )
-                if not self.t.operators.is_same(result, NONE):
-                    raise self.t.raised(TypeError(f"__init__() should return None, not '{self.t.type_of(result).__name__}'"))
-            elif init is object.__init__:
-                new = class_lookup(cls, "__new__")[0]
-                if (args or kwargs) and new is object.__new__:
-                    raise self.t.raised(TypeError(f"{cls.__name__}() takes no arguments"))
-            elif self.has_handler(init):
-                self.call(Known(init), [obj, *args], kwargs)
-            elif isinstance(obj.base, (DictVar, SeqVar, SetVar)) and (args or kwargs) and obj.base.cls is not tuple:
-                raise Break(f"making a {describe(cls)}")
-        return obj
-
-    def _new(self, cls: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        new, owner = class_lookup(cls, "__new__")
-        if isinstance(new, (staticmethod, types.FunctionType)):
-            fn = new.__func__ if isinstance(new, staticmethod) else new
-            if hasattr(cls, "_fields") and fn.__module__.startswith("namedtuple"):
-                return self._named_tuple(cls, fn, args, kwargs)
-            return self.t.values.real(self.call(self.t.values.constant(fn), [Known(cls), *args], kwargs))
-        if new is object.__new__:
-            if solid_base(cls) is not object:
-                raise Break(f"making a {describe(cls)} through object.__new__")
-            return self.object_new(cls)
-        if new is type.__new__:
-            return self.call_python(new, [Known(cls), *args], kwargs)
-        if issubclass(cls, BaseExceptionGroup):
-            return self.call_python(BaseExceptionGroup.__new__, [Known(cls), *args], kwargs)
-        if issubclass(cls, (OSError, SyntaxError, UnicodeError)) and not kwargs and not cls.__flags__ & (1 << 9):
-            return self._exception_of_constants(cls, args)
-        if issubclass(cls, BaseException):
-            made = self.object_new(cls)
-            made.slots["args"] = SeqVar(list(args), tuple)
-            if issubclass(cls, (OSError, SyntaxError, UnicodeError)):
-                raise Break(f"making a {describe(cls)}")
-            return made
-        for base in (dict, list, set, tuple, int, float, str):
-            if issubclass(cls, base) and new is class_lookup_new(base, cls):
-                return self._new_of_builtin(cls, base, args, kwargs)
-        if is_pure(cls):
-            return self._fold_class(cls, args, kwargs)
-        raise Break(f"making a {describe(cls)}")
-
-    def _exception_of_constants(self, cls: type, args: list[Var]) -> Var:
-        """A built-in exception that reads its arguments (OSError picks a subclass by errno)."""
-        try:
-            made = exception_var(cls(*(to_python(self.t, a) for a in args)))
-        except NotConstant:
-            raise Break(f"making a {describe(cls)}") from None
-        except TypeError as e:
-            raise self.t.raised(e) from None
-        made.step = self.t.limits.steps
-        return made
-
-    def object_new(self, cls: type) -> InstanceVar:
-        if getattr(cls, "__abstractmethods__", None):
-            try:
-                object.__new__(cls)
-            except TypeError as e:
-                raise self.t.raised(e) from None
-        if hides_dict(cls):
-            raise Break(f"making a {describe(cls)}, which replaces __dict__")
-        if hasattr(cls, "__del__"):
-            raise Break(f"making a {describe(cls)}, which has a finalizer")
-        self.t.effects.mutations += 1
-        made = InstanceVar(cls, step=self.t.limits.steps)
-        if not any("__dict__" in NAMESPACE(c) for c in MRO(cls)):
-            made.ns = None
-        return made
-
-    def _new_of_builtin(self, cls: type, base: type, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        """An instance of a user's subclass of a built-in type; the part __init__ fills stays empty here."""
-        import collections
-        made = self.object_new(cls)
-        if base is dict:
-            known = (collections.OrderedDict, collections.defaultdict)
-            kind = next((k for k in known if issubclass(cls, k)), dict)
-            made.base = DictVar({}, kind, factory=NONE)
-        elif base is list:
-            made.base = SeqVar([], list)
-        elif base is set:
-            made.base = SetVar({})
-        else:
-            made.base = self.call_python(base, args[:1] if base is tuple else args, {} if base is tuple else kwargs)
-            made.new_args = list(args)
-        return made
-
-    def _named_tuple(self, cls, fn, args, kwargs) -> Var:
-        maker = self.t.values.passing(fn) if cls in self.t.remade else self.t.values.constant(fn)
-        bound = bind(self.t, maker, [Known(cls), *args], kwargs)
-        items = SeqVar([bound[name] for name in cls._fields], cls)
-        if cls.__new__ is fn and cls.__dict__.get("__slots__") == () and cls.__mro__[1] is tuple:
-            return items
-        made = self.object_new(cls)
-        made.base = SeqVar(items.items, tuple)
-        return made
-
-    def _fold_class(self, cls: type, args, kwargs) -> Var:
-        try:
-            real_args = [to_python(self.t, self._unwrap(a), classes=True) for a in args]
-            real_kwargs = {k: to_python(self.t, v, classes=True) for k, v in kwargs.items()}
-        except NotConstant as e:
-            raise Break(f"making a {describe(cls)} from {e}") from None
-        return self.t.operators.fold(lambda: cls(*real_args, **real_kwargs))
 
 
-def solid_base(cls: type) -> type:
-    """The class written in C that an instance of `cls` begins as."""
-    return next((c for c in MRO(cls)[:-1] if not c.__flags__ & (1 << 9)), object)
-
-
-def class_lookup_new(base: type, cls: type):
-    """The C-level __new__ that a subclass of `base` inherits when no Python class on its way defines one."""
-    found = class_attribute(cls, "__new__")
-    maker = getattr(found, "__self__", None)
-    own = maker is not None and (issubclass(maker, base) if base in (dict, list, set) else maker is base)
-    return found if own else base.__new__
-
-
-PURE_MODULES = {"math", "cmath", "_operator", "operator", "_struct", "itertools", "time_none", "_stat", "binascii", "unicodedata"}
-PURE_BUILTINS = {abs, all, any, ascii, bin, bool, bytes, callable, chr, complex, dict, divmod, float, format, frozenset, hash,
-                 hex, int, len, list, max, min, oct, ord, pow, range, repr, reversed, round, set, slice, sorted, str, sum,
-                 tuple, bytearray}
-
-
-def is_pure(obj) -> bool:
-    """Whether a C callable on constant arguments has no effect and always the same answer."""
-    import torch
-    if isinstance(obj, type):
-        return obj in PURE_BUILTINS or obj in VALUE_TYPES or obj in (
-            torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
-    try:
-        if obj in PURE_BUILTINS:
-            return True
-    except TypeError:
-        return False
-    owner = getattr(obj, "__self__", None)
-    if owner is not None and not isinstance(owner, types.ModuleType):
-        if obj.__name__ in ("__enter__", "__exit__"):        # torch.device is a constant, and a manager that sets global state
-            return False
-        return is_constant(owner) or owner in (int, float, str, bytes, dict, complex, frozenset)
-    if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)):
-        return getattr(obj, "__objclass__", None) in (
-            int, float, str, bytes, complex, bool, tuple, frozenset, range, type(None), object)
-    return getattr(obj, "__module__", None) in PURE_MODULES
-
-
-def on_device(t: Tracer, function, kwargs: dict[str, Var]) -> dict[str, Var]:
+def on_device(t: Tracer, function: Callable, kwargs: dict[str, Var]) -> dict[str, Var]:
     """The arguments by name of what makes tensors, with the device of the manager (`with torch.device(d)`) around it."""
     from torch.utils._device import _device_constructors
+
     given = kwargs.get("device")
-    if function in _device_constructors() and (given is None or t.operators.is_same(given, NONE)):
+    if function in _device_constructors() and (given is None or t.comparisons.is_same(given, NONE)):
         return {**kwargs, "device": Known(t.devices[-1] if t.devices else t.overrides.outer_device)}
     return kwargs

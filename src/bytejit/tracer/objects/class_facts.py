@@ -1,10 +1,12 @@
 """What the tracer asks of real classes: attributes past what a metaclass says of them, and whose classes they are."""
+
 from __future__ import annotations
 
 import functools
 import os
 import sys
 import types
+from typing import Any
 
 from bytejit.guards.references import module_of
 from bytejit.tracer.core.versions import DOCSTRING_FLAG
@@ -15,14 +17,14 @@ MISSING = object()
 WRITTEN: dict[type, dict[str, object]] = {}
 
 
-NAMESPACE = type.__dict__["__dict__"].__get__      # past a metaclass's __getattribute__, and quicker
+NAMESPACE = type.__dict__["__dict__"].__get__  # past a metaclass's __getattribute__, and quicker
 MRO = type.__dict__["__mro__"].__get__
 
 
 def class_lookup(cls: type, name: str, after: type | None = None):
     """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one."""
     mro = MRO(cls)
-    for c in mro[mro.index(after) + 1:] if after is not None else mro:
+    for c in mro[mro.index(after) + 1 :] if after is not None else mro:
         if WRITTEN and c in WRITTEN and name in WRITTEN[c]:
             return WRITTEN[c][name], c
         found = NAMESPACE(c).get(name, MISSING)
@@ -41,8 +43,13 @@ def answers_itself(meta: type) -> bool:
     """Whether a metaclass has code of its own for what the tracer asks of classes: their attributes, and their hash."""
     return meta is not type and (
         class_lookup(meta, "__hash__")[0] is not NAMESPACE(object)["__hash__"]
-        or any(type(NAMESPACE(c).get(name)) in (types.FunctionType, property) for c in MRO(meta) if c not in (type, object)
-               for name in ("__getattribute__", "__dict__", "__mro__", "__class__")))
+        or any(
+            type(NAMESPACE(c).get(name)) in (types.FunctionType, property)
+            for c in MRO(meta)
+            if c not in (type, object)
+            for name in ("__getattribute__", "__dict__", "__mro__", "__class__")
+        )
+    )
 
 
 def hides_dict(cls: type) -> bool:
@@ -87,3 +94,9 @@ def structseq_fields(cls: type) -> dict[str, int]:
 def of_library(cls: type) -> bool:
     """Whether a class is a library's."""
     return is_library(module_of(cls))
+
+
+def class_attribute(cls: type, name: str) -> Any:
+    """A class attribute found by MRO, unbound; None without one."""
+    found = class_lookup(cls, name)[0]
+    return None if found is MISSING else found

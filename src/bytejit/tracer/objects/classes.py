@@ -3,14 +3,16 @@
 A class made in the trace is stood for by a real class, built at trace time with stubs in place of its functions, so that
 MRO, `isinstance`, slots and operators follow Python's own rules. No user code runs to build it: __set_name__,
 __init_subclass__ and metaclasses are traced. The real class never leaves: the exit makes the class anew
-(tracer/objects/reconstruct_classes.py) or, where that would run code of the program, the region ends before it.
+(tracer/exits/classes.py) or, where that would run code of the program, the region ends before it.
 """
+
 from __future__ import annotations
 
 import _abc
 import builtins
 import functools
 import types
+from collections.abc import Callable
 
 from bytejit.common.registry import seen_as
 from bytejit.tracer.core.component import Component
@@ -18,21 +20,19 @@ from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, SeqVar, SuperVar, Var
+from bytejit.tracer.core.words import words
+from bytejit.tracer.objects.class_stubs import (
+    HEAP_TYPE,
+    NOT_IN_CLASSES,
+    PLAIN_BASES,
+    real_class,
+    stub,
+    wrapped,
+)
 
 from . import rebuilt_classes
 from .calls import models
 from .class_facts import MISSING, NAMESPACE, WRITTEN, answers_itself, class_lookup, is_data_descriptor
-from .containers import NotConstant, to_python
-
-STATIC, CLASS = frozenset({"__new__"}), frozenset({"__init_subclass__", "__class_getitem__"})
-IN_CREATION = ("__slots__", "__module__", "__qualname__", "__doc__", "__match_args__", "__annotations__")
-
-
-class _Quiet:
-    """First base while a real class is built: its __init_subclass__ keeps the user's from running."""
-
-    def __init_subclass__(cls, **kwargs):
-        pass
 
 
 class _Gone:
@@ -40,7 +40,7 @@ class _Gone:
 
 
 @models(builtins.__build_class__)
-def build_class(t: Tracer, args, kwargs):
+def build_class(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Run the class body in the trace and call the metaclass. https://docs.python.org/3/reference/datamodel.html#metaclasses"""
     body, name, given = t.values.real(args[0]), args[1], [t.values.real(a) for a in args[2:]]
     if kind := rebuilt_classes.kind_of(t, given):
@@ -60,7 +60,7 @@ def build_class(t: Tracer, args, kwargs):
     if not isinstance(names, DictVar) or names.cls is not dict:
         raise Break("a class body whose namespace is no dict")
     if bases != given:
-        t.operators.dict_set(names, Known("__orig_bases__"), SeqVar(given, tuple))
+        t.subscripts.dict_set(names, Known("__orig_bases__"), SeqVar(given, tuple))
     cell = run_body(t, body, names)
     made = t.values.real(t.calls.call(Known(meta), [name, SeqVar(list(bases), tuple), names], kwargs))
     if isinstance(cell, CellVar) and cell.content is None:
@@ -84,7 +84,7 @@ def resolve_bases(t: Tracer, given: list[Var]) -> list[Var]:
         if t.as_class(b) is not None:
             bases.append(b)
         elif t.attributes.find_special(b, "__mro_entries__") is None:
-            raise Break(f"a class with the base {b!r}")
+            raise Break(f"a class with {words(b)} as its base")
         else:
             bases += map(
                 t.values.real,
@@ -103,8 +103,12 @@ def metaclass_of(t: Tracer, asked: Var | None, bases: list[Var]) -> type:
         if issubclass(kind, meta):
             meta = kind
         elif not issubclass(meta, kind):
-            raise t.raised(TypeError("metaclass conflict: the metaclass of a derived class must be a (non-strict) "
-                                     "subclass of the metaclasses of all its bases"))
+            raise t.raised(
+                TypeError(
+                    "metaclass conflict: the metaclass of a derived class must be a (non-strict) "
+                    "subclass of the metaclasses of all its bases"
+                )
+            )
     return meta
 
 
@@ -121,11 +125,12 @@ def make_class(t: Tracer, meta: type, name: Var, bases: Var, names: Var, kwargs:
     if answers_itself(meta) or any(answers_itself(type(b)) for b in real_bases):
         raise Break("a class of a metaclass that replaces how attributes of classes are read")
     if None in real_bases or not all(
-            b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases):
+        b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases
+    ):
         raise Break("a class with a base written in C")
     real = real_class(t, meta, t.const(name), real_bases, items)
     cell, names_cell = t.values.real(items.pop("__classcell__", NONE)), t.values.real(items.pop("__classdictcell__", NONE))
-    contents = {k: _wrapped(t, k, v) for k, v in items.items()}
+    contents = {k: wrapped(t, k, v) for k, v in items.items()}
     t.made_classes[real] = MadeClass(
         contents, t.limits.steps, real_bases, names_cell if isinstance(names_cell, CellVar) else None
     )
@@ -142,92 +147,14 @@ def make_class(t: Tracer, meta: type, name: Var, bases: Var, names: Var, kwargs:
     return result
 
 
-# what a class cannot be given after it was made: `type` keeps it elsewhere
-NOT_IN_CLASSES = frozenset({"__class__", "__dict__", "__mro__", "__bases__", "__base__", "__flags__", "__basicsize__",
-                            "__itemsize__", "__weakrefoffset__", "__dictoffset__"})
-PLAIN_BASES = (object, dict, list, tuple, set, frozenset, int, float, str, type)
-HEAP_TYPE = 1 << 9
-
-
 class MadeClass:
     """A class of the trace: its namespace, its bases, and the step at which it was made. `names_cell`: the cell by which
     what the program wrote in the class's body sees its namespace (annotations of 3.14, type parameters)."""
 
     __slots__ = ("contents", "step", "bases", "names_cell")
 
-    def __init__(self, contents: dict[str, Var], step: int, bases: tuple[type, ...], names_cell: CellVar | None):
+    def __init__(self, contents: dict[str, Var], step: int, bases: tuple[type, ...], names_cell: CellVar | None) -> None:
         self.contents, self.step, self.bases, self.names_cell = contents, step, bases, names_cell
-
-
-def real_class(t: Tracer, meta: type, name: str, bases: tuple[type, ...], items: dict[str, Var]) -> type:
-    """The stand-in: a real class with the parts of its namespace that decide its layout."""
-    first = {}
-    for key in IN_CREATION:
-        if key in items:
-            try:
-                first[key] = to_python(t, items[key], classes=True)
-            except NotConstant:
-                if key == "__slots__":
-                    raise Break("a class whose __slots__ are no constant") from None
-    if "__classcell__" in items:
-        first["__classcell__"] = types.CellType()
-    hook = any(not isinstance(class_lookup(b, "__init_subclass__")[0], types.ClassMethodDescriptorType) for b in bases)
-    try:
-        real = type.__new__(meta, name, (_Quiet, *bases) if hook else bases, first)
-        if hook:
-            real.__bases__ = bases
-    except (TypeError, ValueError) as e:
-        if hook:
-            raise Break(f"a class that cannot be stood for ({e})") from None
-        raise t.raised(e) from None
-    t.keep.append(real)
-    return real
-
-
-def _wrapped(t: Tracer, key: str, value: Var) -> Var:
-    """__new__ becomes a static method and __init_subclass__ a class method by themselves."""
-    value = t.values.real(value) if key in STATIC | CLASS else value
-    if isinstance(value, FuncVar) and key in STATIC | CLASS:
-        return PropertyVar(staticmethod if key in STATIC else classmethod, [value])
-    return value
-
-
-def stub(t: Tracer, v: Var) -> object:
-    """A real object of the right type that stands for a value in a real class; the trace finds the value by it."""
-    v = t.values.real(v)
-    if isinstance(v, Known):
-        return v.obj
-    if getattr(v, "real", None) is not None:
-        return v.real
-    found = t.stubs.get(id(v))
-    if found is None:
-        found = t.stubs[id(v)] = _new_stub(t, v)
-        t.by_id[id(found)] = v
-        t.keep.extend((found, v))
-    return found
-
-
-def _new_stub(t: Tracer, v: Var) -> object:
-    if isinstance(v, FuncVar):
-        made = types.FunctionType(v.code, v.globals, v.name, None, tuple(types.CellType() for _ in v.code.co_freevars))
-        made.__isabstractmethod__ = _is_abstract(t, v)
-        return made
-    if isinstance(v, PropertyVar):
-        if v.cls is property:
-            return property(*(stub(t, a) for a in v.args[:3]))
-        return v.cls(stub(t, v.args[0]))
-    if isinstance(v, InstanceVar) and v.base is None and v.cls.__flags__ & HEAP_TYPE:
-        return object.__new__(v.cls)
-    return _Value()
-
-
-class _Value:
-    """Stands for a value that is no descriptor: a tensor, a list..."""
-
-
-def _is_abstract(t: Tracer, v: FuncVar) -> bool:
-    flag = v.attrs.get("__isabstractmethod__")
-    return flag is not None and t.operators.truth(flag)
 
 
 def _announce(t: Tracer, made: Known, contents: dict[str, Var], kwargs: dict[str, Var]) -> None:
@@ -245,7 +172,7 @@ def _announce(t: Tracer, made: Known, contents: dict[str, Var], kwargs: dict[str
 
 
 @models(builtins.type)
-def type_(t: Tracer, args, kwargs):
+def type_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) == 1 and not kwargs:
         return t.values.constant(seen_as(t.type_of(args[0])))
     if len(args) != 3:
@@ -255,19 +182,19 @@ def type_(t: Tracer, args, kwargs):
         return t.calls.call(Known(meta), args, kwargs)
     names = DictVar(dict(args[2].items)) if isinstance(args[2], DictVar) and args[2].complete else args[2]
     if isinstance(names, DictVar) and "__module__" not in names.items and t.frame is not None:
-        t.operators.dict_set(names, Known("__module__"), Known(t.frame.globals.get("__name__")))
+        t.subscripts.dict_set(names, Known("__module__"), Known(t.frame.globals.get("__name__")))
     return make_class(t, type, args[0], args[1], names, kwargs)
 
 
 @models(type.__new__)
-def type_new(t: Tracer, args, kwargs):
+def type_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) != 4:
         raise Break("type.__new__ without name, bases and namespace")
     return make_class(t, t.as_class(args[0]), *args[1:], kwargs)
 
 
 @models(type.__init__, _abc._abc_init)
-def nothing(t: Tracer, args, kwargs):
+def nothing(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The stand-in of a class with abstract methods gets its set of them here."""
     cls = t.as_class(args[0]) if args else None
     if cls is not None and len(args) == 1 and cls in t.made_classes:
@@ -278,19 +205,19 @@ def nothing(t: Tracer, args, kwargs):
 
 
 @models(type.__call__)
-def type_call(t: Tracer, args, kwargs):
-    return t.calls.make_instance(t.as_class(args[0]), args[1:], kwargs)
+def type_call(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return t.instantiation.make_instance(t.as_class(args[0]), args[1:], kwargs)
 
 
 @models(object.__dict__["__init_subclass__"])
-def object_init_subclass(t: Tracer, args, kwargs):
+def object_init_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if kwargs:
         raise t.raised(TypeError(f"{t.as_class(args[0]).__name__}.__init_subclass__() takes no keyword arguments"))
     return NONE
 
 
 @models(functools.total_ordering)
-def total_ordering(t: Tracer, args, kwargs):
+def total_ordering(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The library's own functions stored into a class made in the trace."""
     cls = t.as_class(args[0])
     if cls is None or cls not in t.made_classes:
@@ -300,15 +227,16 @@ def total_ordering(t: Tracer, args, kwargs):
         raise t.raised(ValueError("must define at least one ordering operation: < > <= >="))
     for name, function in functools._convert[max(roots)]:
         if name not in roots:
-            function.__name__ = name        # as the library does, to its own function
+            function.__name__ = name  # as the library does, to its own function
             t.classes.type_setattr(args[0], name, t.values.constant(function))
     return args[0]
 
 
 # ---- descriptor objects ------------------------------------------------------------------------------------------------------
-def _descriptor_of(cls):
+def _descriptor_of(cls) -> None:
     """property(fget, fset, fdel, doc), staticmethod(f), classmethod(f)."""
-    def make(t: Tracer, args, kwargs):
+
+    def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if cls is property:
             order = ("fget", "fset", "fdel", "doc")
             values = [*args, *[NONE] * (4 - len(args))]
@@ -316,6 +244,7 @@ def _descriptor_of(cls):
                 values[order.index(name)] = value
             return PropertyVar(property, values)
         return PropertyVar(cls, list(args))
+
     models(cls)(make)
 
 
@@ -323,13 +252,14 @@ for _cls in (property, staticmethod, classmethod):
     _descriptor_of(_cls)
 
 
-def _changed(position: int):
-    def change(t: Tracer, args, kwargs):
+def _changed(position: int) -> Callable:
+    def change(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if not isinstance(args[0], PropertyVar):
             raise Break("a copy of a property from outside")
         values = list(args[0].args)
         values[position] = args[1]
         return PropertyVar(property, values)
+
     return change
 
 
@@ -338,12 +268,12 @@ for _i, _m in enumerate((property.getter, property.setter, property.deleter)):
 
 
 @models(functools.cached_property)
-def cached_property(t: Tracer, args, kwargs):
+def cached_property(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Without the lock that 3.11 puts into it: the trace runs in one thread."""
     func = args[0] if args else kwargs["func"]
-    made = t.calls.object_new(functools.cached_property)
+    made = t.instantiation.object_new(functools.cached_property)
     for name, value in (("func", func), ("attrname", NONE), ("__doc__", t.attributes.getattr(func, "__doc__"))):
-        t.operators.dict_set(made.ns, Known(name), value)
+        t.subscripts.dict_set(made.ns, Known(name), value)
     return made
 
 
@@ -394,10 +324,10 @@ class Classes(Component):
             try:
                 cls.__bases__ = (_Gone,)
             except TypeError:
-                pass        # another layout: the garbage collector takes it
+                pass  # another layout: the garbage collector takes it
 
 
 @models(type.__setattr__)
-def type_setattr(t: Tracer, args, kwargs):
+def type_setattr(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.classes.type_setattr(args[0], t.const(args[1]), args[2])
     return NONE

@@ -1,38 +1,60 @@
 """Keys of modelled dicts and sets, and turning modelled values into real ones when all of them are constants."""
+
 from __future__ import annotations
 
 import datetime
 import enum
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     ArrayVar,
+    DeferredVar,
     DictVar,
     FuncVar,
     InstanceVar,
     Known,
-    LateVar,
     MethodVar,
     SeqVar,
     SetVar,
     SliceVar,
     TensorVar,
     Var,
-    shown_name,
 )
 from bytejit.tracer.core.versions import NAMES_THE_KEY
+from bytejit.tracer.core.words import shown_name, words
 
 # immutable values whose operations may be carried out at trace time
 VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *numpy_types.SCALARS})
-CONSTANT_TYPES = VALUE_TYPES | frozenset({
-    int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), range, torch.dtype,
-    torch.device, torch.layout, torch.memory_format, torch.qscheme, types.CodeType, torch.finfo, torch.iinfo,
-    *numpy_types.DTYPES})
+CONSTANT_TYPES = VALUE_TYPES | frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        complex,
+        type(None),
+        type(Ellipsis),
+        type(NotImplemented),
+        range,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+        types.CodeType,
+        torch.finfo,
+        torch.iinfo,
+        *numpy_types.DTYPES,
+    }
+)
 
 
 def is_constant(obj: object) -> bool:
@@ -50,7 +72,7 @@ class ByIdentity:
 
     __slots__ = ("var",)
 
-    def __init__(self, var: Var):
+    def __init__(self, var: Var) -> None:
         self.var = var
 
     def __hash__(self) -> int:
@@ -65,11 +87,11 @@ class ByHash:
 
     __slots__ = ("t", "var", "hash")
 
-    def __init__(self, t, var: InstanceVar):
+    def __init__(self, t: Any, var: InstanceVar) -> None:
         self.t, self.var = t, var
         before = t.effects.mutations
         self.hash = hash(t.const(t.calls.call(t.attributes.special(var, "__hash__"), [], {})))
-        if t.effects.mutations != before:           # a container that leaves is made anew, and hashes its keys once more
+        if t.effects.mutations != before:  # a container that leaves is made anew, and hashes its keys once more
             raise Break(f"a __hash__ that has effects ({var.cls.__name__})")
 
     def __hash__(self) -> int:
@@ -77,8 +99,8 @@ class ByHash:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ByIdentity | ByHash):
-            return self.t.operators.equal(self.var, other.var)
-        return self.t.operators.equal(self.var, self.t.values.constant(other))
+            return self.t.comparisons.equal(self.var, other.var)
+        return self.t.comparisons.equal(self.var, self.t.values.constant(other))
 
 
 DICT_KEY, ELEMENT = "a dict key", "a set element"
@@ -100,7 +122,7 @@ def key_of(t: Any, var: Var, role: str = DICT_KEY):
         raise t.raised(TypeError(f"cannot use '{full_name(t.type_of(var))}' as {role} ({why})")) from None
 
 
-def elements(t: Any, values) -> dict:
+def elements(t: Any, values: Iterable[Var]) -> dict:
     """Items of a set of these values: of equal ones the first stays."""
     out: dict = {}
     for v in map(t.values.real, values):
@@ -110,7 +132,7 @@ def elements(t: Any, values) -> dict:
 
 def full_name(cls: type) -> str:
     """A type's name with its module, as the newer messages of CPython have it."""
-    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    return cls.__qualname__ if special_cases.SHORT_NAMES.made(cls) else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def plain_key(t: Any, var: Var):
@@ -144,7 +166,7 @@ def plain_key(t: Any, var: Var):
             if var.real is not None or not isinstance(cls_hash, types.FunctionType):
                 raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
             return ByHash(t, var)
-    if isinstance(var, LateVar):
+    if isinstance(var, DeferredVar):
         raise Break("a random number used as a key")
     if isinstance(var, ArrayVar):
         raise t.raised(TypeError("unhashable type: 'numpy.ndarray'"))
@@ -165,7 +187,7 @@ def to_python(t: Any, var: Var, *, classes: bool = False) -> object:
     if isinstance(var, Known):
         if classes or is_constant(var.obj) or isinstance(var.obj, (type, types.BuiltinFunctionType, types.ModuleType)):
             return var.obj
-        raise NotConstant(repr(var))
+        raise NotConstant(words(var))
     if isinstance(var, SeqVar):
         items = [to_python(t, v, classes=classes) for v in var.items]
         return _sequence(var, items)
@@ -183,7 +205,7 @@ def to_python(t: Any, var: Var, *, classes: bool = False) -> object:
         return var.real
     if classes and isinstance(var, FuncVar) and var.real is not None:
         return var.real
-    raise NotConstant(repr(var))
+    raise NotConstant(words(var))
 
 
 def _sequence(var: SeqVar, items: list):
@@ -191,7 +213,7 @@ def _sequence(var: SeqVar, items: list):
         return var.cls(items)
     if hasattr(var.cls, "_fields"):
         return var.cls._make(items)
-    raise NotConstant(repr(var))
+    raise NotConstant(words(var))
 
 
 def base_of(v: Var) -> Var:

@@ -1,4 +1,5 @@
 """Exceptions of the traced program as InstanceVars: making, matching, chaining."""
+
 from __future__ import annotations
 
 import types

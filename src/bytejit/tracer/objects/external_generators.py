@@ -3,24 +3,26 @@
 What a generator holds is read as it stands when the region begins (`peeking.Suspended`). Python gives no way to move a
 generator on without running its code, so one that has more to give cannot leave the region: the region then ends before.
 """
+
 from __future__ import annotations
 
 import functools
 import types
 
+from bytejit.errors import CannotRewrite
 from bytejit.guards.iterator_sources import ENDED, NOT_STARTED, NotSeen, StandOf, Suspended
 from bytejit.guards.sources import Attr, Item, Source
-from bytejit.rewriter.blocks import OBJ, CannotRewrite, analyse
+from bytejit.rewriter.flow import OBJ, analyse
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import GenVar, Lazy
 
 from .external_iterators import SEEN
 
-STOP_ITERATION_ERROR = 3        # the argument of CALL_INTRINSIC_1
+STOP_ITERATION_ERROR = 3  # the argument of CALL_INTRINSIC_1
 
 
-def outside_generator(t: Tracer, gen: types.GeneratorType, source: Source) -> GenVar | None:
+def external_generator(t: Tracer, gen: types.GeneratorType, source: Source) -> GenVar | None:
     """The model of a generator from outside; None for one that cannot be looked into."""
     try:
         stand = Suspended(gen)
@@ -43,7 +45,7 @@ def outside_generator(t: Tracer, gen: types.GeneratorType, source: Source) -> Ge
             frame.cells[name] = t.values.wrap_cell(value, at)
         else:
             frame.locals[name] = Lazy(value, at)
-    for value, at in zip(stand.values[len(names):], sources[len(names):]):
+    for value, at in zip(stand.values[len(names) :], sources[len(names) :]):
         frame.push(Lazy(value, at))
     if stand.at != NOT_STARTED:
         made.started = True
@@ -67,7 +69,7 @@ def layout(stand: Suspended, code: types.CodeType) -> tuple[list[str], frozenset
         return [], cells
     if stand.at == NOT_STARTED:
         flags = bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        given = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount + flags]
+        given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + flags]
         names, stack = [n for n in slots if n in given or n in cells], b""
     else:
         if code is not stand.code:
@@ -80,7 +82,7 @@ def layout(stand: Suspended, code: types.CodeType) -> tuple[list[str], frozenset
         state = flow.states[ins.index + 1]
         if state is None or state.handlers:
             raise NotSeen("a generator that handles an exception")
-        stack = state.stack[:-1]            # what is sent lies on top
+        stack = state.stack[:-1]  # what is sent lies on top
         surely = [n for i, n in enumerate(slots) if n in cells or state.must >> i & 1]
         names = [n for i, n in enumerate(slots) if n in cells or state.may >> i & 1]
         if surely != names:
@@ -112,7 +114,7 @@ def runs_nothing_when_closed(gen: types.GeneratorType, frame: Frame) -> bool:
         return False
     decoded = frame.decoded
     handler = decoded.handlers[frame.ip - 1]
-    while handler is not None:      # 3.12 and later have two of their own, which let it pass
+    while handler is not None:  # 3.12 and later have two of their own, which let it pass
         ins = decoded.ins[handler[0]]
         if ins.op != "CLEANUP_THROW" and (ins.op, ins.arg) != ("CALL_INTRINSIC_1", STOP_ITERATION_ERROR):
             return False

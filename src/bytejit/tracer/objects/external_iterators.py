@@ -1,9 +1,12 @@
 """Iterators from outside: those of Python's own containers are looked into ahead, and advanced when the region ends.
 
-`IterVar` of kind "outside": `real`, the iterator; `rest`, what it had left; `at`, how many items the region took; `end`,
+`IterVar` of kind "external": `real`, the iterator; `rest`, what it had left; `at`, how many items the region took; `end`,
 whether it also asked past the last one.
 """
+
 from __future__ import annotations
+
+from typing import Any
 
 from bytejit.guards.iterator_sources import COPIED, INDEXED, JOINED, NotSeen, Rest, leaves, rest
 from bytejit.guards.iterator_sources import RestOf as RestSource
@@ -15,11 +18,11 @@ from bytejit.tracer.core.values import IterVar, Lazy, SeqVar, Var
 
 from .iterators import NEXT
 
-LONG = 200                  # items taken without a new graph node after which the original code goes on with the iterator
+LONG = 200  # items taken without a new graph node after which the original code goes on with the iterator
 SEEN = frozenset({*INDEXED, *COPIED, *JOINED, map, filter})
 
 
-def outside_iterator(t: Tracer, obj: object, source: Source) -> Var | None:
+def external_iterator(t: Tracer, obj: object, source: Source) -> Var | None:
     """The model of an iterator from outside; None for one that cannot be looked into."""
     if type(obj) in (map, filter):
         return _mapped(t, obj, source)
@@ -29,13 +32,13 @@ def outside_iterator(t: Tracer, obj: object, source: Source) -> Var | None:
         return None
     if any(t.claimed.setdefault(id(leaf), obj) is not obj for leaf in within):
         raise Break("an iterator that another one draws from")
-    made = IterVar("outside", {"real": obj, "rest": left, "at": 0, "end": False, "var": None, "work": (0, 0)}, t.limits.steps)
+    made = IterVar("external", {"real": obj, "rest": left, "at": 0, "end": False, "var": None, "work": (0, 0)}, t.limits.steps)
     made.source, made.state["var"] = source, made
     t.looked_into.append(made)
     return made
 
 
-def _mapped(t: Tracer, obj, source: Source) -> Var | None:
+def _mapped(t: Tracer, obj: object, source: Source) -> Var | None:
     """A map or filter over iterators that can be looked into: its function is called in the region."""
     made = obj.__reduce__()
     parts = made[1]
@@ -53,7 +56,7 @@ def _mapped(t: Tracer, obj, source: Source) -> Var | None:
     return var
 
 
-def item_of(iterator, value, source: Source) -> Var:
+def item_of(iterator: Any, value: object, source: Source) -> Var:
     """An item: the tuples that enumerate and zip make anew each time are made in the trace."""
     if type(iterator) not in JOINED:
         return Lazy(value, source)
@@ -62,11 +65,11 @@ def item_of(iterator, value, source: Source) -> Var:
     return SeqVar([item_of(part, v, TupleItem(source, i)) for i, (part, v) in enumerate(zip(within, value))], tuple)
 
 
-def _sequences(left) -> list:
+def _sequences(left: Any) -> list:
     return [left.items] if isinstance(left, Rest) else [s for part in left.parts for s in _sequences(part)]
 
 
-def _next(t: Tracer, s) -> Var | None:
+def _next(t: Tracer, s: dict[str, Any]) -> Var | None:
     left, var = s["rest"], s["var"]
     for seq in _sequences(left):
         known = t.by_id.get(id(seq))
@@ -85,7 +88,7 @@ def _next(t: Tracer, s) -> Var | None:
     return item_of(s["real"], left.at(s["at"] - 1), CallOf(Attr(RestSource(var.source), "at"), (s["at"] - 1,)))
 
 
-NEXT["outside"] = _next
+NEXT["external"] = _next
 
 
 def add_guards(t: Tracer) -> None:

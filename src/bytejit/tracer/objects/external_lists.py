@@ -1,16 +1,19 @@
 """Lists from outside: while a region only appends to one, what it held before is not looked at and not guarded."""
+
 from __future__ import annotations
 
-from bytejit.guards.sources import Item
+from typing import Any
+
+from bytejit.guards.sources import Item, Source
 from bytejit.tracer.core.values import Lazy, SeqVar, Var
 
 
-class OutsideList(SeqVar):
+class ExternalList(SeqVar):
     """A list from outside. `tail`: what was appended before anything was read; None once `items` is known."""
 
     __slots__ = ("t", "known", "tail")
 
-    def __init__(self, t, obj: list, source):
+    def __init__(self, t: Any, obj: list, source: Source) -> None:
         self.t, self.known, self.tail = t, None, []
         super().__init__(None, list, source, obj)
 
@@ -34,7 +37,7 @@ class OutsideList(SeqVar):
 
 def append(seq: SeqVar, values: list[Var]) -> None:
     """seq.extend(values)."""
-    if isinstance(seq, OutsideList) and seq.tail is not None:
+    if isinstance(seq, ExternalList) and seq.tail is not None:
         seq.tail.extend(values)
     else:
         seq.items.extend(values)

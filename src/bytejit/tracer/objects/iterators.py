@@ -1,7 +1,9 @@
 """Iteration: iterators whose state the tracer holds, generators, unpacking."""
+
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import torch
 
@@ -23,8 +25,8 @@ from bytejit.tracer.core.values import (
     Var,
 )
 
+from .class_facts import class_attribute
 from .containers import is_constant
-from .operators import class_attribute
 
 
 class Iteration(Component):
@@ -42,17 +44,20 @@ class Iteration(Component):
             self.t.values.complete(owner)
             return IterVar("dict", {"owner": owner, "kind": kind, "keys": list(owner.items), "at": 0}, self.t.limits.steps)
         if isinstance(v, SetVar):
-            if v.real is not None:          # the order that iteration shows is read, so it is guarded
+            if v.real is not None:  # the order that iteration shows is read, so it is guarded
                 self.t.guard("SET_ITEMS", v.source, tuple(v.real))
-            items = [v.items[k] for k in v.real if k in v.items] + [e for k, e in v.items.items() if k not in v.real] \
-                if v.real is not None else self.set_order(v)
+            items = (
+                [v.items[k] for k in v.real if k in v.items] + [e for k, e in v.items.items() if k not in v.real]
+                if v.real is not None
+                else self.set_order(v)
+            )
             return IterVar("seq", {"seq": SeqVar(items, list), "at": 0}, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, range):
             return IterVar("range", {"range": v.obj, "at": 0}, self.t.limits.steps)
         if isinstance(v, Known) and type(v.obj) in (str, bytes, frozenset):
             return IterVar("seq", {"seq": SeqVar([Known(c) for c in v.obj], list), "at": 0, "text": v}, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, type) and self.t.attributes.find_special(v, "__iter__") is not None:
-            return self.iter(SeqVar([self.t.values.constant(m) for m in v.obj], list))       # an Enum's members
+            return self.iter(SeqVar([self.t.values.constant(m) for m in v.obj], list))  # an Enum's members
         if isinstance(v, TensorVar):
             if v.fake.dim() == 0:
                 raise self.t.raised(TypeError("iteration over a 0-d tensor"))
@@ -158,7 +163,7 @@ class Iteration(Component):
         """One step of `yield from`: (finished, yielded or returned)."""
         if isinstance(v, GenVar):
             return self.t.calls.resume(v, value)
-        if isinstance(v, InstanceVar) and not self.t.operators.is_same(value, NONE):
+        if isinstance(v, InstanceVar) and not self.t.comparisons.is_same(value, NONE):
             try:
                 return False, self.t.calls.call(self.t.attributes.getattr(v, "send"), [value], {})
             except Raised as e:
@@ -184,13 +189,14 @@ class Iteration(Component):
                 return self.mapping_items(v.base)
             if class_attribute(v.cls, "keys") is not None:
                 keys = self.iterate(self.t.calls.call(self.t.attributes.getattr(v, "keys"), [], {}))
-                return [(self.t.values.real(k), self.t.operators.getitem(v, k)) for k in keys]
+                return [(self.t.values.real(k), self.t.subscripts.getitem(v, k)) for k in keys]
         return None
 
 
 # ---- one step of each kind of iterator: the next item, or None --------------------------------------------------------
 
-def _seq(t: Tracer, s):
+
+def _seq(t: Tracer, s: dict[str, Any]):
     seq = s["seq"]
     if s["at"] >= len(seq.items):
         return None
@@ -198,14 +204,14 @@ def _seq(t: Tracer, s):
     return seq.items[s["at"] - 1]
 
 
-def _reversed(t: Tracer, s):
+def _reversed(t: Tracer, s: dict[str, Any]):
     if s["at"] < 0 or s["at"] >= len(s["seq"].items):
         return None
     s["at"] -= 1
     return s["seq"].items[s["at"] + 1]
 
 
-def _dict(t: Tracer, s):
+def _dict(t: Tracer, s: dict[str, Any]):
     owner = s["owner"]
     if len(owner.items) != len(s["keys"]):
         raise t.raised(RuntimeError("dictionary changed size during iteration"))
@@ -219,16 +225,16 @@ def _dict(t: Tracer, s):
     return {"keys": k, "values": v, "items": None}[s["kind"]] or SeqVar([k, v], tuple)
 
 
-def _range(t: Tracer, s):
+def _range(t: Tracer, s: dict[str, Any]):
     if s["at"] >= len(s["range"]):
         return None
     s["at"] += 1
     return Known(s["range"][s["at"] - 1])
 
 
-def _getitem(t: Tracer, s):
+def _getitem(t: Tracer, s: dict[str, Any]):
     try:
-        item = t.operators.getitem(s["of"], Known(s["at"]))
+        item = t.subscripts.getitem(s["of"], Known(s["at"]))
     except Raised as e:
         if issubclass(e.exc.cls, (IndexError, StopIteration)):
             return None
@@ -237,7 +243,7 @@ def _getitem(t: Tracer, s):
     return item
 
 
-def _enumerate(t: Tracer, s):
+def _enumerate(t: Tracer, s: dict[str, Any]):
     item = t.iteration.next(s["of"])
     if item is None:
         return None
@@ -245,7 +251,7 @@ def _enumerate(t: Tracer, s):
     return SeqVar([Known(s["at"] - 1), item], tuple)
 
 
-def _zip(t: Tracer, s):
+def _zip(t: Tracer, s: dict[str, Any]):
     out = []
     for n, it in enumerate(s["of"]):
         item = t.iteration.next(it)
@@ -257,7 +263,7 @@ def _zip(t: Tracer, s):
     return SeqVar(out, tuple) if out else None
 
 
-def _strict_zip(t: Tracer, s, n):
+def _strict_zip(t: Tracer, s: dict[str, Any], n: int) -> None:
     if n:
         plural = " 1" if n == 1 else f"s 1-{n}"
         raise t.raised(ValueError(f"zip() argument {n + 1} is shorter than argument{plural}"))
@@ -267,7 +273,7 @@ def _strict_zip(t: Tracer, s, n):
             raise t.raised(ValueError(f"zip() argument {m + 1} is longer than argument{plural}"))
 
 
-def _map(t: Tracer, s):
+def _map(t: Tracer, s: dict[str, Any]):
     args = []
     for it in s["of"]:
         args.append(t.iteration.next(it))
@@ -276,18 +282,28 @@ def _map(t: Tracer, s):
     return t.calls.call(s["function"], args, {})
 
 
-def _filter(t: Tracer, s):
+def _filter(t: Tracer, s: dict[str, Any]):
     while (item := t.iteration.next(s["of"])) is not None:
-        keep = item if t.operators.is_same(s["function"], NONE) else t.calls.call(s["function"], [item], {})
-        if t.operators.truth(keep):
+        keep = item if t.comparisons.is_same(s["function"], NONE) else t.calls.call(s["function"], [item], {})
+        if t.comparisons.truth(keep):
             return item
     return None
 
 
-def _callable(t: Tracer, s):
+def _callable(t: Tracer, s: dict[str, Any]):
     value = t.calls.call(s["function"], [], {})
-    return None if t.operators.equal(value, s["sentinel"]) else value
+    return None if t.comparisons.equal(value, s["sentinel"]) else value
 
 
-NEXT = {"seq": _seq, "reversed": _reversed, "dict": _dict, "range": _range, "getitem": _getitem, "enumerate": _enumerate,
-        "zip": _zip, "map": _map, "filter": _filter, "callable": _callable}
+NEXT = {
+    "seq": _seq,
+    "reversed": _reversed,
+    "dict": _dict,
+    "range": _range,
+    "getitem": _getitem,
+    "enumerate": _enumerate,
+    "zip": _zip,
+    "map": _map,
+    "filter": _filter,
+    "callable": _callable,
+}

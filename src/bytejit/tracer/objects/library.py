@@ -1,4 +1,5 @@
 """Library functions that are called or modelled, not traced: those that only ask about their arguments, and copies."""
+
 from __future__ import annotations
 
 import _thread
@@ -17,6 +18,7 @@ import textwrap
 import types
 import typing
 import weakref
+from collections.abc import Callable
 
 import torch
 
@@ -40,20 +42,51 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
+from bytejit.tracer.core.words import words
+from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.torch import parameters
 
-from .calls import CALLED, HANDLERS, models, solid_base
+from .calls import CALLED, HANDLERS, models
+from .class_facts import class_attribute
 from .containers import NotConstant, is_constant, to_python
-from .operators import class_attribute
+from .reachable import lets_go
 
 # Python functions without effects that answer the same as long as their arguments are the same objects
 PURE_FUNCTIONS = [
-    inspect.signature, inspect.Signature.from_callable, inspect.getfullargspec, inspect.unwrap, inspect.getdoc, inspect.getmodule,
-    inspect.getsource, inspect.getfile, inspect.isabstract, inspect.getattr_static,
-    typing.get_type_hints, typing.get_origin, typing.get_args,
-    re.compile, re.match, re.fullmatch, re.search, re.sub, re.subn, re.split, re.findall, re.escape,
-    importlib.util.find_spec, importlib.metadata.version, textwrap.dedent, textwrap.indent, textwrap.fill,
-    os.path.join, os.path.basename, os.path.dirname, os.path.splitext, os.path.normpath, os.path.abspath, os.path.isabs,
+    inspect.signature,
+    inspect.Signature.from_callable,
+    inspect.getfullargspec,
+    inspect.unwrap,
+    inspect.getdoc,
+    inspect.getmodule,
+    inspect.getsource,
+    inspect.getfile,
+    inspect.isabstract,
+    inspect.getattr_static,
+    typing.get_type_hints,
+    typing.get_origin,
+    typing.get_args,
+    re.compile,
+    re.match,
+    re.fullmatch,
+    re.search,
+    re.sub,
+    re.subn,
+    re.split,
+    re.findall,
+    re.escape,
+    importlib.util.find_spec,
+    importlib.metadata.version,
+    textwrap.dedent,
+    textwrap.indent,
+    textwrap.fill,
+    os.path.join,
+    os.path.basename,
+    os.path.dirname,
+    os.path.splitext,
+    os.path.normpath,
+    os.path.abspath,
+    os.path.isabs,
     sys.getrecursionlimit,
 ]
 # C functions whose answers hold for as long as the process runs
@@ -74,7 +107,7 @@ def real_object(t: Tracer, v: Var) -> object:
     return to_python(t, v, classes=True)
 
 
-def fold_call(t: Tracer, function, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def fold_call(t: Tracer, function: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """function(*args, **kwargs) on real objects, at trace time. Raises: Break, Raised."""
     try:
         real_args = [real_object(t, a) for a in args]
@@ -88,7 +121,7 @@ def fold_call(t: Tracer, function, args: list[Var], kwargs: dict[str, Var]) -> V
     return t.calls.model(result)
 
 
-def _folded(function):
+def _folded(function: Callable) -> None:
     HANDLERS[function] = lambda t, args, kwargs: fold_call(t, function, args, kwargs)
 
 
@@ -102,10 +135,10 @@ for _cls in PURE_C_TYPES:
 
 
 # ---- C objects that are called ---------------------------------------------------------------------------------------------
-def _weak_call(t: Tracer, fn: InstanceVar, args, kwargs) -> Var:
-    if fn.real() is not None and (
-            t.lost or t.effects.globals_written or any(v.source is not None for v in t.effects.dirty.values())):
-        raise Break("a weak reference read after the region let go of something")      # which may have been the last to hold it
+def _weak_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    lost = t.lost or t.effects.globals_written or any(v.source is not None and lets_go(v) for v in t.effects.dirty.values())
+    if fn.real() is not None and lost:
+        raise Break("a weak reference read after the region let go of something")  # which may have been the last to hold it
     return Lazy(fn.real(), Called(fn.source))
 
 
@@ -113,10 +146,15 @@ CALLED[weakref.ReferenceType] = _weak_call
 
 
 @models(weakref.ref)
-def weak_ref(t: Tracer, args, kwargs):
+def weak_ref(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A weak reference made in the region: what it refers to is in its slot `of`."""
-    if len(args) != 1 or kwargs or not isinstance(args[0], (InstanceVar, DictVar)) or not hasattr(
-            t.type_of(args[0]), "__weakref__") and t.type_of(args[0]) is not collections.OrderedDict:
+    if (
+        len(args) != 1
+        or kwargs
+        or not isinstance(args[0], (InstanceVar, DictVar))
+        or not hasattr(t.type_of(args[0]), "__weakref__")
+        and t.type_of(args[0]) is not collections.OrderedDict
+    ):
         raise Break("a weak reference with a callback, or to a value that takes none")
     made = InstanceVar(weakref.ReferenceType, step=t.limits.steps)
     made.ns, made.slots["of"] = None, args[0]
@@ -127,47 +165,52 @@ def weak_ref(t: Tracer, args, kwargs):
 def _parts(fn: InstanceVar) -> list:
     """The arguments that an itemgetter, attrgetter or methodcaller was made with."""
     made = fn.real.__reduce__()
-    if not isinstance(made[0], type) or made[0] is functools.partial:    # a methodcaller with keywords
+    if not isinstance(made[0], type) or made[0] is functools.partial:  # a methodcaller with keywords
         raise Break("an operator.methodcaller with keywords")
     return list(made[1])
 
 
-def _itemgetter(t: Tracer, fn, args, kwargs) -> Var:
-    found = [t.operators.getitem(args[0], t.values.constant(key)) for key in _parts(fn)]
+def _itemgetter(t: Tracer, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    found = [t.subscripts.getitem(args[0], t.values.constant(key)) for key in _parts(fn)]
     return t.values.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
 
 
-def _attrgetter(t: Tracer, fn, args, kwargs) -> Var:
+def _attrgetter(t: Tracer, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
     found = [functools.reduce(t.attributes.getattr, path.split("."), args[0]) for path in _parts(fn)]
     return t.values.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
 
 
-def _methodcaller(t: Tracer, fn, args, kwargs) -> Var:
+def _methodcaller(t: Tracer, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
     name, *rest = _parts(fn)
     return t.calls.call(t.attributes.getattr(args[0], name), [t.values.constant(a) for a in rest], {})
 
 
 for _cls, _handler in (
-        (operator.itemgetter, _itemgetter), (operator.attrgetter, _attrgetter), (operator.methodcaller, _methodcaller)):
-    def _call_of(t: Tracer, fn, args, kwargs, handler=_handler):
-        t.guard("ID_IS", fn.source, fn.real)     # what it looks up is inside
+    (operator.itemgetter, _itemgetter),
+    (operator.attrgetter, _attrgetter),
+    (operator.methodcaller, _methodcaller),
+):
+
+    def _call_of(t: Tracer, fn: Callable, args: list[Var], kwargs: dict[str, Var], handler: Callable = _handler):
+        t.guard("ID_IS", fn.source, fn.real)  # what it looks up is inside
         return handler(t, fn, args, kwargs)
+
     CALLED[_cls] = _call_of
     _folded(_cls)
 
 
 @models(slice.indices)
-def slice_indices(t: Tracer, args, kwargs):
+def slice_indices(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not isinstance(args[0], SliceVar):
         return fold_call(t, slice.indices, args, kwargs)
-    return t.operators.fold(t.operators.real_slice(args[0]).indices, t.operators.index(args[1]))
+    return t.operators.fold(t.subscripts.real_slice(args[0]).indices, t.subscripts.index(args[1]))
 
 
 @models(types.SimpleNamespace)
-def simple_namespace(t: Tracer, args, kwargs):
+def simple_namespace(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     made = InstanceVar(types.SimpleNamespace, step=t.limits.steps)
     for name, value in kwargs.items():
-        t.operators.dict_set(made.ns, Known(name), value)
+        t.subscripts.dict_set(made.ns, Known(name), value)
     return made
 
 
@@ -175,11 +218,17 @@ def simple_namespace(t: Tracer, args, kwargs):
 LOCK = type(_thread.allocate_lock())
 
 
-def _lock_taken(t: Tracer, args, kwargs):
+def _lock_taken(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A free lock from outside: its writes are made under it when the region ends. A held one is waited for by Python."""
     lock = args[0]
-    if not isinstance(lock, InstanceVar) or lock.source is None or len(args) > 1 or kwargs or lock.real.locked() \
-            or lock in t.holding:
+    if (
+        not isinstance(lock, InstanceVar)
+        or lock.source is None
+        or len(args) > 1
+        or kwargs
+        or lock.real.locked()
+        or lock in t.holding
+    ):
         raise Break("a lock that is held, or made in the region")
     t.guard("EXPR", lock.source, Expr("not lock.locked()", (("lock", lock.source),)))
     t.effects.mutations += 1
@@ -188,7 +237,7 @@ def _lock_taken(t: Tracer, args, kwargs):
     return TRUE
 
 
-def _lock_given_back(t: Tracer, args, kwargs):
+def _lock_given_back(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if args[0] not in t.holding:
         raise Break("a lock given back that was taken before the region")
     t.holding.remove(args[0])
@@ -196,14 +245,18 @@ def _lock_given_back(t: Tracer, args, kwargs):
     return NONE
 
 
-for _name, _handler in (("acquire", _lock_taken), ("__enter__", _lock_taken), ("release", _lock_given_back),
-                        ("__exit__", _lock_given_back)):
+for _name, _handler in (
+    ("acquire", _lock_taken),
+    ("__enter__", _lock_taken),
+    ("release", _lock_given_back),
+    ("__exit__", _lock_given_back),
+):
     HANDLERS[getattr(LOCK, _name)] = _handler
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------------
 @models(copy.deepcopy)
-def deepcopy(t: Tracer, args, kwargs):
+def deepcopy(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """copy.deepcopy: containers and instances are copied as modelled values, each once."""
     if len(args) > 1 or kwargs:
         memo = args[1] if len(args) > 1 else kwargs.get("memo")
@@ -213,7 +266,7 @@ def deepcopy(t: Tracer, args, kwargs):
 
 
 @models(copy.copy)
-def shallow_copy(t: Tracer, args, kwargs):
+def shallow_copy(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return _copied(t, args[0], lambda v: v, "__copy__", [])
 
 
@@ -229,7 +282,7 @@ def _deep(t: Tracer, v: Var, seen: dict) -> Var:
     return seen[id(v)][0]
 
 
-def _copied(t: Tracer, v: Var, part, hook: str, args: list[Var], seen: dict | None = None) -> Var:
+def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], seen: dict | None = None) -> Var:
     """A copy whose parts went through `part`. Raises: Break for objects that copy themselves in C."""
     if isinstance(v, TensorVar):
         if seen is not None and (v.fake.requires_grad or t.type_of(v) is torch.nn.Parameter):
@@ -252,7 +305,7 @@ def _copied(t: Tracer, v: Var, part, hook: str, args: list[Var], seen: dict | No
         if seen is not None:
             seen[id(v)] = made, v
         for key, item in list(v.items.values()):
-            t.operators.dict_set(made, t.values.real(part(key)), part(item))
+            t.subscripts.dict_set(made, t.values.real(part(key)), part(item))
         made.attrs = {name: part(value) for name, value in t.attributes.ordered_dict_attributes(v).items()}
         return made
     if isinstance(v, SetVar):
@@ -264,20 +317,29 @@ def _copied(t: Tracer, v: Var, part, hook: str, args: list[Var], seen: dict | No
     return _no_copy(v)
 
 
-def _copied_instance(t: Tracer, v: InstanceVar, part, hook: str, args: list[Var], seen: dict | None) -> Var:
+def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args: list[Var], seen: dict | None) -> Var:
     if isinstance(class_attribute(v.cls, hook), types.FunctionType):
         return t.values.real(t.calls.call(t.attributes.special(v, hook), args, {}))
     get, put = (class_attribute(v.cls, n) for n in ("__getstate__", "__setstate__"))
-    if seen is not None and v.base is None and (isinstance(get, types.FunctionType) or isinstance(put, types.FunctionType)) \
-            and class_attribute(v.cls, "__reduce_ex__") is object.__reduce_ex__ and not _slot_names(v) and v.ns is not None:
+    if (
+        seen is not None
+        and v.base is None
+        and (isinstance(get, types.FunctionType) or isinstance(put, types.FunctionType))
+        and class_attribute(v.cls, "__reduce_ex__") is object.__reduce_ex__
+        and not _slot_names(v)
+        and v.ns is not None
+    ):
         return _copied_by_state(t, v, part, seen, get, put)
-    own = [n for n in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
-           if class_attribute(v.cls, n) not in (None, getattr(object, n, None))]
+    own = [
+        n
+        for n in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+        if class_attribute(v.cls, n) not in (None, getattr(object, n, None))
+    ]
     if own and not (issubclass(v.cls, (dict, list, set, collections.OrderedDict)) and own == ["__reduce__"]):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own {own[0]}")
     if v.real is not None and (v.cls.__flags__ & (1 << 9) == 0 or v.base is None and solid_base(v.cls) is not object):
         _no_copy(v)
-    made = t.calls.object_new(v.cls)
+    made = t.instantiation.object_new(v.cls)
     if seen is not None:
         seen[id(v)] = made, v
     if v.base is not None:
@@ -286,19 +348,21 @@ def _copied_instance(t: Tracer, v: InstanceVar, part, hook: str, args: list[Var]
     if v.ns is not None:
         t.values.complete(v.ns)
         for key, item in list(v.ns.items.values()):
-            t.operators.dict_set(made.ns, key, part(item))
+            t.subscripts.dict_set(made.ns, key, part(item))
     for name in _slot_names(v):
         if (value := t.attributes.getattr(v, name, None) if v.real is not None else v.slots.get(name)) is not None:
             made.slots[name] = part(value)
     return made
 
 
-def _copied_by_state(t: Tracer, v: InstanceVar, part, seen: dict, get, put) -> Var:
+def _copied_by_state(t: Tracer, v: InstanceVar, part: Callable, seen: dict, get: Callable, put: Callable) -> Var:
     """A deep copy of an instance whose class says what its state is, or takes it."""
-    if any(class_attribute(v.cls, n) not in (None, getattr(object, n, None))
-           for n in ("__reduce__", "__getnewargs__", "__getnewargs_ex__")):
+    if any(
+        class_attribute(v.cls, n) not in (None, getattr(object, n, None))
+        for n in ("__reduce__", "__getnewargs__", "__getnewargs_ex__")
+    ):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own __reduce__")
-    made = t.calls.object_new(v.cls)
+    made = t.instantiation.object_new(v.cls)
     seen[id(v)] = made, v
     state = (
         t.values.real(t.calls.call(t.attributes.special(v, "__getstate__"), [], {}))
@@ -310,7 +374,7 @@ def _copied_by_state(t: Tracer, v: InstanceVar, part, seen: dict, get, put) -> V
         t.calls.call(t.attributes.special(made, "__setstate__"), [state], {})
     elif isinstance(state, DictVar):
         for key, item in state.items.values():
-            t.operators.dict_set(made.ns, key, item)
+            t.subscripts.dict_set(made.ns, key, item)
     else:
         raise Break(f"a copy of a {v.cls.__name__}, whose state is no dict")
     return made
@@ -319,9 +383,13 @@ def _copied_by_state(t: Tracer, v: InstanceVar, part, seen: dict, get, put) -> V
 def _slot_names(v: InstanceVar) -> list[str]:
     if v.real is None:
         return list(v.slots)
-    return [n for c in v.cls.__mro__ for n, d in vars(c).items()
-            if isinstance(d, types.MemberDescriptorType) and (n in v.slots or hasattr(v.real, n))]
+    return [
+        n
+        for c in v.cls.__mro__
+        for n, d in vars(c).items()
+        if isinstance(d, types.MemberDescriptorType) and (n in v.slots or hasattr(v.real, n))
+    ]
 
 
 def _no_copy(v: Var) -> Var:
-    raise Break(f"a copy of {v!r}")
+    raise Break(f"a copy of {words(v)}")

@@ -1,11 +1,13 @@
 """Operators on instances of the program's subclasses of list, dict, str, int..., where the built-in type's own apply."""
+
 from __future__ import annotations
 
 import types
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import OF_OWN_KIND, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
+from bytejit.tracer.core.values import DictVar, InstanceVar, Known, SeqVar, SetVar, Var
+from bytejit.tracer.core.words import OF_OWN_KIND
 
 from .class_facts import MISSING, class_lookup
 
@@ -59,15 +61,16 @@ def plain_binary(t: Tracer, name: str, a: Var, b: Var, in_place: bool, tried: bo
     if any(isinstance(v, (SeqVar, DictVar)) and v.cls in OF_OWN_KIND for v in (left, right)):
         return None
     if name == "mod" and left is not a and isinstance(left, Known) and isinstance(left.obj, str):
-        raise Break("a format in a subclass of str")        # where nothing is put in, it is the result
+        raise Break("a format in a subclass of str")  # where nothing is put in, it is the result
     methods = ((a, f"__{name}__"), (a, f"__i{name}__"), (b, f"__r{name}__"))
-    if not tried and any(isinstance(v, InstanceVar) and isinstance(class_lookup(v.cls, m)[0], types.FunctionType)
-                         for v, m in methods):
+    if not tried and any(
+        isinstance(v, InstanceVar) and isinstance(class_lookup(v.cls, m)[0], types.FunctionType) for v, m in methods
+    ):
         return None
     try:
         return t.operators.binary(name, left, right)
     except Raised as e:
-        if issubclass(e.exc.cls, TypeError):        # its words name the classes
+        if issubclass(e.exc.cls, TypeError):  # its words name the classes
             return None
         raise
 
@@ -80,5 +83,5 @@ def plain_equal(t: Tracer, name: str, a: Var, b: Var) -> Var | None:
     for v, method in ((a, "__eq__"), (b, "__eq__")):
         if not isinstance(v, InstanceVar) or class_lookup(v.cls, method)[0] in (object.__eq__, MISSING):
             continue
-        return t.operators.compare(name, left, right)
+        return t.comparisons.compare(name, left, right)
     return None

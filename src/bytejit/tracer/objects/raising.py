@@ -1,10 +1,13 @@
 """Models of exception objects: how they are made, what they print, notes, sys.exc_info, exception groups and except*."""
+
 from __future__ import annotations
 
 import builtins
 import sys
+from collections.abc import Callable, Iterator
 
 from bytejit.guards.sources import Call0, Item, Source
+from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.tracer import Tracer
@@ -16,12 +19,17 @@ from .exceptions import exception_var, matches
 
 # exceptions that take keywords: name -> the attributes that they set
 KEYWORDS = {AttributeError: ("name", "obj"), NameError: ("name",), ImportError: ("name", "path")}
-PLAIN = [e for e in vars(builtins).values() if isinstance(e, type) and issubclass(e, BaseException) and not issubclass(
-    e, (OSError, SyntaxError, UnicodeError, BaseExceptionGroup))]
+PLAIN = [
+    e
+    for e in vars(builtins).values()
+    if isinstance(e, type)
+    and issubclass(e, BaseException)
+    and not issubclass(e, (OSError, SyntaxError, UnicodeError, BaseExceptionGroup))
+]
 
 
 @models(*(e.__init__ for e in PLAIN))
-def exception_init(t: Tracer, args, kwargs):
+def exception_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """BaseException.__init__ and that of its simple subclasses."""
     self, rest = args[0], list(args[1:])
     if not isinstance(self, InstanceVar) or self.real is not None:
@@ -37,14 +45,14 @@ def exception_init(t: Tracer, args, kwargs):
 
 
 @models(BaseException.add_note)
-def add_note(t: Tracer, args, kwargs):
+def add_note(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     note = t.const(args[1])
     if not isinstance(note, str):
         raise t.raised(TypeError(f"note must be a str, not '{type(note).__name__}'"))
     notes = t.values.lookup(args[0].ns, "__notes__")
     if notes is None:
         notes = SeqVar([], list)
-        t.operators.dict_set(args[0].ns, Known("__notes__"), notes)
+        t.subscripts.dict_set(args[0].ns, Known("__notes__"), notes)
     t.touch(t.values.real(notes))
     t.values.real(notes).items.append(args[1])
     return NONE
@@ -55,14 +63,14 @@ def arguments(t: Tracer, exc: InstanceVar) -> list[Var]:
 
 
 @models(*(e.__repr__ for e in PLAIN))
-def exception_repr(t: Tracer, args, kwargs):
+def exception_repr(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     exc = args[0]
     inside = ", ".join(t.const(t.calls.call_python(repr, [v])) for v in arguments(t, exc))
     return Known(f"{exc.cls.__name__}({inside})")
 
 
 @models(*(e.__str__ for e in PLAIN if not issubclass(e, (KeyError, ImportError))))
-def exception_str(t: Tracer, args, kwargs):
+def exception_str(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     inside = arguments(t, args[0])
     if not inside:
         return Known("")
@@ -70,13 +78,13 @@ def exception_str(t: Tracer, args, kwargs):
 
 
 @models(KeyError.__str__)
-def key_error_str(t: Tracer, args, kwargs):
+def key_error_str(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     inside = arguments(t, args[0])
     return t.calls.call_python(repr, inside) if len(inside) == 1 else exception_str(t, args, kwargs)
 
 
 @models(sys.exc_info)
-def exc_info(t: Tracer, args, kwargs):
+def exc_info(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     exc = handled(t, Item(Call0(sys.exc_info), 1))
     if exc is None:
         return SeqVar([NONE, NONE, NONE], tuple)
@@ -84,7 +92,7 @@ def exc_info(t: Tracer, args, kwargs):
 
 
 @models(sys.exception)
-def exception(t: Tracer, args, kwargs):
+def exception(t: Tracer, args: list[Var], kwargs: dict[str, Var]):
     return handled(t, Call0(sys.exception)) or NONE
 
 
@@ -105,28 +113,32 @@ def make_group(t: Tracer, cls: type, message: Var, members: list[Var], like: Ins
     if cls is BaseExceptionGroup and all(issubclass(t.type_of(m), Exception) for m in members):
         cls = ExceptionGroup
     made = InstanceVar(cls, step=t.limits.steps)
-    made.slots.update(args=SeqVar([message, SeqVar(list(members), list)], tuple), message=message,
-                      exceptions=SeqVar(list(members), tuple))
+    made.slots.update(
+        args=SeqVar([message, SeqVar(list(members), list)], tuple), message=message, exceptions=SeqVar(list(members), tuple)
+    )
     if like is not None:
         for name in ("__cause__", "__context__", "__suppress_context__"):
             if name in like.slots:
                 made.slots[name] = like.slots[name]
         notes = t.values.lookup(like.ns, "__notes__")
         if notes is not None:
-            t.operators.dict_set(made.ns, Known("__notes__"), SeqVar(list(t.values.real(notes).items), list))
+            t.subscripts.dict_set(made.ns, Known("__notes__"), SeqVar(list(t.values.real(notes).items), list))
         t.part_of[id(made)] = t.part_of.get(id(like), like)
         t.keep.append(made)
     return made
 
 
-def new_group(t: Tracer, args, kwargs):
+def new_group(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """ExceptionGroup(message, exceptions)."""
     cls = t.as_class(args[0])
     if len(args) != 3 or kwargs or cls not in (ExceptionGroup, BaseExceptionGroup):
         raise Break("making an exception group")
     message, members = t.values.real(args[1]), [t.values.real(m) for m in t.iteration.iterate(args[2])]
-    wrong = not isinstance(t.const(message), str) or not members or not all(
-        isinstance(m, InstanceVar) and issubclass(m.cls, Exception) and m.real is None for m in members)
+    wrong = (
+        not isinstance(t.const(message), str)
+        or not members
+        or not all(isinstance(m, InstanceVar) and issubclass(m.cls, Exception) and m.real is None for m in members)
+    )
     if wrong:
         raise Break("making an exception group of what is no exception of the region")
     made = make_group(t, cls, message, members)
@@ -137,7 +149,7 @@ def new_group(t: Tracer, args, kwargs):
 models(BaseExceptionGroup.__new__)(new_group)
 
 
-def split(t: Tracer, exc: InstanceVar, wanted) -> tuple[Var | None, Var | None]:
+def split(t: Tracer, exc: InstanceVar, wanted: Callable) -> tuple[Var | None, Var | None]:
     """(the part for which wanted(exception) holds, the rest), each None when empty; nested groups keep their shape."""
     if wanted(exc):
         return exc, None
@@ -150,8 +162,10 @@ def split(t: Tracer, exc: InstanceVar, wanted) -> tuple[Var | None, Var | None]:
     message = exc.slots["message"]
     if not yes:
         return None, exc
-    return (make_group(t, BaseExceptionGroup, message, yes, like=exc),
-            make_group(t, BaseExceptionGroup, message, no, like=exc) if no else None)
+    return (
+        make_group(t, BaseExceptionGroup, message, yes, like=exc),
+        make_group(t, BaseExceptionGroup, message, no, like=exc) if no else None,
+    )
 
 
 def is_group(exc: Var) -> bool:
@@ -159,7 +173,7 @@ def is_group(exc: Var) -> bool:
 
 
 @handles("CHECK_EG_MATCH")
-def check_eg_match(t: Tracer, f, ins):
+def check_eg_match(t: Tracer, f: Frame, ins: Ins) -> None:
     """[exc, type] -> [rest, match] (rest None: all matched), or [exc, None]."""
     cls, exc = t.pop(f), t.values.real(f.stack[-1])
     if isinstance(exc, Known) and exc.obj is None:
@@ -189,14 +203,14 @@ def classes_of(t: Tracer, cls: Var) -> list[type]:
 
 
 @handles("PREP_RERAISE_STAR")
-def prep_reraise_star(t: Tracer, f, ins):
+def prep_reraise_star(t: Tracer, f: Frame, ins: Ins) -> None:
     """[original, exceptions left or raised in the clauses] -> what to raise on, or None."""
     excs, orig = t.pop(f), t.pop(f)
     f.push(reraise_star(t, orig, [e for e in map(t.values.real, excs.items) if isinstance(e, InstanceVar)]))
 
 
 @handles("CALL_INTRINSIC_2")
-def call_intrinsic_2(t: Tracer, f, ins):
+def call_intrinsic_2(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.12+: 1 is the end of an except* statement; the others make type parameters."""
     if ins.arg != 1:
         raise Break("a type parameter")
@@ -219,7 +233,7 @@ def reraise_star(t: Tracer, orig: Var, excs: list[InstanceVar]) -> Var:
     return raised[0] if len(raised) == 1 else make_group(t, ExceptionGroup, Known(""), raised)
 
 
-def leaves(t: Tracer, exc: Var):
+def leaves(t: Tracer, exc: Var) -> Iterator:
     if is_group(exc):
         for m in exc.slots["exceptions"].items:
             yield from leaves(t, t.values.real(m))

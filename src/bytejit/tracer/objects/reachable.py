@@ -1,10 +1,17 @@
 """Which values of a trace others refer to."""
+
 from __future__ import annotations
 
+import collections
 import weakref
 from collections.abc import Iterable
 
-from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar, Var
+import torch
+
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, Lazy, MethodVar, SeqVar, SetVar, TensorVar, Var
+
+from .external_lists import ExternalList
 
 CONTAINERS = (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)
 
@@ -37,7 +44,30 @@ def reachable(roots: Iterable[object], weakly: bool = True) -> set[int]:
     return found
 
 
-def surely_held(t, value: Var) -> bool:
+def lets_go(v: Var) -> bool:
+    """Whether a change to an object from outside may have taken its last reference from another object of the program."""
+    if isinstance(v, TensorVar):
+        return bool(v.attrs.keys() - {"grad"}) or not holds_nothing(v.real.grad)
+    if isinstance(v, ExternalList):
+        return v.tail is None
+    if not isinstance(v, DictVar) or type(v.real) not in (dict, collections.OrderedDict):
+        return True
+    for key in (*v.deleted, *v.items):
+        old = v.real.get(key)
+        new = v.items[key][1] if key in v.items and key not in v.deleted else None
+        if not holds_nothing(old) and not (type(new) is Lazy and new.obj is old):
+            return True
+    return False
+
+
+def holds_nothing(x: object) -> bool:
+    """Whether a value refers to no object of the program."""
+    if type(x) in (torch.Tensor, torch.nn.Parameter):
+        return not x.__dict__ and x.grad_fn is None and (not x.is_leaf or x.grad is None or holds_nothing(x.grad))
+    return type(x) in (type(None), bool, int, float, complex, str, bytes)
+
+
+def surely_held(t: Tracer, value: Var) -> bool:
     """Whether the program holds a value now, as far as can be told: a frame does, or what came from outside and changed."""
     roots: list[object] = [v for v in t.effects.touched.values() if v.source is not None]
     roots += [v for _, changes in t.effects.globals_written.values() for v in changes.values()]

@@ -1,55 +1,58 @@
 """Classes that the library makes of constants: namedtuple, NamedTuple, TypedDict, Enum. They are made for real while tracing;
 one that leaves the region is made anew by its exit, as each call of the program makes one of its own."""
+
 from __future__ import annotations
 
 import collections
 import enum
 import types
 import typing
+from collections.abc import Callable
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var
+from bytejit.tracer.exits.statements import Statements
 
 from .calls import models
 
-AUTO = object()         # stands for enum.auto(), which a class may take once
+AUTO = object()  # stands for enum.auto(), which a class may take once
 # stands for the cell of a class's namespace (3.14: its annotations read names there), a class's own
 NAMES = types.CellType()
 
 
-def make(t: Tracer, function, *args, **kwargs) -> Known:
+def make(t: Tracer, function: Callable, *args: Var, **kwargs: Var) -> Known:
     """function(*args, **kwargs), a class: known by how it is made. Raises: Raised."""
     made = t.operators.fold(lambda: function(*args, **kwargs))
-    t.remade[made.obj] = function, args, kwargs, t.limits.steps
+    t.rebuilt_classes[made.obj] = function, args, kwargs, t.limits.steps
     t.keep.append(made.obj)
     t.effects.mutations += 1
     return made
 
 
-def made_again(rebuild, cls: type) -> str:
+def rebuild_class(out: Statements, cls: type) -> str:
     """The name of such a class in the exit's text."""
-    name = rebuild.classes.get(cls)
+    name = out.classes.get(cls)
     if name is None:
-        function, args, kwargs, _ = rebuild.t.remade[cls]
-        name = rebuild.classes[cls] = f"n{rebuild.count}"
-        rebuild.count += 1
-        rebuild.lines.append(f"{name} = {rebuild.at.bind(function, 'k')}(*{rebuild.at.bind(args, 'k')}, "
-                             f"**{rebuild.at.bind(kwargs, 'k')})")
+        function, args, kwargs, _ = out.t.rebuilt_classes[cls]
+        name = out.classes[cls] = f"n{out.count}"
+        out.count += 1
+        out.lines.append(f"{name} = {out.at.bind(function, 'k')}(*{out.at.bind(args, 'k')}, **{out.at.bind(kwargs, 'k')})")
     return name
 
 
-def in_module(function, module: str, args: tuple, kwargs: dict) -> type:
+def in_module(function: Callable, module: str, args: tuple, kwargs: dict) -> type:
     """What a function that asks for its caller's module makes, in the program's module."""
     made = function(*args, **kwargs)
     made.__module__ = module
     return made
 
 
-def _named(function):
-    def model(t: Tracer, args, kwargs):
+def _named(function: Callable) -> None:
+    def model(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         module = t.frame.globals.get("__name__", "__main__")
         return make(t, in_module, function, module, tuple(map(t.const, args)), {k: t.const(v) for k, v in kwargs.items()})
+
     models(function)(model)
 
 
@@ -74,17 +77,19 @@ def guard_annotations(t: Tracer, kind: str, names: DictVar) -> None:
     are guarded by that. Raises: Break where they cannot be made."""
     if "__annotate_func__" in names.items:
         try:
-            t.const(t.calls.call(names.items["__annotate_func__"][1], [Known(1)], {}))      # annotationlib.Format.VALUE
+            t.const(t.calls.call(names.items["__annotate_func__"][1], [Known(1)], {}))  # annotationlib.Format.VALUE
         except Raised:
             raise Break(f"{kind} with annotations that cannot be made yet") from None
 
 
 def of_parts(name: str, bases: tuple, options: dict, space: dict) -> type:
     """The class of a class statement."""
-    def fill(namespace):
+
+    def fill(namespace: dict) -> None:
         cell = types.CellType(namespace)
         for key, value in space.items():
             namespace[key] = enum.auto() if value is AUTO else with_names(value, cell)
+
     return types.new_class(name, bases, dict(options), fill)
 
 

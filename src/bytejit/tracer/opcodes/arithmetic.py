@@ -1,21 +1,34 @@
 """Handlers: operators, comparison, truth and jumps on truth."""
+
 from __future__ import annotations
 
+from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE
 from bytejit.tracer.core.versions import COMPARE_BOOL_BIT
 
 BINARY = {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
-    "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "<<": "lshift",
+    ">>": "rshift",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
 }
-SYMBOLS = ["+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"]   # CPython's NB_ order
+SYMBOLS = ["+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"]  # CPython's NB_ order
 
 
 @handles("BINARY_OP")
-def binary_op(t: Tracer, f, ins):
-    if ins.arg == 26:                                    # 3.14: NB_SUBSCR
+def binary_op(t: Tracer, f: Frame, ins: Ins) -> int | None:
+    if ins.arg == 26:  # 3.14: NB_SUBSCR
         return binary_subscr(t, f, ins)
     right, left = t.pop(f), t.pop(f)
     in_place = ins.arg >= len(SYMBOLS)
@@ -23,141 +36,141 @@ def binary_op(t: Tracer, f, ins):
 
 
 @handles("BINARY_SUBSCR")
-def binary_subscr(t: Tracer, f, ins):
+def binary_subscr(t: Tracer, f: Frame, ins: Ins) -> None:
     key, container = t.pop(f), t.pop(f)
-    f.push(t.operators.getitem(container, key))
+    f.push(t.subscripts.getitem(container, key))
 
 
 @handles("STORE_SUBSCR")
-def store_subscr(t: Tracer, f, ins):
+def store_subscr(t: Tracer, f: Frame, ins: Ins) -> None:
     key, container, value = t.pop(f), t.pop(f), f.pop_raw()
-    t.operators.setitem(container, key, value)
+    t.subscripts.setitem(container, key, value)
 
 
 @handles("DELETE_SUBSCR")
-def delete_subscr(t: Tracer, f, ins):
+def delete_subscr(t: Tracer, f: Frame, ins: Ins) -> None:
     key, container = t.pop(f), t.pop(f)
-    t.operators.delitem(container, key)
+    t.subscripts.delitem(container, key)
 
 
 @handles("BINARY_SLICE")
-def binary_slice(t: Tracer, f, ins):
+def binary_slice(t: Tracer, f: Frame, ins: Ins) -> None:
     stop, start, container = f.pop_raw(), f.pop_raw(), t.pop(f)
-    f.push(t.operators.getitem(container, t.operators.slice([start, stop, NONE])))
+    f.push(t.subscripts.getitem(container, t.subscripts.slice([start, stop, NONE])))
 
 
 @handles("STORE_SLICE")
-def store_slice(t: Tracer, f, ins):
+def store_slice(t: Tracer, f: Frame, ins: Ins) -> None:
     stop, start, container, value = f.pop_raw(), f.pop_raw(), t.pop(f), f.pop_raw()
-    t.operators.setitem(container, t.operators.slice([start, stop, NONE]), value)
+    t.subscripts.setitem(container, t.subscripts.slice([start, stop, NONE]), value)
 
 
 @handles("BUILD_SLICE")
-def build_slice(t: Tracer, f, ins):
+def build_slice(t: Tracer, f: Frame, ins: Ins) -> None:
     parts = f.popn(ins.arg)
-    f.push(t.operators.slice(parts if len(parts) == 3 else [*parts, NONE]))
+    f.push(t.subscripts.slice(parts if len(parts) == 3 else [*parts, NONE]))
 
 
 @handles("UNARY_POSITIVE")
-def unary_positive(t: Tracer, f, ins):
+def unary_positive(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.operators.unary("pos", t.pop(f)))
 
 
 @handles("UNARY_NEGATIVE")
-def unary_negative(t: Tracer, f, ins):
+def unary_negative(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.operators.unary("neg", t.pop(f)))
 
 
 @handles("UNARY_INVERT")
-def unary_invert(t: Tracer, f, ins):
+def unary_invert(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.operators.unary("invert", t.pop(f)))
 
 
 @handles("UNARY_NOT")
-def unary_not(t: Tracer, f, ins):
-    f.push(FALSE if t.operators.truth(t.pop(f)) else TRUE)
+def unary_not(t: Tracer, f: Frame, ins: Ins) -> None:
+    f.push(FALSE if t.comparisons.truth(t.pop(f)) else TRUE)
 
 
 @handles("TO_BOOL")
-def to_bool(t: Tracer, f, ins):
+def to_bool(t: Tracer, f: Frame, ins: Ins) -> None:
     value = t.pop(f)
-    f.push(TRUE if t.operators.truth(value) else FALSE)
+    f.push(TRUE if t.comparisons.truth(value) else FALSE)
 
 
 COMPARE = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
 
 
 @handles("COMPARE_OP")
-def compare_op(t: Tracer, f, ins):
+def compare_op(t: Tracer, f: Frame, ins: Ins) -> None:
     right, left = t.pop(f), t.pop(f)
     symbol = str(ins.val).removeprefix("bool(").removesuffix(")")
-    result = t.operators.compare(COMPARE[symbol], left, right)
-    f.push((TRUE if t.operators.truth(result) else FALSE) if ins.arg & COMPARE_BOOL_BIT else result)
+    result = t.comparisons.compare(COMPARE[symbol], left, right)
+    f.push((TRUE if t.comparisons.truth(result) else FALSE) if ins.arg & COMPARE_BOOL_BIT else result)
 
 
 @handles("IS_OP")
-def is_op(t: Tracer, f, ins):
+def is_op(t: Tracer, f: Frame, ins: Ins) -> None:
     right, left = f.pop_raw(), f.pop_raw()
-    f.push(TRUE if t.operators.is_same(left, right) != bool(ins.arg) else FALSE)
+    f.push(TRUE if t.comparisons.is_same(left, right) != bool(ins.arg) else FALSE)
 
 
 @handles("CONTAINS_OP")
-def contains_op(t: Tracer, f, ins):
+def contains_op(t: Tracer, f: Frame, ins: Ins) -> None:
     container, item = t.pop(f), t.pop(f)
-    f.push(TRUE if t.operators.contains(container, item) != bool(ins.arg) else FALSE)
+    f.push(TRUE if t.subscripts.contains(container, item) != bool(ins.arg) else FALSE)
 
 
 @handles("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP", "JUMP_NO_INTERRUPT")
-def jump(t: Tracer, f, ins):
+def jump(t: Tracer, f: Frame, ins: Ins) -> int | None:
     if ins.jump <= ins.index:
-        t.loop_step(f, ins)
+        t.limits.loop_step(f, ins)
     return ins.jump
 
 
 @handles("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
-def pop_jump_if_false(t: Tracer, f, ins):
+def pop_jump_if_false(t: Tracer, f: Frame, ins: Ins) -> int | None:
     return branch(t, f, ins, False)
 
 
 @handles("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
-def pop_jump_if_true(t: Tracer, f, ins):
+def pop_jump_if_true(t: Tracer, f: Frame, ins: Ins) -> int | None:
     return branch(t, f, ins, True)
 
 
-def branch(t: Tracer, f, ins, wanted):
-    if t.operators.truth(t.pop(f)) is wanted:
+def branch(t: Tracer, f: Frame, ins: Ins, wanted: bool):
+    if t.comparisons.truth(t.pop(f)) is wanted:
         if ins.jump <= ins.index:
-            t.loop_step(f, ins)
+            t.limits.loop_step(f, ins)
         return ins.jump
 
 
 @handles("JUMP_IF_FALSE_OR_POP")
-def jump_if_false_or_pop(t: Tracer, f, ins):
+def jump_if_false_or_pop(t: Tracer, f: Frame, ins: Ins) -> int | None:
     return or_pop(t, f, ins, False)
 
 
 @handles("JUMP_IF_TRUE_OR_POP")
-def jump_if_true_or_pop(t: Tracer, f, ins):
+def jump_if_true_or_pop(t: Tracer, f: Frame, ins: Ins) -> int | None:
     return or_pop(t, f, ins, True)
 
 
-def or_pop(t: Tracer, f, ins, wanted):
-    if t.operators.truth(t.values.real(f.stack[-1])) is wanted:
+def or_pop(t: Tracer, f: Frame, ins: Ins, wanted: bool):
+    if t.comparisons.truth(t.values.real(f.stack[-1])) is wanted:
         return ins.jump
     f.stack.pop()
 
 
 @handles("JUMP_IF_FALSE", "JUMP_IF_TRUE")
-def jump_if(t: Tracer, f, ins):
-    if t.operators.truth(t.values.real(f.stack[-1])) is (ins.op == "JUMP_IF_TRUE"):
+def jump_if(t: Tracer, f: Frame, ins: Ins) -> int | None:
+    if t.comparisons.truth(t.values.real(f.stack[-1])) is (ins.op == "JUMP_IF_TRUE"):
         return ins.jump
 
 
 @handles("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
-def pop_jump_if_none(t: Tracer, f, ins):
-    return ins.jump if t.operators.is_same(f.pop_raw(), NONE) else None
+def pop_jump_if_none(t: Tracer, f: Frame, ins: Ins) -> int | None:
+    return ins.jump if t.comparisons.is_same(f.pop_raw(), NONE) else None
 
 
 @handles("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
-def pop_jump_if_not_none(t: Tracer, f, ins):
-    return None if t.operators.is_same(f.pop_raw(), NONE) else ins.jump
+def pop_jump_if_not_none(t: Tracer, f: Frame, ins: Ins) -> int | None:
+    return None if t.comparisons.is_same(f.pop_raw(), NONE) else ins.jump

@@ -1,6 +1,8 @@
 """Handlers: building and unpacking containers and strings, comprehension appends, formatting, pattern matching."""
+
 from __future__ import annotations
 
+from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.tracer import Tracer
@@ -10,50 +12,50 @@ from bytejit.tracer.objects.exceptions import exception_var
 
 
 @handles("BUILD_TUPLE")
-def build_tuple(t: Tracer, f, ins):
+def build_tuple(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(SeqVar(f.popn(ins.arg), tuple))
 
 
 @handles("BUILD_LIST")
-def build_list(t: Tracer, f, ins):
+def build_list(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(SeqVar(f.popn(ins.arg), list))
 
 
 @handles("BUILD_SET")
-def build_set(t: Tracer, f, ins):
+def build_set(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(SetVar(elements(t, f.popn(ins.arg))))
 
 
 @handles("BUILD_MAP")
-def build_map(t: Tracer, f, ins):
+def build_map(t: Tracer, f: Frame, ins: Ins) -> None:
     flat = f.popn(2 * ins.arg)
     out = DictVar({})
     for key, value in zip(flat[::2], flat[1::2]):
-        t.operators.dict_set(out, t.values.real(key), value)
+        t.subscripts.dict_set(out, t.values.real(key), value)
     f.push(out)
 
 
 @handles("BUILD_CONST_KEY_MAP")
-def build_const_key_map(t: Tracer, f, ins):
+def build_const_key_map(t: Tracer, f: Frame, ins: Ins) -> None:
     keys = t.pop(f)
     keys = map(t.values.constant, keys.obj) if isinstance(keys, Known) else keys.items
     out = DictVar({})
     for key, value in zip(keys, f.popn(ins.arg)):
-        t.operators.dict_set(out, key, value)
+        t.subscripts.dict_set(out, key, value)
     f.push(out)
 
 
 @handles("BUILD_STRING")
-def build_string(t: Tracer, f, ins):
+def build_string(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(Known("".join(t.const(v) for v in f.popn(ins.arg))))
 
 
 @handles("LIST_TO_TUPLE")
-def list_to_tuple(t: Tracer, f, ins):
+def list_to_tuple(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(SeqVar(t.pop(f).items, tuple))
 
 
-def target_of(t: Tracer, f, ins):
+def target_of(t: Tracer, f: Frame, ins: Ins) -> int | None:
     """The container below the stack's top that is about to change; a region may start with it half filled."""
     target = t.values.real(f.stack[-ins.arg])
     t.touch(target)
@@ -61,7 +63,7 @@ def target_of(t: Tracer, f, ins):
 
 
 @handles("LIST_EXTEND")
-def list_extend(t: Tracer, f, ins):
+def list_extend(t: Tracer, f: Frame, ins: Ins) -> None:
     values = t.pop(f)
     target = target_of(t, f, ins)
     try:
@@ -69,13 +71,12 @@ def list_extend(t: Tracer, f, ins):
     except Raised:
         if t.iteration.has_iter(values):
             raise
-        raise Raised(exception_var(TypeError(
-            f"Value after * must be an iterable, not {t.type_of(values).__name__}"))) from None
+        raise Raised(exception_var(TypeError(f"Value after * must be an iterable, not {t.type_of(values).__name__}"))) from None
     target.items.extend(items)
 
 
 @handles("SET_UPDATE")
-def set_update(t: Tracer, f, ins):
+def set_update(t: Tracer, f: Frame, ins: Ins) -> None:
     values = t.iteration.iterate(t.pop(f))
     target = target_of(t, f, ins)
     for v in values:
@@ -83,56 +84,54 @@ def set_update(t: Tracer, f, ins):
 
 
 @handles("DICT_UPDATE")
-def dict_update(t: Tracer, f, ins):
+def dict_update(t: Tracer, f: Frame, ins: Ins) -> None:
     other = t.pop(f)
     t.calls.call_python(dict.update, [target_of(t, f, ins), other])
 
 
 @handles("DICT_MERGE")
-def dict_merge(t: Tracer, f, ins):
+def dict_merge(t: Tracer, f: Frame, ins: Ins) -> None:
     other = t.pop(f)
     target = target_of(t, f, ins)
     pairs = t.iteration.mapping_items(other)
     if pairs is None:
-        raise Raised(exception_var(TypeError(
-            f"Value after ** must be a mapping, not {t.type_of(other).__name__}")))
+        raise Raised(exception_var(TypeError(f"Value after ** must be a mapping, not {t.type_of(other).__name__}")))
     for key, value in pairs:
         if t.type_of(key) is not str and issubclass(t.type_of(key), str):
             raise Break(f"a keyword that is a {t.type_of(key).__name__}, which compares in its own way")
         if key_of(t, key) in target.items:
             callee = f.stack[-ins.arg - 2] if len(f.stack) >= ins.arg + 2 else None
             name = getattr(t.values.real(callee), "qualname", "function") if callee is not None else "function"
-            raise Raised(exception_var(TypeError(
-                f"{name}() got multiple values for keyword argument '{t.const(key)}'")))
-        t.operators.dict_set(target, key, value)
+            raise Raised(exception_var(TypeError(f"{name}() got multiple values for keyword argument '{t.const(key)}'")))
+        t.subscripts.dict_set(target, key, value)
 
 
 @handles("LIST_APPEND")
-def list_append(t: Tracer, f, ins):
+def list_append(t: Tracer, f: Frame, ins: Ins) -> None:
     value = f.pop_raw()
     target_of(t, f, ins).items.append(value)
 
 
 @handles("SET_ADD")
-def set_add(t: Tracer, f, ins):
+def set_add(t: Tracer, f: Frame, ins: Ins) -> None:
     value = t.pop(f)
     target_of(t, f, ins).items.setdefault(key_of(t, value, ELEMENT), value)
 
 
 @handles("MAP_ADD")
-def map_add(t: Tracer, f, ins):
+def map_add(t: Tracer, f: Frame, ins: Ins) -> None:
     value, key = f.pop_raw(), t.pop(f)
-    t.operators.dict_set(target_of(t, f, ins), key, value)
+    t.subscripts.dict_set(target_of(t, f, ins), key, value)
 
 
 @handles("UNPACK_SEQUENCE")
-def unpack_sequence(t: Tracer, f, ins):
+def unpack_sequence(t: Tracer, f: Frame, ins: Ins) -> None:
     items = t.iteration.unpack(t.pop(f), ins.arg)
     f.stack.extend(reversed(items))
 
 
 @handles("UNPACK_EX")
-def unpack_ex(t: Tracer, f, ins):
+def unpack_ex(t: Tracer, f: Frame, ins: Ins) -> None:
     before, after = ins.arg & 0xFF, ins.arg >> 8
     items = list(t.iteration.iterate(t.pop(f)))
     if len(items) < before + after:
@@ -141,8 +140,8 @@ def unpack_ex(t: Tracer, f, ins):
         else:
             message = f"not enough values to unpack (expected at least {before}, got {len(items)})"
         raise Raised(exception_var(ValueError(message)))
-    tail = items[len(items) - after:]
-    middle = items[before: len(items) - after]
+    tail = items[len(items) - after :]
+    middle = items[before : len(items) - after]
     f.stack.extend(reversed([*items[:before], SeqVar(middle, list), *tail]))
 
 
@@ -150,7 +149,7 @@ CONVERSIONS = {0: None, 1: str, 2: repr, 3: ascii}
 
 
 @handles("FORMAT_VALUE")
-def format_value(t: Tracer, f, ins):
+def format_value(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.11, 3.12: bits 0-1 say the conversion, bit 2 that a format spec is on the stack."""
     spec = t.pop(f) if ins.arg & 4 else Known("")
     value = t.pop(f)
@@ -161,56 +160,58 @@ def format_value(t: Tracer, f, ins):
 
 
 @handles("CONVERT_VALUE")
-def convert_value(t: Tracer, f, ins):
+def convert_value(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.calls.call_python(CONVERSIONS[ins.arg], [t.pop(f)]))
 
 
 @handles("FORMAT_SIMPLE")
-def format_simple(t: Tracer, f, ins):
+def format_simple(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.calls.call_python(format, [t.pop(f), Known("")]))
 
 
 @handles("FORMAT_WITH_SPEC")
-def format_with_spec(t: Tracer, f, ins):
+def format_with_spec(t: Tracer, f: Frame, ins: Ins) -> None:
     spec, value = t.pop(f), t.pop(f)
     f.push(t.calls.call_python(format, [value, spec]))
 
 
 @handles("GET_LEN")
-def get_len(t: Tracer, f, ins):
-    f.push(Known(t.operators.length(t.values.real(f.stack[-1]))))
+def get_len(t: Tracer, f: Frame, ins: Ins) -> None:
+    f.push(Known(t.subscripts.length(t.values.real(f.stack[-1]))))
 
 
 @handles("MATCH_MAPPING")
-def match_mapping(t: Tracer, f, ins):
+def match_mapping(t: Tracer, f: Frame, ins: Ins) -> None:
     import collections.abc
+
     f.push(t.values.constant(issubclass(t.type_of(t.values.real(f.stack[-1])), collections.abc.Mapping)))
 
 
 @handles("MATCH_SEQUENCE")
-def match_sequence(t: Tracer, f, ins):
+def match_sequence(t: Tracer, f: Frame, ins: Ins) -> None:
     import collections.abc
+
     cls = t.type_of(t.values.real(f.stack[-1]))
     f.push(t.values.constant(issubclass(cls, collections.abc.Sequence) and not issubclass(cls, (str, bytes, bytearray))))
 
 
 @handles("MATCH_KEYS")
-def match_keys(t: Tracer, f, ins):
+def match_keys(t: Tracer, f: Frame, ins: Ins) -> None:
     keys, subject = t.values.real(f.stack[-1]), t.values.real(f.stack[-2])
     out = []
     for key in t.iteration.iterate(keys):
-        if not t.operators.contains(subject, t.values.real(key)):
+        if not t.subscripts.contains(subject, t.values.real(key)):
             f.push(NONE)
             return
-        out.append(t.operators.getitem(subject, t.values.real(key)))
+        out.append(t.subscripts.getitem(subject, t.values.real(key)))
     f.push(SeqVar(out, tuple))
 
 
 @handles("MATCH_CLASS")
-def match_class(t: Tracer, f, ins):
+def match_class(t: Tracer, f: Frame, ins: Ins) -> None:
     """The subject's attributes that a class pattern names, or None."""
     names, cls, subject = t.const(t.pop(f)), t.pop(f), t.pop(f)
-    if not t.operators.truth(t.calls.call_python(isinstance, [subject, cls])):
+    if not t.comparisons.truth(t.calls.call_python(isinstance, [subject, cls])):
         f.push(NONE)
         return
     out = []
@@ -222,9 +223,10 @@ def match_class(t: Tracer, f, ins):
             match_args = t.attributes.getattr(cls, "__match_args__", SeqVar([], tuple))
             args = [t.const(v) for v in t.iteration.iterate(match_args)]
             if len(args) < ins.arg:
-                raise Raised(exception_var(TypeError(
-                    f"{real.__name__}() accepts {len(args)} positional sub-patterns ({ins.arg} given)")))
-            names = tuple(args[:ins.arg]) + tuple(names)
+                raise Raised(
+                    exception_var(TypeError(f"{real.__name__}() accepts {len(args)} positional sub-patterns ({ins.arg} given)"))
+                )
+            names = tuple(args[: ins.arg]) + tuple(names)
     for name in names:
         found = t.attributes.getattr(subject, name, NULL)
         if found is NULL:

@@ -1,35 +1,37 @@
 """Handlers: calls, functions, attributes, imports, classes."""
+
 from __future__ import annotations
 
 import sys
 
+from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles, refuse
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NULL, DictVar, FuncVar, Known, SeqVar
+from bytejit.tracer.core.values import NULL, DictVar, FuncVar, Known, SeqVar, Var
 from bytejit.tracer.core.versions import ATTR_METHOD_BIT, NULL_BELOW
 from bytejit.tracer.objects.exceptions import exception_var
 
 
 @handles("KW_NAMES")
-def kw_names(t: Tracer, f, ins):
+def kw_names(t: Tracer, f: Frame, ins: Ins) -> None:
     f.kwnames = f.code.co_consts[ins.arg]
 
 
-def split(values, kwnames):
+def split(values: list[Var], kwnames: tuple):
     """The flat arguments of a call as (positional, keyword)."""
     n = len(kwnames)
     return (values[:-n], dict(zip(kwnames, values[-n:]))) if n else (values, {})
 
 
 @handles("CALL")
-def call(t: Tracer, f, ins):
+def call(t: Tracer, f: Frame, ins: Ins) -> None:
     names, f.kwnames = f.kwnames, ()
     args, kwargs = split(f.popn(ins.arg), names)
     f.push(t.calls.call(callee(f), args, kwargs))
 
 
-def callee(f):
+def callee(f: Frame):
     """Pop the callable and its NULL or self; a self goes into a MethodVar only in the layouts that push one."""
     second, first = f.pop_raw(), f.pop_raw()
     if NULL_BELOW:
@@ -37,28 +39,28 @@ def callee(f):
     return first if second is NULL else _with_self(first, second)
 
 
-def _with_self(func, self_):
+def _with_self(func: Var, self_: Var):
     from bytejit.tracer.core.values import MethodVar
+
     return MethodVar(func, self_)
 
 
 @handles("CALL_KW")
-def call_kw(t: Tracer, f, ins):
+def call_kw(t: Tracer, f: Frame, ins: Ins) -> None:
     names = t.const(t.pop(f))
     args, kwargs = split(f.popn(ins.arg), names)
     f.push(t.calls.call(callee(f), args, kwargs))
 
 
 @handles("CALL_FUNCTION_EX")
-def call_function_ex(t: Tracer, f, ins):
+def call_function_ex(t: Tracer, f: Frame, ins: Ins) -> None:
     has_kwargs = ins.arg & 1 if sys.version_info < (3, 14) else f.stack[-1] is not NULL
     kwargs = {}
     if has_kwargs:
         mapping = t.pop(f)
         pairs = t.iteration.mapping_items(mapping)
         if pairs is None:
-            raise Raised(exception_var(TypeError(
-                f"argument after ** must be a mapping, not {t.type_of(mapping).__name__}")))
+            raise Raised(exception_var(TypeError(f"argument after ** must be a mapping, not {t.type_of(mapping).__name__}")))
         for key, value in pairs:
             if not isinstance(t.const(key), str):
                 raise Raised(exception_var(TypeError("keywords must be strings")))
@@ -71,13 +73,14 @@ def call_function_ex(t: Tracer, f, ins):
     except Raised:
         if t.iteration.has_iter(positional):
             raise
-        raise Raised(exception_var(TypeError(
-            f"argument after * must be an iterable, not {t.type_of(positional).__name__}"))) from None
+        raise Raised(
+            exception_var(TypeError(f"argument after * must be an iterable, not {t.type_of(positional).__name__}"))
+        ) from None
     f.push(t.calls.call(callee(f), args, kwargs))
 
 
 @handles("MAKE_FUNCTION")
-def make_function(t: Tracer, f, ins):
+def make_function(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.11, 3.12: flags 1 defaults, 2 keyword defaults, 4 annotations, 8 closure. 3.13+: SET_FUNCTION_ATTRIBUTE."""
     code = t.pop(f).obj
     func = FuncVar(code, f.globals, (), step=t.limits.steps)
@@ -88,13 +91,13 @@ def make_function(t: Tracer, f, ins):
 
 
 @handles("SET_FUNCTION_ATTRIBUTE")
-def set_function_attribute(t: Tracer, f, ins):
+def set_function_attribute(t: Tracer, f: Frame, ins: Ins) -> None:
     func = t.pop(f)
     set_function_part(t, func, ins.arg, f.pop_raw())
     f.push(func)
 
 
-def set_function_part(t: Tracer, func, flag, value):
+def set_function_part(t: Tracer, func: Var, flag: int, value: Var) -> None:
     value = t.values.real(value)
     if flag == 8:
         func.closure = tuple(value.items)
@@ -107,7 +110,7 @@ def set_function_part(t: Tracer, func, flag, value):
 
 
 @handles("LOAD_ATTR")
-def load_attr(t: Tracer, f, ins):
+def load_attr(t: Tracer, f: Frame, ins: Ins) -> None:
     value = t.attributes.getattr(t.pop(f), ins.val)
     if ATTR_METHOD_BIT and ins.arg & 1:
         f.stack.extend((NULL, value) if NULL_BELOW else (value, NULL))
@@ -116,12 +119,12 @@ def load_attr(t: Tracer, f, ins):
 
 
 @handles("LOAD_METHOD")
-def load_method(t: Tracer, f, ins):
+def load_method(t: Tracer, f: Frame, ins: Ins) -> None:
     f.stack.extend((NULL, t.attributes.getattr(t.pop(f), ins.val)))
 
 
 @handles("LOAD_SUPER_ATTR")
-def load_super_attr(t: Tracer, f, ins):
+def load_super_attr(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.12+: super().name without making the super object; bit 0 method load, bit 1 two-argument super."""
     self_, cls, super_ = t.pop(f), t.pop(f), t.pop(f)
     obj = t.calls.call(super_, [cls, self_] if ins.arg & 2 else [cls, self_], {})
@@ -133,18 +136,18 @@ def load_super_attr(t: Tracer, f, ins):
 
 
 @handles("STORE_ATTR")
-def store_attr(t: Tracer, f, ins):
+def store_attr(t: Tracer, f: Frame, ins: Ins) -> None:
     obj, value = t.pop(f), f.pop_raw()
-    t.attributes.setattr(obj, ins.val, value)
+    t.attribute_writes.setattr(obj, ins.val, value)
 
 
 @handles("DELETE_ATTR")
-def delete_attr(t: Tracer, f, ins):
-    t.attributes.delattr(t.pop(f), ins.val)
+def delete_attr(t: Tracer, f: Frame, ins: Ins) -> None:
+    t.attribute_writes.delattr(t.pop(f), ins.val)
 
 
 @handles("LOAD_SPECIAL")
-def load_special(t: Tracer, f, ins):
+def load_special(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.14: __enter__, __exit__ and their async forms, as a method load."""
     name = ("__enter__", "__exit__", "__aenter__", "__aexit__")[ins.arg]
     if name.startswith("__a"):
@@ -153,13 +156,13 @@ def load_special(t: Tracer, f, ins):
 
 
 @handles("IMPORT_NAME")
-def import_name(t: Tracer, f, ins):
+def import_name(t: Tracer, f: Frame, ins: Ins) -> None:
     fromlist, level = t.const(t.pop(f)), t.const(t.pop(f))
     f.push(t.import_name(f, ins.val, fromlist, level))
 
 
 @handles("IMPORT_FROM")
-def import_from(t: Tracer, f, ins):
+def import_from(t: Tracer, f: Frame, ins: Ins) -> None:
     module = t.values.real(f.stack[-1])
     found = t.attributes.getattr(module, ins.val, NULL)
     if found is NULL:
@@ -171,21 +174,22 @@ def import_from(t: Tracer, f, ins):
 
 
 @handles("LOAD_BUILD_CLASS")
-def load_build_class(t: Tracer, f, ins):
+def load_build_class(t: Tracer, f: Frame, ins: Ins) -> None:
     import builtins
+
     f.push(Known(builtins.__build_class__))
 
 
 @handles("SETUP_ANNOTATIONS")
-def setup_annotations(t: Tracer, f, ins):
+def setup_annotations(t: Tracer, f: Frame, ins: Ins) -> None:
     if f.names is None:
         raise Break("annotations of a module")
     if "__annotations__" not in f.names.items:
-        t.values.namespace_set(f.names, "__annotations__", DictVar({}))
+        t.names.namespace_set(f.names, "__annotations__", DictVar({}))
 
 
 @handles("CALL_INTRINSIC_1")
-def call_intrinsic_1(t: Tracer, f, ins):
+def call_intrinsic_1(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.12+: 3 StopIteration error, 5 unary +, 6 list to tuple; printing, star imports and typing break."""
     if ins.arg == 5:
         f.push(t.operators.unary("pos", t.pop(f)))
@@ -197,11 +201,12 @@ def call_intrinsic_1(t: Tracer, f, ins):
         raise Break(f"the intrinsic {ins.val or ins.arg}")
 
 
-def raise_from_generator(t: Tracer, f):
+def raise_from_generator(t: Tracer, f: Frame) -> None:
     """A StopIteration that leaves a generator becomes a RuntimeError."""
     exc = t.values.real(f.stack[-1])
     if issubclass(exc.cls, StopIteration):
         from bytejit.tracer.objects.exceptions import with_context
+
         new = exception_var(RuntimeError("generator raised StopIteration"))
         with_context(new, exc)
         f.stack[-1] = new

@@ -1,6 +1,8 @@
 """Handlers: iteration, generators, with, exceptions. Exception-table unwinding is in tracer/core/tracer.py."""
+
 from __future__ import annotations
 
+from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import YIELD, handles, refuse
 from bytejit.tracer.core.tracer import Tracer
@@ -10,18 +12,18 @@ from bytejit.tracer.objects.exceptions import exception_var, matches
 
 
 @handles("GET_ITER")
-def get_iter(t: Tracer, f, ins):
+def get_iter(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.iteration.iter(t.pop(f)))
 
 
 @handles("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(t: Tracer, f, ins):
+def get_yield_from_iter(t: Tracer, f: Frame, ins: Ins) -> None:
     value = t.pop(f)
     f.push(value if isinstance(value, GenVar) else t.iteration.iter(value))
 
 
 @handles("FOR_ITER")
-def for_iter(t: Tracer, f, ins):
+def for_iter(t: Tracer, f: Frame, ins: Ins) -> int | None:
     """3.11 pops the exhausted iterator and jumps; 3.12+ jumps with it (and, there, a NULL-like result) to END_FOR."""
     item = t.iteration.next(t.values.real(f.stack[-1]))
     if item is not None:
@@ -38,13 +40,13 @@ def for_iter(t: Tracer, f, ins):
 
 
 @handles("END_FOR")
-def end_for(t: Tracer, f, ins):
+def end_for(t: Tracer, f: Frame, ins: Ins) -> None:
     for _ in range(END_FOR_POPS):
         f.stack.pop()
 
 
 @handles("YIELD_VALUE")
-def yield_value(t: Tracer, f, ins):
+def yield_value(t: Tracer, f: Frame, ins: Ins) -> int | None:
     if f.generator is None:
         raise Break("a yield of the compiled generator itself")
     f.returned = f.pop_raw()
@@ -52,14 +54,14 @@ def yield_value(t: Tracer, f, ins):
 
 
 @handles("SEND")
-def send(t: Tracer, f, ins):
+def send(t: Tracer, f: Frame, ins: Ins) -> int | None:
     """`yield from`: [iterator, sent] -> [iterator, yielded], or at the end the result and a jump."""
     value = f.pop_raw()
     finished, result = t.iteration.send(t.values.real(f.stack[-1]), value)
     if not finished:
         f.push(result)
         return None
-    if FOR_ITER_KEEPS:                       # 3.12+: END_SEND pops the iterator below the result
+    if FOR_ITER_KEEPS:  # 3.12+: END_SEND pops the iterator below the result
         f.push(result)
         return ins.jump
     f.stack[-1] = result
@@ -67,18 +69,18 @@ def send(t: Tracer, f, ins):
 
 
 @handles("END_SEND")
-def end_send(t: Tracer, f, ins):
+def end_send(t: Tracer, f: Frame, ins: Ins) -> None:
     del f.stack[-2]
 
 
 @handles("RETURN_GENERATOR")
-def return_generator(t: Tracer, f, ins):
+def return_generator(t: Tracer, f: Frame, ins: Ins) -> None:
     """A generator's frame is made suspended (tracer/objects/calls.py): its body starts with the value None on the stack."""
     f.push(NONE)
 
 
 @handles("BEFORE_WITH")
-def before_with(t: Tracer, f, ins):
+def before_with(t: Tracer, f: Frame, ins: Ins) -> None:
     manager = t.pop(f)
     exit_ = t.attributes.special(manager, "__exit__")
     enter = t.attributes.special(manager, "__enter__")
@@ -87,7 +89,7 @@ def before_with(t: Tracer, f, ins):
 
 
 @handles("WITH_EXCEPT_START")
-def with_except_start(t: Tracer, f, ins):
+def with_except_start(t: Tracer, f: Frame, ins: Ins) -> None:
     """[exit, lasti, prev, exc] (3.14: exit, NULL, lasti, prev, exc) -> the same and exit's answer."""
     exc = t.values.real(f.stack[-1])
     exit_ = f.stack[-4] if f.stack[-4] is not NULL else f.stack[-5]
@@ -95,7 +97,7 @@ def with_except_start(t: Tracer, f, ins):
 
 
 @handles("PUSH_EXC_INFO")
-def push_exc_info(t: Tracer, f, ins):
+def push_exc_info(t: Tracer, f: Frame, ins: Ins) -> None:
     exc = f.pop_raw()
     f.push(t.current_exception(f) or NONE)
     f.push(exc)
@@ -103,7 +105,7 @@ def push_exc_info(t: Tracer, f, ins):
 
 
 @handles("POP_EXCEPT")
-def pop_except(t: Tracer, f, ins):
+def pop_except(t: Tracer, f: Frame, ins: Ins) -> None:
     f.pop_raw()
     if not f.handling:
         raise Break("the end of a handler that was entered outside the region")
@@ -111,13 +113,13 @@ def pop_except(t: Tracer, f, ins):
 
 
 @handles("CHECK_EXC_MATCH")
-def check_exc_match(t: Tracer, f, ins):
+def check_exc_match(t: Tracer, f: Frame, ins: Ins) -> None:
     cls, exc = t.pop(f), t.values.real(f.stack[-1])
     f.push(TRUE if matches(t, exc, cls) else FALSE)
 
 
 @handles("RERAISE")
-def reraise(t: Tracer, f, ins):
+def reraise(t: Tracer, f: Frame, ins: Ins):
     exc = t.pop(f)
     if not isinstance(exc, InstanceVar):
         raise Break("an exception from outside the region raised again")
@@ -125,7 +127,7 @@ def reraise(t: Tracer, f, ins):
 
 
 @handles("RAISE_VARARGS")
-def raise_varargs(t: Tracer, f, ins):
+def raise_varargs(t: Tracer, f: Frame, ins: Ins):
     """0: raise again; 1: raise it; 2: raise it from a cause."""
     if ins.arg == 0:
         current = t.current_exception(f)
@@ -147,7 +149,7 @@ def raise_varargs(t: Tracer, f, ins):
 
 
 @handles("CLEANUP_THROW")
-def cleanup_throw(t: Tracer, f, ins):
+def cleanup_throw(t: Tracer, f: Frame, ins: Ins) -> None:
     """An exception thrown into `yield from`: StopIteration gives its value, all else goes on."""
     exc = t.values.real(f.stack[-1])
     if not issubclass(exc.cls, StopIteration):
@@ -157,6 +159,17 @@ def cleanup_throw(t: Tracer, f, ins):
 
 
 refuse("async code", "GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")
-refuse("an opcode of the interpreter's own", "INTERPRETER_EXIT", "RESERVED", "EXIT_INIT_CHECK", "ENTER_EXECUTOR",
-       "LOAD_FAST_CHECK_", "JUMP_BACKWARD_JIT_", "ANNOTATIONS_PLACEHOLDER", "SETUP_CLEANUP", "SETUP_FINALLY", "SETUP_WITH",
-       "POP_BLOCK")
+refuse(
+    "an opcode of the interpreter's own",
+    "INTERPRETER_EXIT",
+    "RESERVED",
+    "EXIT_INIT_CHECK",
+    "ENTER_EXECUTOR",
+    "LOAD_FAST_CHECK_",
+    "JUMP_BACKWARD_JIT_",
+    "ANNOTATIONS_PLACEHOLDER",
+    "SETUP_CLEANUP",
+    "SETUP_FINALLY",
+    "SETUP_WITH",
+    "POP_BLOCK",
+)

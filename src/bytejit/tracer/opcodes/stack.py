@@ -1,4 +1,5 @@
 """Handlers: stack shuffling, constants, locals, cells, globals. https://docs.python.org/3/library/dis.html"""
+
 from __future__ import annotations
 
 import builtins
@@ -8,6 +9,7 @@ from types import FunctionType, ModuleType
 
 import torch
 
+from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import RETURN, handles
 from bytejit.tracer.core.tracer import Tracer
@@ -17,93 +19,94 @@ from bytejit.tracer.objects.exceptions import exception_var
 
 
 @handles("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL", "COPY_FREE_VARS", "NOT_TAKEN")
-def nothing(t: Tracer, f, ins):
+def nothing(t: Tracer, f: Frame, ins: Ins) -> None:
     """COPY_FREE_VARS is done when the frame is set up."""
 
 
 @handles("MAKE_CELL")
-def make_cell(t: Tracer, f, ins):
+def make_cell(t: Tracer, f: Frame, ins: Ins) -> None:
     """Done when the frame is set up, but for 3.12's inlined comprehensions, each of which makes its own."""
     if ins.index >= f.decoded.body:
         f.cells[ins.val] = CellVar(f.locals.pop(ins.val, None))
 
 
 @handles("POP_TOP", "POP_ITER")
-def pop_top(t: Tracer, f, ins):
+def pop_top(t: Tracer, f: Frame, ins: Ins) -> None:
     f.stack.pop()
 
 
 @handles("PUSH_NULL")
-def push_null(t: Tracer, f, ins):
+def push_null(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(NULL)
 
 
 @handles("SWAP")
-def swap(t: Tracer, f, ins):
+def swap(t: Tracer, f: Frame, ins: Ins) -> None:
     f.stack[-1], f.stack[-ins.arg] = f.stack[-ins.arg], f.stack[-1]
 
 
 @handles("COPY")
-def copy(t: Tracer, f, ins):
+def copy(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(f.stack[-ins.arg])
 
 
 @handles("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST_VALUE")
-def load_const(t: Tracer, f, ins):
+def load_const(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.values.constant(ins.val if ins.op != "LOAD_SMALL_INT" else ins.arg))
 
 
-def unbound_local(f, name) -> Raised:
-    return Raised(exception_var(UnboundLocalError(
-        f"cannot access local variable '{name}' where it is not associated with a value")))
+def unbound_local(f: Frame, name: str) -> Raised:
+    return Raised(
+        exception_var(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
+    )
 
 
 @handles("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW")
-def load_fast(t: Tracer, f, ins):
+def load_fast(t: Tracer, f: Frame, ins: Ins) -> None:
     load_local(t, f, ins.val)
 
 
-def load_local(t: Tracer, f, name):
-    if name in f.locals:                    # also a cell variable of one comprehension that is a plain one of another
+def load_local(t: Tracer, f: Frame, name: str) -> None:
+    if name in f.locals:  # also a cell variable of one comprehension that is a plain one of another
         f.push(f.locals[name])
-    elif name in f.cells:                   # 3.13: a cell variable is read with LOAD_FAST when its cell is wanted
+    elif name in f.cells:  # 3.13: a cell variable is read with LOAD_FAST when its cell is wanted
         f.push(f.cells[name])
     else:
         raise unbound_local(f, name)
 
 
 @handles("LOAD_FAST_AND_CLEAR")
-def load_fast_and_clear(t: Tracer, f, ins):
+def load_fast_and_clear(t: Tracer, f: Frame, ins: Ins) -> None:
     """What a slot of an inlined comprehension's variable held: a value, the function's own cell, or nothing."""
     f.push(f.locals.pop(ins.val) if ins.val in f.locals else f.cells.get(ins.val, NULL))
 
 
 @handles("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
-def load_fast_load_fast(t: Tracer, f, ins):
+def load_fast_load_fast(t: Tracer, f: Frame, ins: Ins) -> None:
     load_local(t, f, ins.val[0])
     load_local(t, f, ins.val[1])
 
 
 @handles("STORE_FAST_LOAD_FAST")
-def store_fast_load_fast(t: Tracer, f, ins):
+def store_fast_load_fast(t: Tracer, f: Frame, ins: Ins) -> None:
     store_local(f, ins.val[0], f.pop_raw())
     load_local(t, f, ins.val[1])
 
 
 @handles("STORE_FAST_STORE_FAST")
-def store_fast_store_fast(t: Tracer, f, ins):
+def store_fast_store_fast(t: Tracer, f: Frame, ins: Ins) -> None:
     store_local(f, ins.val[0], f.pop_raw())
     store_local(f, ins.val[1], f.pop_raw())
 
 
 @handles("STORE_FAST", "STORE_FAST_MAYBE_NULL")
-def store_fast(t: Tracer, f, ins):
+def store_fast(t: Tracer, f: Frame, ins: Ins) -> None:
     if f is t.root and not t.lost:
         note_loss(t, f, ins.val)
     store_local(f, ins.val, f.pop_raw())
 
 
-def note_loss(t: Tracer, f, name: str) -> None:
+def note_loss(t: Tracer, f: Frame, name: str) -> None:
     """Whether the frame's own reference to an object from outside goes: what a weak reference says may change with it."""
     old = f.locals.get(name)
     if old is None:
@@ -112,7 +115,7 @@ def note_loss(t: Tracer, f, name: str) -> None:
         t.lost = not isinstance(old.obj if isinstance(old, (Lazy, Known)) else getattr(old, "real", old), PLAIN)
 
 
-def let_go(t: Tracer, f, value: Var) -> None:
+def let_go(t: Tracer, f: Frame, value: Var) -> None:
     """A local loses its value. The frame keeps what came from outside until the region ends: what would run code when it
     goes is let go by the original code. Raises: Break."""
     value = value if type(value) is Lazy and value.var is None else t.values.real(value)
@@ -137,10 +140,10 @@ def ends_by_code(obj: object, deep: bool = True) -> bool:
     return not known and weakref.getweakrefcount(obj) > 0
 
 
-PLAIN = (torch.Tensor, int, float, str, type(None))      # whose end no weak reference of the program tells, as a rule
+PLAIN = (torch.Tensor, int, float, str, type(None))  # whose end no weak reference of the program tells, as a rule
 
 
-def store_local(f, name, value):
+def store_local(f: Frame, name: str, value: object) -> None:
     if value is NULL:
         f.locals.pop(name, None)
     elif isinstance(value, CellVar) and name in f.cells:
@@ -151,7 +154,7 @@ def store_local(f, name, value):
 
 
 @handles("DELETE_FAST")
-def delete_fast(t: Tracer, f, ins):
+def delete_fast(t: Tracer, f: Frame, ins: Ins) -> None:
     if ins.val not in f.locals:
         raise unbound_local(f, ins.val)
     let_go(t, f, f.locals[ins.val])
@@ -161,53 +164,57 @@ def delete_fast(t: Tracer, f, ins):
 
 
 @handles("LOAD_CLOSURE")
-def load_closure(t: Tracer, f, ins):
+def load_closure(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(f.cells[ins.val])
 
 
 def cell_content(t: Tracer, cell: CellVar, name: str, free: bool) -> Var:
     if cell.content is None:
         if free:
-            raise Raised(exception_var(NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")))
-        raise Raised(exception_var(UnboundLocalError(
-            f"cannot access local variable '{name}' where it is not associated with a value")))
+            raise Raised(
+                exception_var(
+                    NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
+                )
+            )
+        raise Raised(
+            exception_var(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
+        )
     return cell.content
 
 
 @handles("LOAD_DEREF")
-def load_deref(t: Tracer, f, ins):
+def load_deref(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(cell_content(t, f.cells[ins.val], ins.val, ins.val in f.code.co_freevars))
 
 
 @handles("LOAD_CLASSDEREF")
-def load_classderef(t: Tracer, f, ins):
-    found = t.values.namespace_get(f.names, ins.val) if f.names is not None else None
+def load_classderef(t: Tracer, f: Frame, ins: Ins) -> None:
+    found = t.names.namespace_get(f.names, ins.val) if f.names is not None else None
     f.push(found if found is not None else cell_content(t, f.cells[ins.val], ins.val, True))
 
 
 @handles("LOAD_FROM_DICT_OR_DEREF")
-def load_from_dict_or_deref(t: Tracer, f, ins):
-    found = t.values.namespace_get(t.pop(f), ins.val)
+def load_from_dict_or_deref(t: Tracer, f: Frame, ins: Ins) -> None:
+    found = t.names.namespace_get(t.pop(f), ins.val)
     f.push(found if found is not None else cell_content(t, f.cells[ins.val], ins.val, True))
 
 
 @handles("STORE_DEREF")
-def store_deref(t: Tracer, f, ins):
-    t.values.set_cell(f.cells[ins.val], f.pop_raw())
+def store_deref(t: Tracer, f: Frame, ins: Ins) -> None:
+    t.names.set_cell(f.cells[ins.val], f.pop_raw())
 
 
 @handles("DELETE_DEREF")
-def delete_deref(t: Tracer, f, ins):
+def delete_deref(t: Tracer, f: Frame, ins: Ins) -> None:
     cell = f.cells[ins.val]
     cell_content(t, cell, ins.val, ins.val in f.code.co_freevars)
-    t.values.set_cell(cell, None)
+    t.names.set_cell(cell, None)
 
 
 @handles("LOAD_GLOBAL")
-def load_global(t: Tracer, f, ins):
+def load_global(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.11+: the low bit asks for a NULL beside the callable."""
-    value = t.values.load_global(f, ins.val)
+    value = t.names.load_global(f, ins.val)
     if ins.arg & 1:
         f.stack.extend((NULL, value) if NULL_BELOW else (value, NULL))
     else:
@@ -215,68 +222,71 @@ def load_global(t: Tracer, f, ins):
 
 
 @handles("STORE_GLOBAL")
-def store_global(t: Tracer, f, ins):
-    t.values.store_global(f, ins.val, f.pop_raw())
+def store_global(t: Tracer, f: Frame, ins: Ins) -> None:
+    t.names.store_global(f, ins.val, f.pop_raw())
 
 
 @handles("DELETE_GLOBAL")
-def delete_global(t: Tracer, f, ins):
-    t.values.load_global(f, ins.val)
-    t.values.store_global(f, ins.val, None)
+def delete_global(t: Tracer, f: Frame, ins: Ins) -> None:
+    t.names.load_global(f, ins.val)
+    t.names.store_global(f, ins.val, None)
 
 
 @handles("LOAD_NAME")
-def load_name(t: Tracer, f, ins):
-    found = t.values.namespace_get(f.names, ins.val) if f.names is not None else None
-    f.push(found if found is not None else t.values.load_global(f, ins.val))
+def load_name(t: Tracer, f: Frame, ins: Ins) -> None:
+    found = t.names.namespace_get(f.names, ins.val) if f.names is not None else None
+    f.push(found if found is not None else t.names.load_global(f, ins.val))
 
 
 @handles("STORE_NAME")
-def store_name(t: Tracer, f, ins):
+def store_name(t: Tracer, f: Frame, ins: Ins) -> None:
     if f.names is None:
         raise Break("a name stored in a module's body")
-    t.values.namespace_set(f.names, ins.val, f.pop_raw())
+    t.names.namespace_set(f.names, ins.val, f.pop_raw())
 
 
 @handles("DELETE_NAME")
-def delete_name(t: Tracer, f, ins):
+def delete_name(t: Tracer, f: Frame, ins: Ins) -> None:
     if f.names is None or f.names.items.pop(ins.val, None) is None:
         raise Raised(exception_var(NameError(f"name '{ins.val}' is not defined")))
 
 
 @handles("LOAD_LOCALS")
-def load_locals(t: Tracer, f, ins):
+def load_locals(t: Tracer, f: Frame, ins: Ins) -> None:
     if f.names is None:
         raise Break("locals() of a function")
     f.push(f.names)
 
 
 @handles("LOAD_FROM_DICT_OR_GLOBALS")
-def load_from_dict_or_globals(t: Tracer, f, ins):
-    found = t.values.namespace_get(t.pop(f), ins.val)
-    f.push(found if found is not None else t.values.load_global(f, ins.val))
+def load_from_dict_or_globals(t: Tracer, f: Frame, ins: Ins) -> None:
+    found = t.names.namespace_get(t.pop(f), ins.val)
+    f.push(found if found is not None else t.names.load_global(f, ins.val))
 
 
 @handles("RETURN_VALUE")
-def return_value(t: Tracer, f, ins):
+def return_value(t: Tracer, f: Frame, ins: Ins) -> int | None:
     f.returned = f.pop_raw()
     return RETURN
 
 
 @handles("RETURN_CONST")
-def return_const(t: Tracer, f, ins):
+def return_const(t: Tracer, f: Frame, ins: Ins) -> int | None:
     f.returned = t.values.constant(ins.val)
     return RETURN
 
 
 @handles("LOAD_ASSERTION_ERROR")
-def load_assertion_error(t: Tracer, f, ins):
+def load_assertion_error(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(Known(AssertionError))
 
 
 @handles("LOAD_COMMON_CONSTANT")
-def load_common_constant(t: Tracer, f, ins):
+def load_common_constant(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.14: AssertionError, NotImplementedError, and the builtins tuple, all, any."""
-    value = ins.val if not isinstance(ins.val, int) else (
-        AssertionError, NotImplementedError, builtins.tuple, builtins.all, builtins.any)[ins.val]
+    value = (
+        ins.val
+        if not isinstance(ins.val, int)
+        else (AssertionError, NotImplementedError, builtins.tuple, builtins.all, builtins.any)[ins.val]
+    )
     f.push(Known(value))

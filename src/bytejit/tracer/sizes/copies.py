@@ -1,8 +1,9 @@
 """Operations that answer a view or a copy, as sizes have it: `x.transpose(1, 2).reshape(b, n, -1)` copies, unless n is 1.
 
 Which it is shows only where one of the two memories is written later, or where both leave the region. Until then that a
-size is not 1 is taken for granted without a condition; `settle_copies` makes it one where it came to matter.
+size is not 1 is taken for granted without a condition; `resolve_copies` makes it one where it came to matter.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -26,9 +27,9 @@ class Copies(Component):
         if not terms or not isinstance(source, Fake) or not isinstance(result, Fake):
             return
         if result.m.store is source.m.store:
-            return                      # a view: where more sizes are 1 it is one all the more
+            return  # a view: where more sizes are 1 it is one all the more
         if source.m.store.written or result.m.store.written:
-            self.rely_on(terms)         # later writes could not be told from that one
+            self.rely_on(terms)  # later writes could not be told from that one
             return
         self.t.sizes.copies.append((source.m.store, result.m.store, terms))
 
@@ -48,7 +49,7 @@ class Copies(Component):
         finally:
             self.t.sizes.env.where = was
 
-    def settle_copies(self, outputs: list[torch.fx.Node]) -> None:
+    def resolve_copies(self, outputs: list[torch.fx.Node]) -> None:
         """Ask for the terms of copies whose memory was written since, or of which more than one end leaves the region."""
         if not self.t.sizes.copies:
             return

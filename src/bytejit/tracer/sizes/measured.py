@@ -5,17 +5,19 @@ that the graph so far is run on them once. What the inference of operations reli
 (`require`); where it does not hold, the graph raises, and the original code runs. What the program itself would decide by
 such a number (a branch, a key, how often to loop) still breaks the graph: an entry would hold for one answer only.
 """
+
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from bytejit.errors import Unsupported
-from bytejit.fake.rules.core import Meta, Store
+from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import make, was_written
 from bytejit.runtime.rollback import random_states
 from bytejit.tracer.core.component import Component
@@ -27,9 +29,17 @@ from .tensor_values import called
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # how a number is read: what becomes of it then
-READS = {torch.Tensor.item: None, torch.Tensor.tolist: None, torch.Tensor.__int__: int, int: int, torch.Tensor.__float__: float,
-         float: float, torch.Tensor.__index__: operator.index, operator.index: operator.index}
-MOST_ITEMS = 64           # of one tensor that tolist() makes symbols of
+READS = {
+    torch.Tensor.item: None,
+    torch.Tensor.tolist: None,
+    torch.Tensor.__int__: int,
+    int: int,
+    torch.Tensor.__float__: float,
+    float: float,
+    torch.Tensor.__index__: operator.index,
+    operator.index: operator.index,
+}
+MOST_ITEMS = 64  # of one tensor that tolist() makes symbols of
 PLACES = frozenset(("nonzero", "argwhere", "where"))
 VALUES = frozenset(("unique", "unique_consecutive", "bincount"))
 
@@ -68,10 +78,11 @@ class Measured(Component):
 
     def start_measuring(self) -> None:
         """Nothing is measured yet."""
-        self.measured: dict[Any, torch.fx.Node] = {}        # sympy symbol -> the node that measures it
-        self.rehearsed: dict[torch.fx.Node, Any] = {}       # node -> its value on the inputs at hand
-        self.copied: dict[int, torch.UntypedStorage] = {}   # storages that the region writes: their copies for the rehearsal
+        self.measured: dict[Any, torch.fx.Node] = {}  # sympy symbol -> the node that measures it
+        self.rehearsed: dict[torch.fx.Node, Any] = {}  # node -> its value on the inputs at hand
+        self.copied: dict[int, torch.UntypedStorage] = {}  # storages that the region writes: their copies for the rehearsal
         self.required: set = set()
+        self.grad_mode: bool | None = None  # in the rehearsal, of a graph that goes backward; None: off
 
     # ---- what to measure -------------------------------------------------------------------------------------------------
     def measured_value(self, v: TensorVar, function: Any) -> Var | None:
@@ -83,7 +94,7 @@ class Measured(Component):
             if v.fake.numel() != 1 or made is operator.index and v.fake.dtype not in INTEGERS:
                 return None
             item = self._measure_once("item", v, lambda: self._measure(item_of, (v.node,), None))
-            return item if made is None else self.t.sizes.symbolic_call(made, [item], {})
+            return item if made is None else self.t.numbers.symbolic_call(made, [item], {})
         if v.fake.dim() > 1 or v.fake.shape[0] > MOST_ITEMS:
             return None
         parts = [self.t.tensors.call_tensor_op(operator.getitem, [v, Known(i)], {}) for i in range(int(v.fake.shape[0]))]
@@ -129,12 +140,14 @@ class Measured(Component):
 
     def _places(self, v: TensorVar) -> TensorVar:
         """v.nonzero(), once for each value."""
+
         def measure():
             node = self._node(torch.nonzero, (v.node,))
             count = self._measure(size_of, (node, 0), 0)
             dims, size = v.fake.dim(), count.value
-            node.meta["val"] = self._fake((size, dims), (1, size), torch.int64, v.fake.device)      # in columns
+            node.meta["val"] = self._fake((size, dims), (1, size), torch.int64, v.fake.device)  # in columns
             return self.t.tensors.wrap_result(node, node.meta["val"])
+
         return self._measure_once("places", v, measure)
 
     def _of_length(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -157,7 +170,7 @@ class Measured(Component):
         return SeqVar(made, tuple)
 
     # ---- symbols -----------------------------------------------------------------------------------------------------------
-    def _measure_once(self, kind: str, v: TensorVar, measure) -> Var:
+    def _measure_once(self, kind: str, v: TensorVar, measure: Callable) -> Var:
         key = ("measured", kind, v.node, len(self.t.graph.nodes) if was_written(v.fake) else 0)
         if key not in self.t.memo:
             self.t.memo[key] = measure()
@@ -184,7 +197,7 @@ class Measured(Component):
 
     def _fake(self, shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device):
         with self.t.sizes.env.rely(), self.t.fake_mode:
-            return make(Meta(shape, stride, 0, dtype, device, Store(math.prod(shape) * dtype.itemsize)))
+            return make(Meta(shape, stride, 0, dtype, device, FakeStorage(math.prod(shape) * dtype.itemsize)))
 
     def is_measured(self, v: Var) -> bool:
         """Whether it is a number that only the run knows."""
@@ -193,22 +206,25 @@ class Measured(Component):
 
     def refuse_inside(self) -> None:
         """The program would decide something by a measured number. Raises: Break."""
-        raise Break("a number that only the run knows decides what is done",
-                    "use tensor operations, or leave nopython (fullgraph) off")
+        raise Break(
+            "a number that only the run knows decides what is done", "use tensor operations, or leave nopython (fullgraph) off"
+        )
 
     # ---- the graph so far, on the inputs at hand ---------------------------------------------------------------------------
     def rehearse(self, last: torch.fx.Node) -> Any:
         """The value of a node. Raises: Break, where the graph so far cannot be run apart."""
         written = {key for key, store in self.t.stores.items() if getattr(store, "written", False)}
         if not written <= self.copied.keys():
-            self.rehearsed.clear()
-            self.copied.clear()
+            self.start_again()
+        elif self.t.backward.ran and self.grad_mode is None:
+            self.start_again()
         before = random_states()
         try:
-            with torch.no_grad():
+            with torch.set_grad_enabled(bool(self.grad_mode)):
                 for node in self.t.graph.nodes:
                     if node not in self.rehearsed:
                         self.rehearsed[node] = self._rehearse_node(node, written)
+                self.grad_mode = None if self.grad_mode is None else torch.is_grad_enabled()
         except Break:
             raise
         except Exception as e:
@@ -218,12 +234,22 @@ class Measured(Component):
                 generator.set_state(state)
         return self.rehearsed[last]
 
+    def start_again(self) -> None:
+        """Forget what was rehearsed."""
+        self.rehearsed.clear()
+        self.copied.clear()
+        self.grad_mode = self.t.grad_at_start if self.t.backward.ran else None
+
     def _rehearse_node(self, node: torch.fx.Node, written: set) -> Any:
         if node.op == "placeholder":
             real = next(x for x in self.t.inputs if x.node is node).real
-            return self._copied(real, written) if isinstance(real, torch.Tensor) else real
+            if not isinstance(real, torch.Tensor):
+                return real
+            return self._copied(real, written).requires_grad_(self.grad_mode is not None and real.requires_grad)
+        if self.grad_mode is not None and node.target is torch._C._set_grad_enabled:
+            return torch._C._set_grad_enabled(*node.args)
         if node.meta.get("val") is None and node.op == "call_function" and not _tensors_in(node):
-            return None             # sets torch's global state
+            return None  # sets torch's global state
         if getattr(node.target, "opaque", "") and node.target not in (size_of, item_of):
             raise Break(f"a size that only the run knows, after what cannot be run apart ({called(node)})")
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.rehearsed.__getitem__)
@@ -267,8 +293,12 @@ class Measured(Component):
     def refuse_later(self, relation: Any, where: Any) -> None:
         """A backend relies on more than the graph checks. Raises: Unsupported."""
         if relation not in self.required:
-            raise Unsupported(f"the backend relies on {relation.text()}, which only the run knows", where,
-                              "the graph is complete by then", "use another backend, or leave nopython (fullgraph) off")
+            raise Unsupported(
+                f"the backend relies on {relation.text()}, which only the run knows",
+                where,
+                "the graph is complete by then",
+                "use another backend, or leave nopython (fullgraph) off",
+            )
 
 
 def _tensors_in(node: torch.fx.Node) -> bool:

@@ -1,20 +1,26 @@
 """NumPy numbers from outside that change between calls: symbols of what `.item()` gives, where only the value matters.
 
 torch takes a NumPy number as a Python number of the same value: it does not take part in type promotion. So a tensor
-operation gets the symbol. Comparisons with numbers, truth, and int(), float() and math's functions do too. Everything else
-reads the number itself, which its guard then compares: its dtype, its methods, NumPy's arithmetic with its own rounding.
+operation gets the symbol. Comparisons with numbers, truth, and int(), float() and math's functions do too. NumPy's arithmetic
+between numbers, with its own types and rounding, is done by NumPy in each call, and gives such a number again. Everything else
+reads the number itself, which its guard then compares: its dtype, its methods.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bytejit.compat import numpy_types
-from bytejit.guards.sources import Attr, CallOf, Local, Source, StackSlot
+from bytejit.guards.references import Ref
+from bytejit.guards.sources import Attr, CallOf, Computed, Constant, Local, Source, StackSlot
 from bytejit.tracer.core.values import Known, NumpyVar, SeqVar, SymVar, Var
 
 if TYPE_CHECKING:
     from bytejit.tracer.core.tracer import Tracer
+
+
+DEEPEST = 24  # steps of arithmetic between where a number comes from and where it is used
 
 
 def item_of(source: Source) -> Source:
@@ -45,6 +51,52 @@ def plain_number(t: Tracer, v: Var) -> Var:
     return v.plain
 
 
+def apply_numpy(t: Tracer, function: Callable, args: list[Var]) -> Known | None:
+    """NumPy's arithmetic between numbers of which some change: it is done anew in each call, by NumPy, before the graph runs.
+    None where something else is among them, or where the result is no such number or comes with a warning."""
+    sources = [_source_of(a) for a in args]
+    if None in sources or not any(type(a) is NumpyVar for a in args):
+        return None
+    source = Computed(Ref.strong(function, getattr(function, "__name__", "a function")), tuple(sources))
+    if _depth(source) > DEEPEST:
+        return None
+    try:
+        obj = numpy_types.without_warnings(function, *(a.real if type(a) is NumpyVar else a.obj for a in args))
+    except (ArithmeticError, TypeError, ValueError):  # a warning of NumPy's too: the number is made a constant
+        return None
+    if type(obj) not in numpy_types.NUMBERS:
+        return None
+    if type(obj.item()) is int and not t.sizes.is_usable(obj.item()):  # 0, say: the result is compared, not what it is made of
+        t.guard("EQUALS", source, obj)
+        return Known(obj)
+    t.guard("TYPE_IS", source, type(obj))
+    return NumpyVar(obj, source, lambda: t.guard("EQUALS", source, obj))
+
+
+def _source_of(v: Var) -> Source | None:
+    """Where a number comes from; None for what is none."""
+    if type(v) is NumpyVar:
+        return v.source
+    return Constant(v.obj) if type(v) is Known and type(v.obj) in (int, float, *numpy_types.NUMBERS) else None
+
+
+def _depth(source: Source) -> int:
+    return 1 + max(map(_depth, source.bases()), default=0)
+
+
+# operations whose numbers torch reads by their dtype, which NumPy's bool has none of: it is the float 1.0 or 0.0 there. Others
+# want a bool, and refuse it, or make a tensor of it
+TAKE_BOOLS_FOR_FLOATS = frozenset(
+    "add sub mul div truediv true_divide multiply divide subtract pow iadd isub imul itruediv radd rsub rmul rtruediv rpow "
+    "eq ne lt le gt ge where full full_like fill masked_fill clamp clip clamp_min clamp_max".split()
+)
+
+
+def numpy_bool(v: Var) -> Var:
+    """What an operation of TAKE_BOOLS_FOR_FLOATS takes NumPy's bool for; others as they are."""
+    return Known(float(v.obj)) if type(v) is Known and numpy_types.is_bool(v.obj) else v
+
+
 def plain_index(t: Tracer, key: Var) -> Var:
     """A subscript with the symbols of NumPy numbers in it."""
     if isinstance(key, SeqVar) and key.cls is tuple and any(type(t.values.real(p)) is NumpyVar for p in key.items):
@@ -58,7 +110,7 @@ def compare_numpy(t: Tracer, function: Callable, a: Var, b: Var) -> Var | None:
     for one, other in ((a, b), (b, a)):
         if type(one) is NumpyVar and not _exact(one, other):
             return None
-    found = t.sizes.on_numbers(function, plain_number(t, a), plain_number(t, b))
+    found = t.numbers.on_numbers(function, plain_number(t, a), plain_number(t, b))
     return None if found is None else t.values.constant(numpy_types.truth_value(t.const(found)))
 
 
@@ -71,5 +123,8 @@ def _exact(one: NumpyVar, other: Var) -> bool:
         return wide
     if type(other) is not Known or type(other.obj) not in (int, float):
         return False
-    return type(other.obj) is float and (wide or type(one.real)(other.obj) == other.obj) or (
-        type(other.obj) is int and wide and abs(other.obj) <= 2**31)
+    return (
+        type(other.obj) is float
+        and (wide or type(one.real)(other.obj) == other.obj)
+        or (type(other.obj) is int and wide and abs(other.obj) <= 2**31)
+    )

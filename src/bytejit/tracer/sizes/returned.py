@@ -9,7 +9,7 @@ from bytejit.guards.kinds import Expr
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.values import DictVar, Lazy, SeqVar, SymVar, Var
 
-Path = tuple[Any, ...]      # positions and keys on the way from the result to a number
+Path = tuple[Any, ...]  # positions and keys on the way from the result to a number
 
 
 def returned_sizes(t: Any, result: Var) -> tuple[tuple[Path, Expr], ...] | None:
@@ -17,13 +17,16 @@ def returned_sizes(t: Any, result: Var) -> tuple[tuple[Path, Expr], ...] | None:
     found = tuple(_walk(t, result, ()))
     if any(t.measures.is_measured(v) for _, v in found):
         return None
-    return tuple((path, t.sizes.expr_guard(v.value.node.public)) for path, v in found if is_symbolic(v.value)
-                 and not isinstance(v.value.node.public, (int, float)))
+    return tuple(
+        (path, t.numbers.expr_guard(v.value.node.public))
+        for path, v in found
+        if is_symbolic(v.value) and not isinstance(v.value.node.public, (int, float))
+    )
 
 
 def _walk(t: Any, v: Var, path: Path) -> Iterator[tuple[Path, SymVar]]:
     if type(v) is Lazy:
-        if v.var is None:       # nothing has looked at it, nor may anything now: the graph is finished
+        if v.var is None:  # nothing has looked at it, nor may anything now: the graph is finished
             return
         v = v.var
     if type(v) is SymVar:

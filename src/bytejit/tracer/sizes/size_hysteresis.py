@@ -7,6 +7,7 @@ entry holds for 1 too unless something asked for it. Then this call gets another
 A tensor that no entry of the site has met (a mask that is given now and then) has no history. Where a size of it is one that
 changes elsewhere among the inputs, it is taken to change with it.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -16,13 +17,13 @@ from bytejit.shapes.symbols import hint, is_symbolic
 from bytejit.tracer.core.component import Component
 
 
-class StandIns(Component):
+class SizeHysteresis(Component):
     """The part of the tracer that says as what sizes of inputs are traced."""
 
     def start_varying(self) -> None:
         """Nothing is known to vary yet."""
-        self.varying: set[int] = set()                              # sizes now of what became symbols
-        self.varying_shapes: dict[tuple, dict[int, int]] = {}       # shape now -> dimension that became a symbol: its hint
+        self.varying: set[int] = set()  # sizes now of what became symbols
+        self.varying_shapes: dict[tuple, dict[int, int]] = {}  # shape now -> dimension that became a symbol: its hint
 
     def traced_sizes(self, shape: tuple, source: Source, fixed: Any) -> dict[int, int]:
         """dimension -> the size that it is traced as, for those of a tensor from outside that are symbols though nobody
@@ -37,7 +38,7 @@ class StandIns(Component):
             key = TensorSize(source, i)
             if i in fixed or key in d.static:
                 continue
-            if n == 1 and d.stand_ins:
+            if n == 1 and d.hysteresis:
                 as_it_was = d.changed.get(key, 0) or like.get(i, 0)
                 if as_it_was > 1:
                     found[i] = as_it_was
@@ -52,13 +53,13 @@ class StandIns(Component):
         self.varying_shapes.setdefault(tuple(shape), symbols)
 
     @property
-    def stands_in(self) -> bool:
+    def in_use(self) -> bool:
         """Whether a size was traced as other than it is."""
         return any(f.now is not None for f in self.t.sizes.symbols.values())
 
     def fits_call(self) -> bool:
         """Whether what the trace relies on, as far as it is known, holds for the sizes of this very call."""
-        if not self.stands_in:
+        if not self.in_use:
             return True
         values = {f.value.node.e: f.real for f in self.t.sizes.symbols.values()}
         return all(relation.holds(values) for relation, _ in self.t.sizes.env.conditions if relation.symbols() <= values.keys())

@@ -7,7 +7,11 @@ constant of the graph. Of floats from outside only answers about a few in a buff
 all or some are equal to something (`(mask == causal).all()`). Values of large tensors, and of tensors from outside that
 the region writes, stay unknown: they break the graph.
 """
+
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -18,11 +22,11 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import SeqVar, SliceVar, TensorVar, Var
 
-LARGEST = 16_384          # elements of a tensor on the way
-LONGEST = 64              # operations on the way
-VALUES_LIMIT = 2          # entries of a site that hold for some values of tensors only (a mask with and without holes)
-EQUAL_LIMIT = 6           # the same where the values are whether floats are equal to something, which seldom changes
-FEW = 64                  # floats of a buffer of which something is asked
+LARGEST = 16_384  # elements of a tensor on the way
+LONGEST = 64  # operations on the way
+VALUES_LIMIT = 2  # entries of a site that hold for some values of tensors only (a mask with and without holes)
+EQUAL_LIMIT = 6  # the same where the values are whether floats are equal to something, which seldom changes
+FEW = 64  # floats of a buffer of which something is asked
 # what may be on the way: operations without effects that answer the same for the same arguments
 PURE = frozenset(
     """abs add all alias amax amin any arange argmax argmin as_tensor bitwise_and bitwise_not bitwise_or bitwise_xor bool
@@ -38,15 +42,19 @@ PURE = frozenset(
     matmul inv lshift rshift searchsorted gather index_select masked_fill __and__ __or__ __xor__ __invert__ __rsub__
     __radd__ __rmul__ nonzero argwhere unique _unique2 unique_dim unique_consecutive masked_select bincount
     repeat_interleave meshgrid broadcast_to
-    numel dim index_fill square movedim swapdims roll expm1 mT hstack vstack""".split())
+    numel dim index_fill square movedim swapdims roll expm1 mT hstack vstack""".split()
+)
 # what writes into its first argument, and has no other effect
 WRITES = frozenset(
     """setitem fill_ zero_ copy_ add_ sub_ mul_ div_ floor_divide_ remainder_ clamp_ masked_fill_ index_fill_ scatter_ index_add_
-    index_copy_ iadd isub imul ifloordiv iand ior ixor __setitem__ __iadd__ __isub__ __imul__ __iand__ __ior__""".split())
+    index_copy_ iadd isub imul ifloordiv iand ior ixor __setitem__ __iadd__ __isub__ __imul__ __iand__ __ior__""".split()
+)
 # what makes memory without a value: the value that is found must not depend on it
 UNSET = {"empty": ("zeros", "ones"), "empty_like": ("zeros_like", "ones_like"), "new_empty": ("new_zeros", "new_ones")}
-COUNTED = frozenset("""nonzero argwhere where unique _unique2 unique_dim unique_consecutive masked_select bincount
-    repeat_interleave""".split())
+COUNTED = frozenset(
+    """nonzero argwhere where unique _unique2 unique_dim unique_consecutive masked_select bincount
+    repeat_interleave""".split()
+)
 
 
 # what floats from outside may be asked for: whether they are the same as something (a mask, of which the program asks
@@ -65,7 +73,7 @@ class TensorValues(Component):
             self.t.keep.append(v)
         return self.t.memo[key]
 
-    def python_value(self, v: TensorVar, function) -> Var | None:
+    def python_value(self, v: TensorVar, function: Callable) -> Var | None:
         """function(tensor) for one of item, tolist, bool, int..., from the tensor's value; None where it is unknown."""
         value = self.tensor_value(v)
         if value is None:
@@ -104,7 +112,7 @@ class TensorValues(Component):
         tensors = [x for x in leaves if isinstance(x, TensorVar)]
         if any(x.real.numel() > LARGEST for x in tensors):
             return None
-        lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)      # a symbolic int is a leaf, too
+        lasting = all(isinstance(x.source, (ModuleBuffer, ModuleParam)) for x in leaves)  # a symbolic int is a leaf, too
         limit = VALUES_LIMIT if all(self._is_leaf(x.node) for x in leaves) else EQUAL_LIMIT
         if not lasting and not self.t.job.measure and self.t.job.by_value >= limit:
             return None
@@ -113,7 +121,8 @@ class TensorValues(Component):
             with torch.no_grad():
                 value = run(*(x.real for x in leaves))
                 if any(called(n) in UNSET for n in nodes) and not torch.equal(
-                        value, _function(nodes, v.node, 1)(*(x.real for x in leaves))):
+                    value, _function(nodes, v.node, 1)(*(x.real for x in leaves))
+                ):
                     return None
         except Exception as e:
             raise Break(f"{v.node} raises {type(e).__name__}: {str(e)[:200]}") from None
@@ -127,7 +136,7 @@ class TensorValues(Component):
             self.t.guard("VALUE", leaves[0].source, Computed(run, tuple(x.source for x in leaves), value.tolist()))
         return value
 
-    def _chain(self, last) -> list | None:
+    def _chain(self, last: torch.fx.Node) -> list | None:
         """The nodes that a node's value takes, in order; None where it takes something that is not known."""
         found, todo, asked = {}, [last], []
         answers = isinstance(last.meta["val"], Fake) and not last.meta["val"].dtype.is_floating_point
@@ -173,7 +182,7 @@ class TensorValues(Component):
                 return None
         return writers
 
-    def counted(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+    def counted(self, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """The result of an operation that makes as many elements as its arguments' values say, as constants of the graph;
         None where the values are not known."""
         if getattr(fn, "__name__", "") not in COUNTED or "out" in kwargs:
@@ -184,11 +193,13 @@ class TensorValues(Component):
             return self._repeated(fn, args, kwargs, known)
         real = [known.get(id(self.t.values.real(a)), a) for a in args]
         named = {k: known.get(id(self.t.values.real(a)), a) for k, a in kwargs.items()}
-        if fn.__name__ == "where":
+        if fn in (torch.where, torch.Tensor.where):
             fn, named = torch.nonzero, {"as_tuple": self.t.values.constant(True)}
         as_tuple = self.t.const(named.pop("as_tuple")) if "as_tuple" in named else False
-        result = fn(*(a if isinstance(a, torch.Tensor) else self.t.const(a) for a in real),
-                    **{k: a if isinstance(a, torch.Tensor) else self.t.const(a) for k, a in named.items()})
+        result = fn(
+            *(a if isinstance(a, torch.Tensor) else self.t.const(a) for a in real),
+            **{k: a if isinstance(a, torch.Tensor) else self.t.const(a) for k, a in named.items()},
+        )
         parts = result if isinstance(result, tuple) else (result,)
         if any(p.numel() > LARGEST or not _in_rows(p) and not (p.dim() == 2 and _in_rows(p.t())) for p in parts):
             return None
@@ -197,11 +208,12 @@ class TensorValues(Component):
             return self.t.tensors.call_tensor_op(torch.unbind, [made[0], self.t.values.constant(1)], {})
         return SeqVar(made, tuple) if isinstance(result, tuple) else made[0]
 
-    def _repeated(self, fn, args: list[Var], kwargs: dict[str, Var], known: dict) -> Var | None:
+    def _repeated(self, fn: Callable, args: list[Var], kwargs: dict[str, Var], known: dict) -> Var | None:
         """repeat_interleave of any tensor, as often as a tensor of known value says."""
         repeats = kwargs.get("repeats", args[1] if len(args) > 1 else None)
         times = None if repeats is None else known.get(id(self.t.values.real(repeats)))
-        if fn.__name__ != "repeat_interleave" or times is None or times.dim() != 1 or "output_size" in kwargs:
+        repeating = fn in (torch.repeat_interleave, torch.Tensor.repeat_interleave)
+        if not repeating or times is None or times.dim() != 1 or "output_size" in kwargs:
             return None
         return self.t.tensors.call_tensor_op(fn, args, {**kwargs, "output_size": self.t.values.constant(int(times.sum()))})
 
@@ -213,10 +225,13 @@ class TensorValues(Component):
                 [self.t.calls.model(tuple(value.shape)), self.t.calls.model(value.stride())],
                 {"dtype": self.t.values.constant(value.dtype), "device": self.t.values.constant(value.device)},
             )
-        if not _in_rows(value):             # the places that nonzero finds lie in columns
+        if not _in_rows(value):  # the places that nonzero finds lie in columns
             return self.t.tensors.call_tensor_op(torch.Tensor.t, [self._constant_tensor(value.t())], {})
-        made = self.t.tensors.call_tensor_op(torch.tensor, [self.t.calls.model(value.flatten().tolist())], {
-            "dtype": self.t.values.constant(value.dtype), "device": self.t.values.constant(value.device)})
+        made = self.t.tensors.call_tensor_op(
+            torch.tensor,
+            [self.t.calls.model(value.flatten().tolist())],
+            {"dtype": self.t.values.constant(value.dtype), "device": self.t.values.constant(value.device)},
+        )
         if value.dim() == 1:
             return made
         return self.t.tensors.call_tensor_op(torch.Tensor.reshape, [made, self.t.calls.model(tuple(value.shape))], {})
@@ -232,31 +247,41 @@ class TensorValues(Component):
         places = [self.t.calls.model(p.tolist()) for p in value.nonzero(as_tuple=True)]
         return places[0] if len(places) == 1 else SeqVar(places, tuple)
 
-    def _is_setting(self, node) -> bool:
+    def _is_setting(self, node: torch.fx.Node) -> bool:
         """Whether a placeholder is a few floats of a module's buffer: what is asked of them (`self.p[0] > 0`) seldom changes."""
         var = next(x for x in self.t.inputs if x.node is node)
-        return isinstance(var.source, ModuleBuffer) and _small(var.fake) and var.fake.device.type == "cpu" \
-            and var.real.numel() <= FEW and not var.fake.is_complex()
+        return (
+            isinstance(var.source, ModuleBuffer)
+            and _small(var.fake)
+            and var.fake.device.type == "cpu"
+            and var.real.numel() <= FEW
+            and not var.fake.is_complex()
+        )
 
-    def _is_leaf(self, node) -> bool:
+    def _is_leaf(self, node: torch.fx.Node) -> bool:
         fake = node.meta.get("val")
         if isinstance(fake, torch.SymInt):
             return True
-        return _small(fake) and isinstance(fake, torch.Tensor) and not fake.is_floating_point() and not fake.is_complex() \
+        return (
+            _small(fake)
+            and isinstance(fake, torch.Tensor)
+            and not fake.is_floating_point()
+            and not fake.is_complex()
             and fake.device.type == "cpu"
+        )
 
 
-def _few_floats(fake) -> bool:
+def _few_floats(fake: Any) -> bool:
     """Whether a fake is a small one of floats on the CPU, as it came."""
     return isinstance(fake, Fake) and _small(fake) and fake.is_floating_point() and fake.device.type == "cpu"
 
 
-def called(node) -> str:
+def called(node: torch.fx.Node) -> str:
     """The name of the operation that a node is."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
-def _fakes(value) -> list:
+def _fakes(value: Any) -> list:
     """The fakes in what a node makes."""
     if isinstance(value, (tuple, list)):
         return [f for v in value for f in _fakes(v)]
@@ -267,7 +292,7 @@ def _in_rows(value: torch.Tensor) -> bool:
     return not value.numel() or value.stride() == torch.empty(value.shape, device="meta").stride()
 
 
-def _small(value, written: bool = False) -> bool:
+def _small(value: Any, written: bool = False) -> bool:
     """Whether a fake, or a tuple of them, is small and (unless it may be written) as it was made."""
     if isinstance(value, (tuple, list)):
         return all(_small(v, written) for v in value)
@@ -278,7 +303,7 @@ def _small(value, written: bool = False) -> bool:
     return not all(type(n) is int for n in value.shape) or value.numel() <= LARGEST
 
 
-def _function(nodes: list, last, unset: int = 0):
+def _function(nodes: list, last: torch.fx.Node, unset: int = 0):
     """The nodes as a function of the placeholders among them; memory without a value holds `unset`."""
     graph, made = torch.fx.Graph(), {}
     for node in nodes:
@@ -288,5 +313,3 @@ def _function(nodes: list, last, unset: int = 0):
             made[node].target = name if node.op == "call_method" else getattr(torch, name)
     graph.output(made[last])
     return torch.fx.GraphModule(torch.nn.Module(), graph).forward
-
-

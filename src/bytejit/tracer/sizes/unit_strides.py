@@ -4,17 +4,18 @@
 of a trace may have other strides there than eager's; where the program itself reads strides of a tensor, all strides of
 the inputs are guarded, and one that changes becomes a symbol.
 """
+
 from __future__ import annotations
 
 import operator
 
-from bytejit.guards.kinds import GuardSet
+from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.sources import Source
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.values import TensorVar
 
-READERS = frozenset({"stride", "dim_order"})       # methods whose result holds strides of dimensions of size 1
+READERS = frozenset({"stride", "dim_order"})  # methods whose result holds strides of dimensions of size 1
 
 
 class UnitStrides(Component):
@@ -44,6 +45,8 @@ class UnitStrides(Component):
             open_strides = {i for i, s in enumerate(self.t.sizes.fake_sizes.get(source, ((), ()))[1]) if is_symbolic(s)}
             for g in guards.on(source):
                 if g.kind == "TENSOR":
-                    stride = tuple(now if was is None and n == 1 and i not in open_strides else was for i, (n, was, now)
-                                   in enumerate(zip(g.value.shape, g.value.stride, v.real.stride(), strict=True)))
+                    stride = tuple(
+                        now if was is None and n == 1 and i not in open_strides else was
+                        for i, (n, was, now) in enumerate(zip(g.value.shape, g.value.stride, v.real.stride(), strict=True))
+                    )
                     guards.replace(g, g.value.with_sizes(g.value.shape, stride))

@@ -3,10 +3,12 @@
 Under gradients the forward is traced all the same, for its guards, for what it answers, and to see that it does nothing
 but compute; its nodes are then replaced by the one node, which runs the user's own `apply` with its own context.
 """
+
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -18,35 +20,29 @@ from bytejit.tracer.objects.calls import models, replaces
 from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.objects.containers import NotConstant, is_constant
 
-SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)       # what a graph's text has no words for
-
-
-@models(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
-def backward(t: Tracer, args, kwargs) -> Var:
-    """Left to torch's engine whole: nothing in its Python would go into a graph."""
-    raise Break("the backward pass")
+SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)  # what a graph's text has no words for
 
 
 class Context:
     """The ctx that a forward gets while it is traced."""
 
-    def __init__(self, needs_input_grad):
+    def __init__(self, needs_input_grad: tuple) -> None:
         self.needs_input_grad = needs_input_grad
         self.non_differentiable = self.dirty = ()
 
-    def save_for_backward(self, *tensors):
+    def save_for_backward(self, *tensors: Sequence) -> None:
         self.saved_tensors = self.to_save = tensors
 
-    def save_for_forward(self, *tensors):
+    def save_for_forward(self, *tensors: Sequence) -> None:
         pass
 
-    def mark_dirty(self, *tensors):
+    def mark_dirty(self, *tensors: Sequence) -> None:
         self.dirty = tensors
 
-    def mark_non_differentiable(self, *tensors):
+    def mark_non_differentiable(self, *tensors: Sequence) -> None:
         self.non_differentiable = tensors
 
-    def set_materialize_grads(self, value):
+    def set_materialize_grads(self, value: Any) -> None:
         pass
 
 
@@ -57,7 +53,7 @@ def apply_as_stored() -> object:
 
 
 @replaces(apply_as_stored())
-def apply(cls, *args, **kwargs):
+def apply(cls, *args: Any, **kwargs: Any):
     needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad and torch.is_grad_enabled() for a in args)
     if any(needs) and not kwargs:
         return with_backward(cls, needs, args)
@@ -66,7 +62,7 @@ def apply(cls, *args, **kwargs):
     return run_forward(cls, Context(needs), args, kwargs)
 
 
-def run_forward(cls, ctx, args, kwargs):
+def run_forward(cls, ctx: Any, args: Any, kwargs: Any):
     if cls.setup_context is torch.autograd.Function.setup_context:
         return cls.forward(ctx, *args, **kwargs)
     outputs = cls.forward(*args, **kwargs)
@@ -74,7 +70,7 @@ def run_forward(cls, ctx, args, kwargs):
     return outputs
 
 
-def with_backward(cls, needs, args):
+def with_backward(cls, needs: Any, args: Any):
     """Stands for the call that becomes a node."""
     raise AssertionError("only traced")
 
@@ -85,14 +81,14 @@ def with_keywords(cls):
 
 
 @models(with_keywords)
-def refuse_keywords(t: Tracer, args, kwargs) -> Var:
+def refuse_keywords(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     raise Break(f"{t.as_class(args[0]).__name__}.apply with keyword arguments under gradients")
 
 
 @models(with_backward)
-def record(t: Tracer, args, kwargs) -> Var:
+def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls, given = t.as_class(args[0]), [t.values.real(a) for a in args[2].items]
-    if cls in t.made_classes or changed_outside(t):
+    if cls in t.made_classes or has_external_effects(t):
         raise Break(f"{cls.__name__}.apply, an autograd function, after a change that its forward may see")
     held = {i: a.obj for i, a in enumerate(given) if isinstance(a, Known) and isinstance(a.obj, SPELLED_BY_NONE)}
     try:
@@ -103,7 +99,7 @@ def record(t: Tracer, args, kwargs) -> Var:
     single = not (isinstance(result, SeqVar) and result.cls is tuple)
     outputs = [t.values.real(o) for o in ([result] if single else result.items)]
     if not all(isinstance(o, TensorVar) or isinstance(o, Known) and is_constant(o.obj) for o in outputs):
-        raise Break(f"{cls.__name__}.apply, which answers more than tensors")
+        raise Break(f"{cls.__name__}.apply, which returns more than tensors")
     marked = t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable"))
     inputs = [a.fake for a in given if isinstance(a, TensorVar)]
     fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [t.values.real(m).fake for m in marked], inputs))
@@ -115,33 +111,43 @@ def record(t: Tracer, args, kwargs) -> Var:
     return t.tensors.wrap_result(node, node.meta["val"])
 
 
-def changed_outside(t: Tracer) -> bool:
+def has_external_effects(t: Tracer) -> bool:
     """Whether the region has changed what code outside of it can see, other than tensors' data."""
     own = t.root.code.co_cellvars
-    changed = any(v.source is not None and not (isinstance(v.source, Cell) and v.source.var in own or isinstance(v, IterVar))
-                  for v in t.effects.dirty.values())
+
+    def is_own(v: Var) -> bool:  # what `.grad` is shows where it is read only: see `Backward.looked_at`
+        return isinstance(v.source, Cell) and v.source.var in own or isinstance(v, TensorVar) and v.attrs.keys() == {"grad"}
+
+    changed = any(v.source is not None and not (is_own(v) or isinstance(v, IterVar)) for v in t.effects.dirty.values())
     return bool(changed or t.effects.globals_written or t.effects.classes_written)
 
 
 def traced_forward(t: Tracer, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tuple[Var, Var]:
     """What the forward answers, and its context; its nodes are taken out of the graph again. Raises: Break."""
-    nodes, values, late = len(t.graph.nodes), t.by_value, len(t.late)
+    nodes, values, deferred = len(t.graph.nodes), t.by_value, len(t.deferred_calls)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
+    looked_at = t.backward.looked_at
     states, held = dict(t.effects.state_set), (len(t.locked), len(t.devices), len(t.inference), t.nesting)
     grad = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(False)           # as autograd calls it
+    torch._C._set_grad_enabled(False)  # as autograd calls it
     try:
         ctx = t.calls.call_python(Context, [needs])
         result = t.values.real(t.calls.call(t.values.constant(run_forward), [cls_var, ctx, args, t.calls.model({})], {}))
     finally:
         torch._C._set_grad_enabled(grad)
-    for key, value in list(t.effects.state_set.items()):        # set within the forward and put back by its end
+    for key, value in list(t.effects.state_set.items()):  # set within the forward and put back by its end
         if key not in states and value == t.state_first[key][0]:
             del t.effects.state_set[key]
     wrote = any(v.fake._version != version for v, version in before.items())
-    effects = changed_outside(t) or len(t.late) != late or t.by_value != values
-    if wrote or effects or states != t.effects.state_set or held != (len(t.locked), len(t.devices), len(t.inference), t.nesting) \
-            or t.operators.length(t.attributes.getattr(ctx, "dirty")):
+    effects = has_external_effects(t) or len(t.deferred_calls) != deferred or t.by_value != values
+    if (
+        wrote
+        or looked_at != t.backward.looked_at
+        or effects
+        or states != t.effects.state_set
+        or held != (len(t.locked), len(t.devices), len(t.inference), t.nesting)
+        or t.subscripts.length(t.attributes.getattr(ctx, "dirty"))
+    ):
         raise Break(f"{cls.__name__}.apply, an autograd function whose forward changes more than what it returns")
     for node in reversed(list(t.graph.nodes)[nodes:]):
         if node.op != "placeholder":
@@ -153,13 +159,15 @@ class _Attach(torch.autograd.Function):
     """Makes fakes the results of an autograd function."""
 
     @staticmethod
-    def forward(ctx, outputs, marked, *inputs):
+    def forward(ctx: Any, outputs: Any, marked: Any, *inputs: Any):
         ctx.mark_non_differentiable(*marked)
+        ctx.inputs = [x.detach() for x in inputs]
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx, *grads):
-        raise AssertionError("fakes have no gradients")
+    def backward(ctx: Any, *grads: Any):
+        """Fakes of what the program's own backward will give: each looks like its input."""
+        return None, None, *(torch.empty_like(x) if needs else None for x, needs in zip(ctx.inputs, ctx.needs_input_grad[2:]))
 
 
 def attached(outputs: list, marked: list, inputs: list) -> tuple:
@@ -171,8 +179,9 @@ def applied(cls: type, held: dict[int, object]) -> Callable:
     """The node's target. The class is the user's: it is not kept alive. held: arguments that are functions."""
     ref = Ref(cls)
 
-    def apply_function(*args):
+    def apply_function(*args: Any):
         return ref.get().apply(*(held.get(i, a) for i, a in enumerate(args)))
+
     apply_function.__name__ = apply_function.__qualname__ = f"apply_{cls.__name__}"
     apply_function.opaque = f"the autograd function {cls.__name__}"
     return apply_function

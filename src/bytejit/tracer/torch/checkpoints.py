@@ -1,11 +1,13 @@
 """torch.utils.checkpoint in a region: its function is traced, and at the end put into a graph of its own, which the node
 that stands for the call runs under the same checkpoint: what it computes is not kept, but computed again going backward.
 """
+
 from __future__ import annotations
 
 import inspect
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -15,13 +17,13 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var
 from bytejit.tracer.objects.calls import models
 
-from .autograd_functions import changed_outside
+from .autograd_functions import has_external_effects
 
 CHECKPOINT = inspect.unwrap(torch.utils.checkpoint.checkpoint)
 OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
-def begin(*args, **options) -> None:
+def begin(*args: object, **options: object) -> None:
     """Marks where a checkpointed function begins in the graph while it is traced; `args`: the tensors given to it."""
 
 
@@ -30,7 +32,7 @@ def end() -> None:
 
 
 @models(torch.utils.checkpoint.checkpoint)
-def checkpoint(t: Tracer, args, kwargs) -> Var:
+def checkpoint(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     function, rest = args[0], args[1:]
     given = {k: v for k, v in kwargs.items() if k in OPTIONS}
     named = {k: v for k, v in kwargs.items() if k not in OPTIONS}
@@ -38,8 +40,11 @@ def checkpoint(t: Tracer, args, kwargs) -> Var:
         raise Break("torch.utils.checkpoint with context_fn or debug")
     options = {k: t.const(v) for k, v in given.items()}
     reentrant = options.pop("use_reentrant", None)
-    if reentrant is None or reentrant and (named or torch.is_grad_enabled() or not any(
-            isinstance(a, TensorVar) and a.fake.requires_grad for a in rest)):
+    if (
+        reentrant is None
+        or reentrant
+        and (named or torch.is_grad_enabled() or not any(isinstance(a, TensorVar) and a.fake.requires_grad for a in rest))
+    ):
         raise Break("torch.utils.checkpoint, reentrant", "pass use_reentrant=False")
     if not torch.is_grad_enabled():
         return t.calls.call(function, rest, named)
@@ -49,17 +54,23 @@ def checkpoint(t: Tracer, args, kwargs) -> Var:
 
 def kept_apart(t: Tracer, run: Callable[[], Var], given: tuple, options: dict) -> Var:
     """Trace what a checkpoint runs, between marks. Raises: Break where running it twice would be seen."""
-    if changed_outside(t):
+    if has_external_effects(t):
         raise Break("torch.utils.checkpoint after a change that its function may see when it runs again")
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    late = len(t.late)
+    deferred = len(t.deferred_calls)
+    looked_at = t.backward.looked_at
     first = t.graph.call_function(begin, given, options)
     try:
         result = run()
     except Raised:
         t.graph.erase_node(first)
         raise
-    if changed_outside(t) or len(t.late) != late or any(v.fake._version != n for v, n in before.items()):
+    if (
+        has_external_effects(t)
+        or len(t.deferred_calls) != deferred
+        or any(v.fake._version != n for v, n in before.items())
+        or looked_at != t.backward.looked_at
+    ):
         raise Break("torch.utils.checkpoint of a function that changes more than what it returns")
     t.graph.call_function(end)
     t.checkpoints = True
@@ -104,8 +115,7 @@ def _values(node: torch.fx.Node) -> tuple:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def _call(graph: torch.fx.Graph, last: torch.fx.Node, taken: list, saved: int, inside: list, given: list,
-          options: dict) -> dict:
+def _call(graph: torch.fx.Graph, last: torch.fx.Node, taken: list, saved: int, inside: list, given: list, options: dict) -> dict:
     """The node that runs a part, and one for each value that is used outside of it: old node -> new node."""
     part = torch.fx.Graph()
     copies = {n: part.placeholder(n.name) for n in taken}
@@ -125,9 +135,10 @@ def _call(graph: torch.fx.Graph, last: torch.fx.Node, taken: list, saved: int, i
 
 def checkpointed(part: torch.fx.GraphModule, saved: int, options: dict) -> Callable:
     """The node's target: the part under torch's checkpoint, which saves the first inputs; the others are its closure."""
-    def checkpoint_part(*inputs):
-        return CHECKPOINT(lambda *given: part.forward(*given, *inputs[saved:]), *inputs[:saved], use_reentrant=False,
-                          **options)
+
+    def checkpoint_part(*inputs: Any):
+        return CHECKPOINT(lambda *given: part.forward(*given, *inputs[saved:]), *inputs[:saved], use_reentrant=False, **options)
+
     checkpoint_part.parts = (part,)
     checkpoint_part.opaque = "a checkpointed part"
     return checkpoint_part

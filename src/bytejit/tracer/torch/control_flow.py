@@ -1,4 +1,5 @@
 """torch.cond in a region: both branches are traced into graphs of their own, and one node picks between them."""
+
 from __future__ import annotations
 
 import operator
@@ -10,7 +11,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import DictVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import models
 
-from .autograd_functions import changed_outside
+from .autograd_functions import has_external_effects
 
 PARAMETERS = ("pred", "true_fn", "false_fn", "operands")
 WHAT = "torch.cond of branches"
@@ -37,7 +38,7 @@ def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
     given = {**dict(zip(PARAMETERS, args)), **kwargs}
     predicate, operands = t.values.real(given["pred"]), t.iteration.iterate(given["operands"]) if "operands" in given else []
     if not isinstance(predicate, TensorVar):
-        return t.calls.call(given["true_fn" if t.operators.truth(predicate) else "false_fn"], operands, {})
+        return t.calls.call(given["true_fn" if t.comparisons.truth(predicate) else "false_fn"], operands, {})
     if predicate.fake.numel() != 1:
         raise Break("torch.cond by a tensor of more than one element")
     branches = [_traced(t, given[name], operands) for name in ("true_fn", "false_fn")]
@@ -47,14 +48,16 @@ def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def _traced(t: Any, function: Var, operands: list[Var]) -> tuple[list[torch.fx.Node], Var]:
     """The nodes of a branch, still in the graph, and its result. Raises: Break where it does more than return."""
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    known, late = set(t.graph.nodes), len(t.late)
-    if changed_outside(t):
+    known, deferred = set(t.graph.nodes), len(t.deferred_calls)
+    if has_external_effects(t):
         raise Break("torch.cond after a change that its branches may see")
+    looked_at = t.backward.looked_at
     try:
         result = t.values.real(t.calls.call(function, operands, {}))
     except Raised:
         raise Break(f"{WHAT} that raise") from None
-    if changed_outside(t) or len(t.late) != late or any(v.fake._version != n for v, n in before.items()):
+    written = any(v.fake._version != n for v, n in before.items())
+    if has_external_effects(t) or len(t.deferred_calls) != deferred or written or looked_at != t.backward.looked_at:
         raise Break(f"{WHAT} that change more than what they return")
     return [n for n in t.graph.nodes if n not in known and n.op != "placeholder"], result
 

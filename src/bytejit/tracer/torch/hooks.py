@@ -1,43 +1,45 @@
 """Hooks of tensors: put on when the region ends, before anyone can go backward."""
+
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, LateVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, DeferredVar, TensorVar, Var
 from bytejit.tracer.objects.calls import models
 
 
-def _late(t: Tracer, kind: type, function, args: list[Var]) -> LateVar:
+def _deferred(t: Tracer, kind: type, function: Callable, args: list[Var]) -> DeferredVar:
     """The call function(*args) at the end of the region. Raises: Break where the call would raise."""
     v = args[0]
     if not isinstance(v, TensorVar) or not v.fake.requires_grad:
         raise Break(f"Tensor.{function.__name__} of what needs no gradient")
-    made = t.deferred.late_call(kind, function, args)
+    made = t.deferred.defer(kind, function, args)
     made.watched = v.fake, v.fake._version
     return made
 
 
 @models(torch.Tensor.register_hook)
-def register_hook(t: Tracer, args, kwargs) -> Var:
-    """The hook is the gradient's, so it holds for what the tensor is now: see LateVar.watched."""
+def register_hook(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """The hook is the gradient's, so it holds for what the tensor is now: see DeferredVar.watched."""
     if len(args) != 2 or kwargs:
         raise Break("Tensor.register_hook with these arguments")
-    return _late(t, RemovableHandle, torch.Tensor.register_hook, args)
+    return _deferred(t, RemovableHandle, torch.Tensor.register_hook, args)
 
 
 @models(torch.Tensor.register_post_accumulate_grad_hook)
-def register_post_accumulate_grad_hook(t: Tracer, args, kwargs) -> Var:
+def register_post_accumulate_grad_hook(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) != 2 or kwargs or not isinstance(args[0], TensorVar) or not args[0].fake.is_leaf:
         raise Break("Tensor.register_post_accumulate_grad_hook with these arguments")
-    return _late(t, RemovableHandle, torch.Tensor.register_post_accumulate_grad_hook, args)
+    return _deferred(t, RemovableHandle, torch.Tensor.register_post_accumulate_grad_hook, args)
 
 
 @models(torch.Tensor.retain_grad)
-def retain_grad(t: Tracer, args, kwargs) -> Var:
-    _late(t, types.NoneType, torch.Tensor.retain_grad, args)
+def retain_grad(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    _deferred(t, types.NoneType, torch.Tensor.retain_grad, args)
     return NONE

@@ -1,7 +1,9 @@
 """torch.inference_mode in a region: the graph enters and leaves it; where the region ends inside, its exit enters it again."""
+
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 
@@ -23,7 +25,7 @@ def method(name: str):
 
 
 @models(MANAGER)
-def make_manager(t: Tracer, args, kwargs):
+def make_manager(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     mode = t.const([*args, *kwargs.values(), Known(True)][0])
     if type(mode) is not bool:
         raise Break("torch.inference_mode of what is no bool")
@@ -34,7 +36,7 @@ def make_manager(t: Tracer, args, kwargs):
 
 
 @models(method("__enter__"))
-def enter(t: Tracer, args, kwargs):
+def enter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     manager = args[0]
     if manager.real is not None or any(manager is m for m, _ in t.inference):
         raise Break("an inference mode manager made before the region entered")
@@ -48,11 +50,11 @@ def enter(t: Tracer, args, kwargs):
 
 
 @models(method("__exit__"))
-def leave(t: Tracer, args, kwargs):
+def leave(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not t.inference or t.inference[-1][0] is not args[0]:
         raise Break("the end of an inference mode entered before the region")
     _, grad = t.inference.pop()
-    t.effects.state_set.pop((SET_GRAD, None), None)         # leaving restores the grad mode as well
+    t.effects.state_set.pop((SET_GRAD, None), None)  # leaving restores the grad mode as well
     if grad is not None:
         t.effects.state_set[SET_GRAD, None] = grad
     inference.leave()
@@ -60,7 +62,7 @@ def leave(t: Tracer, args, kwargs):
     return NONE
 
 
-def _node(t: Tracer, function, *args) -> None:
+def _node(t: Tracer, function: Callable, *args: Var) -> None:
     node = t.graph.call_function(function, args)
     node.meta["val"], node.meta["where"] = None, t.tensors.where()
     t.effects.mutations += 1
@@ -86,7 +88,7 @@ def kind_of_outputs(t: Tracer, outputs: list) -> bool | str | None:
 
 
 @models(torch._C.TensorBase.is_inference, torch.is_inference)
-def is_inference(t: Tracer, args, kwargs) -> Var:
+def is_inference(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
     if not isinstance(v, TensorVar):
         raise t.raised(TypeError("is_inference(): argument 'input' must be Tensor"))

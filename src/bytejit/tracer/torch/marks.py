@@ -1,14 +1,15 @@
 """Calls of what the user marked, with bytejit's decorators or torch's: in the graph, not in it, constant, another function."""
+
 from __future__ import annotations
 
 import types
 
 import torch
 
-from bytejit.common import registry, torch_controls
+from bytejit.common import registry, special_cases, torch_controls
 from bytejit.fake.tensor import was_written
 from bytejit.guards.references import Ref
-from bytejit.guards.sources import Known as KnownSource
+from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, SeqVar, TensorVar, Var
@@ -34,25 +35,31 @@ class Marks(Component):
         if torch_controls.constant(fn):
             return self.call_constant(fn, args, kwargs)
         if reason := torch_controls.refused(fn):
-            if torch_controls.is_graph_break(fn) and self.t.frame.globals.get("__name__", "").startswith("torch."):
-                return NONE         # torch's own code (optimizers) spares its own compiler something: not the program's wish
+            if torch_controls.is_graph_break(fn) and special_cases.TORCH.runs(self.t.frame.globals):
+                return NONE  # torch's own code (optimizers) spares its own compiler something: not the program's wish
             raise Break(reason)
         if torch_controls.allowed(fn) and not (torch_controls.nonstrict(fn) and not self.takes_as_node(args, kwargs)):
             return self.t.tensors.call_tensor_op(fn, args, kwargs)
         instead = torch_controls.substitute(fn)
         if instead is not None and not self.within(instead.__code__):
             return self.t.calls.call(self.t.values.constant(instead), args, kwargs)
-        inner = torch_controls.wrapped(fn)      # a function within another that torch.compile made is part of it
-        return None if inner is fn or not isinstance(inner, types.FunctionType) else self.t.calls.call(
-            self.t.values.constant(inner), args, kwargs)
+        # a function within another that torch.compile made is part of it
+        inner = torch_controls.noted(torch_controls.wrapped(fn))
+        if inner is fn or not isinstance(inner, (types.FunctionType, types.MethodType)):
+            return None
+        if isinstance(inner, types.MethodType):
+            inner, args = inner.__func__, [self.kept(inner.__self__), *args]
+        return self.t.calls.call(self.t.values.constant(inner), args, kwargs)
 
     def takes_as_node(self, args: list[Var], kwargs: dict[str, Var]) -> bool:
         """Whether a node can be given these arguments: tensors, constants, lists and tuples of these."""
+
         def fits(v: Var) -> bool:
             v = self.t.values.real(v)
             if isinstance(v, SeqVar):
                 return v.cls in (list, tuple, torch.Size) and all(map(fits, v.items))
             return isinstance(v, TensorVar) or is_constant(getattr(v, "obj", v))
+
         return all(map(fits, (*args, *kwargs.values())))
 
     def within(self, code: types.CodeType) -> bool:
@@ -75,7 +82,7 @@ class Marks(Component):
         try:
             with torch._C._EnableTorchFunction():
                 result = fn(*real, **named)
-        except Exception as e:      # the program's own function: its exception is the program's, too
+        except Exception as e:  # the program's own function: its exception is the program's, too
             raise self.t.raised(e) from None
         return self.kept(result)
 
@@ -84,8 +91,11 @@ class Marks(Component):
         v = self.t.values.real(v)
         if isinstance(v, TensorVar):
             return v.real if v.real is not None and not was_written(v.fake) else self.t.measures.rehearse(v.node)
-        if isinstance(v, SeqVar) and v.cls in (list, tuple) and any(
-                isinstance(self.t.values.real(i), (TensorVar, SeqVar)) for i in v.items):
+        if (
+            isinstance(v, SeqVar)
+            and v.cls in (list, tuple)
+            and any(isinstance(self.t.values.real(i), (TensorVar, SeqVar)) for i in v.items)
+        ):
             return v.cls(map(self.known_value, v.items))
         return real_object(self.t, v)
 

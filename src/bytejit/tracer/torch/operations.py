@@ -1,18 +1,33 @@
 """Which callables are torch operations that go into the graph as one node, and which ask or set global state."""
+
 from __future__ import annotations
 
 import functools
 import operator
 import types
+from collections.abc import Iterator
 
 import torch
+
+from bytejit.common import special_cases
 
 # Python functions of torch that are recorded whole: they compute on tensors and do nothing else
 RECORDED_MODULES = {"torch.nn.functional", "torch.functional", "torch._tensor", "torch._jit_internal", "torch._C._nn"}
 OPERATORS = {getattr(operator, n) for n in dir(operator) if not n.startswith("_") and callable(getattr(operator, n))} - {
-    operator.attrgetter, operator.itemgetter, operator.methodcaller, operator.is_, operator.is_not, operator.truth, operator.not_,
-    operator.index, operator.contains, operator.countOf, operator.indexOf, operator.length_hint, operator.call
-    if hasattr(operator, "call") else operator.is_}
+    operator.attrgetter,
+    operator.itemgetter,
+    operator.methodcaller,
+    operator.is_,
+    operator.is_not,
+    operator.truth,
+    operator.not_,
+    operator.index,
+    operator.contains,
+    operator.countOf,
+    operator.indexOf,
+    operator.length_hint,
+    operator.call if hasattr(operator, "call") else operator.is_,
+}
 NAMESPACES = ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested")
 # torch.* functions that are not operations on tensors
 EXCLUDED = set(
@@ -35,14 +50,17 @@ EXCLUDED = set(
 )
 
 
-def _candidates():
+def _candidates() -> Iterator:
     for name in dir(torch._C._VariableFunctions):
         if not name.startswith("__") and name not in EXCLUDED:
             yield getattr(torch._C._VariableFunctions, name)
     for name in dir(torch):
         value = getattr(torch, name) if name not in EXCLUDED else None
-        if isinstance(value, types.BuiltinFunctionType) and getattr(value, "__module__", None) in (None, "torch") \
-                and hasattr(torch._C._VariableFunctions, name):
+        if (
+            isinstance(value, types.BuiltinFunctionType)
+            and (value.__module__ is None or special_cases.TORCH_TOP.made(value))
+            and hasattr(torch._C._VariableFunctions, name)
+        ):
             yield value
     for space in NAMESPACES:
         for name, value in vars(getattr(torch._C, space, types.SimpleNamespace())).items():
@@ -53,16 +71,19 @@ def _candidates():
             if name in EXCLUDED or name.startswith("__"):
                 continue
             if isinstance(value, types.BuiltinFunctionType) or (
-                    isinstance(value, types.FunctionType) and value.__module__ in RECORDED_MODULES):
+                isinstance(value, types.FunctionType) and value.__module__ in RECORDED_MODULES
+            ):
                 yield value
     for name in dir(torch.functional):
         value = getattr(torch, name, None)
-        if isinstance(value, types.FunctionType) and value.__module__ == "torch.functional":
+        if isinstance(value, types.FunctionType) and special_cases.TORCH_FUNCTIONAL.made(value):
             yield value
     for cls in (torch.Tensor, torch._C.TensorBase):
         for name, value in vars(cls).items():
-            if isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)) \
-                    and name not in NOT_RECORDED_METHODS:
+            if (
+                isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType))
+                and name not in NOT_RECORDED_METHODS
+            ):
                 yield value
 
 
@@ -86,8 +107,9 @@ def recorded() -> frozenset:
     return frozenset(found)
 
 
-TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "_c10d_functional",
-                              "c10d", "torchvision", "bytejit"})
+TORCH_NAMESPACES = frozenset(
+    {"aten", "prim", "prims", "profiler", "inductor", "quantized", "mkldnn", "_c10d_functional", "c10d", "torchvision", "bytejit"}
+)
 
 
 def is_torch_function(obj: object) -> bool:
@@ -97,12 +119,7 @@ def is_torch_function(obj: object) -> bool:
     if not isinstance(
         obj, (types.BuiltinFunctionType, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
     ):
-        return (
-            type(obj).__module__ in ("torch._C", "torch._ops")
-            and callable(obj)
-            and not isinstance(obj, type)
-            and _hashable_in(obj)
-        )
+        return special_cases.TORCH_CALLABLES.made(type(obj)) and callable(obj) and not isinstance(obj, type) and _hashable_in(obj)
     return _hashable_in(obj)
 
 
@@ -112,8 +129,8 @@ def is_program_code(obj: object) -> bool:
         return obj.namespace not in TORCH_NAMESPACES
     if isinstance(obj, torch._ops.OpOverloadPacket):
         return str(obj).partition(".")[0] not in TORCH_NAMESPACES
-    return not isinstance(obj, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)) and (
-        getattr(obj, "__module__", "") or "").partition(".")[0] not in ("torch", "bytejit", "_operator")
+    builtin = isinstance(obj, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType))
+    return not builtin and not special_cases.OPERATORS.made(obj)
 
 
 def _hashable_in(obj: object) -> bool:

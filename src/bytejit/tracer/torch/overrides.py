@@ -5,48 +5,32 @@ a mode of our own, which notes it. The override's Python is then inlined; a grap
 class is a user's subclass is a `TensorVar` with `cls`; one made inside is an alias of a plain one, `base`, that gets its
 class when it leaves the region. While a region is traced and while its graph runs, torch asks no override (pipeline.py).
 """
+
 from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode, get_default_nowrap_functions
 from torch.utils._device import DeviceContext
 
+from bytejit.common import special_cases
 from bytejit.common.overriding import DEFAULT, PLAIN, overrides
-from bytejit.guards.sources import CallOf
-from bytejit.guards.sources import Known as KnownSource
+from bytejit.guards.sources import CallOf, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
 from bytejit.tracer.objects.calls import HANDLERS, models
-from bytejit.tracer.objects.class_facts import MISSING, MRO, NAMESPACE, class_lookup
+from bytejit.tracer.objects.class_facts import MISSING, class_lookup
+from bytejit.tracer.torch.subclasses import check_class
 
 OFF_SUBCLASSES, OFF_ALL = torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction
 NOT_IMPLEMENTED = NotImplemented
-# what a subclass may define of Python's own protocols: operators are looked up on torch's classes
-HARMLESS = {f"__{name}__" for name in (
-    "new init torch_function repr str format module doc dict weakref slots init_subclass class_getitem annotations qualname "
-    "tensor_flatten tensor_unflatten firstlineno static_attributes parameters orig_bases reduce_ex reduce deepcopy copy "
-    "annotate_func annotations_cache").split()}
-
-
-def dispatches(cls: type) -> bool:
-    """Whether a tensor subclass runs ATen operations itself."""
-    return class_lookup(cls, "__torch_dispatch__")[1] not in (torch.Tensor, torch._C.TensorBase)
-
-
-def check_class(cls: type) -> None:
-    """Raises: Break for a tensor subclass whose instances are not modelled."""
-    if dispatches(cls):
-        raise Break(f"a tensor of the subclass {cls.__name__}, which has a __torch_dispatch__")
-    own = [c for c in MRO(cls) if not c.__module__.startswith("torch.") and c is not object and c not in PLAIN]
-    if issubclass(cls, torch.nn.parameter.UninitializedTensorMixin) or any(
-            name.startswith("__") and name.endswith("__") and name not in HARMLESS for c in own for name in NAMESPACE(c)):
-        raise Break(f"a tensor of the subclass {cls.__name__}")
 
 
 class Noted(BaseException):
@@ -56,7 +40,7 @@ class Noted(BaseException):
 class Noting(TorchFunctionMode):
     """Stops at the first function that torch tells modes of."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
         raise Noted(func, args, kwargs or {})
 
 
@@ -64,7 +48,7 @@ class Stand:
     """Stands for an object with a `__torch_function__` while torch is asked."""
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
         raise AssertionError("a mode is asked first")
 
 
@@ -73,9 +57,9 @@ class Overrides(Component):
 
     def start_overrides(self) -> None:
         """The modes around the region. Devices become arguments of what makes tensors (calls.on_device)."""
-        self.modes: list[Var] = []              # asked from the last to the first
-        self.entered: list[Var] = []            # of these, those that the region entered
-        self.functions_off: list[Var] = []      # managers that turn overrides off
+        self.modes: list[Var] = []  # asked from the last to the first
+        self.entered: list[Var] = []  # of these, those that the region entered
+        self.functions_off: list[Var] = []  # managers that turn overrides off
         self.outer_modes = torch._C._len_torch_function_stack()
         self.outer_device = None
         for i in range(torch._C._len_torch_function_stack()):
@@ -91,12 +75,12 @@ class Overrides(Component):
 
     def relies_on_overrides(self) -> None:
         """Guards that torch asks overrides around the call, as it did not while this is traced."""
-        if not self.all_off and not self.outer_modes:       # with modes the whole entry sees to it
+        if not self.all_off and not self.outer_modes:  # with modes the whole entry sees to it
             with torch._C._EnableTorchFunction():
                 self.t.guards.add_state("function_enabled")
 
     # ---- who overrides ------------------------------------------------------------------------------------------------
-    def overriders(self, values) -> list[Var]:
+    def overriders(self, values: Iterable) -> list[Var]:
         """Those among values, and within lists and tuples of them, whose class overrides torch's functions."""
         out = []
         for v in values:
@@ -111,7 +95,7 @@ class Overrides(Component):
                 out += self.overriders(v.items)
         return [v for i, v in enumerate(out) if v not in out[:i]]
 
-    def overridden(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+    def overridden(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """What fn(*args, **kwargs) answers where a mode or an argument overrides it; None: nothing does."""
         kinds = {m.cls for m in self.functions_off}
         if self.all_off or OFF_ALL in kinds:
@@ -144,7 +128,7 @@ class Overrides(Component):
         finally:
             self.functions_off.remove(manager)
 
-    def told(self, fn, args: list[Var], kwargs: dict[str, Var]):
+    def told(self, fn: Any, args: list[Var], kwargs: dict[str, Var]):
         """(func, args, kwargs) that torch would tell an override of this call; None when it tells none. Raises: Break."""
         known: dict[int, tuple] = {}
         given = [self._stand_in(a, known) for a in args], {k: self._stand_in(v, known) for k, v in kwargs.items()}
@@ -154,7 +138,7 @@ class Overrides(Component):
         except Noted as e:
             func, args, kwargs = e.args
             return func, [self._var_of(a, known) for a in args], {k: self._var_of(v, known) for k, v in kwargs.items()}
-        except Exception:       # it is called again, by who asks
+        except Exception:  # it is called again, by who asks
             return None
         return None
 
@@ -178,7 +162,7 @@ class Overrides(Component):
         known[id(made)] = made, v
         return made
 
-    def _var_of(self, value, known: dict) -> Var:
+    def _var_of(self, value: object, known: dict) -> Var:
         if id(value) in known:
             return known[id(value)][1]
         if type(value) in (list, tuple):
@@ -187,14 +171,20 @@ class Overrides(Component):
             raise Break("an override told of a tensor that torch made on the way")
         return self.t.values.constant(value)
 
-    def ask(self, found: list[Var], func, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    def ask(self, found: list[Var], func: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """The modes, then the arguments that override, each in turn. Raises: Break when none answers."""
         types = SeqVar([Known(c) for c in dict.fromkeys(map(self.t.type_of, found))], tuple)
 
         def answer(of: Var) -> Var:
             named = DictVar({k: (Known(k), v) for k, v in kwargs.items()})
-            return self.t.values.real(self.t.calls.call(self.t.attributes.getattr(of, "__torch_function__"), [
-                self.t.values.constant(func), types, SeqVar(list(args), tuple), named], {}))
+            return self.t.values.real(
+                self.t.calls.call(
+                    self.t.attributes.getattr(of, "__torch_function__"),
+                    [self.t.values.constant(func), types, SeqVar(list(args), tuple), named],
+                    {},
+                )
+            )
+
         self.t.effects.mutations += 1
         if self.modes:
             mode = self.modes.pop()
@@ -208,7 +198,7 @@ class Overrides(Component):
             result = answer(Known(v.cls) if isinstance(v, TensorVar) else v)
             if not is_not_implemented(result):
                 return result
-        raise Break(f"no __torch_function__ answers for {getattr(func, '__name__', func)}")
+        raise Break(f"every __torch_function__ returns NotImplemented for {getattr(func, '__name__', func)}")
 
     # ---- subclasses ---------------------------------------------------------------------------------------------------
     def wrapped(self, result: Var, cls: type) -> Var:
@@ -241,25 +231,27 @@ class Overrides(Component):
         if v.cls is not None and v.cls not in PLAIN:
             found, owner = class_lookup(v.cls, name)
             own = name in v.attrs or v.real is not None and name in v.real.__dict__
-            if owner not in (None, object, *PLAIN) and not owner.__module__.startswith("torch.") and not own:
+            if owner not in (None, object, *PLAIN) and not special_cases.TORCH.made(owner) and not own:
                 return self.t.attributes.bind_descriptor(found, owner, v, v.cls, name)
         found = class_lookup(torch.Tensor, name)[0]
         if found is MISSING or not hasattr(type(found), "__set__") or name in ("__dict__", "__class__"):
             return None
         return self.overridden(getattr, [v, Known(name)], {})
 
-    def torch_attribute(self, function, args: list[Var]) -> Var | None:
+    def torch_attribute(self, function: Any, args: list[Var]) -> Var | None:
         """`torch.Tensor.shape.__get__(x)`, as an override calls it; None when it is another function."""
-        of = getattr(function, "__self__", None)
-        if getattr(function, "__name__", "") != "__get__" or not args or not isinstance(self.t.values.real(args[0]), TensorVar):
+        if not isinstance(function, types.MethodWrapperType) or not args:
+            return None
+        of = function.__self__
+        if function != getattr(of, "__get__", None) or not isinstance(self.t.values.real(args[0]), TensorVar):
             return None
         name = getattr(of, "__name__", None) or getattr(getattr(of, "fget", None), "__name__", None)
         if name is None or class_lookup(torch.Tensor, name)[0] is not of:
             return None
-        return self.t.tensors.tensor_getattr(self.t.values.real(args[0]), name)
+        return self.t.tensor_attributes.tensor_getattr(self.t.values.real(args[0]), name)
 
 
-def by_precedence(found: list[Var], type_of) -> list[Var]:
+def by_precedence(found: list[Var], type_of: Callable) -> list[Var]:
     """One overrider a class, subclasses before their bases, else from left to right: torch's order."""
     out: list[Var] = []
     for v in found:
@@ -277,7 +269,7 @@ def is_not_implemented(v: Var) -> bool:
 
 # ---- torch's own functions around overrides --------------------------------------------------------------------------------
 @models(DEFAULT)
-def default_override(t: Tracer, args, kwargs) -> Var:
+def default_override(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """torch.Tensor.__torch_function__."""
     names = ("cls", "func", "types", "args", "kwargs")
     given = dict(zip(names, args)) | kwargs
@@ -285,17 +277,18 @@ def default_override(t: Tracer, args, kwargs) -> Var:
     if not all(issubclass(cls, c) for c in types):
         return Known(NOT_IMPLEMENTED)
     named = t.values.real(given.get("kwargs", NONE))
-    pairs = [] if t.operators.is_same(named, NONE) else t.iteration.mapping_items(named)
+    pairs = [] if t.comparisons.is_same(named, NONE) else t.iteration.mapping_items(named)
     with t.overrides.without_overrides():
-        result = t.calls.call(given["func"], list(t.iteration.iterate(given["args"])) if "args" in given else [],
-                        {t.const(k): v for k, v in pairs})
+        result = t.calls.call(
+            given["func"], list(t.iteration.iterate(given["args"])) if "args" in given else [], {t.const(k): v for k, v in pairs}
+        )
     func = t.values.real(given["func"])
     if isinstance(func, Known) and func.obj in get_default_nowrap_functions():
         return result
     return t.overrides.wrapped(result, cls)
 
 
-def _has_torch_function(t: Tracer, args, kwargs) -> Var:
+def _has_torch_function(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     values = t.iteration.iterate(args[0]) if len(args) == 1 and isinstance(args[0], SeqVar) else args
     off = t.overrides.all_off or bool(t.overrides.functions_off)
     if t.overrides.modes and not (t.overrides.all_off or any(m.cls is OFF_ALL for m in t.overrides.functions_off)):
@@ -311,7 +304,7 @@ for _name in ("has_torch_function", "has_torch_function_unary", "has_torch_funct
 
 
 @models(torch.overrides.handle_torch_function)
-def handle_torch_function(t: Tracer, args, kwargs) -> Var:
+def handle_torch_function(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     function, relevant, *rest = args
     found = by_precedence(t.overrides.overriders(t.iteration.iterate(relevant)), t.type_of)
     func = t.values.real(function)
@@ -322,26 +315,27 @@ def handle_torch_function(t: Tracer, args, kwargs) -> Var:
 
 
 @models(torch.overrides.is_tensor_like)
-def is_tensor_like(t: Tracer, args, kwargs) -> Var:
+def is_tensor_like(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
-    return t.values.constant(isinstance(v, TensorVar) or isinstance(v, InstanceVar) and class_lookup(
-        v.cls, "__torch_function__")[0] is not MISSING)
+    return t.values.constant(
+        isinstance(v, TensorVar) or isinstance(v, InstanceVar) and class_lookup(v.cls, "__torch_function__")[0] is not MISSING
+    )
 
 
 @models(torch._C._is_torch_function_enabled)
-def is_torch_function_enabled(t: Tracer, args, kwargs) -> Var:
+def is_torch_function_enabled(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(not (t.overrides.all_off or t.overrides.functions_off))
 
 
 @models(torch.Tensor.as_subclass)
-def as_subclass(t: Tracer, args, kwargs) -> Var:
+def as_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     # torch tells overrides nothing of it
     return t.overrides.as_subclass(args[0], t.as_class([*args[1:], *kwargs.values()][0]))
 
 
 # ---- modes and managers ---------------------------------------------------------------------------------------------------
 @models(torch._C._push_on_torch_function_stack)
-def push_mode(t: Tracer, args, kwargs) -> Var:
+def push_mode(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not isinstance(args[0], InstanceVar) or args[0].cls is DeviceContext or t.devices:
         raise Break("a device set as the default within the region, or a mode within a device manager")
     t.effects.mutations += 1
@@ -351,7 +345,7 @@ def push_mode(t: Tracer, args, kwargs) -> Var:
 
 
 @models(torch._C._pop_torch_function_stack)
-def pop_mode(t: Tracer, args, kwargs) -> Var:
+def pop_mode(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not t.overrides.entered or t.overrides.modes[-1] is not t.overrides.entered[-1]:
         raise Break("the end of a mode that was entered before the region")
     t.effects.mutations += 1
@@ -361,15 +355,16 @@ def pop_mode(t: Tracer, args, kwargs) -> Var:
 
 def _managers() -> None:
     for cls in (OFF_SUBCLASSES, OFF_ALL):
+
         @models(cls)
-        def make(t: Tracer, args, kwargs, cls=cls) -> Var:
+        def make(t: Tracer, args: list[Var], kwargs: dict[str, Var], cls: type = cls) -> Var:
             made = InstanceVar(cls, step=t.limits.steps)
             made.ns = None
             t.effects.mutations += 1
             return made
 
         @models(cls.__dict__["__enter__"])
-        def enter(t: Tracer, args, kwargs) -> Var:
+        def enter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
             if args[0].source is not None:
                 raise Break("a manager made before the region")
             t.effects.mutations += 1
@@ -377,7 +372,7 @@ def _managers() -> None:
             return NONE
 
         @models(cls.__dict__["__exit__"])
-        def leave(t: Tracer, args, kwargs) -> Var:
+        def leave(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
             if args[0] not in t.overrides.functions_off:
                 raise Break("the end of a manager that was entered before the region")
             t.effects.mutations += 1

@@ -1,4 +1,5 @@
 """Parameters made in a region: one node each, a leaf of its own over the data that it is given."""
+
 from __future__ import annotations
 
 import torch
@@ -20,16 +21,23 @@ make_parameter.opaque = "it makes a parameter"
 
 
 @models(torch.Tensor._make_subclass)
-def make_subclass(t: Tracer, args, kwargs) -> Var:
+def make_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """What nn.Parameter.__new__ calls."""
     cls, data = t.as_class(args[0]), args[1]
-    if isinstance(data, TensorVar) and cls is not None and issubclass(cls, torch.Tensor) and not issubclass(cls, KINDS) \
-            and cls is not torch.Tensor and not kwargs and (len(args) < 3 or not t.operators.truth(args[2])):
+    if (
+        isinstance(data, TensorVar)
+        and cls is not None
+        and issubclass(cls, torch.Tensor)
+        and not issubclass(cls, KINDS)
+        and cls is not torch.Tensor
+        and not kwargs
+        and (len(args) < 3 or not t.comparisons.truth(args[2]))
+    ):
         with t.overrides.without_overrides():
             return t.overrides.as_subclass(t.tensors.call_tensor_op(torch.Tensor.detach, [data], {}), cls)
     if cls is not torch.nn.Parameter or not isinstance(data, TensorVar) or kwargs or len(args) > 3:
         raise Break(f"Tensor._make_subclass of {getattr(cls, '__name__', cls)}")
-    return parameter(t, data, t.operators.truth(args[2]) if len(args) > 2 else False)
+    return parameter(t, data, t.comparisons.truth(args[2]) if len(args) > 2 else False)
 
 
 def parameter(t: Tracer, data: TensorVar, requires_grad: bool) -> TensorVar:

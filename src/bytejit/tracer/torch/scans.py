@@ -2,14 +2,18 @@
 through function transforms. A combining function that works element by element is called on whole slices, a few times;
 another one is called once a row.
 """
+
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from bytejit.common import registry
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, TRUE, SeqVar
+from bytejit.tracer.core.values import FALSE, TRUE, SeqVar, Var
 from bytejit.tracer.objects.calls import models, replaces_named
 
 MOST_ROWS = 512
@@ -17,17 +21,18 @@ MOST_ROWS = 512
 ELEMENTWISE = frozenset(
     """add sub mul truediv div neg pow exp exp2 expm1 log log1p log2 logaddexp maximum minimum max min where sigmoid tanh
     relu abs sqrt rsqrt reciprocal clamp sin cos square sign multiply subtract divide negative eq ne lt le gt ge logical_and
-    logical_or logical_xor logical_not and_ or_ xor iadd isub imul itruediv to float double lerp addcmul""".split())
+    logical_or logical_xor logical_not and_ or_ xor iadd isub imul itruediv to float double lerp addcmul""".split()
+)
 
 
-def flatten(tree):
+def flatten(tree: Any):
     """The tensors of nested tuples, lists and dicts, in order."""
     if isinstance(tree, torch.Tensor):
         return [tree]
     return [leaf for part in (tree.values() if isinstance(tree, dict) else tree) for leaf in flatten(part)]
 
 
-def unflatten(like, leaves):
+def unflatten(like: Any, leaves: list):
     """A tree like `like` of the next tensors that an iterator gives."""
     if isinstance(like, torch.Tensor):
         return next(leaves)
@@ -36,14 +41,14 @@ def unflatten(like, leaves):
     return type(like)([unflatten(v, leaves) for v in like])
 
 
-def plain(tree):
+def plain(tree: Any):
     """Whether a tree is made of what `flatten` knows."""
     if isinstance(tree, torch.Tensor):
         return True
     return type(tree) in (tuple, list, dict) and all([plain(v) for v in (tree.values() if type(tree) is dict else tree)])
 
 
-def doubling(combine, leaves):
+def doubling(combine: Callable, leaves: list):
     """All prefixes in log2(n) calls on slices."""
     step, n = 1, leaves[0].shape[0]
     while step < n:
@@ -53,7 +58,7 @@ def doubling(combine, leaves):
     return leaves
 
 
-def one_by_one(combine, leaves):
+def one_by_one(combine: Callable, leaves: list):
     """All prefixes by a call for each row."""
     rows = [[x[0] for x in leaves]]
     for i in range(1, leaves[0].shape[0]):
@@ -62,18 +67,25 @@ def one_by_one(combine, leaves):
 
 
 @replaces_named("torch._higher_order_ops.associative_scan", "associative_scan")
-def associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
+def associative_scan(combine_fn: Callable, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"):
     leaves = flatten(xs) if plain(xs) else []
-    if not leaves or type(dim) is not int or type(reverse) is not bool or combine_mode not in ("pointwise", "generic") \
-            or combine_mode == "pointwise" and not all([x.is_cuda for x in leaves]) \
-            or any([not -x.dim() <= dim < x.dim() or x.shape[dim] == 0 or x.shape != leaves[0].shape for x in leaves]):
+    if (
+        not leaves
+        or type(dim) is not int
+        or type(reverse) is not bool
+        or combine_mode not in ("pointwise", "generic")
+        or combine_mode == "pointwise"
+        and not all([x.is_cuda for x in leaves])
+        or any([not -x.dim() <= dim < x.dim() or x.shape[dim] == 0 or x.shape != leaves[0].shape for x in leaves])
+    ):
         registry.graph_break("arguments of associative_scan")
     leaves = [torch.movedim(x, dim, 0) for x in leaves]
     if reverse:
         leaves = [torch.flip(x, [0]) for x in leaves]
 
-    def combine(a, b):
+    def combine(a: Any, b: Any):
         return flatten(combine_fn(unflatten(xs, iter(a)), unflatten(xs, iter(b))))
+
     if leaves[0].shape[0] > 1:
         leaves = doubling(combine, leaves) if works_by_element(combine, leaves) else one_by_one(combine, leaves)
     if reverse:
@@ -81,13 +93,13 @@ def associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise
     return unflatten(xs, iter([torch.movedim(x, 0, dim) for x in leaves]))
 
 
-def works_by_element(combine, leaves):
+def works_by_element(combine: Callable, leaves: list):
     """Whether combine() gives on slices what it gives on each row. Known to the tracer only."""
     raise NotImplementedError
 
 
 @models(works_by_element)
-def _works_by_element(t: Tracer, args, kwargs):
+def _works_by_element(t: Tracer, args: Any, kwargs: Any) -> Var:
     """Tried on slices that are one row short, and looked at; what the trial left in the graph is taken out again."""
     combine, leaves = args
     shape = tuple(t.values.real(leaves.items[0]).fake.shape)
@@ -108,13 +120,16 @@ def _works_by_element(t: Tracer, args, kwargs):
     return TRUE if ok else FALSE
 
 
-def _after(graph, node) -> list:
+def _after(graph: torch.fx.Graph, node: torch.fx.Node) -> list:
     nodes = list(graph.nodes)
-    return nodes[nodes.index(node) + 1:]
+    return nodes[nodes.index(node) + 1 :]
 
 
-def _elementwise(node, shape: tuple) -> bool:
+def _elementwise(node: torch.fx.Node, shape: tuple) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     tensors = [node, *node.all_input_nodes]
-    return node.op in ("call_function", "call_method") and name in ELEMENTWISE and all(
-        isinstance(n.meta.get("val"), torch.Tensor) and tuple(n.meta["val"].shape) in (shape, ()) for n in tensors)
+    return (
+        node.op in ("call_function", "call_method")
+        and name in ELEMENTWISE
+        and all(isinstance(n.meta.get("val"), torch.Tensor) and tuple(n.meta["val"].shape) in (shape, ()) for n in tensors)
+    )

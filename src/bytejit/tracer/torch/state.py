@@ -1,15 +1,18 @@
 """Models of torch functions that ask or set global state, and of a few library functions around torch."""
+
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from bytejit.common import ambient, ranges, registry
-from bytejit.guards.sources import Known as KnownSource
+from bytejit.common import ambient_kinds, ranges, registry
+from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar, Var
 from bytejit.tracer.objects.calls import models
 from bytejit.tracer.objects.containers import to_python
 
@@ -25,43 +28,57 @@ SETTERS = {
     torch.set_anomaly_enabled: lambda args: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
 }
 # setter -> the states of which a guard says what was set before the region; autocast's go by the device
-GUARDS = {_C._set_grad_enabled: ("grad_mode",), torch.set_autocast_cache_enabled: ("autocast_cache",),
-          torch.set_anomaly_enabled: ("anomaly",)}
+GUARDS = {
+    _C._set_grad_enabled: ("grad_mode",),
+    torch.set_autocast_cache_enabled: ("autocast_cache",),
+    torch.set_anomaly_enabled: ("anomaly",),
+}
 GUARDED_DEVICES = ("cpu", "cuda")
 GETTERS = {
-    torch.is_grad_enabled: "grad_mode", torch.is_inference_mode_enabled: "inference_mode",
-    torch.is_autocast_enabled: "autocast", torch.get_autocast_dtype: "autocast_cpu",
-    torch.is_autocast_cache_enabled: "autocast_cache", torch.get_default_dtype: "default_dtype",
-    torch.is_anomaly_enabled: "anomaly", torch.is_anomaly_check_nan_enabled: "anomaly",
+    torch.is_grad_enabled: "grad_mode",
+    torch.is_inference_mode_enabled: "inference_mode",
+    torch.is_autocast_enabled: "autocast",
+    torch.get_autocast_dtype: "autocast_cpu",
+    torch.is_autocast_cache_enabled: "autocast_cache",
+    torch.get_default_dtype: "default_dtype",
+    torch.is_anomaly_enabled: "anomaly",
+    torch.is_anomaly_check_nan_enabled: "anomaly",
     torch.are_deterministic_algorithms_enabled: "deterministic",
     torch.is_deterministic_algorithms_warn_only_enabled: "deterministic",
     torch._C._get_deterministic_algorithms: "deterministic",
 }
 # answers that do not change while a compiled function runs
 FIXED = {
-    _C._get_tracing_state: None, _C._is_tracing: False, torch.jit.is_scripting: False, torch.jit.is_tracing: False,
-    torch.compiler.is_compiling: True, torch.compiler.is_dynamo_compiling: True, torch.compiler.is_exporting: False,
+    _C._get_tracing_state: None,
+    _C._is_tracing: False,
+    torch.jit.is_scripting: False,
+    torch.jit.is_tracing: False,
+    torch.compiler.is_compiling: True,
+    torch.compiler.is_dynamo_compiling: True,
+    torch.compiler.is_exporting: False,
     torch._C._functorch.peek_interpreter_stack: None,
     torch._C._len_torch_dispatch_stack: 0,
-    torch.cuda.is_available: None, torch.backends.mps.is_available: None,
-    torch.is_autocast_cpu_enabled: None, torch._C._are_functorch_transforms_active: False,
+    torch.cuda.is_available: None,
+    torch.backends.mps.is_available: None,
+    torch.is_autocast_cpu_enabled: None,
+    torch._C._are_functorch_transforms_active: False,
 }
-for _name in ("is_fx_tracing", "is_fx_symbolic_tracing"):      # the second is of torch 2.9 and later
+for _name in ("is_fx_tracing", "is_fx_symbolic_tracing"):  # the second is of torch 2.9 and later
     if hasattr(torch.fx._symbolic_trace, _name):
         FIXED[getattr(torch.fx._symbolic_trace, _name)] = False
 _ASKED = {torch.cuda.is_available, torch.backends.mps.is_available, torch.is_autocast_cpu_enabled}
 
 
-def _autocast_key(args, getter):
+def _autocast_key(args: tuple, getter: Callable):
     return (args[0], getter(args[0])) if len(args) == 2 else (getter("cuda"),)
 
 
-def _setter(function, current):
-    def run(t: Tracer, args, kwargs):
+def _setter(function: Callable, current: Callable) -> None:
+    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         real = [to_python(t, a) for a in args]
         device = real[0] if type(real[0]) is str else None
         guarded = device is None or device in GUARDED_DEVICES
-        if guarded:                     # before it is set: guards say what the region begins with
+        if guarded:  # before it is set: guards say what the region begins with
             t.guards.add_state(*GUARDS.get(function, ("autocast", f"autocast_{device or 'cuda'}")))
         t.state_first.setdefault((function, device), (current(real), guarded))
         function(*real)
@@ -71,13 +88,15 @@ def _setter(function, current):
         if function is _C._set_grad_enabled and real[0]:
             t.reads_grad = True
         return NONE
+
     models(function)(run)
 
 
-def _getter(function, state):
-    def run(t: Tracer, args, kwargs):
+def _getter(function: Callable, state: Any) -> None:
+    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         t.guards.add_state(*((state,) if state != "autocast" else ("autocast", "autocast_cpu", "autocast_cuda")))
         return t.values.constant(function(*(to_python(t, a) for a in args)))
+
     models(function)(run)
 
 
@@ -92,10 +111,11 @@ for _function, _answer in FIXED.items():
         models(_function)(lambda t, args, kwargs, a=_answer: t.values.constant(a))
 
 
-def _fixed_by_arguments(function):
+def _fixed_by_arguments(function: Callable) -> None:
     """A question about the build of torch: the same arguments always get the same answer."""
+
     @models(function)
-    def run(t: Tracer, args, kwargs):
+    def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return t.values.constant(function(*(t.const(a) for a in args)))
 
 
@@ -104,19 +124,19 @@ _fixed_by_arguments(_C._get_privateuse1_backend_name)
 
 
 @models(_C._is_torch_function_mode_enabled)
-def is_torch_function_mode_enabled(t: Tracer, args, kwargs):
+def is_torch_function_mode_enabled(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.guards.add_state("function_modes")
     return t.values.constant(bool(t.overrides.modes or t.devices or t.overrides.outer_device))
 
 
 @models(_C._len_torch_function_stack)
-def len_torch_function_stack(t: Tracer, args, kwargs):
+def len_torch_function_stack(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.guards.add_state("function_modes")
     return t.values.constant(_C._len_torch_function_stack() + len(t.devices) + len(t.overrides.entered))
 
 
 @models(torch.device.__enter__)
-def device_enter(t: Tracer, args, kwargs):
+def device_enter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """`with torch.device(d)`: what makes tensors inside is given the device, see `Calls.call_known`."""
     t.guards.add_state("function_modes")
     device = t.const(args[0])
@@ -128,7 +148,7 @@ def device_enter(t: Tracer, args, kwargs):
 
 
 @models(torch.device.__exit__)
-def device_exit(t: Tracer, args, kwargs):
+def device_exit(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not t.devices:
         raise Break("the end of a device manager that was entered before the region")
     t.effects.mutations += 1
@@ -137,9 +157,9 @@ def device_exit(t: Tracer, args, kwargs):
 
 
 @models(torch.set_grad_enabled)
-def set_grad_enabled(t: Tracer, args, kwargs):
+def set_grad_enabled(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The class: used as a function or a context manager; its methods are Python and are inlined."""
-    made = t.calls.object_new(torch.set_grad_enabled)
+    made = t.instantiation.object_new(torch.set_grad_enabled)
     init = t.values.constant(torch.set_grad_enabled.__init__)
     t.calls.call(init, [made, *args], kwargs)
     return made
@@ -149,19 +169,20 @@ def set_grad_enabled(t: Tracer, args, kwargs):
 # and a graph that raises, leaves it alike: where an autocast block ends, a node empties the cache if no block is around the
 # region; what the region as a whole enters or leaves is its exit's to do.
 
+
 @models(torch.autocast_increment_nesting)
-def autocast_increment_nesting(t: Tracer, args, kwargs):
+def autocast_increment_nesting(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.nesting += 1
     t.effects.mutations += 1
     return _nesting(t)
 
 
 @models(torch.autocast_decrement_nesting)
-def autocast_decrement_nesting(t: Tracer, args, kwargs):
+def autocast_decrement_nesting(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.nesting -= 1
     t.effects.mutations += 1
-    _node(t, ambient.clear_cache_at, t.nesting)
-    if t.frame.code is torch.autocast.__exit__.__code__:        # which empties the cache at 0: the node has done so
+    _node(t, ambient_kinds.clear_cache_at, t.nesting)
+    if t.frame.code is torch.autocast.__exit__.__code__:  # which empties the cache at 0: the node has done so
         return t.values.constant(1)
     return _nesting(t)
 
@@ -169,23 +190,23 @@ def autocast_decrement_nesting(t: Tracer, args, kwargs):
 def _nesting(t: Tracer):
     """The nesting now, which the program may go by."""
     t.guards.add_state("autocast_nesting")
-    return t.values.constant(ambient.autocast_nesting() + t.nesting)
+    return t.values.constant(ambient_kinds.autocast_nesting() + t.nesting)
 
 
 @models(torch.clear_autocast_cache)
-def clear_autocast_cache(t: Tracer, args, kwargs):
+def clear_autocast_cache(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.effects.mutations += 1
     return _node(t, torch.clear_autocast_cache)
 
 
-def _node(t: Tracer, function, *args):
+def _node(t: Tracer, function: Callable, *args: Var):
     node = t.graph.call_function(function, args)
     node.meta["val"], node.meta["where"] = None, t.tensors.where()
     return NONE
 
 
 @models(torch.manual_seed)
-def manual_seed(t: Tracer, args, kwargs):
+def manual_seed(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Sets the seed when the graph runs, between the operations that draw."""
     seed = t.const([*args, *kwargs.values()][0])
     if type(seed) is not int:
@@ -197,17 +218,17 @@ def manual_seed(t: Tracer, args, kwargs):
 
 
 @models(torch.is_tensor)
-def is_tensor(t: Tracer, args, kwargs):
+def is_tensor(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(isinstance(args[0], TensorVar))
 
 
 @models(torch.is_floating_point)
-def is_floating_point(t: Tracer, args, kwargs):
+def is_floating_point(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(args[0].fake.is_floating_point())
 
 
 @models(ranges.enter)
-def enter_range(t: Tracer, args, kwargs):
+def enter_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A range of the profiler, which the graph opens. Where the graph raises, those that it has opened are ended."""
     name, said = t.const(args[0]), t.const(args[1])
     if type(name) is not str or not isinstance(said, str | None):
@@ -218,71 +239,69 @@ def enter_range(t: Tracer, args, kwargs):
 
 
 @models(torch.profiler.record_function.__enter__)
-def enter_outside_range(t: Tracer, args, kwargs):
+def enter_outside_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """A manager made outside, such as that of a decorator: the region ends before it where it would end within."""
     enter_range(
         t, [t.values.real(t.attributes.getattr(args[0], "name")), t.values.real(t.attributes.getattr(args[0], "args"))], {}
     )
-    t.outside_ranges.append(t.limits.steps)
+    t.external_ranges.append(t.limits.steps)
     return args[0]
 
 
 @models(torch.profiler.record_function.__exit__)
-def leave_outside_range(t: Tracer, args, kwargs):
-    if not t.outside_ranges:
+def leave_outside_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if not t.external_ranges:
         raise Break("the end of a profiler's range that was opened before the region")
-    t.outside_ranges.pop()
+    t.external_ranges.pop()
     return leave_range(t, [], {})
 
 
 @models(torch.compiler.cudagraph_mark_step_begin)
-def mark_step(t: Tracer, args, kwargs):
+def mark_step(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """What a recording of a graph has made is kept here for as long as the program holds it: nothing to do."""
     return NONE
 
 
 @models(ranges.leave)
-def leave_range(t: Tracer, args, kwargs):
+def leave_range(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.tensors.effect_only(ranges.leave, None, (), {})
 
 
 @models(torch._C._log_api_usage_once)
-def log_api_usage(t: Tracer, args, kwargs):
+def log_api_usage(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return NONE
 
 
 @models(
-    torch.autograd._profiler_enabled
-    if hasattr(torch.autograd, "_profiler_enabled")
-    else torch._C._autograd._profiler_enabled
+    torch.autograd._profiler_enabled if hasattr(torch.autograd, "_profiler_enabled") else torch._C._autograd._profiler_enabled
 )
-def profiler_enabled(t: Tracer, args, kwargs):
+def profiler_enabled(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return FALSE
 
 
 @models(torch._assert)
-def torch_assert(t: Tracer, args, kwargs):
+def torch_assert(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], TensorVar):
         return t.tensors.call_tensor_op(torch._assert, args, kwargs)
-    if not t.operators.truth(args[0]):
+    if not t.comparisons.truth(args[0]):
         raise t.raised(AssertionError(t.const(args[1])))
     return NONE
 
 
 @models(torch._check_with)
-def check_with(t: Tracer, args, kwargs):
+def check_with(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """torch._check and its kin: a condition on Python values or sizes that holds."""
-    if len(args) != 3 or not issubclass(t.type_of(args[1]), bool) or not t.operators.truth(args[1]):
+    if len(args) != 3 or not issubclass(t.type_of(args[1]), bool) or not t.comparisons.truth(args[1]):
         raise Break("a torch._check that does not hold")
     return NONE
 
 
 @models(registry.is_compiling)
-def is_compiling(t: Tracer, args, kwargs):
+def is_compiling(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return TRUE
 
 
 @models(registry.graph_break)
-def graph_break(t: Tracer, args, kwargs):
+def graph_break(t: Tracer, args: list[Var], kwargs: dict[str, Var]):
     said = t.const([*args, *kwargs.values()][0]) if args or kwargs else ""
     raise Break(f"bytejit.graph_break({said!r})" if said else "bytejit.graph_break()")

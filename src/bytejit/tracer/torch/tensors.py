@@ -1,20 +1,22 @@
 """Tensor values: inputs, operations as graph nodes, attributes, and what needs a tensor's data (which breaks the graph)."""
+
 from __future__ import annotations
 
 import enum
 import operator
 import types
+from typing import Any
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.common.overriding import PLAIN, overrides
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
 from bytejit.errors import Bug
-from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_like
 from bytejit.guards.references import PLAIN_VALUE
-from bytejit.guards.sources import Attr, TensorGrad
+from bytejit.guards.sources import Source
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, NotNow
@@ -24,24 +26,46 @@ from bytejit.tracer.core.values import (
     InstanceVar,
     Known,
     Lazy,
-    MethodVar,
     SeqVar,
     SliceVar,
     SymVar,
     TensorVar,
     Var,
 )
+from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.containers import NotConstant, is_constant, to_python
-from bytejit.tracer.sizes.dynamic import numbers_in
-from bytejit.tracer.sizes.numpy_numbers import plain_index, plain_number
+from bytejit.tracer.sizes.numbers import numbers_in
+from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool, plain_index, plain_number
 from bytejit.tracer.sizes.unit_strides import READERS
+from bytejit.tracer.torch.subclasses import check_class, dispatches
 
 from .operations import is_program_code
-from .overrides import check_class, dispatches
+from .optimizers import with_tensor_factor
 
-NEEDS_DATA = {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__complex__", "__index__", "data_ptr",
-              "__contains__", "__dlpack__", "storage", "untyped_storage", "backward", "register_hook", "__reduce_ex__",
-              "__deepcopy__", "retain_grad", "register_post_accumulate_grad_hook", "__repr__", "__str__", "__format__"}
+NEEDS_DATA = {
+    "item",
+    "tolist",
+    "numpy",
+    "__array__",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__complex__",
+    "__index__",
+    "data_ptr",
+    "__contains__",
+    "__dlpack__",
+    "storage",
+    "untyped_storage",
+    "register_hook",
+    "__reduce_ex__",
+    "__deepcopy__",
+    "retain_grad",
+    "register_post_accumulate_grad_hook",
+    "__repr__",
+    "__str__",
+    "__format__",
+}
 # of these, what only tells the value
 READS_DATA = {"item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__"}
 # methods that compute nothing when they answer their own tensor
@@ -62,9 +86,8 @@ MAY_RETURN_SELF = {
 }
 
 
-MAY_OVERRIDE = (TensorVar, InstanceVar, SeqVar, Lazy)     # a sequence may hold what does
+MAY_OVERRIDE = (TensorVar, InstanceVar, SeqVar, Lazy)  # a sequence may hold what does
 NONE_OVERRIDES = (None, *PLAIN, torch.Size)
-SCALED = {"addcdiv": torch.div, "addcdiv_": torch.div, "addcmul": torch.mul, "addcmul_": torch.mul}
 PYTHON_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 
 
@@ -80,7 +103,7 @@ class NeedsValue(Break):
 class Tensors(Component):
     """The part of the tracer that deals in tensors."""
 
-    def tensor_input(self, obj: torch.Tensor, source) -> Var:
+    def tensor_input(self, obj: torch.Tensor, source: Source) -> Var:
         """A tensor from outside: a placeholder of the graph."""
         if isinstance(obj, Fake):
             raise Break("a fake tensor of another trace")
@@ -89,7 +112,7 @@ class Tensors(Component):
         if type(obj) not in PLAIN:
             if self.t.job.may_wait and torch.nn.parameter.is_lazy(obj):
                 raise NotNow
-            if dispatches(type(obj)) and overrides(type(obj)) == "own" and not type(obj).__module__.startswith("torch."):
+            if dispatches(type(obj)) and overrides(type(obj)) == "own" and not special_cases.TORCH.made(type(obj)):
                 return self.opaque_tensor(obj, source)
             check_class(type(obj))
             self.t.overrides.relies_on_overrides()
@@ -103,15 +126,15 @@ class Tensors(Component):
         self.t.overlapping += [(other, source) for other in sharing if other.real.numel() > 0]
         fake = fake_like(obj, self.t.stores, *(sizes or ()))
         node = self.t.graph.placeholder(self.placeholder_name(source))
-        node.target = node.name         # unique, unlike what two sources' names may come to
-        node.meta["val"] = fake
+        node.target = node.name  # unique, unlike what two sources' names may come to
+        node.meta["val"], node.meta["autograd"] = fake, (obj.requires_grad, obj.is_leaf)  # the fake's may change
         var = TensorVar(node, fake, source, obj, type(obj))
         self.t.inputs.append(var)
         sharing.append(var)
         self.t.by_fake[id(fake)] = var
         return var
 
-    def opaque_tensor(self, obj: torch.Tensor, source) -> Var:
+    def opaque_tensor(self, obj: torch.Tensor, source: Source) -> Var:
         """A tensor that runs its operations itself: its attributes and what overrides make of it are known, no graph takes it."""
         self.t.overrides.relies_on_overrides()
         self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, True))
@@ -119,24 +142,26 @@ class Tensors(Component):
         self.t.by_fake[id(var.fake)] = var
         return var
 
-    def placeholder_name(self, source) -> str:
+    def placeholder_name(self, source: Source) -> str:
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
         name = first = f"p_{name}" if name[0].isdigit() else name
         taken, n = {v.node.target for v in self.t.inputs}, 1
-        while name in taken:                # two sources may differ in what no identifier can hold
+        while name in taken:  # two sources may differ in what no identifier can hold
             name, n = f"{first}_{n}", n + 1
         return name
 
     # ---- operations ---------------------------------------------------------------------------------------------------
-    def call_tensor_op(self, fn, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    def call_tensor_op(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
         args = [self.t.values.real(a) for a in args]
-        if (self.t.overrides.modes or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (
-                *args, *kwargs.values()))) and (found := self.t.overrides.overridden(fn, args, kwargs)) is not None:
+        if (
+            self.t.overrides.modes
+            or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (*args, *kwargs.values()))
+        ) and (found := self.t.overrides.overridden(fn, args, kwargs)) is not None:
             return found
         if fn in (operator.getitem, operator.setitem) and isinstance(args[0], TensorVar):
-            args[1] = self.index_without_masks(args[0], plain_index(self.t, args[1]))
-            picked = self.pick_symbolic(args)
+            args[1] = self.t.indexing.index_without_masks(args[0], plain_index(self.t, args[1]))
+            picked = self.t.indexing.pick_symbolic(args)
             if picked is not None:
                 return self.call_tensor_op(fn, picked, kwargs) if fn is operator.setitem else picked[0]
         method = self.method_name(fn, args)
@@ -149,6 +174,8 @@ class Tensors(Component):
             if known is not None:
                 return known
             raise Break(f"Tensor.{method}() needs a tensor's value")
+        if self.op_name(fn).rpartition(".")[2].strip("_") in TAKE_BOOLS_FOR_FLOATS:
+            args, kwargs = [numpy_bool(a) for a in args], {k: numpy_bool(self.t.values.real(v)) for k, v in kwargs.items()}
         try:
             node_args = tuple(self.to_node_arg(a) for a in args)
             node_kwargs = {k: self.to_node_arg(v) for k, v in kwargs.items()}
@@ -160,7 +187,7 @@ class Tensors(Component):
         try:
             result = self.run_fake(fn, fake_args, fake_kwargs)
         except NeedsValue:
-            if (scaled := self.scaled_by_tensor(method, args, kwargs)) is not None:
+            if (scaled := with_tensor_factor(self.t, self.op_name(fn), args, kwargs)) is not None:
                 return scaled
             again = [a if method and a is args[0] else self.t.tensor_values.sizes_by_value(a) for a in args]
             if fn is operator.getitem:
@@ -178,73 +205,15 @@ class Tensors(Component):
             return self.t.calls.model(result) if result is not None else self.effect_only(fn, method, node_args, node_kwargs)
         known = self.t.by_fake.get(id(result))
         if known is not None and known in args and method in MAY_RETURN_SELF:
-            return known                                # x.contiguous(), x.to(same): the very same tensor
+            return known  # x.contiguous(), x.to(same): the very same tensor
         node = self.add_node(fn, method, node_args, node_kwargs)
         node.meta["val"] = result
         return self.wrap_result(node, result)
 
-    def index_without_masks(self, of: TensorVar, key: Var) -> Var:
-        """A list of bools in an index picks known places: it becomes the list of their numbers."""
-        parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
-        dim, out = 0, []
-        for part in parts:
-            bools = [self.t.values.real(b) for b in part.items] if isinstance(part, SeqVar) and part.cls is list else []
-            if bools and all(isinstance(b, Known) and type(b.obj) is bool for b in bools) \
-                    and dim < of.fake.dim() and len(bools) == of.fake.shape[dim]:
-                part = SeqVar([Known(i) for i, b in enumerate(bools) if b.obj], list)
-            elif not isinstance(part, (SliceVar, SeqVar, SymVar)) and not (isinstance(part, Known) and type(part.obj) is int):
-                return key                      # None, an ellipsis, a tensor: dimensions no longer count one by one
-            dim += 1
-            out.append(part)
-        out = [self.index_of_sizes(part) for part in out]
-        return SeqVar(out, tuple) if isinstance(key, SeqVar) and key.cls is tuple else out[0]
-
-    def index_of_sizes(self, part: Var) -> Var:
-        """A list of numbers in an index, some of them symbolic: a tensor."""
-        return (self.t.numpy_arrays.tensor_of_sizes(part, {}) or part) if isinstance(part, SeqVar) and part.cls is list else part
-
-    def pick_symbolic(self, args: list[Var]) -> list[Var] | None:
-        """The arguments of getitem or setitem where ints in the index are symbolic, which torch's binding would make constants:
-        what the rest of the index leaves, and of that the place that the symbolic ones pick. None where none is."""
-        key = args[1]
-        parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
-        if not any(type(p) is SymVar for p in parts):
-            return None
-        taken = sum(isinstance(p, SliceVar) or type(p) is SymVar or isinstance(p, Known) and type(p.obj) is int for p in parts)
-        rest, dims, dim = [], [], 0
-        for part in parts:
-            if type(part) is SymVar:
-                dims.append((dim, part))
-                part = SliceVar([NONE, NONE, NONE])
-            elif isinstance(part, Known) and part.obj is ...:
-                dim += args[0].fake.dim() - taken - 1
-            elif isinstance(part, Known) and type(part.obj) is int:
-                dim -= 1
-            elif not isinstance(part, SliceVar) and not (isinstance(part, Known) and part.obj is None):
-                return None             # a tensor, a list: where its dimensions go depends on all
-            rest.append(part)
-            dim += 1
-        found = args[0]
-        if any(not (isinstance(p, SliceVar) and p.parts == [NONE, NONE, NONE]) for p in rest):
-            found = self.call_tensor_op(operator.getitem, [found, SeqVar(rest, tuple)], {})
-        for dim, part in reversed(dims):
-            found = self.call_tensor_op(torch.Tensor.select, [found, Known(dim), part], {})
-        return [found, Known(...), *args[2:]]
-
-    def scaled_by_tensor(self, method: str | None, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
-        """x.addcdiv_(a, b, value=t) and the like with a factor that is a tensor, whose value torch would ask for: torch's
-        optimizers count steps in tensors where they are compiled. None for other calls."""
-        factor = self.t.values.real(kwargs["value"]) if set(kwargs) == {"value"} else None
-        if method not in SCALED or not isinstance(factor, TensorVar) or factor.fake.dim() or len(args) != 3:
-            return None
-        product = self.call_tensor_op(SCALED[method], args[1:], {})
-        product = self.call_tensor_op(torch.mul, [product, factor], {})
-        return self.call_tensor_op(torch.Tensor.add_ if method.endswith("_") else torch.Tensor.add, [args[0], product], {})
-
-    def run_fake(self, fn, args, kwargs):
+    def run_fake(self, fn: Any, args: list[Var], kwargs: dict[str, Var]):
         try:
             if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
-                return self.t.sizes.run_symbolic(fn, args, kwargs)
+                return self.t.size_inference.run_symbolic(fn, args, kwargs)
             with self.t.fake_mode:
                 return fn(*args, **kwargs)
         except DataDependent as e:
@@ -256,23 +225,24 @@ class Tensors(Component):
         except Exception as e:
             # with known sizes it may pass; else eager raises as well: the original code does so, with the user's traceback
             if self.t.sizes.env is not None:
-                self.t.sizes.refuse_symbols((args, kwargs))
+                self.t.size_inference.refuse_symbols((args, kwargs))
             raise Break(f"{self.op_name(fn)} raises {type(e).__name__}: {str(e)[:200]}") from None
 
-    def op_name(self, fn) -> str:
+    def op_name(self, fn: Any) -> str:
         return getattr(fn, "__name__", None) or str(fn)
 
-    def method_name(self, fn, args: list[Var]) -> str | None:
+    def method_name(self, fn: Any, args: list[Var]) -> str | None:
         """The name under which to record a Tensor method, None for functions."""
         name = getattr(fn, "__name__", None)
         if name is None or not args or not isinstance(args[0], TensorVar):
             return None
         if isinstance(fn, (types.MethodDescriptorType, types.WrapperDescriptorType)) or (
-                isinstance(fn, types.FunctionType) and torch.Tensor.__dict__.get(name) is fn):
+            isinstance(fn, types.FunctionType) and torch.Tensor.__dict__.get(name) is fn
+        ):
             return name
         return None
 
-    def add_node(self, fn, method, args, kwargs) -> torch.fx.Node:
+    def add_node(self, fn: Any, method: bool, args: list[Var], kwargs: dict[str, Var]) -> torch.fx.Node:
         self.t.effects.mutations += 1
         if method is not None:
             node = self.t.graph.call_method(method, args, kwargs)
@@ -297,7 +267,7 @@ class Tensors(Component):
     def where(self) -> Where:
         """The user's line: the innermost frame outside torch."""
         frame = self.t.frame
-        while frame.parent is not None and frame.globals.get("__name__", "").startswith("torch."):
+        while frame.parent is not None and special_cases.NOT_THE_USERS.runs(frame.globals):
             frame = frame.parent
         key = (frame.code.co_filename, frame.line, frame.code.co_qualname)
         found = self.t.places.get(key)
@@ -305,21 +275,21 @@ class Tensors(Component):
             found = self.t.places[key] = Where(*key)
         return found
 
-    def effect_only(self, fn, method, args, kwargs) -> Var:
+    def effect_only(self, fn: Any, method: bool, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """A call for its effect: x[i] = y, a foreach op."""
         node = self.add_node(fn, method, args, kwargs)
         node.meta["val"] = None
         return NONE
 
-    def makes_tensors(self, result) -> bool:
+    def makes_tensors(self, result: Any) -> bool:
         if isinstance(result, torch.Tensor):
             return True
         return isinstance(result, (tuple, list)) and not isinstance(result, torch.Size) and any(map(self.makes_tensors, result))
 
-    def wrap_result(self, node, result) -> Var:
+    def wrap_result(self, node: torch.fx.Node, result: Any) -> Var:
         if isinstance(result, torch.Tensor):
             known = self.t.by_fake.get(id(result))
-            if known is not None:                       # in-place: the tensor itself, now made by this node
+            if known is not None:  # in-place: the tensor itself, now made by this node
                 known.node = node if known.source is None else known.node
                 return known
             if not isinstance(result, Fake):
@@ -353,21 +323,21 @@ class Tensors(Component):
                 raise Break(f"a tensor of the subclass {v.cls.__name__}, which has a __torch_dispatch__")
             return v.node
         if type(v := plain_number(self.t, v)) is SymVar:
-            return self.t.sizes.number_node(v.value)
+            return self.t.numbers.number_node(v.value)
         if isinstance(v, Known):
             if type(v.obj) in numpy_types.SCALARS:
                 value = v.obj.item()
                 if type(value) is bool:
                     raise Break("a NumPy bool given to an operation, which takes some of them for floats", "give bool(x)")
                 return value
-            if isinstance(v.obj, enum.Enum):        # a graph's text cannot spell a member
+            if isinstance(v.obj, enum.Enum):  # a graph's text cannot spell a member
                 plain = next((c for c in PLAIN_VALUE if isinstance(v.obj, c)), None)
                 return v.obj if plain is None else PLAIN_VALUE[plain](v.obj)
             if isinstance(v.obj, type) and v.obj in PYTHON_DTYPES:
-                return PYTHON_DTYPES[v.obj]         # a graph's text cannot spell a class
+                return PYTHON_DTYPES[v.obj]  # a graph's text cannot spell a class
             if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
                 return v.obj
-            raise NotConstant(repr(v))
+            raise NotConstant(words(v))
         if isinstance(v, SeqVar):
             items = [self.to_node_arg(e) for e in v.items]
             if hasattr(v.cls, "_fields"):
@@ -389,99 +359,8 @@ class Tensors(Component):
         raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")
 
     # ---- attributes -----------------------------------------------------------------------------------------------------
-    def tensor_getattr(self, v: TensorVar, name: str) -> Var:
-        if name in v.attrs:
-            return v.attrs[name]
-        if name == "__class__":
-            return Known(self.t.type_of(v))
-        if (self.t.overrides.modes or v.cls not in NONE_OVERRIDES) and (
-            own := self.t.overrides.subclass_getattr(v, name)
-        ) is not None:
-            return own
-        if name == "grad":
-            if v.source is not None:
-                return self.t.values.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.source))
-            return NONE
-        if name in ("grad_fn", "_backward_hooks"):
-            if name == "grad_fn" and v.fake.grad_fn is None and v.source is None:
-                return NONE
-            if name == "grad_fn" and v.source is not None:
-                return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.source, "grad_fn"))
-            raise Break(f"a tensor's {name}")
-        found = torch.Tensor.__dict__.get(name)
-        if found is None:
-            found = getattr(torch.Tensor, name, None)
-        if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)):
-            return (
-                MethodVar(Known(found), v)
-                if not isinstance(found, types.FunctionType)
-                else MethodVar(self.t.values.constant(found), v)
-            )
-        if found is None:
-            return self._user_attribute(v, name)
-        if isinstance(found, (types.GetSetDescriptorType, property)):
-            return self._tensor_property(v, name)
-        return self.t.values.constant(getattr(v.fake, name))
-
-    def _tensor_property(self, v: TensorVar, name: str) -> Var:
-        if name == "is_leaf" and v.source is not None:
-            return self.t.values.constant(v.real.is_leaf)
-        if name == "_version":
-            raise Break("a tensor's version")
-        try:
-            value = getattr(v.fake, name)
-        except DataDependent:
-            raise Break(f"a tensor's {name} needs its value") from None
-        except (RuntimeError, NotImplementedError) as e:
-            raise Break(f"a tensor's {name}: {e}") from None
-        if isinstance(value, torch.Tensor):
-            return self.call_tensor_op(getattr, [v, Known(name)], {})
-        return self.t.calls.model(value)
-
-    def _user_attribute(self, v: TensorVar, name: str) -> Var:
-        """An attribute that someone set on the tensor, or that its class has."""
-        if v.real is not None:
-            if name in getattr(v.real, "__dict__", {}):
-                return self.t.values.memo_lazy(("t", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
-            if hasattr(type(v.real), name):
-                raise Break(f"the attribute {name} of a {type(v.real).__name__}")
-            self.t.guard("ATTR_ABSENT", v.source, name)
-        raise self.t.attributes.no_attribute(self.t.type_of(v).__name__, name)
-
-    def tensor_setattr(self, v: TensorVar, name: str, value: Var) -> None:
-        value = self.t.values.real(value)
-        if name == "data" and isinstance(value, TensorVar):
-            self.set_data(v, value)
-            return
-        if name == "requires_grad" and isinstance(value, Known):
-            self.call_tensor_op(torch.Tensor.requires_grad_, [v, value], {})
-            return
-        if name == "grad" and v.fake.requires_grad and v.fake.is_leaf and fits_as_grad(v, value):
-            pass
-        elif hasattr(torch.Tensor, name):
-            raise Break(f"setting a tensor's {name}")
-        v.attrs[name] = value
-        self.t.touch(v)
-
-    def set_data(self, v: TensorVar, value: TensorVar) -> None:
-        """v.data = value: a node; from then on v has the memory of `value`."""
-        if self.t.sizes.env is not None or v.fake.m.device != value.fake.m.device or v.fake.m.dtype != value.fake.m.dtype:
-            raise Break("setting a tensor's data")
-        m = value.fake.m
-        v.fake.data = value.fake
-        v.fake.m = Meta(m.shape, m.stride, m.offset, m.dtype, m.device, m.store)
-        self.effect_only(set_data, None, (v.node, value.node), {})
-        self.t.effects.data_set.append(v)
 
 
 def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
     """`x.data = value`, for a graph."""
     x.data = value
-
-
-def fits_as_grad(v: TensorVar, value: Var) -> bool:
-    """Whether torch takes `value` as the gradient of a tensor."""
-    if not isinstance(value, TensorVar):
-        return isinstance(value, Known) and value.obj is None
-    a, b = v.fake.m, value.fake.m
-    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device

@@ -5,13 +5,14 @@ module. The transformed function is traced once, on tensors as they look inside 
 is put into a graph of its own, which one node runs under torch's own transform. So a graph that runs op by op does what
 torch does, and `normalise` looks through the transform down to plain operations.
 """
+
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
-from torch import func as functorch
 from torch._functorch import eager_transforms, vmap
 from torch._functorch.eager_transforms import _replace_args, _slice_argnums
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -33,11 +34,12 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.objects.calls import models, replaces
 from bytejit.tracer.objects.reachable import reachable
+from bytejit.tracer.torch.transformed import draws, transformed
 
 from .checkpoints import begin
 
 
-def transform(kind, flat, leaves, user, options):
+def transform(kind: str, flat: Callable, leaves: list, user: Any, options: Callable[[], tuple]):
     """The tensors that `kind` of the function `flat`, from tensors to a list of tensors, makes of `leaves`. Known to the
     tracer only. user: the program's function within `flat`, which must change nothing. options(): asked after the trace."""
     raise NotImplementedError
@@ -45,10 +47,19 @@ def transform(kind, flat, leaves, user, options):
 
 # ---- torch's functions, as Python that is inlined ----------------------------------------------------------------------------
 @replaces(vmap._flat_vmap)
-def flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, randomness, **kwargs):
+def flat_vmap(
+    func: Callable,
+    batch_size: int,
+    flat_in_dims: list,
+    flat_args: list,
+    args_spec: Any,
+    out_dims: Any,
+    randomness: str,
+    **kwargs: Any,
+):
     made = []
 
-    def flat(*given):
+    def flat(*given: Any):
         rest = iter(given)
         batched = [a if d is None else next(rest) for a, d in zip(flat_args, flat_in_dims)]
         leaves, spec = tree_flatten(func(*tree_unflatten(batched, args_spec), **kwargs))
@@ -65,47 +76,51 @@ def flat_vmap(func, batch_size, flat_in_dims, flat_args, args_spec, out_dims, ra
     return tree_unflatten(transform("vmap", flat, mapped, func, options), made[0])
 
 
-def with_leaves(func, args, argnums, spec, kwargs, has_aux, made):
+def with_leaves(
+    func: Callable, args: Any, argnums: int | tuple[int, ...], spec: Any, kwargs: Any, has_aux: bool, made: list
+) -> Callable:
     """`func` as a function of the leaves of its differentiated arguments; notes how its answer is built in `made`."""
-    def flat(*given):
+
+    def flat(*given: Any):
         new = tree_unflatten(list(given), spec)
         every = new if argnums is None else _replace_args(args, (new,) if type(argnums) is int else new, argnums)
         answer, aux = func(*every, **kwargs), None
         if has_aux:
             if type(answer) is not tuple or len(answer) != 2:
-                registry.graph_break("a function of torch.func with has_aux that answers no pair")
+                registry.graph_break("a function of torch.func with has_aux that returns no pair")
             answer, aux = answer
         leaves, shape = tree_flatten(answer)
         extra, aux_shape = tree_flatten(aux if has_aux else ())
         if not all([isinstance(v, torch.Tensor) for v in extra]):
             registry.graph_break("a function of torch.func whose aux is no tensor")
-        if not made:        # vjp_fn calls it again
+        if not made:  # vjp_fn calls it again
             made.append((len(leaves), shape, aux_shape))
         return [*leaves, *extra]
+
     return flat
 
 
-def rebuilt(made, values):
+def rebuilt(made: list, values: Iterable):
     """The answer and the aux of a function from `with_leaves`, of the tensors that it gave."""
     n, shape, aux_shape = made[0]
     return tree_unflatten(list(values[:n]), shape), tree_unflatten(list(values[n:]), aux_shape)
 
 
 @replaces(eager_transforms.grad_and_value_impl)
-def grad_and_value(func, argnums, has_aux, args, kwargs):
+def grad_and_value(func: Callable, argnums: int | tuple[int, ...], has_aux: bool, args: Any, kwargs: Any):
     differentiated = _slice_argnums(args, argnums, as_tuple=False)
     argnums = eager_transforms._validate_and_wrap_argnums(argnums, len(args))
     leaves, spec = tree_flatten(differentiated)
     made = []
     flat = with_leaves(func, args, argnums, spec, kwargs, has_aux, made)
     values = transform("grad", flat, leaves, func, lambda: (made[0][0],))
-    answer, aux = rebuilt(made, values[len(leaves):])
-    grads = tree_unflatten(list(values[:len(leaves)]), spec)
+    answer, aux = rebuilt(made, values[len(leaves) :])
+    grads = tree_unflatten(list(values[: len(leaves)]), spec)
     return (grads, (answer, aux)) if has_aux else (grads, answer)
 
 
 @replaces(eager_transforms._vjp_with_argnums)
-def vjp(func, *primals, argnums=None, has_aux=False):
+def vjp(func: Callable, *primals: Any, argnums: int | tuple[int, ...] | None = None, has_aux: bool = False):
     differentiated = primals if argnums is None else _slice_argnums(primals, argnums, as_tuple=False)
     if argnums is not None:
         argnums = eager_transforms._validate_and_wrap_argnums(argnums, len(primals))
@@ -116,12 +131,13 @@ def vjp(func, *primals, argnums=None, has_aux=False):
     answer, aux = rebuilt(made, values)
     count, shape = made[0][0], made[0][1]
 
-    def vjp_fn(cotangents, retain_graph=True, create_graph=None):
+    def vjp_fn(cotangents: Any, retain_graph: bool | None = True, create_graph: bool | None = None):
         given, given_shape = tree_flatten(cotangents)
         if given_shape != shape:
             registry.graph_break("cotangents of torch.func.vjp of another structure than the answer")
         grads = transform("vjp", flat, [*leaves, *given], func, lambda: (len(leaves), count))
         return tree_unflatten(list(grads), spec)
+
     return (answer, vjp_fn, aux) if has_aux else (answer, vjp_fn)
 
 
@@ -129,7 +145,9 @@ STAYING.set(next(c for c in vjp.__code__.co_consts if type(c) is types.CodeType 
 
 
 @replaces(eager_transforms._jvp_with_argnums)
-def jvp(func, primals, tangents, argnums, *, strict=False, has_aux=False):
+def jvp(
+    func: Callable, primals: Any, tangents: Any, argnums: int | tuple[int, ...], *, strict: bool = False, has_aux: bool = False
+):
     if strict or type(primals) is not tuple:
         registry.graph_break("torch.func.jvp, strict")
     differentiated = primals if argnums is None else _slice_argnums(primals, argnums)
@@ -140,17 +158,20 @@ def jvp(func, primals, tangents, argnums, *, strict=False, has_aux=False):
     if given_spec != spec:
         registry.graph_break("tangents of torch.func.jvp of another structure than the primals")
     made = []
-    args_of = with_leaves(func, primals, argnums, spec, {}, has_aux, made) if argnums is None or type(
-        argnums) is tuple else with_leaves(func, primals, (argnums,), spec, {}, has_aux, made)
+    args_of = (
+        with_leaves(func, primals, argnums, spec, {}, has_aux, made)
+        if argnums is None or type(argnums) is tuple
+        else with_leaves(func, primals, (argnums,), spec, {}, has_aux, made)
+    )
     values = transform("jvp", args_of, [*leaves, *given], func, lambda: (len(leaves), made[0][0]))
     count, shape = made[0][0], made[0][1]
-    pushed = tree_unflatten(list(values[count:2 * count]), shape)
-    answer, aux = rebuilt(made, [*values[:count], *values[2 * count:]])
+    pushed = tree_unflatten(list(values[count : 2 * count]), shape)
+    answer, aux = rebuilt(made, [*values[:count], *values[2 * count :]])
     return (answer, pushed, aux) if has_aux else (answer, pushed)
 
 
 @models(vmap.lazy_load_decompositions)
-def load_decompositions(t: Tracer, args, kwargs) -> Var:
+def load_decompositions(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     vmap.lazy_load_decompositions()
     return NONE
 
@@ -162,7 +183,7 @@ def given(x: torch.Tensor, *places: int) -> torch.Tensor:
 
 
 @models(transform)
-def traced(t: Tracer, args, kwargs) -> Var:
+def traced(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     kind, flat, user, options = t.const(args[0]), args[1], args[3], args[4]
     leaves = [t.values.real(v) for v in t.iteration.iterate(args[2])]
     if not leaves or not all(isinstance(v, TensorVar) and v.node is not None for v in leaves):
@@ -171,10 +192,13 @@ def traced(t: Tracer, args, kwargs) -> Var:
         raise Break(f"torch.func.{kind} under a mode")
     grad, first = torch.is_grad_enabled(), len(t.graph.nodes)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    reached, outer, late = reachable([user]), t.effects.touched, (
-        len(t.late), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
+    reached, outer, deferred = (
+        reachable([user]),
+        t.effects.touched,
+        (len(t.deferred_calls), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set)),
+    )
     t.effects.touched = Touched()
-    torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))        # as torch's own transforms do
+    torch._C._set_grad_enabled(grad or kind in ("grad", "vjp", "forward"))  # as torch's own transforms do
     try:
         result, asked = inside(t, kind, flat, leaves, options)
     finally:
@@ -182,7 +206,8 @@ def traced(t: Tracer, args, kwargs) -> Var:
         changed, t.effects.touched = t.effects.touched, {**outer, **t.effects.touched}
     if (
         any(v.fake._version != n for v, n in before.items())
-        or late != (len(t.late), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
+        or deferred
+        != (len(t.deferred_calls), len(t.effects.globals_written), len(t.effects.classes_written), len(t.effects.data_set))
         or kind == "vjp"
         and any((v.source is not None or key in reached) and not changed.same(key) for key, v in changed.items())
     ):
@@ -193,7 +218,7 @@ def traced(t: Tracer, args, kwargs) -> Var:
 class Touched(dict):
     """What a function changes, and what dicts held before: torch's functional_call puts a module's tensors back."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.before: dict[int, dict] = {}
 
@@ -229,7 +254,7 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
         dims = [
             t.const(t.values.real(d))
             for d in t.iteration.iterate(cell_of(t, flat, "flat_in_dims"))
-            if not t.operators.is_same(t.values.real(d), NONE)
+            if not t.comparisons.is_same(t.values.real(d), NONE)
         ]
     elif kind in ("vjp", "jvp"):
         made = cell_of(t, flat, "spec")
@@ -244,7 +269,7 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
     if [v.fake._version for v in inner] != versions:
         raise Break(f"torch.func.{kind} of a function that writes into its arguments")
     if not result or not all(isinstance(v, TensorVar) and v.node is not None for v in result):
-        raise Break(f"torch.func.{kind} of a function that answers more than tensors")
+        raise Break(f"torch.func.{kind} of a function that returns more than tensors")
     return [marks, result], t.const(t.calls.call(options, [], {}))
 
 
@@ -287,7 +312,7 @@ def one_node(t: Tracer, kind: str, leaves: list, result: list, options: tuple, n
             copies[n] = part.node_copy(n, copies.__getitem__)
     part.output([copies[v.node] for v in outputs])
     for v in [v for v in t.by_fake.values() if v.node in held]:
-        v.node, t.escaped[id(v)] = None, t.limits.steps        # whoever kept one has what is worth nothing outside
+        v.node, t.escaped[id(v)] = None, t.limits.steps  # whoever kept one has what is worth nothing outside
         t.keep.append(t.by_fake.pop(id(v.fake)))
     for n in reversed(moved):
         t.graph.erase_node(n)
@@ -297,66 +322,3 @@ def one_node(t: Tracer, kind: str, leaves: list, result: list, options: tuple, n
     node = t.tensors.add_node(target, None, args, {})
     node.meta["val"] = made
     return t.tensors.wrap_result(node, made)
-
-
-RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "poisson", "exponential", "rrelu", "gumbel",
-          "scaled_dot_product", "shuffle", "cauchy", "geometric")
-
-
-def draws(node: torch.fx.Node) -> bool:
-    """Whether a node may draw random numbers, by its name."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    inner = (n for part in getattr(node.target, "parts", ()) for n in part.graph.nodes)
-    return any(r in name for r in RANDOM) or any(map(draws, inner))
-
-
-def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tuple) -> Callable:
-    """The node's target: tensors -> tuple of tensors. count: how many of them the transform takes; the others are the
-    function's closure."""
-    run = KINDS[kind]
-
-    def under_transform(*inputs):
-        closed = inputs[count:]
-        with torch._C.DisableTorchFunction():
-            return tuple(run(lambda *args: tuple(part.forward(*args, *closed)), inputs[:count], *options))
-    under_transform.__name__ = under_transform.__qualname__ = f"{kind}_of_part"
-    under_transform.parts = (part,)
-    if any(getattr(n.target, "opaque", "") or n.target is torch.manual_seed or draws(n) for n in part.graph.nodes):
-        under_transform.opaque = "a function transform of random numbers or of an autograd function"
-    return under_transform
-
-
-def _vmap(f: Callable, args: tuple, in_dims: tuple, out_dims: tuple, randomness: str) -> tuple:
-    return torch.vmap(f, in_dims, out_dims, randomness)(*args)
-
-
-def _grad(f: Callable, args: tuple, count: int) -> tuple:
-    if count != 1:
-        raise RuntimeError("torch.func.grad: the function has to answer one tensor")
-
-    def first(*given):
-        value, *rest = f(*given)
-        return value, tuple(rest)
-    grads, (value, rest) = functorch.grad_and_value(first, tuple(range(len(args))), has_aux=True)(*args)
-    return (*grads, value, *rest)
-
-
-def _forward(f: Callable, args: tuple, count: int) -> tuple:
-    outputs, _, rest = functorch.vjp(lambda *a: _split(f(*a), count), *args, has_aux=True)
-    return (*outputs, *rest)
-
-
-def _vjp(f: Callable, args: tuple, primals: int, count: int) -> tuple:
-    return functorch.vjp(lambda *a: f(*a)[:count], *args[:primals])[1](args[primals:])
-
-
-def _jvp(f: Callable, args: tuple, primals: int, count: int) -> tuple:
-    outputs, pushed, rest = functorch.jvp(lambda *a: _split(f(*a), count), args[:primals], args[primals:], has_aux=True)
-    return (*outputs, *pushed, *rest)
-
-
-def _split(values: tuple, count: int) -> tuple:
-    return values[:count], values[count:]
-
-
-KINDS: dict[str, Callable] = {"vmap": _vmap, "grad": _grad, "forward": _forward, "vjp": _vjp, "jvp": _jvp}

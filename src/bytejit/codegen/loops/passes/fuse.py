@@ -1,19 +1,22 @@
 """Fusion: small kernels of single ops become kernels that touch memory once.
 
 1. `inline`: a pointwise kernel goes into its readers, where computing again costs less than memory.
-2. `merge`: a kernel and a reader of its results that walk the same rows become one kernel of passes; so do kernels
+2. `merge`: a kernel and a reader of its results that walk the same rows become one kernel of nests; so do kernels
 that read
-   the same elements. Values pass between passes in registers (the same pass), as refs (one a row), or in a row-local
+   the same elements. Values pass between nests in registers (the same nest), as refs (one a row), or in a row-local
    buffer.
 Cost is bytes moved. A merge never closes a cycle through other steps.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import DTYPES, Axis, Buffer, Cons, Expr, Extern, Kernel, Loops, Store, View, itemsize, updates
+from bytejit.codegen.loops.expr import Cons, Expr
+from bytejit.codegen.loops.ir import Axis, Buffer, Extern, Kernel, Loops, Store, View, updates
 from bytejit.codegen.loops.simplify import (
     HEAVY,
     Rewriter,
@@ -26,23 +29,39 @@ from bytejit.codegen.loops.simplify import (
     points,
     written,
 )
+from bytejit.codegen.passes import Pass
+from bytejit.common.dtypes import DTYPES, itemsize
 
 from . import fuse_kernels
 from .split import split_axes
 
-AGAIN = 24                # additions: work that hides behind the loads of a point
-FEW = 1 << 22             # points up to which few long rows are one kernel on a GPU: launches cost more than they gain
-SMALL = 4096              # points: a kernel on parameters that may run before all others
+AGAIN = 24  # additions: work that hides behind the loads of a point
+FEW = 1 << 22  # points up to which few long rows are one kernel on a GPU: launches cost more than they gain
+SMALL = 4096  # points: a kernel on parameters that may run before all others
+
+
+def merge(loops: Loops, launches: bool = False) -> Loops:
+    """Kernels that share rows become one."""
+    return Merger(loops, FEW if launches else 0).run()
+
+
+def passes(launches: bool = False) -> tuple[Pass, ...]:
+    """The passes over `Loops` before a schedule. launches: a kernel costs a launch (on a GPU), so that computing a parameter's
+    few elements again at every point costs less than a kernel of their own."""
+    return (
+        Pass("drop_dead", drop_dead, "first: what nobody reads is no reader"),
+        Pass("inline", partial(inline, launches=launches), "before split_axes: it looks at whole expressions"),
+        Pass("split_axes", split_axes, "before merge: equal loops must look equal"),
+        Pass("merge", partial(merge, launches=launches)),
+        Pass("drop_merged", drop_dead, "last: values that merged kernels keep to themselves"),
+    )
 
 
 def fuse(loops: Loops, launches: bool = False) -> Loops:
-    """The same program in fewer kernels. Deterministic. launches: a kernel costs a launch (on a GPU), so that computing a
-    parameter's few elements again at every point costs less than a kernel of their own."""
-    loops = drop_dead(loops)
-    loops = inline(loops, launches)
-    loops = split_axes(loops)
-    loops = Merger(loops, FEW if launches else 0).run()
-    return drop_dead(loops)
+    """The same program in fewer kernels. Deterministic. launches: as in `passes`."""
+    for step in FUSE_LAUNCHES if launches else FUSE:
+        loops = step.run(loops)
+    return loops
 
 
 # ---- who reads what
@@ -80,17 +99,15 @@ def drop_dead(loops: Loops) -> Loops:
         needed.update(writes(step))
         steps.append(step)
     needed.update(n for n in loops.inputs if n)
-    return replace(
-        loops, steps=tuple(reversed(steps)), buffers={n: b for n, b in loops.buffers.items() if n in needed}
-    )
+    return replace(loops, steps=tuple(reversed(steps)), buffers={n: b for n, b in loops.buffers.items() if n in needed})
 
 
 # ---- 1. inlining
 # --------------------------------------------------------------------------------------------------------
 def pointwise_store(k: Any) -> Store | None:
     """The one store of a kernel that computes every element of one buffer on its own; else None."""
-    if isinstance(k, Kernel) and len(k.passes) == 1 and not k.passes[0].axes and not k.passes[0].reduces:
-        stores = k.passes[0].stores
+    if isinstance(k, Kernel) and len(k.nests) == 1 and not k.nests[0].axes and not k.nests[0].reduces:
+        stores = k.nests[0].stores
         if len(stores) == 1 and stores[0].mode == "set" and stores[0].mask is None and not stores[0].over:
             if all(
                 len(c.terms) <= 1
@@ -122,8 +139,7 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
         new = inline_into(step, inlined, loops.cons, sizes)
         store = pointwise_store(new)
         if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
-            if (launches and free_again(new, store)
-                    or worth_inlining(new, store, readers.get(store.buffer, []), loops.buffers)):
+            if launches and free_again(new, store) or worth_inlining(new, store, readers.get(store.buffer, []), loops.buffers):
                 inlined[store.buffer] = new, store
                 continue
         steps.append(new)
@@ -131,8 +147,8 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
 
 
 def all_axes(k: Kernel) -> list[Axis]:
-    """Outer axes, then those of all passes."""
-    return [*k.axes, *(a for p in k.passes for a in p.axes)]
+    """Outer axes, then those of all nests."""
+    return [*k.axes, *(a for p in k.nests for a in p.axes)]
 
 
 def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons, sizes: dict[str, Any]) -> Kernel:
@@ -150,16 +166,21 @@ def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons,
             axes = {s.terms[0][0].parts[0]: c for s, c in zip(store.coords, coords) if s.terms}
             memo[key] = Rewriter(cons, sizes, axes, None, mask)
         return memo[key](store.value)
+
     if not any(e.name in inlined for e in loads(kernel_roots(k))):
         return k
     rewrite = Rewriter(cons, sizes, None, on_load)
-    return replace(k, passes=tuple(rewrite.body(p) for p in k.passes), ops=(*ops, *k.ops))
+    return replace(k, nests=tuple(rewrite.body(p) for p in k.nests), ops=(*ops, *k.ops))
 
 
 def free_again(k: Kernel, store: Store) -> bool:
     """Whether a small kernel's elements cost next to nothing at any number of points that wait for memory."""
-    return (points(k.axes) <= SMALL and cost((store.value,)) <= AGAIN and not may_raise((store.value,))
-            and len(loads((store.value,))) <= 5)
+    return (
+        points(k.axes) <= SMALL
+        and cost((store.value,)) <= AGAIN
+        and not may_raise((store.value,))
+        and len(loads((store.value,))) <= 5
+    )
 
 
 def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:
@@ -174,7 +195,7 @@ def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict
         return work < HEAVY and len(sources) <= 1
     times = 0.0
     for reader in readers:
-        for p in reader.passes:
+        for p in reader.nests:
             at = {e.attr for e in loads(p.roots()) if e.name == store.buffer}
             own = [a for a in (*reader.axes, *p.axes)]
             inner = innermost(reader, p, buffers)
@@ -190,19 +211,20 @@ def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict
 @dataclass
 class Node:
     """A step while merging. before: ids of the nodes it needs."""
+
     id: int
     step: Kernel | Extern
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
-    above: int = 0                               # bit set of all nodes it needs, directly or not
+    above: int = 0  # bit set of all nodes it needs, directly or not
 
 
 class Merger:
     """Merges kernels pairwise, the pair that saves most bytes at each reader first, until no pair can."""
 
     def __init__(self, loops: Loops, few: int = 0):
-        self.loops, self.few = loops, few        # few: as in `rows.merge`
+        self.loops, self.few = loops, few  # few: as in `rows.merge`
         self.buffers = dict(loops.buffers)
         self.nodes: dict[int, Node] = {}
         self.outputs = {r.view.buffer for r in loops.outputs if r.view is not None}
@@ -270,8 +292,12 @@ class Merger:
 
     def small(self, node: Node) -> bool:
         """Whether a step reads only inputs and does next to nothing (a scale of a layer's parameters); none that overwrites."""
-        return not node.before and isinstance(node.step, Kernel) and not updates(node.step) and all(
-            points((*node.step.axes, *p.axes)) <= SMALL for p in node.step.passes)
+        return (
+            not node.before
+            and isinstance(node.step, Kernel)
+            and not updates(node.step)
+            and all(points((*node.step.axes, *p.axes)) <= SMALL for p in node.step.nests)
+        )
 
     def run(self) -> Loops:
         """The merged program."""
@@ -339,3 +365,6 @@ class Merger:
         self.failed = {pair for pair in self.failed if second.id not in pair}
         self.close()
         return True
+
+
+FUSE, FUSE_LAUNCHES = passes(), passes(True)

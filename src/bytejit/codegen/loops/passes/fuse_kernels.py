@@ -2,9 +2,10 @@
 near.
 
 `merge` finds which axes of the two mean the same (from where the second loads what the first stored, or from loads
-both do), picks the outer axes, renames, and puts the passes one after another; `compress` joins passes over the same
+both do), picks the outer axes, renames, and puts the nests one after another; `compress` joins nests over the same
 axes.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -12,25 +13,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import Axis, Buffer, Cons, Expr, Kernel, Pass, Store, itemsize, walk
+from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Store
 from bytejit.codegen.loops.simplify import HEAVY, Rewriter, cost, innermost, kernel_roots, loads, points
+from bytejit.common.dtypes import itemsize
 from bytejit.common.spec import contiguous_stride
 
-SMALL = 65536             # points: below, one thread does it all, so rows need not be many
-LOCAL_MOST = 128 * 1024   # bytes of a row-local buffer: it should stay in a core's cache
+SMALL = 65536  # points: below, one thread does it all, so rows need not be many
+LOCAL_MOST = 128 * 1024  # bytes of a row-local buffer: it should stay in a core's cache
 FEW_ROWS = 16
 COLUMN_BLOCK = 64
 
 
 def flexible(k: Kernel) -> bool:
-    """Whether any axes can be the outer ones: one pass without axes or reductions."""
-    return len(k.passes) == 1 and not k.passes[0].axes and not k.passes[0].reduces
+    """Whether any axes can be the outer ones: one nest without axes or reductions."""
+    return len(k.nests) == 1 and not k.nests[0].axes and not k.nests[0].reduces
 
 
 @dataclass
 class Alignment:
     """axes: names in the first -> names in the second. loose: axes of the first along which the second reads
     elsewhere."""
+
     axes: dict[str, str]
     loose: set[str]
 
@@ -77,7 +81,7 @@ def _mixed(x: ix.Index, y: ix.Index, sizes: dict[str, Any], found: Alignment) ->
 def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | None:
     """Which axes mean the same; None when the kernels have nothing to do with one another."""
     found = Alignment({}, set())
-    stores = {s.buffer: s for p in first.passes for s in p.stores}
+    stores = {s.buffer: s for p in first.nests for s in p.stores}
     seconds = loads(kernel_roots(second))
     vertical = [e for e in seconds if e.name in stores]
     for e in vertical:
@@ -91,11 +95,7 @@ def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | N
         for f in firsts:
             if e.name == f.name:
                 one = Alignment({}, set())
-                if (
-                    unify(f.attr, e.attr, sizes, one)
-                    and not one.loose
-                    and (best is None or len(one.axes) > len(best.axes))
-                ):
+                if unify(f.attr, e.attr, sizes, one) and not one.loose and (best is None or len(one.axes) > len(best.axes)):
                     best = one
     return best
 
@@ -120,50 +120,53 @@ def meeting_rows(first: Kernel, second: Kernel, al: Alignment) -> tuple[str, ...
     return tuple(n for n in names if n in free) if image and free else None
 
 
-def merge(first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons,
-          few: int = 0) -> tuple[Kernel, dict[str, Buffer]] | None:
+def merge(
+    first: Kernel, second: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons, few: int = 0
+) -> tuple[Kernel, dict[str, Buffer]] | None:
     """One kernel that does both, in order, and the local buffers it needs; None when they do not fit.
 
     outside: buffers that others read: they are still stored. few: points up to which rows may be few (on a GPU, where several
     programs share a row that is long, unless it has scans or sizes that are known at the call only).
     """
-    sizes = {a.name: a.size for k in (first, second) for a in (*k.axes, *(a for p in k.passes for a in p.axes))}
+    sizes = {a.name: a.size for k in (first, second) for a in (*k.axes, *(a for p in k.nests for a in p.axes))}
     al = align(first, second, sizes)
     if al is None:
         return None
     outer = meeting_rows(first, second, al)
-    vertical = any(s.buffer in {e.name for e in loads(kernel_roots(second))} for p in first.passes for s in p.stores)
+    vertical = any(s.buffer in {e.name for e in loads(kernel_roots(second))} for p in first.nests for s in p.stores)
     if outer is None:
         return None
     enough = worthwhile(first, second, outer, al, buffers, vertical)
-    if not enough and not (few and all(isinstance(n, int) for n in sizes.values())
-                           and worthwhile(first, second, outer, al, buffers, vertical, few)):
+    if not enough and not (
+        few and all(isinstance(n, int) for n in sizes.values()) and worthwhile(first, second, outer, al, buffers, vertical, few)
+    ):
         return None
-    for p in first.passes:                       # two axes of one loop nest must not become one
+    for p in first.nests:  # two axes of one loop nest must not become one
         names = [al.axes.get(a.name, a.name) for a in (*first.axes, *p.axes)]
         if len(set(names)) < len(names):
             return None
     rename = Rewriter(cons, sizes, {a: ix.var(x) for a, x in al.axes.items()})
-    order = {a.name: i for i, a in enumerate((*second.axes, *(a for p in second.passes for a in p.axes)))}
-    passes: list[Pass] = []
-    for p in first.passes:
+    order = {a.name: i for i, a in enumerate((*second.axes, *(a for p in second.nests for a in p.axes)))}
+    nests: list[LoopNest] = []
+    for p in first.nests:
         axes = [replace(a, name=al.axes.get(a.name, a.name)) for a in (*first.axes, *p.axes)]
         inner = sorted((a for a in axes if a.name not in outer), key=lambda a: order.get(a.name, 0))
-        passes.append(rename.body(p, tuple(inner)))
-    for p in second.passes:
-        passes.append(replace(p, axes=tuple(a for a in (*second.axes, *p.axes) if a.name not in outer)))
+        nests.append(rename.body(p, tuple(inner)))
+    for p in second.nests:
+        nests.append(replace(p, axes=tuple(a for a in (*second.axes, *p.axes) if a.name not in outer)))
     by_name = {a.name: a for a in second.axes}
     axes = tuple(by_name[n] for n in outer)
-    passes = compress(passes, cons, sizes)
+    nests = compress(nests, cons, sizes)
     ops = (*first.ops, *(o for o in second.ops if o not in first.ops))
-    kernel = Kernel(second.name, axes, tuple(passes), ops, second.where)
-    if not enough and any(r.running for p in passes for r in p.reduces):
+    kernel = Kernel(second.name, axes, tuple(nests), ops, second.where)
+    if not enough and any(r.running for p in nests for r in p.reduces):
         return None
     return settle(kernel, buffers, outside, cons, sizes)
 
 
-def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignment, buffers: dict[str, Buffer],
-               vertical: bool, few: int = 0) -> bool:
+def worthwhile(
+    first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignment, buffers: dict[str, Buffer], vertical: bool, few: int = 0
+) -> bool:
     """Whether enough rows are left for the threads, and memory is still walked along its innermost axis. few: as in `merge`."""
     if flexible(first) and flexible(second) and len(outer) == len(first.axes) == len(second.axes):
         return True
@@ -172,10 +175,10 @@ def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignm
     if not vertical and flexible(first) and flexible(second):
         return False
     if vertical and flexible(second) and len(outer) == len(second.axes):
-        return True                              # the second only adds a value a row
+        return True  # the second only adds a value a row
     sizes = {a.name: a.size for a in second.axes}
     row_count = points([Axis(n, sizes[n]) for n in outer])
-    total = max(points((*k.axes, *p.axes)) for k in (first, second) for p in k.passes)
+    total = max(points((*k.axes, *p.axes)) for k in (first, second) for p in k.nests)
     if not outer:
         return total <= max(SMALL // 16, few)
     columns = False
@@ -183,7 +186,7 @@ def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignm
         (first, {al.axes.get(a.name, a.name): a.name for a in first.axes}),
         (second, {n: n for n in sizes}),
     ):
-        for p in k.passes:
+        for p in k.nests:
             inner = innermost(k, p, buffers)
             if any(names.get(n) == inner for n in outer) and points((*k.axes, *p.axes)) > row_count:
                 columns = True
@@ -192,23 +195,24 @@ def worthwhile(first: Kernel, second: Kernel, outer: tuple[str, ...], al: Alignm
     return total <= max(SMALL, few) or row_count >= FEW_ROWS * (COLUMN_BLOCK if columns else 1)
 
 
-# ---- passes of one kernel
+# ---- nests of one kernel
 # ---------------------------------------------------------------------------------------------
-def row_values(passes: list[Pass]) -> dict[str, Store]:
-    """Stores of passes without axes: one value a row, which later passes can use as an expression."""
-    return {s.buffer: s for p in passes if not p.axes for s in p.stores if s.mode == "set" and s.mask is None}
+def row_values(nests: list[LoopNest]) -> dict[str, Store]:
+    """Stores of nests without axes: one value a row, which later nests can use as an expression."""
+    return {s.buffer: s for p in nests if not p.axes for s in p.stores if s.mode == "set" and s.mask is None}
 
 
-def compress(passes: list[Pass], cons: Cons, sizes: dict[str, Any]) -> list[Pass]:
-    """Passes joined as far as what they need allows; values of the same pass, or of the row, forwarded."""
-    out: list[Pass] = []
-    same: dict[str, str] = {}                    # reductions made before: their names
-    for p in passes:
+def compress(nests: list[LoopNest], cons: Cons, sizes: dict[str, Any]) -> list[LoopNest]:
+    """Nests joined as far as what they need allows; values of the same nest, or of the row, forwarded."""
+    out: list[LoopNest] = []
+    same: dict[str, str] = {}  # reductions made before: their names
+    for p in nests:
         known = row_values(out)
 
         def forward(e: Expr, coords: tuple, mask: Any, known: dict = known) -> Expr | None:
             s = known.get(e.name)
             return s.value if s is not None and s.coords == coords and mask is None else None
+
         if known or same:
             p = Rewriter(cons, sizes, None, forward, refs=same).body(p)
         p = adopt_axes(out, p, cons, sizes)
@@ -223,37 +227,39 @@ def compress(passes: list[Pass], cons: Cons, sizes: dict[str, Any]) -> list[Pass
     return out
 
 
-def adopt_axes(passes: list[Pass], p: Pass, cons: Cons, sizes: dict[str, Any]) -> Pass:
-    """p with the axis names of an earlier pass that reads the same elements: names mean nothing across passes."""
+def adopt_axes(nests: list[LoopNest], p: LoopNest, cons: Cons, sizes: dict[str, Any]) -> LoopNest:
+    """p with the axis names of an earlier nest that reads the same elements: names mean nothing across nests."""
     names = {a.name for a in p.axes}
-    if not names or any({a.name for a in q.axes} == names for q in passes):
+    if not names or any({a.name for a in q.axes} == names for q in nests):
         return p
     own = {}
     for e in loads(p.roots()):
         own.setdefault(e.name, e)
-    for q in passes:
+    for q in nests:
         if Counter(a.size for a in q.axes) != Counter(a.size for a in p.axes) or names & {a.name for a in q.axes}:
             continue
         for e in loads(q.roots()):
             found = Alignment({}, set())
             if e.name in own and unify(own[e.name].attr, e.attr, sizes, found) and not found.loose:
                 axes = {a: x for a, x in found.axes.items() if a in names}
-                if len(axes) == len(names) == len(set(axes.values())) and set(axes.values()) == {
-                    a.name for a in q.axes
-                }:
+                if len(axes) == len(names) == len(set(axes.values())) and set(axes.values()) == {a.name for a in q.axes}:
                     order = [a.name for a in q.axes]
                     new = sorted((replace(a, name=axes[a.name]) for a in p.axes), key=lambda a: order.index(a.name))
                     return Rewriter(cons, sizes, {a: ix.var(x) for a, x in axes.items()}).body(p, tuple(new))
     return p
 
 
-def drop_repeated(passes: list[Pass], p: Pass, same: dict[str, str]) -> Pass:
-    """p without reductions that an earlier pass makes; `same` learns their names."""
+def drop_repeated(nests: list[LoopNest], p: LoopNest, same: dict[str, str]) -> LoopNest:
+    """p without reductions that an earlier nest makes; `same` learns their names."""
     if not p.reduces:
         return p
     names = {a.name for a in p.axes}
-    made = {(r.kind, tuple(map(id, r.args)), r.dtype): r.name for q in passes for r in q.reduces
-            if not r.running and {a.name for a in q.axes} == names}
+    made = {
+        (r.kind, tuple(map(id, r.args)), r.dtype): r.name
+        for q in nests
+        for r in q.reduces
+        if not r.running and {a.name for a in q.axes} == names
+    }
     left = []
     for r in p.reduces:
         key = (r.kind, tuple(map(id, r.args)), r.dtype)
@@ -261,17 +267,17 @@ def drop_repeated(passes: list[Pass], p: Pass, same: dict[str, str]) -> Pass:
             same[r.name] = made[key]
         else:
             left.append(r)
-            if not r.running:                    # what a scan has is a value of every element
+            if not r.running:  # what a scan has is a value of every element
                 made[key] = r.name
     return replace(p, reduces=tuple(left))
 
 
-def place(passes: list[Pass], p: Pass) -> int | None:
-    """Index of the earliest pass that p can join; None when it must come last."""
+def place(nests: list[LoopNest], p: LoopNest) -> int | None:
+    """Index of the earliest nest that p can join; None when it must come last."""
     names = {a.name for a in p.axes}
-    refs = {r.name: i for i, q in enumerate(passes) for r in q.reduces if not r.running}
-    scans = {r.name: i for i, q in enumerate(passes) for r in q.reduces if r.running}
-    stores = {s.buffer: (i, s) for i, q in enumerate(passes) for s in q.stores}
+    refs = {r.name: i for i, q in enumerate(nests) for r in q.reduces if not r.running}
+    scans = {r.name: i for i, q in enumerate(nests) for r in q.reduces if r.running}
+    stores = {s.buffer: (i, s) for i, q in enumerate(nests) for s in q.stores}
     own = {r.name for r in p.reduces}
     least = 0
     for e in walk(p.roots()):
@@ -280,36 +286,42 @@ def place(passes: list[Pass], p: Pass) -> int | None:
         elif e.kind == "load" and e.name in stores:
             i, s = stores[e.name]
             same = s.coords == e.attr and e.mask is None and s.mask is None and s.mode == "set"
-            same = same and {a.name for a in passes[i].axes} == names
+            same = same and {a.name for a in nests[i].axes} == names
             least = max(least, i if same else i + 1)
-    for i in range(least, len(passes)):
-        if {a.name for a in passes[i].axes} == names:
+    for i in range(least, len(nests)):
+        if {a.name for a in nests[i].axes} == names:
             return i
     return None
 
 
-def join(a: Pass, b: Pass, cons: Cons, sizes: dict[str, Any]) -> Pass:
-    """One pass of both; b reads a's stores as values."""
+def join(a: LoopNest, b: LoopNest, cons: Cons, sizes: dict[str, Any]) -> LoopNest:
+    """One nest of both; b reads a's stores as values."""
     stores = {s.buffer: s for s in a.stores if s.mode == "set" and s.mask is None}
 
     def forward(e: Expr, coords: tuple, mask: Any) -> Expr | None:
         s = stores.get(e.name)
         return s.value if s is not None and s.coords == coords and mask is None else None
+
     b = Rewriter(cons, sizes, None, forward).body(b)
     rank = {"parallel": 0, "reduce": 1, "scan": 2}
     kinds = {x.name: max(x.kind, y.kind, key=rank.__getitem__) for x in a.axes for y in b.axes if x.name == y.name}
     axes = tuple(replace(x, kind=kinds[x.name]) for x in a.axes)
-    return Pass(axes, a.stores + b.stores, a.reduces + b.reduces)
+    return LoopNest(axes, a.stores + b.stores, a.reduces + b.reduces)
 
 
-def settle(k: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons, sizes: dict[str, Any],
-           ) -> tuple[Kernel, dict[str, Buffer]] | None:
+def settle(
+    k: Kernel,
+    buffers: dict[str, Buffer],
+    outside: set[str],
+    cons: Cons,
+    sizes: dict[str, Any],
+) -> tuple[Kernel, dict[str, Buffer]] | None:
     """Decides for each buffer stored and not needed outside: dropped, computed again, row-local, or still in
     memory."""
-    stores = {s.buffer: (i, s) for i, p in enumerate(k.passes) for s in p.stores}
+    stores = {s.buffer: (i, s) for i, p in enumerate(k.nests) for s in p.stores}
     left = {e.name for e in loads(kernel_roots(k))}
     outer = {a.name for a in k.axes}
-    scans = {r.name for p in k.passes for r in p.reduces if r.running}
+    scans = {r.name for p in k.nests for r in p.reduces if r.running}
     made: dict[str, Buffer] = {}
     drop: set[str] = set()
     again: dict[str, Store] = {}
@@ -320,11 +332,11 @@ def settle(k: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons,
             drop.add(name)
         elif s.mode == "set" and s.mask is None:
             refs = [e for e in walk((s.value,)) if e.kind in ("ref", "load")]
-            passing = any(e.kind == "ref" and e.name in scans for e in refs)    # what a scan has only while it runs
+            passing = any(e.kind == "ref" and e.name in scans for e in refs)  # what a scan has only while it runs
             if cost((s.value,)) < HEAVY and len(refs) <= 1 and not passing and aligned(k, name, s):
                 again[name] = s
             elif fits(k, s, buffers, outer):
-                made[name] = local_buffer(s, buffers[name], outer, k.passes[i])
+                made[name] = local_buffer(s, buffers[name], outer, k.nests[i])
     if any(not rows_meet(k, n, s, outer) for n, (_, s) in stores.items() if n in left):
         return None
 
@@ -334,15 +346,19 @@ def settle(k: Kernel, buffers: dict[str, Buffer], outside: set[str], cons: Cons,
         if e.name in made:
             return cons.load(e.name, own_coords(stores[e.name][1], coords, outer), e.dtype, mask, e.where)
         return None
+
     rewrite = Rewriter(cons, sizes, None, on_load)
-    passes = []
-    for p in k.passes:
+    nests = []
+    for p in k.nests:
         p = rewrite.body(p)
-        kept = tuple(replace(s, coords=own_coords(stores[s.buffer][1], s.coords, outer)) if s.buffer in made else s
-                     for s in p.stores if s.buffer not in drop and s.buffer not in again)
+        kept = tuple(
+            replace(s, coords=own_coords(stores[s.buffer][1], s.coords, outer)) if s.buffer in made else s
+            for s in p.stores
+            if s.buffer not in drop and s.buffer not in again
+        )
         if kept or p.reduces:
-            passes.append(replace(p, stores=kept))
-    return replace(k, passes=tuple(passes)), made
+            nests.append(replace(p, stores=kept))
+    return replace(k, nests=tuple(nests)), made
 
 
 def aligned(k: Kernel, name: str, s: Store) -> bool:
@@ -371,10 +387,10 @@ def fits(k: Kernel, s: Store, buffers: dict[str, Buffer], outer: set[str]) -> bo
     size = points([Axis("", n) for n in inner]) * itemsize(b.dtype)
     if size > LOCAL_MOST or any(plain(c) is None and c.terms for c in s.coords):
         return False
-    return not any(innermost(k, p, buffers) in outer for p in k.passes if p.axes)
+    return not any(innermost(k, p, buffers) in outer for p in k.nests if p.axes)
 
 
-def local_buffer(s: Store, b: Buffer, outer: set[str], p: Pass) -> Buffer:
+def local_buffer(s: Store, b: Buffer, outer: set[str], p: LoopNest) -> Buffer:
     """The row-local form of a buffer."""
     shape = tuple(n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer)
     return Buffer(b.name, shape, contiguous_stride(shape), b.dtype, "local", b.device, b.where)

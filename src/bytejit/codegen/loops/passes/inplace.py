@@ -13,13 +13,15 @@ A cache of a language model is written at one place a step; the rest is not touc
 On the CPU an index out of range raises, and the program's own code runs again from its start: nothing may be written by then.
 So the checks of indices run before all else, in kernels of their own. On a GPU they are told later, as torch's are.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import Axis, Buffer, Expr, Extern, Kernel, Loops, Pass, Store, View, updates, walk
+from bytejit.codegen.loops.expr import Expr, walk
+from bytejit.codegen.loops.ir import Axis, Buffer, Extern, Kernel, LoopNest, Loops, Store, View, updates
 from bytejit.codegen.loops.simplify import Rewriter, kernel_roots, loads, may_raise
 from bytejit.common.spec import contiguous_stride
 
@@ -36,8 +38,9 @@ def settle(loops: Loops) -> Loops:
     for i in reversed(range(len(place.steps))):
         if updates(place.steps[i]):
             place.settle(i)
-    return replace(loops, steps=tuple(place.steps), buffers=place.buffers, outputs=tuple(place.outputs),
-                   mutations=tuple(place.mutations))
+    return replace(
+        loops, steps=tuple(place.steps), buffers=place.buffers, outputs=tuple(place.outputs), mutations=tuple(place.mutations)
+    )
 
 
 class Place:
@@ -55,17 +58,20 @@ class Place:
         made: dict[Any, Buffer] = {}
         checks: list[Kernel] = []
         for n, k in enumerate(self.steps):
-            if updates(k) and all(not p.reduces for p in k.passes):
+            if updates(k) and all(not p.reduces for p in k.nests):
                 self.steps[n] = self.checked(k, made, checks)
         self.steps[:0] = checks
 
     def checked(self, k: Kernel, made: dict[Any, Buffer], checks: list[Kernel]) -> Kernel:
         """The kernel with such indices read from memory; their kernels are added to `checks`."""
-        sizes = {a.name: a.size for p in k.passes for a in (*k.axes, *p.axes)}
+        sizes = {a.name: a.size for p in k.nests for a in (*k.axes, *p.axes)}
         found: dict[int, tuple[Expr, Expr]] = {}
         for e in walk(kernel_roots(k)):
-            if e.kind == "op" and e.name in ("bound", "inside") and all(
-                    self.buffers[x.name].kind == "input" for x in loads((e,))):
+            if (
+                e.kind == "op"
+                and e.name in ("bound", "inside")
+                and all(self.buffers[x.name].kind == "input" for x in loads((e,)))
+            ):
                 names = sorted(axes_below(e), key=list(sizes).index)
                 shape = tuple(sizes[a] for a in names)
                 own = tuple(Axis(f"c{i}", n) for i, n in enumerate(shape))
@@ -75,7 +81,7 @@ class Place:
                     b = Buffer(f"checked{len(made)}", shape, contiguous_stride(shape), "i64", "temp", "cpu", e.where)
                     made[turned, shape] = self.buffers[b.name] = b
                     store = Store(b.name, tuple(ix.var(a.name) for a in own), turned, where=e.where)
-                    checks.append(Kernel(b.name, own, (Pass((), (store,)),), k.ops, e.where))
+                    checks.append(Kernel(b.name, own, (LoopNest((), (store,)),), k.ops, e.where))
                 found[id(e)] = e, self.cons.load(made[turned, shape].name, tuple(map(ix.var, names)), "i64", None, e.where)
         if not found:
             return k
@@ -83,22 +89,24 @@ class Place:
         for e, new in found.values():
             rewrite.memo[id(e)] = new
             rewrite.keep.append(e)
-        return replace(k, passes=tuple(map(rewrite.body, k.passes)))
+        return replace(k, nests=tuple(map(rewrite.body, k.nests)))
 
     # ---- places ---------------------------------------------------------------------------------------------------
     def settle(self, i: int) -> None:
         """One update, whose later ones are settled."""
-        (out, base), = {(s.buffer, s.over) for p in self.steps[i].passes for s in p.stores if s.over}
+        ((out, base),) = {(s.buffer, s.over) for p in self.steps[i].nests for s in p.stores if s.over}
         old = self.buffers[base]
         i = self.apart(i, base)
         if self.last_reader(i, out, base) and alike(old, self.buffers[out]):
             if old.kind == "temp":
-                self.steps[:i + 1] = [self.renamed(s, base, out) for s in self.steps[:i + 1]]
+                self.steps[: i + 1] = [self.renamed(s, base, out) for s in self.steps[: i + 1]]
                 del self.buffers[base]
             elif self.is_what_becomes_of(i, out, base):
                 self.steps = [self.renamed(s, out, base) for s in self.steps]
-                self.outputs = [r if r.view is None or r.view.buffer != out else replace(r, view=replace(r.view, buffer=base))
-                                for r in self.outputs]
+                self.outputs = [
+                    r if r.view is None or r.view.buffer != out else replace(r, view=replace(r.view, buffer=base))
+                    for r in self.outputs
+                ]
                 self.mutations = [replace(m, done=True) if self.loops.inputs[m.input] == base else m for m in self.mutations]
                 del self.buffers[out]
             else:
@@ -109,7 +117,7 @@ class Place:
 
     def last_reader(self, i: int, out: str, base: str) -> bool:
         """Whether nobody needs what the buffer held before, once the update has run."""
-        if any(base in reads(s) or base in writes(s) for s in self.steps[i + 1:]):
+        if any(base in reads(s) or base in writes(s) for s in self.steps[i + 1 :]):
             return False
         if any(r.view is not None and r.view.buffer == base for r in self.outputs) or base in writes(self.steps[i]):
             return False
@@ -119,18 +127,18 @@ class Place:
         """Where the update computes with what it overwrites, its values come first, into memory of their own: one of its points
         may read what another writes. Its position then."""
         k = self.steps[i]
-        if len(k.passes) > 1 or k.passes[0].axes or all(e.name != base for e in loads((k.passes[0].stores[0].value,))):
+        if len(k.nests) > 1 or k.nests[0].axes or all(e.name != base for e in loads((k.nests[0].stores[0].value,))):
             return i
-        s = k.passes[0].stores[0]
+        s = k.nests[0].stores[0]
         shape = tuple(a.size for a in k.axes)
         b = Buffer(f"{k.name}_new", shape, contiguous_stride(shape), s.value.dtype, "temp", self.buffers[base].device, s.where)
         self.buffers[b.name] = b
         coords = tuple(ix.ZERO if a.size == 1 else ix.var(a.name) for a in k.axes)
         value = Store(b.name, coords, s.value, where=s.where)
         axes = tuple(replace(a, kind="parallel") for a in k.axes)
-        self.steps.insert(i, Kernel(b.name, axes, (Pass((), (value,)),), k.ops, k.where))
+        self.steps.insert(i, Kernel(b.name, axes, (LoopNest((), (value,)),), k.ops, k.where))
         s = replace(s, value=self.cons.load(b.name, coords, b.dtype, None, s.where))
-        self.steps[i + 1] = replace(k, passes=(Pass((), (s,)),))
+        self.steps[i + 1] = replace(k, nests=(LoopNest((), (s,)),))
         return i + 1
 
     def is_what_becomes_of(self, i: int, out: str, base: str) -> bool:
@@ -145,8 +153,13 @@ class Place:
             return False
         first = min(n for n, s in enumerate(self.steps) if out in writes(s))
         return first == i and not any(
-            isinstance(s, Extern) and s.reason != "library"
-            or isinstance(s, Kernel) and not self.gpu and may_raise(kernel_roots(s)) for s in self.steps[i:])
+            isinstance(s, Extern)
+            and s.reason != "library"
+            or isinstance(s, Kernel)
+            and not self.gpu
+            and may_raise(kernel_roots(s))
+            for s in self.steps[i:]
+        )
 
     def copy(self, i: int, out: str, base: str) -> None:
         """The other elements of `out` copied before step i."""
@@ -155,28 +168,47 @@ class Place:
         coords = tuple(ix.ZERO if a.size == 1 else ix.var(a.name) for a in axes)
         axes = tuple(a for a in axes if a.size != 1)
         store = Store(out, coords, self.cons.load(base, coords, b.dtype, None, b.where), where=b.where)
-        self.steps.insert(i, Kernel(f"{self.steps[i].name}_copy", axes, (Pass((), (store,)),), ("clone",), b.where))
+        self.steps.insert(i, Kernel(f"{self.steps[i].name}_copy", axes, (LoopNest((), (store,)),), ("clone",), b.where))
 
     def renamed(self, step: Any, old: str, new: str) -> Any:
         """A step with one buffer in the place of another."""
         if isinstance(step, Extern):
-            return replace(step, args=in_views(step.args, old, new), kwargs=in_views(step.kwargs, old, new),
-                           outs=tuple(new if o == old else o for o in step.outs))
+            return replace(
+                step,
+                args=in_views(step.args, old, new),
+                kwargs=in_views(step.kwargs, old, new),
+                outs=tuple(new if o == old else o for o in step.outs),
+            )
 
         def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
             return self.cons.load(new, coords, e.dtype, mask, e.where) if e.name == old else None
-        sizes = {a.name: a.size for p in step.passes for a in (*step.axes, *p.axes)}
+
+        sizes = {a.name: a.size for p in step.nests for a in (*step.axes, *p.axes)}
         rewrite = Rewriter(self.cons, sizes, None, on_load)
-        passes = [rewrite.body(p) for p in step.passes]
-        return replace(step, passes=tuple(replace(p, stores=tuple(
-            replace(s, buffer=new if s.buffer == old else s.buffer, over=new if s.over == old else s.over)
-            for s in p.stores)) for p in passes))
+        nests = [rewrite.body(p) for p in step.nests]
+        return replace(
+            step,
+            nests=tuple(
+                replace(
+                    p,
+                    stores=tuple(
+                        replace(s, buffer=new if s.buffer == old else s.buffer, over=new if s.over == old else s.over)
+                        for s in p.stores
+                    ),
+                )
+                for p in nests
+            ),
+        )
 
 
 def axes_below(e: Expr) -> set[str]:
     """Axes that a value depends on."""
-    return {n for x in walk((e,)) for i in (x.attr if x.kind == "load" else (x.attr,) if x.kind == "index" else ())
-            for n in ix.variables(ix.index(i))}
+    return {
+        n
+        for x in walk((e,))
+        for i in (x.attr if x.kind == "load" else (x.attr,) if x.kind == "index" else ())
+        for n in ix.variables(ix.index(i))
+    }
 
 
 def alike(a: Buffer, b: Buffer) -> bool:
@@ -188,8 +220,13 @@ def without_over(step: Any, names: set[str]) -> Any:
     """A kernel whose stores to these buffers are at their places."""
     if not isinstance(step, Kernel):
         return step
-    return replace(step, passes=tuple(replace(p, stores=tuple(
-        replace(s, over="") if s.over in names and s.buffer in names else s for s in p.stores)) for p in step.passes))
+    return replace(
+        step,
+        nests=tuple(
+            replace(p, stores=tuple(replace(s, over="") if s.over in names and s.buffer in names else s for s in p.stores))
+            for p in step.nests
+        ),
+    )
 
 
 def in_views(x: Any, old: str, new: str) -> Any:

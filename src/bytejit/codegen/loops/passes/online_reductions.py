@@ -1,20 +1,22 @@
-"""Reductions that a later pass makes from the result of an earlier one, made in that one: a row is read once less.
+"""Reductions that a later nest makes from the result of an earlier one, made in that one: a row is read once less.
 
-    pass: m0 = amax v                       pass: m0 = amax v, m1 = expsum v       (softmax, log_softmax, cross entropy)
-    pass: m1 = sum exp(v - m0)       ->
+    nest: m0 = amax v                       nest: m0 = amax v, m1 = expsum v       (softmax, log_softmax, cross entropy)
+    nest: m1 = sum exp(v - m0)       ->
 
-    pass: m0 = sum v                        pass: m0 = sum v, m1 = moments v       (var, layer, group and batch norm)
-    pass: m1 = sum (v - m0 / n) ** 2 ->
+    nest: m0 = sum v                        nest: m0 = sum v, m1 = moments v       (var, layer, group and batch norm)
+    nest: m1 = sum (v - m0 / n) ** 2 ->
 
 Each carries a state of several values (`Carried`), which is corrected when the maximum or the mean moves: the online softmax,
 Welford's moments. For looped and split rows on a GPU; the functions are in `prelude/triton_math.py`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bytejit.codegen.loops.ir import Axis, Expr, Kernel, Pass, Reduce
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.ir import Axis, Kernel, LoopNest, Reduce
 from bytejit.codegen.loops.simplify import loads, points
 
 DTYPES = ("f32", "f64")
@@ -25,6 +27,7 @@ class Carried:
     """How a reduction with a state runs. start: its values at first; step(state, value, mask, turn) -> state, element by
     element of a tile; fold(state, axis) -> the state of a row; end(state) -> the result; other: the operand in lanes past
     the end."""
+
     start: tuple[float, ...]
     step: str
     fold: str
@@ -35,29 +38,29 @@ class Carried:
 INF = float("inf")
 KINDS = {
     "expsum": Carried((-INF, 0.0), "bj_expsum_step", "bj_expsum_fold", "bj_expsum_end", -INF),
-    "expsum0": Carried((-INF, 0.0), "bj_expsum_step", "bj_expsum_fold", "bj_expsum0_end", -INF),       # of logsumexp
+    "expsum0": Carried((-INF, 0.0), "bj_expsum_step", "bj_expsum_fold", "bj_expsum0_end", -INF),  # of logsumexp
     "moments": Carried((0.0, 0.0, 0.0), "bj_moments_step", "bj_moments_fold", "bj_moments_end"),
 }
 
 
 def joined(k: Kernel, overlap: Callable[[str, str], bool]) -> Kernel:
-    """The kernel with such reductions in the pass that they lean on. overlap: whether two buffers may share bytes."""
-    passes = list(k.passes)
-    for i, p in enumerate(passes):
+    """The kernel with such reductions in the nest that they lean on. overlap: whether two buffers may share bytes."""
+    nests = list(k.nests)
+    for i, p in enumerate(nests):
         for r in p.reduces:
-            for j in range(i + 1, len(passes)):
-                if passes[j].axes == p.axes and p.axes:
-                    _join(passes, i, j, r, overlap)
-    return replace(k, passes=tuple(p for p in passes if p.stores or p.reduces))
+            for j in range(i + 1, len(nests)):
+                if nests[j].axes == p.axes and p.axes:
+                    _join(nests, i, j, r, overlap)
+    return replace(k, nests=tuple(p for p in nests if p.stores or p.reduces))
 
 
-def _join(passes: list[Pass], i: int, j: int, r: Reduce, overlap: Callable[[str, str], bool]) -> None:
-    for s in passes[j].reduces:
-        kind = leans(s, r, passes[j].axes)
-        stored = {x.buffer for p in passes[i:j] for x in p.stores}
+def _join(nests: list[LoopNest], i: int, j: int, r: Reduce, overlap: Callable[[str, str], bool]) -> None:
+    for s in nests[j].reduces:
+        kind = leans(s, r, nests[j].axes)
+        stored = {x.buffer for p in nests[i:j] for x in p.stores}
         if kind and not any(overlap(e.name, b) for e in loads(r.args) for b in stored):
-            passes[j] = replace(passes[j], reduces=tuple(x for x in passes[j].reduces if x is not s))
-            passes[i] = replace(passes[i], reduces=(*passes[i].reduces, replace(s, kind=kind, args=r.args)))
+            nests[j] = replace(nests[j], reduces=tuple(x for x in nests[j].reduces if x is not s))
+            nests[i] = replace(nests[i], reduces=(*nests[i].reduces, replace(s, kind=kind, args=r.args)))
 
 
 def leans(s: Reduce, r: Reduce, axes: tuple[Axis, ...]) -> str:
@@ -69,13 +72,25 @@ def leans(s: Reduce, r: Reduce, axes: tuple[Axis, ...]) -> str:
         top = e.args[0].args[1]
         if _ref(top, r):
             return "expsum"
-        if _is(top, "select") and _ref(top.args[2], r) and _is(top.args[0], "isinf") and _ref(top.args[0].args[0], r) \
-                and top.args[1].kind == "const" and top.args[1].attr == 0:
+        if (
+            _is(top, "select")
+            and _ref(top.args[2], r)
+            and _is(top.args[0], "isinf")
+            and _ref(top.args[0].args[0], r)
+            and top.args[1].kind == "const"
+            and top.args[1].attr == 0
+        ):
             return "expsum0"
     if r.kind == "sum" and _is(e, "mul") and e.args[0] == e.args[1] and _is(e.args[0], "sub"):
         value, mean = e.args[0].args
-        if value == r.args[0] and _is(mean, "div") and _ref(mean.args[0], r) and mean.args[1].kind == "const" \
-                and all(isinstance(a.size, int) for a in axes) and mean.args[1].attr == points(axes):
+        if (
+            value == r.args[0]
+            and _is(mean, "div")
+            and _ref(mean.args[0], r)
+            and mean.args[1].kind == "const"
+            and all(isinstance(a.size, int) for a in axes)
+            and mean.args[1].attr == points(axes)
+        ):
             return "moments"
     return ""
 
@@ -88,8 +103,8 @@ def _ref(e: Expr, r: Reduce) -> bool:
     return e.kind == "ref" and e.name == r.name
 
 
-def leader(r: Reduce, p: Pass) -> Reduce | None:
-    """The reduction of the same pass whose state holds the result of `r`, a maximum."""
+def leader(r: Reduce, p: LoopNest) -> Reduce | None:
+    """The reduction of the same nest whose state holds the result of `r`, a maximum."""
     if r.kind != "amax" or r.running:
         return None
     return next((s for s in p.reduces if s.kind.startswith("expsum") and s.args == r.args), None)

@@ -3,6 +3,7 @@
 Writer `b[d]` (d:768) and reader `b[64*h + e]` (h:12, e:64), or `b[d//64]`: d becomes (12, 64) in the writer and in
 every kernel that walks that dim of b. Splitting costs nothing: schedule collapses again what walks memory in one go.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Loops, walk
+from bytejit.codegen.loops.expr import walk
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Loops
 from bytejit.codegen.loops.simplify import Rewriter
 
-Place = Any               # an axis name, or (buffer, dim)
+Place = Any  # an axis name, or (buffer, dim)
 
 
 class Cuts:
@@ -62,7 +64,7 @@ def _may_cut(stride: ix.Size, size: ix.Size) -> bool:
 
 def accesses(k: Kernel) -> Iterator[tuple[str, tuple]]:
     """Every (buffer, coordinates) that the kernel stores or loads; ("", (index,)) for indices used as values."""
-    for p in k.passes:
+    for p in k.nests:
         for s in p.stores:
             yield s.buffer, s.coords
         for e in walk(p.roots()):
@@ -125,13 +127,13 @@ def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None
 def split_axes(loops: Loops) -> Loops:
     """The loops with every axis cut as its class of axes and dims asks."""
     kernels = [k for k in loops.steps if isinstance(k, Kernel)]
-    sizes = {a.name: a.size for k in kernels for p in k.passes for a in (*k.axes, *p.axes)}
+    sizes = {a.name: a.size for k in kernels for p in k.nests for a in (*k.axes, *p.axes)}
     cuts = find_cuts(loops, sizes)
     if not any(cuts.at.values()):
         return loops
     parts: dict[str, list[Axis]] = {}
     for k in kernels:
-        for a in {a.name: a for p in k.passes for a in (*k.axes, *p.axes)}.values():
+        for a in {a.name: a for p in k.nests for a in (*k.axes, *p.axes)}.values():
             factors = cuts.factors(a.name, a.size) if a.kind != "scan" else None
             if factors:
                 parts[a.name] = [Axis(f"{a.name}_{i}", f, a.kind) for i, f in enumerate(factors)]
@@ -143,7 +145,7 @@ def split_axes(loops: Loops) -> Loops:
 
 def _split(k: Kernel, parts: dict[str, list[Axis]], sizes: dict[str, Any], loops: Loops) -> Kernel:
     """One kernel with its axes replaced by their parts."""
-    own = {a.name for p in k.passes for a in (*k.axes, *p.axes)} & set(parts)
+    own = {a.name for p in k.nests for a in (*k.axes, *p.axes)} & set(parts)
     if not own:
         return k
     names = {}
@@ -156,4 +158,5 @@ def _split(k: Kernel, parts: dict[str, list[Axis]], sizes: dict[str, Any], loops
 
     def cut(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(n for a in axes for n in (parts[a.name] if a.name in own else (a,)))
-    return replace(k, axes=cut(k.axes), passes=tuple(rewrite.body(p, cut(p.axes)) for p in k.passes))
+
+    return replace(k, axes=cut(k.axes), nests=tuple(rewrite.body(p, cut(p.axes)) for p in k.nests))

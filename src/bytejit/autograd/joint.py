@@ -1,0 +1,318 @@
+"""The joint graph: a traced graph and the gradients of its outputs, as one functional ATen graph.
+
+The traced graph is run on fakes that need gradients under a recorder, then torch's engine goes backward through them under
+the same recorder. Its inputs: those of the traced graph, a tangent for each of `primals`, the constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from bytejit.codegen.aten.decompositions import RULES
+from bytejit.codegen.aten.graph import Alias, Aten, Input, Mutation, Out, check
+from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.codegen.aten.normalise import Outputs, Run, mutations_of, out_of, with_sizes
+from bytejit.codegen.aten.recorded_values import Root
+from bytejit.codegen.aten.recorder import Recorder
+from bytejit.codegen.aten.rewrite import drop_dead
+from bytejit.codegen.loops import index as ix
+from bytejit.common.ambient import preserved
+from bytejit.common.graph_info import info_of
+from bytejit.common.spec import Spec
+from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make, spec_of
+
+from .cut_graph import Dependent
+
+
+# ---- how the program's outputs are made ------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Made:
+    """Result `index` of the forward graph itself."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """Input `index` itself."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of `base`, laid out as result `like`. followed: autograd follows it: it was not made with gradients off."""
+
+    base: Made | Given
+    like: int
+    followed: bool
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Result `index`, in the memory of another but not its view for autograd."""
+
+    index: int
+
+
+Recipe = Made | Given | View | Apart
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A joint graph. aten: its outputs are the forward's results, first those that have gradients, then gradients.
+
+    inputs: number of the traced graph's inputs. tangents: specs, in the order of the results that they belong to. results:
+    number of the forward's. grads: for each input that needs a gradient, (input, position among `aten.outputs`), None where
+    it gets none. forward: the nodes recorded before the backward pass. recipes: the program's outputs. single: it has one.
+    """
+
+    aten: Aten
+    inputs: int
+    tangents: tuple[Spec, ...]
+    results: int
+    grads: tuple[tuple[int, int | None], ...]
+    forward: frozenset[fx.Node]
+    recipes: tuple[Recipe, ...]
+    single: bool
+
+
+def make_joint(gm: fx.GraphModule, fakes: Sequence) -> Joint:
+    """The joint graph of `gm`, whose placeholders look like `fakes`. Raises: CannotNormalise."""
+    rec = Recorder(RULES)
+    return preserved(_record, rec, GradRun(rec, gm, fakes))
+
+
+# ---- the forward pass ------------------------------------------------------------------------------------------------
+class GradRun(Run):
+    """Executes a traced graph on fakes that need gradients where its inputs do."""
+
+    def __init__(self, rec: Recorder, gm: fx.GraphModule, fakes: Sequence) -> None:
+        super().__init__(rec, gm, fakes)
+        self.backward, self.grad_at_start = True, info_of(gm).grad_at_start
+        self.leaves: list[tuple[int, Fake]] = []  # (input, its fake) of what needs a gradient
+
+    def input(self, node: fx.Node, fake: object) -> object:
+        """A fake that needs a gradient where the input does."""
+        made = super().input(node, fake)
+        if type(made) is Fake and made.requires_grad:
+            self.leaves.append((len(self.rec.inputs) - 1, made))
+        return made
+
+
+def _record(rec: Recorder, run: GradRun) -> Joint:
+    returned = run.run()
+    single = not isinstance(returned, (list, tuple))
+    flat = [returned] if single else list(returned)
+    if any(isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x)) for x in flat):
+        raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
+    inputs = len(run.fakes)
+    _refuse_written(rec, run.leaves)
+    results = _Results(rec, flat)
+    _refuse_dependent(results, run.gm)
+    mutations = mutations_of(rec, results.found)
+    forward = frozenset(rec.graph.nodes)
+    keeper = next((n for n in forward if n.target in KEEPERS), None)
+    if keeper is not None and results.primals:
+        raise CannotNormalise(f"{keeper.target} keeps what its gradient needs only where gradients are on")
+    grads, tangents = _backward(rec, results.primals, run.leaves)
+    gradients = Outputs(rec)
+    back = [out_of(rec, gradients, g) for g in grads if g is not None]
+    shift = len(results.found.nodes)
+    rec.graph.output((*results.found.nodes, *gradients.nodes))
+    drop_dead(rec.graph)
+    outs = with_sizes(rec.graph, (*results.outs(), *(_shifted(o, shift) for o in back)))
+    places = iter(range(len(results.outs()), len(outs)))
+    moved = _constants_last(rec, inputs, len(tangents))
+    made = Aten(
+        rec.graph,
+        tuple(_renumbered(o, moved) for o in outs),
+        tuple(Mutation(moved[m.input], m.position) for m in mutations),
+        tuple(rec.constants),
+    )
+    return Joint(
+        check(made),
+        inputs,
+        tuple(t.meta["spec"] for t in list(rec.graph.nodes)[inputs : inputs + len(tangents)]),
+        len(results.outs()),
+        tuple((i, None if g is None else next(places)) for (i, _), g in zip(run.leaves, grads)),
+        forward,
+        tuple(results.recipes),
+        single,
+    )
+
+
+# ops that keep what their backward pass needs only where gradients are on as they run
+KEEPERS = frozenset({torch.ops.aten.mkldnn_rnn_layer.default})
+
+
+def _refuse_written(rec: Recorder, leaves: Sequence[tuple[int, Fake]]) -> None:
+    """Raises: CannotNormalise where a write into an input is a step of autograd's."""
+    needs = {i for i, _ in leaves}
+    for root in rec.inputs:
+        if root is not None and root.version > 0 and root.index is not None and (root.index in needs or root.fake.requires_grad):
+            raise CannotNormalise("it writes an input that needs a gradient")
+
+
+class _Results:
+    """What the forward graph returns, and how the program's outputs are made of it.
+
+    A storage of which one output is shown is a result itself. Where several are, the storage is the result and the outputs
+    are views of it, made where autograd sees them.
+    """
+
+    def __init__(self, rec: Recorder, flat: Sequence) -> None:
+        self.rec, self.found = rec, Outputs(rec)
+        self.primals: list[Fake] = []  # of the results that have gradients, which come first
+        self.grown: list[Out] = []
+        self.plain: list[Out] = []  # the other results; counted from -1 downwards until all are known
+        self.bases: dict[Root, Made] = {}
+        self.known: dict[int, Recipe] = {}
+        self.shown: dict[Root, dict[int, Fake]] = {}
+        for x in flat:
+            if type(x) is Fake:
+                self.shown.setdefault(x.bound.root, {})[id(x)] = x
+        raw = [self.recipe(rec.fake(x) if isinstance(x, torch.Tensor) else x) for x in flat]
+        self.recipes = [self.counted(r) for r in raw]
+
+    def outs(self) -> tuple[Out, ...]:
+        """All results."""
+        return (*self.grown, *self.plain)
+
+    def recipe(self, x: object) -> Recipe:
+        """How one output of the program is made."""
+        if type(x) is not Fake:
+            return self.other(out_of(self.rec, self.found, x))
+        if id(x) not in self.known:
+            self.known[id(x)] = self.of_tensor(x)
+        return self.known[id(x)]
+
+    def of_tensor(self, x: Fake) -> Recipe:
+        root = x.bound.root
+        if root.index is not None:
+            return self.alias(x, Given(root.index), root.fake)
+        if len(self.shown[root]) == 1:
+            out = out_of(self.rec, self.found, x)
+            return self.differentiable(x, out) if x.requires_grad else self.other(out)
+        if root not in self.bases:
+            base = out_of(self.rec, self.found, root.fake)
+            self.bases[root] = self.differentiable(root.fake, base) if root.fake.requires_grad else self.other(base)
+        return self.alias(x, self.bases[root], root.fake)
+
+    def alias(self, x: Fake, base: Made | Given, of: Fake) -> Recipe:
+        """An output in the memory of a result or of an input."""
+        if x is of:
+            return base
+        like = self.other(out_of(self.rec, self.found, x)).index
+        if x.requires_grad and not of.requires_grad:
+            raise CannotNormalise("an output needs a gradient and what it is a view of does not")
+        if not x._is_view() or x.requires_grad != of.requires_grad:
+            return Apart(like)
+        return View(base, like, x.grad_fn is not None or not x.requires_grad)
+
+    def differentiable(self, x: Fake, out: Out) -> Made:
+        if x.is_leaf:
+            raise CannotNormalise("an output is a leaf: requires_grad_() of what was made inside")
+        self.primals.append(x)
+        self.grown.append(out)
+        return Made(len(self.grown) - 1)
+
+    def other(self, out: Out) -> Made:
+        self.plain.append(out)
+        return Made(-len(self.plain))
+
+    def counted(self, recipe: Recipe) -> Recipe:
+        """A recipe with the other results counted behind those that have gradients."""
+
+        def at(index: int) -> int:
+            return index if index >= 0 else len(self.grown) - index - 1
+
+        if isinstance(recipe, View):
+            return View(self.counted(recipe.base), at(recipe.like), recipe.followed)
+        return recipe if isinstance(recipe, Given) else replace(recipe, index=at(recipe.index))
+
+
+def _refuse_dependent(results: _Results, gm: fx.GraphModule) -> None:
+    """Raises: Dependent where one result with a gradient is computed from another: they would be one node of autograd, and
+    nobody could go back from the one to the other."""
+    edges = {(p.grad_fn, p.output_nr): k for k, p in enumerate(results.primals)}
+    seen, stack = set(), [edge for p in results.primals for edge in p.grad_fn.next_functions]
+    found = set()
+    while stack:
+        edge = stack.pop()
+        if edge in edges:
+            found.add(edges[edge])
+        if edge[0] is not None and edge not in seen:
+            seen.add(edge)
+            stack += edge[0].next_functions
+    if found:
+        shown = list(gm.graph.nodes)[-1].args[0]
+        order = list(gm.graph.nodes)
+        nodes = [n for n, r in zip(shown, results.recipes) if getattr(getattr(r, "base", r), "index", None) in found and own(r)]
+        raise Dependent(min(nodes, key=order.index))
+
+
+def own(recipe: Recipe) -> bool:
+    """Whether an output is in the memory of a result that autograd follows."""
+    return isinstance(recipe, Made) or isinstance(recipe, View) and isinstance(recipe.base, Made)
+
+
+# ---- the backward pass -----------------------------------------------------------------------------------------------
+def _backward(rec: Recorder, primals: Sequence[Fake], leaves: Sequence[tuple[int, Fake]]) -> tuple[tuple, list[Fake]]:
+    """The gradients of the leaves, and the tangents that they were computed from. Raises: CannotNormalise."""
+    tangents = []
+    for i, primal in enumerate(primals):
+        tangent = make(_alone(primal))
+        rec.placeholder(f"tangent{i}", tangent)
+        tangents.append(tangent)
+    if not primals or not leaves:
+        return (None,) * len(leaves), tangents
+    rec.where = None
+    try:
+        with rec, torch._C._DisableAutocast():
+            grads = torch.autograd.grad(primals, [leaf for _, leaf in leaves], tangents, allow_unused=True)
+    except (DataDependent, NoFake, RuntimeError) as e:
+        raise CannotNormalise(f"its backward pass: {str(e).partition(chr(10))[0]}") from e
+    return grads, tangents
+
+
+def _alone(fake: Fake):
+    """What a tensor looks like that has the storage for itself."""
+    return fake_of_spec(spec_of(fake)).m
+
+
+# ---- numbers of inputs and outputs -----------------------------------------------------------------------------------
+def _shifted(out: Out, by: int) -> Out:
+    """An output whose values begin at another place of the flat tuple."""
+    if isinstance(out, Alias):
+        return replace(out, of=_shifted(out.of, by))
+    return replace(out, position=out.position + by) if hasattr(out, "position") else out
+
+
+def _renumbered(out: Out, moved: dict[int, int]) -> Out:
+    """An output whose inputs have other numbers."""
+    if isinstance(out, Alias):
+        return replace(out, of=_renumbered(out.of, moved))
+    return Input(moved[out.index]) if isinstance(out, Input) else out
+
+
+def _constants_last(rec: Recorder, inputs: int, tangents: int) -> dict[int, int]:
+    """Put the placeholders of constants behind the tangents. Returns the new number of each."""
+    nodes = [n for n in rec.graph.nodes if n.op == "placeholder"]
+    early = [i for i in range(inputs, len(nodes)) if not nodes[i].name.startswith("tangent")]
+    first = next((i for i in range(inputs, len(nodes)) if i not in early), len(nodes))
+    order = [*range(inputs), *range(first, first + tangents), *early]
+    for i, j in zip(order, order[1:]):
+        nodes[i].append(nodes[j])
+    return {old: new for new, old in enumerate(order)}
+
+
+def bytes_of(spec: Spec) -> float:
+    """The size of a tensor, symbols as they were when the graph was made. Units: bytes."""
+    return float(math.prod(map(ix.hint, spec.shape)) * spec.dtype.itemsize)

@@ -1,0 +1,128 @@
+"""Which values of the forward pass are kept for the backward pass, and which are computed again: a minimum cut over bytes.
+
+Cheap calls may be computed again from what is kept; products, convolutions, attention, reductions, random numbers and calls
+through torch may not. Every value is a pipe as wide as its bytes, from what exists to what the backward pass reads; the pipes
+of the narrowest cut are what is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import networkx
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.graph import acts
+from bytejit.codegen.aten.recorder import is_view
+from bytejit.codegen.ops.table import Op, table
+from bytejit.common.spec import Spec
+
+from .joint import bytes_of
+
+CHEAP = {"cpu": 4, "cuda": 60}  # the dearest row that is computed again, in additions an element: reading memory costs that
+FUSED = ("pointwise", "composite", "view", "reduce", "create")
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph that is to be cut. forward: calls before the backward pass; calls: those of the backward pass; weights: inputs
+    that live anyway; shown: values that the forward pass returns anyway."""
+
+    forward: frozenset[fx.Node]
+    calls: frozenset[fx.Node]
+    weights: frozenset[fx.Node]
+    shown: frozenset[fx.Node]
+
+    # ---- what a node is ----------------------------------------------------------------------------------------------
+    def cheap(self, n: fx.Node) -> bool:
+        """Whether a call may be made again."""
+        spec = n.meta.get("spec")
+        if n.op != "call_function" or n not in self.forward or not isinstance(spec, Spec) or acts(n):
+            return False
+        if is_view_node(n):
+            return True
+        if n.target in (aten._to_copy.default, aten.clone.default):  # a weight is cast once
+            return not all(base_of(i) in self.weights for i in n.all_input_nodes)
+        row = row_of(n)
+        if row is None or torch.Tag.pointwise not in n.target.tags or row.cost > CHEAP.get(spec.device.type, 1):
+            return False
+        return not (self.stored(n) and any(not fused(u) for u in n.users if u in self.calls))
+
+    def stored(self, n: fx.Node) -> bool:
+        """Whether the forward pass writes a value to memory anyway."""
+        return n in self.shown or not fused(n) or any(not fused(u) for u in n.users if u in self.forward)
+
+    def width(self, n: fx.Node) -> float:
+        """What it costs to keep a value. Units: bytes; one that would not be written otherwise counts twice."""
+        spec = n.meta["spec"]
+        if n.op == "placeholder":
+            return 1.0 if n in self.weights else 0.5 * bytes_of(spec)
+        if is_view_node(n):
+            return math.inf
+        return bytes_of(spec) * (1.0 if self.stored(n) else 2.0)
+
+    # ---- the cut -----------------------------------------------------------------------------------------------------
+    def recomputed(self, needed: Iterable[fx.Node]) -> set[fx.Node]:
+        """The calls that may be made again, but for those whose values are kept. needed: what the backward pass reads."""
+        needed = {n for n in needed if isinstance(n.meta.get("spec"), Spec)}
+        if not any(map(self.cheap, needed)):
+            return set()
+        region = networkx.DiGraph()
+        stack = list(needed)
+        while stack:
+            n = stack.pop()
+            region.add_node(n)
+            for i in n.all_input_nodes if self.cheap(n) else ():
+                if isinstance(i.meta.get("spec"), (Spec, tuple)):
+                    if i not in region:
+                        stack.append(i)
+                    region.add_edge(i, n)
+        found: set[fx.Node] = set()
+        for part in networkx.weakly_connected_components(region):
+            free = {n for n in part if self.cheap(n)}
+            found |= free - self.kept(region.subgraph(part), free, needed) if free else set()
+        return found
+
+    def kept(self, region: networkx.DiGraph, free: set[fx.Node], needed: set[fx.Node]) -> set[fx.Node]:
+        """The narrowest set of values that all that is needed can be computed from."""
+        pipes = networkx.DiGraph()
+        for n in region:
+            width = self.width(n) if isinstance(n.meta["spec"], Spec) else math.inf
+            pipes.add_edge((n, 0), (n, 1), **({} if width == math.inf else {"capacity": width}))
+            if n not in free:
+                pipes.add_edge("source", (n, 0))
+            if n in needed:
+                pipes.add_edge((n, 1), "sink")
+        for a, b in region.edges:
+            pipes.add_edge((a, 1), (b, 0))
+        if "source" not in pipes:
+            return set()
+        _, (near, _) = networkx.minimum_cut(pipes, "source", "sink")
+        return {n for n in region if (n, 0) in near and (n, 1) not in near}
+
+
+def is_view_node(n: fx.Node) -> bool:
+    """Whether a call makes a view."""
+    return n.op == "call_function" and hasattr(n.target, "_schema") and is_view(n.target)
+
+
+def base_of(n: fx.Node) -> fx.Node:
+    """What a node is a view of, in the end."""
+    while is_view_node(n):
+        n = n.all_input_nodes[0]
+    return n
+
+
+def row_of(n: fx.Node) -> Op | None:
+    """The row of a call in the table of ops."""
+    return table().by_aten.get(str(n.target))
+
+
+def fused(n: fx.Node) -> bool:
+    """Whether a call becomes part of a kernel of ours."""
+    row = row_of(n)
+    return row is not None and row.kind in FUSED

@@ -1,0 +1,339 @@
+"""A joint graph -> a graph of the forward pass and one of the backward pass, with what is saved between them.
+
+forward: inputs, constants -> results, saved values, sizes          backward: saved inputs, saved values, tangents, sizes,
+                                                                              constants -> gradients
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.graph import Alias, Aten, Const, Input, Number, Out, Value, acts, check
+from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.codegen.aten.recorded_values import is_view
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.sizes import Real
+from bytejit.common.spec import Spec
+
+from .joint import Joint, Recipe, bytes_of
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What runs a graph whose outputs need gradients.
+
+    forward: returns `results` results (the first `len(tangents)` have gradients), `saved` values, `numbers` numbers, and sizes
+    and strides of tangents. backward: takes the inputs `saved_inputs`, the saved values, the tangents, the numbers. grads: for
+    each input that needs a gradient, (input, position among the backward's outputs), None where it gets none.
+    """
+
+    forward: Aten
+    backward: Aten
+    inputs: int
+    results: int
+    saved_inputs: tuple[int, ...]
+    saved: int
+    numbers: int
+    tangents: tuple[Spec, ...]
+    layouts: tuple[tuple[int, int, int] | None, ...]  # where sizes and strides of a tangent begin and end; None: as its spec
+    written: tuple[int, ...]  # inputs
+    random: bool  # whether the forward pass draws random numbers
+    grads: tuple[tuple[int, int | None], ...]
+    recipes: tuple[Recipe, ...]
+    single: bool
+    recomputed: tuple[str, ...] = ()  # calls of the forward pass that the backward pass makes again
+
+    def summary(self) -> str:
+        """What is saved and what is computed again, in a line."""
+        flat = list(self.forward.graph.nodes)[-1].args[0]
+        outs = self.forward.outputs[self.results : self.results + self.saved]
+        kept = sum(bytes_of(n.meta["spec"]) for n in dict.fromkeys(flat[o.position] for o in outs))
+        again = ", ".join(f"{n} x {name}" for name, n in Counter(self.recomputed).items())
+        said = f"{self.saved} values, {kept / 2**20:.2f} MiB, and {len(self.saved_inputs)} inputs"
+        return f"{said}; computed again: {again}" if again else said
+
+
+def split(joint: Joint, weights: frozenset[int] = frozenset()) -> Parts:
+    """The two graphs. What the forward pass computed and the backward pass reads is saved, or computed again where that is
+    cheap (`min_cut`); views, and what is made of numbers alone, are made again. weights: inputs that live anyway."""
+    return _Split(joint, weights).parts()
+
+
+class _Split:
+    """Cuts one joint graph."""
+
+    def __init__(self, joint: Joint, weights: frozenset[int]) -> None:
+        self.joint, self.weights = joint, weights
+        self.recomputed: set[fx.Node] = set()
+        *self.nodes, last = joint.aten.graph.nodes
+        self.flat: tuple = last.args[0]
+        self.inputs = self.nodes[: joint.inputs]
+        tangents = joint.inputs + len(joint.tangents)
+        self.tangents = self.nodes[joint.inputs : tangents]
+        self.constants = [n for n in self.nodes[tangents:] if n.op == "placeholder"]
+        self.results = joint.aten.outputs[: joint.results]
+        self.gradients = joint.aten.outputs[joint.results :]
+        self.written = {self.inputs[m.input] for m in joint.aten.mutations if m.input < joint.inputs}
+
+    def parts(self) -> Parts:
+        """Both graphs. Raises: CannotNormalise."""
+        ahead = self.ahead()
+        followed = [self.flat[p] for o in self.results[: len(self.tangents)] for p in positions(o)]
+        if not self.written.isdisjoint(ancestors(followed)):
+            raise CannotNormalise("an output that needs a gradient is computed from an input that is written")
+        shown = [self.flat[p] for o in self.gradients for p in positions(o)]
+        self.recomputed = self.cheapest(shown)
+        back, read = self.back(shown)
+        taken = [
+            self.inputs[o.index] for o in map(base_of, self.gradients) if isinstance(o, Input) and o.index < len(self.inputs)
+        ]
+        read = dict.fromkeys([*read, *taken])
+        saved_inputs = [n for n in self.inputs if n in read and n not in self.written and isinstance(n.meta.get("spec"), Spec)]
+        held = {*saved_inputs, *self.constants, *self.tangents}
+        saved = [n for n in self.nodes if n in read and n not in held and isinstance(n.meta.get("spec"), Spec)]
+        numbers = self.numbers([*back, *shown])
+        sizes, layouts = self.layouts()
+        forward = self.forward(ahead, saved, (*numbers.values(), *sizes))
+        backward, grads = self.backward(back, saved_inputs, saved, numbers)
+        return Parts(
+            forward,
+            backward,
+            len(self.inputs),
+            len(self.results),
+            tuple(map(self.inputs.index, saved_inputs)),
+            len(saved),
+            len(numbers),
+            self.joint.tangents,
+            layouts,
+            tuple(sorted(map(self.inputs.index, self.written))),
+            any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in forward.graph.nodes),
+            grads,
+            self.joint.recipes,
+            self.joint.single,
+            tuple(n.target._schema.name.removeprefix("aten::") for n in self.nodes if n in back and n in self.recomputed),
+        )
+
+    # ---- which node goes where ---------------------------------------------------------------------------------------
+    def ahead(self) -> set[fx.Node]:
+        """The calls that the forward's results and writes are computed from, and those before the backward that act."""
+        wanted = [p for o in self.results for p in positions(o)] + [m.position for m in self.joint.aten.mutations]
+        acting = [n for n in self.nodes if n in self.joint.forward and n.op == "call_function" and acts(n)]
+        return ancestors([*(self.flat[p] for p in wanted), *acting])
+
+    def cheapest(self, shown: Sequence[fx.Node]) -> set[fx.Node]:
+        """Calls of the forward pass that the backward pass makes again rather than have their values saved."""
+        from .min_cut import Cut  # with the first graph: what it needs loads slowly
+
+        calls, read = self.back(shown)
+        results = frozenset(self.flat[p] for o in self.results for p in positions(o))
+        weights = frozenset(self.inputs[i] for i in self.weights if self.inputs[i] not in self.written)
+        return Cut(self.joint.forward, frozenset(calls), weights, results).recomputed(read)
+
+    def back(self, shown: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, None]]:
+        """The calls of the backward graph, and what it reads besides: nodes of the forward, placeholders."""
+        late = set(self.tangents)
+        for n in self.nodes:
+            if n.op == "call_function" and not late.isdisjoint(n.all_input_nodes):
+                late.add(n)
+        calls: set[fx.Node] = set()
+        read: dict[fx.Node, None] = {}
+        stack = list(shown)
+        while stack:
+            n = stack.pop()
+            if n in calls or n in read:
+                continue
+            if n.op == "placeholder" or n not in late and n in self.joint.forward and not self.again(n):
+                read[n] = None
+            else:
+                calls.add(n)
+                stack += n.all_input_nodes
+        return calls, read
+
+    def again(self, n: fx.Node) -> bool:
+        """Whether a call of the forward pass is made again in the backward pass: its result cannot be kept or costs nothing."""
+        if n in self.recomputed:
+            return True
+        if n.target is operator.getitem:
+            return False
+        return not isinstance(n.meta.get("spec"), Spec) or is_view(n.target) or not n.all_input_nodes and not acts(n)
+
+    def numbers(self, nodes: Iterable[fx.Node]) -> dict[str, Number]:
+        """The sizes and floats that are known at the call only and that the backward graph speaks of, by name."""
+        found: dict[str, Number] = {}
+        floats = {n.meta["spec"].symbol: Number(n.meta["spec"]) for n in self.inputs if isinstance(n.meta.get("spec"), Real)}
+        sizes = {name: s for n in self.inputs for name, s in symbols_of(n.meta.get("spec")).items()}
+        spoken = [(n.args, n.kwargs, n.meta.get("spec")) for n in nodes] + [self.gradients]
+        for name in sorted({name for x in (*spoken, self.joint.tangents) for name in names_in(x)}):
+            found[name] = floats[name] if name in floats else Number(ix.index(sizes[name]))
+        return found
+
+    # ---- the graphs --------------------------------------------------------------------------------------------------
+    def layouts(self) -> tuple[list[Out], tuple[tuple[int, int, int] | None, ...]]:
+        """Outputs that are the sizes and strides of tangents, where these are known at the call only, and where each has its."""
+        found: list[Out] = []
+        places = []
+        for spec in self.joint.tangents:
+            numbers = (*spec.shape, *spec.stride)
+            if all(isinstance(n, int) for n in numbers):
+                places.append(None)
+                continue
+            begin, rank = len(found), len(spec.shape)
+            places.append((begin, begin + rank, begin + 2 * rank))
+            found += [Const(n) if isinstance(n, int) else Number(n) for n in numbers]
+        return found, tuple(places)
+
+    def forward(self, ahead: set[fx.Node], saved: Sequence[fx.Node], numbers: Sequence[Out]) -> Aten:
+        """Results, saved values, numbers."""
+        wanted = ahead | ancestors(saved)
+        graph, env = fx.Graph(), {}
+        for n in (*self.inputs, *self.constants):
+            env[n] = placed(graph, n)
+        for n in self.nodes:
+            if n.op == "call_function" and n in wanted:
+                env[n] = graph.node_copy(n, env.__getitem__)
+        places = positions_used(self.results, self.joint.aten.mutations)
+        moved = {p: i for i, p in enumerate(places)}
+        flat = [env[self.flat[p]] for p in places]
+        outs = [renumbered(o, moved, self.index_in_forward) for o in self.results]
+        for n in saved:
+            value = copied(graph, env[n]) if n.op == "placeholder" else env[n]  # an input that is written: as it was
+            if value not in flat:
+                flat.append(value)
+            outs.append(Value(flat.index(value)))
+        graph.output(tuple(flat))
+        mutations = tuple(
+            replace(m, input=self.index_in_forward(m.input), position=moved[m.position]) for m in self.joint.aten.mutations
+        )
+        return check(Aten(graph, (*outs, *numbers), mutations, self.joint.aten.constants))
+
+    def index_in_forward(self, index: int) -> int:
+        """The number of an input or constant of the joint graph in the forward graph, which has no tangents."""
+        return index if index < len(self.inputs) else index - len(self.tangents)
+
+    def backward(
+        self, back: set[fx.Node], saved_inputs: Sequence[fx.Node], saved: Sequence[fx.Node], numbers: dict[str, Number]
+    ) -> tuple[Aten, tuple[tuple[int, int | None], ...]]:
+        """The backward graph and where in its outputs each gradient is."""
+        graph, env = fx.Graph(), {}
+        for i, n in enumerate((*saved_inputs, *saved, *self.tangents)):
+            env[n] = placed(graph, n, f"p{i}_{n.name}")
+        for name, number in numbers.items():
+            graph.placeholder(name).meta["spec"] = number.value
+        for n in self.constants:
+            env[n] = placed(graph, n)
+        given = {n: i for i, n in enumerate((*saved_inputs, *saved, *self.tangents))}
+        first = len(given) + len(numbers)
+        given |= {n: first + i for i, n in enumerate(self.constants)}
+        for n in self.inputs:
+            if n not in env and not isinstance(n.meta.get("spec"), Spec) and n.users:
+                env[n] = None
+        for n in self.nodes:
+            if n in back:
+                env[n] = graph.node_copy(n, env.__getitem__)
+        places = positions_used(self.gradients, ())
+        moved = {p: i for i, p in enumerate(places)}
+        flat = [env[self.flat[p]] if self.flat[p] in back else copied(graph, env[self.flat[p]]) for p in places]
+        graph.output(tuple(flat))
+        outs = tuple(renumbered(o, moved, lambda i: given[self.nodes[i]]) for o in self.gradients)
+        grads = tuple((i, None if at is None else at - len(self.results)) for i, at in self.joint.grads)
+        return check(Aten(graph, outs, (), self.joint.aten.constants)), grads
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """These and all that they are computed from."""
+    seen: set[fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            stack += n.all_input_nodes
+    return seen
+
+
+def placed(graph: fx.Graph, node: fx.Node, name: str = "") -> fx.Node:
+    """A placeholder that looks like `node`."""
+    made = graph.placeholder(name or node.name)
+    if "spec" in node.meta:
+        made.meta["spec"] = node.meta["spec"]
+    return made
+
+
+def copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """A copy of a node's value in memory of its own."""
+    made = graph.call_function(aten.clone.default, (node,))
+    made.meta.update(spec=node.meta["spec"], where=node.meta.get("where"))
+    return made
+
+
+# ---- outputs ---------------------------------------------------------------------------------------------------------
+def base_of(out: Out) -> Out:
+    """What an output is a view of, or itself."""
+    return out.of if isinstance(out, Alias) else out
+
+
+def positions(out: Out) -> tuple[int, ...]:
+    """The value that an output needs, if any."""
+    base = base_of(out)
+    return (base.position,) if isinstance(base, Value) else ()
+
+
+def positions_used(outs: Iterable[Out], mutations: Iterable) -> list[int]:
+    """All values that outputs and writes need, in order."""
+    return sorted({p for o in outs for p in positions(o)} | {m.position for m in mutations})
+
+
+def renumbered(out: Out, moved: dict[int, int], index) -> Out:
+    """An output with its value's position and its input's number in another graph."""
+    if isinstance(out, Alias):
+        return replace(out, of=renumbered(out.of, moved, index))
+    if isinstance(out, Value):
+        return Value(moved[out.position])
+    return Input(index(out.index)) if isinstance(out, Input) else out
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+def symbols_of(x: object) -> dict[str, ix.Sym]:
+    """The size symbols anywhere in a value, by name."""
+    if isinstance(x, ix.Index):
+        return ix.symbols(x)
+    if isinstance(x, Spec):
+        return symbols_of((x.shape, x.stride))
+    if isinstance(x, Alias):
+        return symbols_of((x.size, x.stride, x.offset))
+    if isinstance(x, (tuple, list)):
+        return {k: v for y in x for k, v in symbols_of(y).items()}
+    if isinstance(x, dict):
+        return symbols_of(tuple(x.values()))
+    if isinstance(x, slice):
+        return symbols_of((x.start, x.stop, x.step))
+    return {}
+
+
+def names_in(x: object) -> set[str]:
+    """The names of sizes and floats that a value is computed from: of what is computed itself, those that it comes from."""
+    found = set()
+    for name, symbol in symbols_of(x).items():
+        found |= set(re.findall(r"\b[sf]\d+\b", symbol.text)) if symbol.text else {name}
+    for real in reals_in(x):
+        found |= set(re.findall(r"\b[sf]\d+\b", real.text))
+    return found
+
+
+def reals_in(x: object) -> list[Real]:
+    """The floats anywhere in a value that are known at the call only."""
+    if isinstance(x, dict):
+        x = tuple(x.values())
+    if isinstance(x, (tuple, list)):
+        return [r for y in x for r in reals_in(y)]
+    return [x] if isinstance(x, Real) else []

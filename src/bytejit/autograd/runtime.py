@@ -1,0 +1,197 @@
+"""What runs the two graphs: one node of torch's autograd.
+
+What the backward pass needs is saved by torch's own `save_for_backward`, so that its checks of versions, its errors and the
+program's `saved_tensors_hooks` hold. A backward pass that is itself differentiated (`create_graph=True`) runs the traced graph
+once more through torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.graph import Alias, Aten
+from bytejit.common import registry
+from bytejit.common.ambient import preserved
+from bytejit.runtime.rollback import random_states
+
+from .joint import Apart, Given, Made, Recipe, View
+from .partition import Parts
+from .undefined import without
+
+
+class Program:
+    """A graph whose outputs need gradients. forward: runs `parts.forward`; backward(aten): makes what runs a backward graph."""
+
+    def __init__(self, gm: fx.GraphModule, parts: Parts, forward: Callable, backward: Callable[[Aten], Callable]) -> None:
+        self.parts, self.forward, self.build = parts, forward, backward
+        self.plain = gm.forward
+        self.autocast = autocast_now()
+        # which tangents are undefined -> (callable of the backward graph without them, where each gradient is in its outputs)
+        self.made: dict[frozenset[int], tuple[Callable, tuple[int | None, ...]]] = {}
+        self.lock = threading.Lock()
+        self.inputs = tuple(i for i, _ in parts.grads)
+        self.others = tuple(i for i in range(parts.inputs) if i not in parts.saved_inputs)
+        self.first = len(parts.tangents)  # results that autograd does not follow begin here
+        self.after = parts.results + parts.saved
+        self.detached = tuple(k for k in range(self.first) if isinstance(parts.forward.outputs[k], Alias))
+        self.outs = tuple(map(maker, parts.recipes))
+
+    def __call__(self, *inputs: object) -> object:
+        if torch.is_anomaly_enabled():
+            registry.count("fallbacks", "a graph runs through torch: anomaly mode is on")
+            return self.plain(*inputs)
+        grad, states = torch.is_grad_enabled(), random_states() if self.parts.random else ()
+        try:
+            torch._C._set_grad_enabled(False)
+            made = self.forward(*inputs)
+            if self.detached:  # a view that was made without gradients is no result of a node
+                made = [t.detach() if k in self.detached else t for k, t in enumerate(made)]
+            torch._C._set_grad_enabled(True)
+            if self.first:
+                grown = apply(self, inputs, made, states, *[inputs[i] for i in self.inputs])
+                made = (grown if self.first > 1 else (grown,)) + tuple(made[self.first :])
+            found = tuple([out(made, inputs) for out in self.outs])
+        finally:
+            torch._C._set_grad_enabled(grad)
+        return found[0] if self.parts.single else found
+
+    # ---- backward ----------------------------------------------------------------------------------------------------
+    def backward(self, missing: frozenset[int]) -> tuple[Callable, tuple[int | None, ...]]:
+        """The callable of the backward graph without some tangents, built on first use, and where each gradient is."""
+        found = self.made.get(missing)
+        if found is None:
+            with self.lock:
+                if missing not in self.made:
+                    whole = self.parts.backward, tuple(range(len(self.parts.backward.outputs)))
+                    aten, places = without(self.parts, missing) if missing else whole
+                    self.made[missing] = preserved(self.build, aten), places
+                found = self.made[missing]
+        return found
+
+    def gradients(self, ctx: CompiledRegion, tangents: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """The gradients of `inputs`, None where there are none."""
+        parts = self.parts
+        saved = ctx.saved_tensors if parts.saved or parts.saved_inputs else ()
+        missing = frozenset(i for i, t in enumerate(tangents) if t is None)
+        if len(missing) == len(tangents):
+            return [None] * len(self.inputs)
+        if torch.is_grad_enabled():
+            registry.count("fallbacks", "a backward pass runs through torch: it is differentiated itself")
+            return preserved(self.differentiable, ctx, saved, tangents)
+        given = [self.fitted(i, t, ctx) for i, t in enumerate(tangents)]
+        call, places = self.backward(missing)
+        made = call(*saved, *given, *ctx.numbers)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.others = None
+        return [None if at is None or places[at] is None else made[places[at]] for _, at in parts.grads]
+
+    def fitted(self, i: int, tangent: torch.Tensor | None, ctx: CompiledRegion) -> torch.Tensor:
+        """A tangent laid out as the backward graph was made for; zeros where there is none, which nothing reads."""
+        spec = self.parts.tangents[i]
+        at = self.parts.layouts[i]
+        shape, stride = (spec.shape, spec.stride) if at is None else (ctx.sizes[at[0] : at[1]], ctx.sizes[at[1] : at[2]])
+        if tangent is None:
+            return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).zero_()
+        if type(tangent) is torch.Tensor and tangent.stride() == tuple(stride) and tangent.dtype is spec.dtype:
+            return tangent
+        return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).copy_(tangent)
+
+    def differentiable(self, ctx: CompiledRegion, saved: Sequence[torch.Tensor], tangents: Sequence) -> Sequence:
+        """The same, as results that autograd follows: from the traced graph, run again."""
+        if ctx.others is None:
+            raise RuntimeError("Trying to backward through the graph a second time, after its inputs have been let go")
+        parts = self.parts
+        inputs = dict(zip(parts.saved_inputs, saved)) | dict(zip(self.others, ctx.others))
+        if any(isinstance(t, torch.Tensor) and t._version != v for t, v in zip(ctx.others, ctx.versions)):
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: an input of a "
+                "compiled region, which a backward pass with create_graph=True computes from"
+            )
+        for i in parts.written:
+            inputs[i] = inputs[i].detach().clone()
+        leaves = [inputs[i].view_as(inputs[i]) for i in self.inputs]  # where this backward pass ends
+        inputs.update(zip(self.inputs, leaves))
+        before = random_states() if parts.random else ()
+        try:
+            for generator, state in ctx.states:
+                generator.set_state(state)
+            with contextlib.ExitStack() as stack:
+                for manager in self.autocast:
+                    stack.enter_context(manager())
+                outs = self.plain(*[inputs[i] for i in range(parts.inputs)])
+        finally:
+            for generator, state in before:
+                generator.set_state(state)
+        torch._C._set_grad_enabled(True)
+        primals = [primal_of(k, parts.recipes, outs if not parts.single else (outs,)) for k in range(self.first)]
+        pairs = [(p, t) for p, t in zip(primals, tangents) if t is not None]
+        return torch.autograd.grad([p for p, _ in pairs], leaves, [t for _, t in pairs], create_graph=True, allow_unused=True)
+
+
+class CompiledRegion(torch.autograd.Function):
+    """The node of autograd that stands for a compiled graph: made after its forward kernels have run."""
+
+    @staticmethod
+    def forward(ctx, program: Program, inputs: tuple, made: Sequence, states: Sequence, *followed: torch.Tensor):
+        parts = program.parts
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *made[parts.results : program.after])
+        ctx.program, ctx.states = program, states
+        ctx.numbers = made[program.after : program.after + parts.numbers]
+        ctx.sizes = made[program.after + parts.numbers :]
+        ctx.others = others = [inputs[i] for i in program.others]
+        ctx.versions = [t._version if isinstance(t, torch.Tensor) else 0 for t in others]
+        return tuple(made[: program.first]) if program.first > 1 else made[0]
+
+    @staticmethod
+    def backward(ctx, *tangents: torch.Tensor | None):
+        return None, None, None, None, *ctx.program.gradients(ctx, tangents)
+
+
+# `Function.apply` without what Python does there for function transforms, which no compiled graph runs under
+apply = super(torch.autograd.Function, CompiledRegion).apply
+
+
+# ---- outputs ---------------------------------------------------------------------------------------------------------
+def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
+    """What makes an output of the program of the results and the inputs."""
+    if isinstance(recipe, Made):
+        return lambda made, inputs, k=recipe.index: made[k]
+    if isinstance(recipe, Given):
+        return lambda made, inputs, i=recipe.index: inputs[i]
+    if isinstance(recipe, Apart):
+        return lambda made, inputs, k=recipe.index: made[k].detach()
+    return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed)
+
+
+def view(base: Callable, like: int, followed: bool, made: Sequence, inputs: Sequence) -> torch.Tensor:
+    """A view laid out as a result. followed: whether autograd follows it."""
+    t, of = made[like], base(made, inputs)
+    if followed:
+        return of.as_strided(t.shape, t.stride(), t.storage_offset())
+    with torch.no_grad():
+        return of.as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def primal_of(index: int, recipes: Sequence[Recipe], outs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The result that the outputs of a traced graph show, or are views of."""
+    for recipe, out in zip(recipes, outs):
+        if recipe == Made(index):
+            return out
+    return next(out._base for recipe, out in zip(recipes, outs) if isinstance(recipe, View) and recipe.base == Made(index))
+
+
+def autocast_now() -> tuple[Callable, ...]:
+    """Context managers that make autocast what it is now."""
+    devices = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    kept = torch.is_autocast_cache_enabled()
+    return (
+        torch._C._DisableAutocast,
+        *(functools.partial(torch.autocast, d, dtype=torch.get_autocast_dtype(d), cache_enabled=kept) for d in devices),
+    )

@@ -1,0 +1,94 @@
+"""The backward graph where some outputs were not used: their tangents are undefined, which is not the same as zeros.
+
+A backward pass is linear in what comes from its tangents. A call of which all such operands are undefined is undefined itself
+and is not made; a sum is its other operand; any other call that mixes both is given zeros, as torch gives them to a node with
+several results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.graph import Aten, Input, Out, Value, check
+from bytejit.codegen.aten.rewrite import copy_graph, drop_dead
+from bytejit.common.spec import Spec, contiguous_stride
+
+from .partition import Parts, base_of, copied, renumbered
+
+aten = torch.ops.aten
+
+
+def without(parts: Parts, missing: frozenset[int]) -> tuple[Aten, tuple[int | None, ...]]:
+    """The backward graph without the tangents `missing`, and for each of its gradients the place among the new graph's outputs,
+    None where it is undefined. The inputs stay as they are."""
+    graph = copy_graph(parts.backward.graph)
+    nodes = list(graph.nodes)
+    first = len(parts.saved_inputs) + parts.saved
+    tangents = nodes[first : first + len(parts.tangents)]
+    flat = list(nodes[-1].args[0])
+    undefined, summed = _undefined(graph, tangents, {tangents[i] for i in missing})
+    left = [p for p, n in enumerate(flat) if n not in undefined]
+    with graph.inserting_before(nodes[-1]):
+        values = tuple(copied(graph, _other(flat[p], summed)) if flat[p] in summed else flat[p] for p in left)
+    nodes[-1].args = (values,)
+    for n, other in summed.items():
+        n.replace_all_uses_with(_other(other, summed), propagate_meta=False)
+    drop_dead(graph)
+    moved = {p: i for i, p in enumerate(left)}
+    outs: list[Out] = []
+    places: list[int | None] = []
+    for out in parts.backward.outputs:
+        base = base_of(out)
+        gone = (
+            isinstance(base, Value) and base.position not in moved or isinstance(base, Input) and nodes[base.index] in undefined
+        )
+        places.append(None if gone else len(outs))
+        if not gone:
+            outs.append(renumbered(out, moved, lambda i: i))
+    return check(replace(parts.backward, graph=graph, outputs=tuple(outs))), tuple(places)
+
+
+def _undefined(graph: fx.Graph, tangents: list[fx.Node], missing: set[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, fx.Node]]:
+    """The nodes without a value, and the sums that are one of their operands. Other calls are given zeros."""
+    late, undefined, summed = set(tangents), set(missing), {}
+    for n in list(graph.nodes):
+        given = [i for i in n.all_input_nodes if i in late]
+        if n.op != "call_function" or not given:
+            continue
+        late.add(n)
+        gone = [i for i in given if i in undefined]
+        if len(gone) == len(given):
+            undefined.add(n)
+        elif gone and _is_sum(n, gone):
+            summed[n] = n.args[1] if n.args[0] in gone else n.args[0]
+        else:
+            for i in gone:
+                n.replace_input_with(i, _zeros(graph, n, i.meta["spec"]))
+    return undefined, summed
+
+
+def _is_sum(n: fx.Node, gone: list[fx.Node]) -> bool:
+    """Whether a call adds two tensors of which one is undefined and the other looks like the result."""
+    if n.target is not aten.add.Tensor or n.kwargs or len(n.args) != 2:
+        return False
+    other = n.args[1] if n.args[0] in gone else n.args[0]
+    return isinstance(other, fx.Node) and other.meta["spec"] == n.meta["spec"]
+
+
+def _other(n: fx.Node, summed: dict[fx.Node, fx.Node]) -> fx.Node:
+    """What a sum comes to in the end."""
+    while n in summed:
+        n = summed[n]
+    return n
+
+
+def _zeros(graph: fx.Graph, before: fx.Node, spec: Spec) -> fx.Node:
+    with graph.inserting_before(before):
+        made = graph.call_function(aten.full.default, (list(spec.shape), 0), {"dtype": spec.dtype, "device": spec.device})
+    made.meta.update(
+        spec=Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device), where=before.meta.get("where")
+    )
+    return made

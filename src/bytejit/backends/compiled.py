@@ -1,0 +1,190 @@
+"""`Compiled`: one graph on its way from ATen to a callable, for any target."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bytejit.codegen.aten.cpu_part import cpu_part, cpu_rest
+from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.run import run_aten
+from bytejit.codegen.libraries.freeze import freeze
+from bytejit.codegen.libraries.layout import choose_libraries
+from bytejit.codegen.libraries.stride_feedback import after_the_first, foreseen, relaid
+from bytejit.codegen.loops.check import check_loops, check_plan
+from bytejit.codegen.loops.lower import lower
+from bytejit.codegen.loops.plan import Plan
+from bytejit.codegen.loops.text import text
+from bytejit.codegen.passes import Form, Journal, run_passes
+from bytejit.common import logs, registry
+from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.where import Where, with_source
+from bytejit.kernels import library
+from bytejit.kernels.build import BuildFailed
+from bytejit.options import Options
+
+from . import plan_cache
+from .target import CompiledGraph, Target
+
+LOOPS = Form("loops", check_loops, text)
+PLAN = Form("schedule", check_plan, text)
+
+
+def with_lines(graph: torch.fx.Graph) -> None:
+    """Let the places of nodes hold the user's lines, for the comments of kernels: the tracer leaves them unread."""
+    for node in graph.nodes:
+        where = node.meta.get("where")
+        if isinstance(where, Where):
+            node.meta["where"] = with_source(where)
+
+
+@dataclass
+class Compiled:
+    """One graph on its way through codegen. Its `Report` gets statistics and the texts of the debug folder."""
+
+    gm: torch.fx.GraphModule
+    aten: Aten
+    options: Options
+    target: Target
+    journal: Journal = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.journal = Journal(self.options.debug, self.options.debug or self.options.check)
+
+    # ---- parts ------------------------------------------------------------------------------------------------------
+    def build(self, aten: Aten) -> Callable:
+        """The graph's callable; what the CPU computes before all else, or after it, is a graph of the target's host."""
+        aten = self.target.prepare(aten)
+        if not self.target.host:
+            return self.build_part(aten)
+        found, single = cpu_rest(aten), aten.single
+        if found is None:
+            return self.build_after_host(aten)
+        after = self.on_host(found.after)
+        return found.joined(self.build_after_host(found.first), after, single)
+
+    def build_after_host(self, aten: Aten) -> Callable:
+        """A graph's callable where nothing runs on the CPU after it."""
+        found = cpu_part(aten)
+        if found is None:
+            return self.build_part(aten)
+        part, taken, rest = found
+        before, after = self.on_host(part), self.build_part(rest)
+
+        def call(*inputs: Any):
+            return after(*inputs, *before(*[inputs[i] for i in taken]))
+
+        call.writes_last = getattr(after, "writes_last", False)
+        return call
+
+    def on_host(self, part: Aten) -> Callable:
+        """A part's callable, in kernels of the host's."""
+        host = registry.lookup_target(self.target.host)(torch.device("cpu"), self.options)
+        return Compiled(self.gm, part, self.options, host).build_part(part)
+
+    # ---- one part ---------------------------------------------------------------------------------------------------
+    def build_part(self, aten: Aten) -> Callable:
+        """Libraries, loops, kernels, call sequence."""
+        tuner = self.target.tuner()
+        self.target.prepare_libraries(aten)
+        if self.options.debug:
+            self.journal.note("aten", aten.text())
+        chosen = choose_libraries(aten, self.target.aten_passes, tuner, library, journal=self.journal)
+        tuner.save()
+        return self.target.replay(self.gm, aten, self.emit(chosen))
+
+    def frozen(self, inputs: Sequence) -> Callable:
+        """The same with weights folded in; notices writes to them by version and address, and folds anew."""
+        state: dict = {}
+
+        def fold(args: Sequence) -> None:
+            tuner = self.target.tuner()
+            self.target.prepare_libraries(self.aten)
+            weights = info_of(self.gm).weights
+            params = {i: t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and i in weights}
+            made, _, state["check"] = freeze(self.aten, params, self.target.aten_passes, tuner, library, self.journal)
+            tuner.save()
+            state["call"] = self.target.replay(self.gm, self.aten, self.emit(made))
+
+        def call(*args: Any):
+            if not state["check"](args):
+                registry.count("recompiles", "a frozen weight was written")
+                fold(args)
+            return state["call"](*args)
+
+        fold(inputs)
+        return call
+
+    def emit(self, aten: Aten) -> Callable:
+        """The graph's callable. Where a kernel cannot be built, all are planned anew as the target's `smaller` says; where that
+        fails too, the graph runs through torch."""
+        target: Target | None = self.target
+        while target is not None:
+            try:
+                return self.emit_for(target, aten)
+            except BuildFailed as error:
+                target = target.smaller(error)
+        return run_aten(aten)
+
+    def emit_for(self, target: Target, aten: Aten) -> Callable:
+        """Loops, plan, kernels, a callable. Raises: BuildFailed."""
+        began = time.perf_counter()
+        aten = foreseen(aten)
+        if self.options.debug:
+            with_lines(aten.graph)
+        plan, source = self.planned(target, aten)
+        lowered = time.perf_counter() - began
+        made = target.launch(plan, source, aten)
+        for name, n in made.stats.unfused.items():
+            registry.count("externs", f"{name} has no row: run by torch", n)
+        if self.options.debug or logs.wanted("code", self.options):
+            self.journal.stages += [("kernel", made.source, target.suffix), ("call", made.call_source, ".py")]
+        report = report_of(self.gm)
+        report.stats, report.lower_seconds = made.stats, lowered
+        report.stages, report.pass_seconds = list(self.journal.stages), dict(self.journal.seconds)
+        if made.fits is None:
+            return made.call
+
+        def again(answered: dict[str, tuple]) -> Callable | None:
+            """The graph with its libraries' own strides; what they return then is copied where it still differs."""
+            better = relaid(aten, plan, answered)
+            try:
+                return None if better is None else self.compiled(target, better).call
+            except BuildFailed as error:
+                registry.count("fallbacks", f"a graph keeps its copies: {str(error).partition(chr(10))[0]}")
+                return None
+
+        return after_the_first(made.call, made.fits, again)
+
+    def planned(self, target: Target, aten: Aten) -> tuple[Plan, object]:
+        """The plan and the kernels' text: from disk, unless all stages are to be printed."""
+        facts = None if self.options.debug else target.plan_key()
+        key = plan_cache.key_of(aten, *facts) if facts is not None else None
+        found = plan_cache.load(key, self.options) if key else None
+        if found is not None:
+            return found
+        plan = self.plan(target, aten)
+        source = target.emit(plan)
+        if key:
+            plan_cache.keep(key, plan, source, self.options)
+        return plan, source
+
+    def compiled(self, target: Target, aten: Aten) -> CompiledGraph:
+        """A graph planned, printed and built. Raises: BuildFailed."""
+        plan = self.plan(target, aten)
+        return target.launch(plan, target.emit(plan), aten)
+
+    def plan(self, target: Target, aten: Aten) -> Plan:
+        """The passes from a graph with its libraries chosen to a plan."""
+        loops = lower(aten)
+        if self.options.debug:
+            self.journal.note("loops", text(loops))
+        loops = run_passes(LOOPS, target.loop_passes, loops, self.journal)
+        plan = run_passes(PLAN, target.plan_passes, target.schedule(loops), self.journal)
+        if self.options.debug:
+            self.journal.note("schedule", text(plan))
+        return plan

@@ -1,0 +1,100 @@
+"""The CPU: C++ text, built or found in the cache, and the Python function that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+import torch
+
+from bytejit.codegen.aten.graph import Aten, Out
+from bytejit.codegen.cpu.emit import CppSource, emit_cpp
+from bytejit.codegen.cpu.schedule import schedule
+from bytejit.codegen.emit.call import emit_call
+from bytejit.codegen.libraries.attention import match_attention
+from bytejit.codegen.libraries.convolution import match_conv
+from bytejit.codegen.libraries.layout import CPU_PASSES
+from bytejit.codegen.libraries.linear import match_linear
+from bytejit.codegen.loops.ir import Loops
+from bytejit.codegen.loops.passes.fuse import FUSE
+from bytejit.codegen.loops.plan import Machine, Plan
+from bytejit.kernels import attention, conv, gemm
+from bytejit.kernels.build_cpp import Built, build
+from bytejit.kernels.disk import json_cache
+from bytejit.kernels.machine import cpu
+from bytejit.kernels.tune import Tuner
+from bytejit.options import Options
+
+from .target import CompiledGraph, Stats, Target
+
+
+def cpu_machine(threads: int) -> Machine:
+    """This machine as `schedule` wants it."""
+    c = cpu()
+    return Machine("cpu", threads, c.vector_bytes, c.l2 or 512 * 1024)
+
+
+def printed(plan: Plan) -> CppSource:
+    """The C++ of a plan, in as many units as can be built side by side."""
+    return emit_cpp(plan, max_units=max(1, min(4, cpu().cores)))
+
+
+def compile_plan(
+    plan: Plan,
+    options: Options,
+    constants: Sequence[Any] = (),
+    outs: Sequence[Out] | None = None,
+    single: bool = False,
+    source: CppSource | None = None,
+) -> CompiledGraph:
+    """Build a plan. constants, outs, single: as `Aten` holds them; without outs `call` returns the flat tuple of the
+    plan. source: `printed(plan)` where it is there already.
+
+    `call` must run without gradients: library calls write into planned memory. Raises: NoCompiler, BuildFailed.
+    """
+    source = source or printed(plan)
+    built = build(source.units, options) if source.units else Built((), 0, 0.0)
+    runs = [built.calls[r.unit][r.function] for r in source.runs]
+    made = emit_call(plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | attention.BUILT)
+    stats = Stats(
+        source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds, built.cached == len(source.units)
+    )
+    return CompiledGraph(made.make(), "\n".join(source.units), made.text, stats, built.files, made.fits)
+
+
+class CpuTarget(Target):
+    """The CPU of this machine, in C++ with OpenMP."""
+
+    name = "cpu"
+    suffix = ".cpp"
+    aten_passes = CPU_PASSES
+    loop_passes = FUSE
+
+    def machine(self) -> Machine:
+        return cpu_machine(torch.get_num_threads())
+
+    def tuner(self) -> Tuner:
+        without = () if self.options.winograd else ("conv_own_winograd",)
+        return Tuner(json_cache("choices", self.options.cache_path), enabled=True, without=without)
+
+    def prepare_libraries(self, aten: Aten) -> None:
+        """Build our own matrix product, convolution and attention, on first use, where the graph has such calls."""
+        serves = {conv: match_conv, gemm: match_linear, attention: match_attention}
+        wanted = [module for module, match in serves.items() if any(match(n) is not None for n in aten.graph.nodes)]
+        if len(wanted) > 1:
+            build([module.UNIT for module in wanted], self.options)  # side by side
+        for module in wanted:
+            module.register(self.options)
+
+    def plan_key(self) -> tuple:
+        return (astuple(self.machine()),)
+
+    def schedule(self, loops: Loops) -> Plan:
+        return schedule(loops, self.machine())
+
+    def emit(self, plan: Plan) -> CppSource:
+        return printed(plan)
+
+    def launch(self, plan: Plan, source: CppSource, aten: Aten) -> CompiledGraph:
+        return compile_plan(plan, self.options, aten.constants, aten.outputs, aten.single, source)

@@ -1,0 +1,92 @@
+"""The backend `inductor`: fused kernels, for the target of the graph's device or one that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.normalise import CannotNormalise, normalise
+from bytejit.codegen.aten.random_numbers import fuse_draws
+from bytejit.codegen.loops.index import Undecided
+from bytejit.common import logs
+from bytejit.common.graph_info import info_of, report_of
+from bytejit.compat.probes import PROBES
+from bytejit.guards.native_checker import CHECKER, unit
+from bytejit.kernels import build_cpp
+from bytejit.kernels.build import NoCompiler
+from bytejit.kernels.cuda_launch import NoDriver
+from bytejit.options import Options
+
+from .compiled import Compiled
+from .devices import CPU, made, target_of
+from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
+from .target import Target
+from .training import trained
+
+
+def inductor(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
+    """Fused kernels. What cannot be compiled runs through torch, counted and named."""
+    install_checks(info_of(gm).settings.options)
+    target, reason = target_of(gm)
+    return compile_for(target, gm, example_inputs, reason)
+
+
+def named_target(gm: torch.fx.GraphModule, example_inputs: list, name: str) -> Callable:
+    """The backend that a registered target is, whatever device the graph is on."""
+    target = made(name, CPU, info_of(gm).settings.options)
+    return compile_for(target, gm, example_inputs, target.unavailable())
+
+
+def compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list, reason: str) -> Callable:
+    """The graph's callable. reason: why the target has no kernels for it, if it has none."""
+    reason = not_normalised(gm) or reason
+    if reason:
+        return through_torch(gm, reason)
+    options = target.options
+    try:
+        if info_of(gm).needs_grad:
+            target = type(target)(target.device, replace(options, cudagraphs=False, freeze=False))
+            return in_kernels(gm, lambda: trained(gm, lambda part, aten: compile_aten(part, aten, target, [])))
+        aten = normalise(gm, fakes_of(gm))
+    except (CannotNormalise, Undecided) as e:
+        return through_torch(gm, str(e))
+    return in_kernels(gm, lambda: guarded(gm, compile_aten(gm, aten, target, example_inputs), aten))
+
+
+def in_kernels(gm: torch.fx.GraphModule, compile: Callable[[], Callable]) -> Callable:
+    """What `compile` makes, or the graph through torch where there can be no kernels."""
+    try:
+        return compile()
+    except Undecided as e:
+        return through_torch(gm, f"not for symbolic sizes: {e}")
+    except NoCompiler:  # whoever looked for it has warned
+        return through_torch(gm, "no C++ compiler")
+    except NoDriver as e:
+        logs.warn_once("no CUDA driver", str(e))
+        return through_torch(gm, "no CUDA driver")
+
+
+def compile_aten(gm: torch.fx.GraphModule, aten: Aten, target: Target, example_inputs: list) -> Callable:
+    """The callable of a graph in ATen; its report goes to `gm`."""
+    if target.options.fused_rng:
+        aten = fuse_draws(aten)
+    compiled = Compiled(gm, aten, target.options, target)
+    call = compiled.frozen(example_inputs) if target.options.freeze else compiled.build(aten)
+    stats = report_of(gm).stats
+    if target.host or stats is None or stats.externs:  # kernels look at no state
+        call = without_autocast(gm, call)
+    return call
+
+
+def install_checks(options: Options) -> None:
+    """Let guards check tensors through a compiled unit; without a compiler they stay in Python."""
+    if CHECKER.built:
+        return
+    first = not CHECKER.installed
+    CHECKER.install(lambda text: build_cpp.build([text], options).calls[0])  # with the settings of the graph at hand
+    if first and getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is not None:
+        PROBES.start("layouts")
+        build_cpp.ahead(unit(), options)  # its compiler runs beside the lowering of the first graph

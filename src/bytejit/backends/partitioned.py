@@ -1,0 +1,93 @@
+"""Backends of a user's own that take ATen graphs: the forward graph and, where gradients are needed, the backward graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.aten.rewrite import copy_graph
+from bytejit.codegen.aten.run import run_aten
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.index import Undecided
+from bytejit.common.graph_info import info_of
+from bytejit.common.spec import Spec
+
+from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
+from .training import trained
+
+Compile = Callable[[fx.GraphModule, Sequence], Callable]
+
+
+class Flat:
+    """A user's callable as the one call of a graph: the inputs -> the flat tuple of values."""
+
+    __name__ = "compiled"
+
+    def __init__(self, call: Callable) -> None:
+        self.call = call
+
+    def __str__(self) -> str:
+        return self.__name__
+
+    def __call__(self, *inputs: object) -> object:
+        return self.call(*inputs)
+
+
+def aot_backend(forward: Compile, backward: Compile | None) -> Callable:
+    """The backend that `bytejit.backends.aot` returns."""
+
+    def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
+        reason = not_normalised(gm)
+        if reason:
+            return through_torch(gm, reason)
+
+        def build(part: fx.GraphModule, aten: Aten) -> Callable:
+            compile = backward if backward is not None and part.meta.get("backward") else forward
+            return without_autocast(part, compiled(aten, compile))
+
+        try:
+            if info_of(gm).needs_grad:
+                return trained(gm, build)
+            aten = normalise(gm, fakes_of(gm))
+            return guarded(gm, build(gm, aten), aten)
+        except (CannotNormalise, Undecided) as e:
+            return through_torch(gm, str(e))
+
+    return backend
+
+
+def compiled(aten: Aten, compile: Compile) -> Callable:
+    """A graph's callable, of which the user's computes the flat tuple. Raises: Undecided for symbolic sizes."""
+    inputs = [n for n in aten.graph.nodes if n.op == "placeholder"]
+    examples = [example(n.meta.get("spec")) for n in inputs]
+    call = compile(fx.GraphModule(torch.nn.Module(), copy_graph(aten.graph)), examples)
+    graph = fx.Graph()
+    given = []
+    for n in inputs:
+        given.append(graph.placeholder(n.name))
+        given[-1].meta.update(n.meta)
+    made = graph.call_function(Flat(call), tuple(given))
+    flat = list(aten.graph.nodes)[-1].args[0]
+    graph.output(tuple(graph.call_function(Item(i), (made,)) for i in range(len(flat))))
+    return run_aten(replace(aten, graph=graph))
+
+
+class Item(Flat):
+    """One value of a flat tuple."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(lambda flat: flat[index])
+        self.__name__ = f"item{index}"
+
+
+def example(spec: object) -> object:
+    """A tensor without memory that looks like an input. Raises: Undecided."""
+    if not isinstance(spec, Spec) or not all(isinstance(n, int) for n in (*spec.shape, *spec.stride)):
+        raise ix.Undecided("a backend of the user's own takes sizes that are known")
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")

@@ -1,0 +1,92 @@
+"""Which graphs on a GPU are recorded and replayed as CUDA graphs, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bytejit.codegen.aten.graph import Aten
+from bytejit.common import logs
+from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.spec import Spec
+from bytejit.kernels.cuda_graphs import TIMED, WARM, Policy, replayed
+from bytejit.options import Options
+
+FEW = 4  # launches below which a replay saves nothing
+WAITING = {
+    "forced": f"recorded after {WARM} calls",
+    "auto": f"recorded after {WARM + TIMED} calls where launching takes much of a call and a replay is faster",
+}
+
+
+class Told:
+    """What became of the recordings of a graph, each thing once: in its report, which `explain` prints, and in the log
+    of that kind."""
+
+    def __init__(self, gm: torch.fx.GraphModule, options: Options) -> None:
+        self.lines = report_of(gm).cudagraphs
+        self.where = next((n.meta["where"] for n in gm.graph.nodes if n.meta.get("where") is not None), None)
+        self.options = options
+
+    def __call__(self, what: str) -> None:
+        if what not in self.lines:
+            self.lines.append(what)
+            logs.log("cudagraphs", what, self.where, self.options)
+
+
+def draws(node: torch.fx.Node) -> bool:
+    """Whether an op draws random numbers: attention without dropout only might."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    for i, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.kwargs.get("dropout_p", argument.default_value)
+            return (node.args[i] if i < len(node.args) else given) != 0
+    return True
+
+
+def waits(node: torch.fx.Node) -> bool:
+    """Whether an op waits for the GPU, because its result's shape depends on data; of indexing only that by masks."""
+    if node.target is torch.ops.aten.index.Tensor:
+        specs = [i.meta["spec"] for i in node.args[1] if isinstance(i, torch.fx.Node)]
+        return any(s.dtype in (torch.bool, torch.uint8) for s in specs)
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return bool(tags & set(getattr(node.target, "tags", ())))
+
+
+KNOWN = {"aten", "prims", "bytejit", "mkldnn", "torchvision"}
+
+
+def known(node: torch.fx.Node) -> bool:
+    """Whether an op is torch's, whose kernels are launched and nothing else is done."""
+    return node.op != "call_function" or getattr(node.target, "namespace", "aten") in KNOWN
+
+
+def how_of(options: Options) -> str:
+    """The policy of CUDA graphs that a mode stands for; "" for none."""
+    if options.cudagraphs is None and options.mode == "default":
+        return "auto"
+    return "forced" if options.use_cudagraphs else ""
+
+
+def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: int, how: str) -> Callable:
+    """`call` of a graph on one GPU, recorded and replayed as `how` says (see `kernels.cuda_graphs`)."""
+    if not how:
+        return call
+    random = any(map(draws, aten.graph.nodes))
+    reason = "it draws random numbers" if random and how == "auto" else ""
+    for n in aten.graph.nodes:
+        spec = n.meta.get("spec")
+        if isinstance(spec, Spec) and spec.device.type == "cpu" and n.op in ("placeholder", "call_function") and n.users:
+            reason = reason or "a tensor is on the CPU"
+        if waits(n):
+            reason = reason or f"{n.target} waits for the GPU"
+        if how == "auto" and not known(n):
+            reason = reason or f"{n.target} is the program's own: it may do something else in each call"
+    weights = info_of(gm).weights
+    written = frozenset(m.input for m in aten.mutations)
+    tell = Told(gm, info_of(gm).settings.options)
+    if not reason:
+        tell(WAITING[how])
+    return replayed(call, Policy(how, index, weights, written, reason, tell))

@@ -1,0 +1,92 @@
+"""What stands around a graph's callable: the modes that it sets, checks of its inputs, and the way through torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bytejit.codegen.aten.graph import Aten
+from bytejit.common import ranges, registry
+from bytejit.common.graph_info import info_of, report_of
+
+
+def fakes_of(gm: torch.fx.GraphModule) -> list:
+    return [n.meta["val"] for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def not_normalised(gm: torch.fx.GraphModule) -> str:
+    """Why a graph cannot be made functional here; "" when it can."""
+    info = info_of(gm)
+    if info.needs_grad and info.inference is not None:
+        return "its outputs need gradients, and it sets inference mode"
+    if info.inference == "mixed":
+        return "only some of its outputs are inference tensors"
+    if info.measures:
+        return "it has sizes that only the run knows"
+    if info.sets_data:
+        return "it sets a tensor's data"
+    return ""
+
+
+def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
+    """Run the FX graph as it is: right, unfused, counted."""
+    registry.count("fallbacks", f"a graph runs through torch: {reason}")
+    report_of(gm).through_torch = reason
+    return gm.forward
+
+
+def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
+    """`call` in the mode that the graph itself sets: in or out of inference mode, or without gradients."""
+    info, manager = info_of(gm), torch._C._InferenceMode
+    inference = info.inference
+    if inference is not None:
+
+        def in_inference_mode(*inputs: Any):
+            with manager(inference):
+                return call(*inputs)
+
+        return in_inference_mode
+    if not info.grads_off or info.needs_grad:
+        return call
+
+    def without_grad(*inputs: Any):
+        with torch.no_grad():
+            found = call(*inputs)  # no output has gradients: what is an input's memory is made apart from it
+            return tuple(t.detach() if isinstance(t, torch.Tensor) and t.requires_grad else t for t in found)
+
+    return without_grad
+
+
+def without_autocast(gm: torch.fx.GraphModule, call: Callable) -> Callable:
+    """`call`, whose operations hold the casts of autocast already: run with autocast off, where it is on around the region
+    (what the region itself turns on is not on around `call`). Cost: 0.5 us a call, there only."""
+    manager = torch._C._DisableAutocast
+    if not info_of(gm).autocast:
+        return call
+
+    def cast_before(*inputs: Any):
+        with manager():
+            return call(*inputs)
+
+    return cast_before
+
+
+def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
+    """`call`, except where an input that it writes shares memory with another input: there the graph runs as it is."""
+    call = ranges.around(in_mode(gm, call), ranges.events_of(gm.graph))
+    if not aten.mutations:
+        return call
+    written = sorted({m.input for m in aten.mutations})
+    plain = gm.forward
+
+    def checked(*inputs: Any):
+        storages = [t.untyped_storage()._cdata if isinstance(t, torch.Tensor) else None for t in inputs]
+        if any(storages.count(storages[i]) > 1 for i in written):
+            registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")
+            return plain(*inputs)
+        return call(*inputs)
+
+    checked.writes_last = True  # nothing has been written when it raises
+    return checked

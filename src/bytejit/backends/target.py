@@ -1,0 +1,127 @@
+"""What one kind of device does its own way: the interface that `Compiled` asks, a class a target, all of them equals.
+
+    aten passes -> lower -> loop passes -> schedule -> plan passes -> emit -> launch -> replay
+
+A target of one's own is a subclass, and `bytejit.register_target("name", TheTarget)`. Graphs on devices of type `name` compile
+for it, and `backend="name"` compiles any graph for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.emit.check import Fits
+from bytejit.codegen.loops.ir import Loops
+from bytejit.codegen.loops.plan import Machine, Plan
+from bytejit.codegen.passes import Pass
+from bytejit.options import Options
+
+
+@dataclass(frozen=True)
+class Stats:
+    """kernels: distinct kernel functions; runs: calls into compiled code; externs: (target, reason) of each library call;
+    bytes: traffic of the kernels in one call; arena: bytes kept for internal buffers; cached: no compiler ran; launches: on a
+    GPU, of kernels and library calls in one call. Units: bytes, seconds."""
+
+    kernels: int
+    runs: int
+    externs: tuple[tuple[str, str], ...]
+    bytes: int
+    arena: int
+    seconds: float
+    cached: bool
+    launches: int = 0
+
+    @property
+    def unfused(self) -> dict[str, int]:
+        """Ops that ran through torch because they have no row, with their number."""
+        found: dict[str, int] = {}
+        for target, reason in self.externs:
+            if reason != "library":
+                found[target] = found.get(target, 0) + 1
+        return found
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """call(*inputs): the graph's outputs. source: the kernels' text; call_source: Python text of `call`. fits: what the first
+    call sees of the results of libraries, where sizes are all known."""
+
+    call: Callable[..., Any]
+    source: str
+    call_source: str
+    stats: Stats
+    files: tuple[str, ...] = field(default=(), repr=False)
+    fits: Fits | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        s = self.stats
+        return f"compiled graph: {s.kernels} kernels in {s.runs} runs, {len(s.externs)} externs, {s.seconds:.2f} s"
+
+
+class Target:
+    """One device and how graphs are compiled for it. suffix: of the kernels' file in the debug folder. host: the name of the
+    target that computes what a graph does on the CPU before and after all else; "" where there is no such part. records:
+    whether it replays recordings of a graph."""
+
+    name: str = ""
+    suffix: str = ".txt"
+    host: str = ""
+    records: bool = False
+    aten_passes: tuple[Pass, ...] = ()  # the choice of libraries: (aten, Choices) -> aten
+    loop_passes: tuple[Pass, ...] = ()
+    plan_passes: tuple[Pass, ...] = ()
+
+    def __init__(self, device: torch.device, options: Options) -> None:
+        self.device, self.options = device, options
+
+    def unavailable(self) -> str:
+        """Why there are no kernels for the device; "" when there are."""
+        return ""
+
+    def machine(self) -> Machine:
+        """The device as `schedule` wants it."""
+        return Machine(self.name)
+
+    def prepare(self, aten: Aten) -> Aten:
+        """The graph before it is cut in parts."""
+        return aten
+
+    def tuner(self) -> Any:
+        """What chooses among library calls (`kernels.tune.Tuner`)."""
+        from bytejit.kernels.tune import Tuner
+
+        return Tuner(None, enabled=False)
+
+    def prepare_libraries(self, aten: Aten) -> None:
+        """Build what the choice of libraries may take."""
+
+    def plan_key(self) -> tuple | None:
+        """What decides a plan beside the graph and bytejit's own code; None: each graph is planned anew."""
+        return None
+
+    def schedule(self, loops: Loops) -> Plan:
+        """How each kernel runs, and where buffers lie."""
+        raise NotImplementedError
+
+    def emit(self, plan: Plan) -> Any:
+        """The kernels' text."""
+        raise NotImplementedError
+
+    def launch(self, plan: Plan, source: Any, aten: Aten) -> CompiledGraph:
+        """The text, built and bound to a callable. Raises: NoCompiler, NoDriver, BuildFailed."""
+        raise NotImplementedError
+
+    def smaller(self, error: Exception) -> Target | None:
+        """The target for another try after kernels could not be built; None: the graph runs through torch. Raises: the error,
+        where there is no other way."""
+        raise error
+
+    def replay(self, gm: torch.fx.GraphModule, aten: Aten, call: Callable) -> Callable:
+        """The graph's callable, recorded and replayed where the device can do that."""
+        return call

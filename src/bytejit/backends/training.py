@@ -1,0 +1,72 @@
+"""Graphs whose outputs need gradients: the joint graph, its two parts, each compiled as a graph without gradients is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import fx
+
+from bytejit.autograd.cut_graph import Dependent, cut_after, joined
+from bytejit.autograd.joint import make_joint
+from bytejit.autograd.partition import Parts, split
+from bytejit.autograd.runtime import Program
+from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.aten.run import run_aten
+from bytejit.codegen.loops.index import Undecided
+from bytejit.common import registry
+from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.kernels.build import BuildFailed, NoCompiler
+from bytejit.kernels.cuda_launch import NoDriver
+
+from .surround import fakes_of, guarded
+
+Build = Callable[[fx.GraphModule, Aten], Callable]
+
+
+def parts_of(gm: fx.GraphModule) -> Parts:
+    """The two graphs of a traced graph. Raises: CannotNormalise."""
+    return split(make_joint(gm, fakes_of(gm)), info_of(gm).weights)
+
+
+def either(gm: fx.GraphModule, build: Build) -> Callable:
+    """The callable of a part of a graph, with gradients or without."""
+    if info_of(gm).needs_grad:
+        return trained(gm, build)
+    aten = normalise(gm, fakes_of(gm))
+    return guarded(gm, build(gm, aten), aten)
+
+
+def trained(gm: fx.GraphModule, build: Build) -> Callable:
+    """The callable of a graph whose outputs need gradients. build(gm, aten): that of a graph without; what it tells goes into
+    the report of `gm`. Raises: CannotNormalise, and what `build` raises for the forward graph."""
+    try:
+        parts = parts_of(gm)
+    except Dependent as e:
+        halves = cut_after(gm, e.node)
+        calls = [either(half.graph, build) for half in halves]
+        report = report_of(gm)
+        for i, half in enumerate(halves):
+            own = report_of(half.graph)
+            report.saved += own.saved
+            report.stages += [(f"part{i}_{name}", text, suffix) for name, text, suffix in own.stages]
+        return joined(gm, halves, *calls)
+
+    def backward(aten: Aten) -> Callable:
+        apart = fx.GraphModule(torch.nn.Module(), fx.Graph())
+        apart.meta["backward"] = True
+        apart.meta[INFO] = replace(info_of(gm), weights=frozenset(), autocast=True)  # autocast may be on around `backward()`
+        try:
+            with torch._C.DisableTorchFunction():
+                return build(apart, aten)
+        except (Undecided, NoCompiler, NoDriver, BuildFailed) as e:
+            reason = str(e).partition("\n")[0]
+            registry.count("fallbacks", f"a backward graph runs through torch: {reason}")
+            return run_aten(aten)
+
+    forward, report = build(gm, parts.forward), report_of(gm)
+    report.saved.append(parts.summary())
+    report.stages = [*report.stages, ("backward", parts.backward.text(), ".txt"), ("saved", parts.summary(), ".txt")]
+    return guarded(gm, Program(gm, parts, forward, backward), parts.forward)

@@ -1,0 +1,59 @@
+"""What the recorder knows of a tensor: its storage's root, and how a view of it came about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from bytejit.common.spec import Spec
+from bytejit.fake.tensor import Fake, spec_of
+from bytejit.shapes import symbols
+
+
+class Root:
+    """One storage. `node` holds its value, seen as `spec`; `offset` is where that begins in the storage,
+    in elements. `fake`: the tensor that came with it; others that are bound to it are views.
+    """
+
+    __slots__ = ("node", "spec", "offset", "version", "index", "store", "fake")
+
+    def __init__(self, node: torch.fx.Node, fake: Fake, index: int | None = None) -> None:
+        self.node, self.spec, self.offset, self.fake = node, spec_of(fake), fake.m.offset, fake
+        self.version, self.index, self.store = 0, index, fake.m.store
+
+
+class Bound:
+    """A fake's value: the root's (parent None) or a view op of the parent's. `node` is valid at `version`
+    of the root.
+    """
+
+    __slots__ = ("root", "parent", "func", "args", "spec", "node", "version", "where")
+
+    def __init__(
+        self,
+        root: Root,
+        parent: Bound | None = None,
+        func: Any = None,
+        args: tuple = (),
+        spec: Spec | None = None,
+        where: Any = None,
+    ) -> None:
+        self.root, self.parent, self.func, self.args, self.spec, self.where = root, parent, func, args, spec, where
+        self.node = root.node if parent is None else None
+        self.version = root.version
+
+
+def is_view(func: Any) -> bool:
+    """Whether an op's result shares its argument's storage, by its schema."""
+    returns = func._schema.returns
+    return bool(returns) and returns[0].alias_info is not None and not func._schema.is_mutable
+
+
+def _frozen(value: Any):
+    """A hashable form of an op's argument in which 1, 1.0 and True differ."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_frozen, value))
+    if symbols.is_symbolic(value):
+        return "size", symbols.expr(value)
+    return value if isinstance(value, torch.fx.Node) else (type(value), value)

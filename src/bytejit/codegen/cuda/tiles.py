@@ -1,0 +1,112 @@
+"""How large the tile of a program is, and how many warps compute it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bytejit.codegen.loops.ir import Axis, LoopNest
+from bytejit.codegen.loops.plan import Machine
+from bytejit.codegen.loops.simplify import points
+
+ROW = 512  # elements of a row from which a program takes one row only
+
+
+TILE = 2048  # elements of a program's tile
+
+
+LOOP = 2048  # elements of one turn of a loop
+
+
+COLUMNS = 64  # columns of a tile whose rows walk memory: two cache lines of f32
+
+
+MOST_WARPS = 32
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Block sizes by name (powers of two) and warps. Names: X (outer points), Y (second side of a square), R, R1, ...
+    (points of the inner axes)."""
+
+    blocks: tuple[tuple[str, int], ...]
+    warps: int
+    stages: int = 1
+
+    def __getitem__(self, name: str) -> int:
+        return dict(self.blocks).get(name, 1)
+
+
+def known(axes: tuple[Axis, ...]) -> bool:
+    """Whether all sizes are numbers."""
+    return all(isinstance(a.size, int) for a in axes)
+
+
+def power(n: int) -> int:
+    """The least power of two that is n or more."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def stretches(n: int, width: int, machine: Machine) -> tuple[Tile, ...]:
+    """Tiles of `points`: 16 bytes a thread and load; small ranges in smaller pieces, so that every SM has some."""
+    block = 2048 if width <= 2 else 1024
+    while block > 128 and -(-n // block) < 2 * machine.threads:
+        block //= 2
+    block = min(block, power(n))
+    return tuple(
+        Tile((("X", b),), min(8, max(1, b // per)))
+        for b, per in dict.fromkeys(((block, 256), (min(2 * block, power(n)), 256), (block, 128), (max(1, block // 2), 128)))
+    )
+
+
+def squares(p: LoopNest) -> tuple[Tile, ...]:
+    """Tiles of `tiles`: Y along the slower axis of the stores, X along the faster one."""
+    y, x = (power(points([a])) for a in p.axes[-2:])
+    shapes = ((64, 64, 8), (32, 64, 4), (32, 32, 4))
+    if y < 32:
+        shapes = ((y, 4096 // y, 8), (y, 2048 // y, 4), (y, 1024 // y, 4))
+    elif x < 32:
+        shapes = ((4096 // x, x, 8), (2048 // x, x, 4), (1024 // x, x, 4))
+    return tuple(Tile((("Y", min(a, y)), ("X", min(b, x))), w) for a, b, w in shapes)
+
+
+def row_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, int]]:
+    """(rows a program, warps) of persistent rows, the choice first."""
+    r = power(longest)
+    x = 1
+    if r < ROW:
+        x = max(1, min(TILE // r, power(rows)))
+        while x > 1 and -(-rows // x) < 2 * machine.threads:
+            x //= 2
+    warps = max(1, min(MOST_WARPS, x * r // (256 if x > 1 or r <= 1024 else 512)))
+    out = [(x, warps), (x, max(1, warps // 2)), (x, min(MOST_WARPS, warps * 2))]
+    return list(dict.fromkeys(out + ([(x * 2, warps)] if x > 1 else [])))
+
+
+def column_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, int]]:
+    """The same for columns that are reduced whole."""
+    r = power(longest)
+    x = max(16, min(COLUMNS, 4 * TILE // r))
+    while x > 16 and -(-rows // x) < 2 * machine.threads:
+        x //= 2
+    x = min(x, power(rows))
+    warps = max(1, min(MOST_WARPS, x * r // 1024))
+    return list(dict.fromkeys([(x, warps), (max(1, x // 2), max(1, warps // 2)), (x, min(MOST_WARPS, warps * 2))]))
+
+
+def looped_tiles(x: int, longest: int, again: tuple[int, int] | None) -> list[tuple[int, int, int]]:
+    """(rows, warps, inner points a turn) of loops. again: points and warps to begin with where nests read the row again."""
+    out = []
+    for size, warps in ((again,) if again else ()) + ((LOOP, 8), (2 * LOOP, 16), (LOOP // 2, 4)):
+        r = max(1, min(power(longest), size // x))
+        out.append((x, max(1, min(warps, x * r // 128)), r))
+    return list(dict.fromkeys(out))
+
+
+def blocks(tiles: list[tuple], spaces: tuple[tuple[Axis, ...], ...], looped: bool = False) -> tuple[Tile, ...]:
+    """Tiles with a block for each space."""
+    out = []
+    for x, warps, *turn in tiles:
+        sizes = [min(turn[0], power(points(s)) if known(s) else turn[0]) if looped else power(points(s)) for s in spaces]
+        names = [("R" + (str(i) if i else ""), r) for i, r in enumerate(sizes)]
+        out.append(Tile((("X", x), *names), warps))
+    return tuple(dict.fromkeys(out))

@@ -1,0 +1,38 @@
+"""The text of a call function with the values of its names, and what errors of kernels become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .check import Fits
+
+FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of range in self")}
+
+
+@dataclass(frozen=True)
+class CallSource:
+    """Python text of `call` and the values of its names. externs: (target, reason) of each library call; fits: what its
+    first call sees of them, where sizes are all known."""
+
+    text: str
+    names: dict[str, Any]
+    externs: tuple[tuple[str, str], ...]
+    fits: Fits | None = None
+
+    def __repr__(self) -> str:
+        return f"call source: {self.text.count(chr(10))} lines, {len(self.externs)} externs"
+
+    def make(self) -> Callable:
+        """The function."""
+        space = dict(self.names)
+        exec(compile(self.text, "<bytejit call>", "exec"), space)
+        return space["call"]
+
+
+def fail(code: int) -> None:
+    """Raise what torch raises for an error code of a kernel. The site then runs the user's code, which raises its
+    own."""
+    kind, text = FAULTS[1 if code & 1 else 2]
+    raise kind(text)

@@ -1,0 +1,74 @@
+"""Internal memory of a compiled call: the arena, and blocks for sizes that are known at the call only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from bytejit.codegen.loops.ir import View
+
+
+class SlotMemory:
+    """The internal memory of one running call of a plan with symbolic sizes: the arena, and a block for each slot. Blocks
+    grow, never shrink; what a call needs of them is kept for the sizes last seen.
+
+    layout(*sizes) -> (bytes of each slot, (slot or None, byte offset, dtype, shape, stride) of each view).
+    """
+
+    KEPT = 64  # combinations of sizes
+
+    def __init__(self, arena: int, layout: Callable[..., tuple]) -> None:
+        self.layout = layout
+        self.blocks: list[torch.Tensor | None] = []
+        self.known: dict[tuple, tuple] = {}
+        self.arena = aligned_block(arena)
+
+    def at(self, *sizes: int) -> tuple:
+        """(address of the arena, addresses of the slots, the views) for sizes."""
+        found = self.known.get(sizes)
+        return found if found is not None else self._make(sizes)
+
+    def _make(self, sizes: tuple) -> tuple:
+        wanted, views = self.layout(*sizes)
+        if not self.blocks:
+            self.blocks = [None] * len(wanted)
+        for i, n in enumerate(wanted):
+            if self.blocks[i] is None or self.blocks[i].numel() < n:
+                self.blocks[i] = aligned_block(n)
+                self.known.clear()
+        if len(self.known) >= self.KEPT:
+            self.known.clear()
+        made = [view_of(self.arena if slot is None else self.blocks[slot], *rest) for slot, *rest in views]
+        out = self.known[sizes] = (self.arena.data_ptr(), *(b.data_ptr() for b in self.blocks), *made)
+        return out
+
+
+def aligned_block(size: int) -> torch.Tensor:
+    """Memory of `size` bytes that begins at a multiple of 64."""
+    with torch.inference_mode(False), torch.no_grad():
+        memory = torch.empty(size + 64, dtype=torch.uint8)
+        return memory[-memory.data_ptr() % 64 :]
+
+
+def view_of(block: torch.Tensor, start: int, dtype: torch.dtype, shape: tuple, stride: tuple) -> torch.Tensor:
+    """A tensor in a block. Units: start in bytes."""
+    with torch.inference_mode(False), torch.no_grad():
+        at = (block.storage_offset() + start) // dtype.itemsize
+        return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), at, shape, stride)
+
+
+def fixed(v: View) -> bool:
+    """Whether a window is the same at all sizes."""
+    return all(isinstance(n, int) for n in (v.offset, *v.shape, *v.stride))
+
+
+def arena_maker(size: int, views: Sequence[tuple[int, torch.dtype, tuple, tuple]]) -> Callable[[], tuple]:
+    """A function that makes an arena: (address, *views). Views hold the memory. Units: size, offsets in bytes."""
+
+    def make() -> tuple:
+        with torch.inference_mode(False), torch.no_grad():
+            base = aligned_block(size)
+            return (base.data_ptr(), base, *(view_of(base, *v) for v in views))
+
+    return make

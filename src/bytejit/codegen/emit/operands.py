@@ -1,0 +1,159 @@
+"""Operands of a call function as Python text: sizes, tensors, views, arguments of library calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from bytejit.codegen.cpu.emit import CppSource
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.ir import View
+from bytejit.codegen.loops.plan import Call, Plan
+from bytejit.codegen.loops.sizes import Real, SizeText, bits_of
+from bytejit.common.dtypes import torch_dtype
+from bytejit.errors import Bug
+
+from .check import Fits
+from .common import symbol_atoms, symbols_in
+
+
+class Operands:
+    """What a call function's text refers to: names, sizes, tensors, views. given: inputs that the caller passes, the rest are
+    constants."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: CppSource,
+        runs: Sequence[Callable],
+        constants: Sequence[Any] = (),
+        overrides: dict[str, Callable] | None = None,
+    ) -> None:
+        self.plan, self.source, self.overrides = plan, source, overrides or {}
+        self.lines: list[str] = []
+        self.head: list[str] = []  # runs before `lines`
+        self.fits = Fits()
+        self.words = 1  # of the results that kernels read, and one before them
+        self.sizes = SizeText(self.symbol)
+        self.derived = {
+            n: a for step in plan.steps if isinstance(step, Call) for n, a in symbol_atoms(step.kernel).items() if a.text
+        }
+        self.names: dict[str, Any] = {}
+        self.externs: list[tuple[str, str]] = []
+        self.text: dict[str, str] = {}  # buffer -> the local that holds its tensor
+        self.views: dict[View, str] = {}  # view of the arena -> local
+        self.symbols: dict[str, str] = {s: f"p{i}" for s, i in plan.symbols.items()}
+        self.fetched: dict[str, str] = {}  # symbols that are read off an input's shape, once
+        self.given = len(plan.inputs) - len(constants)
+        self.runs = {run.steps[0]: (run, fn) for run, fn in zip(source.runs, runs)}
+        self.pointers: dict[str, str] = {}
+        for i, buffer in enumerate(plan.inputs):
+            name = f"p{i}"
+            if i >= self.given:
+                self.names[name] = constants[i - self.given]
+            if buffer is not None:
+                self.text[buffer] = name
+                for d, size in enumerate(plan.buffers[buffer].shape):
+                    for s in symbols_in(size):
+                        if ix.index(size) == ix.index(ix.Sym(s)):
+                            self.symbols.setdefault(s, "")
+                            self.fetched.setdefault(s, f"{name}.shape[{d}]")
+        self.uses = self._count_uses()
+
+    def _count_uses(self) -> dict[str, int]:
+        uses: dict[str, int] = {}
+        for run in self.source.runs:
+            for kind, name in run.args:
+                if kind == "buffer":
+                    uses[name] = uses.get(name, 0) + 1
+        return uses
+
+    # ---- pieces ---------------------------------------------------------------------------------------------------
+    def bind(self, name: str, value: Any) -> str:
+        self.names.setdefault(name, value)
+        return name
+
+    def size(self, x: Any) -> str:
+        """A size or offset, or a symbolic float, as Python text."""
+        text = self.sizes(x)
+        self._bind_math(text)
+        return text
+
+    def _bind_math(self, text: str) -> None:
+        """Give the function what the text of a number reads."""
+        if "math." in text:
+            self.bind("math", math)
+        if "bits_of(" in text:
+            self.bind("bits_of", bits_of)
+
+    def _atom(self, a: ix.Atom) -> str:
+        return self.sizes.atom(a)
+
+    def symbol(self, name: str, text: str = "") -> str:
+        """The local that holds a size symbol; text: how it is computed."""
+        if not self.symbols.get(name):
+            text = text or getattr(self.derived.get(name), "text", "")
+            if not text and name not in self.fetched:
+                raise Bug(f"size {name} is neither an input of {self.plan!r} nor a dimension of one")
+            value = self.sizes.words(text) if text else self.fetched[name]
+            self.symbols[name] = f"size_{name}"
+            self.head.append(f"size_{name} = {value}")
+            self._bind_math(value)
+        return self.symbols[name]
+
+    def dims(self, sizes: Sequence[Any]) -> str:
+        return "(" + "".join(self.size(s) + ", " for s in sizes) + ")"
+
+    def tensor(self, buffer: str) -> str:
+        """The local that holds a buffer's tensor; allocates an output on its first use."""
+        if buffer not in self.text:
+            b = self.plan.buffers[buffer]
+            if b.kind == "temp":
+                return self.view(View(buffer, b.shape, b.stride))
+            if b.kind != "output":
+                raise Bug(f"{b!r} is used before a step makes it")
+            name = self.text[buffer] = f"o{sum(t[0] == 'o' for t in self.text.values())}"
+            dtype = torch_dtype(b.dtype)
+            maker = self.bind(f"new_{b.dtype}", self.maker(dtype))
+            self.lines.append(f"{name} = {maker}({self.dims(b.shape)}, {self.dims(b.stride)})")
+        return self.text[buffer]
+
+    def view(self, v: View) -> str:
+        """A window on a buffer, as a tensor."""
+        b = self.plan.buffers[v.buffer]
+        if b.kind == "temp":
+            if v not in self.views:
+                self.views[v] = f"a{len(self.views)}"
+            return self.views[v]
+        base = self.tensor(v.buffer)
+        if (v.shape, v.stride) == (b.shape, b.stride) and v.offset == 0:
+            return base
+        if len(v.shape) == 2 and (v.shape, v.stride) == (b.shape[::-1], b.stride[::-1]) and v.offset == 0:
+            return f"{base}.t()"
+        if v.offset == 0:
+            return f"{base}.as_strided({self.dims(v.shape)}, {self.dims(v.stride)})"
+        return self.window(base, v.shape, v.stride, v.offset)
+
+    def window(self, base: str, shape: Sequence[Any], stride: Sequence[Any], offset: Any) -> str:
+        """A view of a tensor whose offset counts from the tensor's first element."""
+        start = f"{base}.storage_offset() + {self.size(offset)}"
+        return f"{base}.as_strided({self.dims(shape)}, {self.dims(stride)}, {start})"
+
+    def value(self, x: Any) -> str:
+        """An argument of a library call."""
+        if isinstance(x, View):
+            return self.view(x)
+        if isinstance(x, (tuple, list)):
+            return "[" + "".join(self.value(v) + ", " for v in x) + "]"
+        if x is None or type(x) in (bool, int, str) or (type(x) is float and x - x == 0):
+            return repr(x)
+        if isinstance(x, (ix.Index, Real)):
+            return self.size(x)
+        return self.bind(f"c{sum(n[0] == 'c' for n in self.names)}", x)
+
+    def maker(self, dtype: torch.dtype) -> Callable:
+        """What allocates outputs: called with shape and stride."""
+        return torch.empty(0, dtype=dtype).new_empty_strided

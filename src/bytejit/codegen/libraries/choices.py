@@ -1,0 +1,73 @@
+"""What the passes that choose libraries share: what they are given, one loop that matches, decides and replaces, one timing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from bytejit.codegen.aten.graph import Aten, check, text
+from bytejit.codegen.aten.rewrite import Constants
+from bytejit.codegen.passes import Form, Pass
+from bytejit.common.spec import Spec
+
+ATEN = Form("aten", check, text)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """tune: `kernels.tune.Tuner`. library: the module `kernels.library`. constants: the weights that may be prepacked (`freeze`);
+    None where weights may change."""
+
+    tune: Any
+    library: Any
+    constants: Constants | None = None
+
+
+def on_graph(change: Callable[[fx.Graph, Choices], None], why: str = "") -> Pass:
+    """A pass over `Aten` from a function that changes its graph, named as the function."""
+
+    def run(aten: Aten, choices: Choices) -> Aten:
+        change(aten.graph, choices)
+        return aten
+
+    return Pass(change.__name__, run, why)
+
+
+def choose_each(
+    graph: fx.Graph,
+    match: Callable[[fx.Node], Any],
+    decide: Callable[[Any], Any],
+    apply: Callable[[Any, Any], None],
+) -> None:
+    """Replace what `match` finds at a node as `apply(found, way)` does, where `decide(found)` names a way and is not None."""
+    for node in list(graph.nodes):
+        found = match(node)
+        way = None if found is None else decide(found)
+        if way is not None:
+            apply(found, way)
+
+
+def fastest(
+    tune: Any,
+    op: str,
+    specs: Sequence[Spec],
+    ways: Mapping[str, Callable],
+    cold: Sequence[int] = (),
+    attrs: str = "",
+    extra: Mapping[str, float] | None = None,
+    gain: float = 1.0,
+) -> tuple[str, float]:
+    """(the way to take, seconds that it saves), by timing; the first way and 0 where no other takes less than `gain` of its time.
+
+    op, specs, cold, attrs: as `Tuner.choose` takes them. extra: seconds of what comes on top of a way.
+    """
+    base = next(iter(ways))
+    choice = tune.choose(op, specs, [tune.candidate(name, call) for name, call in ways.items()], cold=cold, attrs=attrs)
+    if choice is None or base not in choice.seconds:
+        return base, 0.0
+    seconds = {name: s + (extra or {}).get(name, 0.0) for name, s in choice.seconds.items()}
+    best = min(seconds, key=seconds.__getitem__)
+    return (best, seconds[base] - seconds[best]) if seconds[best] < gain * seconds[base] else (base, 0.0)

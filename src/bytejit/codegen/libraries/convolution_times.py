@@ -1,0 +1,107 @@
+"""What each convolution costs in each layout, by timing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bytejit.codegen.aten.rewrite import (
+    at_hints,
+    aten,
+    channels_last_stride,
+    contiguous,
+    sole_user,
+    spec_of,
+)
+from bytejit.common.spec import Spec
+
+from .convolution import EVERY_EPILOGUE, Conv, is_nhwc, what_follows
+
+PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolution in a kernel of its own
+
+
+CONVERT_START = 4e-6  # seconds a call on top
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a convolution per layout, and the name of the best row with the channels innermost; any_layout: that row
+    reads its input in either layout."""
+
+    nchw: float
+    nhwc: float
+    nhwc_call: str
+    any_layout: bool = False
+
+
+def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
+    geometry = conv.geometry
+    x, w = contiguous(at_hints(spec_of(conv.x))), spec_of(conv.w)
+    bias = [] if conv.b is None else [spec_of(conv.b)]
+
+    def converted(x: torch.Tensor, *rest: torch.Tensor):
+        return (x.contiguous(memory_format=torch.channels_last), *rest)
+
+    made, outputs = [], w.shape[0]
+    for row in _rows(conv, packs, library):
+        if row.pack:
+
+            def prepare(x: torch.Tensor, w: torch.Tensor, *b: torch.Tensor, _row: Any = row):
+                return (*converted(x), _row.pack(w, **geometry, shape=x.shape), *b)
+        else:
+            prepare = converted if row.layout == "nhwc" else None
+
+        def call(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, _row: Any = row, _outputs: int = outputs):
+            return _row(x=x, w=w, b=b, n=_outputs, **geometry)
+
+        made.append(tune.candidate(row.name, call, prepare))
+    innermost = is_nhwc(spec_of(conv.node)) and any(c.name == "conv_nhwc" for c in made)
+    on_cpu = spec_of(conv.node).device.type == "cpu"
+    choice = tune.choose(
+        "conv", [x, w, *bias], made, cold=[1], attrs=conv.attrs, sample=int(on_cpu), base="conv_nhwc" if innermost else ""
+    )
+    if choice is None:
+        return None
+    seconds = {n: s + _left_over(conv, library.ROWS[n]) for n, s in choice.seconds.items()}
+    other = {n: s for n, s in seconds.items() if n != "conv_nchw"}
+    best = min(other, key=other.__getitem__) if other else "conv_nhwc"
+    # with such a weight torch's own call returns with the channels innermost whatever the input has
+    inner = w.stride == channels_last_stride(w.shape) != contiguous(w).stride
+    plain = float("inf") if inner else seconds.get("conv_nchw", float("inf"))
+    return Times(plain, other.get(best, float("inf")), best, library.ROWS[best].any_layout)
+
+
+def _left_over(conv: Conv, row: Any) -> float:
+    """Seconds of a pass over the result, when more follows than the row takes along."""
+    on_gpu = spec_of(conv.node).device.type != "cpu"  # there the rows take nothing along: see `convs_gpu`
+    if on_gpu or what_follows(conv.node, row.epilogues).last is what_follows(conv.node, EVERY_EPILOGUE).last:
+        return 0.0
+    return CONVERT_START + 2 * _bytes(spec_of(conv.node)) / PASS_RATE
+
+
+def _rows(conv: Conv, packs: bool, library: Any) -> list:
+    """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own
+    is worth a run only where it can take the relu along."""
+    rows = {r.name: r for r in library.rows("conv", packed=packs, device=spec_of(conv.x).device.type)}
+    rows = {n: r for n, r in rows.items() if r.fits(spec_of(conv.w).shape, **conv.geometry)}
+    if packs and "conv_onednn_packed" in rows:
+        return [r for r in rows.values() if r.name == "conv_nchw" or (r.pack and r.name != "conv_nhwc_packed")]
+    user = sole_user(conv.node)
+    fuses = user is not None and user.target in (aten.relu.default, aten.add.Tensor)
+    return [r for r in rows.values() if fuses or r.name != "conv_onednn_nhwc"]
+
+
+def _default(conv: Conv, packs: bool, library: Any) -> Times:
+    """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is
+    slower so."""
+    names = [r.name for r in library.rows("conv", packs, spec_of(conv.x).device.type) if r.layout == "nhwc" and not r.any_layout]
+    return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
+
+
+def _bytes(spec: Spec) -> int:
+    total = spec.dtype.itemsize
+    for size in at_hints(spec).shape:
+        total *= size
+    return total

@@ -1,0 +1,142 @@
+"""Expressions of the loop IR: a DAG whose equal nodes are one object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW, acc_dtype, itemsize  # noqa: F401 - of the IR's elements too
+
+from .index import values_in
+
+NONE: frozenset[str] = frozenset()
+
+
+class Expr:
+    """A node of an expression DAG. Made by `Cons`, so that equal nodes of one graph are one object.
+
+    kind   name          args          attr
+    load   buffer        () or (mask,) coordinates: tuple of index expressions (codegen/loops/index.py)
+    const  ""            ()            a Python bool, int or float (nan, inf included)
+    op     row's name    operands      None, or what the row says (e.g. the label of a bound check)
+    index  ""            ()            one index expression, read as a value (dtype i64)
+    ref    reduction     ()            None (the `Reduce` of that name)
+
+    A masked load whose mask (dtype b8) is false reads nothing and returns 0. Casts are the ops `to` (explicit:
+    rounds) and `narrow` (the implicit rounding of a f16 or bf16 result: may be dropped where it is widened again).
+    """
+
+    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "refs", "_hash", "_loads")
+
+    def __init__(self, kind: str, name: str, args: tuple[Expr, ...], dtype: str, attr: Any = None, where: Any = None):
+        self.kind, self.name, self.args, self.dtype, self.attr, self.where = kind, name, args, dtype, attr, where
+        # what must be evaluated first: values inside indirect indices, then operands
+        self.needs = (*values_in(attr), *args) if kind == "load" or kind == "index" else args
+        self.refs: frozenset[str] = frozenset((name,)) if kind == "ref" else NONE  # names read at and below the node
+        for e in self.needs:
+            if e.refs:
+                self.refs = self.refs | e.refs
+        self._hash = hash((kind, name, tuple(a._hash for a in args), dtype, _const_key(attr)))
+        self._loads: tuple[Expr, ...] | None = None
+
+    @property
+    def loads(self) -> tuple[Expr, ...]:
+        """The loads at and below a node, each once, in the order of `walk`; found once."""
+        if self._loads is None:
+            self._loads = tuple(e for e in walk((self,)) if e.kind == "load")
+        return self._loads
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Expr) and _same(self, other, set()))
+
+    def __repr__(self) -> str:
+        what = {
+            "load": f"{self.name}{list(self.attr or ())}",
+            "const": repr(self.attr),
+            "index": f"index({self.attr})",
+            "ref": f"ref {self.name}",
+        }.get(self.kind)
+        return f"{self.dtype} {what or f'{self.name}({len(self.args)} args)'}"
+
+    @property
+    def mask(self) -> Expr | None:
+        """The mask of a load, or None."""
+        return self.args[0] if self.kind == "load" and self.args else None
+
+
+def _const_key(attr: Any) -> Any:
+    """0.0, -0.0, 0, False and nan are five constants: `==` takes them for two (and nan for none)."""
+    return (type(attr).__name__, repr(attr)) if isinstance(attr, (bool, int, float)) else attr
+
+
+def _same(a: Expr, b: Expr, seen: set[tuple[int, int]]) -> bool:
+    """Structural equality; each pair of nodes is looked at once."""
+    stack = [(a, b)]
+    while stack:
+        a, b = stack.pop()
+        if a is b or (id(a), id(b)) in seen:
+            continue
+        if (a._hash, a.kind, a.name, a.dtype, len(a.args)) != (b._hash, b.kind, b.name, b.dtype, len(b.args)):
+            return False
+        if _const_key(a.attr) != _const_key(b.attr):
+            return False
+        seen.add((id(a), id(b)))
+        stack.extend(zip(a.args, b.args))
+    return True
+
+
+class Cons:
+    """Makes expression nodes; equal ones once. One a compile, handed along (no global table).
+
+    The first maker's `where` stays: the user line that first computed the value.
+    """
+
+    __slots__ = ("table",)
+
+    def __init__(self) -> None:
+        self.table: dict[Any, Expr] = {}
+
+    def make(self, kind: str, name: str, args: tuple[Expr, ...], dtype: str, attr: Any, where: Any) -> Expr:
+        key = (kind, name, tuple(map(id, args)), dtype, _const_key(attr))
+        node = self.table.get(key)
+        if node is None:
+            node = self.table[key] = Expr(kind, name, args, dtype, attr, where)
+        return node
+
+    def load(self, buffer: str, coords: tuple, dtype: str, mask: Expr | None = None, where: Any = None) -> Expr:
+        return self.make("load", buffer, () if mask is None else (mask,), dtype, tuple(coords), where)
+
+    def const(self, value: bool | int | float, dtype: str) -> Expr:
+        return self.make("const", "", (), dtype, value, None)
+
+    def op(self, name: str, args: tuple[Expr, ...], dtype: str, where: Any = None, attr: Any = None) -> Expr:
+        return self.make("op", name, tuple(args), dtype, attr, where)
+
+    def index(self, expr: Any, where: Any = None) -> Expr:
+        return self.make("index", "", (), "i64", expr, where)
+
+    def ref(self, name: str, dtype: str, where: Any = None) -> Expr:
+        return self.make("ref", name, (), dtype, None, where)
+
+
+def walk(roots: Iterator[Expr] | tuple[Expr, ...]) -> Iterator[Expr]:
+    """Every node below `roots`, operands first, each once, in first-use order; values inside indirect indices too."""
+    seen: set[int] = set()
+    for root in roots:
+        stack = [(root, False)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                yield node
+                continue
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if not node.needs:
+                yield node
+                continue
+            stack.append((node, True))
+            stack.extend((a, False) for a in reversed(node.needs) if id(a) not in seen)

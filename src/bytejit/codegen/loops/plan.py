@@ -1,0 +1,109 @@
+"""The scheduled plan: all that a printer reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bytejit.codegen.loops.ir import Buffer, Extern, Kernel, MutationCopy, Result
+from bytejit.common.dtypes import DTYPES, FLOATS, INTS, NARROW, acc_dtype, itemsize  # noqa: F401 - of the IR's elements too
+
+
+@dataclass(frozen=True)
+class NestSchedule:
+    """How one nest runs. order: its axes, outermost first. vector: the axis in SIMD lanes: the last of `order`, or
+    the kernel's blocked axis (then innermost of all), or None (scalar). lanes: elements of the widest dtype touched.
+    accumulators: independent partial results of each reduction along the vector axis. tile: (axis, size) pairs to
+    block for transposing accesses; both loops over tiles go outside, in `order`.
+    """
+
+    order: tuple[str, ...]
+    vector: str | None = None
+    lanes: int = 1
+    accumulators: int = 1
+    tile: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How one kernel runs.
+
+    parallel: axes collapsed and cut over threads: a prefix of Kernel.axes; or, when Kernel.axes is empty and there is
+    one nest without reductions, its first `order` axis, whose range is cut; () runs on the calling thread.
+    grain: least iterations of the collapsed range for one thread.
+    block: (axis, size): the LAST outer axis runs in blocks of `size` (the rest shorter); each nest runs for a whole
+    block with that axis innermost (and in lanes); refs are arrays of `size`. If it is in `parallel` the unit is a
+    block.
+    split: n > 0: few long rows: the single reducing nest (the first) has its first `order` axis cut in n parts over
+    threads; partial results are combined in order; then the other nests run.
+    """
+
+    parallel: tuple[str, ...]
+    grain: int
+    nests: tuple[NestSchedule, ...]
+    block: tuple[str, int] | None = None
+    split: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """Run a kernel. reads, writes: its non-local buffers in first-use order: the pointer arguments (writes last; a
+    buffer both read and written is in writes only). free: `extern` buffers dead after this step."""
+
+    kernel: Kernel
+    schedule: Schedule
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    free: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"call {self.kernel.name} reads {' '.join(self.reads)} writes {' '.join(self.writes)}"
+
+
+@dataclass(frozen=True)
+class ExternCall:
+    """Run an extern; free: `extern` buffers dead after it."""
+
+    extern: Extern
+    free: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return repr(self.extern)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a printer reads.
+
+    offsets: temp buffer -> byte offset in the arena (a multiple of 64; buffers whose lives do not meet may share
+    bytes; an in-place result has its operand's offset). arena: bytes of the one allocation, 0: none. slots: temp buffer of
+    symbolic size -> slot; slot_bytes: for each slot the extents in bytes of its buffers, of which the largest counts at the
+    call. symbols: size symbol -> the input (an int) that is its value; others are a dim of an input. Output buffers
+    (kind `output`) are allocated fresh with their shape and stride. A kernel that can fail (`raises`) sets an error
+    flag: the caller raises, and no input has been written.
+    """
+
+    inputs: tuple[str | None, ...]
+    buffers: dict[str, Buffer]
+    steps: tuple[Call | ExternCall, ...]
+    outputs: tuple[Result, ...]
+    mutations: tuple[MutationCopy, ...]
+    offsets: dict[str, int]
+    arena: int
+    target: str  # Machine.name: "cpu", "cuda"
+    slots: dict[str, int] = field(default_factory=dict)
+    slot_bytes: tuple[tuple, ...] = ()
+    symbols: dict[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        calls = sum(isinstance(s, Call) for s in self.steps)
+        return f"plan for {self.target}: {calls} kernels, {len(self.steps) - calls} externs, arena {self.arena} bytes"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What schedule needs to know of a device. Units: vector_bytes, cache_bytes (a core's own) in bytes."""
+
+    name: str = "cpu"
+    threads: int = 1
+    vector_bytes: int = 32
+    cache_bytes: int = 512 * 1024

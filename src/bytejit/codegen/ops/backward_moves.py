@@ -1,0 +1,366 @@
+"""Gradients of ops that move elements: parts of a tensor, windows, pads, pools, embeddings. Each point of the result adds up what
+was read from it, so that no two threads write one place.
+
+A pool or a pad treats each dim on its own: an element `o` of the result reads elements of x with a weight each. `Taps` says
+which `o` may have read a given element of x; the sum over those is the gradient along that dim.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.common.dtypes import FLOATS, acc_dtype
+
+from .composite import F
+from .gather import numbers, row
+from .moves import on_diagonal
+from .pools import UNROLL, spread
+from .scatter import INDICES, update
+from .view import both, clamped, view, within, wrap
+
+
+def masked(ctx: Lowering, g: Value, own: tuple, mask: Expr | None, dtype: str) -> Expr:
+    """The element of g at `own` where the mask holds, else 0."""
+    e = ctx.read(g, own, dtype, mask)
+    return e if mask is None else ctx.op("select", mask, e, ctx.const(0, dtype), dtype=dtype)
+
+
+# ---- parts of a tensor --------------------------------------------------------------------------------------------
+def _part(ctx: Lowering, g: Value, own: Callable[[tuple], tuple[tuple, Expr | None]]) -> Value:
+    """g at own(c) = (coordinates, whether there is one), 0 elsewhere."""
+    work = acc_dtype(g.dtype)
+    return ctx.map(lambda c: masked(ctx, g, *own(c), work))
+
+
+@view("slice_backward", "slice_backward")
+def slice_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, start: Any, end: Any, step: int) -> Value:
+    dim = wrap(dim, len(sizes))
+    start, count = clamped(start, sizes[dim]), g.shape[dim]
+    if 0 in g.shape:
+        return ctx.map(lambda c: ctx.const(0, acc_dtype(g.dtype)))
+
+    def own(c: tuple) -> tuple[tuple, Expr | None]:
+        v = ix.index(c[dim] - start)
+        mask = within(ctx, v, 0, (count - 1) * step + 1)
+        if step != 1:
+            rest = ix.mod(v + step * sizes[dim], step, ctx.sizes)
+            mask = both(ctx, mask, ctx.op("eq", ctx.cons.index(rest), ctx.const(0, "i64")))
+            v = ix.floordiv(v, step, ctx.sizes)
+        return (*c[:dim], v, *c[dim + 1 :]), mask
+
+    return _part(ctx, g, own)
+
+
+@view("select_backward", "select_backward")
+def select_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, i: Any) -> Value:
+    dim = wrap(dim, len(sizes))
+    i = i + sizes[dim] if ix.hint(i) < 0 else i
+
+    def own(c: tuple) -> tuple[tuple, Expr | None]:
+        here = None if sizes[dim] == 1 else ctx.op("eq", ctx.cons.index(ix.index(c[dim])), ctx.const(i, "i64"))
+        return c[:dim] + c[dim + 1 :], here
+
+    return _part(ctx, g, own)
+
+
+@view("diagonal_backward", "diagonal_backward")
+def diagonal_backward(ctx: Lowering, g: Value, sizes: Any, offset: int, a: int, b: int) -> Value:
+    a, b = wrap(a, len(sizes)), wrap(b, len(sizes))
+    if g.shape[-1] == 0:
+        return ctx.map(lambda c: ctx.const(0, acc_dtype(g.dtype)))
+
+    def own(c: tuple) -> tuple[tuple, Expr | None]:
+        here, i = on_diagonal(ctx, ix.index(c[a]), ix.index(c[b]), offset)
+        return (*(v for d, v in enumerate(c) if d not in (a, b)), i), here
+
+    return _part(ctx, g, own)
+
+
+# ---- dims on their own --------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Taps:
+    """Which elements of a result of `out` elements along a dim read element i of x: at(i) is their places (places outside of
+    range(out) count as none), each with whether it did (None: it did), and the weight (None: 1)."""
+
+    out: Any
+    at: Callable[[ix.Index], list[tuple[ix.Index, Expr | None, Any]]]
+
+
+def gathered(ctx: Lowering, g: Value, size: tuple, taps: list[Taps]) -> Value:
+    """The gradient of x, whose last dims have `size`, dim by dim where all at once would be many elements."""
+    n, work = len(taps), acc_dtype(g.dtype)
+    probe = [len(t.at(ix.var("probe"))) if s != 1 else len(t.at(ix.ZERO)) for t, s in zip(taps, size)]
+    if max(probe, default=1) > UNROLL:
+        raise NoRule("a large window")
+    if math.prod(probe) > UNROLL or n == 3 and math.prod(probe) > UNROLL // 2:
+        for d in range(n - 1):
+            shape = (*g.shape[: d - n], size[d], *g.shape[len(g.shape) + d - n + 1 :])
+            g = ctx.pointwise(shape, work, lambda c, g=g, d=d: _total(ctx, g, c, {d - n: taps[d]}))
+        return ctx.map(lambda c: _total(ctx, g, c, {-1: taps[-1]}))
+    return ctx.map(lambda c: _total(ctx, g, c, {d - n: t for d, t in enumerate(taps)}))
+
+
+def _total(ctx: Lowering, g: Value, c: tuple, taps: dict[int, Taps]) -> Expr:
+    """The sum over the places that the taps of some dims say."""
+    work, total = acc_dtype(g.dtype), None
+    found = [[(d, *tap) for tap in t.at(ix.index(c[d]))] for d, t in taps.items()]
+    for one in itertools.product(*found):
+        own, mask, weight = list(c), None, None
+        for d, place, here, w in one:
+            mask = both(ctx, mask, here, within(ctx, place, 0, taps[d].out))
+            own[d] = place
+            weight = w if weight is None else weight if w is None else weight * w
+        e = F(ctx, ctx.read(g, tuple(own), work, mask))
+        e = e if weight is None else e * weight
+        e = e if mask is None else F(ctx, mask).pick(e, 0.0)
+        total = e if total is None else total + e
+    return total.e if total is not None else ctx.const(0.0, work)
+
+
+def windows(ctx: Lowering, k: int, stride: int, padding: int, dilation: int, out: Any, weight: Callable | None = None) -> Taps:
+    """Windows of k elements, every stride-th; element j of window o is element o * stride - padding + j * dilation of x."""
+
+    def at(i: ix.Index) -> list[tuple[ix.Index, Expr | None, Any]]:
+        found = []
+        if dilation == 1:  # the last window that begins at i or before, and those before it
+            last = ix.floordiv(i + padding, stride, ctx.sizes)
+            for back in range(-(-k // stride)):
+                o = ix.index(last - back)
+                inside = None
+                if back * stride + stride > k:  # the window may end before i
+                    inside = ctx.op("lt", ctx.cons.index(ix.index(i + padding - o * stride)), ctx.const(k, "i64"))
+                found.append((o, inside, None if weight is None else weight(o)))
+            return found
+        for j in range(k):
+            v = ix.index(i + padding - j * dilation)
+            hit = None
+            if stride != 1:
+                hit = ctx.op("eq", ctx.cons.index(ix.mod(v + dilation * k * stride, stride, ctx.sizes)), ctx.const(0, "i64"))
+            o = ix.floordiv(v, stride, ctx.sizes)
+            found.append((o, hit, None if weight is None else weight(o)))
+        return found
+
+    return Taps(out, at)
+
+
+@view("unfold_backward", "unfold_backward")
+def unfold_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, size: int, step: int) -> Value:
+    """g has the windows along `dim` and their elements along the last."""
+    dim, work = wrap(dim, len(sizes)), acc_dtype(g.dtype)
+    if not sizes or -(-size // max(step, 1)) > UNROLL or 0 in g.shape:
+        raise NoRule("a large window, or none")
+    taps = windows(ctx, size, step, 0, 1, g.shape[dim])
+
+    def element(c: tuple) -> Expr:
+        total = None
+        for o, inside, _ in taps.at(ix.index(c[dim])):
+            mask = both(ctx, inside, within(ctx, o, 0, g.shape[dim]))
+            own = (*c[:dim], o, *c[dim + 1 :], ix.index(c[dim] - o * step))
+            e = masked(ctx, g, own, mask, work)
+            total = e if total is None else ctx.op("add", total, e)
+        return total
+
+    return ctx.map(element)
+
+
+# ---- pads ---------------------------------------------------------------------------------------------------------
+def _mirrored(ctx: Lowering, n: Any, low: int, high: int) -> Taps:
+    """An element is read in its place and, near an end, once more behind that."""
+
+    def at(i: ix.Index) -> list[tuple[ix.Index, Expr | None, Any]]:
+        found: list[tuple[ix.Index, Expr | None, Any]] = [(ix.index(i + low), None, None)]
+        if low > 0:
+            found.append((ix.index(low - i), ctx.op("gt", ctx.cons.index(ix.index(i)), ctx.const(0, "i64")), None))
+        if high > 0:
+            last = ctx.op("lt", ctx.cons.index(ix.index(i)), ctx.const(ix.size_of(ix.index(n) - 1), "i64"))
+            found.append((ix.index(low + 2 * (n - 1) - i), last, None))
+        return found
+
+    return Taps(n + low + high, at)
+
+
+def _held(ctx: Lowering, n: Any, low: int, high: int) -> Taps:
+    """The elements at the ends are read for each place behind them too."""
+
+    def at(i: ix.Index) -> list[tuple[ix.Index, Expr | None, Any]]:
+        here = ctx.cons.index(ix.index(i))
+        found: list[tuple[ix.Index, Expr | None, Any]] = [(ix.index(i + low), None, None)]
+        first, last = (ctx.op("eq", here, ctx.const(v, "i64")) for v in (0, ix.size_of(ix.index(n) - 1)))
+        found += [(ix.index(k), first, None) for k in range(low)]
+        return found + [(ix.index(n + low + k), last, None) for k in range(high)]
+
+    return Taps(n + low + high, at)
+
+
+def _pad_backward(name: str, taps: Callable, *overloads: str) -> None:
+    @view(name, *overloads)
+    def lower(ctx: Lowering, g: Value, x: Value, pad: Any) -> Value:
+        n = len(pad) // 2
+        if g.dtype not in FLOATS or not all(isinstance(p, int) for p in pad):
+            raise NoRule("a pad of whole numbers, or of a size known at the call")
+        dims = [(x.shape[d], *pad[2 * (-d - 1) : 2 * (-d - 1) + 2]) for d in range(-n, 0)]
+        return gathered(ctx, g, tuple(x.shape[len(x.shape) - n :]), [taps(ctx, *d) for d in dims])
+
+
+_pad_backward("reflection_pad_backward", _mirrored, *(f"reflection_pad{n}d_backward" for n in (1, 2, 3)))
+_pad_backward("replication_pad_backward", _held, *(f"replication_pad{n}d_backward" for n in (1, 2, 3)))
+
+
+# ---- pools --------------------------------------------------------------------------------------------------------
+def _avg_pool_backward(n: int) -> None:
+    @row(f"avg_pool{n}d_backward", f"avg_pool{n}d_backward")
+    def lower(
+        ctx: Lowering,
+        g: Value,
+        x: Value,
+        kernel: Any,
+        stride: Any,
+        padding: Any,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor: int | None,
+    ) -> Value:
+        if x.dtype not in FLOATS or 0 in g.shape:
+            raise NoRule("a pool of whole numbers, or of nothing")
+        kernel, padding = spread(kernel, n), spread(padding, n)
+        stride = spread(stride, n, kernel)
+        whole = count_include_pad and not ceil_mode or not any(padding) and not ceil_mode or divisor is not None
+        taps = []
+        for d in range(n):
+            size, k, s, p = x.shape[d - n], kernel[d], stride[d], padding[d]
+
+            def weight(o: ix.Index, size: Any = size, k: int = k, s: int = s, p: int = p) -> F:
+                """1 over the elements of window o that count."""
+                first = F(ctx, ctx.cons.index(ix.index(o * s - p)))
+                end = (first + k).do("minimum", ix.index(size + p) if p else ix.index(size))
+                if not count_include_pad:
+                    first, end = first.do("maximum", 0), end.do("minimum", ix.index(size))
+                return 1.0 / F(ctx, ctx.cast((end - first).do("maximum", 1).e, acc_dtype(x.dtype)))
+
+            taps.append(windows(ctx, k, s, p, 1, g.shape[d - n], None if whole else weight))
+        if not whole:
+            return gathered(ctx, g, tuple(x.shape[len(x.shape) - n :]), taps)
+        area, work = float(divisor or math.prod(kernel)), acc_dtype(x.dtype)
+        scaled = ctx.pointwise(g.shape, work, lambda c: (F(ctx, ctx.read(g, c, work)) / area).e)
+        return gathered(ctx, scaled, tuple(x.shape[len(x.shape) - n :]), taps)
+
+
+_avg_pool_backward(2)
+_avg_pool_backward(3)
+
+
+def adaptive_taps(ctx: Lowering, n: int, m: int, work: str, weights: bool = True) -> Taps:
+    """Windows of i * n // m up to (i + 1) * n / m rounded up. Units: n elements, m windows."""
+    first = [i * n // m for i in range(m)]
+    end = [-(-(i + 1) * n // m) for i in range(m)]
+    most = max(sum(a <= i < b for a, b in zip(first, end)) for i in range(n))
+
+    def at(i: ix.Index) -> list[tuple[ix.Index, Expr | None, Any]]:
+        start = ix.floordiv(ix.index(i * m), n, ctx.sizes)  # the first window that holds i
+        found = []
+        for k in range(most):
+            o = ix.index(start + k)
+            low, high = ix.floordiv(ix.index(o * n), m, ctx.sizes), ix.floordiv(ix.index((o + 1) * n + m - 1), m, ctx.sizes)
+            inside = None if k == 0 else ctx.op("le", ctx.cons.index(ix.index(low)), ctx.cons.index(ix.index(i)))
+            size = F(ctx, ctx.cast(ctx.cons.index(ix.index(high - low)), work))
+            weight: Any = (1.0 / float(n // m) if n % m == 0 else 1.0 / size) if weights else None
+            found.append((o, inside, weight))
+        return found
+
+    return Taps(m, at)
+
+
+def _adaptive_avg_pool_backward(n: int) -> None:
+    @row(f"adaptive_avg_pool{n}d_backward", f"_adaptive_avg_pool{n}d_backward")
+    def lower(ctx: Lowering, g: Value, x: Value) -> Value:
+        sizes, outs = x.shape[len(x.shape) - n :], g.shape[len(g.shape) - n :]
+        numbers(*sizes, *outs)
+        if x.dtype not in FLOATS or 0 in g.shape or 0 in x.shape:
+            raise NoRule("a pool of whole numbers, or of nothing")
+        work = acc_dtype(x.dtype)
+        return gathered(ctx, g, tuple(sizes), [adaptive_taps(ctx, s, o, work) for s, o in zip(sizes, outs)])
+
+
+_adaptive_avg_pool_backward(2)
+_adaptive_avg_pool_backward(3)
+
+
+def _chosen(ctx: Lowering, g: Value, x: Value, indices: Value, taps: list[Taps]) -> Value:
+    """The gradients of the windows whose greatest element a point was."""
+    n, work = len(taps), acc_dtype(g.dtype)
+    sizes = x.shape[len(x.shape) - n :]
+
+    def element(c: tuple) -> Expr:
+        flat, total = ix.ZERO, None
+        for v, s in zip(c[-n:], sizes):
+            flat = flat * s + v
+        here = ctx.cons.index(ix.index(flat))
+        for one in itertools.product(*(t.at(ix.index(v)) for t, v in zip(taps, c[-n:]))):
+            own = (*c[:-n], *(o for o, _, _ in one))
+            mask = both(ctx, *(m for _, m, _ in one), *(within(ctx, o, 0, t.out) for (o, _, _), t in zip(one, taps)))
+            hit = both(ctx, mask, ctx.op("eq", ctx.read(indices, own, "i64", mask), here))
+            e = masked(ctx, g, own, hit, work)
+            total = e if total is None else ctx.op("add", total, e)
+        return total
+
+    if math.prod(len(t.at(ix.var("probe"))) for t in taps) > UNROLL:
+        raise NoRule("a large window")
+    return ctx.map(element)
+
+
+def _max_pool_backward(n: int) -> None:
+    @row(f"max_pool{n}d_backward", f"max_pool{n}d_with_indices_backward")
+    def lower(
+        ctx: Lowering, g: Value, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, indices: Value
+    ) -> Value:
+        if x.dtype not in FLOATS or 0 in g.shape:
+            raise NoRule("a pool of whole numbers, or of nothing")
+        kernel = spread(kernel, n)
+        dims = zip(kernel, spread(stride, n, kernel), spread(padding, n), spread(dilation, n), g.shape[len(g.shape) - n :])
+        return _chosen(ctx, g, x, indices, [windows(ctx, *d) for d in dims])
+
+
+_max_pool_backward(2)
+_max_pool_backward(3)
+
+
+def _adaptive_max_pool_backward(n: int) -> None:
+    @row(f"adaptive_max_pool{n}d_backward", f"adaptive_max_pool{n}d_backward")
+    def lower(ctx: Lowering, g: Value, x: Value, indices: Value) -> Value:
+        sizes, outs = x.shape[len(x.shape) - n :], g.shape[len(g.shape) - n :]
+        numbers(*sizes, *outs)
+        if x.dtype not in FLOATS or 0 in g.shape or 0 in x.shape:
+            raise NoRule("a pool of whole numbers, or of nothing")
+        work = acc_dtype(x.dtype)
+        return _chosen(ctx, g, x, indices, [adaptive_taps(ctx, s, o, work, False) for s, o in zip(sizes, outs)])
+
+
+_adaptive_max_pool_backward(2)
+_adaptive_max_pool_backward(3)
+
+
+# ---- embedding ----------------------------------------------------------------------------------------------------
+@row("embedding_backward", "embedding_dense_backward")
+def embedding_backward(ctx: Lowering, g: Value, at: Value, rows: Any, padding: int, by_frequency: bool) -> Value:
+    """Tokens are added up in their order on the CPU; a GPU's own kernel sorts them, so that its sums are the same each time."""
+    if by_frequency or at.dtype not in INDICES or ctx.home != "cpu" or 0 in g.shape or g.dtype not in FLOATS:
+        raise NoRule("an embedding scaled by frequency, or on a GPU")
+    spec, work, n = ctx.spec(), acc_dtype(g.dtype), len(at.shape)
+    zeros = ctx.pointwise(spec.shape, work, lambda c: ctx.const(0.0, work))
+
+    def place(c: tuple) -> tuple[tuple, Expr]:
+        token = ctx.read(at, c[:n], "i64")
+        value = ctx.read(g, c, work)
+        if padding >= 0:
+            value = ctx.op("select", ctx.op("eq", token, ctx.const(padding, "i64")), ctx.const(0.0, work), value, dtype=work)
+        return (ctx.bound(token, rows, "embedding", wrap=False), c[n]), value
+
+    made = update(ctx, zeros, g.shape, place, "add")
+    return made if g.dtype == work else ctx.map(lambda c: ctx.read(made, c))

@@ -1,0 +1,92 @@
+"""Rows of the ops that make a tensor of numbers alone: full, arange, linspace, eye."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.dtypes import DTYPES, FLOATS, acc_dtype
+
+from .pointwise import aten
+from .table import op, table
+
+
+def create(name: str, *overloads: str):
+    """Declares a row of kind create whose lower function is decorated."""
+    return lambda fn: op(name, aten(*overloads), "create", lower=fn, dtypes=frozenset(DTYPES)) and fn
+
+
+@create("full", "full", "full_like", "new_full", "fill.Scalar", "scalar_tensor")
+def full(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    """The last positional argument is the value; dtype and shape come from the node's spec."""
+    value = args[-1] if len(args) > 1 else args[0]
+    dtype = acc_dtype(ir_dtype(ctx.spec()))
+    return ctx.map(lambda c: ctx.const(value, dtype))
+
+
+@create("zeros", "zeros", "zeros_like", "new_zeros", "zero")
+def zeros(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    return full(ctx, None, 0)
+
+
+@create("empty", "empty.memory_format", "empty_like", "new_empty")
+def empty(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    """Zeros, which nobody sees where kernels write over them; memory that an extern call or the caller gets stays as it is."""
+    if any(
+        u.op == "output" or (row := table().by_aten.get(str(u.target))) is None or row.kind == "extern" for u in ctx.node.users
+    ):
+        raise NoRule("given to a library")
+    return full(ctx, None, 0)
+
+
+@create("ones", "ones", "ones_like", "new_ones")
+def ones(ctx: Lowering, *args: Any, **kw: Any) -> Value:
+    return full(ctx, None, 1)
+
+
+@create("arange", "arange", "arange.start", "arange.start_step", "prims.iota.default")
+def arange(ctx: Lowering, *args: Any, start: Any = None, step: Any = None, **kw: Any) -> Value:
+    """Integers exactly; floats as start + i*step in the result's own accumulation type, as eager on the CPU."""
+    dtype = ir_dtype(ctx.spec())
+    if str(ctx.node.target).startswith("prims.iota"):
+        begin, by = start, step
+    else:
+        begin, by = (args[0] if len(args) > 1 else 0), (args[2] if len(args) > 2 else 1 if step is None else step)
+    if dtype in ("f32", "f64", "f16", "bf16"):
+        work = "f64"
+        return ctx.map(
+            lambda c: ctx.cast(
+                ctx.op("add", ctx.const(begin, work), ctx.op("mul", ctx.cast(ctx.cons.index(c[0]), work), ctx.const(by, work))),
+                dtype,
+            )
+        )
+    begin, by = (v if isinstance(v, ix.Index) else int(v) for v in (begin, by))
+    return ctx.map(lambda c: ctx.cast(ctx.cons.index(c[0] * by + begin), dtype))
+
+
+@create("linspace", "linspace")
+def linspace(ctx: Lowering, start: Any, end: Any, steps: int, **kw: Any) -> Value:
+    """From the nearer end, as eager; computed in f64."""
+    dtype = ir_dtype(ctx.spec())
+    if dtype not in FLOATS or not all(isinstance(v, (int, float)) for v in (start, end, steps)) or steps < 2:
+        raise NoRule("linspace of whole numbers, or of sizes known at the call")
+    step = (end - start) / (steps - 1)
+
+    def at(c: tuple) -> Expr:
+        def line(v: ix.Index, first: float, by: float) -> Expr:
+            return ctx.op("add", ctx.const(first, "f64"), ctx.op("mul", ctx.cast(ctx.cons.index(v), "f64"), ctx.const(by, "f64")))
+
+        low = ctx.op("lt", ctx.cons.index(c[0]), ctx.const(steps // 2, "i64"))
+        return ctx.cast(
+            ctx.op("select", low, line(c[0], start, step), line(ix.index(steps - 1 - c[0]), end, -step), dtype="f64"), dtype
+        )
+
+    return ctx.map(at)
+
+
+@create("eye", "eye", "eye.m")
+def eye(ctx: Lowering, *_: Any, **kw: Any) -> Value:
+    dtype = ir_dtype(ctx.spec())
+    return ctx.map(lambda c: ctx.cast(ctx.op("eq", ctx.cons.index(c[0]), ctx.cons.index(c[1])), dtype))

@@ -1,0 +1,94 @@
+"""A backward pass within a graph: the functions that its nodes call, on real tensors or on fakes.
+
+`loss.backward()` in a traced program is `leaf_gradients`, and for each leaf that has a gradient already `accumulate`. That
+`.grad` is set where there was none is an effect of the region, which its exit makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+AGAIN = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True "
+    "if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+)
+_Tensors = Sequence[torch.Tensor]
+_Grads = Sequence[torch.Tensor | None]
+
+
+def gradients(
+    outputs: _Tensors,
+    inputs: _Tensors,
+    grad_outputs: _Grads,
+    retain_graph: bool | None,
+    create_graph: bool,
+    allow_unused: bool | None,
+    materialize_grads: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad`, for a graph."""
+    return torch.autograd.grad(
+        outputs,
+        inputs,
+        grad_outputs,
+        retain_graph=retain_graph,
+        create_graph=create_graph,
+        allow_unused=allow_unused,
+        materialize_grads=materialize_grads,
+    )
+
+
+def leaf_gradients(
+    outputs: _Tensors, leaves: _Tensors, grad_outputs: _Grads, retain_graph: bool | None, fresh: Sequence[bool]
+) -> tuple[torch.Tensor | None, ...]:
+    """What `backward()` gives each leaf. fresh: whether the leaf has no gradient yet, so that this becomes its `.grad`."""
+    found = torch.autograd.grad(outputs, leaves, grad_outputs, retain_graph=retain_graph, allow_unused=True)
+    taken = {id(g) for g in grad_outputs}
+    return tuple(_own(g, leaf, taken) if new and g is not None else g for g, leaf, new in zip(found, leaves, fresh))
+
+
+def _own(grad: torch.Tensor, leaf: torch.Tensor, taken: set[int]) -> torch.Tensor:
+    """A gradient as `.grad` holds it: a tensor of its own, laid out as torch's AccumulateGrad wants it.
+
+    Source: torch/csrc/autograd/functions/accumulate_grad.h.
+    """
+    dense = is_dense(leaf)
+    if dense:
+        laid_out = all(n == 1 and g != 0 or n != 1 and g == own for n, g, own in zip(grad.shape, grad.stride(), leaf.stride()))
+    else:
+        laid_out = grad.is_contiguous()
+    mine = id(grad) not in taken
+    taken.add(id(grad))
+    with torch.no_grad():
+        if laid_out and mine:
+            return grad.detach()
+        if not dense:
+            return grad.clone(memory_format=torch.contiguous_format)
+        return grad.new_empty_strided(leaf.shape, leaf.stride()).copy_(grad)
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie side by side, each once, in some order of its dimensions."""
+    wanted = 1
+    for step, size in sorted((step, size) for step, size in zip(x.stride(), x.shape) if size != 1):
+        if step != wanted:
+            return size == 0 or 0 in x.shape
+        wanted = step * size
+    return True
+
+
+def accumulate(grad: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Add to a gradient that is there, in place."""
+    with torch.no_grad():
+        grad += new
+    return grad
+
+
+def spent(x: torch.Tensor) -> torch.Tensor:
+    """A value whose history a backward pass has used up: it requires gradients, and a backward pass from it raises."""
+    return torch._C._functions.DelayedError(AGAIN.encode(), 1)(x.detach().requires_grad_())
+
+
+BACKWARD = frozenset((gradients, leaf_gradients))

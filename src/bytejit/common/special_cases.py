@@ -1,0 +1,67 @@
+"""Special cases: what bytejit knows by the name of its module, because nothing better says what it is. One row each.
+
+A module's name is no identity: anyone may give a class any `__module__`. So a row is used only where a wrong match does no
+more than choose the slower or the more careful way, or where Python itself gives the name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import FrameType
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Functions, classes and frames of some modules. A name that ends in "*" stands for all names that begin so."""
+
+    modules: tuple[str, ...]
+    reason: str
+    _exact: frozenset[str] = field(init=False, repr=False, compare=False)
+    _starts: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_exact", frozenset(m for m in self.modules if not m.endswith("*")))
+        object.__setattr__(self, "_starts", tuple(m[:-1] for m in self.modules if m.endswith("*")))
+
+    def named(self, module: object) -> bool:
+        """Whether a module of this name is one of them."""
+        return module in self._exact or isinstance(module, str) and module.startswith(self._starts)
+
+    def made(self, obj: object) -> bool:
+        """Whether a function or a class says that it is defined in one of them."""
+        return self.named(getattr(obj, "__module__", None))
+
+    def runs(self, namespace: dict) -> bool:
+        """Whether code with these globals is a part of one of them."""
+        return self.named(namespace.get("__name__"))
+
+    def frame(self, frame: FrameType) -> bool:
+        """Whether a frame runs code of one of them."""
+        return self.runs(frame.f_globals)
+
+
+TORCH = Origin(("torch.*",), "torch's own Python: a user's line, mark, override or hook is one outside of it")
+NOT_THE_USERS = Origin(("torch.*", "bytejit.*"), "Python that the tracer follows, in which no line is the user's")
+TORCH_PACKAGES = Origin(("torch", "torch.*"), "classes whose __instancecheck__ knows tensors only")
+TORCH_CALLABLES = Origin(("torch._C", "torch._ops"), "callable objects of torch that are operators, of no public class")
+TORCH_TOP = Origin(("torch",), "built-in functions of torch.* that are operators: of all others torch says where they are from")
+SCRIPT_MODULE, GRAPH_BREAK = "ScriptModule", "graph_break"  # names in TORCH_SCRIPT and TORCH_COMPILER
+TORCH_SCRIPT = Origin(("torch.jit*",), "torch.jit.ScriptModule, without an import of torch.jit")
+TORCH_FUNCTIONAL = Origin(("torch.functional",), "functions that torch exports under its own name")
+TORCH_COMPILER = Origin(("torch._dynamo*",), "marks of torch's compiler, which is never imported here")
+OPERATORS = Origin(
+    ("torch", "torch.*", "bytejit", "bytejit.*", "_operator"), "calls in a graph that run no Python of the program"
+)
+OWN = Origin(("torch", "torch.*", "bytejit", "bytejit.*"), "threads in these do not use the device for the program")
+BYTEJIT = Origin(("bytejit.*",), "backends of bytejit's own")
+ENUM = Origin(("enum",), "attributes of enum members that enum itself defines are read, not inlined: they have no effects")
+CLASS_CHECKS = Origin(("abc", "typing", "enum"), "metaclasses whose instance checks have no effects: they are asked, not inlined")
+TYPING = Origin(("typing",), "protocols: their checks look at the instance, so they get the real one")
+NAMED_TUPLES = Origin(("namedtuple_*",), "the __new__ that collections.namedtuple writes: it has one line and no effects")
+COVERAGE = Origin(("coverage", "coverage.*"), "a trace function that counts lines only: the compiler's lines do it no harm")
+PLAIN_TEXT = Origin(
+    ("builtins", "torch", "torch.*", "numpy", "numpy.*", "bytejit", "bytejit.*", "types"),
+    "types whose repr runs no code of the program, so that a message may show a value",
+)
+SHORT_NAMES = Origin(("builtins", "__main__"), "types that CPython's messages name without their module")
+BUILTINS = Origin(("builtins",), "built-in types, which CPython's messages name without their module")

@@ -1,0 +1,85 @@
+"""Rows of fake tensors for gradients: frequent ones, and those whose layout torch's meta kernels do not know. See `core.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .core import HasMeta, Meta, NeedsMeta, Operand, channels_last_stride, new, row
+from .elementwise import elementwise
+from .products import suggests_channels_last
+
+
+@row(
+    "threshold_backward",
+    "gelu_backward",
+    "silu_backward",
+    "sigmoid_backward",
+    "tanh_backward",
+    "leaky_relu_backward",
+    "hardtanh_backward",
+)
+def _of_two(grad: Operand, x: HasMeta, *numbers: Any, **options: Any) -> Meta:
+    if grad.m.dtype != x.m.dtype or not x.m.dtype.is_floating_point or grad.m.device != x.m.device:
+        raise NeedsMeta
+    return elementwise((grad, x), x.m.dtype)
+
+
+@row("glu_backward")
+def _glu_backward(grad: Operand, x: HasMeta, dim: int) -> Meta:
+    """Row-major on the CPU, whatever the operands are."""
+    m = x.m
+    if m.device.type != "cpu" or grad.m.dtype != m.dtype or not m.dtype.is_floating_point:
+        raise NeedsMeta
+    if not -len(m.shape) <= dim < len(m.shape):
+        raise NeedsMeta
+    half = tuple(s // 2 if i == dim % len(m.shape) else s for i, s in enumerate(m.shape))
+    if grad.m.shape != half or m.shape[dim] % 2:
+        raise NeedsMeta
+    return new(m.shape, None, m.dtype, m.device)
+
+
+@row("native_batch_norm_backward")
+def _batch_norm_backward(
+    grad: HasMeta,
+    x: HasMeta,
+    weight: HasMeta | None,
+    running_mean: HasMeta | None,
+    running_var: HasMeta | None,
+    mean: HasMeta | None,
+    rstd: HasMeta | None,
+    train: bool,
+    eps: float,
+    mask: list[bool],
+) -> tuple:
+    """None for what the mask leaves out, which torch's meta kernel gives a tensor."""
+    m = x.m
+    if m.device.type != "cpu" or len(m.shape) < 2 or grad.m.dtype != m.dtype:
+        raise NeedsMeta
+    kept = next((t.m.dtype for t in (weight, mean if train else running_mean) if t is not None), m.dtype)
+    inner = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
+    return tuple(made if wanted else None for made, wanted in zip((inner, *_two((m.shape[1],), kept, m)), mask))
+
+
+def _two(shape: tuple, dtype: torch.dtype, m: Meta) -> tuple[Meta, Meta]:
+    return new(shape, None, dtype, m.device), new(shape, None, dtype, m.device)
+
+
+@row("native_layer_norm_backward")
+def _layer_norm_backward(
+    grad: HasMeta,
+    x: HasMeta,
+    shape: list,
+    mean: HasMeta,
+    rstd: HasMeta,
+    weight: HasMeta | None,
+    bias: HasMeta | None,
+    mask: list[bool],
+) -> tuple:
+    m = x.m
+    if m.device.type != "cpu" or grad.m.dtype != m.dtype or any(t is not None and t.m.dtype != m.dtype for t in (weight, bias)):
+        raise NeedsMeta
+    made = (new(m.shape, None, m.dtype, m.device), *_two(tuple(shape), m.dtype, m))
+    there = (True, weight is not None, bias is not None)
+    return tuple(t if wanted and has else None for t, wanted, has in zip(made, mask, there))

@@ -1,0 +1,242 @@
+"""Shape rules of copies, factories and joins. See `fake/rules/core.py` for what a row is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .core import (
+    HasMeta,
+    Meta,
+    NeedsMeta,
+    Operand,
+    Size,
+    channels_last_stride,
+    device_given,
+    is_contiguous,
+    is_dense,
+    new,
+    row,
+    wrap_dim,
+)
+from .elementwise import permuted_stride, promoted, sorted_dims
+
+_Tensor = torch.Tensor
+
+
+def like_stride(m: Meta, memory_format: torch.memory_format | None = None) -> tuple | None:
+    """Strides of `empty_like(m)`; None is contiguous."""
+    if memory_format is None or memory_format is torch.preserve_format:
+        return m.stride if is_dense(m) else permuted_stride(m.shape, sorted_dims(m.shape, [m]))
+    if memory_format is torch.contiguous_format:
+        return None
+    if len(m.shape) != (4 if memory_format is torch.channels_last else 5):
+        raise NeedsMeta
+    return channels_last_stride(m.shape)
+
+
+@row("clone")
+def _clone(x: HasMeta, *, memory_format: torch.memory_format | None = None) -> Meta:
+    m = x.m
+    return new(m.shape, like_stride(m, memory_format), m.dtype, m.device)
+
+
+@row("_to_copy")
+def _to_copy(
+    x: HasMeta,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> Meta:
+    m = x.m
+    if layout not in (None, torch.strided):
+        raise NeedsMeta
+    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
+
+
+@row("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
+def _empty_like(
+    x: HasMeta,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+    **options: Any,
+) -> Meta:
+    m = x.m
+    if layout not in (None, torch.strided):
+        raise NeedsMeta
+    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
+
+
+@row("full_like")
+def _full_like(x: HasMeta, value: Any, **options: Any) -> Meta:
+    return _empty_like(x, **options)
+
+
+@row("new_empty", "new_zeros", "new_ones")
+def _new(
+    x: HasMeta,
+    size: Sequence[Size],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Meta:
+    m = x.m
+    return new(tuple(size), None, dtype or m.dtype, device_given(device, m.device))
+
+
+@row("new_full")
+def _new_full(x: HasMeta, size: Sequence[Size], value: Any, **options: Any) -> Meta:
+    return _new(x, size, **options)
+
+
+@row("empty.memory_format", "zeros", "ones", "rand", "randn")
+def _factory(
+    size: Sequence[Size],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Meta:
+    if layout not in (None, torch.strided) or memory_format not in (None, torch.contiguous_format):
+        raise NeedsMeta
+    if any(isinstance(n, int) and n < 0 for n in size):
+        raise NeedsMeta
+    return new(tuple(size), None, dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
+
+
+@row("empty_strided")
+def _empty_strided(
+    size: Sequence[Size],
+    stride: Sequence[Size],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Meta:
+    return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))
+
+
+def _value_dtype(value: Any) -> torch.dtype:
+    if isinstance(value, (bool, torch.SymBool)):
+        return torch.bool
+    return torch.int64 if isinstance(value, (int, torch.SymInt)) else torch.get_default_dtype()
+
+
+@row("full")
+def _full(size: Sequence[Size], value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Meta:
+    if isinstance(value, (complex, _Tensor)):
+        raise NeedsMeta
+    return _factory(size, dtype=dtype or _value_dtype(value), **options)
+
+
+@row("scalar_tensor")
+def _scalar_tensor(value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Meta:
+    return _factory((), dtype=dtype, **options)
+
+
+@row("arange")
+def _arange(end: Any, **options: Any) -> Meta:
+    return _arange_step(0, end, 1, **options)
+
+
+@row("arange.start")
+def _arange_start(start: Any, end: Any, **options: Any) -> Meta:
+    return _arange_step(start, end, 1, **options)
+
+
+@row("arange.start_step")
+def _arange_step(
+    start: Any,
+    end: Any,
+    step: Size = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Meta:
+    values = (start, end, step)
+    if step == 0 or (end - start) * step < 0:
+        raise NeedsMeta
+    integer = all(isinstance(v, (int, torch.SymInt)) for v in values)
+    if integer:
+        count = -((start - end) // step)
+    else:
+        if not all(math.isfinite(v) for v in values) or (dtype is not None and not dtype.is_floating_point):
+            raise NeedsMeta
+        count = math.ceil((end - start) / step)
+    if dtype is None:
+        dtype = torch.int64 if integer else torch.get_default_dtype()
+    return new((count,), None, dtype, device_given(device, torch.get_default_device()))
+
+
+@row("cat")
+def _cat(tensors: Sequence[HasMeta], dim: int = 0) -> Meta:
+    metas = [t.m for t in tensors]
+    used = [m for m in metas if m.shape != (0,)]
+    if not used or any(m.device != metas[0].device for m in metas):
+        raise NeedsMeta
+    rank = len(used[0].shape)
+    if any(len(m.shape) != rank for m in used) or not rank:
+        raise NeedsMeta
+    dim = wrap_dim(dim, rank)
+    first = used[0].shape
+    rest = first[:dim] + first[dim + 1 :]
+    if any(m.shape[:dim] + m.shape[dim + 1 :] != rest for m in used):
+        raise NeedsMeta
+    if not all(is_contiguous(m) for m in metas):
+        raise NeedsMeta
+    total = used[0].shape[dim]
+    for m in used[1:]:
+        total = total + m.shape[dim]
+    dtype = metas[0].dtype if all(m.dtype is metas[0].dtype for m in metas) else promoted(tuple(tensors))
+    return new((*first[:dim], total, *first[dim + 1 :]), None, dtype, metas[0].device)
+
+
+@row("embedding")
+def _embedding(weight: HasMeta, indices: Operand, *rest: Any) -> Meta:
+    w, i = weight.m, indices.m
+    if len(w.shape) != 2 or i.dtype not in (torch.int64, torch.int32):
+        raise NeedsMeta
+    return new((*i.shape, w.shape[1]), None, w.dtype, w.device)
+
+
+@row("index_select")
+def _index_select(x: HasMeta, dim: int, index: HasMeta) -> Meta:
+    m = x.m
+    if len(index.m.shape) != 1 or not m.shape or index.m.dtype not in (torch.int64, torch.int32):
+        raise NeedsMeta
+    dim = wrap_dim(dim, len(m.shape))
+    return new((*m.shape[:dim], index.m.shape[0], *m.shape[dim + 1 :]), None, m.dtype, m.device)
+
+
+@row("empty_permuted")
+def _empty_permuted(
+    size: Sequence[Size],
+    physical_layout: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Meta:
+    stride, step = [0] * len(size), 1
+    for d in reversed(physical_layout):
+        stride[d], step = step, step * size[d]
+    return new(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), device_given(device, torch.get_default_device()))

@@ -1,0 +1,169 @@
+"""Shape rules of norms, pools, losses and dropout. See `fake/rules/core.py` for what a row is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .core import ROWS, HasMeta, Meta, NeedsMeta, Operand, Size, alike, channels_last_stride, new, row
+from .factories import like_stride
+from .products import per_dim, suggests_channels_last
+from .rearranged import like_last
+
+_BOOL = torch.bool
+
+
+@row("native_layer_norm")
+def _layer_norm(x: HasMeta, shape: Sequence[Size], weight: HasMeta, bias: Operand, eps: float) -> tuple:
+    m = x.m
+    kept = len(m.shape) - len(shape)
+    if not shape:
+        raise RuntimeError("Expected normalized_shape to be at least 1-dimensional")
+    if kept < 0 or tuple(shape) != m.shape[kept:] or not m.dtype.is_floating_point:
+        raise NeedsMeta
+    if weight is not None and weight.m.dtype is not m.dtype:
+        raise NeedsMeta
+    if any(t is not None and tuple(t.m.shape) != tuple(shape) for t in (weight, bias)):
+        raise NeedsMeta
+    stats = m.shape[:kept] + (1,) * len(shape)
+    if m.device.type != "cpu" and m.dtype in (torch.float16, torch.bfloat16):
+        stat_dtype = torch.float32
+    else:
+        stat_dtype = m.dtype
+    out = new(m.shape, None, m.dtype, m.device)
+    return out, new(stats, None, stat_dtype, m.device), new(stats, None, stat_dtype, m.device)
+
+
+@row("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit")
+def _batch_norm(
+    x: HasMeta, weight: HasMeta, bias: Operand, mean: Operand, var: Operand, training: bool, momentum: float, eps: float
+) -> tuple:
+    m = x.m
+    if m.device.type != "cpu" or len(m.shape) < 2 or (weight is not None and weight.m.dtype is not m.dtype):
+        raise NeedsMeta
+    if training and 0 in m.shape:
+        raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(m.shape)}")
+    stats = (m.shape[1],) if training else (0,)
+    out = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
+    return out, new(stats, None, m.dtype, m.device), new(stats, None, m.dtype, m.device)
+
+
+@row("_native_batch_norm_legit_no_training")
+def _batch_norm_eval(
+    x: HasMeta, weight: HasMeta, bias: Operand, mean: Operand, var: Operand, momentum: float, eps: float
+) -> tuple:
+    return _batch_norm(x, weight, bias, mean, var, False, momentum, eps)
+
+
+@row("_batch_norm_with_update")
+def _batch_norm_with_update(
+    x: HasMeta, weight: HasMeta, bias: Operand, mean: Operand, var: Operand, momentum: float, eps: float
+) -> tuple:
+    """With a fourth result, memory for the backward pass of a GPU's library: none."""
+    made = _batch_norm(x, weight, bias, mean, var, True, momentum, eps)
+    return *made, new((0,), None, torch.uint8, x.m.device)
+
+
+def _window(
+    size: Size, kernel: Sequence[int], stride: Sequence[Size], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool
+):
+    span = dilation * (kernel - 1) + 1
+    count = (size + 2 * padding - span + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and (count - 1) * stride >= size + padding:
+        count = count - 1
+    if count < 1 or padding * 2 > kernel:
+        raise NeedsMeta
+    return count
+
+
+def _pooled(
+    x: HasMeta, kernel: Sequence[int], stride: Sequence[Size], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool
+) -> Meta:
+    m = x.m
+    if len(m.shape) != 4 or 0 in m.shape or not m.dtype.is_floating_point:
+        raise NeedsMeta
+    kernel, padding, dilation = (per_dim(v, 2) for v in (kernel, padding, dilation))
+    stride = per_dim(stride, 2) if stride else kernel
+    shape = (
+        *m.shape[:2],
+        *(_window(m.shape[2 + i], kernel[i], stride[i], padding[i], dilation[i], ceil_mode) for i in range(2)),
+    )
+    return new(shape, channels_last_stride(shape) if suggests_channels_last(m) else None, m.dtype, m.device)
+
+
+@row("max_pool2d_with_indices")
+def _max_pool2d(
+    x: HasMeta,
+    kernel: Sequence[int],
+    stride: Sequence[Size] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple:
+    out = _pooled(x, kernel, stride, padding, dilation, ceil_mode)
+    return out, new(out.shape, out.stride, torch.int64, out.device)
+
+
+@row("avg_pool2d")
+def _avg_pool2d(
+    x: HasMeta,
+    kernel: Sequence[int],
+    stride: Sequence[Size] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Meta:
+    return _pooled(x, kernel, stride, padding, (1,), ceil_mode)
+
+
+@row("max_unpool2d")
+def _max_unpool2d(x: HasMeta, indices: Operand, output_size: Sequence[Size]) -> Meta:
+    """The CPU keeps the channels innermost where the input has them so."""
+    m = x.m
+    if (
+        m.device.type != "cpu"
+        or len(m.shape) != 4
+        or 0 in m.shape
+        or indices.m.dtype != torch.int64
+        or len(output_size) != 2
+        or not alike(m.shape, indices.m.shape)
+    ):
+        raise NeedsMeta
+    return like_last(m, (*m.shape[:2], *output_size))
+
+
+@row("nll_loss2d_forward")
+def _nll_loss2d(x: HasMeta, target: Operand, weight: HasMeta, reduction: int, ignore_index: int) -> tuple:
+    """A loss a pixel is contiguous whatever the input's layout."""
+    m = x.m
+    if len(m.shape) != 4 or len(target.m.shape) != 3 or not alike((m.shape[0], *m.shape[2:]), target.m.shape):
+        raise NeedsMeta
+    return new(target.m.shape if reduction == 0 else (), None, m.dtype, m.device), new((), None, m.dtype, m.device)
+
+
+@row("binary_cross_entropy_with_logits")
+def _bce_with_logits(
+    x: HasMeta, target: Operand, weight: HasMeta | None = None, pos_weight: Operand | None = None, reduction: int = 1
+) -> Meta:
+    """Eager computes in the memory of 1 - target: its dtype and layout are the loss's."""
+    m = target.m
+    if not m.dtype.is_floating_point or not alike(m.shape, x.m.shape) or m.device != x.m.device:
+        raise NeedsMeta
+    return new(m.shape, like_stride(m), m.dtype, m.device) if reduction == 0 else new((), None, m.dtype, m.device)
+
+
+@row("native_dropout")
+def _native_dropout(x: HasMeta, p: float, train: bool | None) -> tuple:
+    m = x.m
+    stride = like_stride(m)
+    return new(m.shape, stride, m.dtype, m.device), new(m.shape, stride, _BOOL, m.device)
+
+
+@row("native_dropout_backward")
+def _native_dropout_backward(grad: Operand, mask: Operand, scale: Operand) -> Meta:
+    """On the CPU a product like any other."""
+    if grad.m.device.type != "cpu":
+        raise NeedsMeta
+    return ROWS["aten::mul.Tensor"](grad, mask)

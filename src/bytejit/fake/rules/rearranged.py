@@ -1,0 +1,140 @@
+"""Shape rules of what moves elements: gather, put, Fourier transforms, pads, shuffles. See `fake/rules/core.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .core import HasMeta, Meta, NeedsMeta, Operand, Size, channels_last_stride, memory_order, new, numel, row
+from .products import suggests_channels_last
+
+
+@row("bernoulli_.float", "uniform_", "normal_")
+def _random_in_place(x: HasMeta, *rest: Any, **options: Any) -> Meta:
+    return x.m
+
+
+@row("gather")
+def _gather(x: HasMeta, dim: int, index: HasMeta, *, sparse_grad: bool = False) -> Meta:
+    m = index.m
+    rank = len(m.shape)
+    if m.dtype not in (torch.int64, torch.int32) or rank != len(x.m.shape):
+        raise NeedsMeta
+    # a larger index would read past x's end
+    if 0 not in m.shape and any(m.shape[d] > x.m.shape[d] for d in range(rank) if d != dim % rank):
+        raise NeedsMeta
+    return new(m.shape, None, x.m.dtype, x.m.device)
+
+
+@row("put_")
+def _put(x: HasMeta, index: HasMeta, source: Operand, accumulate: bool = False) -> Meta:
+    if x.m.dtype != source.m.dtype or index.m.dtype != torch.int64 or numel(index.m.shape) != numel(source.m.shape):
+        raise NeedsMeta
+    return x.m
+
+
+def _fft_strides(x: HasMeta, dims: Sequence[int], shape: tuple, last: bool) -> tuple | None:
+    """As the CPU's kernels have them: dimensions that are not transformed are the outer ones, and both groups keep their
+    order in memory; with `last` the last of `dims` is the innermost."""
+    m, rank = x.m, len(shape)
+    if not dims or m.device.type != "cpu":
+        raise NeedsMeta
+    if not torch.backends.mkl.is_available():
+        return None
+    order = memory_order(m)
+    if order is None:
+        raise NeedsMeta
+    dims = [d % rank for d in dims]
+    end = dims[-1:] if last else []
+    inner = [d for d in order if d in dims and d not in end] + end
+    stride, step = [0] * rank, 1
+    for d in reversed([d for d in order if d not in dims] + inner):
+        stride[d] = step
+        step = step * shape[d]
+    return tuple(stride)
+
+
+@row("_fft_c2c")
+def _fft_c2c(x: HasMeta, dims: Sequence[int], normalization: int, forward: Any) -> Meta:
+    return new(x.m.shape, _fft_strides(x, dims, x.m.shape, False), x.m.dtype, x.m.device)
+
+
+@row("_fft_r2c")
+def _fft_r2c(x: HasMeta, dims: Sequence[int], normalization: int, onesided: bool) -> Meta:
+    m = x.m
+    shape = _resized(m.shape, dims, m.shape[dims[-1]] // 2 + 1) if onesided and dims else m.shape
+    return new(shape, _fft_strides(x, dims, shape, True), _COMPLEX[m.dtype] if m.dtype in _COMPLEX else _refused(), m.device)
+
+
+@row("_fft_c2r")
+def _fft_c2r(x: HasMeta, dims: Sequence[int], normalization: int, last_dim_size: Size) -> Meta:
+    m = x.m
+    shape = _resized(m.shape, dims, last_dim_size) if dims else m.shape
+    return new(shape, _fft_strides(x, dims, shape, True), _REAL[m.dtype] if m.dtype in _REAL else _refused(), m.device)
+
+
+def _resized(shape: tuple, dims: Sequence[int], size: Size) -> tuple:
+    """`shape` with another size of the last of `dims`."""
+    at = dims[-1] % len(shape)
+    return (*shape[:at], size, *shape[at + 1 :])
+
+
+_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+_REAL = {c: r for r, c in _COMPLEX.items()}
+
+
+def _refused():
+    raise NeedsMeta
+
+
+# --- moved elements: on the CPU the channels stay innermost, which torch's meta kernels do not know ---------------------
+
+
+def like_last(m: Meta, shape: tuple) -> Meta:
+    if m.device.type != "cpu" or 0 in shape or not suggests_channels_last(m):
+        raise NeedsMeta
+    return new(tuple(shape), channels_last_stride(shape), m.dtype, m.device)
+
+
+def _padded(m: Meta, pad: Sequence[Size], within: bool) -> Meta:
+    shape = list(m.shape)
+    for k in range(len(pad) // 2):
+        low, high, n = pad[2 * k], pad[2 * k + 1], m.shape[-1 - k]
+        if n + low + high < 1 or within and (low >= n or high >= n):
+            raise NeedsMeta
+        shape[-1 - k] = n + low + high
+    return like_last(m, tuple(shape))
+
+
+@row("reflection_pad2d", "reflection_pad3d")
+def _reflection_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
+    return _padded(x.m, pad, True)
+
+
+@row("replication_pad2d", "replication_pad3d")
+def _replication_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
+    return _padded(x.m, pad, False)
+
+
+@row("channel_shuffle", "native_channel_shuffle")
+def _channel_shuffle(x: HasMeta, groups: int) -> Meta:
+    if len(x.m.shape) != 4 or groups <= 0 or x.m.shape[1] % groups:
+        raise NeedsMeta
+    return like_last(x.m, x.m.shape)
+
+
+@row("pixel_shuffle")
+def _pixel_shuffle(x: HasMeta, r: int) -> Meta:
+    m = x.m
+    if len(m.shape) != 4 or r <= 0 or m.shape[1] % (r * r):
+        raise NeedsMeta
+    return like_last(m, (m.shape[0], m.shape[1] // (r * r), m.shape[2] * r, m.shape[3] * r))
+
+
+@row("roll")
+def _roll(x: HasMeta, shifts: Any, dims: Sequence[int] = ()) -> Meta:
+    if len(dims) != 1 or len(shifts) != 1 or not -len(x.m.shape) <= dims[0] < len(x.m.shape):
+        raise NeedsMeta
+    return like_last(x.m, x.m.shape)

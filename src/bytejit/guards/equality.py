@@ -1,0 +1,30 @@
+"""Strict equality, by which guards compare constants."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bytejit.compat import numpy_types
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality that tells types, signs of zero and nans apart, all the way down tuples, lists, dicts and sets."""
+    if a is b:
+        return True
+    kind = type(a)
+    if kind is not type(b) or issubclass(kind, type):
+        return False
+    if kind is float:
+        return (a == b and math.copysign(1.0, a) == math.copysign(1.0, b)) or (a != a and b != b)
+    if kind is complex:
+        return same(a.real, b.real) and same(a.imag, b.imag)
+    if kind in numpy_types.SCALARS:
+        return numpy_types.same_scalar(a, b)
+    if kind is slice:
+        return same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(map(same, a, b)) and all(map(same, a.values(), b.values()))
+    return bool(a == b)

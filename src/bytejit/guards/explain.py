@@ -1,0 +1,148 @@
+"""Which guard of an entry failed, in words, and which numbers have changed: asked when a site compiles again."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import torch
+
+from bytejit.common import special_cases
+from bytejit.compat import numpy_types
+
+from .equality import same
+from .guard_set import Guard
+from .kinds import EQUALS, KINDS, TENSOR
+from .sources import Printer, Ref, Source, TensorSize, TensorStride, TupleItem
+from .tensor_checks import TensorCheck
+
+NUMBERS = frozenset({int, float, *numpy_types.NUMBERS})
+
+
+def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
+    """The first guard that fails on these arguments, with the value seen; "no guard fails" when all hold."""
+    frame = dict(zip(params, args))
+    for guard in rows:
+        if _is_dead(guard):
+            return f"what {guard.source.name()} was compared with is dead: {guard.value!r}{_line(guard)}"
+        at = Printer()
+        text = guard.source.expr(at)
+        try:
+            value = eval(text, {**at.env, **frame})
+        except Exception as error:
+            return f"{guard.source.name()} cannot be fetched: {type(error).__name__}: {error}{_line(guard)}"
+        try:
+            check = KINDS[guard.kind].check(at, "_x", guard.value)
+            holds = eval(check, {**at.env, **frame, "_x": value})
+        except Exception as error:
+            return f"{guard!r}: the check raised {type(error).__name__}: {error}"
+        if not holds:
+            return _explain(guard, value) + _line(guard)
+    return "no guard fails"
+
+
+def _is_dead(guard: Guard) -> bool:
+    """Whether an object that the guard names is dead."""
+    named = guard.value if type(guard.value) is tuple else (guard.value,)
+    return any(isinstance(ref, Ref) and ref.weak and ref.get() is None for ref in named)
+
+
+def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[Source, int]:
+    """The sizes, strides, ints and floats that differ on these arguments from what the entry's guards have: TensorSize,
+    TensorStride, or a number's own source. And those that were symbolic, where a condition on them does not hold.
+    With each what it was, where that is a size above 1; 0 for others."""
+    frame = dict(zip(params, args))
+    found: dict[Source, int] = {}
+    for guard in rows:
+        if guard.kind == "EXPR" and not _holds(guard, frame):
+            found.update((source, 0) for _, source in guard.value.names if source not in found)
+        if guard.kind != TENSOR and (guard.kind != EQUALS or not _has_number(guard.value)):
+            continue
+        at = Printer()
+        try:
+            value = eval(guard.source.expr(at), {**at.env, **frame})
+        except Exception:  # not there any more: nothing is known of its size
+            continue
+        if guard.kind == EQUALS:
+            found.update(dict.fromkeys(_differing_items(guard, value), 0))
+        elif isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() == len(guard.value.shape):
+            found.update(_changed_dims(guard.source, guard.value.shape, guard.value.stride, value))
+    return found
+
+
+def _holds(guard: Guard, frame: dict[str, Any]) -> bool:
+    at = Printer()
+    text = KINDS[guard.kind].check(at, "", guard.value)
+    try:
+        return bool(eval(text, {**at.env, **frame}))
+    except Exception:  # a tensor that has no such dimension: another guard fails too
+        return True
+
+
+def _has_number(value: Any) -> bool:
+    return type(value) in NUMBERS or isinstance(value, tuple) and any(type(v) in NUMBERS for v in value)
+
+
+def _differing_items(guard: Guard, value: Any) -> set[Source]:
+    if type(value) in NUMBERS and type(guard.value) is type(value):
+        return {guard.source} if not same(value, guard.value) else set()
+    if type(value) is type(guard.value) and isinstance(value, tuple) and len(value) == len(guard.value):
+        return {
+            TupleItem(guard.source, i)
+            for i, (a, b) in enumerate(zip(value, guard.value))
+            if type(a) in NUMBERS and type(b) is type(a) and not same(a, b)
+        }
+    return set()
+
+
+def _changed_dims(source: Source, shape: tuple, stride: tuple, value: torch.Tensor) -> dict[Source, int]:
+    """Sizes that differ; a stride that differs where it cannot be for a size of the same tensor."""
+    sizes: dict[Source, int] = {
+        TensorSize(source, i): b if b > 1 else 0 for i, (a, b) in enumerate(zip(value.shape, shape)) if b >= 0 and a != b
+    }
+    steps = {
+        TensorStride(source, i): 0 for i, (a, b) in enumerate(zip(value.stride(), stride)) if b is not None and b >= 0 and a != b
+    }
+    return sizes | steps
+
+
+def _line(guard: Guard) -> str:
+    return f" ({guard.where})" if guard.where else ""
+
+
+def _explain(guard: Guard, value: Any) -> str:
+    row = KINDS[guard.kind]
+    want = guard.value[0].name() if guard.kind == "ALIAS" else guard.value
+    got: Any = ""
+    if row.seen:
+        try:
+            got = eval(row.seen.format(x="_x"), {"_x": value})
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+    return row.says.format(name=guard.source.name(), want=_show(want), got=_show(got))
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_nested:
+            return f"a {value.layout} tensor"
+        return repr(TensorCheck.of(value))
+    if type(value) is str:
+        return value if len(value) < 200 else value[:200] + "..."
+    if not _has_plain_repr(value):
+        return f"a {type(value).__qualname__}"
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return text if len(text) < 200 else text[:200] + "..."
+
+
+def _has_plain_repr(value: Any) -> bool:
+    """Whether repr(value) runs no code of the program, which may have effects or take long."""
+    if type(value) in (list, tuple, set, frozenset, dict):
+        inside = [*value, *value.values()] if type(value) is dict else [*value]
+        return len(inside) < 100 and all(map(_has_plain_repr, inside))
+    return special_cases.PLAIN_TEXT.made(type(value)) or issubclass(type(value), enum.Enum)

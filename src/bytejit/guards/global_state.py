@@ -1,0 +1,75 @@
+"""torch's global state as guards know it: a getter by name, and the source that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bytejit.common import ambient_kinds, torch_controls
+
+from . import library_flags
+from .references import Printer
+from .source import Source
+
+
+def _autocast(device: str) -> tuple[bool, torch.dtype]:
+    return torch._C.is_autocast_enabled(device), torch._C.get_autocast_dtype(device)
+
+
+_C, _AD = torch._C, torch.autograd.forward_ad
+# name -> (getter, text of its call; "{f}" is the getter itself)
+STATES: dict[str, tuple[Callable[[], Any], str]] = {
+    "grad_mode": (_C.is_grad_enabled, "{f}()"),
+    "inference_mode": (_C.is_inference_mode_enabled, "{f}()"),
+    "autocast": (_C._is_any_autocast_enabled, "{f}()"),
+    "function_modes": (_C._len_torch_function_stack, "{f}()"),  # torch.device as a context is one of them
+    "function_enabled": (_C._is_torch_function_enabled, "{f}()"),  # matters to tensor subclasses only
+    "dispatch_modes": (_C._len_torch_dispatch_stack, "{f}()"),
+    # vmap, torch.func.grad: a plain type hides wrappers
+    "functorch_level": (_C._functorch.maybe_current_level, "{f}()"),
+    "forward_ad_level": (lambda: _AD._current_level, "_AD._current_level"),
+    "default_dtype": (torch.get_default_dtype, "{f}()"),
+    "deterministic": (_C._get_deterministic_algorithms, "{f}()"),
+    "anomaly": (_C.is_anomaly_enabled, "{f}()"),
+    "autocast_cache": (_C.is_autocast_cache_enabled, "{f}()"),
+    "autocast_nesting": (ambient_kinds.autocast_nesting, "{f}()"),
+    "autocast_cpu": (lambda: _autocast("cpu"), "{f}()"),
+    "autocast_cuda": (lambda: _autocast("cuda"), "{f}()"),
+    "cuda_device": (lambda: _C._cuda_getDevice() if torch.cuda.is_initialized() else 0, "{f}()"),  # where "cuda" names no index
+    "stance": (torch_controls.forced, ""),
+    **library_flags.STATES,
+}
+ALWAYS = (
+    "grad_mode",
+    "inference_mode",
+    "autocast",
+    "function_modes",
+    "dispatch_modes",
+    "functorch_level",
+    "forward_ad_level",
+    "default_dtype",
+    "deterministic",
+    "stance",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=True, repr=False)
+class GlobalState(Source):
+    """A piece of torch's global state, by its name in STATES."""
+
+    which: str
+
+    __hash__ = Source.__hash__
+
+    def expr(self, at: Printer) -> str:
+        if self.which == "stance":
+            return torch_controls.forced_text(at.bind)
+        getter, text = STATES[self.which]
+        at.env["_AD"] = _AD
+        return text.format(f=at.bind(getter, "f")) if "{" in text else text
+
+    def name(self) -> str:
+        return f"torch's {self.which}"

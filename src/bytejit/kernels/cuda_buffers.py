@@ -1,0 +1,59 @@
+"""Inputs and outputs of a recording: where they lie, and what a call is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .cuda_capture import (
+    span_of,
+    window,
+)
+
+
+def static_of(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for the copy of an input: (what is copied into, the same as the input lies). One whose elements share memory is
+    copied as that memory."""
+    with torch.inference_mode(False), torch.no_grad():
+        room = t.detach().new_empty(span_of(t))
+        laid = room.as_strided(t.shape, t.stride())
+    return room if torch._debug_has_internal_overlap(t) == 1 or t.numel() > room.numel() else laid, laid
+
+
+def lying(t: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+    """An input as it is copied into `room`."""
+    return t if t.shape == room.shape else t.as_strided(room.shape, (1,))
+
+
+def alias(output: torch.Tensor, inputs: Sequence, rooms: dict) -> torch.Tensor:
+    """The recording's own memory, as a tensor of the caller's."""
+    return output.detach()
+
+
+def copied(output: torch.Tensor, inputs: Sequence, rooms: dict) -> torch.Tensor:
+    """The same in the copy of that memory."""
+    return window(rooms[output.untyped_storage()._cdata], output)
+
+
+alias.owned = copied.owned = True
+
+
+def itself(output: Any, inputs: Sequence, rooms: dict) -> Any:
+    """What is no tensor."""
+    return output
+
+
+def giver(output: Any, given: Sequence, copies: bool) -> Callable[[Any, Sequence, dict], Any]:
+    """How an output of a recording made on `given` is handed out for other inputs."""
+    if not isinstance(output, torch.Tensor):
+        return itself
+    storage = output.untyped_storage()._cdata
+    for i, t in enumerate(given):
+        if output is t:
+            return lambda _, inputs, rooms: inputs[i]
+        if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata == storage:
+            shape, stride, offset = output.shape, output.stride(), output.storage_offset() - t.storage_offset()
+            return lambda _, inputs, rooms: inputs[i].as_strided(shape, stride, inputs[i].storage_offset() + offset)
+    return copied if copies else alias

@@ -1,0 +1,79 @@
+"""One recording of a graph: its CUDA graph, inputs, outputs and a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bytejit.kernels.cuda_buffers import lying
+
+from . import other_streams
+from .cuda_capture import (
+    Pool,
+    bytes_of,
+)
+
+
+@dataclass(eq=False)
+class Recording:
+    """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
+    outputs: what the call answered; give: how each is handed out; own: the memory of outputs that is the recording's;
+    copies: it is handed out as a copy; others: streams that the program says work on outputs; kept, pool: memory that it
+    writes, kept alive; fault: as in `Outside`; written: inputs whose version counts a write in each replay."""
+
+    graph: Any
+    device: int
+    addresses: tuple[int | None, ...]
+    statics: dict[int, torch.Tensor]
+    outputs: tuple
+    give: tuple[Callable[[Any, Sequence, dict[int, torch.Tensor]], Any], ...]
+    single: bool
+    moved: Callable[..., int]  # (*inputs) -> the first that is not where it was, or -1
+    copies: bool = False
+    own: tuple[torch.Tensor, ...] = ()
+    storages: tuple[int, ...] = ()
+    idle: tuple[int, ...] = ()
+    others: list[torch.Stream] = field(default_factory=list)
+    kept: tuple[torch.Tensor, ...] = ()
+    pool: Pool | None = None
+    fault: Any = None
+    written: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        direct = sum(a is not None for a in self.addresses)
+        return f"recording: {direct} inputs in place, {len(self.statics)} copied, {len(self.outputs)} outputs"
+
+    def settle(self, owned: Sequence[torch.Tensor]) -> None:
+        """Note what of the outputs is the recording's memory, and that nobody else has it yet."""
+        self.own = tuple({t.untyped_storage()._cdata: bytes_of(t) for t in owned}.values())
+        self.storages = tuple(t.untyped_storage()._cdata for t in self.own)
+        self.idle = tuple(map(torch._C._storage_Use_Count, self.storages))
+        if not self.copies and self.storages:
+            other_streams.watch(self.storages, self)
+
+    def held(self) -> bool:
+        """Whether somebody still has an output."""
+        use = torch._C._storage_Use_Count
+        return any(use(s) > n for s, n in zip(self.storages, self.idle))
+
+    def replay(self, inputs: Sequence) -> Any:
+        """Run it on these inputs; the outputs as the call returns them. What raises for want of memory does so before
+        anything is written. Raises: DeviceFault (of an earlier replay)."""
+        if self.fault is not None and self.fault.word.value:
+            self.fault.report()
+        rooms = {s: torch.empty_like(t) for s, t in zip(self.storages, self.own)} if self.copies else {}
+        if self.others:
+            other_streams.wait_for(self.others, self.device)
+        if self.statics:
+            torch._foreach_copy_(list(self.statics.values()), [lying(inputs[i], t) for i, t in self.statics.items()])
+        self.graph.replay()
+        if self.written:
+            torch.autograd.graph.increment_version([inputs[i] for i in self.written])
+        if rooms:
+            torch._foreach_copy_(list(rooms.values()), list(self.own))
+        if self.single:
+            return self.give[0](self.outputs[0], inputs, rooms)
+        return tuple(g(o, inputs, rooms) for g, o in zip(self.give, self.outputs))

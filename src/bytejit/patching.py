@@ -1,0 +1,167 @@
+"""`patch_torch_compile`: calls of torch.compile in code that is not to be changed are bytejit's.
+
+torch's own controls (`torch.compiler.disable`, `torch._dynamo.mark_dynamic`, ...) stay torch's: what they leave behind is
+heard, see common/torch_controls.py. nn.Module.compile calls torch.compile, so it is bytejit's too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+
+import torch
+
+from . import api
+from .common import caches, registry, torch_controls
+from .errors import backend_name
+from .runtime import module
+
+# what is replaced, where loaded
+NAMES = (("torch", "compile"), ("torch.compiler", "reset"), ("torch._dynamo", "reset"))
+
+
+def torch_compile(
+    model: object = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | Callable | None = None,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    disable: bool = False,
+    name: str | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
+    **more: object,
+) -> object:
+    """torch.compile, as bytejit's: all its arguments, and what it takes that bytejit.compile refuses.
+
+    A backend of the program's own is handed `mode` and `options`, as torch.compile does; classes get a compiled `__call__`, and
+    builtin functions run in a function that calls them. Arguments of a newer torch are warned of once, and do nothing.
+    Raises: RuntimeError, ValueError, TypeError.
+    """
+    for key, value in more.items():
+        if value is not None:
+            caches.warn_once(f"argument {key}", f"bytejit: the argument {key} of torch.compile does nothing here")
+    backend = torch_controls.default_backend() if backend is None else backend
+    backend = "inductor" if backend == "bytejit" else registry.check_backend(backend)
+    if not isinstance(backend, str) and (options or mode not in (None, "default")):
+        backend, mode, options = with_arguments(backend, mode, options), None, None
+    if recompile_limit is not None:
+        options = {**(options or {}), "recompile_limit": recompile_limit}
+    compile = functools.partial(
+        api.compile, backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options, disable=disable
+    )
+    compile(_check)  # says what is wrong with the arguments
+
+    def decorate(model: object) -> object:
+        if model is None:
+            raise RuntimeError("there is no model to compile")
+        return model if disable else _compiled(model, compile, isolate_recompiles)
+
+    return decorate if model is None else decorate(model)
+
+
+def _check() -> None:
+    """What is compiled, and never called, to have arguments checked."""
+
+
+def _compiled(model: object, compile: Callable, alone: bool) -> object:
+    if inspect.isclass(model):
+        model.__call__ = compile(module.own(model.__call__))
+        return model
+    target = torch_controls.wrapped(model)
+    if isinstance(target, functools._lru_cache_wrapper):  # as torch.compile does: the function below is followed
+        target = target.__wrapped__
+    if callable(target) and not _in_python(target):
+
+        @functools.wraps(target, assigned=("__name__", "__qualname__", "__doc__"), updated=())
+        def call(*args: object, **kwargs: object) -> object:
+            return target(*args, **kwargs)
+
+        return compile(call)
+    if alone and isinstance(target, types.FunctionType):
+        return compile(module.own(api.original(target)))
+    return compile(target)
+
+
+def _in_python(target: Callable) -> bool:
+    if isinstance(target, functools.partial):
+        return _in_python(target.func)
+    if isinstance(target, (types.FunctionType, torch.nn.Module)):
+        return True
+    code = target.__func__ if isinstance(target, types.MethodType) else type(target).__call__
+    return isinstance(code, types.FunctionType)
+
+
+def with_arguments(backend: Callable, mode: str | None, options: Mapping[str, object] | None) -> Callable:
+    """A backend of the program's own that is told the mode and the options of a torch.compile."""
+    named = {} if mode in (None, "default") else {"mode": mode}
+    if options:
+        named["options"] = options
+
+    @functools.wraps(backend, assigned=())
+    def told(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
+        return backend(gm, example_inputs, **named)
+
+    told.__name__ = told.__qualname__ = backend_name(backend)
+    return told
+
+
+def as_backend(
+    gm: torch.fx.GraphModule, example_inputs: list, *, mode: str | None = None, options: Mapping[str, object] | None = None
+) -> Callable:
+    """The backend `torch.compile(model, backend="bytejit")`: a graph that torch's compiler captured, in bytejit's kernels.
+
+    Named in the entry points `torch_dynamo_backends`. Raises: as `bytejit.compile`, for mode and options.
+    """
+    _ = gm.code  # its Python code may be made when it is asked for, and `forward` with it
+    values = (n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder"))
+    sizes = any(isinstance(v, torch.SymInt) for v in values)
+    compiled = api.compile(gm.forward, dynamic=sizes or None, mode=mode, options=options)
+    return lambda *args: torch_controls.called_by_torch(compiled, args)
+
+
+class Patched:
+    """What `patch_torch_compile` returns: as a `with` block it ends with that, else with `undo`."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[types.ModuleType, str, object]] = []
+        for place, name in NAMES:
+            found = sys.modules.get(place)
+            if found is not None and hasattr(found, name):
+                before = getattr(found, name)
+                self._before.append((found, name, before))
+                setattr(found, name, torch_compile if name == "compile" else _resetting(before))
+
+    def undo(self) -> None:
+        """torch.compile is what it was before. Functions that were compiled stay bytejit's."""
+        while self._before:
+            setattr(*self._before.pop())
+
+    def __enter__(self) -> Patched:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.undo()
+
+
+def _resetting(before: Callable) -> Callable:
+    @functools.wraps(before)
+    def reset() -> None:
+        before()
+        api.reset()
+
+    return reset
+
+
+def patch_torch_compile() -> Patched:
+    """Make `torch.compile` bytejit's from now on, with all its arguments; `module.compile()` and `torch.compiler.reset` too.
+
+    Also a context manager: `with bytejit.patch_torch_compile(): ...`; else `.undo()` of the result ends it. What was compiled
+    before stays as it was. `python -m bytejit run script.py` runs a script so.
+    """
+    return Patched()

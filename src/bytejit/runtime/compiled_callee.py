@@ -1,0 +1,61 @@
+"""The compiled form of what a call calls that broke a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import Any
+
+from bytejit.common import registry
+from bytejit.errors import CannotRewrite
+from bytejit.rewriter.trampoline import follows_lines
+
+from .function import ORIGINALS, Function, cannot_rewrite, handle_of, original_code, with_sites
+
+MAX_CALLEES = 256  # callees of broken calls whose compiled form a Function keeps
+
+
+def not_inlined(fn: Any) -> str:
+    """Why a Python function is never looked into; "" when it may be."""
+    reason = registry.kept_out(fn)
+    if not reason and follows_lines(original_code(fn.__code__)):
+        return f"{fn.__qualname__} has its lines followed (sys.settrace)"
+    return reason
+
+
+def compiled_callee(callee: Any, owner: Function) -> Any:
+    """The compiled form of a callable that a broken call is about to call: of Python functions, methods and modules; other
+    callables as they are.
+
+    `owner`, whose call it is, keeps what was compiled; the function itself is made for the call, so nothing holds the
+    callee's closure longer than the program does.
+    """
+    if isinstance(callee, types.MethodType):
+        func = compiled_callee(callee.__func__, owner)
+        return callee if func is callee.__func__ else types.MethodType(func, callee.__self__)
+    if isinstance(callee, types.FunctionType):
+        return _compiled_function(callee, owner)
+    if not isinstance(callee, type):
+        call = getattr(type(callee), "__call__", None)
+        if isinstance(call, types.FunctionType):
+            return types.MethodType(compiled_callee(call, owner), callee)
+    return callee
+
+
+def _compiled_function(callee: types.FunctionType, owner: Function) -> types.FunctionType:
+    code = callee.__code__
+    if code in ORIGINALS or not_inlined(callee):
+        return callee
+    key = (id(code), id(callee.__globals__))  # the handle keeps both alive
+    handle = owner.callees.get(key)
+    if handle is None:
+        if len(owner.callees) >= MAX_CALLEES:
+            owner.callees.clear()
+        settings = dataclasses.replace(owner.settings, nopython=False)
+        try:
+            handle = handle_of(code, callee.__globals__, settings, owner.compile_site)
+        except CannotRewrite as e:
+            return cannot_rewrite(callee, e)
+        handle.function.shared = True
+        owner.callees[key] = handle
+    return with_sites(callee, handle)

@@ -1,0 +1,91 @@
+"""What a site runs: the protocol of entries, and the class of an entry.
+
+The protocol, all positional:
+
+- *args* of a dispatcher and of an entry: the point's stack values without NULLs (bottom first; ``UNBOUND`` for a slot
+  of ``Point.maybes`` that holds NULL), a value for each name of ``Point.live`` (``UNBOUND`` when it has none), the cell
+  objects of co_cellvars and co_freevars (None for one that exists only within an inlined comprehension). The first
+  ``state.flat`` of them are the *flat* state: stack and locals, no cells.
+- An *exit*, which both return: ``(value, None)`` returns value from the function; ``(flat, k)`` goes on at point k with
+  that point's flat state; ``MISS`` (entries only): the guards do not hold, nothing has been done. Exceptions propagate.
+- ``own_exit(k, flat)`` is the exit of point k itself that changes nothing: the original instruction there runs.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, ClassVar
+
+from bytejit.common.ambient_kinds import Kind
+
+Args = tuple[Any, ...]
+Exit = tuple[Any, int | None]
+
+
+class Miss:
+    """What an entry returns when its guards do not hold."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MISS"
+
+    def __reduce__(self) -> str:
+        return "MISS"
+
+
+MISS = Miss()
+
+
+class NotCompiled(enum.Enum):
+    """Why a compile made no entry, where that is more than "there is nothing to compile"."""
+
+    COVERED = "what is reached from here holds nothing either, or is armed already"
+    NOT_NOW = "the site stays as it is: its next call asks again"
+
+
+def own_exit(point_id: int, flat: Args) -> Exit:
+    """Go on with the original code at the point itself, nothing changed. ``flat``: the args without the cells."""
+    return flat, point_id
+
+
+class Entry:
+    """One way through a region. `run` checks the guards, runs graph and effects, and returns an exit or MISS.
+
+    Dispatchers call `run` itself: an entry costs no more than a function.
+    """
+
+    run: Callable[..., Any]
+    leaves: tuple[Kind, ...]  # kinds of ambient state that may be others behind the region than before it
+    by_value: bool  # whether it holds for some values of tensors among the arguments only
+    modules: tuple[weakref.ref, ...]  # the modules that the code was called on when it was made
+    guards: Iterable[Any] = ()
+    text: str = ""  # of its source
+    negative: ClassVar[bool] = False  # whether it only lets calls pass for which there is nothing to compile: asked last
+
+    __slots__ = ("run", "leaves", "modules", "by_value", "__weakref__")
+
+    def __init__(self, run: Callable[..., Any], leaves: tuple[Kind, ...] = (), by_value: bool = False) -> None:
+        self.run, self.leaves, self.by_value, self.modules = run, leaves, by_value, ()
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args)
+
+    def alone(self, otherwise: Callable[..., Exit]) -> Callable[..., Exit] | None:
+        """The dispatcher of a site whose only entry this is, where there is a cheaper one than for all; None elsewhere."""
+        return None
+
+    def remember(self, modules: tuple) -> None:
+        """Note the modules that the code was called on."""
+        self.modules = tuple(weakref.ref(m) for m in modules)
+
+    def explain_failure(self, args: Args) -> str:
+        """Which guard fails on these arguments, with the value seen."""
+        return "other values"
+
+    def changed_numbers(self, args: Args) -> dict[Hashable, int]:
+        """The sources of sizes, strides, ints and floats that differ from what the guards have; each with the size above 1
+        that it had, or 0."""
+        return {}

@@ -1,0 +1,89 @@
+"""What becomes of a site when its compile raises, and of a call when its graph raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bytejit.common import interrupts, logs, registry
+from bytejit.errors import BadSetting, DeviceFault, Unsupported, note_place
+from bytejit.options import Options
+
+from .entry import Args, Entry, Exit, NotCompiled, own_exit
+from .function import Function
+from .ownership import BYTEJIT, CALLED, PROGRAM, owner_of
+
+
+class UserError(Exception):
+    """Carries an exception that is the user's own (a backend's) past the handling of internal faults."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def compile_or_leave(
+    function: Function, point: int, options: Options, compile: Callable[[], Entry | NotCompiled | None]
+) -> Entry | NotCompiled | None:
+    """What `compile` made. Where it raises what is not the program's to see, the site is left to the original code."""
+    where, back_off = function.where, function.back_off
+    try:
+        return compile()
+    except (Unsupported, BadSetting):
+        raise
+    except UserError as e:
+        raise e.error from None
+    except RecursionError:  # values nested deeper than the compiler can follow: the original code may
+        if function.settings.nopython:
+            raise Unsupported("values nested too deep", where, "Python's stack ends", "nest them less") from None
+        registry.count("fallbacks", f"values nested too deep in {where.function}")
+    except torch.OutOfMemoryError:  # of a GPU: the original code may do with less, and raises itself where it does not
+        registry.count("fallbacks", f"no memory on the GPU to compile {where.function}")
+        put_off = back_off.put_off(point)
+        if back_off.starved(point):
+            back_off.leave(point)
+        return put_off
+    except Exception as e:
+        if function.settings.nopython:
+            raise
+        logs.fault(e, "compiling a region", where, options)
+    back_off.leave(point)
+    return None
+
+
+def leave_uncompiled(function: Function, reason: str) -> NotCompiled:
+    """Tracing took too long: the function runs as it is from now on. Raises: Unsupported under nopython."""
+    where = function.where
+    if function.settings.nopython:
+        raise Unsupported(reason, where, "the limit is config.trace_time_limit", "raise the limit")
+    registry.count("fallbacks", f"{reason} in {where.function}")
+    logs.warn_once(f"slow {where.short}", f"{where.function} ({where.short}) runs uncompiled: {reason}")
+    function.back_off.leave_all()
+    return NotCompiled.COVERED
+
+
+def exit_of_failed_graph(
+    function: Function, point: int, restore: tuple[tuple[Callable, tuple], ...], own_backend: bool, runs_once: bool
+) -> Callable[[BaseException, Args], Exit]:
+    """What an entry returns when its graph raises: the original code runs on from the site, and raises itself.
+
+    What a backend of the program's raises, and its own Python code in a graph, reaches the program; the latter by the
+    original code where the region has other effects or may catch it (`runs_once` is False). restore: calls that put back
+    the state that the graph set.
+    """
+    doing = logs.ran_place(function.settings.backend)
+
+    def failed(error: BaseException, flat: Args) -> Exit:
+        for setter, args in restore:  # here, too, few frames may be left
+            setter(*args)
+        if type(error) is RecursionError:
+            return flat, point
+        if isinstance(error, DeviceFault) or not isinstance(error, Exception) or interrupts.from_handler(error):
+            raise error  # an earlier call's, which running this one again would hide; or an interrupt, or a timeout
+        owner = owner_of(error)
+        if runs_once and owner in (CALLED, PROGRAM) or not own_backend and owner in (PROGRAM, BYTEJIT):
+            raise error if own_backend or owner == CALLED else note_place(error, doing, function.where)
+        registry.count("fallbacks", f"a graph raised {type(error).__name__} in {function.where.function}")
+        return own_exit(point, flat)
+
+    return failed

@@ -1,0 +1,153 @@
+"""Functions with sites: one `Function` for all that share code, globals and settings; a handle keeps it alive."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+import weakref
+from collections.abc import Callable
+
+from bytejit.common import logs, registry, torch_controls, torch_frames
+from bytejit.common.identity import IdentityMap
+from bytejit.common.where import where_of
+from bytejit.errors import CannotRewrite
+from bytejit.options import Settings
+from bytejit.rewriter.trampoline import rewrite
+
+from .back_off import BackOff
+from .dispatch import Sites, SiteState
+from .entry import Args, Entry, NotCompiled
+from .recompiles import Recompiles
+from .steering import Steering
+
+# compiles a site of a function for a call with these arguments
+CompileSite = Callable[["Function", SiteState, Args], Entry | NotCompiled | None]
+
+# owner: handle_of; size: one a living code as the user wrote it: the Handles of its compiled (globals, settings), weakly
+HANDLES: IdentityMap[list[weakref.ref[Handle]]] = IdentityMap()
+# owner: handle_of; size: one a living rewritten code: the code as the user wrote it; goes with the code
+ORIGINALS: IdentityMap[types.CodeType] = IdentityMap()
+HANDLE = "__bytejit_handle__"  # attribute of a compiled function: its Handle
+_lock = threading.RLock()
+
+
+class Handle:
+    """Keeps a Function alive for the compiled functions that share it.
+
+    A code object holds its sites' cells, which hold entries, which hold the Function, which holds the code; and Python's
+    garbage collector does not look into code objects. So a Function ends by its handle: the cells are emptied.
+    """
+
+    __slots__ = ("function", "__weakref__")
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        weakref.finalize(self, _empty, function.rewritten.cells).atexit = False
+
+
+def _empty(cells: tuple[list, ...]) -> None:
+    for cell in cells:
+        cell.clear()
+
+
+class Function:
+    """A code object with sites, shared by all functions of that code, globals and settings."""
+
+    def __init__(self, code: types.CodeType, namespace: dict, settings: Settings, compile_site: CompileSite) -> None:
+        self.settings, self.globals, self.compile_site = settings, namespace, compile_site
+        self.where = where_of(code)
+        self.rewritten = rewrite(code)
+        torch_frames.keep_off(self.rewritten.code)
+        self.sites = Sites(self.rewritten, functools.partial(compile_site, self))
+        self.back_off = BackOff(self.rewritten, self.sites)
+        self.recompiles = Recompiles(self.where, self.dynamic)
+        self.steering = Steering()
+        self.callees: dict[tuple, Handle] = {}  # what compiled_callee made for broken calls of this function
+        self.shared = False  # made for callees of broken calls: whatever object they are methods of
+        self.sites.arm_start()
+
+    def __repr__(self) -> str:
+        return f"Function({self.where})"
+
+    def dynamic(self) -> bool | None:
+        """Whether sizes are symbolic: None once they changed, True at once, False never."""
+        return torch_controls.dynamic_by(self.settings.dynamic)
+
+    def forget_entries(self) -> None:
+        """Compile anew at the next call."""
+        self.sites.reset()
+        self.back_off.clear()
+        self.recompiles.clear()
+
+    def forget_when_dead(self, point: int) -> Callable[[Entry], None]:
+        """What takes an entry of a site away, for when an object that its guards know by identity has died."""
+        owner = weakref.ref(self)
+
+        def forget(entry: Entry) -> None:
+            function = owner()
+            if function is not None:
+                function.sites.state(point).remove(entry)
+
+        return forget
+
+
+def original_code(code: types.CodeType) -> types.CodeType:
+    """The code as the user wrote it, for a code object that may be rewritten."""
+    return ORIGINALS.get(code) or code
+
+
+def handle_of(code: types.CodeType, namespace: dict, settings: Settings, compile_site: CompileSite) -> Handle:
+    """The sites of a code object as the user wrote it, made on first use. Raises: CannotRewrite."""
+    with _lock:
+        known = [handle for ref in HANDLES.get(code) or () if (handle := ref()) is not None]
+        for handle in known:
+            if handle.function.globals is namespace and handle.function.settings == settings:
+                return handle
+        handle = Handle(Function(code, namespace, settings, compile_site))
+        ORIGINALS.set(handle.function.rewritten.code, code)
+        HANDLES.set(code, [weakref.ref(h) for h in (*known, handle)])
+        return handle
+
+
+def with_sites(fn: types.FunctionType, handle: Handle) -> types.FunctionType:
+    """A function that runs the rewritten code over the globals, defaults and closure of `fn`."""
+    made = types.FunctionType(handle.function.rewritten.code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    if fn.__kwdefaults__:
+        made.__kwdefaults__ = fn.__kwdefaults__
+    return made
+
+
+def cannot_rewrite(fn: types.FunctionType, e: CannotRewrite) -> types.FunctionType:
+    """`fn`, which runs as it is; said once, and counted."""
+    registry.count("fallbacks", f"{fn.__qualname__} cannot be rewritten: {e.reason}")
+    logs.warn_once(f"rewrite {fn.__qualname__}", f"{fn.__qualname__} runs uncompiled: {e.reason}")
+    return fn
+
+
+def compile_function(fn: types.FunctionType, settings: Settings, compile_site: CompileSite) -> types.FunctionType:
+    """A new function with the rewritten code of `fn` and all else of it shared. A code that cannot be rewritten: `fn`."""
+    try:
+        handle = handle_of(original_code(fn.__code__), fn.__globals__, settings, compile_site)
+    except CannotRewrite as e:
+        return cannot_rewrite(fn, e)
+    made = with_sites(fn, handle)
+    made.__qualname__, made.__doc__, made.__module__, made.__annotations__ = (
+        fn.__qualname__,
+        fn.__doc__,
+        fn.__module__,
+        fn.__annotations__,
+    )
+    made.__dict__.update(fn.__dict__)
+    made.__dict__[HANDLE] = handle
+    made.__wrapped__ = fn  # type: ignore[attr-defined]
+    return made
+
+
+def reset() -> None:
+    """Forget all entries; compiled functions compile anew at their next call."""
+    with _lock:
+        for refs in HANDLES.values():
+            for ref in refs:
+                if (handle := ref()) is not None:
+                    handle.function.forget_entries()

@@ -1,0 +1,93 @@
+"""When a site gets another entry: the recompile limit, counted for each module apart; what changed, and what is said of it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from bytejit.common import logs, registry, torch_controls
+from bytejit.common.where import Where, where_of
+from bytejit.errors import RecompileError
+from bytejit.options import Options
+
+from .dispatch import SiteState
+from .entry import Args, Entry
+
+MODULES_LIMIT = 8  # recompile_limit counts for each module apart; a site holds this many times as many
+
+
+def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
+    """Whether these are the very objects referred to, all alive."""
+    return len(refs) == len(objects) and all(r() is o for r, o in zip(refs, objects))
+
+
+class Recompiles:
+    """Of one function: what made its sites compile again, and the modules for which they no longer do."""
+
+    def __init__(self, where: Where, dynamic: Callable[[], bool | None]) -> None:
+        self.where = where
+        self.dynamic = dynamic  # whether sizes are symbolic: None once they changed
+        self.given_up: list[tuple[weakref.ref, ...]] = []
+        self.failures: dict[int, str] = {}  # point id -> the guards that failed last
+        # point id -> sizes and ints seen to change between calls there, with a size above 1 that each had, or 0
+        self.changed: dict[int, dict[Any, int]] = {}
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.given_up.clear()
+        self.failures.clear()
+        self.changed.clear()
+
+    def gave_up_on(self, modules: tuple) -> bool:
+        """Whether the code is no longer compiled for calls on these modules."""
+        return any(same_objects(known, modules) for known in self.given_up)
+
+    def note_size(self, point: int, source: Hashable, size: int) -> None:
+        """A size was seen to change at a site; it had been `size`, or 0."""
+        self.changed.setdefault(point, {}).setdefault(source, size)
+
+    def allowed(self, state: SiteState, args: Args, modules: tuple, options: Options) -> bool:
+        """Whether a site may get another entry. The limit counts apart for each module that the code is called on.
+
+        A forward that many modules share compiles once for each of them; each may then recompile as often as any function.
+        Raises: RecompileError where the program wants no recompile.
+        """
+        entries = [e for e in state.entries if not e.negative]
+        alike = [e for e in entries if same_objects(e.modules, modules)]
+        if alike:
+            self._note(state, alike, args, options)
+        limit = options.recompile_limit
+        if len(alike) < limit and len(entries) < limit * MODULES_LIMIT:
+            return True
+        if modules and len(entries) < limit * MODULES_LIMIT:
+            self.given_up.append(tuple(weakref.ref(m) for m in modules))
+        else:
+            state.freeze()
+        self._too_many(state, len(alike) if len(alike) >= limit else len(entries))
+        return False
+
+    def _note(self, state: SiteState, entries: list[Entry], args: Args, options: Options) -> None:
+        point = state.point.id
+        reason = "; ".join(dict.fromkeys(e.explain_failure(args) for e in entries[:3]))
+        registry.count("recompiles", f"{self.where.short} {reason}")
+        self.failures[point] = reason
+        logs.log("recompiles", reason, where_of(state.rewritten.original, state.point.offset), options)
+        if torch_controls.setting("error_on_recompile"):
+            raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", self.where, reason)
+        if self.dynamic() is None:
+            known = self.changed.setdefault(point, {})
+            for entry in entries:
+                for source, size in entry.changed_numbers(args).items():
+                    known[source] = size or known.get(source, 0)
+
+    def _too_many(self, state: SiteState, times: int) -> None:
+        reason = self.failures.get(state.point.id, "the module that it is called on")
+        if torch_controls.setting("fail_on_recompile_limit_hit"):
+            raise RecompileError(f"compiled {times} times, the recompile limit", self.where, reason)
+        registry.count("fallbacks", f"recompile limit in {self.where.function}")
+        logs.warn_once(
+            f"limit {self.where.short} {state.point.id}",
+            f"{self.where.function} ({self.where.short}): compiled {times} times and left to the original code from now on; "
+            f"what kept changing: {reason}",
+        )

@@ -1,0 +1,129 @@
+"""A symbolic number: an expression, the environment that knows its symbols, and how its truth is decided."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+from . import integer_math as sm
+from .conditions import RELATIONS, Condition
+
+
+class Environment(Protocol):
+    """What a number asks of the symbols around it: `environment.Env`."""
+
+    version: int
+
+    def simplified(self, e: Any) -> Any: ...
+    def public(self, e: Any) -> Any: ...
+    def value(self, e: Any) -> Any: ...
+    def decide(self, kind: str, d: Any) -> bool | None: ...
+    def ask(self, kind: str, d: Any) -> bool: ...
+    def record_as_is(self, relation: Condition) -> None: ...
+    def equal_hint(self, e: Any) -> Any: ...
+    def is_total(self, e: Any) -> bool: ...
+    def compute(self, name: str, a: Any, b: Any) -> Any: ...
+
+
+class Number:
+    """An int, a float or a bool that is an expression over symbols. `kind`: which of the three.
+
+    `e`: an int, float, bool, an expression, or (of a bool) what `Env.ask` takes: (kind, difference) or a Condition.
+    """
+
+    __slots__ = ("env", "e", "kind", "_at", "_simple")
+
+    def __init__(self, env: Environment, e: Any, kind: type) -> None:
+        self.env, self.e, self.kind = env, e, kind
+        self._at, self._simple = -1, e
+
+    def __repr__(self) -> str:
+        return self.str()
+
+    def str(self) -> str:
+        """Text for people."""
+        return sm.text(self.value) if self.kind is not bool else repr(self.e)
+
+    @property
+    def value(self) -> Any:
+        """The expression as far as it is known now."""
+        if self._at != self.env.version:
+            if self.kind is not bool:
+                self._simple = self.env.simplified(self.e)
+            self._at = self.env.version
+        return self._simple
+
+    @property
+    def public(self) -> Any:
+        """The value as later stages take it."""
+        return self.env.public(self.e) if self.kind is not bool else self.truth()
+
+    @property
+    def hint(self) -> Any:
+        """The value when traced. Adds no condition."""
+        if self.kind is not bool:
+            return self.env.value(self.value)
+        return self._relation_at_hint() if not isinstance(self.e, bool) else self.e
+
+    @property
+    def constant(self) -> Any:
+        """The value where it is a constant now, else None."""
+        return self.value if isinstance(self.value, (int, float, bool)) else None
+
+    def _relation_at_hint(self) -> bool:
+        if isinstance(self.e, Condition):
+            return RELATIONS[self.e.op](self.env.value(self.e.left), self.env.value(self.e.right))
+        kind, d = self.e
+        at = self.env.value(self.env.simplified(d))
+        return {"ge0": at >= 0, "eq0": at == 0, "ne0": at != 0}[kind]
+
+    def truth(self) -> bool:
+        """Decide a relation; what decides it becomes a condition where it was not known."""
+        if isinstance(self.e, bool):
+            return self.e
+        if isinstance(self.e, Condition):
+            truth = self._relation_at_hint()
+            self.env.record_as_is(self.e if truth else self.e.negated())
+            return truth
+        return self.env.ask(*self.e)
+
+    def known(self) -> bool | None:
+        """The truth of a relation as far as it is known without a condition."""
+        if isinstance(self.e, bool):
+            return self.e
+        return None if isinstance(self.e, Condition) else self.env.decide(*self.e)
+
+    # ---- others like it
+    def make(self, e: Any, kind: type | None = None) -> Self:
+        """Another number over the same symbols."""
+        return type(self)(self.env, e, kind or self.kind)
+
+    def wrap_int(self, n: int) -> Self:
+        """A constant int."""
+        return self.make(int(n), int)
+
+    def wrap_float(self, x: float) -> Self:
+        """A constant float."""
+        return self.make(float(x), float)
+
+    def wrap_bool(self, b: bool) -> Self:
+        """A constant bool."""
+        return self.make(bool(b), bool)
+
+    # ---- Python's numbers: these make it the constant that it is now, as a condition
+    def int_(self) -> int:
+        """int(self)."""
+        return int(self.env.equal_hint(self.value))
+
+    def float_(self) -> float:
+        """float(self)."""
+        return float(self.env.equal_hint(self.value))
+
+    def bool_(self) -> bool:
+        """bool(self)."""
+        if self.kind is bool:
+            return self.truth()
+        zero = self.kind(0)
+        at = self.value
+        if isinstance(at, (int, float)):
+            return at != zero
+        return self.make(("ne0", at) if self.kind is int else Condition("!=", at, zero), bool).truth()

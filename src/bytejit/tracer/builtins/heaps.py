@@ -1,0 +1,81 @@
+"""heapq and bisect as Python code, which is inlined: items are compared as the program compares them."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from typing import Any
+
+from bytejit.tracer.objects.calls import replaces
+
+
+# the heap functions of the standard library's own Python version, which C versions stand in for
+@replaces(heapq.heapify)
+def heapify(x: Any) -> None:
+    for i in reversed(range(len(x) // 2)):
+        heapq._siftup(x, i)
+
+
+@replaces(heapq.heappush)
+def heappush(heap: list, item: Any) -> None:
+    heap.append(item)
+    heapq._siftdown(heap, 0, len(heap) - 1)
+
+
+@replaces(heapq.heappop)
+def heappop(heap: list):
+    last = heap.pop()
+    if not heap:
+        return last
+    first, heap[0] = heap[0], last
+    heapq._siftup(heap, 0)
+    return first
+
+
+@replaces(heapq.heapreplace)
+def heapreplace(heap: list, item: Any):
+    first, heap[0] = heap[0], item
+    heapq._siftup(heap, 0)
+    return first
+
+
+@replaces(heapq.heappushpop)
+def heappushpop(heap: list, item: Any):
+    if heap and heap[0] < item:
+        item, heap[0] = heap[0], item
+        heapq._siftup(heap, 0)
+    return item
+
+
+@replaces(bisect.bisect_right)
+def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any = None):
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+@replaces(bisect.bisect_left)
+def bisect_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any = None):
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@replaces(bisect.insort_right)
+def insort_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any = None) -> None:
+    a.insert(bisect.bisect_right(a, x if key is None else key(x), lo, hi, key=key), x)
+
+
+@replaces(bisect.insort_left)
+def insort_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any = None) -> None:
+    a.insert(bisect.bisect_left(a, x if key is None else key(x), lo, hi, key=key), x)

@@ -1,0 +1,79 @@
+"""Writes to objects from outside: statements that make each what the region made of it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+from bytejit.tracer.core.values import NULL, CellVar, DictVar, InstanceVar, Lazy, SeqVar, SetVar, TensorVar, Var
+from bytejit.tracer.objects.external_lists import ExternalList
+
+from .containers import attributes
+from .statements import Statements
+
+
+def write_cell(out: Statements, v: CellVar) -> list[str]:
+    if v.source is None:
+        return []
+    cell = out.at.source(v.source)
+    return [f"{cell}.cell_contents = {out.value(v.content)}" if v.content is not None else f"del {cell}.cell_contents"]
+
+
+def write_sequence(out: Statements, v: SeqVar) -> list[str]:
+    target = out.at.source(v.source)
+    if isinstance(v, ExternalList) and v.tail is not None:
+        return [f"{out.bind(list.extend)}({target}, [{out.many(v.tail)}])"]
+    inside = out.many(v.items)
+    if v.cls is collections.deque:
+        return [f"{target}.clear()", f"{target}.extend(({inside}))"]
+    return [f"{out.bind(list.__setitem__)}({target}, slice(None), [{inside}])"]
+
+
+def write_set(out: Statements, v: SetVar) -> list[str]:
+    target, inside = out.at.source(v.source), out.many(v.items.values())
+    return [f"{target}.clear()", f"{target}.update(({inside}))"]
+
+
+def write_dict(out: Statements, v: DictVar) -> list[str]:
+    """Changed keys one by one where that gives the right order, else all of them anew."""
+    target = out.at.source(v.source)
+    real = v.real
+    kind = next((c for c in (collections.OrderedDict, dict) if isinstance(real, c)), dict)
+    setter, deleter, clear = (out.bind(getattr(kind, n)) for n in ("__setitem__", "__delitem__", "clear"))
+    entries = [(out.value(k), out.value(x), key, x) for key, (k, x) in v.items.items()]
+    kept = [k for k in real if k not in v.deleted]
+    natural = kept + [k for k in v.items if k not in kept]
+    if v.complete and list(v.items) != natural:
+        anew = [f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries]
+        return [f"{clear}({target})", *anew, *attributes(out, target, v)]
+    lines = [f"{deleter}({target}, {out.value(out.t.values.constant(k))})" for k in v.deleted if k in real]
+    for k, x, key, var in entries:
+        same = type(var) is Lazy and key in real and key not in v.deleted and var.obj is dict.__getitem__(real, key)
+        if not same:
+            lines.append(f"{setter}({target}, {k}, {x})")
+    return lines + attributes(out, target, v)
+
+
+def write_instance(out: Statements, v: InstanceVar) -> list[str]:
+    target = out.at.source(v.source)
+    return [
+        f"{out.bind(object.__setattr__)}({target}, {n!r}, {out.value(x)})"
+        if x is not NULL
+        else f"{out.bind(object.__delattr__)}({target}, {n!r})"
+        for n, x in v.slots.items()
+    ]
+
+
+def write_tensor(out: Statements, v: TensorVar) -> list[str]:
+    return attributes(out, out.at.source(v.source), v)
+
+
+WRITERS: dict[type[Var], Callable] = {
+    CellVar: write_cell,
+    SeqVar: write_sequence,
+    SetVar: write_set,
+    DictVar: write_dict,
+    ExternalList: write_sequence,
+    InstanceVar: write_instance,
+    TensorVar: write_tensor,
+}

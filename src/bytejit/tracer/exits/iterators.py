@@ -1,0 +1,74 @@
+"""Iterators and generators that leave a region: statements that make them anew, standing where they stand."""
+
+from __future__ import annotations
+
+from bytejit.tracer.core.signals import CannotReconstruct
+from bytejit.tracer.core.table import REPLACED
+from bytejit.tracer.core.values import GenVar, IterVar
+
+from .statements import Statements
+
+
+def iterator(out: Statements, v: IterVar) -> str:
+    s = v.state
+    name = out.new_name(v)
+    if v.done:
+        text = "iter(())"
+    elif v.kind == "seq" and "text" not in s:
+        text = f"iter({out.value(s['seq'])})"
+        out.lines.append(f"{name} = {text}")
+        if s["at"]:
+            out.lines.append(
+                f"{name}.__setstate__({s['at']})" if s["seq"].cls in (list, tuple) else f"for _ in range({s['at']}): next({name})"
+            )
+        return name
+    elif v.kind == "seq":
+        text = f"iter({out.value(s['text'])}[{s['at']}:])"
+    elif v.kind == "range":
+        text = f"iter({out.bind(s['range'][s['at'] :])})"
+    elif v.kind == "reversed":
+        text = f"reversed({out.value(s['seq'])})"
+        skip = len(s["seq"].items) - 1 - s["at"]
+        out.lines.append(f"{name} = {text}")
+        if skip:
+            out.lines.append(f"for _ in range({skip}): next({name})")
+        return name
+    elif v.kind == "dict":
+        owner = out.value(s["owner"])
+        text = f"iter({owner}.{s['kind']}())"
+        out.lines.append(f"{name} = {text}")
+        if s["at"]:
+            out.lines.append(f"for _ in range({s['at']}): next({name})")
+        if out.t.effects.dirty.get(id(s["owner"])) is not None and s["at"] < len(s["keys"]):
+            raise CannotReconstruct("an iterator over a dict that the region changed", v.step)
+        return name
+    elif v.kind == "enumerate":
+        text = f"enumerate({out.value(s['of'])}, {s['at']})"
+    elif v.kind == "zip":
+        text = f"zip({out.many(s['of'])}{'strict=True' if s['strict'] else ''})"
+    elif v.kind in ("map", "filter"):
+        of = s["of"] if v.kind == "map" else [s["of"]]
+        text = f"{v.kind}({out.value(s['function'])}, {out.many(of)})"
+    elif v.kind == "callable":
+        text = f"iter({out.value(s['function'])}, {out.value(s['sentinel'])})"
+    else:
+        raise CannotReconstruct(f"an iterator ({v.kind})", v.step)
+    out.lines.append(f"{name} = {text}")
+    return name
+
+
+def generator(out: Statements, v: GenVar) -> str:
+    """A generator made in the region that has not begun, or has ended: its function is called again."""
+    if v.started and not v.finished:
+        raise CannotReconstruct("a generator that is still running", v.step)
+    fn, args, kwargs = v.call
+    instead = REPLACED.get(fn.code)
+    if instead is not None and v.finished:
+        raise CannotReconstruct(f"an iterator ({instead.__name__}) at its end", v.step)
+    inside = out.many(args) + "".join(f"{k}={out.value(a)}, " for k, a in kwargs.items())
+    made = f"{out.value(fn) if instead is None else out.bind(instead)}({inside})"
+    name = out.new_name(v)
+    out.lines.append(f"{name} = {made}")
+    if v.finished:
+        out.lines.append(f"{name}.close()")
+    return name

@@ -1,0 +1,155 @@
+"""Values that leave a region: an expression for each Var, and the statements that make what was made in the region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bytejit.common.gradients import spent
+from bytejit.common.overriding import as_subclass
+from bytejit.guards.references import written_out
+from bytejit.tracer.core.signals import CannotReconstruct
+from bytejit.tracer.core.values import (
+    NULL,
+    ArrayVar,
+    CellVar,
+    DeferredVar,
+    DictVar,
+    DictView,
+    FuncVar,
+    GenVar,
+    InstanceVar,
+    IterVar,
+    Known,
+    Lazy,
+    MethodVar,
+    NumpyVar,
+    PropertyVar,
+    ProxyVar,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    SuperVar,
+    SymVar,
+    TensorVar,
+    TracebackVar,
+    Var,
+)
+from bytejit.tracer.objects import rebuilt_classes
+from bytejit.tracer.objects.containers import is_constant
+
+from . import classes, containers, functions, instances, iterators
+from .statements import Statements
+
+
+class Reconstruction(Statements):
+    """Statements with an expression for every kind of value."""
+
+    def bind(self, obj: object) -> str:
+        if isinstance(obj, type) and obj in self.t.made_classes:
+            if classes.can_be_made(self.t, obj):
+                return classes.make_class(self, obj)
+            raise CannotReconstruct(f"the class {obj.__name__} made in the region", self.t.made_classes[obj].step)
+        if self.t.rebuilt_classes and isinstance(obj, type) and obj in self.t.rebuilt_classes:
+            return rebuilt_classes.rebuild_class(self, obj)
+        if self.t.rebuilt_classes and type(obj) in self.t.rebuilt_classes:
+            raise CannotReconstruct(
+                f"a {type(obj).__name__}, whose class was made in the region,", self.t.rebuilt_classes[type(obj)][3]
+            )
+        return self.at.bind(obj, "k")
+
+    def value(self, v: Var) -> str:
+        """A Python expression for a Var; statements that it needs go to `lines` first."""
+        if type(v) is Lazy:
+            if v.var is None:
+                return self.at.source(v.source)
+            if v.var.source is None and v.source is not None and not isinstance(v.var, (TensorVar, Known)):
+                return self.value(v.var)
+            v = v.var
+        if v is NULL:
+            raise AssertionError("a NULL leaves by its slot")
+        if isinstance(v, TensorVar):
+            return self.tensor(v)
+        if isinstance(v, Known):
+            return self.known(v)
+        if id(v) in self.names:
+            return self.names[id(v)]
+        if v.source is not None:
+            self.kept_cells.add(id(v))
+            return self.at.source(v.source)
+        return MAKERS[type(v)](self, v)
+
+    def tensor(self, v: TensorVar) -> str:
+        if v.source is not None and v.real is not None:
+            return self.at.source(v.source)
+        if v.base is not None:
+            return self.names.get(id(v)) or self.subclass_instance(v)
+        if v.node is None:
+            raise CannotReconstruct("a tensor made inside a function transform", self.t.escaped.get(id(v), 0))
+        known, name = id(v) in self.names, self.output(v.node)
+        if self.t.backward.is_spent(v):
+            return self.names.get(id(v)) or self.spent(v, name)
+        if v.attrs and not known:
+            self.names[id(v)] = name
+            for attr, value in v.attrs.items():
+                self.lines.append(f"setattr({name}, {attr!r}, {self.value(value)})")
+        return name
+
+    def subclass_instance(self, v: TensorVar) -> str:
+        """A tensor of a user's class, made from the plain one that it is an alias of."""
+        of = self.value(v.base)
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(as_subclass)}({of}, {self.bind(v.cls)})")
+        self.lines += containers.attributes(self, name, v)
+        return name
+
+    def spent(self, v: TensorVar, plain: str) -> str:
+        """A tensor through which the region has gone backward, made from its value."""
+        self.spent_at.add(self.output_at[v.node])
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(spent)}({plain})")
+        self.lines += containers.attributes(self, name, v)
+        return name
+
+    def known(self, v: Known) -> str:
+        if type(v) is SymVar:
+            self.t.sizes.sizes_leave = True
+            if self.t.measures.is_measured(v):
+                return self.output(self.t.numbers.number_node(v.value))
+            return self.at.source(v.source) if v.source is not None else f"({self.t.numbers.number_text(v.value, self.at)})"
+        if type(v) is NumpyVar:
+            return self.at.source(v.source)
+        obj = v.obj
+        if written_out(obj):
+            return repr(obj)
+        if v.source is not None and not is_constant(obj):
+            return self.at.source(v.source)
+        return self.bind(obj)
+
+
+def deferred(out: Statements, v: DeferredVar) -> str:
+    raise AssertionError(f"{v} was not called")
+
+
+def traceback(out: Statements, v: TracebackVar) -> str:
+    raise CannotReconstruct("a traceback of the region", v.step)
+
+
+MAKERS: dict[type[Var], Callable] = {
+    ArrayVar: containers.array,
+    DeferredVar: deferred,
+    SeqVar: containers.sequence,
+    DictVar: containers.mapping,
+    ProxyVar: containers.mapping_proxy,
+    SetVar: containers.make_set,
+    DictView: containers.dict_view,
+    SliceVar: containers.make_slice,
+    CellVar: functions.cell,
+    FuncVar: functions.function,
+    MethodVar: functions.method,
+    SuperVar: functions.bound_super,
+    InstanceVar: instances.instance,
+    IterVar: iterators.iterator,
+    GenVar: iterators.generator,
+    PropertyVar: functions.descriptor,
+    TracebackVar: traceback,
+}

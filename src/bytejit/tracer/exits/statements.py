@@ -1,0 +1,59 @@
+"""Statements being written: what code that makes one kind of value needs of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from bytejit.guards.sources import Printer
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import ArrayVar, CellVar, Var
+
+
+class Statements:
+    """Lines of an exit. `names`: the local of a Var (by id); `outputs`: the nodes that the graph returns, o0, o1, ..."""
+
+    def __init__(self, t: Tracer) -> None:
+        self.t = t
+        self.outputs: list[torch.fx.Node] = []
+        self.output_at: dict[torch.fx.Node, int] = {}
+        self.spent_at: set[int] = set()  # of these, those that are given without their history
+        self.returns = False  # whether the region ends by returning from the function
+        self.start(Printer())
+
+    def start(self, printer: Printer) -> None:
+        """No lines yet."""
+        self.at = printer
+        self.lines: list[str] = []
+        self.fills: list[tuple[str, CellVar]] = []  # cells that get their contents once all functions are made
+        self.names: dict[int, str] = {}
+        self.classes: dict[type, str] = {}
+        self.count = 0
+        self.kept_cells: set[int] = set()
+        self.arrays: list[ArrayVar] = []
+
+    def new_name(self, v: Var) -> str:
+        """A local for a Var."""
+        name = self.names[id(v)] = f"n{self.count}"
+        self.count += 1
+        return name
+
+    def bind(self, obj: object) -> str:
+        """An expression for a real object."""
+        raise NotImplementedError
+
+    def value(self, v: Var) -> str:
+        """An expression for a Var; statements that it needs go to `lines` first."""
+        raise NotImplementedError
+
+    def many(self, items: Iterable[Var]) -> str:
+        """Expressions, each with a comma behind it."""
+        return "".join(self.value(i) + ", " for i in items)
+
+    def output(self, node: torch.fx.Node) -> str:
+        """What a node computes, as an output of the graph."""
+        if node not in self.output_at:
+            self.output_at[node] = len(self.outputs)
+            self.outputs.append(node)
+        return f"o{self.output_at[node]}"

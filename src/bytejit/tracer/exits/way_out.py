@@ -1,0 +1,75 @@
+"""The last statement of an exit: a return, or a jump to a resume point with the stack's values and the live locals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bytejit.tracer.core.frame import Ins
+from bytejit.tracer.core.job import Job, Stop
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import NULL, Known, Var
+from bytejit.tracer.core.versions import CALL_EX_ALWAYS_HAS_KWARGS
+
+CALLS = {"KW_NAMES", "PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX"}
+
+
+@dataclass
+class WayOut:
+    """`values`: what goes along; `last`: the statement, of their expressions; `point`: None for a return; `env`: its names."""
+
+    values: list[Var]
+    last: Callable[[list[str]], str]
+    point: int | None = None
+    env: dict[str, object] = field(default_factory=dict)
+
+
+def way_out(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) -> WayOut:
+    """How a trace that ended at `stop` goes on. compiled_callee: compiles the function in which a call breaks."""
+    if stop.snapshot is None:
+        return WayOut([stop.value], lambda texts: f"return ({texts[0]}, None)")
+    snapshot = stop.snapshot
+    ins = t.root.decoded.ins[snapshot.ip]
+    point = job.rewritten.points[job.rewritten.by_offset[ins.offset]]
+    if len(snapshot.stack) != point.depth:
+        raise AssertionError(f"stack {snapshot.stack} at {point}")
+    stack = [v for i, v in enumerate(snapshot.stack) if i not in point.nulls]
+    callee_at = callee_slot(t, ins, snapshot.stack) if stop.depth > 0 and compiled_callee is not None else None
+    callee = snapshot.stack[callee_at] if callee_at is not None else None
+    callee_index = next((i for i, v in enumerate(stack) if v is callee), None) if callee is not None else None
+    unbound = Known(job.unbound)
+    values = [unbound if v is NULL else v for v in stack]
+    values += [snapshot.locals.get(name, unbound) for name in point.live]
+    env = {"UNBOUND": job.unbound}
+    if callee is not None:
+        env["compiled_callee"] = compiled_callee
+
+    def last(texts: list[str]) -> str:
+        if callee_index is not None:
+            texts = list(texts)
+            texts[callee_index] = f"compiled_callee({texts[callee_index]})"
+        return f"return (({''.join(x + ', ' for x in texts)}), {point.id})"
+
+    return WayOut(values, last, point.id, env)
+
+
+def callee_slot(t: Tracer, ins: Ins, stack: list[Var]) -> int | None:
+    """Which stack slot holds the function of the call that starts at `ins`."""
+    if ins.op not in CALLS:
+        return None
+    code, at = t.root.decoded.ins, ins.index
+    while code[at].op in ("KW_NAMES", "PRECALL"):
+        at += 1
+    call = code[at]
+    if call.op == "CALL":
+        n = call.arg
+    elif call.op == "CALL_KW":
+        n = call.arg + 1
+    elif call.op == "CALL_FUNCTION_EX":
+        n = 2 if CALL_EX_ALWAYS_HAS_KWARGS or call.arg & 1 else 1
+    else:
+        return None
+    for slot in (len(stack) - n - 2, len(stack) - n - 1):  # the lower one, or NULL and the function
+        if slot >= 0 and stack[slot] is not NULL:
+            return slot
+    return None

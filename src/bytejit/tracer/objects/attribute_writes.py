@@ -1,0 +1,138 @@
+"""Writes to attributes, and their deletion."""
+
+from __future__ import annotations
+
+import collections
+import types
+
+import torch
+
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import NULL, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.versions import ANNOTATES
+
+from .class_facts import MISSING, class_lookup
+
+
+class AttributeWrites(Component):
+    """The part of the tracer that sets and deletes attributes."""
+
+    def setattr(self, v: Var, name: str, value: Var) -> None:
+        """v.name = value, recorded for the exit when v is from outside. Raises: Raised, Break."""
+        v = self.t.values.real(v)
+        if isinstance(v, InstanceVar):
+            setter, owner = class_lookup(v.cls, "__setattr__")
+            if isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__:
+                self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
+            elif setter is torch.nn.Module.__setattr__ and self.needs_module_setattr(v, name, value):
+                self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
+            else:
+                self.generic_setattr(v, name, value)
+        elif isinstance(v, FuncVar) and v.real is None:
+            self._set_function_attribute(v, name, value)
+        elif isinstance(v, TensorVar):
+            self.t.tensor_attributes.tensor_setattr(v, name, value)
+        elif type(v) is DictVar and v.cls is collections.OrderedDict and class_lookup(v.cls, name)[0] is MISSING:
+            v.attrs[name] = value
+            self.t.touch(v)
+        elif isinstance(v, Known) and isinstance(v.obj, types.ModuleType):
+            self.t.effects.mutations += 1
+            self.t.effects.globals_written.setdefault(id(v.obj.__dict__), (v.obj.__dict__, {}))[1][name] = value
+        elif isinstance(v, Known) and isinstance(v.obj, type):
+            self.t.classes.class_setattr(v, name, value)
+        else:
+            raise Break(f"setting the attribute {name} of a {self.t.type_of(v).__name__}")
+
+    def needs_module_setattr(self, v: InstanceVar, name: str, value: Var) -> bool:
+        """Whether nn.Module.__setattr__ would do more than store into __dict__: it files parameters, modules, buffers."""
+        value = self.t.values.real(value)
+        special = isinstance(value, (TensorVar, InstanceVar))
+        if v.real is not None:
+            tables = [v.real.__dict__.get(k) or {} for k in ("_parameters", "_modules", "_buffers")]
+            return special or any(name in d for d in tables)
+        return True
+
+    def _set_function_attribute(self, v: FuncVar, name: str, value: Var) -> None:
+        value = self.t.values.real(value)
+        if name == "__name__":
+            v.name = self.t.const(value)
+        elif name == "__qualname__":
+            v.qualname = self.t.const(value)
+        elif name == "__defaults__":
+            v.defaults = tuple(value.items) if isinstance(value, SeqVar) else ()
+        elif name == "__kwdefaults__":
+            v.kwdefaults = {k: e for k, (_, e) in value.items.items()} if isinstance(value, DictVar) else {}
+        elif name == "__code__" and v.real is None:
+            self._set_code(v, value)
+        elif name in ("__code__", "__closure__", "__dict__"):
+            raise Break(f"setting a function's {name}")
+        elif name == "__annotate__" and ANNOTATES:
+            v.annotations = value if isinstance(value, FuncVar) else None
+            v.attrs.pop("__annotations__", None)
+        else:
+            v.attrs[name] = value
+        self.t.effects.mutations += 1
+
+    def _set_code(self, v: FuncVar, value: Var) -> None:
+        """`function.__code__ = code` of a function made in the trace. Its names stay."""
+        if not isinstance(value, Known) or type(value.obj) is not types.CodeType:
+            raise Break("setting a function's __code__ to what is no code object")
+        want, new = len(v.closure), len(value.obj.co_freevars)
+        if want != new:
+            raise self.t.raised(ValueError(f"{v.name}() requires a code object with {want} free vars, not {new}"))
+        v.code = value.obj
+
+    def generic_setattr(self, v: InstanceVar, name: str, value: Var) -> None:
+        """object.__setattr__."""
+        found, owner = class_lookup(v.cls, name)
+        if isinstance(found, property):
+            if found.fset is None:
+                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no setter"))
+            self.t.calls.call(self.t.attributes.lift(found.fset, owner, name), [v, value], {})
+            return
+        if isinstance(found, types.MemberDescriptorType) or (
+            isinstance(found, types.GetSetDescriptorType) and issubclass(v.cls, BaseException)
+        ):
+            v.slots[name] = value
+            self.t.touch(v)
+            return
+        if name == "__class__" and v.real is None and v.base is None and not v.slots:
+            self.t.classes.change_class(v, value)
+            return
+        if name == "__class__" or isinstance(found, types.GetSetDescriptorType):
+            raise Break(f"setting {v.cls.__name__}.{name}")
+        setter, setter_owner = class_lookup(type(found), "__set__") if found is not MISSING else (MISSING, None)
+        if isinstance(setter, types.FunctionType):
+            self.t.calls.call(self.t.values.constant(setter), [self.t.attributes.class_value(owner, name, found), v, value], {})
+            return
+        self.set_in_dict(v, name, value)
+
+    def set_in_dict(self, v: Var, name: str, value: Var) -> None:
+        if not isinstance(v, InstanceVar) or v.ns is None:
+            raise self.t.attributes.no_attribute(self.t.type_of(v).__name__, name)
+        if v.real is not None and not hasattr(v.real, "__dict__"):
+            raise self.t.attributes.no_attribute(v.cls.__name__, name)
+        self.t.subscripts.dict_set(v.ns, Known(name), value)
+
+    def delattr(self, v: Var, name: str) -> None:
+        v = self.t.values.real(v)
+        if not isinstance(v, InstanceVar):
+            raise Break(f"deleting the attribute {name} of a {self.t.type_of(v).__name__}")
+        deleter, owner = class_lookup(v.cls, "__delattr__")
+        if isinstance(deleter, types.FunctionType) and deleter is not torch.nn.Module.__delattr__:
+            self.t.calls.call(self.t.attributes.class_value(owner, "__delattr__", deleter), [v, Known(name)], {})
+            return
+        self.generic_delattr(v, name)
+
+    def generic_delattr(self, v: InstanceVar, name: str) -> None:
+        found, owner = class_lookup(v.cls, name)
+        if isinstance(found, property) and found.fdel is not None:
+            self.t.calls.call(self.t.attributes.lift(found.fdel, owner, name), [v], {})
+        elif isinstance(found, types.MemberDescriptorType) and v.slots.get(name, NULL) is not NULL:
+            v.slots[name] = NULL
+            self.t.touch(v)
+        elif v.ns is not None and self.t.values.lookup(v.ns, name) is not None:
+            self.t.subscripts.dict_del(v.ns, name)
+        else:
+            raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))

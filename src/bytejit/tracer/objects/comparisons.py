@@ -1,0 +1,239 @@
+"""Comparisons, identity and truth of modelled values."""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+
+from bytejit.compat import numpy_types
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.values import (
+    ArrayVar,
+    DeferredVar,
+    DictVar,
+    DictView,
+    InstanceVar,
+    Known,
+    NumpyVar,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    SymVar,
+    TensorVar,
+    Var,
+)
+from bytejit.tracer.core.words import shown_name
+from bytejit.tracer.objects.class_facts import class_attribute
+from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
+
+from .containers import is_constant
+from .plain_parts import plain_equal
+
+COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne, "gt": operator.gt, "ge": operator.ge}
+REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+class Comparisons(Component):
+    """The part of the tracer that compares values and asks for their truth."""
+
+    def compare(self, name: str, a: Var, b: Var) -> Var:
+        a, b = self.t.values.real(a), self.t.values.real(b)
+        if isinstance(a, DeferredVar) or isinstance(b, DeferredVar):
+            raise Break("a random number compared")
+        if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
+            return self.t.numpy_arrays.array_call(COMPARISONS[name], [a, b])
+        if type(a) is NumpyVar or type(b) is NumpyVar:
+            found = compare_numpy(self.t, COMPARISONS[name], a, b)
+            if found is not None:
+                return found
+        if type(a) is SymVar or type(b) is SymVar:
+            found = self._compare_symbols(name, a, b)
+            if found is not None:
+                return found
+        if isinstance(a, Known) and isinstance(b, Known):
+            if is_constant(a.obj) and is_constant(b.obj):
+                return self.t.operators.fold(COMPARISONS[name], a.obj, b.obj)
+            if name in ("eq", "ne") and (
+                isinstance(a.obj, (type, types.ModuleType, types.BuiltinFunctionType)) or is_constant(a.obj) or is_constant(b.obj)
+            ):
+                return self.t.operators.fold(COMPARISONS[name], a.obj, b.obj)
+        if isinstance(a, TensorVar) or isinstance(b, TensorVar):
+            other = b if isinstance(a, TensorVar) else a
+            if (
+                type(other) in (TensorVar, SymVar)
+                or isinstance(other, Known)
+                and (self.t.type_of(other) in numpy_types.COMPARED or isinstance(other.obj, (int, float, bool, complex)))
+            ):
+                return self.t.tensors.call_tensor_op(COMPARISONS[name], [a, b], {})
+            if name in ("eq", "ne") and not isinstance(other, InstanceVar):
+                return self.t.values.constant(name == "ne")
+            if not isinstance(other, InstanceVar):
+                raise Break(f"a tensor compared with a {self.t.type_of(other).__name__}")
+        found = self._compare_containers(name, a, b)
+        return found if found is not None else self._compare_special(name, a, b)
+
+    def _compare_symbols(self, name: str, a: Var, b: Var) -> Var | None:
+        """A comparison with a symbolic number: what it comes to is a condition. None where the other is no number."""
+        found = self.t.numbers.on_numbers(COMPARISONS[name], a, b)
+        other = b if type(a) is SymVar else a
+        if found is not None or name not in ("eq", "ne"):
+            return found
+        never = (
+            isinstance(other, (SeqVar, DictVar, SetVar))
+            or type(other) is Known
+            and isinstance(other.obj, (types.NoneType, str, type))
+        )
+        return self.t.values.constant(name == "ne") if never else None
+
+    def _compare_containers(self, name: str, a: Var, b: Var) -> Var | None:
+        if isinstance(a, SeqVar) and isinstance(b, SeqVar):
+            if not (a.cls is b.cls or issubclass(a.cls, tuple) and issubclass(b.cls, tuple)):
+                return self.t.values.constant(name == "ne") if name in ("eq", "ne") else None
+            return self._compare_sequences(name, a.items, b.items)
+        if isinstance(a, DictVar) and isinstance(b, DictVar) and name in ("eq", "ne"):
+            self.t.values.complete(a), self.t.values.complete(b)
+            ordered = all(issubclass(v.cls, collections.OrderedDict) for v in (a, b))
+            equal = (
+                len(a.items) == len(b.items)
+                and (not ordered or list(a.items) == list(b.items))
+                and all(k in b.items and self.equal(v, b.items[k][1]) for k, (_, v) in a.items.items())
+            )
+            return self.t.values.constant(equal == (name == "eq"))
+        a, b = (
+            SetVar({k: self.t.values.constant(k) for k in v.obj}, frozenset)
+            if isinstance(v, Known) and type(v.obj) is frozenset
+            else v
+            for v in (a, b)
+        )
+        if isinstance(a, (SetVar, DictView)) and isinstance(b, (SetVar, DictView)):
+            left, right = frozenset(self.t.subscripts.as_set(a).items), frozenset(self.t.subscripts.as_set(b).items)
+            return self.t.values.constant(COMPARISONS[name](left, right))
+        if name in ("eq", "ne") and isinstance(a, SliceVar) and isinstance(b, SliceVar):
+            equal = all(self.equal(x, y) for x, y in zip(a.parts, b.parts))
+            return self.t.values.constant(equal == (name == "eq"))
+        return None
+
+    def _compare_sequences(self, name: str, left: list, right: list) -> Var:
+        if name in ("eq", "ne") and len(left) != len(right):
+            return self.t.values.constant(name == "ne")
+        for x, y in zip(left, right):
+            if not self.equal(x, y):
+                if name in ("eq", "ne"):
+                    return self.t.values.constant(name == "ne")
+                return self.compare(name, x, y)
+        return self.t.values.constant(COMPARISONS[name](len(left), len(right)))
+
+    def equal(self, a: Var, b: Var) -> bool:
+        """`a is b or a == b`, as containers compare their items."""
+        return self.is_same(a, b) or self.truth(self.compare("eq", a, b))
+
+    def _compare_special(self, name: str, a: Var, b: Var) -> Var:
+        a_cls, b_cls = self.t.type_of(a), self.t.type_of(b)
+        attempts = [(a, f"__{name}__", b), (b, f"__{REFLECTED[name]}__", a)]
+        if b_cls is not a_cls and issubclass(b_cls, a_cls):
+            attempts.reverse()
+        for v, method, other in attempts:
+            if isinstance(v, InstanceVar):
+                if v.base is not None and class_attribute(v.cls, method) is class_attribute(_base_class(v), method):
+                    try:
+                        return self.compare(name, v.base if v is a else a, self._plain_base(other) if v is a else v.base)
+                    except Raised as e:
+                        if name in ("eq", "ne") or not issubclass(e.exc.cls, TypeError):
+                            raise
+                        continue  # the message names the classes
+                if class_attribute(v.cls, method) in (
+                    object.__eq__,
+                    object.__ne__,
+                    object.__lt__,
+                    object.__le__,
+                    object.__gt__,
+                    object.__ge__,
+                ):
+                    if name == "ne" and class_attribute(v.cls, "__eq__") is not object.__eq__:
+                        result = self.t.operators.try_special(v, "__eq__", [other])
+                        if result is not None:
+                            return self.t.values.constant(not self.truth(result))
+                    continue
+                result = self.t.operators.try_special(v, method, [other])
+                if result is not None:
+                    return result
+        if name in ("eq", "ne"):
+            found = plain_equal(self.t, name, a, b)
+            if found is not None:
+                return found
+            for v in (a, b):
+                if isinstance(v, Known) and not isinstance(v.obj, (type, types.ModuleType)) and not is_constant(v.obj):
+                    if type(v.obj).__eq__ is not object.__eq__ and not callable(v.obj):
+                        raise Break(f"comparing a {type(v.obj).__name__}")
+            return self.t.values.constant(self.is_same(a, b) == (name == "eq"))
+        symbol = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}[name]
+        raise self.t.raised(
+            TypeError(f"'{symbol}' not supported between instances of '{shown_name(a_cls)}' and '{shown_name(b_cls)}'")
+        )
+
+    def _plain_base(self, v: Var) -> Var:
+        return v.base if isinstance(v, InstanceVar) and v.base is not None else v
+
+    def is_same(self, a: Var, b: Var) -> bool:
+        """a is b."""
+        a, b = self.t.values.real(a), self.t.values.real(b)
+        if type(a) is SymVar or type(b) is SymVar:
+            return a is b
+        if isinstance(a, Known) and isinstance(b, Known):
+            return a.obj is b.obj or (
+                is_constant(a.obj) and type(a.obj) is type(b.obj) and a.obj == b.obj and isinstance(a.obj, (int, str))
+            )
+        if isinstance(a, TensorVar) and isinstance(b, TensorVar) and a is not b:
+            self.t.copying.rely_on_copies(a, b)  # x.contiguous() is x, where it copies nothing
+        return a is b
+
+    def truth(self, v: Var) -> bool:
+        """bool(v). Raises: Break when a tensor would decide, Raised."""
+        v = self.t.values.real(v)
+        if type(v := plain_number(self.t, v)) is SymVar:
+            return bool(v.value != 0)
+        if isinstance(v, Known):
+            if is_constant(v.obj) or isinstance(v.obj, (type, types.ModuleType, types.BuiltinFunctionType)):
+                return bool(v.obj)
+            return True
+        if isinstance(v, TensorVar):
+            return self.t.tensors.tensor_truth(v)
+        if isinstance(v, (SeqVar, SetVar, DictView)):
+            return self.t.subscripts.length(v) > 0
+        if isinstance(v, DictVar):
+            if not v.complete and not v.items and not v.deleted:
+                filled = len(v.real) > 0
+                self.t.guard("BOOL", v.source, filled)
+                return filled
+            if any(k not in v.deleted for k in v.items):
+                return True
+            return self.t.subscripts.length(v) > 0
+        if isinstance(v, DeferredVar):
+            raise Break("a random number decides a branch")
+        if isinstance(v, ArrayVar):
+            return self.t.const(self.t.numpy_arrays.array_call(bool, [v]))
+        if isinstance(v, InstanceVar):
+            return self._instance_truth(v)
+        return True
+
+    def _instance_truth(self, v: InstanceVar) -> bool:
+        for method in ("__bool__", "__len__"):
+            found = class_attribute(v.cls, method)
+            if isinstance(found, types.FunctionType):
+                result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, method), [], {}))
+                if not isinstance(result, Known):
+                    raise Break(f"the truth of a {v.cls.__name__} depends on a tensor")
+                if method == "__bool__" and type(result.obj) is not bool:
+                    raise self.t.raised(TypeError(f"__bool__ should return bool, returned {type(result.obj).__name__}"))
+                return bool(result.obj)
+            if found is not None:
+                if v.base is not None:
+                    return self.truth(v.base)
+                raise Break(f"the truth of a {v.cls.__name__}, a C object")
+        return True
+
+
+def _base_class(v: InstanceVar) -> type:
+    return type(v.base.obj) if isinstance(v.base, Known) else v.base.cls

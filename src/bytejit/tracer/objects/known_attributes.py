@@ -1,0 +1,178 @@
+"""Attributes of what is known as it is: constants, modules, classes, functions and methods."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from bytejit.common import special_cases
+from bytejit.guards.sources import Attr, InstanceDict, KnownSource
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import NONE, DictVar, FuncVar, Known, MethodVar, SeqVar, Var
+from bytejit.tracer.core.versions import ANNOTATES
+from bytejit.tracer.objects.attributes import C_METHODS
+
+from .class_facts import MISSING, class_lookup, docstring, is_data_descriptor
+from .containers import is_constant
+
+
+class KnownAttributes(Component):
+    """The part of the tracer that reads attributes of constants, modules, classes and functions."""
+
+    def known_getattr(self, v: Known, name: str) -> Var:
+        obj = v.obj
+        if isinstance(obj, types.ModuleType):
+            return self.python_module_getattr(v, name)
+        if isinstance(obj, type):
+            return self.class_getattr(v, name)
+        if is_constant(obj):
+            return self._constant_attribute(obj, name)
+        try:
+            value = getattr(obj, name)
+        except AttributeError as e:
+            raise self.t.raised(e) from None
+        if v.source is None:
+            return self.t.values.constant(value)
+        return self.t.values.lazy(value, Attr(v.source, name))
+
+    def _constant_attribute(self, obj: Any, name: str) -> Var:
+        """An attribute of an immutable value. Enum members may carry attributes of their own."""
+        cls = type(obj)
+        found, owner = class_lookup(cls, name)
+        if isinstance(found, (types.FunctionType, property)) and not isinstance(found, types.DynamicClassAttribute):
+            if not special_cases.ENUM.made(owner):
+                return self.t.attributes.bind_descriptor(found, owner, Known(obj), cls, name)
+        try:
+            value = getattr(obj, name)
+        except AttributeError as e:
+            raise self.t.raised(e) from None
+        if isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+            return Known(value)
+        return self.t.values.constant(value)
+
+    def python_module_getattr(self, v: Known, name: str) -> Var:
+        module = v.obj
+        written = self.t.effects.globals_written.get(id(module.__dict__))
+        if written is not None and written[1].get(name) is not None:
+            return written[1][name]
+        if name in module.__dict__:
+            from bytejit.guards.sources import Global
+
+            return self.t.values.memo_lazy(
+                ("g", id(module.__dict__), name), module.__dict__[name], lambda: Global.of(module.__dict__, name)
+            )
+        if name == "__dict__":
+            raise Break("a module's __dict__")
+        try:
+            value = getattr(module, name)  # a module's __getattr__: lazy imports of libraries
+        except AttributeError as e:
+            raise self.t.raised(e) from None
+        return self.t.values.lazy(value, Attr(v.source or KnownSource.of(module), name))
+
+    def check_annotations(self, owner: type, name: str) -> None:
+        """Asking a class or a module for annotations that it has not makes them. Raises: Break, but for a class of the trace."""
+        if name == "__annotations__" and name not in vars(owner) and owner not in self.t.rebuilt_classes:
+            raise Break(f"making the annotations of {owner.__name__}")
+
+    def class_getattr(self, v: Known, name: str) -> Var:
+        cls = v.obj
+        meta, meta_owner = class_lookup(type(cls), name)
+        if meta is not MISSING and is_data_descriptor(meta):
+            if isinstance(meta, property):
+                return self.t.calls.call(self.t.attributes.lift(meta.fget, meta_owner, name), [v], {})
+            if name == "__dict__":
+                return self.t.values.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
+            self.check_annotations(cls, name)
+            try:
+                return self.t.values.constant(getattr(cls, name))
+            except AttributeError as e:  # __abstractmethods__ of a class that has none
+                raise self.t.raised(e) from None
+        found, owner = class_lookup(cls, name)
+        if found is not MISSING:
+            if isinstance(found, classmethod):
+                return MethodVar(self.t.attributes.lift(found.__func__, owner, name), v)
+            if isinstance(found, staticmethod):
+                return self.t.attributes.lift(found.__func__, owner, name)
+            if isinstance(found, types.ClassMethodDescriptorType):
+                return self.t.attributes.c_classmethod(found, v)
+            if type(found) is types.BuiltinFunctionType:
+                return Known(getattr(cls, name))
+            getter = class_lookup(type(found), "__get__")[0]
+            if isinstance(getter, types.FunctionType):
+                return self.t.calls.call(
+                    self.t.values.constant(getter), [self.t.attributes.class_value(owner, name, found), NONE, v], {}
+                )
+            if (
+                isinstance(found, types.MemberDescriptorType)
+                or getter is MISSING
+                or isinstance(found, (types.FunctionType, property, types.GetSetDescriptorType, *C_METHODS))
+            ):
+                return self.t.attributes.class_value(owner, name, found)
+            return self.t.values.constant(getattr(cls, name))
+        if meta is not MISSING:
+            return self.t.attributes.bind_descriptor(meta, meta_owner, v, type(cls), name)
+        getter = class_lookup(type(cls), "__getattr__")[0]
+        if isinstance(getter, types.FunctionType):
+            return self.t.calls.call(self.t.values.constant(getter), [v, Known(name)], {})
+        e = self.t.raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+        e.exc.slots["name"] = Known(name)
+        raise e
+
+    def function_getattr(self, v: FuncVar, name: str) -> Var:
+        simple = {
+            "__name__": lambda: Known(v.name),
+            "__qualname__": lambda: Known(v.qualname),
+            "__code__": lambda: Known(v.code),
+            "__defaults__": lambda: SeqVar(list(v.defaults), tuple) if v.defaults else NONE,
+            "__closure__": lambda: SeqVar(list(v.closure), tuple) if v.closure else NONE,
+            "__class__": lambda: Known(types.FunctionType),
+        }
+        if name in v.attrs:
+            return v.attrs[name]
+        if name in simple:
+            return simple[name]()
+        if name == "__kwdefaults__":
+            return DictVar({k: (Known(k), d) for k, d in v.kwdefaults.items()}) if v.kwdefaults else NONE
+        if name in ("__get__", "__call__"):
+            return MethodVar(Known(getattr(types.FunctionType, name)), v)
+        if v.real is not None:
+            try:
+                value = getattr(v.real, name)
+            except AttributeError as e:
+                self.t.guard("ATTR_ABSENT", v.source, name)
+                raise self.t.raised(e) from None
+            return self.t.values.memo_lazy(("f", id(v), name), value, lambda: Attr(v.source, name))
+        if name in ("__module__", "__doc__"):
+            return self.t.values.constant(v.globals.get("__name__") if name == "__module__" else docstring(v.code))
+        if name == "__dict__":
+            out = DictVar({k: (Known(k), a) for k, a in v.attrs.items()})
+            return out
+        if name == "__annotations__":
+            v.attrs[name] = self.annotations_of(v)
+            return v.attrs[name]
+        if name == "__annotate__" and ANNOTATES:
+            return v.annotations if v.annotations is not None else NONE
+        if name == "__type_params__":
+            return SeqVar([], tuple)
+        raise self.t.raised(AttributeError(f"'function' object has no attribute '{name}'"))
+
+    def annotations_of(self, v: FuncVar) -> Var:
+        """The dict of annotations of a function made in the trace: of its pairs, or (3.14) what its __annotate__ makes."""
+        if isinstance(v.annotations, SeqVar):
+            pairs = zip(v.annotations.items[::2], v.annotations.items[1::2])
+            return DictVar({self.t.const(k): (self.t.values.real(k), a) for k, a in pairs})
+        if isinstance(v.annotations, FuncVar):
+            return self.t.values.real(self.t.calls.call(v.annotations, [Known(1)], {}))  # annotationlib.Format.VALUE
+        return DictVar({})
+
+    def method_getattr(self, v: MethodVar, name: str) -> Var:
+        if name == "__self__":
+            return v.self
+        if name == "__func__":
+            return v.func
+        if name == "__class__":
+            return self.t.values.constant(types.MethodType)
+        if name == "__call__":
+            return v
+        return self.t.attributes.getattr(v.func, name)

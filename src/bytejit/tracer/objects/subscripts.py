@@ -1,0 +1,280 @@
+"""Items of modelled values: subscripts, `in`, length, and writes into dicts."""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+
+import torch
+
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import (
+    NONE,
+    ArrayVar,
+    DictVar,
+    DictView,
+    InstanceVar,
+    Known,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    TensorVar,
+    Var,
+)
+from bytejit.tracer.core.words import words
+from bytejit.tracer.objects.class_facts import class_attribute
+
+from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, to_python
+
+
+class Subscripts(Component):
+    """The part of the tracer that reads and writes items."""
+
+    def slice(self, parts: list[Var]) -> Var:
+        return SliceVar([self.t.values.real(p) for p in parts])
+
+    def index(self, v: Var) -> int:
+        """operator.index(v) of a constant."""
+        v = self.t.values.real(v)
+        if isinstance(v, Known) and isinstance(v.obj, int):
+            return int(v.obj)
+        if isinstance(v, TensorVar):
+            if (known := self.t.tensor_values.python_value(v, operator.index)) is not None:
+                return known.obj
+            raise Break("a tensor's value used as an index")
+        if isinstance(v, InstanceVar):
+            return self.index(
+                v.base if isinstance(v.base, Known) else self.t.calls.call(self.t.attributes.special(v, "__index__"), [], {})
+            )
+        raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object cannot be interpreted as an integer"))
+
+    def real_slice(self, v: SliceVar) -> slice:
+        return slice(*(None if isinstance(p, Known) and p.obj is None else self.index(p) for p in v.parts))
+
+    def getitem(self, container: Var, key: Var) -> Var:
+        container, key = self.t.values.real(container), self.t.values.real(key)
+        if isinstance(container, TensorVar):
+            return self.t.tensors.call_tensor_op(operator.getitem, [container, self._plain_index(key)], {})
+        if isinstance(container, SeqVar):
+            return self._sequence_item(container, key)
+        if isinstance(container, DictVar):
+            return self.dict_item(container, key)
+        if isinstance(container, ArrayVar):
+            return self.t.numpy_arrays.array_call(operator.getitem, [container, key])
+        if isinstance(container, Known):
+            return self._known_item(container, key)
+        if isinstance(container, InstanceVar):
+            found = class_attribute(container.cls, "__getitem__")
+            if isinstance(found, types.FunctionType):
+                return self.t.calls.call(self.t.attributes.special(container, "__getitem__"), [key], {})
+            if container.base is not None:
+                return self.getitem_of_base(container, key)
+            if found is not None:
+                raise Break(f"indexing a {container.cls.__name__}, a C object")
+        raise self.t.raised(TypeError(f"'{self.t.type_of(container).__name__}' object is not subscriptable"))
+
+    def _plain_index(self, key: Var) -> Var:
+        """A tensor's index with what __index__ says in place of the instances that have one."""
+        if isinstance(key, InstanceVar) and isinstance(class_attribute(key.cls, "__index__"), types.FunctionType):
+            return Known(self.index(key))
+        if (
+            isinstance(key, SeqVar)
+            and key.cls is tuple
+            and any(isinstance(self.t.values.real(k), InstanceVar) for k in key.items)
+        ):
+            return SeqVar([self._plain_index(self.t.values.real(k)) for k in key.items], tuple)
+        return key
+
+    def getitem_of_base(self, v: InstanceVar, key: Var) -> Var:
+        """Subscripting a subclass of a built-in container that does not override it; dicts look for __missing__."""
+        if isinstance(v.base, DictVar) and self.t.values.lookup(v.base, key_of(self.t, key)) is None:
+            missing = class_attribute(v.cls, "__missing__")
+            if isinstance(missing, types.FunctionType):
+                return self.t.calls.call(self.t.attributes.special(v, "__missing__"), [key], {})
+        return self.getitem(v.base, key)
+
+    def _sequence_item(self, seq: SeqVar, key: Var) -> Var:
+        if isinstance(key, SliceVar):
+            if seq.cls not in (list, tuple, torch.Size) and not issubclass(seq.cls, tuple):
+                raise self.t.raised(TypeError("sequence index must be integer, not 'slice'"))
+            try:
+                return SeqVar(seq.items[self.real_slice(key)], seq.cls if seq.cls in (list, torch.Size) else tuple)
+            except ValueError as e:
+                raise self.t.raised(e) from None
+        if not isinstance(key, (TensorVar, InstanceVar)) and not (isinstance(key, Known) and isinstance(key.obj, int)):
+            name = "list" if seq.cls is list else "tuple"
+            raise self.t.raised(TypeError(f"{name} indices must be integers or slices, not {self.t.type_of(key).__name__}"))
+        try:
+            return seq.items[self.index(key)]
+        except IndexError:
+            kind = "deque" if seq.cls is collections.deque else "list" if seq.cls is list else "tuple"
+            name = f"{kind} index out of range"
+            raise self.t.raised(IndexError(name)) from None
+
+    def dict_item(self, d: DictVar, key: Var) -> Var:
+        real_key = key_of(self.t, key)
+        found = self.t.values.lookup(d, real_key)
+        if found is not None:
+            return found
+        if d.cls is collections.defaultdict and not self.t.comparisons.is_same(d.factory, NONE):
+            value = self.t.calls.call(self.t.values.real(d.factory), [], {})
+            self.dict_set(d, key, value)
+            return value
+        e = self.t.raised(KeyError(real_key if is_constant(real_key) else "?"))
+        e.exc.slots["args"] = SeqVar([key], tuple)
+        raise e
+
+    def _known_item(self, v: Known, key: Var) -> Var:
+        if isinstance(v.obj, type) or not is_constant(v.obj):
+            if isinstance(v.obj, type) and "__class_getitem__" not in dir(v.obj) and type(v.obj) is not type:
+                found = self.t.attributes.find_special(v, "__getitem__")
+                if found is not None:
+                    return self.t.calls.call(found, [key], {})
+            try:
+                return self.t.operators.fold(operator.getitem, v.obj, to_python(self.t, key, classes=True))
+            except NotConstant:
+                raise Break(f"indexing {words(v)} with {words(key)}") from None
+        try:
+            return self.t.operators.fold(operator.getitem, v.obj, to_python(self.t, key))
+        except NotConstant:
+            raise Break("a tensor's value used as an index") from None
+
+    def setitem(self, container: Var, key: Var, value: Var) -> None:
+        container, key = self.t.values.real(container), self.t.values.real(key)
+        if isinstance(container, TensorVar):
+            self.t.tensors.call_tensor_op(operator.setitem, [container, self._plain_index(key), value], {})
+        elif isinstance(container, ArrayVar):
+            self.t.numpy_arrays.array_call(operator.setitem, [container, key, value])
+        elif isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
+            self._no_slices(container, key)
+            self.t.touch(container)
+            try:
+                if isinstance(key, SliceVar):
+                    container.items[self.real_slice(key)] = list(self.t.iteration.iterate(self.t.values.real(value)))
+                else:
+                    container.items[self.index(key)] = value
+            except (IndexError, ValueError) as e:
+                if isinstance(e, IndexError) and container.cls is list:
+                    e = IndexError("list assignment index out of range")
+                raise self.t.raised(e) from None
+        elif isinstance(container, DictVar):
+            self.dict_set(container, key, value)
+        elif isinstance(container, InstanceVar) and class_attribute(container.cls, "__setitem__") is not None:
+            if not isinstance(class_attribute(container.cls, "__setitem__"), types.FunctionType) and container.base is not None:
+                self.setitem(container.base, key, value)
+            else:
+                self.t.calls.call(self.t.attributes.special(container, "__setitem__"), [key, value], {})
+        else:
+            raise self.t.raised(TypeError(f"'{self.t.type_of(container).__name__}' object does not support item assignment"))
+
+    def _no_slices(self, seq: SeqVar, key: Var) -> None:
+        if isinstance(key, SliceVar) and seq.cls is collections.deque:
+            raise self.t.raised(TypeError("sequence index must be integer, not 'slice'"))
+
+    def delitem(self, container: Var, key: Var) -> None:
+        container, key = self.t.values.real(container), self.t.values.real(key)
+        if isinstance(container, SeqVar) and not issubclass(container.cls, tuple):
+            self._no_slices(container, key)
+            self.t.touch(container)
+            try:
+                del container.items[self.real_slice(key) if isinstance(key, SliceVar) else self.index(key)]
+            except IndexError as e:
+                raise self.t.raised(IndexError("list assignment index out of range") if container.cls is list else e) from None
+        elif isinstance(container, DictVar):
+            real_key = key_of(self.t, key)
+            if self.t.values.lookup(container, real_key) is None:
+                e = self.t.raised(KeyError("?"))
+                e.exc.slots["args"] = SeqVar([key], tuple)
+                raise e
+            self.dict_del(container, real_key)
+        elif isinstance(container, InstanceVar):
+            if not isinstance(class_attribute(container.cls, "__delitem__"), types.FunctionType) and container.base is not None:
+                self.delitem(container.base, key)
+            else:
+                self.t.calls.call(self.t.attributes.special(container, "__delitem__"), [key], {})
+        else:
+            raise self.t.raised(TypeError(f"'{self.t.type_of(container).__name__}' object does not support item deletion"))
+
+    def contains(self, container: Var, item: Var) -> bool:
+        container, item = self.t.values.real(container), self.t.values.real(item)
+        if isinstance(container, DictVar):
+            return self.t.values.lookup(container, key_of(self.t, item)) is not None
+        if isinstance(container, SetVar):
+            return key_of(self.t, item, ELEMENT) in container.items
+        if isinstance(container, DictView) and container.kind == "keys":
+            return self.contains(container.owner, item)
+        if isinstance(container, ArrayVar):
+            return self.t.const(self.t.numpy_arrays.array_call(operator.contains, [container, item]))
+        if isinstance(container, SeqVar):
+            return any(self.t.comparisons.equal(v, item) for v in list(container.items))
+        if isinstance(container, Known) and is_constant(container.obj):
+            try:
+                return bool(self.t.operators.fold(operator.contains, container.obj, to_python(self.t, item)).obj)
+            except NotConstant:
+                raise Break("a tensor looked for in a constant") from None
+        if isinstance(container, TensorVar):
+            raise Break("`in` on a tensor")
+        if isinstance(container, InstanceVar):
+            found = class_attribute(container.cls, "__contains__")
+            if isinstance(found, types.FunctionType):
+                return self.t.comparisons.truth(
+                    self.t.calls.call(self.t.attributes.special(container, "__contains__"), [item], {})
+                )
+            if container.base is not None:
+                return self.contains(container.base, item)
+        if isinstance(container, Known) and isinstance(container.obj, type):
+            found = self.t.attributes.find_special(container, "__contains__")
+            if found is not None and isinstance(item, Known):
+                return bool(self.t.operators.fold(operator.contains, container.obj, item.obj).obj)
+        return any(self.t.comparisons.equal(v, item) for v in self.t.iteration.iterate(container))
+
+    def length(self, v: Var) -> int:
+        v = self.t.values.real(v)
+        if isinstance(v, SeqVar):
+            return len(v.items)
+        if isinstance(v, SetVar):
+            return len(v.items)
+        if isinstance(v, DictVar):
+            self.t.values.complete(v)
+            return len(v.items)
+        if isinstance(v, DictView):
+            return self.length(v.owner)
+        if isinstance(v, TensorVar):
+            return self.t.const(self.t.tensors.call_tensor_op(len, [v], {}))
+        if isinstance(v, ArrayVar):
+            return self.t.const(self.t.numpy_arrays.array_call(len, [v]))
+        if isinstance(v, Known) and is_constant(v.obj):
+            return self.t.operators.fold(len, v.obj).obj
+        if isinstance(v, InstanceVar):
+            if isinstance(class_attribute(v.cls, "__len__"), types.FunctionType):
+                return self.index(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
+            if v.base is not None:
+                return self.length(v.base)
+            if class_attribute(v.cls, "__len__") is not None:
+                raise Break(f"the length of a {v.cls.__name__}, a C object")
+        if isinstance(v, Known) and isinstance(v.obj, type) and hasattr(type(v.obj), "__len__"):
+            return self.t.operators.fold(len, v.obj).obj
+        raise self.t.raised(TypeError(f"object of type '{self.t.type_of(v).__name__}' has no len()"))
+
+    def dict_set(self, d: DictVar, key: Var, value: Var) -> None:
+        real_key = key_of(self.t, key)
+        if d.cls is types.MappingProxyType:
+            raise self.t.raised(TypeError("'mappingproxy' object does not support item assignment"))
+        self.t.touch(d)
+        if d.real is not None and not d.complete and real_key not in d.items and real_key not in d.deleted:
+            self.t.values.lookup(d, real_key)  # whether it was there decides its place in the order
+        old = d.items.get(real_key)
+        d.items[real_key] = (old[0] if old is not None else key, value)
+
+    def dict_del(self, d: DictVar, real_key: object) -> None:
+        self.t.touch(d)
+        d.items.pop(real_key, None)
+        if d.real is not None:
+            d.deleted.add(real_key)
+
+    def as_set(self, v: Var) -> SetVar:
+        if isinstance(v, SetVar):
+            return v
+        return SetVar(elements(self.t, self.t.iteration.iterate(v)))

@@ -1,0 +1,149 @@
+"""Operations on tensors of symbolic sizes: inferred with symbols, or with constants for those that the operation refuses."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from bytejit.fake.sized import infer_sized
+from bytejit.fake.tensor import DataDependent, Fake, NoFake
+from bytejit.shapes.symbols import Manner, is_symbolic
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.signals import Break, Specialise
+from bytejit.tracer.sizes.numbers import numbers_in
+
+from .copies import MAY_COPY
+
+# functions that eager refuses where a size is 0, and references in Python do not: a size that may be 0 is asked
+_F = torch.nn.functional
+REFUSE_EMPTY = ("interpolate", "upsample", "pool", "pad", "fold", "fft")
+# functions whose result is no view of an argument: whether memory is contiguous decides nothing that a program can see
+NEW_RESULTS = frozenset(
+    {
+        operator.matmul,
+        torch.matmul,
+        torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+        torch.bmm,
+        torch.Tensor.bmm,
+        torch.mm,
+        torch.Tensor.mm,
+        torch.addmm,
+        torch.baddbmm,
+        _F.linear,
+        _F.scaled_dot_product_attention,
+        _F.layer_norm,
+        _F.rms_norm,
+        _F.group_norm,
+        _F.softmax,
+        _F.log_softmax,
+        torch.softmax,
+        torch.Tensor.softmax,
+        _F.embedding,
+        _F.cross_entropy,
+        _F.conv1d,
+        _F.conv2d,
+        _F.conv3d,
+        torch.cat,
+        torch.stack,
+        torch.cumsum,
+        torch.Tensor.cumsum,
+    }
+)
+# methods that give a tensor another shape in place
+RESHAPES = frozenset("""unsqueeze_ squeeze_ transpose_ swapaxes_ swapdims_ t_ resize_ as_strided_ resize_as_ set_""".split())
+
+
+class SymbolicInference(Component):
+    """The part of the tracer that infers operations under symbols."""
+
+    def refuse_symbols(self, args: Any, where: Any = None) -> None:
+        """Something failed on these arguments: if sizes among them are symbolic, trace again with those static. where: the
+        user's line, if not the one being traced.
+
+        Raises: Specialise.
+        """
+        found: set = set()
+        for x in numbers_in(args):
+            if is_symbolic(x):
+                e = x.node.public
+                found |= getattr(e, "free_symbols", set())
+        if found - self.t.measures.measured.keys():
+            raise Specialise(
+                frozenset(self.t.sizes.sources[s] for s in found - self.t.measures.measured.keys()),
+                where or self.t.tensors.where(),
+            )
+
+    def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
+        """What `fn(*args, **kwargs)` gives on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
+        with self.t.sizes.env.rely():
+            result = self.infer_symbolic(fn, args, kwargs)
+        name = getattr(fn, "__name__", "")
+        if any(word in name for word in REFUSE_EMPTY) and any(n == 0 for n in sizes_in((args, kwargs, result))):
+            raise Break(f"{name} of a tensor without elements")
+        return result
+
+    def infer_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
+        """fn(*args, **kwargs) on fakes with symbolic sizes. Where torch's C++ made a size constant, or refused, the call
+        is made again with torch's Python decompositions of composite ops, which keep more sizes symbolic."""
+        env = self.t.sizes.env
+        with self.t.fake_mode:
+            said = infer_sized(fn, args, kwargs)
+        if said is not None:
+            return said[1]
+        before, fixed, error, result = env.save(), env.fixed, None, None
+        may_copy = fn in MAY_COPY
+        plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS)
+        self.t.manner = plain if plain.relaxed else None
+        env.waived.clear()
+        try:
+            with plain(), self.t.fake_mode:
+                result = fn(*args, **kwargs)
+            if may_copy:
+                self.t.copying.note_copy(args, result, [*env.waived])
+            if env.fixed == fixed or changes_its_tensor(fn):
+                return result
+        except (DataDependent, NoFake):
+            raise
+        except Exception as e:
+            # judged below, when the other way has been tried
+            if changes_its_tensor(fn):
+                raise
+            error = e
+        after, made, decomposed = env.save(), env.fixed, replace(plain, decompose=True)
+        env.restore(before)
+        try:
+            with decomposed(), self.t.fake_mode:
+                again = fn(*args, **kwargs)
+            if error is not None or env.fixed < made:
+                self.t.manner = decomposed
+                if may_copy:
+                    self.t.copying.note_copy(args, again, [*env.waived])
+                return again
+        except Exception as e:
+            if error is not None and isinstance(e, (DataDependent, NoFake)):
+                raise
+        env.restore(after)
+        if error is not None:
+            raise error
+        return result
+
+
+def sizes_in(x: Any) -> Any:
+    """The sizes of all fakes in a nest."""
+    if type(x) is Fake:
+        yield from x.m.shape
+    elif isinstance(x, dict):
+        yield from sizes_in(tuple(x.values()))
+    elif isinstance(x, (list, tuple)):
+        for part in x:
+            yield from sizes_in(part)
+
+
+def changes_its_tensor(fn: Callable) -> bool:
+    """Whether a call gives a tensor another shape in place: it is made once, and returns that very tensor."""
+    return getattr(fn, "__name__", "") in RESHAPES

@@ -1,0 +1,223 @@
+"""Backward passes in a region: `Tensor.backward`, `torch.autograd.backward` and `torch.autograd.grad` are nodes of the graph.
+
+The fakes have torch's autograd, so their history says which leaves a pass reaches and what each gradient looks like. A pass
+into what was computed before the region breaks the graph: its history is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from bytejit.common.gradients import accumulate, gradients, leaf_gradients
+from bytejit.guards.sources import Attr
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.objects.calls import models
+
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # attributes of a tensor
+OUTSIDE = "the backward pass into what was computed before the region"
+BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+GRAD = (
+    "outputs",
+    "inputs",
+    "grad_outputs",
+    "retain_graph",
+    "create_graph",
+    "only_inputs",
+    "allow_unused",
+    "is_grads_batched",
+    "materialize_grads",
+)
+
+
+class Backward(Component):
+    """The part of the tracer that goes backward. `ran`: whether the region has done so. `looked_at`: how often `.grad` of a
+    tensor was read or set: what runs within the graph must not, since the exit sets it."""
+
+    def __init__(self, t: Tracer) -> None:
+        super().__init__(t)
+        self.ran, self.looked_at = False, 0
+        self._spent: dict[int, bool] = {}
+
+    # ---- what a pass reaches --------------------------------------------------------------------------------------
+    def reached(self, outputs: Sequence[TensorVar]) -> tuple[list[TensorVar], list[torch.autograd.graph.Node]]:
+        """The leaves in the history of some tensors, and the nodes at which that goes on outside of the region."""
+        leaves = [v for v in outputs if v.fake.requires_grad and v.fake.grad_fn is None]
+        outside, todo = [], [v.fake.grad_fn for v in outputs if v.fake.grad_fn is not None]
+        seen = set(todo)
+        while todo:
+            node = todo.pop()
+            name = node.name()
+            if name == "torch::autograd::AccumulateGrad":
+                leaves.append(self.leaf_of(node.variable))
+            elif name == "_NonLeafBackward":
+                outside.append(node)
+                continue  # its own next function is the fake of the input
+            for following, _ in node.next_functions:
+                if following is not None and following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+        return list(dict.fromkeys(leaves)), outside
+
+    def leaf_of(self, fake: torch.Tensor) -> TensorVar:
+        found = self.t.by_fake.get(id(fake))
+        if found is None:
+            raise Break("the backward pass to a tensor that is unknown here")
+        return found
+
+    def check_hooks(self, leaves: Sequence[TensorVar]) -> None:
+        """No hook sees these gradients; guards say so. Raises: Break."""
+        if any(v.watched is not None for v in self.t.deferred_calls):
+            raise Break("the backward pass after a hook was put on a tensor in the region")
+        for v in leaves:
+            for name in HOOKS if v.real is not None else ():
+                hooks = getattr(v.real, name)
+                if hooks:
+                    raise Break("the backward pass to a tensor with hooks")
+                self.t.guard(*(("ID_IS", Attr(v.source, name), None) if hooks is None else ("LEN_IS", Attr(v.source, name), 0)))
+
+    # ---- passes ---------------------------------------------------------------------------------------------------
+    def into_leaves(
+        self, outputs: list[TensorVar], grads: list[Var], retain: bool | None, inputs: list[TensorVar] | None
+    ) -> None:
+        """Each leaf's gradient is set, or added to."""
+        leaves, outside = self.reached(outputs)
+        if outside:
+            raise Break(OUTSIDE)
+        if inputs is not None:
+            if any(not v.fake.is_leaf for v in inputs):
+                raise Break("Tensor.backward with inputs that are no leaves")
+            leaves = list(dict.fromkeys(inputs))
+        self.check_hooks(leaves)
+        before = [self.t.values.real(self.t.tensor_attributes.tensor_getattr(v, "grad")) for v in leaves]
+        fresh = SeqVar([Known(g is NONE or isinstance(g, Known)) for g in before], tuple)
+        args = [SeqVar(outputs, tuple), SeqVar(leaves, tuple), SeqVar(grads, tuple), Known(retain), fresh]
+        found = self.t.tensors.call_tensor_op(leaf_gradients, args, {})
+        self.ran = True
+        for leaf, old, new in zip(leaves, before, found.items):
+            if not isinstance(new, TensorVar):
+                continue
+            if isinstance(old, TensorVar):
+                self.t.tensors.call_tensor_op(accumulate, [old, new], {})
+            else:
+                self.t.tensor_attributes.tensor_setattr(leaf, "grad", new)
+
+    def of_inputs(self, outputs: list[TensorVar], inputs: list[TensorVar], grads: list[Var], flags: list[Var]) -> list[Var]:
+        """`torch.autograd.grad`: the gradients themselves."""
+        _, outside = self.reached(outputs)
+        if any(node is not inputs[0].fake.grad_fn for node in outside) or outside and len(inputs) > 1:
+            raise Break(OUTSIDE)
+        self.check_hooks([v for v in inputs if v.fake.is_leaf])
+        args = [SeqVar(outputs, tuple), SeqVar(inputs, tuple), SeqVar(grads, tuple), *flags]
+        found = self.t.tensors.call_tensor_op(gradients, args, {})
+        self.ran = True
+        return found.items if isinstance(found, SeqVar) else [NONE] * len(inputs)
+
+    # ---- what is left of the history ------------------------------------------------------------------------------
+    def is_spent(self, v: TensorVar) -> bool:
+        """Whether a pass of the region has freed what another one from this tensor would need."""
+        if not self.ran or v.node is None or not v.fake.requires_grad or v.fake.grad_fn is None:
+            return False
+        if id(v) not in self._spent:
+            self._spent[id(v)] = self._raises(v)
+        return self._spent[id(v)]
+
+    def _raises(self, v: TensorVar) -> bool:
+        leaves, outside = self.reached([v])
+        if outside or not leaves:
+            return False
+        try:
+            with self.t.fake_mode:
+                ones = torch.ones_like(v.fake)
+                torch.autograd.grad([v.fake], [leaf.fake for leaf in leaves], [ones], retain_graph=True, allow_unused=True)
+        except RuntimeError as e:
+            return "a second time" in str(e)
+        return False
+
+    def without_history(self, outputs: list[torch.fx.Node], places: set[int]) -> list[torch.fx.Node]:
+        """The graph's outputs, of which those at some places are given as values only: the exit says that they are spent."""
+        for i in places:
+            node = self.t.graph.call_method("detach", (outputs[i],))
+            node.meta.update(outputs[i].meta, val=outputs[i].meta["val"].detach())
+            outputs[i] = node
+        return outputs
+
+
+# ---- the calls -------------------------------------------------------------------------------------------------------------
+def _given(names: tuple[str, ...], args: list[Var], kwargs: dict[str, Var]) -> dict[str, Var]:
+    if len(args) > len(names) or any(k not in names for k in kwargs):
+        raise Break("the backward pass with these arguments")
+    return {**dict(zip(names, args)), **kwargs}
+
+
+def _tensors(t: Tracer, v: Var | None) -> list[TensorVar]:
+    """The tensors that an argument names. Raises: Break for anything else."""
+    v = NONE if v is None else t.values.real(v)
+    if isinstance(v, TensorVar):
+        return [v]
+    items = [x for _, x in t.iteration.mapping_items(v)] if isinstance(v, DictVar) else t.iteration.iterate(v)
+    found = [t.values.real(x) for x in items]
+    if not found or not all(isinstance(x, TensorVar) for x in found):
+        raise Break("the backward pass of what are no tensors")
+    return found
+
+
+def _grads(t: Tracer, v: Var | None, n: int) -> list[Var]:
+    """The gradients that a pass starts with: None where there is none."""
+    v = NONE if v is None else t.values.real(v)
+    if isinstance(v, TensorVar):
+        return [v]
+    found = [NONE] * n if isinstance(v, Known) and v.obj is None else [t.values.real(x) for x in t.iteration.iterate(v)]
+    if len(found) != n:
+        raise Break("the backward pass with another number of gradients")
+    return found
+
+
+def _flag(t: Tracer, given: dict[str, Var], name: str, default: bool | None = None) -> bool | None:
+    return t.const(given[name]) if name in given else default
+
+
+@models(torch.Tensor.backward)
+def tensor_backward(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    given = _given(("tensors", "grad_tensors", "retain_graph", "create_graph", "inputs"), args, _renamed(kwargs))
+    return _backward(t, given)
+
+
+def _renamed(kwargs: dict[str, Var]) -> dict[str, Var]:
+    return {{"gradient": "grad_tensors", "self": "tensors"}.get(k, k): v for k, v in kwargs.items()}
+
+
+@models(torch.autograd.backward)
+def backward(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return _backward(t, _given(BACKWARD, args, kwargs))
+
+
+def _backward(t: Tracer, given: dict[str, Var]) -> Var:
+    if _flag(t, given, "create_graph", False):
+        raise Break("Tensor.backward with create_graph=True", "use torch.autograd.grad")
+    if t.values.real(given.get("grad_variables", NONE)) is not NONE:
+        raise Break("the backward pass with grad_variables")
+    outputs = _tensors(t, given.get("tensors"))
+    inputs = given.get("inputs")
+    wanted = None if inputs is None or t.values.real(inputs) is NONE else _tensors(t, inputs)
+    t.backward.into_leaves(outputs, _grads(t, given.get("grad_tensors"), len(outputs)), _flag(t, given, "retain_graph"), wanted)
+    return NONE
+
+
+@models(torch.autograd.grad)
+def grad(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    given = _given(GRAD, args, kwargs)
+    if _flag(t, given, "is_grads_batched", False) or not _flag(t, given, "only_inputs", True):
+        raise Break("torch.autograd.grad with is_grads_batched or without only_inputs")
+    outputs, inputs = _tensors(t, given.get("outputs")), _tensors(t, given.get("inputs"))
+    flags = [given.get("retain_graph", NONE), given.get("create_graph", FALSE), given.get("allow_unused", NONE)]
+    flags.append(given.get("materialize_grads", FALSE))
+    found = t.backward.of_inputs(outputs, inputs, _grads(t, given.get("grad_outputs"), len(outputs)), flags)
+    named = t.values.real(given["inputs"])
+    if isinstance(named, DictVar):
+        return DictVar({k: (key, g) for (k, (key, _)), g in zip(named.items.items(), found)})
+    return SeqVar(found, tuple)

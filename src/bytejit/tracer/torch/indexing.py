@@ -1,0 +1,66 @@
+"""Indices of tensors that would need a value: masks whose value is known, symbolic positions."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, TensorVar, Var
+
+
+class Indexing(Component):
+    """The part of the tracer that rewrites indices of tensors."""
+
+    def index_without_masks(self, of: TensorVar, key: Var) -> Var:
+        """A list of bools in an index picks known places: it becomes the list of their numbers."""
+        parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
+        dim, out = 0, []
+        for part in parts:
+            bools = [self.t.values.real(b) for b in part.items] if isinstance(part, SeqVar) and part.cls is list else []
+            if (
+                bools
+                and all(isinstance(b, Known) and type(b.obj) is bool for b in bools)
+                and dim < of.fake.dim()
+                and len(bools) == of.fake.shape[dim]
+            ):
+                part = SeqVar([Known(i) for i, b in enumerate(bools) if b.obj], list)
+            elif not isinstance(part, (SliceVar, SeqVar, SymVar)) and not (isinstance(part, Known) and type(part.obj) is int):
+                return key  # None, an ellipsis, a tensor: dimensions no longer count one by one
+            dim += 1
+            out.append(part)
+        out = [self.index_of_sizes(part) for part in out]
+        return SeqVar(out, tuple) if isinstance(key, SeqVar) and key.cls is tuple else out[0]
+
+    def index_of_sizes(self, part: Var) -> Var:
+        """A list of numbers in an index, some of them symbolic: a tensor."""
+        return (self.t.numpy_arrays.tensor_of_sizes(part, {}) or part) if isinstance(part, SeqVar) and part.cls is list else part
+
+    def pick_symbolic(self, args: list[Var]) -> list[Var] | None:
+        """The arguments of getitem or setitem where ints in the index are symbolic, which torch's binding would make constants:
+        what the rest of the index leaves, and of that the place that the symbolic ones pick. None where none is."""
+        key = args[1]
+        parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
+        if not any(type(p) is SymVar for p in parts):
+            return None
+        taken = sum(isinstance(p, SliceVar) or type(p) is SymVar or isinstance(p, Known) and type(p.obj) is int for p in parts)
+        rest, dims, dim = [], [], 0
+        for part in parts:
+            if type(part) is SymVar:
+                dims.append((dim, part))
+                part = SliceVar([NONE, NONE, NONE])
+            elif isinstance(part, Known) and part.obj is ...:
+                dim += args[0].fake.dim() - taken - 1
+            elif isinstance(part, Known) and type(part.obj) is int:
+                dim -= 1
+            elif not isinstance(part, SliceVar) and not (isinstance(part, Known) and part.obj is None):
+                return None  # a tensor, a list: where its dimensions go depends on all
+            rest.append(part)
+            dim += 1
+        found = args[0]
+        if any(not (isinstance(p, SliceVar) and p.parts == [NONE, NONE, NONE]) for p in rest):
+            found = self.t.tensors.call_tensor_op(operator.getitem, [found, SeqVar(rest, tuple)], {})
+        for dim, part in reversed(dims):
+            found = self.t.tensors.call_tensor_op(torch.Tensor.select, [found, Known(dim), part], {})
+        return [found, Known(...), *args[2:]]

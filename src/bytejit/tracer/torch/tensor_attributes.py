@@ -1,0 +1,114 @@
+"""Attributes of tensors: their properties, those that the program sets, and `.data` and `.grad`."""
+
+from __future__ import annotations
+
+import types
+
+import torch
+
+from bytejit.fake.rules.core import Meta
+from bytejit.fake.tensor import DataDependent
+from bytejit.guards.sources import Attr, TensorGrad
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.values import NONE, Known, MethodVar, TensorVar, Var
+from bytejit.tracer.torch.tensors import NONE_OVERRIDES, set_data
+
+
+class TensorAttributes(Component):
+    """The part of the tracer that reads and sets attributes of tensors."""
+
+    def tensor_getattr(self, v: TensorVar, name: str) -> Var:
+        if name == "grad":
+            self.t.backward.looked_at += 1
+        if name in v.attrs:
+            return v.attrs[name]
+        if name == "__class__":
+            return Known(self.t.type_of(v))
+        if (self.t.overrides.modes or v.cls not in NONE_OVERRIDES) and (
+            own := self.t.overrides.subclass_getattr(v, name)
+        ) is not None:
+            return own
+        if name == "grad":
+            if v.source is not None:
+                return self.t.values.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.source))
+            return NONE
+        if name in ("grad_fn", "_backward_hooks"):
+            if name == "grad_fn" and v.fake.grad_fn is None and v.source is None:
+                return NONE
+            if name == "grad_fn" and v.source is not None:
+                return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.source, "grad_fn"))
+            raise Break(f"a tensor's {name}")
+        found = torch.Tensor.__dict__.get(name)
+        if found is None:
+            found = getattr(torch.Tensor, name, None)
+        if isinstance(found, (types.MethodDescriptorType, types.WrapperDescriptorType, types.FunctionType)):
+            return (
+                MethodVar(Known(found), v)
+                if not isinstance(found, types.FunctionType)
+                else MethodVar(self.t.values.constant(found), v)
+            )
+        if found is None:
+            return self._user_attribute(v, name)
+        if isinstance(found, (types.GetSetDescriptorType, property)):
+            return self._tensor_property(v, name)
+        return self.t.values.constant(getattr(v.fake, name))
+
+    def _tensor_property(self, v: TensorVar, name: str) -> Var:
+        if name == "is_leaf" and v.source is not None:
+            return self.t.values.constant(v.real.is_leaf)
+        if name == "_version":
+            raise Break("a tensor's version")
+        try:
+            value = getattr(v.fake, name)
+        except DataDependent:
+            raise Break(f"a tensor's {name} needs its value") from None
+        except (RuntimeError, NotImplementedError) as e:
+            raise Break(f"a tensor's {name}: {e}") from None
+        if isinstance(value, torch.Tensor):
+            return self.t.tensors.call_tensor_op(getattr, [v, Known(name)], {})
+        return self.t.calls.model(value)
+
+    def _user_attribute(self, v: TensorVar, name: str) -> Var:
+        """An attribute that someone set on the tensor, or that its class has."""
+        if v.real is not None:
+            if name in getattr(v.real, "__dict__", {}):
+                return self.t.values.memo_lazy(("t", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
+            if hasattr(type(v.real), name):
+                raise Break(f"the attribute {name} of a {type(v.real).__name__}")
+            self.t.guard("ATTR_ABSENT", v.source, name)
+        raise self.t.attributes.no_attribute(self.t.type_of(v).__name__, name)
+
+    def tensor_setattr(self, v: TensorVar, name: str, value: Var) -> None:
+        value = self.t.values.real(value)
+        if name == "data" and isinstance(value, TensorVar):
+            self.set_data(v, value)
+            return
+        self.t.backward.looked_at += name == "grad"
+        if name == "requires_grad" and isinstance(value, Known):
+            self.t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [v, value], {})
+            return
+        if name == "grad" and v.fake.requires_grad and v.fake.is_leaf and fits_as_grad(v, value):
+            pass
+        elif hasattr(torch.Tensor, name):
+            raise Break(f"setting a tensor's {name}")
+        v.attrs[name] = value
+        self.t.touch(v)
+
+    def set_data(self, v: TensorVar, value: TensorVar) -> None:
+        """v.data = value: a node; from then on v has the memory of `value`."""
+        if self.t.sizes.env is not None or v.fake.m.device != value.fake.m.device or v.fake.m.dtype != value.fake.m.dtype:
+            raise Break("setting a tensor's data")
+        m = value.fake.m
+        v.fake.data = value.fake
+        v.fake.m = Meta(m.shape, m.stride, m.offset, m.dtype, m.device, m.store)
+        self.t.tensors.effect_only(set_data, None, (v.node, value.node), {})
+        self.t.effects.data_set.append(v)
+
+
+def fits_as_grad(v: TensorVar, value: Var) -> bool:
+    """Whether torch takes `value` as the gradient of a tensor."""
+    if not isinstance(value, TensorVar):
+        return isinstance(value, Known) and value.obj is None
+    a, b = v.fake.m, value.fake.m
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device

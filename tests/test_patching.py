@@ -1,0 +1,373 @@
+"""`patch_torch_compile` and `python -m bytejit run`: torch.compile in code that is not changed is bytejit's."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.metadata
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+import bytejit
+from bytejit.common import caches
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Graphs(list):
+    """A backend that keeps its graphs and what it was told, and runs them as they are."""
+
+    def __call__(self, gm, example_inputs, **told):
+        self.append(gm)
+        self.told = told
+        return gm.forward
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.relu(self.lin(x)) + 1
+
+
+@pytest.fixture(autouse=True)
+def patched():
+    with bytejit.patch_torch_compile():
+        yield
+
+
+def plus(x):
+    return torch.relu(x) + 1
+
+
+def test_begin_and_end():
+    ours = torch.compile
+    assert ours.__module__ == "bytejit.patching"
+    with bytejit.patch_torch_compile():
+        with bytejit.patch_torch_compile() as inner:
+            inner.undo()
+            inner.undo()
+        assert torch.compile is ours
+    assert torch.compile is ours
+    with pytest.raises(KeyError), bytejit.patch_torch_compile():
+        raise KeyError
+    assert torch.compile is ours
+
+
+def test_every_argument_of_torchs():
+    import inspect
+
+    code = "import inspect, torch; print([*inspect.signature(torch.compile).parameters])"
+    names = eval(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120).stdout)
+    assert not set(names) - {*inspect.signature(torch.compile).parameters} - {"shapes_spec"}
+    caches.clear()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        f = torch.compile(
+            plus, fullgraph=True, dynamic=False, backend="inductor", mode="max-autotune-no-cudagraphs",
+            options={"triton.cudagraphs": False, "epilogue_fusion": True}, name="mine", disable=False, recompile_limit=3,
+            isolate_recompiles=True, shapes_spec=None, of_tomorrow=True,
+        )  # fmt: skip
+    assert torch.equal(f(X), plus(X))
+    said = sorted(str(w.message) for w in found)
+    assert len(said) == 2 and "'epilogue_fusion'" in said[0] and "of_tomorrow" in said[1]
+    options = bytejit.api.settings_of(f).options
+    assert options.recompile_limit == 3 and options.tune and options.cudagraphs is False
+
+
+def test_bad_arguments_are_errors_at_once():
+    for bad in ({"backend": "no-such"}, {"mode": "fastest"}, {"options": {"no_such": 1}}):
+        with pytest.raises(ValueError, match="unknown"):
+            torch.compile(**bad)
+    with pytest.raises(RuntimeError):
+        torch.compile()(None)
+    with pytest.raises(TypeError):
+        torch.compile(3)
+
+
+def test_forms():
+    seen = Graphs()
+
+    @torch.compile
+    def bare(x):
+        return x + 1
+
+    @torch.compile(backend=seen, fullgraph=True)
+    def with_arguments(x):
+        return x + 2
+
+    assert torch.equal(bare(X), X + 1) and torch.equal(with_arguments(X), X + 2) and len(seen) == 1
+    compile = functools.partial(torch.compile, backend=seen, fullgraph=True)
+    assert torch.equal(compile(torch.relu)(X), torch.relu(X)) and len(seen) == 2
+    assert torch.equal(compile(functools.lru_cache(plus))(X), plus(X)) and len(seen) == 3
+    assert torch.equal(compile(functools.partial(torch.add, X))(X), X + X) and len(seen) == 4
+    m = Net()
+    assert torch.equal(compile(m)(X), m(X)) and torch.equal(compile(m.forward)(X), m(X)) and len(seen) == 6
+
+    @compile
+    class Made(torch.nn.Module):
+        def forward(self, x):
+            return x * 3
+
+    assert isinstance(Made(), Made) and torch.equal(Made()(X), X * 3) and len(seen) == 7
+    assert torch.compile(plus, disable=True) is plus
+    scripted = torch.jit.trace(Net(), X)
+    with pytest.raises(TypeError, match="not Python"):
+        torch.compile(scripted)
+
+
+def test_a_backend_of_the_programs_own_is_told_mode_and_options():
+    seen = Graphs()
+    f = torch.compile(plus, backend=seen, options={"anything": 1})
+    assert torch.equal(f(X), plus(X)) and seen.told == {"options": {"anything": 1}}
+    torch.compile(plus, backend=seen, mode="reduce-overhead")(X)
+    assert seen.told == {"mode": "reduce-overhead"}
+    torch.compile(plus, backend=seen)(X)
+    assert seen.told == {} and len(seen) == 3
+
+
+def test_isolated_recompiles():
+    seen = Graphs()
+
+    def f(x, n):
+        return x + n
+
+    one, two = (torch.compile(f, backend=seen, dynamic=False, isolate_recompiles=True, recompile_limit=2) for _ in range(2))
+    for n in range(2):
+        one(X, n)
+        two(X, n)
+    assert len(seen) == 4
+    one(X, 5)
+    assert len(seen) == 4
+
+
+def test_module_compile():
+    seen = Graphs()
+    nets = [Net() for _ in range(10)]
+    n = bytejit.counters.total("recompiles")
+    for m in nets:
+        want, keys = m(X), list(m.state_dict())
+        m.compile(backend=seen, fullgraph=True)
+        assert torch.equal(m(X), want) and list(m.state_dict()) == keys and type(m) is Net
+        assert torch.equal(pickle.loads(pickle.dumps(m))(X), want) and torch.equal(copy.deepcopy(m)(X), want)
+    assert len(seen) == 10 and bytejit.counters.total("recompiles") == n
+    m = nets[0]
+    m.lin = torch.nn.Linear(4, 4)
+    assert torch.equal(m(X), m.forward(X))
+    # within other compiled code it is part of that
+    outer = torch.compile(lambda x: m(x) * 2, backend=seen, fullgraph=True)
+    assert torch.equal(outer(X), m(X) * 2)
+
+
+def test_compiled_modules_as_programs_look_at_them():
+    m = Net()
+    c = torch.compile(m)
+    assert c._orig_mod is m and getattr(c, "_orig_mod", c).state_dict().keys() == m.state_dict().keys()
+    again = torch.compile(c, backend="eager")
+    assert again._orig_mod is m and torch.equal(again(X), m(X))
+
+
+# ---- controls ----------------------------------------------------------------------------------------------------------
+@torch.compiler.disable
+def kept_out(x):
+    return x * 3
+
+
+@torch.compiler.assume_constant_result
+def constant():
+    return 4
+
+
+def test_controls():
+    seen = Graphs()
+    torch._dynamo.reset()
+    compile = functools.partial(torch.compile, backend=seen)
+    assert torch.equal(compile(lambda x: kept_out(x + 1) + 1)(X), (X + 1) * 3 + 1) and len(seen) == 2
+    assert torch.equal(compile(lambda x: x + (1 if torch.compiler.is_compiling() else 2))(X), X + 1)
+    assert not torch.compiler.is_compiling()
+    assert torch.equal(compile(lambda x: x * constant(), fullgraph=True)(X), X * 4)
+
+    def breaks(x):
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x + 2
+
+    n = len(seen)
+    assert torch.equal(compile(breaks)(X), X + 3) and len(seen) == n + 2
+    n = len(seen)
+    with torch.compiler.set_stance("force_eager"):
+        compile(lambda x: x * 5)(X)
+    assert len(seen) == n
+    f, y = compile(lambda x: x * 2), torch.ones(3, 4)
+    torch._dynamo.mark_dynamic(y, 0)
+    for rows in (y, torch.ones(5, 4), torch.ones(7, 4)):
+        assert torch.equal(f(rows), rows * 2)
+    assert len(seen) == n + 1
+    g, y = compile(lambda x: x * 2), torch.ones(3, 4)
+    torch._dynamo.mark_static(y, 0)
+    g(y)
+    assert len(seen) == n + 2
+    f(X)
+    torch.compiler.cudagraph_mark_step_begin()
+    with torch._dynamo.config.patch(suppress_errors=False, recompile_limit=1):
+        h = compile(lambda x, n: x + n, dynamic=False)
+        h(X, 1), h(X, 2)
+    assert len(seen) == n + 3
+
+
+def test_reset():
+    seen = Graphs()
+    f = torch.compile(plus, backend=seen)
+    f(X), f(X)
+    assert len(seen) == 1
+    torch.compiler.reset()
+    f(X)
+    assert len(seen) == 2
+
+
+def test_wrap_numpy_and_artifacts():
+    @torch.compile(backend="eager")
+    @torch.compiler.wrap_numpy
+    def f(a):
+        return a * 2 + 1
+
+    assert torch.equal(f(X), X * 2 + 1)
+    kept = torch.compiler.save_cache_artifacts()
+    assert kept is None or isinstance(kept[0], bytes)
+
+
+# ---- programs that call torch.compile by themselves ---------------------------------------------------------------------
+@pytest.mark.cxx
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_generate_with_a_static_cache(backend):
+    pytest.importorskip("transformers")
+    from tests.models import zoo
+
+    zoo.torchvision()
+    from transformers import CompileConfig, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=64, max_position_embeddings=64, pad_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    model, ids = LlamaForCausalLM(config).eval(), torch.randint(1, 64, (2, 5))
+    given = {"max_new_tokens": 12, "do_sample": False, "cache_implementation": "static"}
+    want = model.generate(ids, disable_compile=True, **given)
+    settings = CompileConfig(backend=backend, fullgraph=False)
+    settings._compile_all_devices = True  # generate compiles on GPUs only, else
+    n = bytejit.counters.total("graphs")
+    for _ in range(2):
+        assert torch.equal(model.generate(ids, compile_config=settings, **given), want)
+    assert bytejit.counters.total("graphs") == n + 1 and not bytejit.counters.total("recompiles")
+
+
+# ---- a backend of torch.compile ----------------------------------------------------------------------------------------
+def test_the_entry_point():
+    import importlib
+    import tomllib
+    from pathlib import Path
+
+    points = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
+    module, _, name = points["torch_dynamo_backends"]["bytejit"].partition(":")
+    assert getattr(importlib.import_module(module), name) is bytejit.patching.as_backend
+
+
+BACKEND = """
+import torch, bytejit
+from bytejit.patching import as_backend
+m, x = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)), torch.linspace(-1, 1, 12).reshape(3, 4)
+def same(a, b): torch.testing.assert_close(a, b)
+c = torch.compile(m, backend=as_backend)
+with torch.no_grad():
+    same(c(x), m(x)), same(c(x), m(x))
+    assert bytejit.counters.total("graphs") == 1
+    for n in (5, 6, 7): same(c(torch.ones(n, 4)), m(torch.ones(n, 4)))
+    assert bytejit.counters.total("graphs") == 2 and not bytejit.counters.total("recompiles")
+c(x).square().sum().backward()
+got = [p.grad.clone() for p in m.parameters()]
+m.zero_grad(); m(x).square().sum().backward()
+for a, p in zip(got, m.parameters()): same(a, p.grad)
+def f(x, y):
+    x = x + y
+    x.add_(1)
+    torch._dynamo.graph_break()
+    y.mul_(2)
+    return x * y, x.shape[0]
+a, b = (torch.ones(3), torch.full((3,), 2.0)), (torch.ones(3), torch.full((3,), 2.0))
+t = torch.compile(f, backend=as_backend, options={"max_autotune": False})
+for _ in range(2):
+    same(t(*a), f(*b)), same(a, b)
+assert not bytejit.counters.total("faults") and not bytejit.counters.total("fallbacks")
+assert not [name for name in ("add", "mul") if name in str(bytejit.counters["breaks"])]
+with torch.compiler.set_stance("force_eager"):
+    same(c(x), m(x))
+"""
+
+
+@pytest.mark.cxx
+@pytest.mark.skipif(
+    not importlib.metadata.entry_points(group="torch_dynamo_backends", name="bytejit"), reason="bytejit is not installed here"
+)
+def test_as_a_backend_of_torch_compile(folder):
+    done = ran(folder, "-c", BACKEND)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+# ---- python -m bytejit run ---------------------------------------------------------------------------------------------
+SCRIPT = """
+import sys, torch
+assert __name__ == "__main__"
+f = torch.compile(lambda x: torch.relu(x) + 1)
+f(torch.ones(3))
+import bytejit
+print(sys.argv, bytejit.counters.total("graphs"), "torch._dynamo" in sys.modules)
+import beside
+if "leave" in sys.argv: sys.exit(7)
+if "fail" in sys.argv: raise KeyError("its own")
+"""
+
+
+def ran(folder, *command, **environ):
+    path = os.pathsep.join(filter(None, (os.path.abspath("src"), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PYTHONPATH": path, **environ}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, env=env, cwd=folder)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("")
+    return tmp_path
+
+
+def test_run(folder):
+    done = ran(folder.parent, "-m", "bytejit", "run", str(folder / "script.py"), "a", "--b", "leave")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.split("] ") == [f"['{folder / 'script.py'}', 'a', '--b', 'leave'", "1 False\n"]
+    done = ran(folder, "-m", "bytejit", "run", "-m", "script", "fail")
+    assert done.returncode == 1 and "KeyError: 'its own'" in done.stderr and done.stdout.endswith("'fail'] 1 False\n")
+
+
+def test_run_is_told_by_the_environment(folder):
+    code = "import torch, bytejit; print(torch.compile.__module__)"
+    assert ran(folder, "-c", code, BYTEJIT_REPLACE_TORCH_COMPILE="1").stdout == "bytejit.patching\n"
+    assert ran(folder, "-c", code).stdout == "torch\n"
+    (folder / "script.py").write_text(code)
+    assert ran(folder, "-m", "bytejit", "run", "script.py", BYTEJIT_REPLACE_TORCH_COMPILE="0").stdout == "torch\n"
+    assert ran(folder, "-m", "bytejit", "run", "script.py", BYTEJIT_REPLACE_TORCH_COMPILE="1").stdout == "bytejit.patching\n"
+
+
+def test_run_of_nothing(folder):
+    done = ran(folder, "-m", "bytejit", "run", "no_such.py")
+    assert done.returncode == 2 and done.stderr == "bytejit run: no such file: no_such.py\n"
+    done = ran(folder, "-m", "bytejit", "run")
+    assert done.returncode == 2 and done.stderr.startswith("usage:")

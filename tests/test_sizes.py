@@ -1,0 +1,55 @@
+"""Files, functions and classes that one can take in at a glance, with every parameter typed, in the rooms that are held to it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src" / "bytejit"
+HELD = ("backends", "codegen", "fake", "kernels", "shapes", "tracer")  # a room is added here once it is clean
+LINES, FUNCTION, METHODS = 400, 60, 25
+# Triton compiles these by their text: one file that generated modules import, and annotations mean types of its own
+TRITON = {SRC / "kernels" / "prelude" / name for name in ("triton_math.py", "triton_matmul.py")}
+
+
+def files(room: str) -> list[Path]:
+    return [path for path in sorted((SRC / room).rglob("*.py")) if path not in TRITON]
+
+
+def untyped(fn: ast.FunctionDef) -> list[str]:
+    """Parameters without an annotation."""
+    a = fn.args
+    every = [*a.posonlyargs, *a.args, *a.kwonlyargs, *(p for p in (a.vararg, a.kwarg) if p)]
+    return [p.arg for p in every if p.annotation is None and p.arg not in ("self", "cls")]
+
+
+def faults(text: str) -> Iterator[str]:
+    """What in a module's text is too large, or untyped."""
+    if text.count("\n") > LINES:
+        yield f"{text.count(chr(10))} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if node.end_lineno - node.lineno >= FUNCTION:
+                yield f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+            if names := untyped(node):
+                yield f"{node.name}: {', '.join(names)} untyped"
+        elif isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in node.body)
+            if methods > METHODS:
+                yield f"{node.name}: {methods} methods"
+
+
+@pytest.mark.parametrize("room", HELD)
+def test_sizes(room: str) -> None:
+    found = [f"{path.relative_to(SRC)}: {fault}" for path in files(room) for fault in faults(path.read_text())]
+    assert not found, "\n".join(found)
+
+
+def test_what_is_too_large_is_found() -> None:
+    body = "\n".join(f"    x{i} = {i}" for i in range(60))
+    methods = "\n".join(f"    def m{i}(self): ..." for i in range(26))
+    text = f"def f(a, *b: int):\n{body}\nclass C:\n{methods}\n" + "\n" * 400
+    assert sorted(faults(text)) == ["488 lines", "C: 26 methods", "f: 61 lines", "f: a untyped"]
