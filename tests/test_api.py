@@ -18,6 +18,8 @@ from bytejit.common.where import Where, where_of
 from bytejit.errors import Unsupported, note_place
 from bytejit.options import Options, Settings
 
+from .ids import written
+
 X = torch.arange(4.0)
 
 
@@ -131,7 +133,7 @@ def test_a_compiled_function_goes_when_the_user_lets_go() -> None:
         (functools.partial(torch.sin), "not written in Python"),
         ([].append, "not written in Python"),
     ],
-    ids=str,
+    ids=written,
 )
 def test_what_cannot_be_compiled(bad: object, words: str) -> None:
     with pytest.raises(TypeError) as e:

@@ -23,6 +23,8 @@ from bytejit.codegen.ops.extern import resolve
 from bytejit.kernels.disk import disk_of
 from bytejit.options import config
 
+from ..ids import written
+
 VALUES = [
     None,
     True,
@@ -120,7 +122,9 @@ def test_a_source_for_a_gpu_comes_back() -> None:
     assert plan_data.TRITON.read(json.loads(json.dumps(plan_data.TRITON.pack(source)))) == source
 
 
-@pytest.mark.parametrize("value", [ix.index(ix.Sym("s0")), torch.ones(1), object(), {1: 2}, {1}, print, b"", torch.int], ids=repr)
+@pytest.mark.parametrize(
+    "value", [ix.index(ix.Sym("s0")), torch.ones(1), object(), {1: 2}, {1}, print, b"", torch.int], ids=written
+)
 def test_what_has_no_form_is_not_kept(value) -> None:
     if value is torch.int:  # an alias: a dtype as others
         assert plan_data.VALUE.read(plan_data.VALUE.pack(value)) is torch.int32

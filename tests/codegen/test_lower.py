@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from graphs import same
 
+from tests.ids import written
+
 X = torch.tensor(
     [
         [1.5, -2.0, 0.0, 3.25, -0.0, 7.0],
@@ -79,7 +81,7 @@ def test_math(name: str, dtype: torch.dtype) -> None:
         lambda x, y: (x > 0) + (y > 0),
         lambda x, y: x * 2.5,
     ],
-    ids=str,
+    ids=written,
 )
 @pytest.mark.parametrize("kind", ["float", "int", "bf16"])
 def test_binary(fn, kind: str) -> None:
@@ -129,7 +131,7 @@ def test_numbers_beside_narrow_floats(fn, dtype: torch.dtype) -> None:
         lambda x, y: F.softplus(x, 2, 5),
         lambda x, y: x + True,
     ],
-    ids=str,
+    ids=written,
 )
 def test_float_functions(fn) -> None:
     same(fn, X, Y)
@@ -157,7 +159,7 @@ def test_float_functions(fn) -> None:
         lambda i, j: i.amax(0),
         lambda i, j: i.argmin(1),
     ],
-    ids=str,
+    ids=written,
 )
 def test_whole_numbers(fn) -> None:
     same(fn, I64, J64)
@@ -322,7 +324,7 @@ def test_images(number: int, channels_last: bool) -> None:
         lambda w, i: w[-i],
         lambda w, i: torch.take_along_dim(w, i[:1, :4] % 4, 1),
     ],
-    ids=str,
+    ids=written,
 )
 def test_indices_from_memory(fn) -> None:
     same(fn, torch.randn(9, 4), torch.tensor([[1, 2, 0, 3], [8, 7, 3, 5]]))
