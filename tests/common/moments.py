@@ -18,6 +18,11 @@ _add.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 _trip = ctypes.cast(ctypes.pythonapi.PyErr_SetInterruptEx, ctypes.c_void_p)
 
 
+def again(number: int) -> None:
+    """The signal comes again at the next instruction that looks for one."""
+    _add(_trip, number)
+
+
 class Interrupt(BaseException):
     """What the handler raises."""
 
@@ -45,7 +50,7 @@ class _Handler:
                 self.on = False
                 raise Interrupt
             self.left -= 1
-        _add(_trip, number)  # the signal comes again at the next instruction that looks for one
+        again(number)
 
 
 def interrupted(call: Callable[[], object], chosen: Callable[[types.CodeType], bool], n: int) -> Moment | None:
@@ -54,7 +59,7 @@ def interrupted(call: Callable[[], object], chosen: Callable[[types.CodeType], b
     before = signal.signal(signal.SIGALRM, handler)
     try:
         handler.on = True
-        _add(_trip, signal.SIGALRM)
+        again(signal.SIGALRM)
         call()
         handler.on = False
     except Interrupt as error:

@@ -15,10 +15,11 @@ import bytejit
 from bytejit.common import inference
 from bytejit.common.ambient import capture
 from bytejit.common.ambient_kinds import KINDS, WATCHED
+from bytejit.common.interrupts import SIGNALS, Noted
 from bytejit.runtime import dispatch
 from bytejit.runtime.rollback import rewinding
 
-from .moments import Moment, each_moment
+from .moments import Moment, again, each_moment
 
 if sys.platform == "win32":
     pytest.skip("no SIGALRM", allow_module_level=True)
@@ -203,3 +204,26 @@ def test_what_captures_the_state_leaves_it() -> None:
         places.append(moment.place)
         assert not state.differences(), moment
     assert any("_read_overrides_off" in place for place in places)
+
+
+def test_moments_of_a_compile_while_handlers_are_replaced_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that is held back asks for its signal again, so that each moment before and after counts, too."""
+
+    def comes_again(self: Noted, number: int, frame: types.FrameType | None) -> None:
+        again(number)
+
+    monkeypatch.setattr(Noted, "__call__", comes_again)
+    files = ("common/interrupts.py", "common/ambient.py", "runtime/dispatch.py")
+    compiled = []
+
+    def compile_anew() -> None:
+        space = {"torch": torch}
+        exec(f"def f(x): return x.sin() + {len(compiled)}", space)
+        compiled.append(bytejit.compile(space["f"], backend="eager"))
+
+    places = set()
+    for moment in each_moment(lambda: compiled[-1](BASE), lambda code: code.co_filename.endswith(files), compile_anew):
+        places.add(moment.place.partition(" ")[0])
+        assert not SIGNALS.holding and not SIGNALS.noted and not SIGNALS.pending, moment.place
+        assert not dispatch.compiling(), moment.place
+    assert {"Signals.hold", "Signals._put_in", "Noted.put_back", "SiteState.miss"} <= places

@@ -76,17 +76,22 @@ class Signals:
         """Replace each handler of the program. Raises: what a handler raises until then; nothing is replaced then."""
         self.holding = True
         try:
-            for number in _NUMBERS:
-                handler = _signal.getsignal(number)
-                if type(handler) is Noted:  # one that was left: its own signal came while it was put back
-                    handler = handler.handler
-                if callable(handler):
-                    noted = Noted(self, number, handler)
-                    self.noted.append(noted)
-                    noted.put_in()
+            self._put_in()
         except BaseException:
             self.release()
             raise
+
+    def _put_in(self) -> None:
+        """Apart from `hold`: CPython 3.14 looks for signals where a loop jumps back on a condition, and its compiler leaves
+        that jump out of a `try` around the loop. A call within `try` has no such instruction."""
+        for number in _NUMBERS:
+            handler = _signal.getsignal(number)
+            if type(handler) is Noted:  # one that was left: its own signal came while it was put back
+                handler = handler.handler
+            if callable(handler):
+                noted = Noted(self, number, handler)
+                self.noted.append(noted)
+                noted.put_in()
 
     def release(self) -> None:
         """Put the handlers back, then run those whose signals came. Raises: what they raise."""

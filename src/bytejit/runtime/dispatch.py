@@ -146,18 +146,21 @@ class SiteState:
         A signal may come between the two stores, of the entries and of what the cell asks: `miss` sees to that.
         """
         with self._lock:
-            others = [e for e in self.entries if e is not entry]
-            self.entries = tuple(sorted((entry, *others), key=lambda e: e.negative))
+            self.entries = tuple(sorted((entry, *self._without(entry)), key=lambda e: e.negative))
             self._last = entry
             self.arm()
 
     def remove(self, entry: Entry) -> None:
         """Forget an entry (its guards can never hold again). Unknown entries are no error: two removals may race."""
         with self._lock:
-            self.entries = tuple(e for e in self.entries if e is not entry)
+            self.entries = self._without(entry)
             self._last = self._next = None
             if self.armed:
                 self.arm()
+
+    def _without(self, entry: Entry) -> tuple[Entry, ...]:
+        """The other entries. A call of its own, as `Signals._put_in` is: the caller holds the lock."""
+        return tuple([e for e in self.entries if e is not entry])
 
     def reset(self) -> None:
         """Forget all entries and go idle."""
