@@ -22,7 +22,7 @@ GOALS = {"resnet18_b1": 20.0}  # microseconds
 
 
 def frozen_outputs(bare: list[Callable]) -> Callable:
-    """A backend whose function answers with the outputs of the first run; the bare call is appended to `bare`."""
+    """A backend whose function returns the outputs of the first run; the bare call is appended to `bare`."""
 
     def backend(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
         outputs = gm(*example_inputs)

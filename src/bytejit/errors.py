@@ -65,7 +65,7 @@ class CannotRewrite(BytejitError):
 
 
 class BackendFailed(BytejitError):
-    """A backend answered with something that cannot be called. What a backend itself raises passes, with a note."""
+    """A backend returned something that cannot be called. What a backend itself raises passes, with a note."""
 
     __module__ = "bytejit.exc"
 
@@ -92,7 +92,7 @@ class Bug(BytejitError):
 
 class DeviceFault(BytejitError, IndexError):
     """A kernel on a GPU met an index out of range. Raised by a later call, as torch's own device asserts are: the call that
-    met it has answered already."""
+    met it has returned already."""
 
     __module__ = "bytejit.exc"
 

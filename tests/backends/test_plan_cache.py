@@ -1,4 +1,4 @@
-"""Plans on disk: what tells graphs apart, what is kept, and that a kept plan answers what a fresh one does."""
+"""Plans on disk: what tells graphs apart, what is kept, and that a kept plan returns what a fresh one does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def normed(x, w, b):
 
 
 def answer(fn, *args, **how):
-    """What a fresh compile of `fn` answers, and its inputs afterwards."""
+    """What a fresh compile of `fn` returns, and its inputs afterwards."""
     bytejit.reset()
     args = [a.clone() for a in args]
     with torch.no_grad():

@@ -37,7 +37,7 @@ def compare(got: Any, expected: Any, **tol: Any) -> None:
 def both(
     fn: Callable, *args: Any, externs: tuple[str, ...] = (), on_gpu: tuple[str, ...] = (), triton: bool = True, **tol: Any
 ) -> None:
-    """Asserts that fn answers and writes what it does in eager, and that only `externs`
+    """Asserts that fn returns and writes what it does in eager, and that only `externs`
     (on a GPU `on_gpu` too) are called through torch."""
     ways = [("cpu", {})] + [("cpu", {"interpret": True})] * (triton and TRITON)
     for device, options in ways + [("cuda", {})] * (triton and torch.cuda.is_available()):

@@ -111,7 +111,7 @@ def agree(
     tol: float | None = None,
     choose: Callable | None = None,
 ) -> Dynamic:
-    """Asserts that fn, compiled at the first of `sizes`, answers at each of them what eager does, strides included."""
+    """Asserts that fn, compiled at the first of `sizes`, returns at each of them what eager does, strides included."""
     graph = compiled(fn, make_args(*sizes[0]), dims, choose=choose)
     for size in sizes:
         args = make_args(*size)

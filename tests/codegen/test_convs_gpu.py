@@ -45,7 +45,7 @@ class OnCpu(fx.Interpreter):
 
 
 def rewritten(fn: Callable, *args: torch.Tensor, tune: Tune | None = None) -> fx.Graph:
-    """The graph of a function as if on a GPU, after the choice; checked to answer the same."""
+    """The graph of a function as if on a GPU, after the choice; checked to return the same."""
     graph = copy_graph(traced(fn, *args).graph)
     for n in graph.nodes:
         s = n.meta.get("spec")

@@ -45,7 +45,7 @@ def mixed(fn, *args, made=None):
 
 
 def normalised(fn, *args):
-    """The same, with the outputs as the function answers them."""
+    """The same, with the outputs as the function returns them."""
     gm = torch.fx.symbolic_trace(fn)
     return mixed(fn, made=normalise(gm, [fake_like(a) for a in args]))
 

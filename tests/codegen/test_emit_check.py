@@ -1,4 +1,4 @@
-"""Library calls that answer other strides than were inferred: noticed in the first call, copied from then on."""
+"""Library calls that return other strides than were inferred: noticed in the first call, copied from then on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ interpreted = pytest.mark.skipif(
 
 
 def conv_graph(wrong: bool):
-    """conv + relu over rows, its result inferred with the channels innermost where `wrong`: torch answers row-major."""
+    """conv + relu over rows, its result inferred with the channels innermost where `wrong`: torch returns row-major."""
     args = r(2, 3, 6, 6), r(4, 3, 3, 3)
     graph = aten(lambda x, w: F.conv2d(x, w, padding=1).relu() * 2, *args)
     for node in graph.graph.nodes:
@@ -191,7 +191,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def inferred_otherwise(monkeypatch: pytest.MonkeyPatch) -> list:
-    """Attention is inferred row-major, as some of torch's kernels on a GPU answer it; on the CPU its heads lie aside. Answers the
+    """Attention is inferred row-major, as some of torch's kernels on a GPU return it; on the CPU its heads lie aside. Returns the
     graphs that are lowered."""
 
     def infer(gm, fakes):

@@ -52,7 +52,7 @@ class Record(fx.Interpreter):
 
 class Run(fx.Interpreter):
     """Runs a rewritten graph as the plan would: our kernels write the strides that the spec says, and library calls must
-    answer with them."""
+    return with them."""
 
     def run_node(self, n):
         result = super().run_node(n)

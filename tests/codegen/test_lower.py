@@ -32,7 +32,7 @@ isinf isfinite isposinf isneginf signbit nan_to_num expm1 log1p sinc deg2rad log
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", UNARY)
 def test_activations(name: str, dtype: torch.dtype) -> None:
-    # eager's own gelu answers inf or nan at inf, as its version and the machine have it
+    # eager's own gelu returns inf or nan at inf, as its version and the machine have it
     same(lambda x: getattr(F, name)(x), X.to(dtype).nan_to_num(0.0, 30.0, -30.0) if name == "gelu" else X.to(dtype))
 
 

@@ -1,4 +1,4 @@
-"""Random numbers made within kernels (option `fused_rng`): Philox's known answers, distributions, seeds, what stays torch's."""
+"""Random numbers made within kernels (option `fused_rng`): Philox's known values, distributions, seeds, what stays torch's."""
 
 from __future__ import annotations
 

@@ -192,11 +192,11 @@ def test_positions_that_change(fn: Callable) -> None:
     assert sum(bytejit.counters["graphs"].values()) == 2
 
 
-def settled(fn: Callable, *args: Any, monkeypatch: pytest.MonkeyPatch) -> Loops:
+def placed(fn: Callable, *args: Any, monkeypatch: pytest.MonkeyPatch) -> Loops:
     """The loops of fn after its updates have their places."""
-    made, before = [], memory.settle
+    made, before = [], memory.place_writes
     monkeypatch.setattr(plan_cache, "load", lambda *_: None)
-    monkeypatch.setattr(memory, "settle", lambda loops: (made.append(before(loops)), made[-1])[1])
+    monkeypatch.setattr(memory, "place_writes", lambda loops: (made.append(before(loops)), made[-1])[1])
     both(fn, *args, triton=False)
     return made[0]
 
@@ -207,14 +207,14 @@ def settled(fn: Callable, *args: Any, monkeypatch: pytest.MonkeyPatch) -> Loops:
 def test_nothing_is_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written goes where it belongs: no kernel but those that read the result touches the rest."""
     fn, args = CASES[name]
-    loops = settled(fn, *args, monkeypatch=monkeypatch)
+    loops = placed(fn, *args, monkeypatch=monkeypatch)
     assert not any("clone" in k.ops or "copy" in k.name for k in loops.steps if isinstance(k, Kernel))
     assert all(m.done for m in loops.mutations) and loops.mutations
 
 
 def test_what_is_read_afterwards_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     fn, args = CASES["index_put"]
-    loops = settled(fn, *args, monkeypatch=monkeypatch)
+    loops = placed(fn, *args, monkeypatch=monkeypatch)
     assert any("clone" in k.ops for k in loops.steps if isinstance(k, Kernel))
 
 

@@ -30,7 +30,7 @@ def near(got: object, want: object) -> None:
 
 
 def same(fn, *args: object, calls: int = 2, fallbacks: int = 0, **options: object) -> None:
-    """`fn` compiled answers what eager answers, in several calls, from kernels of our own."""
+    """`fn` compiled returns what eager returns, in several calls, from kernels of our own."""
     compiled = bytejit.compile(copy.deepcopy(fn), fullgraph=True, options=options or None)
     with torch.no_grad():
         for _ in range(calls):

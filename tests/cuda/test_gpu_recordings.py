@@ -195,7 +195,7 @@ def test_results_stay_valid(how: str) -> None:
             kept.append(got)
             want.append((torch.softmax(x + turn, -1), (x + turn).exp().view(-1)))
             if turn % 4 == 3:
-                kept[-1][0].fill_(7)  # the caller's own: later answers do not show it
+                kept[-1][0].fill_(7)  # the caller's own: later results do not show it
                 want[-1][0].fill_(7)
     near(kept, want)
     clean()

@@ -608,7 +608,7 @@ SCALARS = (
     "-0.75",
     "1.5",
     "2.5",
-    "300",  # no nan: torch's own clamp answers it, or the other number, by the machine's vector unit
+    "300",  # no nan: torch's own clamp returns it, or the other number, by the machine's vector unit
 )
 DTYPES = (
     "torch.float32",

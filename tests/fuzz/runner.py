@@ -115,7 +115,7 @@ def interrupted(fn: Callable, after: float, backend: object) -> None:
 
 
 def in_few_frames(source: str, name: str, left: int, backend: object) -> None:
-    """What eager answers so many frames before the limit, the compiled program answers."""
+    """What eager returns so many frames before the limit, the compiled program returns."""
     outcomes, limit, depth = [], sys.getrecursionlimit(), 0
     frame = sys._getframe()
     while frame is not None:

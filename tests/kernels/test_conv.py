@@ -31,7 +31,7 @@ def kernel_is_3x3(w, stride, dilation, groups) -> bool:
 
 
 def check(ops, x, w, b=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> torch.Tensor:
-    """All forms against float64; answers the result."""
+    """All forms against float64; returns the result."""
     want = F.conv2d(x.double(), w.double(), None if b is None else b.double(), stride, padding, dilation, groups)
     geometry = (list(stride), list(padding), list(dilation), groups)
     plain = ops["bytejit.conv.default"](x, w, b, *geometry)

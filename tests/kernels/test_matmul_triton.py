@@ -170,7 +170,7 @@ class OnCpu(torch.fx.Interpreter):
 
 
 def rewritten(fn, args: tuple, tune: Tune) -> torch.fx.Graph:
-    """The graph of a function as if on a GPU, after the choice; checked to answer the same."""
+    """The graph of a function as if on a GPU, after the choice; checked to return the same."""
     graph = copy_graph(aten(fn, *args).graph)
     for n in graph.nodes:
         s = n.meta.get("spec")

@@ -215,7 +215,7 @@ def _with_out(op: Any, inputs: tuple) -> tuple | None:
 
 
 def compare(op: Any, setting: Setting, inputs: tuple, tolerance: float = 1.0) -> tuple[str, str] | None:
-    """(what differs or "", notes) of one sample; None where eager gives no one answer to compare with."""
+    """(what differs or "", notes) of one sample; None where eager gives no one result to compare with."""
     if setting.variant == "out":
         inputs = _with_out(op, inputs)
         if inputs is None:

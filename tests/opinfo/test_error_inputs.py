@@ -18,7 +18,7 @@ KNOWN = {"amax": "more than 64 dimensions, which eager's kernels refuse", "amin"
 
 
 def outcome(call: object, given: ErrorInput) -> type:
-    """The type of what a call raises; NoneType where it answers."""
+    """The type of what a call raises; NoneType where it returns."""
     sample = given.sample_input
     try:
         call(sample.input, *sample.args, **sample.kwargs)

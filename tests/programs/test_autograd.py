@@ -83,7 +83,7 @@ def test_autograd_function_two_results(x, y):
 
 @case(F(4, grad=True), graphs=1, drive=backward_after)
 def test_autograd_function_of_views(x):
-    """A function that answers its argument, or a view of it: gradient reversal"""
+    """A function that returns its argument, or a view of it: gradient reversal"""
     return Reverse.apply(x, 0.5) + Same.apply(x * 2), Reverse.apply(x, 2.0)
 
 

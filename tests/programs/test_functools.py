@@ -9,7 +9,7 @@ from .harness import F, Turn, case, program
 
 @program(F(4), Turn(1, 1, 2), graphs=1)
 def test_cached_functions():
-    """`lru_cache` functions from outside without effects: answers, identity and counts of hits"""
+    """`lru_cache` functions from outside without effects: results, identity and counts of hits"""
 
     @functools.cache
     def fib(n):
@@ -44,7 +44,7 @@ def test_cached_functions_with_effects():
 
 @program(F(4), Turn(1, 1, 2, 3, 1, 2), calls=7)
 def test_cache_that_forgets():
-    """A bounded `lru_cache` whose answers are changed and dropped"""
+    """A bounded `lru_cache` whose results are changed and dropped"""
 
     @functools.lru_cache(maxsize=2)
     def g(n):

@@ -59,7 +59,7 @@ def test_vmap(x):
 
 @case(F(2, 3), graphs=1)
 def test_vjp_and_jvp(x):
-    """torch.func.vjp and jvp: several arguments and answers, with an aux"""
+    """torch.func.vjp and jvp: several arguments and results, with an aux"""
     answer, pull = func.vjp(lambda a, b: (a @ b.T, a.sum()), x, x * 2)
     sines, back, aux = func.vjp(lambda a: (a.sin(), {"cos": a.cos()}), x, has_aux=True)
     return (
@@ -107,7 +107,7 @@ def test_gradients_of_each_sample_in_kernels(x, y):
 
 
 def backward(fn, *args):
-    """Call, and differentiate what it answers."""
+    """Call, and differentiate what it returns."""
     loss = fn(*args)
     loss.backward()
     return loss
@@ -152,7 +152,7 @@ def test_jacobians_of_modules(x):
 
 @case(F(3, 3))
 def test_answers_that_are_arguments(x):
-    """Functions that answer their argument, or a view of it, under transforms; a custom function; a checkpoint, refused"""
+    """Functions that return their argument, or a view of it, under transforms; a custom function; a checkpoint, refused"""
     try:
         func.grad(lambda a: torch.utils.checkpoint.checkpoint(torch.sin, a, use_reentrant=False).sum())(x)
     except RuntimeError as e:
@@ -304,7 +304,7 @@ def test_break_under_a_transform(x):
 
 @case(F(2, 3), breaks=True)
 def test_vjp_kept_over_a_break(x):
-    """The function that vjp answers called after a break"""
+    """The function that vjp returns called after a break"""
     answer, pull = func.vjp(torch.sin, x * 2)
     bytejit.graph_break()
     return pull(answer) + (1,)

@@ -35,7 +35,7 @@ class Net(nn.Module):
         y = self.lin(x)
         if y.sum() > 0:  # a break: the function has several sites
             y = y + 1
-        return helper(self, y)  # a break in a callee: it runs as a twin
+        return helper(self, y)  # a break in a callee: it runs compiled
 
 
 def call_module(x: torch.Tensor, net: nn.Module) -> torch.Tensor:

@@ -76,8 +76,8 @@ def frames() -> int:
     ids=lambda f: getattr(f, "__name__", "a module"),
 )
 def test_each_depth(f: Callable, when: str) -> None:
-    """Each of the last 60 frames: where eager answers, so does what is compiled. Inlined calls need no frames: there,
-    what is compiled may answer where eager does not"""
+    """Each of the last 60 frames: where eager returns, so does what is compiled. Inlined calls need no frames: there,
+    what is compiled may return where eager does not"""
     x, before = torch.ones(2), sys.getrecursionlimit()
     wrong = []
     for left in range(60):

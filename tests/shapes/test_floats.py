@@ -23,7 +23,7 @@ def entries(f: Callable) -> int:
 
 
 def outcome(f: Callable, args: tuple) -> object:
-    """What a call answers, or raises."""
+    """What a call returns, or raises."""
     try:
         return f(*args)
     except Exception as e:

@@ -101,7 +101,7 @@ CALLS = st.lists(
 
 
 def outcome(f: Callable, call: tuple) -> tuple:
-    """What a call answers, or which exception it raises."""
+    """What a call returns, or which exception it raises."""
     rows, columns, n, s = call
     x = torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns) / 7 - 1
     try:

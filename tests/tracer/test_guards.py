@@ -21,7 +21,7 @@ from torch import nn
 from bytejit.guards.equality import same
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import Guard, GuardSet
-from bytejit.guards.kinds import KINDS, Computed, Expr
+from bytejit.guards.kinds import KINDS, ComputedItems, Expr
 from bytejit.guards.native_checker import CHECKER
 from bytejit.guards.source import params_of
 from bytejit.guards.sources import (
@@ -151,7 +151,7 @@ BOTH_WAYS = [  # kind, value at trace time, value of the guard, values that fit,
     ("SET_ITEMS", {1}, (1,), [{1}], [{2}, set(), {True}]),
     ("FUNCTION", scale, scale, [scale], [other, len, None]),
     ("FUNCTION", adder(1), adder(1), [adder(2)], [lambda x: x]),
-    ("VALUE", torch.tensor([1, 2]), Computed(torch.sum, (A,), 3), [torch.tensor([0, 3])], [torch.tensor([1, 3])]),
+    ("VALUE", torch.tensor([1, 2]), ComputedItems(torch.sum, (A,), 3), [torch.tensor([0, 3])], [torch.tensor([1, 3])]),
     ("EXPR", 3, Expr("s0 * 2 < 8 and s0 > 1", (("s0", A),)), [2, 3], [4, 1]),
 ]
 

@@ -149,9 +149,9 @@ class Compiled:
         if made.fits is None:
             return made.call
 
-        def again(answered: dict[str, tuple]) -> Callable | None:
+        def again(returned: dict[str, tuple]) -> Callable | None:
             """The graph with its libraries' own strides; what they return then is copied where it still differs."""
-            better = relaid(aten, plan, answered)
+            better = relaid(aten, plan, returned)
             try:
                 return None if better is None else self.compiled(target, better).call
             except BuildFailed as error:

@@ -59,7 +59,7 @@ TORCH = (
         _dispatch_tls_set_dispatch_key_included""",
     ),
     *_rows(
-        "what torch's own Python asks inside a region, answered while tracing",
+        "what torch's own Python asks inside a region, known while tracing",
         """
         _get_tracing_state _is_tracing _log_api_usage_once _get_privateuse1_backend_name _are_functorch_transforms_active
         _functorch.is_functorch_wrapped_tensor _functorch.maybe_current_level _functorch.peek_interpreter_stack _nn._parse_to

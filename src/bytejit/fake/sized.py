@@ -1,4 +1,4 @@
-"""Functions of torch whose C++ wants plain ints where a size may be a symbol: what they answer is said here.
+"""Functions of torch whose C++ wants plain ints where a size may be a symbol: what they return is said here.
 
 `linspace(0, 1, n)`: torch's binding would turn n into the constant that it is. A row says shape, dtype and device of the
 result; the graph holds the call itself, which runs with plain ints. `overload` picks the ATen op that stands for it.

@@ -68,7 +68,7 @@ def _is_composite(func: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
-# ops that answer numbers, or nothing
+# ops that return numbers, or nothing
 _SIZES: dict[str, Callable] = {
     "aten::size": lambda m: list(m.shape),
     "aten::sym_size": lambda m: list(m.shape),

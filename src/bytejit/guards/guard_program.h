@@ -77,10 +77,10 @@ static Answer tensor_is(Word fill, Word grad, PyObject* x, const Word* want) {
 }
 static Answer equals(const Head* head, PyObject* x, PyObject* want) {
     if (x == want) return YES;
-    PyObject* answer = PyObject_CallFunctionObjArgs((PyObject*)head->same, x, want, nullptr);
-    if (!answer) return ERROR;
-    int truth = PyObject_IsTrue(answer);
-    Py_DecRef(answer);
+    PyObject* result = PyObject_CallFunctionObjArgs((PyObject*)head->same, x, want, nullptr);
+    if (!result) return ERROR;
+    int truth = PyObject_IsTrue(result);
+    Py_DecRef(result);
     return when(truth, 1);
 }
 static Answer keys_are(PyObject* x, PyObject* want) {

@@ -165,7 +165,7 @@ MISSING = object()
 
 def cached(fn: Any, args: tuple, named: dict[str, Any]) -> Any:
     """What functools.lru_cache has for these arguments, without counting it as a hit; MISSING. Raises: NotSeen."""
-    held = gc.get_referents(fn)  # class, (key, answer, class) of each where bounded, cache, function, mark, ..., __dict__
+    held = gc.get_referents(fn)  # class, (key, result, class) of each where bounded, cache, function, mark, ..., __dict__
     if len(held) < 6 or type(held[-6]) is not dict or held[-5] is not fn.__wrapped__:
         raise NotSeen("a cache of functools.lru_cache laid out in another way")
     parameters = fn.cache_parameters()

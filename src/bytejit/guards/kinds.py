@@ -36,7 +36,7 @@ EXPR = "EXPR"  # value: Expr over ints
 ALIAS = "ALIAS"  # value: (other source, whether they are the same object)
 GLOBAL_STATE = "GLOBAL_STATE"  # source: GlobalState(name); value: what it was
 FUNCTION = "FUNCTION"  # value: the function (its code, number of defaults, names of keyword defaults)
-VALUE = "VALUE"  # value: Computed, whose first source is the guard's own
+VALUE = "VALUE"  # value: ComputedItems, whose first source is the guard's own
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Expr:
 
 
 @dataclass(frozen=True, eq=False)
-class Computed:
+class ComputedItems:
     """A value that a pure function of some tensors gave: `run(*sources)` is a tensor, `want` its items."""
 
     run: Callable[..., Any]
@@ -152,12 +152,12 @@ def _function(at: Printer, x: str, value: tuple) -> str:
 
 
 def _state(at: Printer, x: str, value: Any) -> str:
-    if type(value) is bool or (type(value) is int and value == 0):  # these getters answer a bool or a count
+    if type(value) is bool or (type(value) is int and value == 0):  # these getters return a bool or a count
         return x if value else f"not {x}"
     return f"{x} == {at.literal(value)}" if type(value) in (int, tuple) else f"{x} is {identity(at, value)}"
 
 
-def _computed(at: Printer, x: str, value: Computed) -> str:
+def _computed(at: Printer, x: str, value: ComputedItems) -> str:
     tensors = [x, *(at.source(s) for s in value.sources[1:])]
     return f"{at.bind(value.run, 'value')}({', '.join(tensors)}).tolist() == {at.bind(value.want)}"
 

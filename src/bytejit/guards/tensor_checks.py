@@ -135,7 +135,7 @@ def tensor_checks(at: Printer, x: str, c: TensorCheck, told: bool = False) -> li
         parts.append(f"{x}.dtype is {at.bind(c.dtype)}")
     if c.requires_grad is not None:
         parts.append(f"{x}.requires_grad" if c.requires_grad else f"not {x}.requires_grad")
-    # an oneDNN tensor answers to shape and strides like any other
+    # an oneDNN tensor has shape and strides like any other
     parts.append(f"{x}.layout is {at.bind(torch.strided)}")
     if c.device is not None:
         parts.append(f"{x}.is_cpu" if c.device.type == "cpu" else f"{x}.device == {at.bind(c.device)}")

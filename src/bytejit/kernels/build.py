@@ -81,7 +81,7 @@ def candidates() -> list[str]:
 
 
 def find_compiler(disk: Disk, cxx: str = "") -> Compiler:
-    """The first compiler that answers; with `cxx`, that one. Raises: NoCompiler, after one warning that says what to
+    """The first compiler that runs; with `cxx`, that one. Raises: NoCompiler, after one warning that says what to
     install; BadSetting where there is no compiler `cxx`."""
     key = "\0".join([cxx, os.environ.get("CXX", ""), os.environ.get("PATH", "")])
     if key not in caches.COMPILERS:

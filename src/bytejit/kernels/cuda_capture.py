@@ -154,7 +154,7 @@ def launcher() -> dict[str, Callable] | None:
 # ---- outputs ----------------------------------------------------------------------------------------------------------
 class Outside:
     """While a call is recorded: its outputs in memory of the allocator's own, not of the pool. made: that memory, by storage.
-    Keep it as long as the recording is replayed: what the call makes and does not answer (what it writes into an input at its
+    Keep it as long as the recording is replayed: what the call makes and does not return (what it writes into an input at its
     end) lies there too. fault: tells of an index that a kernel of the call found out of range; None where none looks."""
 
     def __init__(self, stream: Any) -> None:
@@ -189,8 +189,8 @@ class Outside:
 
         return make
 
-    def settled(self, answer: Any, given: Sequence) -> Any:
-        """The answer with every tensor that lies in the pool copied out of it. Tensors in one memory stay in one."""
+    def moved_out(self, result: Any, given: Sequence) -> Any:
+        """The result with every tensor that lies in the pool copied out of it. Tensors in one memory stay in one."""
         inputs = {t.untyped_storage()._cdata for t in given if isinstance(t, torch.Tensor)}
         moved: dict[int, torch.Tensor] = {}
 
@@ -207,7 +207,7 @@ class Outside:
                 moved[t.untyped_storage()._cdata] = room
             return window(room, t)
 
-        return tuple(map(out, answer)) if isinstance(answer, (tuple, list)) else out(answer)
+        return tuple(map(out, result)) if isinstance(result, (tuple, list)) else out(result)
 
 
 def bytes_of(t: torch.Tensor) -> torch.Tensor:

@@ -162,27 +162,27 @@ class Replayer:
             return self.time_plain(state, inputs)
         return self.by_recording(lane, state, inputs)
 
-    def note(self, state: Sized, inputs: Sequence, answer: Any) -> Any:
+    def note(self, state: Sized, inputs: Sequence, result: Any) -> Any:
         """Remember where the inputs of a plain call were, and who called."""
         caches.GPU_CALLERS.add(threading.get_ident())
         now = tuple(t.data_ptr() if isinstance(t, torch.Tensor) else None for t in inputs)
         if state.seen:
             state.moved |= {i for i, (a, b) in enumerate(zip(state.seen[-1], now)) if a != b}
         state.seen = [now]
-        return answer
+        return result
 
     def time_plain(self, state: Sized, inputs: Sequence) -> Any:
         """A plain call, timed; `auto` gives up when the GPU, not the host, takes the time."""
         self.wait()
         start = time.perf_counter()
-        answer = self.call(*inputs)
+        result = self.call(*inputs)
         queued = time.perf_counter() - start
         self.wait()
         total = time.perf_counter() - start
         state.plain = min(state.plain, total)
         if self.policy.how == "auto" and state.calls == WARM + TIMED and queued < BUSY * total:
             self.stays_plain(state, "launching takes little of its time")
-        return self.note(state, inputs, answer)
+        return self.note(state, inputs, result)
 
     def wait(self) -> None:
         """Until the stream is idle. The others are none of ours: on one of them another thread may be recording."""
@@ -231,13 +231,13 @@ class Replayer:
         """A replay, timed; after the last one the faster way is taken."""
         self.wait()
         start = time.perf_counter()
-        answer = recording.replay(inputs)
+        result = recording.replay(inputs)
         self.wait()
         state.replay = min(state.replay, time.perf_counter() - start)
         state.timed += 1
         if state.timed == TIMED and state.replay > GAIN * state.plain:
             self.stays_plain(state, "a replay is no faster")
-        return answer
+        return result
 
     def address_changed(self, state: Sized, inputs: Sequence, first: int) -> None:
         """Drop all recordings: the next copies what moved, or reads weights where they are now."""
@@ -289,9 +289,9 @@ class Replayer:
         made = self.capture(lane, state, given)
         if made is None:
             return None
-        graph, answer, outside = made
-        single = not isinstance(answer, (tuple, list))
-        outputs = (answer,) if single else tuple(answer)
+        graph, result, outside = made
+        single = not isinstance(result, (tuple, list))
+        outputs = (result,) if single else tuple(result)
         give = tuple(giver(o, given, copies) for o in outputs)
         recording = Recording(
             graph,
@@ -308,19 +308,19 @@ class Replayer:
             fault=outside.fault,
             written=tuple(i for i in sorted(policy.written) if i < len(inputs)),
         )
-        del answer, outputs, made, outside
-        recording.settle([o for o, g in zip(recording.outputs, give) if getattr(g, "owned", False)])
+        del result, outputs, made, outside
+        recording.own_outputs([o for o, g in zip(recording.outputs, give) if getattr(g, "owned", False)])
         return recording
 
     def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any, Outside] | None:
-        """(CUDA graph, what the call answered, what it has outside the pool), from a stream of our own."""
+        """(CUDA graph, what the call returned, what it has outside the pool), from a stream of our own."""
         device = self.policy.device
         lane.pool = pool_of(device, lane.stream)
         outside = Outside(torch.cuda.current_stream(device))
         call = outside.through(self.call)
-        answer: list = []
+        result: list = []
         graph, failure = captured(
-            lambda: answer.append(outside.settled(call(*given), given)), device, lane.pool.handle, lane.pool.side
+            lambda: result.append(outside.moved_out(call(*given), given)), device, lane.pool.handle, lane.pool.side
         )
         if failure is None:
             failure = instantiated(graph, device)
@@ -330,7 +330,7 @@ class Replayer:
         self.policy.say("recorded")
         if outside.kept:
             outside.kept.clear()  # plain calls are rare from here on
-        return graph, answer[0], outside
+        return graph, result[0], outside
 
     def failed(self, lane: Lane, state: Sized, failure: Exception) -> None:
         """A recording failed: plain from here on. Its pool takes no more: torch's host allocator ends no failed capture."""

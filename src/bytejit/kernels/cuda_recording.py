@@ -20,7 +20,7 @@ from .cuda_capture import (
 @dataclass(eq=False)
 class Recording:
     """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
-    outputs: what the call answered; give: how each is handed out; own: the memory of outputs that is the recording's;
+    outputs: what the call returned; give: how each is handed out; own: the memory of outputs that is the recording's;
     copies: it is handed out as a copy; others: streams that the program says work on outputs; kept, pool: memory that it
     writes, kept alive; fault: as in `Outside`; written: inputs whose version counts a write in each replay."""
 
@@ -46,7 +46,7 @@ class Recording:
         direct = sum(a is not None for a in self.addresses)
         return f"recording: {direct} inputs in place, {len(self.statics)} copied, {len(self.outputs)} outputs"
 
-    def settle(self, owned: Sequence[torch.Tensor]) -> None:
+    def own_outputs(self, owned: Sequence[torch.Tensor]) -> None:
         """Note what of the outputs is the recording's memory, and that nobody else has it yet."""
         self.own = tuple({t.untyped_storage()._cdata: bytes_of(t) for t in owned}.values())
         self.storages = tuple(t.untyped_storage()._cdata for t in self.own)

@@ -1,7 +1,7 @@
 """Expressions over floats: functions that sympy never looks into, computed at the call in the very order that Python has.
 
 Each says which Python function it is (`real`), how it prints (`form`, over the texts of its arguments), and whether Python
-may refuse, or answer no float, for some arguments (`partial`).
+may refuse, or return no float, for some arguments (`partial`).
 """
 
 from __future__ import annotations

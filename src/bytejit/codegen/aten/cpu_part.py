@@ -98,7 +98,7 @@ def cpu_rest(aten: Aten) -> Rest | None:
 
 
 def _at(out: Out, positions: list[int]) -> Out:
-    """An output where only the values at these positions are answered."""
+    """An output where only the values at these positions are returned."""
     if isinstance(out, Alias):
         return replace(out, of=_at(out.of, positions))
     return Value(positions.index(out.position)) if isinstance(out, Value) else out
@@ -157,10 +157,10 @@ def _base(out: Out) -> int | None:
 
 def _inside(nodes: list[fx.Node]) -> set[fx.Node]:
     """Calls on the CPU that need nothing of the GPU, draw no numbers, and that the graph does not return as they are."""
-    answered = {a for a in nodes[-1].args[0] if isinstance(a, fx.Node)}
+    returned = {a for a in nodes[-1].args[0] if isinstance(a, fx.Node)}
     inside: set[fx.Node] = set()
     for n in nodes:
-        if n.op != "call_function" or n in answered or not _on_cpu(n) or SEEDED in getattr(n.target, "tags", ()):
+        if n.op != "call_function" or n in returned or not _on_cpu(n) or SEEDED in getattr(n.target, "tags", ()):
             continue
         if all(a in inside or a.op == "placeholder" and _on_cpu(a) for a in n.all_input_nodes):
             inside.add(n)

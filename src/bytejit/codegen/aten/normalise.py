@@ -183,14 +183,14 @@ class Run:
             dtype = torch.get_autocast_dtype(device)
             given = tuple(_cast(x, dtype) for x in given)
             named = {k: _cast(v, dtype) for k, v in named.items()}
-        answered = _answer(function, given, named, device)
-        made = rec.new(op, given, named, fake_of_spec(answered))
+        expected = _expected(function, given, named, device)
+        made = rec.new(op, given, named, fake_of_spec(expected))
         mask = given[3] if len(given) > 3 else named.get("attn_mask")
         numbers = _as_numbers(mask, given[0])
         if device != "cpu" and op is aten.scaled_dot_product_attention.default and numbers is not mask:
             rest = {k: v for k, v in named.items() if k != "attn_mask"}
-            later = _answer(function, (*given[:3], numbers, *given[4:]), rest, device)
-            if later.stride != answered.stride and all(type(n) is int for n in (*later.shape, *later.stride)):
+            later = _expected(function, (*given[:3], numbers, *given[4:]), rest, device)
+            if later.stride != expected.stride and all(type(n) is int for n in (*later.shape, *later.stride)):
                 made.bound.root.node.meta["returns"] = later.stride
         return made
 
@@ -219,7 +219,7 @@ def differentiates(args: tuple, kwargs: dict) -> bool:
     return any(isinstance(x, torch.Tensor) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
 
 
-def _answer(function: Callable, given: tuple, named: dict, device: str) -> Spec:
+def _expected(function: Callable, given: tuple, named: dict, device: str) -> Spec:
     """What a torch function returns for tensors like these fakes, without autocast."""
 
     def plain(x: object) -> object:
@@ -344,7 +344,7 @@ def out_of(rec: Recorder, found: Outputs, x: object) -> Out:
 
 
 def with_sizes(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ...]:
-    """Symbolic numbers of the tracer become sizes of codegen, in the graph and in what is answered (the outputs)."""
+    """Symbolic numbers of the tracer become sizes of codegen, in the graph and in the outputs."""
     sizes = Sizes()
     for node in graph.nodes:
         if "spec" in node.meta:

@@ -175,7 +175,7 @@ class Reductions:
     # ---- few long rows: parts over threads ------------------------------------------------------------------------
     def split_nest(self) -> None:
         """The first nest's first axis in `split` parts over the threads, each with its own results; combined in
-        order, so that the answer does not depend on how many threads ran."""
+        order, so that the result does not depend on how many threads ran."""
         t, p, parts = self.text, self.kernel.nests[0], self.sched.split
         axis = self.sched.nests[0].order[0]
         for r in p.reduces:

@@ -114,7 +114,7 @@ class Fault:
         """Clear the word and raise what it says. Raises: DeviceFault."""
         code, self.word.value = self.word.value, 0
         _, text = FAULTS[1 if code & 1 else 2]
-        raise DeviceFault(f"{text} (in an earlier call of this graph on the GPU: what that call answered is wrong)")
+        raise DeviceFault(f"{text} (in an earlier call of this graph on the GPU: what that call returned is wrong)")
 
 
 def elsewhere(device: int, call: Callable, *args: Any) -> Any:

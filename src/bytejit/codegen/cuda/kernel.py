@@ -41,7 +41,7 @@ def ceil_div(n: Any, d: int) -> Any:
 
 
 class Printer(Values):
-    """Prints one `Call`: here the values, and kernels without reductions; `emit_triton_rows` adds the others.
+    """Prints one `Call`: here the values, and kernels without reductions; `rows.py` and `looped.py` add the others.
     functions: the results; scratch: bytes that they need."""
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable) -> None:

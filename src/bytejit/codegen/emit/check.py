@@ -83,11 +83,11 @@ def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
 @dataclass
 class Fits:
     """What has been seen of one graph's library calls. known: sizes at which all returned as inferred -> the words of those
-    that kernels read; answered: strides that came where others were inferred, by the call's name in the plan."""
+    that kernels read; returned: strides that came where others were inferred, by the call's name in the plan."""
 
     known: dict[tuple, bytes] = field(default_factory=dict)
     misfits: set[str] = field(default_factory=set)
-    answered: dict[str, tuple] = field(default_factory=dict)
+    returned: dict[str, tuple] = field(default_factory=dict)
 
     def fit(
         self,
@@ -116,7 +116,7 @@ class Fits:
             self.misfits.add(target)
             registry.count("externs", f"{target} returns other strides than inferred: copied")
         if name:
-            self.answered[name] = tuple(result.stride())
+            self.returned[name] = tuple(result.stride())
         return torch.empty_strided(wanted.shape, wanted.stride, dtype=result.dtype, device=result.device).copy_(result)
 
     def again(self, words: bytes, at: int, result: Any, target: str) -> torch.Tensor:

@@ -75,7 +75,7 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
 
 def _left_over(conv: Conv, row: Any) -> float:
     """Seconds of a pass over the result, when more follows than the row takes along."""
-    on_gpu = spec_of(conv.node).device.type != "cpu"  # there the rows take nothing along: see `convs_gpu`
+    on_gpu = spec_of(conv.node).device.type != "cpu"  # there the rows take nothing along: see `convolution_cuda.py`
     if on_gpu or what_follows(conv.node, row.epilogues).last is what_follows(conv.node, EVERY_EPILOGUE).last:
         return 0.0
     return CONVERT_START + 2 * _bytes(spec_of(conv.node)) / PASS_RATE

@@ -1,5 +1,5 @@
 """A graph laid out by the strides that its libraries returned: where the first call finds results in other strides than inferred
-(`emit_check.Fits`), the graph is built once more with the strides that came, in place of a copy in every call.
+(`emit.check.Fits`), the graph is built once more with the strides that came, in place of a copy in every call.
 
 Which strides a library returns is known for sure only after a call: torch's attention on a GPU chooses one of four
 kernels by the operands and the machine, and they lay their results out in different ways."""
@@ -22,8 +22,8 @@ from bytejit.common import registry
 from bytejit.common.spec import Spec
 
 
-def relaid(aten: Any, plan: Plan, answered: dict[str, tuple]) -> Any | None:
-    """`aten` with the strides that externs of its plan (by name) answered; None where no node can take them: one that is an
+def relaid(aten: Any, plan: Plan, returned: dict[str, tuple]) -> Any | None:
+    """`aten` with the strides that externs of its plan (by name) returned; None where no node can take them: one that is an
     output keeps the strides of eager, symbolic sizes stay as they are."""
     calls: dict[str, list[str]] = {}
     every = [s.extern for s in plan.steps if isinstance(s, ExternCall)]
@@ -38,7 +38,7 @@ def relaid(aten: Any, plan: Plan, answered: dict[str, tuple]) -> Any | None:
     for target, names in calls.items():
         if len(names) != len(nodes.get(target, ())):  # some of them are no calls: which, is not known here
             continue
-        found.update({node: answered[name] for name, node in zip(names, nodes[target]) if name in answered})
+        found.update({node: returned[name] for name, node in zip(names, nodes[target]) if name in returned})
     return dataclasses.replace(aten, graph=graph) if restride(graph, found) else None
 
 
@@ -99,7 +99,7 @@ def after_the_first(call: Callable, fits: Fits, again: Callable[[dict[str, tuple
         made = state[0](*inputs)
         if state[1]:
             state[1] = False
-            if fits.answered and (better := again(dict(fits.answered))) is not None:
+            if fits.returned and (better := again(dict(fits.returned))) is not None:
                 registry.count("externs", "a graph is laid out anew, by the strides that its libraries return")
                 state[0] = better
         return made

@@ -3,7 +3,7 @@
 Nothing here names a language or a device. One `Loops` object passes through lower, fuse, memory and schedule; the last
 returns a `Plan`, which a printer (C++, Triton) reads.
 
-Worked example: softmax over the rows of x: f32[64,128], after fuse and schedule, as text (`loops_text.text`):
+Worked example: softmax over the rows of x: f32[64,128], after fuse and schedule, as text (`codegen/loops/text.py`):
 
     buffer x: f32[64,128] stride (128,1) input
     buffer o: f32[64,128] stride (128,1) output
@@ -42,7 +42,7 @@ from bytejit.codegen.loops.expr import Cons, Expr
 
 from .index import values_in
 
-#: kinds of reduction; `emit_common.identity` says what each starts from
+#: kinds of reduction; `emit.common.identity` says what each starts from
 REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "logsum")
 CARRIED = ("expsum", "expsum0", "moments")  # of plans for a GPU: `codegen/loops/passes/online_reductions.py`
 
@@ -89,7 +89,7 @@ class Axis:
 @dataclass(frozen=True)
 class Store:
     """buffer[coords] = value at every point of the nest (where mask holds). mode: set, add (accumulate: duplicates
-    allowed). over: the buffer whose elements the others are, until `updates.settle` has found where both lie; then ""."""
+    allowed). over: the buffer whose elements the others are, until `inplace.place_writes` has found where both lie; then ""."""
 
     buffer: str
     coords: tuple

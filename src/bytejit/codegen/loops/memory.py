@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from bytejit.codegen.loops.passes.fuse import reads, writes
-from bytejit.codegen.loops.passes.inplace import settle
+from bytejit.codegen.loops.passes.inplace import place_writes
 from bytejit.codegen.ops.extern import is_window
 from bytejit.common.dtypes import itemsize
 
@@ -164,9 +164,9 @@ def write_inputs(loops: Loops) -> Loops:
     """Mutations whose value one kernel makes element by element are written into the input by that kernel.
 
     Only where nobody reads the input's old value later, nobody else sees the new one, and no step from there on can
-    fail. First kernels that write a part of a buffer get their place (`updates.settle`).
+    fail. First kernels that write a part of a buffer get their place (`inplace.place_writes`).
     """
-    loops = settle(loops)
+    loops = place_writes(loops)
     steps, buffers, outputs = list(loops.steps), dict(loops.buffers), list(loops.outputs)
     mutations = []
     for m in loops.mutations:

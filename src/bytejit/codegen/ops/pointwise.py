@@ -31,7 +31,7 @@ def call(name: str, n: int = 1) -> dict[str, str]:
     return {"cpp": f"bj::{name}({args})", "triton": f"bj_{name}({args})"}
 
 
-# ---- arithmetic (alpha of add and sub: ops_composite)
+# ---- arithmetic (alpha of add and sub: composite.py)
 # ----------------------------------------------------------------
 op(
     "add",

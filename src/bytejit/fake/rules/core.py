@@ -2,7 +2,7 @@
 
 A row is a function with the op's own signature that reads `x.m` of its tensor arguments and returns a `Meta` (or
 several).
-It raises `NeedsMeta` for what it does not handle; then torch's meta kernel answers, also with eager's error message.
+It raises `NeedsMeta` for what it does not handle; then torch's meta kernel infers, also with eager's error message.
 """
 
 from __future__ import annotations

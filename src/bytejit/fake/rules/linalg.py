@@ -12,7 +12,7 @@ _KINDS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 def _matrix(x: HasMeta, square: bool = False) -> Meta:
-    """The meta of a stack of matrices. Raises: NeedsMeta for what a kernel may refuse, or answer otherwise."""
+    """The meta of a stack of matrices. Raises: NeedsMeta for what a kernel may refuse, or compute otherwise."""
     m = x.m
     if m.device.type != "cpu" or m.dtype not in _KINDS or len(m.shape) < 2 or 0 in m.shape:
         raise NeedsMeta
@@ -25,8 +25,8 @@ def _like(m: Meta, shape: tuple, rows: bool = False) -> Meta:
     """A result of matrices that lie column by column (rows: row by row)."""
     stride = contiguous_stride(shape)
     if not rows:
-        turned = contiguous_stride((*shape[:-2], shape[-1], shape[-2]))
-        stride = (*turned[:-2], turned[-1], turned[-2])
+        transposed = contiguous_stride((*shape[:-2], shape[-1], shape[-2]))
+        stride = (*transposed[:-2], transposed[-1], transposed[-2])
     return new(shape, stride, m.dtype, m.device)
 
 

@@ -71,7 +71,7 @@ static void columns(const Conv& p, const Plan& q, i64 col, i64 cols, i64 c0, i64
                 to[i] = out + (t * n + c) * NR;
                 if (++t == q.taps) t = 0, ++c;
             }
-            for (i64 j = 0; j < NR; j += 8) turn(w + j * p.wo + done, p.wo, [&](i64 i) { return to[i] + j; });
+            for (i64 j = 0; j < NR; j += 8) transpose8(w + j * p.wo + done, p.wo, [&](i64 i) { return to[i] + j; });
         }
         for (; done < all; ++done)
             for (i64 j = 0; j < NR; ++j) out[(done % q.taps * n + done / q.taps) * NR + j] = w[j * p.wo + done];
@@ -84,7 +84,7 @@ static void columns(const Conv& p, const Plan& q, i64 col, i64 cols, i64 c0, i64
             i64 c = 0;
             if (cols == NR && p.wc == 1)
                 for (; c + 8 <= n; c += 8)
-                    for (i64 j = 0; j < NR; j += 8) turn(from + j * p.wo + c, p.wo, [&](i64 i) { return to + (c + i) * NR + j; });
+                    for (i64 j = 0; j < NR; j += 8) transpose8(from + j * p.wo + c, p.wo, [&](i64 i) { return to + (c + i) * NR + j; });
             for (; c < n; ++c)
                 for (i64 j = 0; j < NR; ++j) to[c * NR + j] = j < cols ? from[j * p.wo + c * p.wc] : 0.0f;
         }
@@ -110,7 +110,7 @@ static void pixels(const f32* from, i64 xc, i64 xw, i64 count, i64 n, f32* to) {
     if (xw == 1)
         for (; c + 8 <= n; c += 8) {
             i64 i = 0;
-            for (; i + 8 <= count; i += 8) turn(from + c * xc + i, xc, [&](i64 k) { return to + (i + k) * n + c; });
+            for (; i + 8 <= count; i += 8) transpose8(from + c * xc + i, xc, [&](i64 k) { return to + (i + k) * n + c; });
             for (; i < count; ++i)
                 for (i64 k = 0; k < 8; ++k) to[i * n + c + k] = from[(c + k) * xc + i];
         }

@@ -1,5 +1,5 @@
 // Single precision matrix product y = x w^T + b for the shapes of inference: few rows (tens to hundreds), large weights read
-// once. The weight is turned into panels of NR columns on the way (a transposition in registers, a few percent of the work), a
+// once. The weight is transposed into panels of NR columns on the way (in registers, a few percent of the work), a
 // panel of KC rows stays in the first-level cache while all rows of x pass by it; x is read where it lies. The next panel's
 // lines are asked for one at a time within the products: in bursts they would hold up the rows of x. Threads take panels as
 // they get free, so that a core that other processes slow down does less.
@@ -65,8 +65,8 @@ typedef i32 QI __attribute__((vector_size(32)));
 #else
 #define BJ_MIX(a, b, ...) __builtin_shuffle(a, b, (QI){__VA_ARGS__})
 #endif
-// An 8 by 8 corner of the weight, turned in registers: pairs, then fours, then halves change places. Column i goes to to(i).
-template <class F> BJ void turn(const f32* w, i64 lw, const F& to) {
+// An 8 by 8 corner of the weight, transposed in registers: pairs, then fours, then halves change places. Column i goes to to(i).
+template <class F> BJ void transpose8(const f32* w, i64 lw, const F& to) {
     Q r[8], t[8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) r[i] = *(const QU*)(w + i * lw);
@@ -88,7 +88,7 @@ template <class F> BJ void turn(const f32* w, i64 lw, const F& to) {
         *(QU*)to(i + 4) = BJ_MIX(r[i], r[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
     }
 }
-BJ void turn8(const f32* w, i64 lw, f32* out) { turn(w, lw, [&](i64 i) { return out + i * NR; }); }
+BJ void transpose_panel(const f32* w, i64 lw, f32* out) { transpose8(w, lw, [&](i64 i) { return out + i * NR; }); }
 
 // Steps [from, to) of k of a panel: columns [col, col + NR) of the weight, what lies past n is zero. from: a multiple of 16.
 static void fill(const Problem& p, i64 col, i64 k0, i64 from, i64 to, f32* out) {
@@ -110,11 +110,11 @@ static void fill(const Problem& p, i64 col, i64 k0, i64 from, i64 to, f32* out) 
     if (cols == NR) {
         for (; k + 16 <= to; k += 16)  // both halves of a line at once: where rows lie 4 KB apart it is soon lost again
             for (i64 j = 0; j < NR; j += 8) {
-                turn8(w + j * p.lw + k, p.lw, out + k * NR + j);
-                turn8(w + j * p.lw + k + 8, p.lw, out + (k + 8) * NR + j);
+                transpose_panel(w + j * p.lw + k, p.lw, out + k * NR + j);
+                transpose_panel(w + j * p.lw + k + 8, p.lw, out + (k + 8) * NR + j);
             }
         for (; k + 8 <= to; k += 8)
-            for (i64 j = 0; j < NR; j += 8) turn8(w + j * p.lw + k, p.lw, out + k * NR + j);
+            for (i64 j = 0; j < NR; j += 8) transpose_panel(w + j * p.lw + k, p.lw, out + k * NR + j);
     }
     for (; k < to; ++k)
         for (i64 j = 0; j < NR; ++j) out[k * NR + j] = j < cols ? w[j * p.lw + k] : 0.0f;

@@ -1,6 +1,6 @@
 // float32 functions, at most 2 ulp over the whole range, with infinities, NaN, subnormals and -0.0 as torch has them.
 // Constants: fit.py. sin, cos and tan here are right for |x| <= BJ_TRIG; a kernel asks `trig_far` first and takes the cold
-// twin of its loop (sin_any and so on) for the rest.
+// form of its loop (sin_any and so on) for the rest.
 #pragma once
 #include "base.h"
 #define BJ_TRIG 1.0e5f
@@ -142,7 +142,7 @@ BJ f32 cos(f32 x) {
     f32 y = (n & 1) ? sin_poly(r, z) : cos_poly(z);
     return bits<f32>(bits<u32>(y) ^ (((n + 1) & 2) << 30));
 }
-BJ i32 trig_far(f32 x) { return !(abs(x) <= BJ_TRIG); }  // NaN too: both twins answer NaN
+BJ i32 trig_far(f32 x) { return !(abs(x) <= BJ_TRIG); }  // NaN too: both forms return NaN
 BJ_COLD f32 sin_any(f32 x) { return __builtin_sinf(x); }
 BJ_COLD f32 cos_any(f32 x) { return __builtin_cosf(x); }
 BJ_COLD f32 tan_any(f32 x) { return __builtin_tanf(x); }

@@ -397,7 +397,7 @@ def bj_bound(i, n, fault, active):
     return bj_inside(tl.where(i < 0, i + n, i), n, fault, active)
 
 
-# ---- reductions of a tile along AXIS: 1 keeps the dim (a tile of rows), 0 answers a scalar (one row) ---------------
+# ---- reductions of a tile along AXIS: 1 keeps the dim (a tile of rows), 0 returns a scalar (one row) ---------------
 @triton.jit
 def bj_sum(x, AXIS: tl.constexpr):
     return tl.sum(x, AXIS, keep_dims=AXIS == 1)

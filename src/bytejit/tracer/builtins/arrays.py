@@ -56,7 +56,7 @@ NOT_FOLDED_METHODS = {
     "__iter__",
     "byteswap",
 }
-# methods that answer a Python number, or nothing, and leave the array as it is
+# methods that return a Python number, or nothing, and leave the array as it is
 READERS = {
     "item",
     "tolist",

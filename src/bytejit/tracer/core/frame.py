@@ -170,7 +170,7 @@ def bind(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> dict
 
 
 def _check_against_python(t: Any, func: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    """A call that does not fit its signature: let CPython word the TypeError, on a twin with the same signature."""
+    """A call that does not fit its signature: let CPython word the TypeError, on an empty function with the same signature."""
     import types
 
     code = func.code
@@ -184,7 +184,7 @@ def _check_against_python(t: Any, func: FuncVar, args: list[Var], kwargs: dict[s
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             probe(*([None] * len(args)), **{k: None for k in kwargs})
         else:
-            # CPython binds before it runs the body: a generator twin binds without running
+            # CPython binds before it runs the body: a generator function binds without running
             probe.__code__ = code.replace(
                 co_flags=code.co_flags,
                 co_code=body.co_code,
@@ -199,6 +199,6 @@ def _check_against_python(t: Any, func: FuncVar, args: list[Var], kwargs: dict[s
         from bytejit.tracer.objects.exceptions import exception_var
 
         raise Raised(exception_var(TypeError(*e.args))) from None
-    except Exception as e:  # the twin cannot be built on this Python: the original will raise by itself
+    except Exception as e:  # the function cannot be built on this Python: the original will raise by itself
         raise Break(f"a call of {func.qualname} that does not fit its parameters ({e})") from None
     raise Break(f"a call of {func.qualname} that does not fit its parameters")

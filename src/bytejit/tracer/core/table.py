@@ -10,7 +10,7 @@ from bytejit.common.identity import IdentityMap
 HANDLERS: dict[str, Callable] = {}
 REFUSED: dict[str, str] = {}
 
-RETURN, YIELD = -1, -2  # what a handler answers besides None (go on) and an index (jump)
+RETURN, YIELD = -1, -2  # what a handler returns besides None (go on) and an index (jump)
 
 
 def handles(*names: str) -> Callable:

@@ -82,11 +82,11 @@ class Tracer:
         self.places: dict[tuple, Where] = {}
         self.state_first: dict = {}  # the same as the region begins with it, and whether a guard says so
         self.nesting = 0  # autocast blocks that it has entered less those that it has left
-        self.cached_calls: list[tuple] = []  # calls of cached functions that the caches answer, objects/caching.py
+        self.cached_calls: list[tuple] = []  # calls of cached functions whose results the caches hold, objects/caching.py
         self.symbolic_calls: list[tuple] = []  # those with symbolic numbers, their results, how deep the trace is in one
         self.symbolic_results: dict[tuple, Var] = {}
         self.inside_cached = 0
-        self.trying: dict | None = None  # their answers while the body of one is run only to see what it does
+        self.trying: dict | None = None  # their results while the body of one is run only to see what it does
         self.devices: list[torch.device] = []  # device managers entered in the region
         self.inference: list[tuple] = []  # inference modes entered in it: (manager, grad mode set before)
         self.looked_into: list[IterVar] = []  # iterators from outside, see tracer/objects/external_iterators.py

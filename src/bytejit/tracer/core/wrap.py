@@ -300,7 +300,7 @@ class Wrapping(Component):
 
     # ---- dicts from outside, read key by key -----------------------------------------------------------------------
     def lookup(self, d: DictVar, key: object) -> Var | None:
-        """The value under a real key, or None. An outside dict is asked, and what it answered is guarded."""
+        """The value under a real key, or None. An outside dict is asked, and what it returned is guarded."""
         found = d.items.get(key)
         if found is not None:
             return found[1]

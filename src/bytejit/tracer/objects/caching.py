@@ -1,4 +1,4 @@
-"""Functions under functools.lru_cache: what their caches hold is asked, now and by the guard of the answer.
+"""Functions under functools.lru_cache: what their caches hold is asked, now and by the guard of the result.
 
 A first call with some arguments is made while tracing, where it changes nothing that anyone else sees; otherwise the
 original code makes it.
@@ -74,7 +74,7 @@ def _uncached(t: Tracer, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs
         if _pending(t) or not all(isinstance(c, (SeqVar, DictVar)) for c in _containers(t, known)):
             t.size_inference.refuse_symbols(_all_numbers(t, args, kwargs))
         if outermost:
-            del t.cached_calls[count:]  # made by the body, where the cache has no answer
+            del t.cached_calls[count:]  # made by the body, where the cache holds no result
     if outermost:
         held = [(c, _items(c)) for c in _containers(t, known)]
         t.symbolic_calls.append((fn, args, kwargs, held, t.tensors.where()))
@@ -92,7 +92,7 @@ def _key(t: Tracer, v: Var) -> tuple:
 
 
 def check_symbolic(t: Tracer, leaving: Collection[int]) -> None:
-    """What a cache answered is the same object each time: lists of it that were changed, or leave, are known by numbers only.
+    """What a cache returned is the same object each time: lists of it that were changed, or leave, are known by numbers only.
     leaving: ids of Vars that the exit makes. Raises: Specialise."""
     for _, args, kwargs, held, where in t.symbolic_calls:
         if any(id(c) in leaving or _items(c) != items for c, items in held):

@@ -69,7 +69,7 @@ def build_class(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def run_body(t: Tracer, body: FuncVar, names: Var) -> Var:
-    """Run a class's body, whose names go into `names`; what it answers: the cell of its class, or None."""
+    """Run a class's body, whose names go into `names`; it returns the cell of its class, or None."""
     frame = Frame(body.code, body.globals, t.frame, body)
     frame.names = names
     t.calls.set_up(frame, {}, body.closure)
@@ -78,7 +78,7 @@ def run_body(t: Tracer, body: FuncVar, names: Var) -> Var:
 
 
 def resolve_bases(t: Tracer, given: list[Var]) -> list[Var]:
-    """Bases with __mro_entries__ replaced by their answers."""
+    """Bases with __mro_entries__ replaced by what it returns."""
     bases: list[Var] = []
     for b in given:
         if t.as_class(b) is not None:

@@ -1,6 +1,6 @@
 """Generators from outside that the region runs to their ends: the trace goes on in their code, the exit closes them.
 
-What a generator holds is read as it stands when the region begins (`peeking.Suspended`). Python gives no way to move a
+What a generator holds is read as it stands when the region begins (`iterator_sources.Suspended`). Python gives no way to move a
 generator on without running its code, so one that has more to give cannot leave the region: the region then ends before.
 """
 

@@ -51,7 +51,7 @@ from .class_facts import class_attribute
 from .containers import NotConstant, is_constant, to_python
 from .reachable import lets_go
 
-# Python functions without effects that answer the same as long as their arguments are the same objects
+# Python functions without effects that return the same as long as their arguments are the same objects
 PURE_FUNCTIONS = [
     inspect.signature,
     inspect.Signature.from_callable,
@@ -89,7 +89,7 @@ PURE_FUNCTIONS = [
     os.path.isabs,
     sys.getrecursionlimit,
 ]
-# C functions whose answers hold for as long as the process runs
+# C functions whose results hold for as long as the process runs
 PURE_C_TYPES = (re.Pattern, re.Match, inspect.Signature)
 
 

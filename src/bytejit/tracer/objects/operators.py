@@ -245,7 +245,7 @@ class Operators(Component):
         return self.fold((IN_PLACE if in_place else FUNCTIONS)[name], left, right)
 
     def try_special(self, v: Var, method: str, args: list[Var]) -> Var | None:
-        """Call a special method; None when there is none or it answers NotImplemented."""
+        """Call a special method; None when there is none or it returns NotImplemented."""
         found = self.t.attributes.find_special(v, method)
         if found is None:
             return None

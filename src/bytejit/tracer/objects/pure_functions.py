@@ -52,7 +52,7 @@ MANAGER_METHODS = ("__enter__", "__exit__")  # torch.device is a constant, and a
 
 
 def is_pure(obj: Any) -> bool:
-    """Whether a C callable on constant arguments has no effect and always the same answer."""
+    """Whether a C callable on constant arguments has no effect and always the same result."""
 
     if isinstance(obj, type):
         return (

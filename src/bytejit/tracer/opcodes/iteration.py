@@ -90,7 +90,7 @@ def before_with(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("WITH_EXCEPT_START")
 def with_except_start(t: Tracer, f: Frame, ins: Ins) -> None:
-    """[exit, lasti, prev, exc] (3.14: exit, NULL, lasti, prev, exc) -> the same and exit's answer."""
+    """[exit, lasti, prev, exc] (3.14: exit, NULL, lasti, prev, exc) -> the same and exit's result."""
     exc = t.values.real(f.stack[-1])
     exit_ = f.stack[-4] if f.stack[-4] is not NULL else f.stack[-5]
     f.push(t.calls.call(exit_, [Known(exc.cls), exc, t.attributes.getattr(exc, "__traceback__")], {}))

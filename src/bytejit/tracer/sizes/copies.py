@@ -1,4 +1,4 @@
-"""Operations that answer a view or a copy, as sizes have it: `x.transpose(1, 2).reshape(b, n, -1)` copies, unless n is 1.
+"""Operations that return a view or a copy, as sizes have it: `x.transpose(1, 2).reshape(b, n, -1)` copies, unless n is 1.
 
 Which it is shows only where one of the two memories is written later, or where both leave the region. Until then that a
 size is not 1 is taken for granted without a condition; `resolve_copies` makes it one where it came to matter.
@@ -22,7 +22,7 @@ class Copies(Component):
     """The part of the tracer that remembers what was copied, and on what terms."""
 
     def note_copy(self, args: Any, result: Any, terms: list) -> None:
-        """An operation of MAY_COPY has answered, and took for granted that the differences in `terms` are not 0."""
+        """An operation of MAY_COPY has returned, and took for granted that the differences in `terms` are not 0."""
         source = args[0] if args else None
         if not terms or not isinstance(source, Fake) or not isinstance(result, Fake):
             return

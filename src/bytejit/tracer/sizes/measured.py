@@ -3,7 +3,7 @@
 Under nopython they are symbols that the graph itself measures. Their hints are what they are on the inputs at hand: for
 that the graph so far is run on them once. What the inference of operations relies on is checked within the graph
 (`require`); where it does not hold, the graph raises, and the original code runs. What the program itself would decide by
-such a number (a branch, a key, how often to loop) still breaks the graph: an entry would hold for one answer only.
+such a number (a branch, a key, how often to loop) still breaks the graph: an entry would hold for one result only.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Where such a value follows from integers and bools on the CPU by a few operations, the trace computes it from the real
 tensors, goes on with it as a constant, and guards that it is the same: the guard runs those operations again before the
 graph does. So do operations whose result has as many elements as the values say (`nonzero`, `unique`): the result is a
-constant of the graph. Of floats from outside only answers about a few in a buffer are found (`self.p[0] > 0`), and whether
+constant of the graph. Of floats from outside only comparisons of a few in a buffer are computed (`self.p[0] > 0`), and whether
 all or some are equal to something (`(mask == causal).all()`). Values of large tensors, and of tensors from outside that
 the region writes, stay unknown: they break the graph.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from bytejit.fake.tensor import Fake, was_written
-from bytejit.guards.kinds import Computed
+from bytejit.guards.kinds import ComputedItems
 from bytejit.guards.sources import ModuleBuffer, ModuleParam
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
@@ -27,7 +27,7 @@ LONGEST = 64  # operations on the way
 VALUES_LIMIT = 2  # entries of a site that hold for some values of tensors only (a mask with and without holes)
 EQUAL_LIMIT = 6  # the same where the values are whether floats are equal to something, which seldom changes
 FEW = 64  # floats of a buffer of which something is asked
-# what may be on the way: operations without effects that answer the same for the same arguments
+# what may be on the way: operations without effects that return the same for the same arguments
 PURE = frozenset(
     """abs add all alias amax amin any arange argmax argmin as_tensor bitwise_and bitwise_not bitwise_or bitwise_xor bool
     bucketize cat ceil chunk clamp clone concat concatenate contiguous count_nonzero cpu cumsum detach diag diagonal
@@ -133,7 +133,7 @@ class TensorValues(Component):
             order = [x.node for x in leaves]
             run = _function(sorted(nodes, key=lambda n: order.index(n) if n in order else len(order)), v.node)
             self.t.by_value = self.t.by_value or not lasting
-            self.t.guard("VALUE", leaves[0].source, Computed(run, tuple(x.source for x in leaves), value.tolist()))
+            self.t.guard("VALUE", leaves[0].source, ComputedItems(run, tuple(x.source for x in leaves), value.tolist()))
         return value
 
     def _chain(self, last: torch.fx.Node) -> list | None:

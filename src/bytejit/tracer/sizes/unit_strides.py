@@ -26,7 +26,7 @@ class UnitStrides(Component):
         self.strides_read = False
 
     def note_strides_read(self) -> None:
-        """The program has asked for strides. Symbolic sizes of inputs are no longer 1: the answer holds for larger ones."""
+        """The program has asked for strides. Symbolic sizes of inputs are no longer 1: the strides hold for larger ones."""
         self.strides_read = True
         for shape, _ in self.t.sizes.fake_sizes.values():
             for size in filter(is_symbolic, shape):

@@ -1,6 +1,6 @@
 """torch.autograd.Function: without gradients its forward is inlined; with them one node of the graph applies it.
 
-Under gradients the forward is traced all the same, for its guards, for what it answers, and to see that it does nothing
+Under gradients the forward is traced all the same, for its guards, for what it returns, and to see that it does nothing
 but compute; its nodes are then replaced by the one node, which runs the user's own `apply` with its own context.
 """
 
@@ -123,7 +123,7 @@ def has_external_effects(t: Tracer) -> bool:
 
 
 def traced_forward(t: Tracer, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tuple[Var, Var]:
-    """What the forward answers, and its context; its nodes are taken out of the graph again. Raises: Break."""
+    """What the forward returns, and its context; its nodes are taken out of the graph again. Raises: Break."""
     nodes, values, deferred = len(t.graph.nodes), t.by_value, len(t.deferred_calls)
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
     looked_at = t.backward.looked_at

@@ -96,7 +96,7 @@ class Overrides(Component):
         return [v for i, v in enumerate(out) if v not in out[:i]]
 
     def overridden(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
-        """What fn(*args, **kwargs) answers where a mode or an argument overrides it; None: nothing does."""
+        """What fn(*args, **kwargs) returns where a mode or an argument overrides it; None: nothing does."""
         kinds = {m.cls for m in self.functions_off}
         if self.all_off or OFF_ALL in kinds:
             return None
@@ -172,10 +172,10 @@ class Overrides(Component):
         return self.t.values.constant(value)
 
     def ask(self, found: list[Var], func: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        """The modes, then the arguments that override, each in turn. Raises: Break when none answers."""
+        """The modes, then the arguments that override, each in turn. Raises: Break when all return NotImplemented."""
         types = SeqVar([Known(c) for c in dict.fromkeys(map(self.t.type_of, found))], tuple)
 
-        def answer(of: Var) -> Var:
+        def result_of(of: Var) -> Var:
             named = DictVar({k: (Known(k), v) for k, v in kwargs.items()})
             return self.t.values.real(
                 self.t.calls.call(
@@ -189,13 +189,13 @@ class Overrides(Component):
         if self.modes:
             mode = self.modes.pop()
             try:
-                result = answer(mode)
+                result = result_of(mode)
             finally:
                 self.modes.append(mode)
             if not is_not_implemented(result):
                 return result
         for v in found:
-            result = answer(Known(v.cls) if isinstance(v, TensorVar) else v)
+            result = result_of(Known(v.cls) if isinstance(v, TensorVar) else v)
             if not is_not_implemented(result):
                 return result
         raise Break(f"every __torch_function__ returns NotImplemented for {getattr(func, '__name__', func)}")

@@ -47,7 +47,7 @@ GETTERS = {
     torch.is_deterministic_algorithms_warn_only_enabled: "deterministic",
     torch._C._get_deterministic_algorithms: "deterministic",
 }
-# answers that do not change while a compiled function runs
+# results that do not change while a compiled function runs
 FIXED = {
     _C._get_tracing_state: None,
     _C._is_tracing: False,
@@ -112,7 +112,7 @@ for _function, _answer in FIXED.items():
 
 
 def _fixed_by_arguments(function: Callable) -> None:
-    """A question about the build of torch: the same arguments always get the same answer."""
+    """A question about the build of torch: the same arguments always get the same result."""
 
     @models(function)
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:

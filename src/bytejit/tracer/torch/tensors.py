@@ -68,7 +68,7 @@ NEEDS_DATA = {
 }
 # of these, what only tells the value
 READS_DATA = {"item", "tolist", "__bool__", "__int__", "__float__", "__complex__", "__index__"}
-# methods that compute nothing when they answer their own tensor
+# methods that compute nothing when they return their own tensor
 MAY_RETURN_SELF = {
     "contiguous",
     "to",

@@ -79,17 +79,17 @@ def flat_vmap(
 def with_leaves(
     func: Callable, args: Any, argnums: int | tuple[int, ...], spec: Any, kwargs: Any, has_aux: bool, made: list
 ) -> Callable:
-    """`func` as a function of the leaves of its differentiated arguments; notes how its answer is built in `made`."""
+    """`func` as a function of the leaves of its differentiated arguments; notes how its result is built in `made`."""
 
     def flat(*given: Any):
         new = tree_unflatten(list(given), spec)
         every = new if argnums is None else _replace_args(args, (new,) if type(argnums) is int else new, argnums)
-        answer, aux = func(*every, **kwargs), None
+        result, aux = func(*every, **kwargs), None
         if has_aux:
-            if type(answer) is not tuple or len(answer) != 2:
+            if type(result) is not tuple or len(result) != 2:
                 registry.graph_break("a function of torch.func with has_aux that returns no pair")
-            answer, aux = answer
-        leaves, shape = tree_flatten(answer)
+            result, aux = result
+        leaves, shape = tree_flatten(result)
         extra, aux_shape = tree_flatten(aux if has_aux else ())
         if not all([isinstance(v, torch.Tensor) for v in extra]):
             registry.graph_break("a function of torch.func whose aux is no tensor")
@@ -101,7 +101,7 @@ def with_leaves(
 
 
 def rebuilt(made: list, values: Iterable):
-    """The answer and the aux of a function from `with_leaves`, of the tensors that it gave."""
+    """The result and the aux of a function from `with_leaves`, of the tensors that it gave."""
     n, shape, aux_shape = made[0]
     return tree_unflatten(list(values[:n]), shape), tree_unflatten(list(values[n:]), aux_shape)
 
@@ -114,9 +114,9 @@ def grad_and_value(func: Callable, argnums: int | tuple[int, ...], has_aux: bool
     made = []
     flat = with_leaves(func, args, argnums, spec, kwargs, has_aux, made)
     values = transform("grad", flat, leaves, func, lambda: (made[0][0],))
-    answer, aux = rebuilt(made, values[len(leaves) :])
+    result, aux = rebuilt(made, values[len(leaves) :])
     grads = tree_unflatten(list(values[: len(leaves)]), spec)
-    return (grads, (answer, aux)) if has_aux else (grads, answer)
+    return (grads, (result, aux)) if has_aux else (grads, result)
 
 
 @replaces(eager_transforms._vjp_with_argnums)
@@ -128,17 +128,17 @@ def vjp(func: Callable, *primals: Any, argnums: int | tuple[int, ...] | None = N
     made = []
     flat = with_leaves(func, primals, argnums, spec, {}, has_aux, made)
     values = transform("forward", flat, leaves, func, lambda: (made[0][0],))
-    answer, aux = rebuilt(made, values)
+    result, aux = rebuilt(made, values)
     count, shape = made[0][0], made[0][1]
 
     def vjp_fn(cotangents: Any, retain_graph: bool | None = True, create_graph: bool | None = None):
         given, given_shape = tree_flatten(cotangents)
         if given_shape != shape:
-            registry.graph_break("cotangents of torch.func.vjp of another structure than the answer")
+            registry.graph_break("cotangents of torch.func.vjp of another structure than the result")
         grads = transform("vjp", flat, [*leaves, *given], func, lambda: (len(leaves), count))
         return tree_unflatten(list(grads), spec)
 
-    return (answer, vjp_fn, aux) if has_aux else (answer, vjp_fn)
+    return (result, vjp_fn, aux) if has_aux else (result, vjp_fn)
 
 
 STAYING.set(next(c for c in vjp.__code__.co_consts if type(c) is types.CodeType and c.co_name == "vjp_fn"), True)
@@ -166,8 +166,8 @@ def jvp(
     values = transform("jvp", args_of, [*leaves, *given], func, lambda: (len(leaves), made[0][0]))
     count, shape = made[0][0], made[0][1]
     pushed = tree_unflatten(list(values[count : 2 * count]), shape)
-    answer, aux = rebuilt(made, [*values[:count], *values[2 * count :]])
-    return (answer, pushed, aux) if has_aux else (answer, pushed)
+    result, aux = rebuilt(made, [*values[:count], *values[2 * count :]])
+    return (result, pushed, aux) if has_aux else (result, pushed)
 
 
 @models(vmap.lazy_load_decompositions)
@@ -247,7 +247,7 @@ def held_by(d: DictVar) -> dict:
 
 
 def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple[list, tuple]:
-    """Trace the function on tensors as they are inside; what it answers, and the options of the transform."""
+    """Trace the function on tensors as they are inside; what it returns, and the options of the transform."""
     count = len(leaves)
     dims = None
     if kind == "vmap":  # the first of the options is known before: how the leaves are mapped

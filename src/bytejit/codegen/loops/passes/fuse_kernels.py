@@ -161,7 +161,7 @@ def merge(
     kernel = Kernel(second.name, axes, tuple(nests), ops, second.where)
     if not enough and any(r.running for p in nests for r in p.reduces):
         return None
-    return settle(kernel, buffers, outside, cons, sizes)
+    return place_buffers(kernel, buffers, outside, cons, sizes)
 
 
 def worthwhile(
@@ -309,7 +309,7 @@ def join(a: LoopNest, b: LoopNest, cons: Cons, sizes: dict[str, Any]) -> LoopNes
     return LoopNest(axes, a.stores + b.stores, a.reduces + b.reduces)
 
 
-def settle(
+def place_buffers(
     k: Kernel,
     buffers: dict[str, Buffer],
     outside: set[str],

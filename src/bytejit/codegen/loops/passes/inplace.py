@@ -28,7 +28,7 @@ from bytejit.common.spec import contiguous_stride
 from .fuse import reads, writes
 
 
-def settle(loops: Loops) -> Loops:
+def place_writes(loops: Loops) -> Loops:
     """The same program without `Store.over`."""
     if not any(map(updates, loops.steps)):
         return loops
@@ -37,7 +37,7 @@ def settle(loops: Loops) -> Loops:
         place.check_first()
     for i in reversed(range(len(place.steps))):
         if updates(place.steps[i]):
-            place.settle(i)
+            place.move(i)
     return replace(
         loops, steps=tuple(place.steps), buffers=place.buffers, outputs=tuple(place.outputs), mutations=tuple(place.mutations)
     )
@@ -92,8 +92,8 @@ class Place:
         return replace(k, nests=tuple(map(rewrite.body, k.nests)))
 
     # ---- places ---------------------------------------------------------------------------------------------------
-    def settle(self, i: int) -> None:
-        """One update, whose later ones are settled."""
+    def move(self, i: int) -> None:
+        """One update, whose later ones have their places."""
         ((out, base),) = {(s.buffer, s.over) for p in self.steps[i].nests for s in p.stores if s.over}
         old = self.buffers[base]
         i = self.apart(i, base)
