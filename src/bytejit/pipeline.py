@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common.graph_info import INFO, info_of
+from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.overriding import unasked, within_modes
 from bytejit.common.text import identifier
 from bytejit.common.where import Where, where_of, with_source
@@ -251,7 +251,8 @@ def run_backend(
             run(verify, graph.forward, made, found.examples, name, where)
         except IncorrectResult as e:
             raise UserError(e) from None
-    written = () if getattr(made, "writes_last", False) else found.written
+    last = report_of(graph).writes_last
+    written = () if last is not None and made is last() else found.written
     made = ranges.around(made, events)
     return (unasked(made) if info.overrides else made), written
 

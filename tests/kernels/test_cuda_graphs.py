@@ -13,14 +13,13 @@ import bytejit
 from bytejit.backends import recording
 from bytejit.codegen.aten.graph import Aten, Value
 from bytejit.codegen.cuda.call import Fault
-from bytejit.codegen.emit.check import Fits
-from bytejit.codegen.libraries.stride_feedback import after_the_first
 from bytejit.common import caches
 from bytejit.common.graph_info import INFO, GraphInfo, report_of
 from bytejit.common.spec import Spec
 from bytejit.errors import DeviceFault
 from bytejit.kernels import cuda_capture, cuda_graphs, other_streams
 from bytejit.kernels.cuda_graphs import PUT_OFF, RERECORDS, SHAPES, STREAMS, TIMED, WARM, Policy, replayed
+from bytejit.kernels.replaceable import Replaceable
 from bytejit.options import Options
 
 
@@ -53,19 +52,19 @@ class Device:
         return call
 
     def capture(self, replayer: object, lane: object, state: object, given: list) -> tuple:
-        answer = replayer.call(*given)
+        result = replayer.call(*given)
 
         def replay() -> None:
             self.replays += 1
             self.now += self.replay
-            for out, again in zip(answer, self.fn(*given)):
+            for out, again in zip(result, self.fn(*given)):
                 if isinstance(out, torch.Tensor) and not any(out is t for t in given):
                     out.copy_(again)
 
         replayer.policy.say("recorded")
         outside = cuda_capture.Outside(None)
         outside.fault = getattr(self.fn, "fault", None)
-        return types.SimpleNamespace(replay=replay), answer, outside
+        return types.SimpleNamespace(replay=replay), result, outside
 
     def check(self, replayer: object, addresses: tuple) -> Callable:
         def moved(*inputs: torch.Tensor) -> int:
@@ -143,7 +142,7 @@ def test_within_a_recording_of_the_programs(device: Device) -> None:
         run(x)
     device.capturing = True
     run(x)
-    assert device.replays == 1 and told == [word, "recorded", word] and list(run.replayer.lanes) == [1]
+    assert device.replays == 1 and told == [word, "recorded", word] and list(run.lanes) == [1]
 
 
 def test_another_thread_meanwhile(device: Device) -> None:
@@ -151,7 +150,7 @@ def test_another_thread_meanwhile(device: Device) -> None:
     x = tensor()
     for _ in range(WARM + 1):
         run(x)
-    with run.replayer.lanes[1].lock:
+    with run.lanes[1].lock:
         assert torch.equal(run(x)[0], x + 1) and device.replays == 1
     with cuda_capture.RECORDING:
         device.stream = 2
@@ -250,15 +249,15 @@ def test_a_stream_that_works_on_outputs_is_waited_for(device: Device, monkeypatc
     del whole, part, t
     run(x)
     run(x)
-    (recording,) = run.replayer.lanes[1].sized[()].recordings
+    (recording,) = run.lanes[1].sized[()].recordings
     (storage,) = recording.storages
     assert waited == [[other]] and caches.GRAPH_OUTPUTS[storage]() is recording
     del run, recording
     assert storage not in caches.GRAPH_OUTPUTS
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_outputs_are_allocated_outside(settled: bool) -> None:
+@pytest.mark.parametrize("relaid", [False, True])
+def test_outputs_are_allocated_outside(relaid: bool) -> None:
     def call(x, new_f32=torch.empty(0).new_empty_strided, pool=kept_memory, fault="a word"):
         assert pool is not kept_memory
         out, written = new_f32((3,), (1,)), new_f32((3,), (1,))
@@ -266,15 +265,15 @@ def test_outputs_are_allocated_outside(settled: bool) -> None:
         return out.copy_(x), x, x[1:], (inner := x * 2), inner[1:]
 
     outside = cuda_capture.Outside(None)
-    recorded = outside.through(after_the_first(call, Fits(), lambda answered: None) if settled else call)
+    recorded = outside.through(Replaceable(call, {}, lambda returned: None) if relaid else call)
     x = torch.arange(3.0)
-    answer = recorded(x)
-    out, same, part, moved, moved_part = outside.settled(answer, (x,))
-    assert out is answer[0] and same is x and part is answer[2] and outside.kept is kept_memory
+    result = recorded(x)
+    out, same, part, moved, moved_part = outside.moved_out(result, (x,))
+    assert out is result[0] and same is x and part is result[2] and outside.kept is kept_memory
     assert outside.fault == "a word"
     assert len(outside.made) == 2 and any(set(t.view(torch.float32).tolist()) == {7} for t in outside.made.values())
-    assert moved is not answer[3] and torch.equal(moved, x * 2) and torch.equal(moved_part, x[1:] * 2)
-    assert moved_part.untyped_storage()._cdata == moved.untyped_storage()._cdata != answer[3].untyped_storage()._cdata
+    assert moved is not result[3] and torch.equal(moved, x * 2) and torch.equal(moved_part, x[1:] * 2)
+    assert moved_part.untyped_storage()._cdata == moved.untyped_storage()._cdata != result[3].untyped_storage()._cdata
 
 
 # ---- inputs -------------------------------------------------------------------------------------------------------------------

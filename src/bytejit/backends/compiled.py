@@ -14,7 +14,7 @@ from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.libraries.freeze import freeze
 from bytejit.codegen.libraries.layout import choose_libraries
-from bytejit.codegen.libraries.stride_feedback import after_the_first, foreseen, relaid
+from bytejit.codegen.libraries.stride_feedback import foreseen, relaid
 from bytejit.codegen.loops.check import check_loops, check_plan
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.plan import Plan
@@ -25,6 +25,7 @@ from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.where import Where, with_source
 from bytejit.kernels import library
 from bytejit.kernels.build import BuildFailed
+from bytejit.kernels.replaceable import Replaceable
 from bytejit.options import Options
 
 from . import plan_cache
@@ -78,7 +79,6 @@ class Compiled:
         def call(*inputs: Any):
             return after(*inputs, *before(*[inputs[i] for i in taken]))
 
-        call.writes_last = getattr(after, "writes_last", False)
         return call
 
     def on_host(self, part: Aten) -> Callable:
@@ -158,7 +158,7 @@ class Compiled:
                 registry.count("fallbacks", f"a graph keeps its copies: {str(error).partition(chr(10))[0]}")
                 return None
 
-        return after_the_first(made.call, made.fits, again)
+        return Replaceable(made.call, made.fits.returned, again)
 
     def planned(self, target: Target, aten: Aten) -> tuple[Plan, object]:
         """The plan and the kernels' text: from disk, unless all stages are to be printed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -88,5 +89,5 @@ def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
             return plain(*inputs)
         return call(*inputs)
 
-    checked.writes_last = True  # nothing has been written when it raises
+    report_of(gm).writes_last = weakref.ref(checked)
     return checked

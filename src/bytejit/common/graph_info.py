@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,7 @@ class Report:
     pass_seconds: dict[str, float] = field(default_factory=dict)  # "loops.merge" -> time of each pass that ran
     stages: list[tuple[str, str, str]] = field(default_factory=list)  # files of the debug folder: (name, text, suffix)
     saved: list[str] = field(default_factory=list)  # what is saved for the backward pass, a line a graph
+    writes_last: weakref.ref | None = None  # what runs it, where that has written nothing when it raises
     cudagraphs: list[str] = field(default_factory=list)  # what became of its recordings, each thing once
 
 

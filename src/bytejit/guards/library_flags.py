@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common.graph_calls import why_opaque
+
 _C = torch._C
 
 
@@ -68,7 +70,7 @@ def states_of(nodes: Iterable[torch.fx.Node]) -> list[str]:
     for n in nodes:
         if n.op in ("placeholder", "output") or not _on_gpu(n.meta.get("val")):
             continue
-        if getattr(n.target, "opaque", False):  # Python of the program's: any operation
+        if why_opaque(n):  # Python of the program's: any operation
             return list(STATES)
         name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target))
         found.update(s for word, states in _WORDS.items() if word in name.lower() for s in states)

@@ -21,6 +21,7 @@ from bytejit.errors import BytejitError
 from bytejit.options import config
 
 from .cuda_launch import driver, memsets_to_kernels
+from .replaceable import Replaceable
 
 # Held while a call is recorded: whoever finds it held runs its call plain. torch's allocator and random numbers know of a
 # recording in the whole process.
@@ -165,8 +166,8 @@ class Outside:
 
     def through(self, call: Callable) -> Callable:
         """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`)."""
-        if hasattr(call, "now"):  # it has been settled in its first call
-            call = call.now()
+        if isinstance(call, Replaceable):
+            call = call.now
         if getattr(call, "__defaults__", None) is None:
             return call
         code = call.__code__

@@ -26,7 +26,7 @@ import torch
 from bytejit.common import caches
 from bytejit.common.registry import count
 from bytejit.guards.native_checker import exchange_fill
-from bytejit.kernels.cuda_buffers import giver, static_of
+from bytejit.kernels.cuda_buffers import OWNED, giver, static_of
 from bytejit.kernels.cuda_recording import Recording
 
 from .cuda_capture import (
@@ -77,14 +77,7 @@ def replayed(call: Callable, policy: Policy) -> Callable:
     if policy.reason:
         policy.say(f"not recorded: {policy.reason}")
         return call
-    made = Replayer(call, policy)
-
-    def run(*inputs: Any) -> Any:
-        return made(inputs)
-
-    run.replayer = made
-    run.writes_last = getattr(call, "writes_last", False)
-    return run
+    return Replayer(call, policy)
 
 
 @dataclass
@@ -125,7 +118,7 @@ class Replayer:
         made = sum(len(s.recordings) for lane in self.lanes.values() for s in lane.sized.values())
         return f"Replayer({self.policy.how}, {made} recordings)"
 
-    def __call__(self, inputs: Sequence) -> Any:
+    def __call__(self, *inputs: Any) -> Any:
         if torch._C._cuda_isCurrentStreamCapturing():
             self.policy.say("a call ran plain: within a CUDA graph that the program records")
             return self.call(*inputs)
@@ -309,7 +302,7 @@ class Replayer:
             written=tuple(i for i in sorted(policy.written) if i < len(inputs)),
         )
         del result, outputs, made, outside
-        recording.own_outputs([o for o, g in zip(recording.outputs, give) if getattr(g, "owned", False)])
+        recording.own_outputs([o for o, g in zip(recording.outputs, give) if g in OWNED])
         return recording
 
     def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any, Outside] | None:

@@ -16,6 +16,7 @@ from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
 from bytejit.common import inference, ranges
 from bytejit.common.ambient import preserved
+from bytejit.common.graph_calls import GraphCall, why_opaque
 from bytejit.common.graph_info import info_of
 from bytejit.common.interrupts import poll
 from bytejit.common.spec import Spec, contiguous_stride
@@ -125,8 +126,8 @@ class Run:
         # what came of it is known: `GraphInfo.inference`; ranges of a profiler are around the whole
         if node.target in (inference.enter, inference.leave, *ranges.NODES):
             return None
-        if getattr(node.target, "opaque", ""):
-            raise CannotNormalise(node.target.opaque)
+        if why := why_opaque(node):
+            raise CannotNormalise(why)
         if node.target is torch.manual_seed:
             raise CannotNormalise("the seed of random numbers is set within the graph")
         if node.target in FUSED:
@@ -136,7 +137,7 @@ class Run:
             return self.whole(node.target, whole, args, kwargs)
         if node.target in PADS and not differentiates(args, kwargs):
             return self.pad(*args, **kwargs)
-        if isinstance(node.target, FunctionType):
+        if isinstance(node.target, (FunctionType, GraphCall)):
             with _Wholes(self):
                 return node.target(*args, **kwargs)
         return node.target(*args, **kwargs)

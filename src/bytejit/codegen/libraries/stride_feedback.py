@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
 from typing import Any
 
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import aten as aten_ops
 from bytejit.codegen.aten.rewrite import copy_graph, is_static, spec_of
-from bytejit.codegen.emit.check import Fits
 from bytejit.codegen.loops.plan import ExternCall, Plan
 from bytejit.codegen.ops.table import table
-from bytejit.common import registry
 from bytejit.common.spec import Spec
 
 
@@ -88,21 +85,3 @@ def _shown(node: fx.Node) -> bool:
         if user.op == "output" or row is not None and row.kind == "view" and _shown(user):
             return True
     return False
-
-
-def after_the_first(call: Callable, fits: Fits, again: Callable[[dict[str, tuple]], Callable | None]) -> Callable:
-    """`call`, and from the second call on what `again` makes of the strides that the first one met, if anything.
-    Cost: 0.1 us a call."""
-    state = [call, True]
-
-    def settled(*inputs: Any) -> Any:
-        made = state[0](*inputs)
-        if state[1]:
-            state[1] = False
-            if fits.returned and (better := again(dict(fits.returned))) is not None:
-                registry.count("externs", "a graph is laid out anew, by the strides that its libraries return")
-                state[0] = better
-        return made
-
-    settled.now = lambda: state[0]  # what runs from here on, for whoever records it
-    return settled

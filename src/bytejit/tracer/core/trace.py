@@ -14,6 +14,7 @@ import torch
 from torch.fx import graph_module as fx_sources
 
 from bytejit.common import ambient_kinds, inference, ranges
+from bytejit.common.graph_calls import parts_of
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.overriding import overrides
 from bytejit.common.where import Where
@@ -204,7 +205,7 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModul
     inference_mode.close(t)
     t.graph.output(tuple(outputs))
     gm = torch.fx.GraphModule(torch.nn.Module(), t.graph)
-    for part in (gm, *(p for n in t.graph.nodes for p in getattr(n.target, "parts", ()))):
+    for part in (gm, *(p for n in t.graph.nodes for p in parts_of(n))):
         forget_source_with(part)
     t.graph_leaves = True
     tensors = [v for v in t.inputs if isinstance(v, TensorVar)]

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.graph_calls import opaque, why_opaque
 from bytejit.errors import Unsupported
 from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import make, was_written
@@ -42,30 +43,30 @@ READS = {
 MOST_ITEMS = 64  # of one tensor that tolist() makes symbols of
 PLACES = frozenset(("nonzero", "argwhere", "where"))
 VALUES = frozenset(("unique", "unique_consecutive", "bincount"))
+MEASURES = "it has sizes that only the run knows"
 
 
 class NotAsTraced(RuntimeError):
     """What a graph relied on does not hold for the sizes that it measured: the original code runs in its place."""
 
 
+@opaque(MEASURES)
 def size_of(x: torch.Tensor, dim: int) -> int:
     """A size that only the run knows, for a graph."""
     return x.shape[dim]
 
 
+@opaque(MEASURES)
 def item_of(x: torch.Tensor) -> int | float:
     """The one element of a tensor, for a graph."""
     return x.item()
 
 
+@opaque(MEASURES)
 def require(text: str, names: tuple[str, ...], *values: int | float) -> None:
     """A check within a graph. Raises: NotAsTraced."""
     if not eval(_code_of(text), {"math": math, **dict(zip(names, values))}):
         raise NotAsTraced(f"{text} does not hold for {dict(zip(names, values))}")
-
-
-for _function in (size_of, item_of, require):
-    _function.opaque = "it has sizes that only the run knows"
 
 
 @lru_cache(maxsize=1000)
@@ -250,7 +251,7 @@ class Measured(Component):
             return torch._C._set_grad_enabled(*node.args)
         if node.meta.get("val") is None and node.op == "call_function" and not _tensors_in(node):
             return None  # sets torch's global state
-        if getattr(node.target, "opaque", "") and node.target not in (size_of, item_of):
+        if why_opaque(node) and node.target not in (size_of, item_of):
             raise Break(f"a size that only the run knows, after what cannot be run apart ({called(node)})")
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.rehearsed.__getitem__)
         if node.op == "call_method":

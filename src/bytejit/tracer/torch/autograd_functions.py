@@ -7,11 +7,12 @@ but compute; its nodes are then replaced by the one node, which runs the user's 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from bytejit.common.graph_calls import GraphCall
 from bytejit.guards.sources import Cell, Ref
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -175,13 +176,11 @@ def attached(outputs: list, marked: list, inputs: list) -> tuple:
     return _Attach.apply(outputs, marked, *inputs)
 
 
-def applied(cls: type, held: dict[int, object]) -> Callable:
+def applied(cls: type, held: dict[int, object]) -> GraphCall:
     """The node's target. The class is the user's: it is not kept alive. held: arguments that are functions."""
     ref = Ref(cls)
 
     def apply_function(*args: Any):
         return ref.get().apply(*(held.get(i, a) for i, a in enumerate(args)))
 
-    apply_function.__name__ = apply_function.__qualname__ = f"apply_{cls.__name__}"
-    apply_function.opaque = f"the autograd function {cls.__name__}"
-    return apply_function
+    return GraphCall(apply_function, f"apply_{cls.__name__}", f"the autograd function {cls.__name__}")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
+from bytejit.common.graph_calls import GraphCall
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var
@@ -133,12 +134,10 @@ def _call(graph: torch.fx.Graph, last: torch.fx.Node, taken: list, saved: int, i
     return moved
 
 
-def checkpointed(part: torch.fx.GraphModule, saved: int, options: dict) -> Callable:
+def checkpointed(part: torch.fx.GraphModule, saved: int, options: dict) -> GraphCall:
     """The node's target: the part under torch's checkpoint, which saves the first inputs; the others are its closure."""
 
     def checkpoint_part(*inputs: Any):
         return CHECKPOINT(lambda *given: part.forward(*given, *inputs[saved:]), *inputs[:saved], use_reentrant=False, **options)
 
-    checkpoint_part.parts = (part,)
-    checkpoint_part.opaque = "a checkpointed part"
-    return checkpoint_part
+    return GraphCall(checkpoint_part, opaque="a checkpointed part", parts=(part,))

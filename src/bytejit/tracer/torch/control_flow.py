@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common.graph_calls import GraphCall
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import DictVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import models
@@ -17,19 +18,17 @@ PARAMETERS = ("pred", "true_fn", "false_fn", "operands")
 WHAT = "torch.cond of branches"
 
 
-class Branches:
-    """The target of a node: runs one of two graphs of the same inputs. Their results are tuples."""
-
-    opaque = "torch.cond"
-    __name__ = __qualname__ = "cond"
-    __module__ = "bytejit"
+class Branches(GraphCall):
+    """Runs the first of two graphs of the same inputs where a tensor holds, else the second. Their results are tuples."""
 
     def __init__(self, parts: tuple[torch.fx.GraphModule, torch.fx.GraphModule]) -> None:
-        self.parts = parts
+        first, second = parts
 
-    def __call__(self, predicate: torch.Tensor, *inputs: Any) -> tuple:
-        """The results of the first graph where the predicate holds, else of the second."""
-        return self.parts[0 if predicate else 1].forward(*inputs)
+        def run(predicate: torch.Tensor, *inputs: Any) -> tuple:
+            return (first if predicate else second).forward(*inputs)
+
+        super().__init__(run, "cond", "torch.cond", parts)
+        self.__module__ = "bytejit"
 
 
 @models(torch.cond)

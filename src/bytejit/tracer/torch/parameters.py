@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bytejit.common.graph_calls import opaque
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import TensorVar, Var
@@ -12,12 +13,10 @@ from bytejit.tracer.objects.calls import models
 KINDS = (torch.nn.Parameter, torch.nn.Buffer)
 
 
+@opaque("it makes a parameter")
 def make_parameter(data: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
     """`torch.nn.Parameter(data, requires_grad)`, for a graph."""
     return torch.nn.Parameter(data, requires_grad)
-
-
-make_parameter.opaque = "it makes a parameter"
 
 
 @models(torch.Tensor._make_subclass)

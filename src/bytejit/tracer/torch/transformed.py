@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import func as functorch
 
+from bytejit.common.graph_calls import GraphCall, parts_of, why_opaque
 
-def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tuple) -> Callable:
+
+def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tuple) -> GraphCall:
     """The node's target: tensors -> tuple of tensors. count: how many of them the transform takes; the others are the
     function's closure."""
     run = KINDS[kind]
@@ -19,11 +21,9 @@ def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tupl
         with torch._C.DisableTorchFunction():
             return tuple(run(lambda *args: tuple(part.forward(*args, *closed)), inputs[:count], *options))
 
-    under_transform.__name__ = under_transform.__qualname__ = f"{kind}_of_part"
-    under_transform.parts = (part,)
-    if any(getattr(n.target, "opaque", "") or n.target is torch.manual_seed or draws(n) for n in part.graph.nodes):
-        under_transform.opaque = "a function transform of random numbers or of an autograd function"
-    return under_transform
+    opaque = any(why_opaque(n) or n.target is torch.manual_seed or draws(n) for n in part.graph.nodes)
+    why = "a function transform of random numbers or of an autograd function" if opaque else ""
+    return GraphCall(under_transform, f"{kind}_of_part", why, (part,))
 
 
 def _vmap(f: Callable, args: tuple, in_dims: tuple, out_dims: tuple, randomness: str) -> tuple:
@@ -81,7 +81,7 @@ RANDOM = (
 def draws(node: torch.fx.Node) -> bool:
     """Whether a node may draw random numbers, by its name."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    inner = (n for part in getattr(node.target, "parts", ()) for n in part.graph.nodes)
+    inner = (n for part in parts_of(node) for n in part.graph.nodes)
     return any(r in name for r in RANDOM) or any(map(draws, inner))
 
 

@@ -1,0 +1,41 @@
+"""What a graph calls that is no operation of torch: targets of nodes that the tracer makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class GraphCall:
+    """The target of a node, which calls `run`.
+
+    name: in the graph's text. opaque: why no kernel can compute it, so that the graph runs through torch; "" where it is looked
+    into. parts: the graphs that it runs.
+    """
+
+    def __init__(
+        self, run: Callable[..., Any], name: str = "", opaque: str = "", parts: tuple[torch.fx.GraphModule, ...] = ()
+    ) -> None:
+        self.run, self.opaque, self.parts = run, opaque, parts
+        self.__name__ = self.__qualname__ = name or run.__name__
+        self.__module__, self.__doc__ = run.__module__, run.__doc__
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args)
+
+
+def opaque(why: str) -> Callable[[Callable[..., Any]], GraphCall]:
+    """Declare a function as a node's target that no kernel can compute."""
+    return lambda run: GraphCall(run, opaque=why)
+
+
+def why_opaque(node: torch.fx.Node) -> str:
+    """Why no kernel can compute what a node calls; "" where that is not known."""
+    return node.target.opaque if isinstance(node.target, GraphCall) else ""
+
+
+def parts_of(node: torch.fx.Node) -> tuple[torch.fx.GraphModule, ...]:
+    """The graphs that a node runs."""
+    return node.target.parts if isinstance(node.target, GraphCall) else ()
