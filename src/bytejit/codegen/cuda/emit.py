@@ -27,7 +27,7 @@ HEAD = '''"""Kernels of one graph, made by bytejit."""
 import triton
 import triton.language as tl
 '''
-PRELUDE = "bytejit.kernels.prelude.triton_math"
+PRELUDE = "bytejit.kernels.prelude.triton_names"
 WAIT = "bj_after_previous"
 
 
@@ -52,7 +52,7 @@ def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) ->
             launches.append(Launch(at, found[key][0], tuple(f.params.values()), f.configs[0], f.configs[1:], "fault" in f.params))
         scratch = largest(scratch, printer.scratch)
     body = "\n\n".join(text for _, text in found.values())
-    names = sorted(set(re.findall(r"\bbj_\w+", body)))
+    names = sorted(set(re.findall(r"\bbj_\w+|\blibdevice\b", body)))
     lines = [HEAD, *([f"from {PRELUDE} import (\n    " + ",\n    ".join(names) + ",\n)\n"] if names else []), "\n", body]
     return TritonSource("".join(lines), tuple(launches), scratch, len(found), total)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from bytejit.common.dtypes import FLOATS, INTS
+from bytejit.common.math_functions import MATH_FUNCTIONS
 
 from .table import op
 
@@ -25,10 +26,10 @@ def binary(name: str) -> tuple[str, ...]:
     return aten(f"{name}.Tensor", f"{name}.Scalar")
 
 
-def call(name: str, n: int = 1) -> dict[str, str]:
-    """Texts of a function of n operands that both preludes have."""
-    args = ", ".join(f"{{{i}}}" for i in range(n))
-    return {"cpp": f"bj::{name}({args})", "triton": f"bj_{name}({args})"}
+def call(name: str, device: str = "bj_") -> dict[str, str]:
+    """Texts of a function of two operands. device: "bj_" where the Triton prelude has it, "libdevice." where CUDA's device
+    library does."""
+    return {"cpp": f"bj::{name}({{0}}, {{1}})", "triton": f"{device}{name}({{0}}, {{1}})"}
 
 
 # ---- arithmetic (alpha of add and sub: composite.py)
@@ -111,12 +112,12 @@ op(
     cpp={"float": "bj::fmod({0}, {1})", "int": "bj::fmod({0}, {1}, {err})"},
     triton="bj_fmod({0}, {1})",
 )
-op("maximum", aten("maximum"), dtypes=ANY, arity=2, ref=torch.maximum, **call("maximum", 2))  # nan wins
-op("minimum", aten("minimum"), dtypes=ANY, arity=2, ref=torch.minimum, **call("minimum", 2))
-op("fmax", aten("fmax"), arity=2, ref=torch.fmax, **call("fmax", 2))  # nan loses
-op("fmin", aten("fmin"), arity=2, ref=torch.fmin, **call("fmin", 2))
-op("pow", arity=2, dtype="same", cost=30, dtypes=FLOATS, domain=(0, 5), ref=torch.pow, **call("pow", 2))
-op("ipow", arity=2, cost=16, dtypes=INTS, ref=torch.pow, **call("ipow", 2))
+op("maximum", aten("maximum"), dtypes=ANY, arity=2, ref=torch.maximum, **call("maximum"))  # nan wins
+op("minimum", aten("minimum"), dtypes=ANY, arity=2, ref=torch.minimum, **call("minimum"))
+op("fmax", aten("fmax"), arity=2, ref=torch.fmax, **call("fmax"))  # nan loses
+op("fmin", aten("fmin"), arity=2, ref=torch.fmin, **call("fmin"))
+op("pow", arity=2, dtype="same", cost=30, dtypes=FLOATS, domain=(0, 5), ref=torch.pow, **call("pow", "libdevice."))
+op("ipow", arity=2, cost=16, dtypes=INTS, ref=torch.pow, **call("ipow"))
 
 # ---- comparison: returns b8; operands in their common dtype ---------------------------------------------------------
 for _name, _sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")):
@@ -225,7 +226,7 @@ op(
     dtypes=INTS,
     ref=torch.bitwise_left_shift,
     domain=(0, 6),
-    **call("shl", 2),
+    **call("shl"),
 )
 op(
     "shr",
@@ -234,39 +235,22 @@ op(
     dtypes=INTS,
     ref=torch.bitwise_right_shift,
     domain=(0, 6),
-    **call("shr", 2),
+    **call("shr"),
 )
 
 # ---- functions of one float (ints are promoted) -------------------------------------------------------------------
-for _name, _cost, _lo, _hi in (
-    ("exp", 8, -20, 20),
-    ("exp2", 8, -20, 20),
-    ("expm1", 12, -10, 10),
-    ("log", 8, 0, 50),
-    ("log2", 8, 0, 50),
-    ("log10", 8, 0, 50),
-    ("log1p", 12, -0.9, 50),
-    ("sqrt", 4, 0, 50),
-    ("sin", 12, -30, 30),
-    ("cos", 12, -30, 30),
-    ("tan", 20, -1.4, 1.4),
-    ("asin", 16, -1, 1),
-    ("acos", 16, -1, 1),
-    ("atan", 16, -20, 20),
-    ("sinh", 16, -10, 10),
-    ("cosh", 16, -10, 10),
-    ("tanh", 12, -6, 6),
-    ("asinh", 20, -20, 20),
-    ("acosh", 20, 1, 20),
-    ("atanh", 20, -0.9, 0.9),
-    ("erf", 12, -4, 4),
-    ("erfc", 16, -4, 4),
-    ("erfinv", 30, -0.99, 0.99),
-    ("lgamma", 40, 0.1, 20),
-    ("digamma", 40, 0.1, 20),
-    ("sigmoid", 10, -20, 20),
-):
-    op(_name, aten(_name), dtype="float", ref=getattr(torch, _name), cost=_cost, domain=(_lo, _hi), dtypes=ANY, **call(_name))
+for _f in MATH_FUNCTIONS:
+    op(
+        _f.name,
+        aten(_f.name),
+        dtype="float",
+        ref=getattr(torch, _f.name),
+        cost=_f.cost,
+        domain=_f.domain,
+        dtypes=ANY,
+        cpp=f"bj::{_f.name}({{0}})",
+        triton=_f.triton or f"libdevice.{_f.name}({{0}})",
+    )
 op(
     "rsqrt",
     aten("rsqrt"),
@@ -288,8 +272,8 @@ op(
     cpp="1 / {0}",
     triton="bj_reciprocal({0})",
 )
-op("atan2", aten("atan2"), arity=2, dtype="float", ref=torch.atan2, cost=20, dtypes=ANY, **call("atan2", 2))
-op("hypot", aten("hypot"), arity=2, ref=torch.hypot, cost=10, dtypes=FLOATS, **call("hypot", 2))
+op("atan2", aten("atan2"), arity=2, dtype="float", ref=torch.atan2, cost=20, dtypes=ANY, **call("atan2", "libdevice."))
+op("hypot", aten("hypot"), arity=2, ref=torch.hypot, cost=10, dtypes=FLOATS, **call("hypot", "libdevice."))
 op(
     "copysign",
     aten("copysign.Tensor", "copysign.Scalar"),
@@ -297,21 +281,34 @@ op(
     dtype="float",
     ref=torch.copysign,
     dtypes=ANY,
-    **call("copysign", 2),
+    **call("copysign", "libdevice."),
 )
-op("nextafter", aten("nextafter"), arity=2, ref=torch.nextafter, cost=8, dtypes=frozenset({"f32", "f64"}), **call("nextafter", 2))
+op(
+    "nextafter",
+    aten("nextafter"),
+    arity=2,
+    ref=torch.nextafter,
+    cost=8,
+    dtypes=frozenset({"f32", "f64"}),
+    **call("nextafter", "libdevice."),
+)
 op("fma", arity=3, cpp="{0} * {1} + {2}", triton="{0} * {1} + {2}", dtypes=FLOATS, cost=2, ref=lambda a, b, c: a * b + c)
 
 # ---- rounding: floats; ints as they are; halves to even
 # ----------------------------------------------------------------
-for _name in ("floor", "ceil", "trunc", "round"):
+for _name, _device in (
+    ("floor", "tl.floor"),
+    ("ceil", "libdevice.ceil"),
+    ("trunc", "libdevice.trunc"),
+    ("round", "libdevice.nearbyint"),
+):
     op(
         _name,
         aten(_name),
         ref=getattr(torch, _name),
         cpp={"float": f"bj::{_name}({{0}})", "int": "{0}"},
         cost=2,
-        triton={"float": f"bj_{_name}({{0}})", "int": "{0}"},
+        triton={"float": f"{_device}({{0}})", "int": "{0}"},
     )
 
 # ---- choice and casts -----------------------------------------------------------------------------------------------

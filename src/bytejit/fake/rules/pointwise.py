@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from bytejit.common.math_functions import MATH_FUNCTIONS
+
 from .core import ROWS, HasMeta, Meta, NeedsMeta, Operand, alike, is_contiguous, new, row
 from .elementwise import broadcast, device_of, elementwise, promoted, to_float
 
@@ -93,10 +95,7 @@ def _in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
 
 for _name in "neg relu floor ceil round trunc sign sgn bitwise_not hardtanh threshold leaky_relu nan_to_num".split():
     ROWS[f"aten::{_name}"] = _same_dtype
-for _name in (
-    "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 expm1 log log2 log10 log1p sqrt rsqrt "
-    "sigmoid erf erfc erfinv reciprocal lgamma digamma special_i0e sinc"
-).split():
+for _name in (*(f.name for f in MATH_FUNCTIONS), "rsqrt", "reciprocal", "special_i0e", "sinc"):
     ROWS[f"aten::{_name}"] = _float_dtype
 for _name in "silu mish softplus hardswish hardsigmoid elu celu log_sigmoid".split():
     ROWS[f"aten::{_name}"] = _only_float

@@ -8,13 +8,54 @@ from .triton_math import bj_activation, bj_after_previous
 
 
 @triton.jit
+def tile(M: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
+    """Rows and columns of a program's tile. Tiles of some rows of tiles run together: their operands stay in L2."""
+    pid = tl.program_id(0)
+    per = GROUP * tl.cdiv(N, BN)
+    first = pid // per * GROUP
+    high = tl.minimum(tl.cdiv(M, BM) - first, GROUP)
+    return (first + pid % per % high) * BM + tl.arange(0, BM), pid % per // high * BN + tl.arange(0, BN)
+
+
+@triton.jit
+def loaded(at: tl.tensor, mask: tl.tensor, WHOLE: tl.constexpr):
+    if WHOLE:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask, other=0.0)
+
+
+@triton.jit
+def prologue(left: tl.tensor, yp: tl.tensor, mask: tl.tensor, KIND: tl.constexpr, TIMES: tl.constexpr, WHOLE: tl.constexpr):
+    """A tile of x as it is multiplied, in f32. Within the loop, for each tile of columns again: the short forms."""
+    left = left.to(tl.float32)
+    if KIND == 4:
+        left = left / (1.0 + tl.exp(-left))
+    else:
+        left = bj_activation(left, KIND)
+    if TIMES:
+        left = left * loaded(yp, mask, WHOLE).to(tl.float32)
+    return left
+
+
+@triton.jit
+def product(left: tl.tensor, right: tl.tensor, total: tl.tensor, PRECISION: tl.constexpr):
+    if PRECISION == 0:
+        return tl.dot(left, right, total, input_precision="ieee")
+    elif PRECISION == 1:
+        return tl.dot(left, right, total, input_precision="tf32")
+    else:
+        return tl.dot(left, right, total, input_precision="tf32x3")
+
+
+@triton.jit
 def matmul(
-    x,
-    y,
-    w,
-    b,
-    other,
-    out,
+    x: tl.tensor,
+    y: tl.tensor,
+    w: tl.tensor,
+    b: tl.tensor,
+    other: tl.tensor,
+    out: tl.tensor,
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -41,43 +82,19 @@ def matmul(
 ):
     if EARLY:
         bj_after_previous()
-    pid = tl.program_id(0)
     batch = tl.program_id(1).to(tl.int64)
-    per = GROUP * tl.cdiv(N, BN)  # tiles of some rows of tiles together: their operands stay in L2
-    first = pid // per * GROUP
-    high = tl.minimum(tl.cdiv(M, BM) - first, GROUP)
-    rows = (first + pid % per % high) * BM + tl.arange(0, BM)
-    columns = pid % per // high * BN + tl.arange(0, BN)
+    rows, columns = tile(M, N, BM, BN, GROUP)
     inner = tl.arange(0, BK)
     xp = x + batch * XB + (rows % M)[:, None] * XM + inner[None, :] * XK
     yp = y + batch * YB + (rows % M)[:, None] * YM + inner[None, :] * YK
     wp = w + batch * WB + inner[:, None] * WK + (columns % N)[None, :] * WN
     total = tl.zeros((BM, BN), tl.float32)
     for at in range(0, K, BK):
-        if K % BK == 0:
-            left = tl.load(xp)
-            right = tl.load(wp)
-        else:
-            left = tl.load(xp, inner[None, :] < K - at, other=0.0)
-            right = tl.load(wp, inner[:, None] < K - at, other=0.0)
+        left = loaded(xp, inner[None, :] < K - at, K % BK == 0)
+        right = loaded(wp, inner[:, None] < K - at, K % BK == 0)
         if PROLOGUE != 0 or TIMES:
-            left = left.to(tl.float32)
-            if PROLOGUE == 4:  # within the loop, for each tile of columns again: the short forms
-                left = left / (1.0 + tl.exp(-left))
-            else:
-                left = bj_activation(left, PROLOGUE)
-            if TIMES:
-                if K % BK == 0:
-                    left = left * tl.load(yp).to(tl.float32)
-                else:
-                    left = left * tl.load(yp, inner[None, :] < K - at, other=0.0).to(tl.float32)
-        left = left.to(right.dtype)
-        if PRECISION == 0:
-            total = tl.dot(left, right, total, input_precision="ieee")
-        elif PRECISION == 1:
-            total = tl.dot(left, right, total, input_precision="tf32")
-        else:
-            total = tl.dot(left, right, total, input_precision="tf32x3")
+            left = prologue(left, yp, inner[None, :] < K - at, PROLOGUE, TIMES, K % BK == 0)
+        total = product(left.to(right.dtype), right, total, PRECISION)
         xp += BK * XK
         yp += BK * YK
         wp += BK * WK

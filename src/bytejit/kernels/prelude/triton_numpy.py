@@ -44,14 +44,17 @@ def _torch(fn: Callable) -> Callable:
     return _of(call)
 
 
-exp, exp2, expm1 = _of(np.exp), _of(np.exp2), _of(np.expm1)
-log, log2, log10, log1p = _of(np.log), _of(np.log2), _of(np.log10), _of(np.log1p)
-sin, cos, tan, asin, acos, atan = (_of(f) for f in (np.sin, np.cos, np.tan, np.arcsin, np.arccos, np.arctan))
-sinh, cosh, tanh, asinh, acosh, atanh = (_of(f) for f in (np.sinh, np.cosh, np.tanh, np.arcsinh, np.arccosh, np.arctanh))
-erf, erfc, erfinv, lgamma = (_torch(f) for f in (torch.erf, torch.erfc, torch.erfinv, torch.lgamma))
-ceil, trunc, nearbyint = _of(np.ceil), _of(np.trunc), _of(np.rint)
-fmod, pow, atan2, hypot = _of(np.fmod), _of(np.power), _of(np.arctan2), _of(np.hypot)
-copysign, nextafter = _of(np.copysign), _of(np.nextafter)
+#: what numpy calls otherwise
+NUMPY = {"nearbyint": "rint", "pow": "power"} | {f"a{n}": f"arc{n}" for n in "sin cos tan sinh cosh tanh tan2".split()}
+
+
+def __getattr__(name: str) -> Callable:
+    """A function of the device library: numpy's, else torch's."""
+    found = getattr(np, NUMPY.get(name, name), None)
+    if found is None and not hasattr(torch, name):
+        raise AttributeError(name)
+    globals()[name] = _of(found) if found is not None else _torch(getattr(torch, name))
+    return globals()[name]
 
 
 def _reduce(fn: Callable) -> Callable:
