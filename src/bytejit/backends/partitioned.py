@@ -66,12 +66,17 @@ def compiled(aten: Aten, compile: Compile) -> Callable:
     """A graph's callable, of which the user's computes the flat tuple. Raises: Undecided for symbolic sizes."""
     inputs = [n for n in aten.graph.nodes if n.op == "placeholder"]
     examples = [example(n.meta.get("spec")) for n in inputs]
-    call = compile(fx.GraphModule(torch.nn.Module(), copy_graph(aten.graph)), examples)
+    return with_outputs(aten, compile(fx.GraphModule(torch.nn.Module(), copy_graph(aten.graph)), examples))
+
+
+def with_outputs(aten: Aten, call: Callable) -> Callable:
+    """A graph's callable, of which `call`, a function of the inputs and constants, computes the flat tuple."""
     graph = fx.Graph()
     given = []
-    for n in inputs:
-        given.append(graph.placeholder(n.name))
-        given[-1].meta.update(n.meta)
+    for n in aten.graph.nodes:
+        if n.op == "placeholder":
+            given.append(graph.placeholder(n.name))
+            given[-1].meta.update(n.meta)
     made = graph.call_function(Flat(call), tuple(given))
     flat = list(aten.graph.nodes)[-1].args[0]
     graph.output(tuple(graph.call_function(Item(i), (made,)) for i in range(len(flat))))

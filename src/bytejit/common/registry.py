@@ -38,6 +38,9 @@ BACKENDS: dict[str, str | Callable] = {
     "inductor": "bytejit.backends.inductor:inductor",
     "cudagraphs": "bytejit.backends.cudagraphs:cudagraphs",
     "aot_cudagraphs": "bytejit.backends.cudagraphs:aot_cudagraphs",
+    "ts": "bytejit.backends.torchscript:ts",
+    "aot_ts": "bytejit.backends.torchscript:aot_ts",
+    "ofi": "bytejit.backends.torchscript:ofi",
 }
 # A type of device, or another name, stands for a callable `(device, options) -> Target` (`backends/target.py`), or its path.
 TARGETS: dict[str, str | Callable] = {

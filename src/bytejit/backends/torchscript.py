@@ -1,0 +1,201 @@
+"""The backends of TorchScript: `aot_ts` runs the normalised ATen graph, `ts` and `ofi` the trace of the torch-level graph.
+
+A trace keeps torch's own composite calls (a linear layer, a batch norm), which TorchScript's passes look for. It is taken only
+where it is sure to be right: sizes are known, nothing is written, no random number is drawn, each output is a tensor of its own,
+no value of a tensor is looked at. Any other graph is written as TorchScript from its ATen form, with sizes as arguments; what
+TorchScript refuses runs through torch, counted. Training: the forward and the backward graph are two such functions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.graph import Aten, Value, acts
+from bytejit.codegen.aten.normalise import CannotNormalise, normalise
+from bytejit.codegen.aten.rewrite import is_static, spec_of
+from bytejit.codegen.aten.run import run_aten
+from bytejit.codegen.libraries.freeze import watch
+from bytejit.codegen.loops.index import Undecided
+from bytejit.common import registry, special_cases
+from bytejit.common.ambient import preserved
+from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.spec import Spec
+
+from .partitioned import with_outputs
+from .script_text import Refused, first_line, fixed_values, scripted
+from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
+from .training import trained
+
+Traced = Callable[[fx.GraphModule, Aten, Sequence], Callable]
+MOST_FOLDS = 4  # of one graph: torch keeps the weights of a frozen module until the process ends
+
+
+def aot_ts(gm: fx.GraphModule, example_inputs: list) -> Callable:
+    """Backend: the normalised ATen graph as TorchScript, also trained."""
+    return _compiled(gm, example_inputs, None)
+
+
+def ts(gm: fx.GraphModule, example_inputs: list) -> Callable:
+    """Backend: the torch-level graph, traced to TorchScript. Where a trace would not be right, as `aot_ts`."""
+    return _compiled(gm, example_inputs, _trace)
+
+
+def ofi(gm: fx.GraphModule, example_inputs: list) -> Callable:
+    """Backend: the traced graph with its weights frozen, under torch.jit.optimize_for_inference. Inference only.
+
+    A write to a frozen weight makes it anew, a few times. Where a trace would not be right, as `aot_ts`; a graph whose outputs
+    need gradients runs through torch. torch keeps the weights of what it froze until the process ends.
+    """
+    if info_of(gm).needs_grad:
+        return through_torch(gm, "ofi is for inference, and its outputs need gradients")
+    return _compiled(gm, example_inputs, _freeze)
+
+
+def _compiled(gm: fx.GraphModule, example_inputs: Sequence, trace: Traced | None) -> Callable:
+    reason = not_normalised(gm)
+    if reason:
+        return through_torch(gm, reason)
+    try:
+        if info_of(gm).needs_grad:
+            return trained(gm, _scripted)
+        aten = normalise(gm, fakes_of(gm))
+    except (CannotNormalise, Undecided) as e:
+        return through_torch(gm, str(e))
+    if trace is not None:
+        try:
+            return guarded(gm, without_autocast(gm, trace(gm, aten, example_inputs)), aten)
+        except Refused as e:
+            registry.count("fallbacks", f"a graph is not traced: {e}")
+    return guarded(gm, _scripted(gm, aten), aten)
+
+
+def _scripted(part: fx.GraphModule, aten: Aten) -> Callable:
+    """A graph without gradients as TorchScript; through torch where TorchScript refuses it."""
+    report = report_of(part)
+    report.stages = [("aten", aten.text(), ".txt")]
+    if not list(aten.graph.nodes)[-1].args[0]:
+        return run_aten(aten)  # nothing is computed
+    try:
+        call, source = scripted(aten.graph)
+    except Refused as e:
+        registry.count("fallbacks", f"a graph runs through torch: {e}")
+        report.through_torch = str(e)
+        return without_autocast(part, run_aten(aten))
+    report.stages.append(("torchscript", source, ".py"))
+    return without_autocast(part, with_outputs(aten, call))
+
+
+# ---- traces ----------------------------------------------------------------------------------------------------------
+def _trace(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
+    """The torch-level graph, traced. Raises: Refused."""
+    _check(gm, aten, lambda n: True)
+    return _traced(gm.forward, inputs)
+
+
+def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
+    """The same with the weights folded in; notices writes to them by version and address. Raises: Refused."""
+    weights = info_of(gm).weights
+    given = [n for n in aten.graph.nodes if n.op == "placeholder"]
+    frozen = {given[i] for i in weights}
+    _check(gm, aten, lambda n: n not in frozen)
+    flat = list(aten.graph.nodes)[-1].args[0]
+    specs = [flat[out.position].meta["spec"] for out in aten.outputs]
+    folds = [_Folded(gm, inputs, weights, specs)]
+
+    def again(args: Sequence) -> Callable:
+        registry.count("recompiles", "a frozen weight was written")
+        if len(folds) >= MOST_FOLDS:
+            return _scripted(gm, aten)
+        return _Folded(gm, args, weights, specs)
+
+    def call(*args: Any):
+        now = folds[-1]
+        if isinstance(now, _Folded) and not now.unwritten(args):
+            folds.append(now := preserved(again, args))
+        return now(*args)
+
+    return call
+
+
+class _Folded:
+    """A graph with some inputs as constants, traced, frozen and optimized. Raises: Refused."""
+
+    def __init__(self, gm: fx.GraphModule, inputs: Sequence, weights: frozenset[int], specs: Sequence[Spec]) -> None:
+        self.unwritten = watch({i: inputs[i] for i in weights})
+        self.rest = [i for i in range(len(inputs)) if i not in weights]
+        self.strides = [spec.stride for spec in specs]
+        rest = [inputs[i] for i in self.rest]
+        self.run = _traced(_with_constants(gm, inputs, weights), rest, torch.jit.optimize_for_inference)
+        try:
+            with torch.no_grad():
+                made = self.run(*rest)
+        except RuntimeError as e:  # some layers have no form in the library that it chose
+            raise Refused(f"what TorchScript made of it fails: {str(e).strip().rpartition(chr(10))[2]}") from None
+        if any(t.shape != spec.shape or t.dtype is not spec.dtype for t, spec in zip(made, specs)):
+            raise Refused("what TorchScript made of it has other results")
+
+    def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
+        made = self.run(*[args[i] for i in self.rest])
+        return tuple([t if t.stride() == stride else _relaid(t, stride) for t, stride in zip(made, self.strides)])
+
+
+def _with_constants(gm: fx.GraphModule, inputs: Sequence, weights: frozenset[int]) -> fx.GraphModule:
+    """The graph as a module that holds some of its inputs."""
+    root, graph = torch.nn.Module(), fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for i, n in enumerate(n for n in gm.graph.nodes if n.op == "placeholder"):
+        if i in weights:
+            root.register_buffer(f"weight{i}", inputs[i].detach())
+        copies[n] = graph.get_attr(f"weight{i}") if i in weights else graph.placeholder(n.name)
+    for n in gm.graph.nodes:
+        if n.op == "get_attr":
+            root.register_buffer(n.target, getattr(gm, n.target))
+        if n.op != "placeholder":
+            copies[n] = graph.node_copy(n, copies.__getitem__)
+    return fx.GraphModule(root, graph).eval()
+
+
+def _relaid(t: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A copy with other strides."""
+    return torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t)
+
+
+def _traced(call: Callable, inputs: Sequence, then: Callable = lambda made: made) -> Callable:
+    """What TorchScript's tracer makes of a function of tensors; `then` made of that. Raises: Refused."""
+    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+        warnings.simplefilter("always")
+        try:
+            made = then(torch.jit.trace(call, tuple(inputs), check_trace=False))
+        except RuntimeError as e:
+            raise Refused(f"TorchScript refuses it: {first_line(e)}") from None
+    doubt = next((w.message for w in said if issubclass(w.category, torch.jit.TracerWarning)), None)
+    if doubt is not None:  # a tensor's value decided something
+        raise Refused(f"TorchScript's tracer warns: {first_line(doubt).partition('. ')[0]}")
+    return made
+
+
+def _check(gm: fx.GraphModule, aten: Aten, varying: Callable[[fx.Node], bool]) -> None:
+    """Raises: Refused where a trace would not do what the graph does."""
+    if aten.mutations:
+        raise Refused("it writes into an input")
+    if aten.single or not aten.outputs or not all(isinstance(out, Value) for out in aten.outputs):
+        raise Refused("an output is no tensor of its own")
+    if len({out.position for out in aten.outputs}) < len(aten.outputs) or fixed_values(aten.graph, varying):
+        raise Refused("an output is another one, or depends on no input")
+    for n in aten.graph.nodes:
+        if n.op == "placeholder" and not is_static(spec_of(n)):
+            raise Refused("an input is no tensor of known sizes")
+        if n.op == "call_function" and acts(n):
+            raise Refused(f"{n.target} has an effect")
+    for n in gm.graph.nodes:
+        if n.op == "call_module" or n.op == "call_function" and not special_cases.OPERATORS.made(n.target):
+            raise Refused(f"{n.target} is no operator of torch's")
+        values = n.meta.get("val")
+        values = values if isinstance(values, (tuple, list)) else (values,)
+        if n.op in ("call_function", "call_method") and not all(v is None or isinstance(v, torch.Tensor) for v in values):
+            raise Refused(f"{n.target} returns a number")
