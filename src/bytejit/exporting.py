@@ -18,7 +18,8 @@ from bytejit.codegen.aten.graph import OFFSETS, Alias, Aten, Const, Input, Numbe
 from bytejit.codegen.loops import index
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
-from bytejit.common.where import Where, where_of_function, with_source
+from bytejit.common.graph_script import stack_trace
+from bytejit.common.where import Where, where_of_function
 from bytejit.guards.kinds import Expr
 from bytejit.guards.sources import Source, TensorSize, TensorStride
 from bytejit.inspection import Region, recording
@@ -112,15 +113,6 @@ def names_of(compiled: Callable, args: tuple, kwargs: dict) -> list[str]:
         elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and len(names) < len(args):
             names.append(p.name)
     return names[: len(args)] + list(kwargs)
-
-
-def stack_trace(node: torch.fx.Node) -> str | None:
-    """The user's line of a node, as a traceback has it; None for a node that came of none."""
-    where = node.meta.get("where")
-    if not isinstance(where, Where):
-        return None
-    where = with_source(where)
-    return f'  File "{where.file}", line {where.line}, in {where.function}\n    {where.source.strip()}\n'
 
 
 class AtenCopy:

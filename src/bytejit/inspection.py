@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .common import debug, logs, ranges
-from .common.graph_info import report_of
+from .common.graph_info import info_of, report_of
+from .common.graph_script import graph_file, read_only
 from .common.where import Where
 from .options import Options
+from .runtime.places import Named
 
 if TYPE_CHECKING:
     import torch
 
     from .tracer.core.trace import Trace
+
+COMMENTS = {".py": "#", ".cpp": "//"}  # suffix of a file of code -> how its comments begin
 
 
 @dataclass(frozen=True)
@@ -111,18 +115,23 @@ def recorded() -> bool:
     return bool(_RECORDINGS)
 
 
-def note_empty(found: Trace, function: str, where: Where, point: int) -> None:
+def _region(found: Trace, named: Named, where: Where, point: int, seconds: float) -> Region:
+    guards = tuple(named.reworded(repr(g)) for g in found.guards)
+    return Region(named.where.function, where, point, found, guards, seconds)
+
+
+def note_empty(found: Trace, named: Named, where: Where, point: int) -> None:
     """Tell recordings about a region that has no operations, but returns symbolic numbers."""
     for record in _RECORDINGS:
-        record.regions.append(Region(function, where, point, found, tuple(repr(g) for g in found.guards), 0.0))
+        record.regions.append(_region(found, named, where, point, 0.0))
 
 
 def note_region(
-    found: Trace, function: str, where: Where, point: int, entry: Any, rewritten: Any, seconds: float, options: Options
+    found: Trace, named: Named, where: Where, point: int, entry: Any, rewritten: Any, seconds: float, options: Options
 ) -> None:
     """Tell recordings, logs and the debug folder about a region that was compiled."""
     if _RECORDINGS:
-        region = Region(function, where, point, found, tuple(repr(g) for g in found.guards), seconds)
+        region = _region(found, named, where, point, seconds)
         for record in _RECORDINGS:
             record.regions.append(region)
     if found.graph is not None and logs.wanted("graph", options):
@@ -136,16 +145,19 @@ def note_region(
                 logs.log("code", text, where, options)
     dump = debug.region(options, where, point)
     if dump:
-        write_stages(dump, rewritten, found, entry)
+        write_stages(dump, rewritten, found, entry, where)
 
 
-def write_stages(dump: debug.Dump, rewritten: Any, found: Trace, entry: Any) -> None:
-    """All stages of a region as files, with those of the backend's report."""
+def write_stages(dump: debug.Dump, rewritten: Any, found: Trace, entry: Any, where: Where) -> None:
+    """All stages of a region as files, with those of the backend's report. A file of code says whether it runs by itself."""
     dump.write("original", dis.Bytecode(rewritten.original).dis())
     dump.write("rewritten", dis.Bytecode(rewritten.code).dis())
-    if found.graph is not None:
-        dump.write("graph", found.graph.print_readable(print_output=False))
+    graph = found.graph
+    if graph is not None:
+        dump.write("graph", graph_file(graph, found.examples, where, info_of(graph).grad_at_start))
     dump.write("guards", found.guards.text())
-    dump.write("entry", entry.text)
-    for stage, text, suffix in report_of(found.graph).stages if found.graph is not None else ():
+    dump.write("entry", read_only("it is bound to objects of the process that made it", entry.text))
+    for stage, text, suffix in report_of(graph).stages if graph is not None else ():
+        if suffix in COMMENTS:
+            text = read_only("1_graph.py runs this graph, in eager and compiled", text, COMMENTS[suffix])
         dump.write(stage, text, suffix)

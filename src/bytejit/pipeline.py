@@ -18,7 +18,7 @@ import torch
 from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.overriding import unasked, within_modes
 from bytejit.common.text import identifier
-from bytejit.common.where import Where, where_of, with_source
+from bytejit.common.where import Where, with_source
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.library_flags import states_of
 from bytejit.guards.source import params_of
@@ -58,6 +58,7 @@ def compile_site(function: Function, state: SiteState, args: Args) -> Entry | No
     """Trace from the site and build an entry; None when there is nothing to compile."""
     settings = function.settings
     options = torch_controls.with_settings(settings.options, dict(settings.overrides))
+    function.name_after(args)
     note_size = lambda point, name, dim, size: function.recompiles.note_size(point, TensorSize(Local(name), dim), size)
     if function.steering.leaves_alone(state, args, function.where, note_size):
         return NotCompiled.NOT_NOW
@@ -139,8 +140,8 @@ def _entry_of(
     function: Function, state: SiteState, args: Args, found: Trace, options: Options, began: float
 ) -> Entry | NotCompiled | None:
     """The entry of a trace; where it holds no work, what becomes of the site."""
-    point, name = state.point.id, function.where.function
-    where = where_of(function.rewritten.original, state.point.offset)
+    point = state.point.id
+    where = function.place(point)
     if found.cause is not None:
         _note_break(function, found.cause, found.cause_where, options)
     if found.ops == 0 and (found.empty or not ("compiled_callee" in found.env and holds_work(args))):
@@ -149,7 +150,7 @@ def _entry_of(
     entry = _build(function, state, found, options, where)
     if found.exit_point is not None:
         function.sites.arm_after(found.exit_point)
-    inspection.note_region(found, name, where, point, entry, function.rewritten, time.perf_counter() - began, options)
+    inspection.note_region(found, function.named, where, point, entry, function.rewritten, time.perf_counter() - began, options)
     return entry
 
 
@@ -160,7 +161,7 @@ def _held_nothing(
     function.back_off.arm_unvisited(found.exit_point, found.visited)
     if found.sizes_leave and inspection.recorded():
         found.resolve()
-        inspection.note_empty(found, function.where.function, where, state.point.id)
+        inspection.note_empty(found, function.named, where, state.point.id)
     modules = modules_among(args)
     if function.shared and modules:
         point = state.point.id

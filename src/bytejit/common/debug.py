@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bytejit.options import Options
 
+from .caches import warn_once
 from .text import file_name
 from .where import Where
 
@@ -41,7 +42,7 @@ class Dump:
         """Write one stage's text; `suffix` (".py") replaces the file's usual one. Returns the file, None when off.
 
         A stage may come in parts: "kernel1" is a further "kernel", "loops.2_inline" are the loops after a pass. One that is not
-        known here (a backend's own) comes last. Raises: OSError when the folder cannot be written.
+        known here (a backend's own) comes last.
         """
         whole, _, part = stage.partition(".")
         base = whole.rstrip("0123456789")
@@ -61,16 +62,20 @@ def region(options: Options, where: Where, point: int) -> Dump:
     """The dump of a region that starts at resume point `point` of the code at `where`; `OFF` unless `options.debug`.
 
     Folder: <debug_dir>/<function>_L<line>_p<point>[_<n>], n from the second entry of the same site on. What an
-    earlier process left there is deleted.
+    earlier process left there is deleted. A folder that cannot be written is warned of, once, and left alone.
     """
     if not options.debug:
         return OFF
     name = f"{file_name(where.function)}_L{where.line}_p{point}"
     n = _made[name] = _made.get(name, 0) + 1
     folder = Path(os.path.abspath(options.debug_dir)) / (name if n == 1 else f"{name}_{n}")
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+    except OSError as e:
+        warn_once(f"debug {options.debug_dir}", f"bytejit: the debug folder cannot be written, and nothing is: {e}")
+        return OFF
     return Dump(folder)
 
 

@@ -51,3 +51,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def file_name(text: str) -> str:
     """A qualified name as part of a file name: `Model.forward.<locals>.f` is "Model.forward.f"."""
     return re.sub(r"[^\w.-]+", "_", text.replace(".<locals>", "")).strip("_") or "code"
+
+
+def without_records(name: str) -> str:
+    """The name of a function of pybind's without that of its record, which no program knows."""
+    return re.sub(r"\bpybind11_detail_function_record_\w+\.", "", name)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 import torch
+
+from bytejit.common.where import short_path
 
 from .global_state import ALWAYS, STATES, GlobalState
 from .kinds import (
@@ -44,7 +47,8 @@ class Guard:
     where: Any = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        return f"{self.kind} {self.source.name()}: {self.value!r}" + (f"   # {self.where}" if self.where else "")
+        shown = code_text(self.value[0]) if self.kind == FUNCTION else repr(self.value)
+        return f"{self.kind} {self.source.name()}: {shown}" + (f"   # {self.where}" if self.where else "")
 
 
 class GuardSet:
@@ -113,6 +117,15 @@ class GuardSet:
 
     def __repr__(self) -> str:
         return f"GuardSet({len(self)} guards on {len(self._by_source)} sources)"
+
+
+def code_text(code: Any) -> str:
+    """A function's code in a message: its name and place, without its address."""
+    return (
+        f"{code.co_qualname} at {short_path(code.co_filename)}:{code.co_firstlineno}"
+        if isinstance(code, CodeType)
+        else repr(code)
+    )
 
 
 def _trivial(kind: str, source: Source) -> bool:

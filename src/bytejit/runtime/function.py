@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from bytejit.common import logs, registry, torch_controls, torch_frames
 from bytejit.common.identity import IdentityMap
-from bytejit.common.where import where_of
+from bytejit.common.where import Where, where_of
 from bytejit.errors import CannotRewrite
 from bytejit.options import Settings
 from bytejit.rewriter.trampoline import rewrite
@@ -18,6 +18,7 @@ from bytejit.rewriter.trampoline import rewrite
 from .back_off import BackOff
 from .dispatch import Sites, SiteState
 from .entry import Args, Entry, NotCompiled
+from .places import Named, named_for, names_no_class
 from .recompiles import Recompiles
 from .steering import Steering
 
@@ -56,12 +57,13 @@ class Function:
 
     def __init__(self, code: types.CodeType, namespace: dict, settings: Settings, compile_site: CompileSite) -> None:
         self.settings, self.globals, self.compile_site = settings, namespace, compile_site
-        self.where = where_of(code)
+        self.named = Named(where_of(code))
+        self.unnamed = names_no_class(code)
         self.rewritten = rewrite(code)
         torch_frames.keep_off(self.rewritten.code)
         self.sites = Sites(self.rewritten, functools.partial(compile_site, self))
         self.back_off = BackOff(self.rewritten, self.sites)
-        self.recompiles = Recompiles(self.where, self.dynamic)
+        self.recompiles = Recompiles(lambda: self.named, self.place, self.dynamic)
         self.steering = Steering()
         self.callees: dict[tuple, Handle] = {}  # what compiled_callee made for broken calls of this function
         self.shared = False  # made for callees of broken calls: whatever object they are methods of
@@ -69,6 +71,20 @@ class Function:
 
     def __repr__(self) -> str:
         return f"Function({self.where})"
+
+    @property
+    def where(self) -> Where:
+        """The place of the whole, for messages."""
+        return self.named.where
+
+    def name_after(self, args: Args) -> None:
+        """Where the code says nothing of the class that it runs for, take the name from the module of this call."""
+        if self.unnamed:
+            self.named = named_for(args) or self.named
+
+    def place(self, point: int) -> Where:
+        """The place of a resume point, for messages."""
+        return self.where if self.unnamed else where_of(self.rewritten.original, self.rewritten.points[point].offset)
 
     def dynamic(self) -> bool | None:
         """Whether sizes are symbolic: None once they changed, True at once, False never."""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from bytejit.common import logs, registry, torch_controls
-from bytejit.common.where import Where, where_of
+from bytejit.common.where import Where
 from bytejit.errors import RecompileError
 from bytejit.options import Options
 
 from .dispatch import SiteState
 from .entry import Args, Entry
+from .places import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module apart; a site holds this many times as many
 
@@ -25,8 +26,8 @@ def same_objects(refs: tuple[weakref.ref, ...], objects: tuple) -> bool:
 class Recompiles:
     """Of one function: what made its sites compile again, and the modules for which they no longer do."""
 
-    def __init__(self, where: Where, dynamic: Callable[[], bool | None]) -> None:
-        self.where = where
+    def __init__(self, named: Callable[[], Named], place: Callable[[int], Where], dynamic: Callable[[], bool | None]) -> None:
+        self.named, self.place = named, place  # what the function and a resume point of it are called in messages
         self.dynamic = dynamic  # whether sizes are symbolic: None once they changed
         self.given_up: list[tuple[weakref.ref, ...]] = []
         self.failures: dict[int, str] = {}  # point id -> the guards that failed last
@@ -69,12 +70,13 @@ class Recompiles:
 
     def _note(self, state: SiteState, entries: list[Entry], args: Args, options: Options) -> None:
         point = state.point.id
-        reason = "; ".join(dict.fromkeys(e.explain_failure(args) for e in entries[:3]))
-        registry.count("recompiles", f"{self.where.short} {reason}")
+        named = self.named()
+        reason = named.reworded("; ".join(dict.fromkeys(e.explain_failure(args) for e in entries[:3])))
+        registry.count("recompiles", f"{named.where.short} {reason}")
         self.failures[point] = reason
-        logs.log("recompiles", reason, where_of(state.rewritten.original, state.point.offset), options)
+        logs.log("recompiles", reason, self.place(point), options)
         if torch_controls.setting("error_on_recompile"):
-            raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", self.where, reason)
+            raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", named.where, reason)
         if self.dynamic() is None:
             known = self.changed.setdefault(point, {})
             for entry in entries:
@@ -82,12 +84,12 @@ class Recompiles:
                     known[source] = size or known.get(source, 0)
 
     def _too_many(self, state: SiteState, times: int) -> None:
-        reason = self.failures.get(state.point.id, "the module that it is called on")
+        reason, where = self.failures.get(state.point.id, "the module that it is called on"), self.named().where
         if torch_controls.setting("fail_on_recompile_limit_hit"):
-            raise RecompileError(f"compiled {times} times, the recompile limit", self.where, reason)
-        registry.count("fallbacks", f"recompile limit in {self.where.function}")
+            raise RecompileError(f"compiled {times} times, the recompile limit", where, reason)
+        registry.count("fallbacks", f"recompile limit in {where.function}")
         logs.warn_once(
-            f"limit {self.where.short} {state.point.id}",
-            f"{self.where.function} ({self.where.short}): compiled {times} times and left to the original code from now on; "
+            f"limit {where.short} {state.point.id}",
+            f"{where.function} ({where.short}): compiled {times} times and left to the original code from now on; "
             f"what kept changing: {reason}",
         )

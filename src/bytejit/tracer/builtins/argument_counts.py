@@ -7,6 +7,7 @@ import types
 from collections import deque
 from typing import Any
 
+from bytejit.common.text import without_records
 from bytejit.tracer.core.signals import Break
 
 MANY = 1 << 30
@@ -72,4 +73,5 @@ def describe(obj: Any) -> str:
     """A callable as a message names it."""
     module = getattr(obj, "__module__", None)
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
-    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
+    name = without_records(str(name))
+    return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import types
 
+from bytejit.common.text import without_records
+
 from .values import (
     CellVar,
     DeferredVar,
@@ -58,7 +60,7 @@ def words_of_object(obj: object) -> str:
         return f"the module {obj.__name__}"
     name = getattr(obj, "__qualname__", None)
     if callable(obj) and isinstance(name, str):
-        return f"the function {name}"
+        return f"the function {without_records(name)}"
     return article(type(obj).__name__)
 
 

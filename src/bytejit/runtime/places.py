@@ -1,0 +1,79 @@
+"""Names for people of the code that is compiled: calls of a module run nn.Module's code, and are named after its own forward."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bytejit.common import registry
+from bytejit.common.where import Where, where_of_function
+
+from .entry import Args
+from .live_values import modules_among
+
+# of nn.Module: the code through which every call of a module goes
+CALLS = frozenset(f.__code__ for f in (torch.nn.Module._wrapped_call_impl, torch.nn.Module._call_impl))
+TORCH = str(Path(torch.__file__).parent)
+
+
+def names_no_class(code: types.CodeType) -> bool:
+    """Whether a code says nothing of the class that it runs for: the two of nn.Module's calls."""
+    return code in CALLS
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a code is called in messages. parameters: of the forward for which nn.Module's code runs, which has them as `args`."""
+
+    where: Where
+    parameters: tuple[str, ...] = ()
+
+    def reworded(self, text: str) -> str:
+        """A message with the forward's own names of its arguments: `x` for `args[0]`, `mask` for `kwargs['mask']`."""
+        if not self.parameters:
+            return text
+        text = re.sub(r"\bargs\[(\d+)\]", lambda m: dict(enumerate(self.parameters)).get(int(m[1]), m[0]), text)
+        return re.sub(r"\bkwargs\['(\w+)'\]", r"\1", text)
+
+
+def named_for(args: Args) -> Named | None:
+    """What nn.Module's code is called where it runs with these arguments: as its module's forward. None: there is no module."""
+    modules = modules_among(args)
+    return Named(forward_of(modules[0]), parameters_of(modules[0])) if modules else None
+
+
+def parameters_of(m: torch.nn.Module) -> tuple[str, ...]:
+    """The positional parameters of a module's forward, without self."""
+    fn = _forward(m)
+    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    return code.co_varnames[fn is not vars(m).get("forward") : code.co_argcount] if code is not None else ()
+
+
+def _forward(m: torch.nn.Module) -> Any:
+    return vars(m).get("forward") or inspect.getattr_static(type(m), "forward", None)
+
+
+def forward_of(m: torch.nn.Module) -> Where:
+    """`MyNet.forward` with the line of its definition; where torch's own forward is inherited, the class's first line of code."""
+    cls: Any = type(m)
+    cls = vars(cls)[registry.MODULE_TRAIT].cls if registry.MODULE_TRAIT in vars(cls) else cls
+    forward = _forward(m)
+    places = [_place(getattr(forward, "__func__", forward))]
+    if not places[0].line or places[0].file.startswith(TORCH):
+        own = [_place(f) for f in vars(cls).values() if isinstance(f, types.FunctionType)]
+        places = sorted((w for w in own if not w.file.startswith((TORCH, "<"))), key=lambda w: w.line) or places
+    return Where(places[0].file, places[0].line, f"{cls.__qualname__}.forward", places[0].source)
+
+
+def _place(fn: Any) -> Where:
+    """The place of a function below its decorators."""
+    try:
+        return where_of_function(inspect.unwrap(fn))
+    except ValueError:  # it wraps itself
+        return where_of_function(fn)
