@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import sys
 import types
 import weakref
@@ -229,6 +230,32 @@ def explain(fn: Callable, *args: object, **kwargs: object) -> object:
     target, settings = _with_settings(fn)
     settings = settings.anew(nopython=False)
     return call_and_explain(compile_any(target, settings), args, kwargs, settings.backend, _name(target))
+
+
+def minify(
+    fn: Callable,
+    *args: object,
+    against: str = "eager",
+    tolerance: float | None = None,
+    file: str | os.PathLike | None = "minified.py",
+    **kwargs: object,
+) -> object:
+    """Turn a call whose compiled form fails into a script of a few lines that fails in the same way.
+
+    `fn` is called once, in eager, graph by graph; the settings of a compiled `fn` are kept. Both passes of a training graph are
+    looked at. against: "eager", or "float64": wrong is what is also twice as far from float64 as eager's. tolerance: relative
+    and absolute; None: by the dtype. file: where the script goes; None: nowhere, it is the result's `text`.
+    Raises: bytejit.exc.NothingFails where no graph fails by itself; what `fn` raises in eager; OSError for the file.
+    """
+    from .tools.minify import check_against
+    from .tools.minify import minify as search
+
+    check_against(against)
+    target, settings = _with_settings(fn)
+    settings = settings.anew(nopython=False, dynamic=False)
+    again = lambda f: compile_any(f, settings.anew())
+    once = lambda backend: compile_any(target, settings.anew(backend=backend))(*args, **kwargs)
+    return search(once, again, settings.arguments(), against, tolerance, file)
 
 
 def export(

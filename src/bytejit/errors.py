@@ -79,7 +79,13 @@ class BackendFailed(BytejitError):
 
 
 class IncorrectResult(BytejitError, RuntimeError):
-    """`verify_correctness`: what a backend made of a graph gave another result than the graph. Raised by the first call."""
+    """`verify_correctness`, `accuracy`: what a backend made of a graph gave another result than it. Raised by the first call."""
+
+    __module__ = "bytejit.exc"
+
+
+class NothingFails(BytejitError, ValueError):
+    """What was given to `minify` does not fail. Nothing is written."""
 
     __module__ = "bytejit.exc"
 

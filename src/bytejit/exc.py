@@ -8,6 +8,7 @@ from .errors import (
     CannotRewrite,
     ConstraintViolation,
     IncorrectResult,
+    NothingFails,
     RecompileError,
     Unsupported,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "CannotRewrite",
     "ConstraintViolation",
     "IncorrectResult",
+    "NothingFails",
     "RecompileError",
     "Unsupported",
 ]

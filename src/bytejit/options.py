@@ -41,6 +41,7 @@ class Options:
     suppress_errors: bool = True  # an internal fault falls back to the original code; tests turn it off
     raise_on_backend_error: bool = True  # what a backend raises at compile time; False: counted, the original code runs
     verify_correctness: bool = False  # compare the first call of each compiled graph with eager, and raise where they differ
+    accuracy: bool = False  # the same beside eager and float64, and name the first operation that is off
     dynamic: bool | None = None  # sizes: None symbolic once they changed, True at once, False never
     mode: str = "default"  # one of MODES
     cudagraphs: bool | None = None  # None: as the mode says, and by itself where launching takes most of the time
@@ -261,6 +262,12 @@ class Settings:
     def anew(self, **changes: Any) -> Settings:
         """These settings, with fields changed, sharing no code that was compiled before."""
         return dataclasses.replace(self, serial=next(_serials), **changes)
+
+    def arguments(self) -> str:
+        """What follows the model in a call of `compile` with these settings; without a backend that is a callable."""
+        named = f", backend={self.backend!r}" if isinstance(self.backend, str) and self.backend != "inductor" else ""
+        options = {k: v for k, v in self.overrides if k != "dynamic"}
+        return named + (f", options={options!r}" if options else "")
 
     @functools.cached_property
     def _fixed(self) -> dict[str, Any]:

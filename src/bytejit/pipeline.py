@@ -35,6 +35,7 @@ from bytejit.runtime.live_values import ModulePass, holds_work, modules_among
 from bytejit.runtime.ownership import is_own
 from bytejit.runtime.rollback import rewinding
 from bytejit.runtime.verification import verify
+from bytejit.tools.accuracy import check_region
 from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.signals import Break, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
@@ -247,9 +248,12 @@ def run_backend(
         raise UserError(note_place(e, logs.backend_place(function.settings.backend), where)) from None
     if not callable(made):
         raise UserError(BackendFailed(name, f"returned {type(made).__name__}, not a callable", where))
-    if options.verify_correctness and found.ops:
+    if found.ops:
         try:
-            run(verify, graph.forward, made, found.examples, name, where)
+            if options.verify_correctness:
+                run(verify, graph.forward, made, found.examples, name, where)
+            if options.accuracy:
+                run(check_region, graph, made, backend, found.examples, name, where)
         except IncorrectResult as e:
             raise UserError(e) from None
     last = report_of(graph).writes_last

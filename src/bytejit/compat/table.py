@@ -98,6 +98,13 @@ TORCH = (
         prefix="torch.",
     ),
     *_rows(
+        "the code through which every call of a module goes: regions there are named after the module's forward",
+        "_wrapped_call_impl _call_impl",
+        prefix="torch.nn.Module.",
+        probe="use",
+        without="a module's region is named after nn.Module's own code",
+    ),
+    *_rows(
         "meta kernels without the import of torch's own compiler",
         "_compile._disable_dynamo",
         prefix="torch.",

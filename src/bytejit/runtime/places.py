@@ -18,7 +18,9 @@ from .entry import Args
 from .live_values import modules_among
 
 # of nn.Module: the code through which every call of a module goes
-CALLS = frozenset(f.__code__ for f in (torch.nn.Module._wrapped_call_impl, torch.nn.Module._call_impl))
+CALLS = frozenset(
+    f.__code__ for name in ("_wrapped_call_impl", "_call_impl") if (f := vars(torch.nn.Module).get(name)) is not None
+)
 TORCH = str(Path(torch.__file__).parent)
 
 

@@ -23,7 +23,7 @@ def verify(graph: Callable, made: Callable, inputs: Sequence, backend: str, wher
     before = random_states()
     found = []
     for run in (graph, made):
-        given = [_copy(x) for x in inputs]
+        given = [copied(x) for x in inputs]
         try:
             result = run(*given)
         finally:
@@ -39,7 +39,7 @@ def verify(graph: Callable, made: Callable, inputs: Sequence, backend: str, wher
             raise IncorrectResult(f"incorrect result of backend {backend!r} at {where}: value {i} {said}")
 
 
-def _copy(x: object) -> object:
+def copied(x: object) -> object:
     """A tensor in memory of its own, leaf or not as it was; anything else as it is."""
     if not isinstance(x, torch.Tensor):
         return x

@@ -1,0 +1,1 @@
+"""Tools for people: the accuracy mode, minify, reports as HTML, benchmarks."""
