@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.decompositions import RULES
 from bytejit.codegen.aten.graph import Alias, Aten, Input, Mutation, Out, check
 from bytejit.codegen.aten.mutation import CannotNormalise
@@ -149,6 +150,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
 
 
 # ops that keep what their backward pass needs only where gradients are on as they run
+FUNCTION = f"{TracedFunction.__name__}Backward"
 KEEPERS = frozenset({torch.ops.aten.mkldnn_rnn_layer.default})
 
 
@@ -214,6 +216,8 @@ class _Results:
             raise CannotNormalise("an output needs a gradient and what it is a view of does not")
         if not x._is_view() or x.requires_grad != of.requires_grad:
             return Apart(like)
+        if by_function(x, of):
+            raise CannotNormalise("an output is a view that an autograd function of the program's made")
         return View(base, like, x.grad_fn is not None or not x.requires_grad)
 
     def differentiable(self, x: Fake, out: Out) -> Made:
@@ -256,6 +260,16 @@ def _refuse_dependent(results: _Results, gm: fx.GraphModule) -> None:
         order = list(gm.graph.nodes)
         nodes = [n for n, r in zip(shown, results.recipes) if getattr(getattr(r, "base", r), "index", None) in found and own(r)]
         raise Dependent(min(nodes, key=order.index))
+
+
+def by_function(x: Fake, of: Fake) -> bool:
+    """Whether an autograd function of the program's is between a view and its base."""
+    node = x.grad_fn
+    while node is not None and node is not of.grad_fn:
+        if node.name() == FUNCTION:
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
 
 
 def own(recipe: Recipe) -> bool:

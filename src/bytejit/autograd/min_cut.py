@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.graph import acts
+from bytejit.codegen.aten.recomputed import PART
 from bytejit.codegen.aten.recorder import is_view
 from bytejit.codegen.ops.table import Op, table
 from bytejit.common.spec import Spec
@@ -41,7 +42,7 @@ class Cut:
     def cheap(self, n: fx.Node) -> bool:
         """Whether a call may be made again."""
         spec = n.meta.get("spec")
-        if n.op != "call_function" or n not in self.forward or not isinstance(spec, Spec) or acts(n):
+        if n.op != "call_function" or n not in self.forward or not isinstance(spec, Spec) or acts(n) or PART in n.meta:
             return False
         if is_view_node(n):
             return True

@@ -144,9 +144,10 @@ class _Split:
         for n in self.nodes:
             if n.op == "call_function" and not late.isdisjoint(n.all_input_nodes):
                 late.add(n)
+        acting = [n for n in self.nodes if n.op == "call_function" and n not in self.joint.forward and acts(n)]
         calls: set[fx.Node] = set()
         read: dict[fx.Node, None] = {}
-        stack = list(shown)
+        stack = [*shown, *acting]
         while stack:
             n = stack.pop()
             if n in calls or n in read:

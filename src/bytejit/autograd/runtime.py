@@ -15,9 +15,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import fx
 
+from bytejit.codegen.aten.applied_functions import has_passes
 from bytejit.codegen.aten.graph import Alias, Aten
 from bytejit.common import registry
 from bytejit.common.ambient import preserved
+from bytejit.common.autocast import autocast_now
+from bytejit.common.checkpointed import Checkpointed
 from bytejit.runtime.rollback import random_states
 
 from .joint import Apart, Given, Made, Recipe, View
@@ -31,6 +34,7 @@ class Program:
     def __init__(self, gm: fx.GraphModule, parts: Parts, forward: Callable, backward: Callable[[Aten], Callable]) -> None:
         self.parts, self.forward, self.build = parts, forward, backward
         self.plain = gm.forward
+        self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), any(map(has_passes, gm.graph.nodes))
         self.autocast = autocast_now()
         # which tangents are undefined -> (callable of the backward graph without them, where each gradient is in its outputs)
         self.made: dict[frozenset[int], tuple[Callable, tuple[int | None, ...]]] = {}
@@ -81,6 +85,11 @@ class Program:
         missing = frozenset(i for i, t in enumerate(tangents) if t is None)
         if len(missing) == len(tangents):
             return [None] * len(self.inputs)
+        plain = self.only_through_torch(missing)
+        if plain and not torch.is_grad_enabled():
+            registry.count("fallbacks", f"a backward pass runs through torch: {plain}")
+            with torch.enable_grad():
+                return preserved(self.differentiable, ctx, saved, tangents)
         if torch.is_grad_enabled():
             registry.count("fallbacks", "a backward pass runs through torch: it is differentiated itself")
             return preserved(self.differentiable, ctx, saved, tangents)
@@ -90,6 +99,14 @@ class Program:
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             ctx.others = None
         return [None if at is None or places[at] is None else made[places[at]] for _, at in parts.grads]
+
+    def only_through_torch(self, missing: frozenset[int]) -> str:
+        """Why a backward pass is not for the compiled graph; "" where it is. missing: outputs that were not used."""
+        if self.reentrant and not torch.autograd._is_checkpoint_valid():
+            return "a reentrant checkpoint asks how it was called"
+        if self.applies and missing:  # what its backward makes of zeros, or of nothing, need not be linear
+            return "an output of a graph with an autograd function was not used"
+        return ""
 
     def fitted(self, i: int, tangent: torch.Tensor | None, ctx: CompiledRegion) -> torch.Tensor:
         """A tangent laid out as the backward graph was made for; zeros where there is none, which nothing reads."""
@@ -187,11 +204,8 @@ def primal_of(index: int, recipes: Sequence[Recipe], outs: Sequence[torch.Tensor
     return next(out._base for recipe, out in zip(recipes, outs) if isinstance(recipe, View) and recipe.base == Made(index))
 
 
-def autocast_now() -> tuple[Callable, ...]:
-    """Context managers that make autocast what it is now."""
-    devices = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
-    kept = torch.is_autocast_cache_enabled()
-    return (
-        torch._C._DisableAutocast,
-        *(functools.partial(torch.autocast, d, dtype=torch.get_autocast_dtype(d), cache_enabled=kept) for d in devices),
-    )
+def is_reentrant(node: fx.Node) -> bool:
+    """Whether a node is a reentrant checkpoint, or has one in it."""
+    if isinstance(node.target, Checkpointed):
+        return bool(node.target.options.get("use_reentrant")) or any(map(is_reentrant, node.target.part.graph.nodes))
+    return False

@@ -42,6 +42,7 @@ class GraphWriter(TorchDispatchMode):
         self.kept: list[torch.Tensor] = []
         self.seen: dict[tuple, torch.fx.Node] = {}
         self.stores: dict = {}
+        self.around: list = []  # checkpointed parts that are being recorded, the innermost last: see `recomputed`
         self.last_placeholder: torch.fx.Node | None = None
 
     # --- values -----------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
 from bytejit.common import inference, ranges
 from bytejit.common.ambient import preserved
+from bytejit.common.applied import Applied
+from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_calls import GraphCall, why_opaque
 from bytejit.common.graph_info import info_of
 from bytejit.common.interrupts import poll
@@ -26,10 +28,12 @@ from bytejit.fake.tensor import Fake, FakeMode, fake_of_spec, make, spec_of, wit
 from bytejit.shapes import symbols
 from bytejit.shapes.symbols import manner_of
 
+from .applied_functions import applied
 from .decompositions import RULES
 from .fused_optimizers import FUSED
 from .graph import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
 from .mutation import CannotNormalise, same_stride
+from .recomputed import checkpointed
 from .recorder import Recorder
 from .rewrite import drop_dead
 
@@ -87,14 +91,29 @@ class Run:
                 env[node] = self.input(node, next(given))
         with rec:
             for node in nodes:
-                poll()
-                rec.where = node.meta.get("where")
                 if node.op == "output":
                     return torch.fx.node.map_arg(node.args[0], env.__getitem__)
                 if node.op != "placeholder":
-                    with manner_of(node):
-                        env[node] = self._step(node) if node.kwargs.get("out") is None else self._written(node)
+                    self._record(node)
         return None
+
+    def part(self, gm: torch.fx.GraphModule, inputs: Sequence) -> object:
+        """What a graph that a node calls returns, on fakes; it may be run more than once."""
+        given = iter(inputs)
+        for node in gm.graph.nodes:
+            if node.op == "output":
+                return torch.fx.node.map_arg(node.args[0], self.env.__getitem__)
+            if node.op == "placeholder":
+                self.env[node] = next(given)
+            else:
+                self._record(node)
+        return None
+
+    def _record(self, node: torch.fx.Node) -> None:
+        poll()
+        self.rec.where = node.meta.get("where")
+        with manner_of(node):
+            self.env[node] = self._step(node) if node.kwargs.get("out") is None else self._written(node)
 
     def input(self, node: torch.fx.Node, fake: object) -> object:
         """A fake of our own for an input: the tracer's keeps its autograd and is not written into."""
@@ -126,6 +145,10 @@ class Run:
         # what came of it is known: `GraphInfo.inference`; ranges of a profiler are around the whole
         if node.target in (inference.enter, inference.leave, *ranges.NODES):
             return None
+        if isinstance(node.target, Checkpointed):
+            return checkpointed(self.rec, self.part, node.target, args)
+        if isinstance(node.target, Applied):
+            return applied(self.part, node.target, args)
         if why := why_opaque(node):
             raise CannotNormalise(why)
         if node.target is torch.manual_seed:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.ops import random
+from bytejit.codegen.ops import random, random_state
 from bytejit.common.dtypes import SHORT
 from bytejit.common.spec import Spec
 
@@ -133,8 +133,10 @@ def draws_of(node: fx.Node) -> bool:
 
 
 def fuse_draws(made: Aten) -> Aten:
-    """The graph with its draws within kernels; the same object where it has none that could be."""
-    if not any(map(draws_of, made.graph.nodes)):
+    """The graph with its draws within kernels; the same object where it has none that could be, or where a checkpointed part is
+    to draw again what it drew (`random_state`)."""
+    kept = any(n.target in (random_state.GET, random_state.SET) for n in made.graph.nodes)
+    if kept or not any(map(draws_of, made.graph.nodes)):
         return made
     graph = copy_graph(made.graph)
     draws = Draws(graph)

@@ -38,6 +38,14 @@ class Specialise(Exception):
         self.sources, self.where = sources, where
 
 
+class LeaveToTorch(Exception):
+    """Trace again, and leave the backward pass of an autograd function, a class, to torch."""
+
+    def __init__(self, cls: type, why: str) -> None:
+        super().__init__(why)
+        self.cls = cls
+
+
 class TooLong(Exception):
     """Tracing took longer than the user allows."""
 
@@ -47,7 +55,7 @@ class NotNow(Exception):
     be compiled."""
 
 
-SIGNALS = (Break, Raised, Restart, Specialise, TooLong, NotNow)
+SIGNALS = (Break, Raised, Restart, Specialise, LeaveToTorch, TooLong, NotNow)
 
 
 class CannotReconstruct(Exception):

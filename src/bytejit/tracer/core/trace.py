@@ -30,7 +30,7 @@ from bytejit.tracer.torch import checkpoints, inference_mode
 from .assembly import new_tracer
 from .job import Job, Stop
 from .region import let_go, run_region
-from .signals import Break, CannotReconstruct, Restart, Specialise
+from .signals import Break, CannotReconstruct, LeaveToTorch, Restart, Specialise
 from .tracer import Tracer
 from .values import TensorVar
 
@@ -103,6 +103,9 @@ def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
             continue
         except Specialise as s:
             job.dynamic = job.dynamic.as_it_is() if t.hysteresis.in_use else job.dynamic.without(s.sources, s.where)
+            continue
+        except LeaveToTorch as left:
+            job.left_to_torch |= {left.cls}
             continue
         except Restart as r:
             if r.cause.long:

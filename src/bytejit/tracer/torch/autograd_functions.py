@@ -1,25 +1,29 @@
 """torch.autograd.Function: without gradients its forward is inlined; with them one node of the graph applies it.
 
 Under gradients the forward is traced all the same, for its guards, for what it returns, and to see that it does nothing
-but compute; its nodes are then replaced by the one node, which runs the user's own `apply` with its own context.
+but compute; its nodes are then replaced by the one node, which runs the user's own `apply` with its own context, or, for a
+backend that records it, both passes as they were traced (`autograd_passes.py`).
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from bytejit.common.graph_calls import GraphCall
-from bytejit.guards.sources import Cell, Ref
+from bytejit.common.applied import Applied
+from bytejit.guards.sources import Ref
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import IterVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import models, replaces
 from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.objects.containers import NotConstant, is_constant
+
+from .autograd_passes import Call, traced_passes
+from .effects_of_calls import has_external_effects, without_gradients
 
 SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)  # what a graph's text has no words for
 
@@ -29,7 +33,8 @@ class Context:
 
     def __init__(self, needs_input_grad: tuple) -> None:
         self.needs_input_grad = needs_input_grad
-        self.non_differentiable = self.dirty = ()
+        self.non_differentiable = self.dirty = self.to_save = ()
+        self.materialize = True
 
     def save_for_backward(self, *tensors: Sequence) -> None:
         self.saved_tensors = self.to_save = tensors
@@ -44,7 +49,7 @@ class Context:
         self.non_differentiable = tensors
 
     def set_materialize_grads(self, value: Any) -> None:
-        pass
+        self.materialize = value
 
 
 def apply_as_stored() -> object:
@@ -96,63 +101,41 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         node_args = tuple(None if i in held else t.tensors.to_node_arg(a) for i, a in enumerate(given))
     except NotConstant as e:
         raise Break(f"{cls.__name__}.apply of {e}") from None
+    before = len(t.graph.nodes)
     result, ctx = traced_forward(t, cls, args[0], args[1], args[2])
     single = not (isinstance(result, SeqVar) and result.cls is tuple)
     outputs = [t.values.real(o) for o in ([result] if single else result.items)]
     if not all(isinstance(o, TensorVar) or isinstance(o, Known) and is_constant(o.obj) for o in outputs):
         raise Break(f"{cls.__name__}.apply, which returns more than tensors")
-    marked = t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable"))
+    marked = [t.values.real(m) for m in t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable"))]
+    forward = list(t.graph.nodes)[before:]
+    passes, extra = None, ()
+    if cls not in t.job.left_to_torch:
+        passes, extra = traced_passes(t, Call(cls, args[0], ctx, given, outputs, single, marked), forward)
+    for node in reversed(list(t.graph.nodes)[before:]):
+        if node.op != "placeholder":
+            t.graph.erase_node(node)
     inputs = [a.fake for a in given if isinstance(a, TensorVar)]
-    fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [t.values.real(m).fake for m in marked], inputs))
+    fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [m.fake for m in marked], inputs))
     made = [next(fakes) if isinstance(o, TensorVar) else o.obj for o in outputs]
     for fake in made:
         t.by_fake.pop(id(fake), None)
-    node = t.tensors.add_node(applied(cls, held), None, node_args, {})
+    target = Applied(cls.__name__, applied(cls, held), len(node_args), passes)
+    node = t.tensors.add_node(target, None, (*node_args, *extra), {})
     node.meta["val"] = made[0] if single else tuple(made)
     return t.tensors.wrap_result(node, node.meta["val"])
 
 
-def has_external_effects(t: Tracer) -> bool:
-    """Whether the region has changed what code outside of it can see, other than tensors' data."""
-    own = t.root.code.co_cellvars
-
-    def is_own(v: Var) -> bool:  # what `.grad` is shows where it is read only: see `Backward.looked_at`
-        return isinstance(v.source, Cell) and v.source.var in own or isinstance(v, TensorVar) and v.attrs.keys() == {"grad"}
-
-    changed = any(v.source is not None and not (is_own(v) or isinstance(v, IterVar)) for v in t.effects.dirty.values())
-    return bool(changed or t.effects.globals_written or t.effects.classes_written)
-
-
 def traced_forward(t: Tracer, cls: type, cls_var: Var, needs: Var, args: SeqVar) -> tuple[Var, Var]:
-    """What the forward returns, and its context; its nodes are taken out of the graph again. Raises: Break."""
-    nodes, values, deferred = len(t.graph.nodes), t.by_value, len(t.deferred_calls)
-    before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
-    looked_at = t.backward.looked_at
-    states, held = dict(t.effects.state_set), (len(t.locked), len(t.devices), len(t.inference), t.nesting)
-    grad = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(False)  # as autograd calls it
-    try:
+    """What the forward returns, and its context. Raises: Break."""
+
+    def run() -> tuple[Var, Var]:
         ctx = t.calls.call_python(Context, [needs])
-        result = t.values.real(t.calls.call(t.values.constant(run_forward), [cls_var, ctx, args, t.calls.model({})], {}))
-    finally:
-        torch._C._set_grad_enabled(grad)
-    for key, value in list(t.effects.state_set.items()):  # set within the forward and put back by its end
-        if key not in states and value == t.state_first[key][0]:
-            del t.effects.state_set[key]
-    wrote = any(v.fake._version != version for v, version in before.items())
-    effects = has_external_effects(t) or len(t.deferred_calls) != deferred or t.by_value != values
-    if (
-        wrote
-        or looked_at != t.backward.looked_at
-        or effects
-        or states != t.effects.state_set
-        or held != (len(t.locked), len(t.devices), len(t.inference), t.nesting)
-        or t.subscripts.length(t.attributes.getattr(ctx, "dirty"))
-    ):
+        return t.values.real(t.calls.call(t.values.constant(run_forward), [cls_var, ctx, args, t.calls.model({})], {})), ctx
+
+    (result, ctx), changes = without_gradients(t, run)
+    if changes or t.subscripts.length(t.attributes.getattr(ctx, "dirty")):
         raise Break(f"{cls.__name__}.apply, an autograd function whose forward changes more than what it returns")
-    for node in reversed(list(t.graph.nodes)[nodes:]):
-        if node.op != "placeholder":
-            t.graph.erase_node(node)
     return result, ctx
 
 
@@ -176,11 +159,7 @@ def attached(outputs: list, marked: list, inputs: list) -> tuple:
     return _Attach.apply(outputs, marked, *inputs)
 
 
-def applied(cls: type, held: dict[int, object]) -> GraphCall:
-    """The node's target. The class is the user's: it is not kept alive. held: arguments that are functions."""
+def applied(cls: type, held: dict[int, object]) -> Callable:
+    """What calls `apply`. The class is the user's: it is not kept alive. held: arguments that are functions."""
     ref = Ref(cls)
-
-    def apply_function(*args: Any):
-        return ref.get().apply(*(held.get(i, a) for i, a in enumerate(args)))
-
-    return GraphCall(apply_function, f"apply_{cls.__name__}", f"the autograd function {cls.__name__}")
+    return lambda *args: ref.get().apply(*(held.get(i, a) for i, a in enumerate(args)))

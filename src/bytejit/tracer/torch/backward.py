@@ -80,6 +80,11 @@ class Backward(Component):
                     raise Break("the backward pass to a tensor with hooks")
                 self.t.guard(*(("ID_IS", Attr(v.source, name), None) if hooks is None else ("LEN_IS", Attr(v.source, name), 0)))
 
+    def check_no_reentrant(self) -> None:
+        """Raises: Break where torch refuses to go back through a checkpoint."""
+        if any(n.kwargs.get("use_reentrant") for n in self.t.graph.nodes if n.op == "call_function"):
+            raise Break("a backward pass for some inputs after a reentrant checkpoint", "pass use_reentrant=False")
+
     # ---- passes ---------------------------------------------------------------------------------------------------
     def into_leaves(
         self, outputs: list[TensorVar], grads: list[Var], retain: bool | None, inputs: list[TensorVar] | None
@@ -89,6 +94,7 @@ class Backward(Component):
         if outside:
             raise Break(OUTSIDE)
         if inputs is not None:
+            self.check_no_reentrant()
             if any(not v.fake.is_leaf for v in inputs):
                 raise Break("Tensor.backward with inputs that are no leaves")
             leaves = list(dict.fromkeys(inputs))
@@ -108,6 +114,7 @@ class Backward(Component):
 
     def of_inputs(self, outputs: list[TensorVar], inputs: list[TensorVar], grads: list[Var], flags: list[Var]) -> list[Var]:
         """`torch.autograd.grad`: the gradients themselves."""
+        self.check_no_reentrant()
         _, outside = self.reached(outputs)
         if any(node is not inputs[0].fake.grad_fn for node in outside) or outside and len(inputs) > 1:
             raise Break(OUTSIDE)

@@ -4,24 +4,26 @@ that stands for the call runs under the same checkpoint: what it computes is not
 
 from __future__ import annotations
 
-import inspect
+import functools
 import operator
-from collections.abc import Callable
-from typing import Any
+import types
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.utils.checkpoint
 
-from bytejit.common.graph_calls import GraphCall
+from bytejit.common.checkpointed import CONTEXTS, Checkpointed
+from bytejit.guards.sources import Attr, Ref
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import TensorVar, Var
+from bytejit.tracer.core.values import FALSE, FuncVar, InstanceVar, Lazy, SeqVar, TensorVar, Var
 from bytejit.tracer.objects.calls import models
 
-from .autograd_functions import has_external_effects
+from .effects_of_calls import has_external_effects
+from .parts import part_of, taken_by
 
-CHECKPOINT = inspect.unwrap(torch.utils.checkpoint.checkpoint)
-OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+SELECTIVE, REENTRANT = torch.utils.checkpoint.create_selective_checkpoint_contexts, "use_reentrant"
+OPTIONS = (REENTRANT, "preserve_rng_state", CONTEXTS, "determinism_check", "debug", "early_stop")
 
 
 def begin(*args: object, **options: object) -> None:
@@ -34,23 +36,67 @@ def end() -> None:
 
 @models(torch.utils.checkpoint.checkpoint)
 def checkpoint(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    function, rest = args[0], args[1:]
+    function, rest = args[0], [t.values.real(a) for a in args[1:]]
     given = {k: v for k, v in kwargs.items() if k in OPTIONS}
     named = {k: v for k, v in kwargs.items() if k not in OPTIONS}
-    if "context_fn" in given or "debug" in given:
-        raise Break("torch.utils.checkpoint with context_fn or debug")
+    contexts = given.pop(CONTEXTS, None)
+    if t.const(given.get("debug", FALSE)):
+        raise Break("torch.utils.checkpoint with debug")
     options = {k: t.const(v) for k, v in given.items()}
-    reentrant = options.pop("use_reentrant", None)
-    if (
-        reentrant is None
-        or reentrant
-        and (named or torch.is_grad_enabled() or not any(isinstance(a, TensorVar) and a.fake.requires_grad for a in rest))
-    ):
-        raise Break("torch.utils.checkpoint, reentrant", "pass use_reentrant=False")
+    reentrant = options.get(REENTRANT)
+    if reentrant is None:
+        raise Break("torch.utils.checkpoint, reentrant", "pass use_reentrant")
+    if reentrant and (named or contexts is not None or not any(isinstance(a, TensorVar) and a.fake.requires_grad for a in rest)):
+        raise Break("torch.utils.checkpoint, reentrant, with these arguments", "pass use_reentrant=False")
     if not torch.is_grad_enabled():
         return t.calls.call(function, rest, named)
-    given = tuple(dict.fromkeys(a.node for a in [*rest, *named.values()] if isinstance(a, TensorVar)))
-    return kept_apart(t, lambda: t.values.real(t.calls.call(function, rest, named)), given, options)
+    if contexts is not None:
+        options[CONTEXTS] = contexts_of(t, t.values.real(contexts))
+    tensors = [a for a in [*rest, *map(t.values.real, named.values())] if isinstance(a, TensorVar)]
+    given = tuple(dict.fromkeys(a.node for a in tensors))
+    result = kept_apart(t, lambda: t.values.real(t.calls.call(function, rest, named)), given, options)
+    if reentrant:
+        check_reentrant(t, result, tensors)
+    return result
+
+
+def check_reentrant(t: Tracer, result: Var, given: Sequence[TensorVar]) -> None:
+    """A reentrant checkpoint is a function of autograd: all that it returns needs gradients. Raises: Break where that differs
+    from what the function alone returns."""
+    outputs = [t.values.real(v) for v in (result.items if isinstance(result, SeqVar) and result.cls is tuple else [result])]
+    stores = [v.fake.m.store for v in given]
+    for v in outputs:
+        if not isinstance(v, TensorVar) or not v.fake.requires_grad or any(v.fake.m.store is s for s in stores):
+            raise Break("torch.utils.checkpoint, reentrant, of a function that returns other than new tensors with gradients")
+
+
+def contexts_of(t: Tracer, v: Var) -> Callable:
+    """The program's `context_fn`, as it can be called later. Raises: Break for all but functions, and torch's own for
+    selective checkpoints with a list of operators or a function."""
+    if isinstance(v, FuncVar):
+        return kept_function(v)
+    if isinstance(v, InstanceVar) and v.cls is functools.partial:
+        if v.real is None:
+            function, args, named = v.slots["func"], v.slots["args"], v.slots["keywords"]
+        else:
+            function, args, named = (Lazy(getattr(v.real, n), Attr(v.source, n)) for n in ("func", "args", "keywords"))
+        items = [t.values.real(x) for x in t.iteration.iterate(args)]
+        function = t.values.real(function)
+        if isinstance(function, FuncVar) and function.real is SELECTIVE and len(items) == 1:
+            options = {t.const(k): t.const(x) for k, x in t.iteration.mapping_items(named)}
+            chosen = kept_function(items[0]) if isinstance(items[0], FuncVar) else t.const(items[0])
+            return functools.partial(SELECTIVE, chosen, **options)
+    raise Break("torch.utils.checkpoint with a context_fn that is neither a function nor a partial of torch's own")
+
+
+def kept_function(v: FuncVar) -> Callable:
+    """A function that calls the program's, which it does not keep alive. Raises: Break for one that closes over values."""
+    if v.real is None:
+        if v.closure or v.defaults or v.kwdefaults:
+            raise Break("torch.utils.checkpoint with a context_fn that was made in the region of values there")
+        return types.FunctionType(v.code, v.globals, v.code.co_name)
+    ref = Ref(v.real)
+    return lambda *args, **kwargs: ref.get()(*args, **kwargs)
 
 
 def kept_apart(t: Tracer, run: Callable[[], Var], given: tuple, options: dict) -> Var:
@@ -98,7 +144,7 @@ def _grouped(graph: torch.fx.Graph, first: torch.fx.Node, last: torch.fx.Node, o
         node = node.next
     if any(isinstance(v, torch.Tensor) and v.requires_grad for n in inside for v in _values(n)):
         held = set(inside)
-        taken = dict.fromkeys(i for n in inside for i in n.all_input_nodes if i not in held)
+        taken = taken_by(inside)
         saved = [n for n in first.args if n in taken]
         taken = [*saved, *(n for n in taken if n not in saved)]
         given = [n for n in inside if n in outputs or not held.issuperset(n.users)]
@@ -118,13 +164,9 @@ def _values(node: torch.fx.Node) -> tuple:
 
 def _call(graph: torch.fx.Graph, last: torch.fx.Node, taken: list, saved: int, inside: list, given: list, options: dict) -> dict:
     """The node that runs a part, and one for each value that is used outside of it: old node -> new node."""
-    part = torch.fx.Graph()
-    copies = {n: part.placeholder(n.name) for n in taken}
-    for n in inside:
-        copies[n] = part.node_copy(n, copies.__getitem__)
-    part.output(tuple(copies[n] for n in given))
+    part = part_of(taken, inside, tuple(given))
     with graph.inserting_before(last):
-        call = graph.call_function(checkpointed(torch.fx.GraphModule(torch.nn.Module(), part), saved, options), tuple(taken))
+        call = graph.call_function(Checkpointed(part, saved, options), tuple(taken))
         call.meta["val"], call.meta["where"] = tuple(n.meta["val"] for n in given), inside[0].meta.get("where")
         moved = {}
         for i, n in enumerate(given):
@@ -132,12 +174,3 @@ def _call(graph: torch.fx.Graph, last: torch.fx.Node, taken: list, saved: int, i
             moved[n].meta.update(n.meta)
             n.replace_all_uses_with(moved[n], delete_user_cb=lambda user: user not in inside)
     return moved
-
-
-def checkpointed(part: torch.fx.GraphModule, saved: int, options: dict) -> GraphCall:
-    """The node's target: the part under torch's checkpoint, which saves the first inputs; the others are its closure."""
-
-    def checkpoint_part(*inputs: Any):
-        return CHECKPOINT(lambda *given: part.forward(*given, *inputs[saved:]), *inputs[:saved], use_reentrant=False, **options)
-
-    return GraphCall(checkpoint_part, opaque="a checkpointed part", parts=(part,))

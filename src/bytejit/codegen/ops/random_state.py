@@ -1,0 +1,29 @@
+"""Ops on the CPU's random numbers as a whole: what is computed again under a checkpoint draws what it drew before.
+
+They act, so no pass moves a draw past them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .random import NAMESPACE
+
+SEEDED = (torch.Tag.nondeterministic_seeded,)
+NAMESPACE.define("random_state() -> Tensor", tags=SEEDED)
+NAMESPACE.define("set_random_state(Tensor state) -> ()", tags=SEEDED)
+
+
+@torch.library.impl(NAMESPACE, "random_state", "CompositeExplicitAutograd")
+def random_state() -> torch.Tensor:
+    """Where the generator stands. Shapes: u8[some 5,000]."""
+    return torch.default_generator.get_state()
+
+
+@torch.library.impl(NAMESPACE, "set_random_state", "CPU")
+def set_random_state(state: torch.Tensor) -> None:
+    """Let the generator stand there."""
+    torch.default_generator.set_state(state)
+
+
+GET, SET = torch.ops.bytejit.random_state.default, torch.ops.bytejit.set_random_state.default

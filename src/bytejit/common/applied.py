@@ -1,0 +1,49 @@
+"""An autograd function of the program's in a traced graph: what the node calls that stands for its `apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .graph_calls import GraphCall
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Both passes of an autograd function, traced.
+
+    forward: takes the values `forward_takes` of those that the node is given besides the arguments, returns `results` values
+    and what the backward pass reads. backward: takes the gradients of the outputs `grads`, then `backward_takes`, then what the
+    forward pass returned for it; returns one gradient or None for each of the first arguments. outputs: of `apply`: the
+    position of a result, or (constant,). saved: which of the values that the backward pass takes besides gradients went
+    through `save_for_backward`.
+    """
+
+    forward: torch.fx.GraphModule
+    backward: torch.fx.GraphModule
+    forward_takes: tuple[int, ...]
+    backward_takes: tuple[int, ...]
+    results: int
+    outputs: tuple[int | tuple, ...]
+    single: bool
+    grads: tuple[int, ...]
+    saved: frozenset[int]
+    marked: tuple[int, ...]
+    materialize: bool
+
+
+class Applied(GraphCall):
+    """Calls `apply`. arguments: so many of the inputs are its arguments; the others are what its passes read besides. passes:
+    None where its backward pass cannot be traced: then it runs through torch."""
+
+    def __init__(self, name: str, apply: Callable, arguments: int, passes: Passes | None) -> None:
+        parts = () if passes is None else (passes.forward, passes.backward)
+        super().__init__(self.under_torch, f"apply_{name}", f"the autograd function {name}", parts)
+        self.apply, self.arguments, self.passes = apply, arguments, passes
+
+    def under_torch(self, *inputs: Any) -> Any:
+        """What `apply` returns, by torch's own means."""
+        return self.apply(*inputs[: self.arguments])

@@ -1,0 +1,166 @@
+"""The two passes of an autograd function as graphs: what its forward traced, and its own backward, traced with that context.
+
+The backward pass runs later than the guards are checked. So it is left to torch, as is one that does more than compute, where it
+looks at what may have changed by then: anything from outside but functions, their defaults, classes, modules and dtypes.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bytejit.common import special_cases
+from bytejit.common.applied import Passes
+from bytejit.common.gradients import BACKWARD
+from bytejit.guards.guard_set import Guard, GuardSet
+from bytejit.guards.kinds import GLOBAL_STATE
+from bytejit.guards.sources import CellContents, Defaults, KwDefaults, Scope
+from bytejit.tracer.core.signals import Break, LeaveToTorch, Raised
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, TensorVar, Var
+
+from .effects_of_calls import without_gradients
+from .parts import part_of, taken_by
+
+Node = torch.fx.Node
+
+
+@dataclass
+class Call:
+    """A call of `apply` whose forward pass was traced. marked: outputs without gradients."""
+
+    cls: type
+    cls_var: Var
+    ctx: Var
+    given: list[Var]
+    outputs: list[Var]
+    single: bool
+    marked: list[Var]
+
+
+def gradient_of(index: int) -> None:
+    """Stands for the gradient of an output while a backward pass is traced."""
+    raise AssertionError("only traced")
+
+
+def run_backward(cls: Any, ctx: Any, grads: Any, devices: tuple):
+    """A backward pass runs where autocast is off, whatever it is around the forward pass."""
+    if not devices:
+        return cls.backward(ctx, *grads)
+    with torch.autocast(devices[0], enabled=False):
+        return run_backward(cls, ctx, grads, devices[1:])
+
+
+def traced_passes(t: Tracer, call: Call, forward: Sequence[Node]) -> tuple[Passes, tuple[Node, ...]]:
+    """Both passes, and what they read besides the arguments. Raises: LeaveToTorch."""
+    materialize = bool(t.const(t.attributes.getattr(call.ctx, "materialize")))
+    before = len(t.graph.nodes)
+    grads = [gradient(t, call, i, o, materialize) for i, o in enumerate(call.outputs)]
+    markers = [g.node for g in grads if isinstance(g, TensorVar)]
+    outer, t.guards = t.guards, GuardSet()
+    memo, t.memo = t.memo, {}  # so that what the forward pass has read is looked at again, and seen in the guards
+    try:
+        found, changes = without_gradients(t, lambda: results(t, call, grads))
+    except (Break, Raised) as e:
+        raise LeaveToTorch(call.cls, str(getattr(e, "reason", e))) from None
+    finally:
+        seen, t.guards, t.memo = t.guards, outer, memo
+        outer.update(seen)
+    own = t.values.real(t.attributes.getattr(call.cls_var, "backward"))
+    if changes or not all(lasting(g) or in_decorator(g, own) for g in seen):
+        raise LeaveToTorch(call.cls, "its backward pass changes, or looks at, more than its context")
+    backward = [n for n in list(t.graph.nodes)[before:] if n.op != "placeholder" and n not in markers]
+    forward = [n for n in forward if n.op != "placeholder"]
+    if any(n.target in BACKWARD for n in (*forward, *backward)):
+        raise LeaveToTorch(call.cls, "a backward pass within it")
+    return put_together(t, call, materialize, grads, found, forward, backward)
+
+
+def gradient(t: Tracer, call: Call, i: int, output: Var, materialize: bool) -> Var:
+    """What the backward pass gets for an output."""
+    if not isinstance(output, TensorVar) or not materialize and (output in call.marked or not output.fake.is_floating_point()):
+        return NONE
+    with t.fake_mode, torch.no_grad():
+        fake = torch.empty_like(output.fake)
+    node = t.tensors.add_node(gradient_of, None, (i,), {})
+    node.meta["val"] = fake
+    return t.tensors.wrap_result(node, fake)
+
+
+def results(t: Tracer, call: Call, grads: list[Var]) -> list[Var]:
+    """What the backward pass returns: one gradient or None for each argument. Raises: Break."""
+    if call.cls.vjp is not torch.autograd.Function.vjp:
+        raise Break("a vjp")
+    devices = SeqVar([Known(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)], tuple)
+    args = [call.cls_var, call.ctx, SeqVar(grads, tuple), devices]
+    found = t.values.real(t.calls.call(t.values.constant(run_backward), args, {}))
+    given = [t.values.real(v) for v in (found.items if isinstance(found, SeqVar) and found.cls is tuple else [found])]
+    if len(given) < len(call.given) or any(v is not NONE and not is_none(v) for v in given[len(call.given) :]):
+        raise Break("another number of gradients than of arguments")
+    given = given[: len(call.given)]
+    for v, of in zip(given, call.given):
+        if not is_none(v) and not (isinstance(v, TensorVar) and isinstance(of, TensorVar)):
+            raise Break("a gradient that is no tensor, or of what is none")
+    return given
+
+
+def is_none(v: Var) -> bool:
+    return isinstance(v, Known) and v.obj is None
+
+
+def lasting(guard: Guard) -> bool:
+    """Whether what a guard says of may be taken to hold later too."""
+    if isinstance(guard.source, (Defaults, KwDefaults)) or guard.kind in ("FUNCTION", GLOBAL_STATE):
+        return True
+    if guard.kind == "DICT_ABSENT":
+        return isinstance(guard.source, Scope)
+    value = getattr(guard.value, "get", lambda: guard.value)()
+    return guard.kind == "ID_IS" and isinstance(value, LASTING) or guard.kind == "TYPE_IS" and value in LASTING
+
+
+def in_decorator(guard: Guard, backward: Var) -> bool:
+    """Whether a guard is on what a decorator of torch's, as `custom_bwd`, holds for the function that it made."""
+    if not isinstance(backward, FuncVar) or not special_cases.NOT_THE_USERS.runs(backward.globals):
+        return False
+    at = guard.source if isinstance(guard.source, CellContents) else None
+    while at is not None and at != backward.source:
+        at = getattr(at, "base", None)
+    return at is not None
+
+
+LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, staticmethod, classmethod, torch.dtype)
+
+
+def put_together(
+    t: Tracer, call: Call, materialize: bool, grads: list[Var], found: list[Var], forward: list[Node], backward: list[Node]
+) -> tuple[Passes, tuple[Node, ...]]:
+    """The graphs of both passes."""
+    tensors = [o for o in call.outputs if isinstance(o, TensorVar)]
+    returned = list(dict.fromkeys(o.node for o in tensors))
+    given = [None if is_none(v) else v.node for v in found]
+    markers = {g.node: i for i, g in enumerate(grads) if isinstance(g, TensorVar)}
+    needed = [n for n in taken_by(backward, [n for n in given if n is not None]) if n not in markers]
+    kept = [n for n in needed if n in forward]
+    outer = [n for n in needed if n not in kept]
+    taken = taken_by(forward, returned)
+    extra = tuple(dict.fromkeys([*taken, *outer]))
+    to_save = [t.values.real(v) for v in t.iteration.iterate(t.attributes.getattr(call.ctx, "to_save"))]
+    saved = {v.node for v in to_save if isinstance(v, TensorVar)}
+    passes = Passes(
+        part_of(taken, forward, (*returned, *kept)),
+        part_of([*markers, *outer, *kept], backward, tuple(given)),
+        tuple(map(extra.index, taken)),
+        tuple(map(extra.index, outer)),
+        len(returned),
+        tuple(returned.index(o.node) if isinstance(o, TensorVar) else (o.obj,) for o in call.outputs),
+        call.single,
+        tuple(markers.values()),
+        frozenset(i for i, n in enumerate([*outer, *kept]) if n in saved),
+        tuple(i for i, o in enumerate(call.outputs) if o in call.marked),
+        materialize,
+    )
+    return passes, extra

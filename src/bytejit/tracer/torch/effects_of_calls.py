@@ -1,0 +1,50 @@
+"""Whether a part of the trace does more than compute: it will run again, or at another time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bytejit.guards.sources import Cell
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import IterVar, TensorVar, Var
+
+
+def has_external_effects(t: Tracer) -> bool:
+    """Whether the region has changed what code outside of it can see, other than tensors' data."""
+    own = t.root.code.co_cellvars
+
+    def is_own(v: Var) -> bool:  # what `.grad` is shows where it is read only: see `Backward.looked_at`
+        return isinstance(v.source, Cell) and v.source.var in own or isinstance(v, TensorVar) and v.attrs.keys() == {"grad"}
+
+    changed = any(v.source is not None and not (is_own(v) or isinstance(v, IterVar)) for v in t.effects.dirty.values())
+    return bool(changed or t.effects.globals_written or t.effects.classes_written)
+
+
+def without_gradients(t: Tracer, run: Callable[[], Any]) -> tuple[Any, bool]:
+    """What run() returns, traced as autograd calls a function's passes, and whether it changes more than what it returns."""
+    values, deferred = t.by_value, len(t.deferred_calls)
+    before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
+    looked_at = t.backward.looked_at
+    states, held = dict(t.effects.state_set), (len(t.locked), len(t.devices), len(t.inference), t.nesting)
+    grad = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        result = run()
+    finally:
+        torch._C._set_grad_enabled(grad)
+    for key, value in list(t.effects.state_set.items()):  # set within the forward and put back by its end
+        if key not in states and value == t.state_first[key][0]:
+            del t.effects.state_set[key]
+    wrote = any(v.fake._version != version for v, version in before.items())
+    effects = has_external_effects(t) or len(t.deferred_calls) != deferred or t.by_value != values
+    changes = (
+        wrote
+        or looked_at != t.backward.looked_at
+        or effects
+        or states != t.effects.state_set
+        or held != (len(t.locked), len(t.devices), len(t.inference), t.nesting)
+    )
+    return result, bool(changes)

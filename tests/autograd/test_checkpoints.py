@@ -1,0 +1,136 @@
+"""Checkpointed parts in compiled graphs: nothing of them is kept, what they draw at random is drawn again."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import bytejit
+
+from .beside import BACKENDS, beside
+from .test_partition import calls, parts_of
+
+BOTH = pytest.mark.parametrize("backend", BACKENDS)
+SAVED = [torch.ops.aten.mm.default]
+
+
+def data():
+    return torch.randn(6, 4), torch.randn(4, 4, requires_grad=True)
+
+
+def back(f, *args):
+    out = f(*args)
+    out.sum().backward()
+    return out
+
+
+def block(x, w):
+    return F.dropout((x @ w).sin(), 0.4).exp().tanh()
+
+
+def chain(x, w, **options):
+    for _ in range(3):
+        x = checkpoint(block, x, w, use_reentrant=False, **options)
+    return x
+
+
+def policy(ctx, op, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if op is SAVED[0] else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def contexts():
+    return create_selective_checkpoint_contexts(policy)
+
+
+def nested(x, w):
+    inner = functools.partial(checkpoint, block, use_reentrant=False)
+    return checkpoint(lambda x: inner(inner(x.cos(), w), w) * 2, x + w.sum(), use_reentrant=False)
+
+
+def reentrant(x, w):
+    y = checkpoint(lambda x: block(x, w).square(), x @ w, use_reentrant=True)
+    return checkpoint(lambda a, b: a @ b, y, w, use_reentrant=True, preserve_rng_state=False)
+
+
+def mixed(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return checkpoint(block, x, w, use_reentrant=False).float()
+
+
+PROGRAMS = {
+    "chain": chain,
+    "other numbers": lambda x, w: chain(x, w, preserve_rng_state=False, early_stop=False),
+    "selective, operators": lambda x, w: chain(x, w, context_fn=functools.partial(create_selective_checkpoint_contexts, SAVED)),
+    "selective, policy": lambda x, w: chain(x, w, context_fn=functools.partial(create_selective_checkpoint_contexts, policy)),
+    "selective, function": lambda x, w: chain(x, w, context_fn=contexts),
+    "nested": nested,
+    "reentrant": reentrant,
+    "autocast": mixed,
+    "keywords": lambda x, w: checkpoint(block, x, w=w, use_reentrant=False) * F.dropout(w.sum() + x, 0.5),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name, backend):
+    beside(backend, PROGRAMS[name], data, back, tol=5e-2 if name == "autocast" else 1e-5)
+
+
+def step(x, w):
+    """The backward pass in the region."""
+    out = nested(chain(x, w), w)
+    out.sum().backward()
+    return out.detach()
+
+
+def test_whole_steps():
+    beside("inductor", step, data, lambda f, *args: f(*args))
+
+
+def plain(x, w):
+    return ((x @ w).sin().exp() @ w).tanh()
+
+
+@pytest.mark.parametrize("options", [{}, {"use_reentrant": True}])
+def test_nothing_inside_is_saved(options):
+    x, w = torch.randn(6, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    parts = parts_of(lambda x, w: checkpoint(plain, x, w, **{"use_reentrant": False, **options}).square(), x, w)
+    assert parts.saved == 1 and len(parts.saved_inputs) == 2, parts.summary()  # the result, which is squared
+    assert calls(parts.backward).count("mm") == 2 + 4
+    assert parts_of(lambda x, w: plain(x, w).square(), x, w).saved > 1
+
+
+def test_selected_values_are_saved():
+    x, w = torch.randn(6, 4), torch.randn(4, 4, requires_grad=True)
+    chosen = functools.partial(create_selective_checkpoint_contexts, SAVED)
+    parts = parts_of(lambda x, w: checkpoint(plain, x, w, use_reentrant=False, context_fn=chosen), x, w)
+    assert parts.saved == 2 and calls(parts.backward).count("mm") == 3, parts.summary()
+
+
+def test_a_whole_step_computes_again():
+    """In one graph too: products are made again, and nothing merges them with the first ones."""
+    seen = []
+    x, w = torch.randn(6, 4), torch.randn(4, 4, requires_grad=True)
+
+    def compiler(gm, examples):
+        seen.append(sum(n.target is torch.ops.aten.mm.default for n in gm.graph.nodes))
+        return gm.forward
+
+    def f(x, w):
+        checkpoint(plain, x, w, use_reentrant=False).sum().backward()
+
+    bytejit.compile(f, backend=bytejit.backends.aot(forward=compiler))(x, w)
+    assert seen == [2 + 2 + 3], seen
+
+
+def test_grad_through_a_reentrant_checkpoint():
+    """torch refuses it."""
+
+    def drive(f, x, w):
+        return torch.autograd.grad(f(x, w).sum(), w)
+
+    beside("aot_eager", reentrant, data, drive, torch_runs=2)

@@ -1,0 +1,238 @@
+"""autograd functions of the program's in compiled graphs: their own backward passes, traced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tests.programs.test_autograd import Reverse, Reversible, Same, Split, Square
+
+from .beside import BACKENDS, beside
+from .test_partition import calls, parts_of
+
+BOTH = pytest.mark.parametrize("backend", BACKENDS)
+EPS = 0.5
+
+
+class Clip(torch.autograd.Function):
+    """Not linear in the gradient; a context with attributes that are no tensors; a value of the forward's saved."""
+
+    @staticmethod
+    def forward(ctx, x, limit, name=None):
+        ctx.limit, ctx.name, ctx.shape = limit, name, x.shape
+        ctx.kept = (x * 3).sigmoid()
+        return x.clamp(-limit, limit)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        assert grad.shape == ctx.shape
+        return grad.clamp(-ctx.limit, ctx.limit) * ctx.kept, None, None
+
+
+class Ones(torch.autograd.Function):
+    """Its gradient does not depend on the one that it is given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return torch.ones_like(a) + b + 1
+
+
+class Maybe(torch.autograd.Function):
+    """Gradients that are not there are None."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return (a * 10 if a is not None else 0) + (b * 100 if b is not None else 0)
+
+
+class Norm(torch.autograd.Function):
+    """Reads a parameter that is no argument's gradient to give, and module-level functions."""
+
+    @staticmethod
+    def forward(ctx, x, w, flags):
+        r = x.square().mean(-1, keepdim=True).add(1e-5).rsqrt()
+        ctx.save_for_backward(x, w, r)
+        return x * r * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w, r = ctx.saved_tensors
+        gx = gw = None
+        if ctx.needs_input_grad[0]:
+            gx = inner(g * w, x, r)
+        if ctx.needs_input_grad[1]:
+            gw = (g * x * r).sum(0)
+        return gx, gw, None
+
+
+def inner(g, x, r):
+    return r * (g - x * r * r * (g * x).mean(-1, keepdim=True))
+
+
+class Reads(torch.autograd.Function):
+    """Looks at a global value in both passes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * EPS
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * EPS
+
+
+class Short(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = torch.rand_like(x) > 0.5
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.mask * torch.rand(())
+
+
+class Half(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g.to(x.dtype) @ w.t(), x.t() @ g
+
+
+def data():
+    return torch.randn(6, 4), torch.randn(4, 4, requires_grad=True)
+
+
+def back(f, *args):
+    out = f(*args)
+    (out[0] if isinstance(out, tuple) else out).sum().backward()
+    return out
+
+
+def amp(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return Half.apply(x, w).float()
+
+
+PROGRAMS = {
+    "own gradient": lambda x, w: Square.apply(x @ w, 2.0) * 3,
+    "two results": lambda x, w: Split.apply(x @ w, x)[0] + 1,
+    "reversed": lambda x, w: Reverse.apply(x @ w, 0.5).sin() + Same.apply(w.sum() * x) * 2,
+    "attributes": lambda x, w: Clip.apply(x @ w, 0.7, "name").cos(),
+    "constant": lambda x, w: Ones.apply(x @ w)[0] * 2,
+    "parameters": lambda x, w: Norm.apply(x, w[0], [1, 2]) + Norm.apply(x @ w, w[1].detach(), None),
+    "numbers at random": lambda x, w: Noisy.apply(F.dropout(x @ w, 0.3)),
+    "in a checkpoint": lambda x, w: checkpoint(lambda x: Square.apply(x @ w).sin(), x + 1, use_reentrant=False),
+    "under no_grad": lambda x, w: x @ w + without(x, w),
+    "autocast": amp,
+}
+
+
+def without(x, w):
+    with torch.no_grad():
+        return Square.apply(x @ w)
+
+
+@BOTH
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(name, backend):
+    beside(backend, PROGRAMS[name], data, back, tol=5e-2 if name == "autocast" else 1e-5)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_whole_steps(name):
+    def step(x, w):
+        out = PROGRAMS[name](x, w)
+        out.sum().backward()
+        return out.detach()
+
+    beside("aot_eager", step, data, lambda f, *args: f(*args), tol=5e-2 if name == "autocast" else 1e-5)
+
+
+LEFT = {
+    "a global value": lambda x, w: Reads.apply(x @ w),
+    "a graph within": lambda x, w: Reversible.apply(torch.sin, x @ w),
+    "gradients that are None": lambda x, w: Maybe.apply(x @ w)[0].sin(),
+    "too few gradients": lambda x, w: Short.apply(x @ w, x),
+    "a view that is returned": lambda x, w: Reverse.apply(w, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_left_to_torch(name):
+    beside("aot_eager", LEFT[name], data, back, torch_runs=1)
+
+
+@BOTH
+@pytest.mark.parametrize("function, runs", [(Ones, 2), (Maybe, 2)])
+def test_an_output_that_is_not_used(function, runs, backend):
+    """Its gradient is zeros for some functions, None for others."""
+    beside(backend, lambda x, w: function.apply(x @ w), data, back, torch_runs=runs)
+
+
+def test_a_value_that_changes_before_the_backward_pass():
+    def drive(f, x, w):
+        global EPS
+        out = f(x, w)
+        EPS *= 3
+        out.sum().backward()
+        EPS /= 3
+
+    beside("aot_eager", lambda x, w: Reads.apply(x @ w) * 1, data, drive, torch_runs=1)
+
+
+def test_errors_of_versions():
+    """A value that the function saved, written before the backward pass."""
+
+    def drive(f, x, w):
+        out = f(x, w)
+        with torch.no_grad():
+            w.mul_(2)
+        out.sum().backward()
+
+    beside("aot_eager", lambda x, w: Square.apply(w) + x[:4], data, drive)
+
+
+def test_what_the_function_does_not_save_is_not_saved():
+    x, w = torch.randn(6, 4), torch.randn(6, 4, requires_grad=True)
+    parts = parts_of(lambda x, w: Clip.apply(x * w, 0.5), x, w)
+    assert parts.saved <= 1 and calls(parts.backward).count("clamp") == 1, parts.summary()
+
+
+def test_differentiated_twice():
+    def drive(f, x, w):
+        (g,) = torch.autograd.grad(f(x, w).sum(), w, create_graph=True)
+        g.sum().backward()
+        return g.detach()
+
+    beside("aot_eager", lambda x, w: Square.apply(x @ w), data, drive, torch_runs=2)
