@@ -11,6 +11,7 @@ PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready
 endif
 ARGS  ?=
+JOBS  ?= 2
 export PYTHONPATH := src
 
 .PHONY: help setup demo test lint check docs golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
@@ -37,8 +38,8 @@ $(VENV)/.ready: pyproject.toml
 demo: $(READY)   ## compile ResNet-18 and BERT-base: speed and errors beside eager
 	@$(PY) benchmarks/demo.py $(ARGS)
 
-test: $(READY)   ## all tests
-	$(PY) -m pytest tests $(ARGS)
+test: $(READY)   ## all tests, two processes; JOBS=4
+	$(PY) -m pytest tests -n $(JOBS) --dist loadfile $(ARGS)
 
 test-versions:   ## the suite on every pair of Python and torch; ARGS="py314-t215 --short --write"
 	$(BASE) -m tests.versions $(ARGS)
