@@ -21,8 +21,9 @@ from bytejit.common.text import identifier
 from bytejit.common.where import Where, with_source
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.library_flags import states_of
+from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.guards.source import params_of
-from bytejit.guards.sources import Local, ModuleBuffer, ModuleParam, TensorSize
+from bytejit.guards.sources import Local, TensorSize
 from bytejit.rewriter.trampoline import UNBOUND
 from bytejit.runtime import function as functions
 from bytejit.runtime.circumstances import watched

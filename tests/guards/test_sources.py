@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.references import permanent
 from bytejit.guards.source import param_name, params_of
 from bytejit.guards.sources import (
@@ -29,14 +30,11 @@ from bytejit.guards.sources import (
     Local,
     MethodFunc,
     MethodSelf,
-    ModuleBuffer,
-    ModuleParam,
     Printer,
     Ref,
     Scope,
     Source,
     StackSlot,
-    SubModule,
     TensorGrad,
     TensorSize,
     TensorStride,

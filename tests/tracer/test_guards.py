@@ -22,6 +22,7 @@ from bytejit.guards.equality import same
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import Guard, GuardSet
 from bytejit.guards.kinds import KINDS, ComputedItems, Expr
+from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.native_checker import CHECKER
 from bytejit.guards.source import params_of
 from bytejit.guards.sources import (
@@ -33,11 +34,8 @@ from bytejit.guards.sources import (
     Item,
     KnownSource,
     Local,
-    ModuleBuffer,
-    ModuleParam,
     Scope,
     StackSlot,
-    SubModule,
     TensorSize,
     TupleItem,
     Type,

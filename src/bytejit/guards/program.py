@@ -22,6 +22,7 @@ from bytejit.errors import Bug
 from .equality import same
 from .guard_set import Guard
 from .kinds import ALIAS, BOOL, DICT_ABSENT, DICT_KEYS, DICT_PRESENT, EQUALS, FUNCTION, ID_IS, LEN_IS, TENSOR, TYPE_IS
+from .module_sources import ModuleBuffer, ModuleParam, SubModule
 from .native_checker import CHECKER, HINTED, OP, row, table
 from .references import PLAIN, Ref
 from .sources import (
@@ -40,12 +41,9 @@ from .sources import (
     Local,
     MethodFunc,
     MethodSelf,
-    ModuleBuffer,
-    ModuleParam,
     Scope,
     Source,
     StackSlot,
-    SubModule,
     TupleItem,
     Type,
 )

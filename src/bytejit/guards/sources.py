@@ -7,7 +7,7 @@ frozen, hashable (the hash is kept: chains are long and looked up often), and co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from .references import Printer, Ref, plain
 from .source import Source, Step, param_name, source
@@ -358,48 +358,3 @@ class TupleItem(Source):
 
     def name(self) -> str:
         return f"{self.base.name()}[{self.index!r}]"
-
-
-class _ModuleEntry(Source):
-    """One entry of a module's `_parameters`, `_buffers` or `_modules` dict, past nn.Module.__getattr__."""
-
-    __slots__ = ()
-    base: Source
-    key: str
-    table: ClassVar[str]
-
-    def expr(self, at: Printer) -> str:
-        return f"{at.source(DictItem(InstanceDict(self.base), self.table))}[{self.key!r}]"
-
-    def name(self) -> str:
-        return f"{self.base.name()}.{self.key}" if self.key.isidentifier() else f"{self.base.name()}[{self.key!r}]"
-
-    def bases(self) -> tuple[Source, ...]:
-        return (DictItem(InstanceDict(self.base), self.table),)
-
-
-@source
-class ModuleParam(_ModuleEntry):
-    """`base.__dict__['_parameters'][key]`."""
-
-    base: Source
-    key: str
-    table = "_parameters"
-
-
-@source
-class ModuleBuffer(_ModuleEntry):
-    """`base.__dict__['_buffers'][key]`."""
-
-    base: Source
-    key: str
-    table = "_buffers"
-
-
-@source
-class SubModule(_ModuleEntry):
-    """`base.__dict__['_modules'][key]`."""
-
-    base: Source
-    key: str
-    table = "_modules"

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
-from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource, ModuleBuffer, ModuleParam, SubModule
+from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
+from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (

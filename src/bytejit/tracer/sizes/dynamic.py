@@ -13,7 +13,8 @@ import torch
 from bytejit.common import torch_controls
 from bytejit.common.registry import DYNAMIC_DIMS, STATIC_DIMS
 from bytejit.guards.kinds import Expr
-from bytejit.guards.sources import Local, ModuleBuffer, ModuleParam, Source, StackSlot, TensorSize, TensorStride
+from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
+from bytejit.guards.sources import Local, Source, StackSlot, TensorSize, TensorStride
 from bytejit.guards.tensor_checks import TensorCheck
 from bytejit.shapes.symbols import Manner, is_symbolic
 from bytejit.tracer.core.component import Component

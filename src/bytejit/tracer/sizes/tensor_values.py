@@ -17,7 +17,7 @@ import torch
 
 from bytejit.fake.tensor import Fake, was_written
 from bytejit.guards.kinds import ComputedItems
-from bytejit.guards.sources import ModuleBuffer, ModuleParam
+from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import SeqVar, SliceVar, TensorVar, Var
