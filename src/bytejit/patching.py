@@ -71,7 +71,7 @@ def _check() -> None:
 
 def _compiled(model: object, compile: Callable, alone: bool) -> object:
     if inspect.isclass(model):
-        model.__call__ = compile(module.own(model.__call__))
+        setattr(model, "__call__", compile(module.own(getattr(model, "__call__"))))
         return model
     target = torch_controls.wrapped(model)
     if isinstance(target, functools._lru_cache_wrapper):  # as torch.compile does: the function below is followed
@@ -99,7 +99,7 @@ def _in_python(target: Callable) -> bool:
 
 def with_arguments(backend: Callable, mode: str | None, options: Mapping[str, object] | None) -> Callable:
     """A backend of the program's own that is told the mode and the options of a torch.compile."""
-    named = {} if mode in (None, "default") else {"mode": mode}
+    named: dict[str, object] = {} if mode in (None, "default") else {"mode": mode}
     if options:
         named["options"] = options
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import fx
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.decompositions import RULES
-from bytejit.codegen.aten.graph import Alias, Aten, Input, Mutation, Out, check
+from bytejit.codegen.aten.graph import Aten, Mutation, Out, check, renumbered
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.normalise import Outputs, Run, mutations_of, out_of, with_sizes
 from bytejit.codegen.aten.recorded_values import Root
@@ -26,6 +26,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of
 from bytejit.common.spec import Spec
+from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make, spec_of
 
 from .cut_graph import Dependent
@@ -110,7 +111,7 @@ class GradRun(Run):
 def _record(rec: Recorder, run: GradRun) -> Joint:
     returned = run.run()
     single = not isinstance(returned, (list, tuple))
-    flat = [returned] if single else list(returned)
+    flat = list(returned) if isinstance(returned, (list, tuple)) else [returned]
     if any(isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x)) for x in flat):
         raise CannotNormalise("an output is a container of tensors: only flat tuples of outputs are taken")
     inputs = len(run.fakes)
@@ -128,12 +129,12 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     shift = len(results.found.nodes)
     rec.graph.output((*results.found.nodes, *gradients.nodes))
     drop_dead(rec.graph)
-    outs = with_sizes(rec.graph, (*results.outs(), *(_shifted(o, shift) for o in back)))
+    outs = with_sizes(rec.graph, (*results.outs(), *(renumbered(o, lambda n: n + shift) for o in back)))
     places = iter(range(len(results.outs()), len(outs)))
     moved = _constants_last(rec, inputs, len(tangents))
     made = Aten(
         rec.graph,
-        tuple(_renumbered(o, moved) for o in outs),
+        tuple(renumbered(o, input=moved.__getitem__) for o in outs),
         tuple(Mutation(moved[m.input], m.position) for m in mutations),
         tuple(rec.constants),
     )
@@ -237,9 +238,12 @@ class _Results:
         def at(index: int) -> int:
             return index if index >= 0 else len(self.grown) - index - 1
 
+        def base(recipe: Made | Given) -> Made | Given:
+            return Made(at(recipe.index)) if isinstance(recipe, Made) else recipe
+
         if isinstance(recipe, View):
-            return View(self.counted(recipe.base), at(recipe.like), recipe.followed)
-        return recipe if isinstance(recipe, Given) else replace(recipe, index=at(recipe.index))
+            return View(base(recipe.base), at(recipe.like), recipe.followed)
+        return Apart(at(recipe.index)) if isinstance(recipe, Apart) else base(recipe)
 
 
 def _refuse_dependent(results: _Results, gm: fx.GraphModule) -> None:
@@ -296,26 +300,12 @@ def _backward(rec: Recorder, primals: Sequence[Fake], leaves: Sequence[tuple[int
     return grads, tangents
 
 
-def _alone(fake: Fake):
+def _alone(fake: Fake) -> Meta:
     """What a tensor looks like that has the storage for itself."""
     return fake_of_spec(spec_of(fake)).m
 
 
 # ---- numbers of inputs and outputs -----------------------------------------------------------------------------------
-def _shifted(out: Out, by: int) -> Out:
-    """An output whose values begin at another place of the flat tuple."""
-    if isinstance(out, Alias):
-        return replace(out, of=_shifted(out.of, by))
-    return replace(out, position=out.position + by) if hasattr(out, "position") else out
-
-
-def _renumbered(out: Out, moved: dict[int, int]) -> Out:
-    """An output whose inputs have other numbers."""
-    if isinstance(out, Alias):
-        return replace(out, of=_renumbered(out.of, moved))
-    return Input(moved[out.index]) if isinstance(out, Input) else out
-
-
 def _constants_last(rec: Recorder, inputs: int, tangents: int) -> dict[int, int]:
     """Put the placeholders of constants behind the tangents. Returns the new number of each."""
     nodes = [n for n in rec.graph.nodes if n.op == "placeholder"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Alias, Aten, Const, Input, Number, Out, Value, acts, check
+from bytejit.codegen.aten.graph import Alias, Aten, Const, Input, Number, Out, Value, acts, base_of, check, positions, renumbered
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.codegen.loops import index as ix
@@ -56,7 +56,7 @@ class Parts:
         """What is saved and what is computed again, in a line."""
         flat = list(self.forward.graph.nodes)[-1].args[0]
         outs = self.forward.outputs[self.results : self.results + self.saved]
-        kept = sum(bytes_of(n.meta["spec"]) for n in dict.fromkeys(flat[o.position] for o in outs))
+        kept = sum(bytes_of(n.meta["spec"]) for n in dict.fromkeys(flat[i] for o in outs for i in positions(o)))
         again = ", ".join(f"{n} x {name}" for name, n in Counter(self.recomputed).items())
         said = f"{self.saved} values, {kept / 2**20:.2f} MiB, and {len(self.saved_inputs)} inputs"
         return f"{said}; computed again: {again}" if again else said
@@ -181,7 +181,7 @@ class _Split:
     def layouts(self) -> tuple[list[Out], tuple[tuple[int, int, int] | None, ...]]:
         """Outputs that are the sizes and strides of tangents, where these are known at the call only, and where each has its."""
         found: list[Out] = []
-        places = []
+        places: list[tuple[int, int, int] | None] = []
         for spec in self.joint.tangents:
             numbers = (*spec.shape, *spec.stride)
             if all(isinstance(n, int) for n in numbers):
@@ -204,7 +204,7 @@ class _Split:
         places = positions_used(self.results, self.joint.aten.mutations)
         moved = {p: i for i, p in enumerate(places)}
         flat = [env[self.flat[p]] for p in places]
-        outs = [renumbered(o, moved, self.index_in_forward) for o in self.results]
+        outs = [renumbered(o, moved.__getitem__, self.index_in_forward) for o in self.results]
         for n in saved:
             value = copied(graph, env[n]) if n.op == "placeholder" else env[n]  # an input that is written: as it was
             if value not in flat:
@@ -244,7 +244,7 @@ class _Split:
         moved = {p: i for i, p in enumerate(places)}
         flat = [env[self.flat[p]] if self.flat[p] in back else copied(graph, env[self.flat[p]]) for p in places]
         graph.output(tuple(flat))
-        outs = tuple(renumbered(o, moved, lambda i: given[self.nodes[i]]) for o in self.gradients)
+        outs = tuple(renumbered(o, moved.__getitem__, lambda i: given[self.nodes[i]]) for o in self.gradients)
         grads = tuple((i, None if at is None else at - len(self.results)) for i, at in self.joint.grads)
         return check(Aten(graph, outs, (), self.joint.aten.constants)), grads
 
@@ -278,29 +278,9 @@ def copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------
-def base_of(out: Out) -> Out:
-    """What an output is a view of, or itself."""
-    return out.of if isinstance(out, Alias) else out
-
-
-def positions(out: Out) -> tuple[int, ...]:
-    """The value that an output needs, if any."""
-    base = base_of(out)
-    return (base.position,) if isinstance(base, Value) else ()
-
-
 def positions_used(outs: Iterable[Out], mutations: Iterable) -> list[int]:
     """All values that outputs and writes need, in order."""
     return sorted({p for o in outs for p in positions(o)} | {m.position for m in mutations})
-
-
-def renumbered(out: Out, moved: dict[int, int], index) -> Out:
-    """An output with its value's position and its input's number in another graph."""
-    if isinstance(out, Alias):
-        return replace(out, of=renumbered(out.of, moved, index))
-    if isinstance(out, Value):
-        return Value(moved[out.position])
-    return Input(index(out.index)) if isinstance(out, Input) else out
 
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------

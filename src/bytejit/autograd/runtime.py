@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import fx
+from torch.autograd.function import FunctionCtx
 
 from bytejit.codegen.aten.applied_functions import has_passes
 from bytejit.codegen.aten.graph import Alias, Aten
@@ -23,7 +24,7 @@ from bytejit.common.autocast import autocast_now
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.runtime.rollback import random_states
 
-from .joint import Apart, Given, Made, Recipe, View
+from .joint import Given, Made, Recipe, View
 from .partition import Parts
 from .undefined import without
 
@@ -155,7 +156,9 @@ class CompiledRegion(torch.autograd.Function):
     """The node of autograd that stands for a compiled graph: made after its forward kernels have run."""
 
     @staticmethod
-    def forward(ctx, program: Program, inputs: tuple, made: Sequence, states: Sequence, *followed: torch.Tensor):
+    def forward(
+        ctx: FunctionCtx, program: Program, inputs: tuple, made: Sequence, states: Sequence, *followed: torch.Tensor
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         parts = program.parts
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *made[parts.results : program.after])
@@ -167,7 +170,7 @@ class CompiledRegion(torch.autograd.Function):
         return tuple(made[: program.first]) if program.first > 1 else made[0]
 
     @staticmethod
-    def backward(ctx, *tangents: torch.Tensor | None):
+    def backward(ctx: FunctionCtx, *tangents: torch.Tensor | None) -> tuple:
         return None, None, None, None, *ctx.program.gradients(ctx, tangents)
 
 
@@ -178,13 +181,14 @@ apply = super(torch.autograd.Function, CompiledRegion).apply
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
     """What makes an output of the program of the results and the inputs."""
+    if isinstance(recipe, View):
+        return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed)
+    index = recipe.index
     if isinstance(recipe, Made):
-        return lambda made, inputs, k=recipe.index: made[k]
+        return lambda made, inputs: made[index]
     if isinstance(recipe, Given):
-        return lambda made, inputs, i=recipe.index: inputs[i]
-    if isinstance(recipe, Apart):
-        return lambda made, inputs, k=recipe.index: made[k].detach()
-    return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed)
+        return lambda made, inputs: inputs[index]
+    return lambda made, inputs: made[index].detach()
 
 
 def view(base: Callable, like: int, followed: bool, made: Sequence, inputs: Sequence) -> torch.Tensor:

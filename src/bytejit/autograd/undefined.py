@@ -12,11 +12,11 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, Input, Out, Value, check
+from bytejit.codegen.aten.graph import Aten, Input, Out, Value, base_of, check, renumbered
 from bytejit.codegen.aten.rewrite import copy_graph, drop_dead
 from bytejit.common.spec import Spec, contiguous_stride
 
-from .partition import Parts, base_of, copied, renumbered
+from .partition import Parts, copied
 
 aten = torch.ops.aten
 
@@ -47,7 +47,7 @@ def without(parts: Parts, missing: frozenset[int]) -> tuple[Aten, tuple[int | No
         )
         places.append(None if gone else len(outs))
         if not gone:
-            outs.append(renumbered(out, moved, lambda i: i))
+            outs.append(renumbered(out, moved.__getitem__))
     return check(replace(parts.backward, graph=graph, outputs=tuple(outs))), tuple(places)
 
 

@@ -76,7 +76,7 @@ class Compiled:
         part, taken, rest = found
         before, after = self.on_host(part), self.build_part(rest)
 
-        def call(*inputs: Any):
+        def call(*inputs: Any) -> Any:
             return after(*inputs, *before(*[inputs[i] for i in taken]))
 
         return call
@@ -110,7 +110,7 @@ class Compiled:
             tuner.save()
             state["call"] = self.target.replay(self.gm, self.aten, self.emit(made))
 
-        def call(*args: Any):
+        def call(*args: Any) -> Any:
             if not state["check"](args):
                 registry.count("recompiles", "a frozen weight was written")
                 fold(args)

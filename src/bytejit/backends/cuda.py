@@ -102,16 +102,17 @@ def compile_plan_cuda(
     """
     source = source or printed(plan, device)
     rows = rows_of(plan, source)
+    files: tuple[str, ...] = ()
     if device.type == "cpu":
         runs = interpret.build(source, rows, functools.partial(span, plan, source)) if rows else ()
-        pairs, seconds, cached, files = [(r, r) for r in runs], 0.0, True, ()
+        pairs, seconds, cached = [(r, r) for r in runs], 0.0, True
     elif rows:
         extents = functools.partial(span, plan, source, sizes={})
         built = build_triton.build(source, rows, device.index, options, extents)
         pairs, seconds, files = list(zip(built.runs, built.unaligned)), built.seconds, built.files
         cached = built.cached == built.kernels
     else:
-        pairs, seconds, cached, files = [], 0.0, True, ()
+        pairs, seconds, cached = [], 0.0, True
     made = emit_call_cuda(plan, rows, pairs, device, source.scratch, constants, outs, single)
     stats = Stats(
         source.kernels,

@@ -34,11 +34,13 @@ def _recorded(gm: torch.fx.GraphModule, runner: Callable) -> Callable:
     elif reason and not refused:
         reason = ""  # without triton eager's kernels are recorded all the same
     reason = refused or reason
-    try:
-        aten = None if reason else normalise(gm, fakes_of(gm))
-    except CannotNormalise as e:
-        reason = str(e)
-    if reason:
+    aten = None
+    if not reason:
+        try:
+            aten = normalise(gm, fakes_of(gm))
+        except CannotNormalise as e:
+            reason = str(e)
+    if aten is None:
         registry.count("cudagraphs", f"not recorded: {reason}")
         Told(gm, info_of(gm).settings.options)(f"not recorded: {reason}")
         return gm.forward

@@ -143,7 +143,7 @@ def record(cls: type, **forms: Form) -> Form:
     rest = {n: () for n, f in known.items() if n not in forms and f.default is MISSING and f.default_factory is MISSING}
     if list(forms) != [n for n in known if n in forms]:
         raise TypeError(f"{cls.__name__}: forms are not in the order of its fields")
-    readers, count, new = tuple(f.read for f in forms.values()), len(names), cls.__new__
+    readers, count = tuple(f.read for f in forms.values()), len(names)
     rest |= {n: f.default for n, f in known.items() if n not in forms and f.default is not MISSING}
 
     def pack(value: Any) -> list:
@@ -154,7 +154,7 @@ def record(cls: type, **forms: Form) -> Form:
     def read(data: Any) -> Any:
         if type(data) is not list or len(data) != count:
             raise Damaged(f"{data!r:.80} is no list of {count}")
-        made = new(cls)  # a frozen class's own constructor takes three times as long
+        made: Any = object.__new__(cls)  # a frozen class's own constructor takes three times as long
         made.__dict__.update(rest)
         made.__dict__.update(zip(names, [r(d) for r, d in zip(readers, data)]))
         return made

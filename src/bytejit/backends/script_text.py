@@ -51,7 +51,7 @@ def scripted(graph: fx.Graph) -> tuple[Callable, str]:
     return call, source
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException | str) -> str:
     """The first line of a message that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 

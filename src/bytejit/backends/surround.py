@@ -44,7 +44,7 @@ def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
     inference = info.inference
     if inference is not None:
 
-        def in_inference_mode(*inputs: Any):
+        def in_inference_mode(*inputs: Any) -> Any:
             with manager(inference):
                 return call(*inputs)
 
@@ -52,7 +52,7 @@ def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
     if not info.grads_off or info.needs_grad:
         return call
 
-    def without_grad(*inputs: Any):
+    def without_grad(*inputs: Any) -> Any:
         with torch.no_grad():
             found = call(*inputs)  # no output has gradients: what is an input's memory is made apart from it
             return tuple(t.detach() if isinstance(t, torch.Tensor) and t.requires_grad else t for t in found)
@@ -67,7 +67,7 @@ def without_autocast(gm: torch.fx.GraphModule, call: Callable) -> Callable:
     if not info_of(gm).autocast:
         return call
 
-    def cast_before(*inputs: Any):
+    def cast_before(*inputs: Any) -> Any:
         with manager():
             return call(*inputs)
 
@@ -82,7 +82,7 @@ def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
     written = sorted({m.input for m in aten.mutations})
     plain = gm.forward
 
-    def checked(*inputs: Any):
+    def checked(*inputs: Any) -> Any:
         storages = [t.untyped_storage()._cdata if isinstance(t, torch.Tensor) else None for t in inputs]
         if any(storages.count(storages[i]) > 1 for i in written):
             registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")

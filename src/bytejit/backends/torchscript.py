@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, Value, acts
+from bytejit.codegen.aten.graph import Aten, Value, acts, positions
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.rewrite import is_static, spec_of
 from bytejit.codegen.aten.run import run_aten
@@ -104,7 +104,7 @@ def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
     frozen = {given[i] for i in weights}
     _check(gm, aten, lambda n: n not in frozen)
     flat = list(aten.graph.nodes)[-1].args[0]
-    specs = [flat[out.position].meta["spec"] for out in aten.outputs]
+    specs = [flat[p].meta["spec"] for out in aten.outputs for p in positions(out)]
     folds = [_Folded(gm, inputs, weights, specs)]
 
     def again(args: Sequence) -> Callable:
@@ -113,7 +113,7 @@ def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
             return _scripted(gm, aten)
         return _Folded(gm, args, weights, specs)
 
-    def call(*args: Any):
+    def call(*args: Any) -> Any:
         now = folds[-1]
         if isinstance(now, _Folded) and not now.unwritten(args):
             folds.append(now := preserved(again, args))
@@ -183,9 +183,10 @@ def _check(gm: fx.GraphModule, aten: Aten, varying: Callable[[fx.Node], bool]) -
     """Raises: Refused where a trace would not do what the graph does."""
     if aten.mutations:
         raise Refused("it writes into an input")
+    distinct = {out.position for out in aten.outputs if isinstance(out, Value)}
     if aten.single or not aten.outputs or not all(isinstance(out, Value) for out in aten.outputs):
         raise Refused("an output is no tensor of its own")
-    if len({out.position for out in aten.outputs}) < len(aten.outputs) or fixed_values(aten.graph, varying):
+    if len(distinct) < len(aten.outputs) or fixed_values(aten.graph, varying):
         raise Refused("an output is another one, or depends on no input")
     for n in aten.graph.nodes:
         if n.op == "placeholder" and not is_static(spec_of(n)):

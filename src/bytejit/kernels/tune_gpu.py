@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 import torch
 
@@ -35,7 +36,7 @@ class GpuTuner(Tuner):
     """A `Tuner` for one GPU. Choices are kept by the GPU's name and the versions of torch and cuDNN. products: what our own
     matrix products are made by (`matmul_triton`), under max-autotune."""
 
-    products = None
+    products: ModuleType | None = None
 
     def __init__(self, store: Store | None, device: int, enabled: bool = True) -> None:
         super().__init__(store, enabled, threads=1)

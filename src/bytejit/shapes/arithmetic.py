@@ -52,7 +52,7 @@ def binary(name: str, a: Number, b: Number) -> Number:
     return a.make(a.env.compute(name, x, y), int)
 
 
-def of_floats(function: type, *numbers: Number) -> Number:
+def of_floats(function: type[sf.FloatFunction], *numbers: Number) -> Number:
     """A float function of numbers. Raises: what Python raises at the values at hand, which become constants then; NotReal."""
     env, values = numbers[0].env, [n.value for n in numbers]
     try:

@@ -219,7 +219,8 @@ class Env(Knowledge):
 
     def why_fixed(self, s: Any) -> tuple[Condition | None, Any]:
         """The condition that made a symbol a constant, directly or through others that it equals, and where it was needed."""
-        group, found = {s}, (None, None)
+        group = {s}
+        found: tuple[Condition | None, Any] = None, None
         for (kind, _), (relation, where) in self.facts.items():
             mine = relation.symbols()
             if mine & group and (kind == "eq0" or kind != "ne0" and mine == {s} and found[0] is None):

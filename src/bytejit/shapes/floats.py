@@ -49,7 +49,7 @@ def text_of(x: float) -> str:
     return repr(x) if math.isfinite(x) else "math.nan" if x != x else "math.inf" if x > 0 else "-math.inf"
 
 
-def _function(name: str, real: Callable, form: str, arity: int = 1, partial: bool = False) -> type:
+def _function(name: str, real: Callable, form: str, arity: int = 1, partial: bool = False) -> type[FloatFunction]:
     return type(
         name,
         (FloatFunction,),
@@ -74,7 +74,7 @@ FloatPow = _function("FloatPow", operator.pow, "({0}**{1})", 2, True)
 FloatSqrt = _function("FloatSqrt", math.sqrt, "math.sqrt({0})", 1, True)
 ToFloat = _function("ToFloat", float, "float({0})")
 
-INFIX: dict[str, type] = {
+INFIX: dict[str, type[FloatFunction]] = {
     "add": FloatAdd,
     "sub": FloatSub,
     "mul": FloatMul,
@@ -85,7 +85,7 @@ INFIX: dict[str, type] = {
 }
 
 
-def _of_math() -> dict[tuple[str, int], type]:
+def _of_math() -> dict[tuple[str, int], type[FloatFunction]]:
     """(name in math, arity) -> its class; cbrt and exp2 came with Python 3.11."""
     one = (
         "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh fabs cbrt degrees "

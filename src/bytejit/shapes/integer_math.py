@@ -20,7 +20,7 @@ class FloorDiv(sympy.Function):
     is_integer = True
 
     @classmethod
-    def eval(cls, a: Any, b: Any):
+    def eval(cls, a: Any, b: Any) -> Any:
         if a.is_Integer and b.is_Integer and b != 0:
             return sympy.Integer(int(a) // int(b))
         if b == 1:
@@ -45,7 +45,7 @@ class Mod(sympy.Function):
     is_integer = True
 
     @classmethod
-    def eval(cls, a: Any, b: Any):
+    def eval(cls, a: Any, b: Any) -> Any:
         if a.is_Integer and b.is_Integer and b != 0:
             return sympy.Integer(int(a) % int(b))
         if b == 1 or a == 0:
@@ -63,7 +63,7 @@ class Most(sympy.Function):
     is_integer = True
 
     @classmethod
-    def eval(cls, a: Any, b: Any):
+    def eval(cls, a: Any, b: Any) -> Any:
         if a == b:
             return a
         return sympy.Integer(max(int(a), int(b))) if a.is_Integer and b.is_Integer else None
@@ -76,7 +76,7 @@ class Least(sympy.Function):
     is_integer = True
 
     @classmethod
-    def eval(cls, a: Any, b: Any):
+    def eval(cls, a: Any, b: Any) -> Any:
         if a == b:
             return a
         return sympy.Integer(min(int(a), int(b))) if a.is_Integer and b.is_Integer else None
@@ -105,7 +105,8 @@ class Trunc(sympy.Function):
 
 def split(a: Any, b: Any) -> tuple[Any, Any]:
     """(whole, rest) with a == whole * b + rest, rest without a term that b divides."""
-    whole, rest = [], []
+    whole: list[Any] = []
+    rest: list[Any] = []
     for term in sympy.Add.make_args(a):
         quotient = term / b
         exact = quotient.as_numer_denom()[1] == 1
@@ -307,11 +308,16 @@ def _bounds_of_parts(e: Any, of: Callable[[Any], tuple[float, float]]) -> tuple[
     if isinstance(e, ToFloat):
         return parts[0]
     if isinstance(e, FloatSqrt) and parts[0][0] >= 0:
-        return tuple(math.sqrt(p) if math.isfinite(p) else p for p in parts[0])
+        low, high = (math.sqrt(p) if math.isfinite(p) else p for p in parts[0])
+        return low, high
     if isinstance(e, (Floor, Ceil, Trunc)):
-        near = {Floor: math.floor, Ceil: math.ceil, Trunc: math.trunc}[type(e)]
-        return tuple(near(p) if math.isfinite(p) else p for p in parts[0])
+        near = _NEAR[type(e)]
+        low, high = (near(p) if math.isfinite(p) else p for p in parts[0])
+        return low, high
     return -INF, INF
+
+
+_NEAR: dict[type, Callable[[float], int]] = {Floor: math.floor, Ceil: math.ceil, Trunc: math.trunc}
 
 
 def _times(x: float, y: float) -> float:
@@ -327,7 +333,7 @@ def _quotient(a: tuple, b: tuple, whole: bool) -> tuple:
     if b[0] <= 0:
         return -INF, INF
 
-    def over(x: Any, y: Any):
+    def over(x: Any, y: Any) -> Any:
         if not math.isfinite(x):
             return x
         if not math.isfinite(y):

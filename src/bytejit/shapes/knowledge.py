@@ -21,7 +21,7 @@ class Knowledge:
     """Symbols with their hints and ranges, and relations that hold between them."""
 
     def __init__(self) -> None:
-        self.hints: dict[sympy.Symbol, int] = {}
+        self.hints: dict[sympy.Symbol, float] = {}
         self.given: dict[sympy.Symbol, tuple[float, float]] = {}  # the range that a symbol was made with
         self.ranges: dict[sympy.Symbol, tuple[float, float]] = {}  # and what conditions made of it
         self.replacements: dict[Any, Any] = {}  # a symbol or function -> what it equals
@@ -118,7 +118,7 @@ class Knowledge:
         if d.is_Mul or d.is_Pow and d.exp.is_Integer and d.exp > 0:
             if all(self.decide("eq0", sm.plain(part)) is False for part in (d.args if d.is_Mul else d.args[:1])):
                 return False
-        content = d.as_content_primitive()[0] if d.is_Add else 1
+        content: Any = d.as_content_primitive()[0] if d.is_Add else 1
         constant, _ = d.as_coeff_Add()
         rest = (d - constant).as_content_primitive()[0] if constant != 0 else content
         if constant != 0 and rest.is_Integer and rest > 1 and constant % rest != 0:

@@ -15,7 +15,7 @@ from torch import fx
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.common.spec import Spec
 
-from .graph import Alias, Aten, Out, Value
+from .graph import Aten, Out, Value, base_of, renumbered
 from .recorder import SEEDED
 from .rewrite import at_hints, copy_graph
 
@@ -90,18 +90,14 @@ def cpu_rest(aten: Aten) -> Rest | None:
     part.output(tuple(env[flat[p]] for p in own))
     late = [_base(o) in own for o in aten.outputs]
     ends = [*(flat[p] for p in kept), *given]
-    outs = [*(_at(o, kept) for o, is_late in zip(aten.outputs, late) if not is_late), *(Value(ends.index(n)) for n in given)]
+    outs = [
+        *(renumbered(o, kept.index) for o, is_late in zip(aten.outputs, late) if not is_late),
+        *(Value(ends.index(n)) for n in given),
+    ]
     order = tuple((is_late, late[:i].count(is_late)) for i, is_late in enumerate(late))
     first = Aten(_ending(aten.graph, after, ends), tuple(outs))
-    last = Aten(part, tuple(_at(o, own) for o, is_late in zip(aten.outputs, late) if is_late))
+    last = Aten(part, tuple(renumbered(o, own.index) for o, is_late in zip(aten.outputs, late) if is_late))
     return Rest(first, last, taken, len(given), order)
-
-
-def _at(out: Out, positions: list[int]) -> Out:
-    """An output where only the values at these positions are returned."""
-    if isinstance(out, Alias):
-        return replace(out, of=_at(out.of, positions))
-    return Value(positions.index(out.position)) if isinstance(out, Value) else out
 
 
 def _ending(graph: fx.Graph, without: set[fx.Node], ends: list[fx.Node]) -> fx.Graph:
@@ -151,7 +147,7 @@ def _taken(inputs: list[fx.Node], part: set[fx.Node]) -> tuple[int, ...]:
 
 def _base(out: Out) -> int | None:
     """The position of the value that an output shows; None: it shows none."""
-    of = out.of if isinstance(out, Alias) else out
+    of = base_of(out)
     return of.position if isinstance(of, Value) else None
 
 

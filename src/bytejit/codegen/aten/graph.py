@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +58,33 @@ class Number:
 
 
 Out = Value | Input | Alias | Const | Number
+
+
+def base_of(out: Out) -> Out:
+    """What an output is a view of, or itself."""
+    return out.of if isinstance(out, Alias) else out
+
+
+def positions(out: Out) -> tuple[int, ...]:
+    """The value that an output needs, if any."""
+    base = base_of(out)
+    return (base.position,) if isinstance(base, Value) else ()
+
+
+def same(number: int) -> int:
+    """The number itself: for `renumbered`."""
+    return number
+
+
+def renumbered(out: Out, value: Callable[[int], int] = same, input: Callable[[int], int] = same) -> Out:
+    """An output with other numbers: of its value, and of its input."""
+
+    def at(of: Value | Input) -> Value | Input:
+        return Value(value(of.position)) if isinstance(of, Value) else Input(input(of.index))
+
+    if isinstance(out, Alias):
+        return replace(out, of=at(out.of))
+    return at(out) if isinstance(out, (Value, Input)) else out
 
 
 @dataclass(frozen=True)
