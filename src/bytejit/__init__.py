@@ -5,7 +5,7 @@ Importing this package loads no compiler: the tracer and the code generators are
 
 from bytejit.common.counters import counters
 from bytejit.common.dims import mark_dynamic, mark_static
-from bytejit.common.registry import graph_break, is_compiling, list_backends, register_backend, register_target
+from bytejit.common.registry import backends_table, graph_break, is_compiling, list_backends, register_backend, register_target
 
 from . import exc
 from .api import (
@@ -33,6 +33,7 @@ __all__ = [
     "Options",
     "allow_in_graph",
     "assume_constant_result",
+    "backends_table",
     "compile",
     "config",
     "counters",

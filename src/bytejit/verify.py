@@ -1,7 +1,8 @@
 """`python -m bytejit.verify`: what of this installation works, what does not, and what to install.
 
 Looks at Python, torch, triton, CUDA, the C++ compiler with OpenMP and the cache folder, then compiles and compares a
-small function and a small module on each backend that can run. Exit status 0: all that this machine can do works.
+small function and a small module on each backend that can run; each other backend has a row with the reason. Exit status 0:
+all that this machine can do works.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bytejit.kernels.owned import temporary
 from .errors import backend_name
 from .options import Options, config
 
-WORKS, MISSING, BROKEN = "works", "missing", "broken"
+WORKS, MISSING, BROKEN, NONE = "works", "missing", "broken", "none"
 _OPENMP = """
 #include <omp.h>
 #include <stdio.h>
@@ -46,7 +47,8 @@ int main() {
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the table. state: "works", "missing" (bytejit runs without) or "broken" (sets the exit status)."""
+    """One line of the table. state: "works", "missing" (bytejit runs without), "broken" (sets the exit status) or "none" (a
+    name of TorchDynamo's documents, with no backend behind it)."""
 
     name: str
     state: str
@@ -245,8 +247,12 @@ def checks(backends: list[str] | None = None) -> Iterator[Check]:
     yield check_compiler(options)
     yield check_cache(options)
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-    for backend in backends or bytejit.list_backends():
-        for device in devices:
+    table = bytejit.backends_table()
+    for backend in backends or table:
+        row = table[backend]
+        if not row.available:
+            yield Check(backend, NONE if row.former else MISSING, row.why, row.do)
+        for device in devices if row.available else ():
             if device == "cuda" or "cuda" not in backend:
                 yield check_backend(backend, device)
 
@@ -260,7 +266,7 @@ def show(found: list[Check]) -> None:
     table = Table(title=f"bytejit {bytejit.__version__}", title_justify="left")
     for column in ("what", "state", "found", "do"):
         table.add_column(column, overflow="fold")
-    colour = {WORKS: "green", MISSING: "yellow", BROKEN: "red"}
+    colour = {WORKS: "green", MISSING: "yellow", BROKEN: "red", NONE: "dim"}
     for c in found:
         table.add_row(c.name, f"[{colour[c.state]}]{c.state}[/]", escape(c.found), escape(c.do))
     console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 140)), highlight=False)
@@ -276,7 +282,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run all checks and print the table (or JSON). Returns the exit status: 1 when something is broken."""
     parser = argparse.ArgumentParser(prog="python -m bytejit.verify", description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    parser.add_argument("--backend", action="append", choices=bytejit.list_backends(), help="only this backend; may be repeated")
+    names = [*bytejit.backends_table()]
+    parser.add_argument("--backend", action="append", choices=names, metavar="NAME", help="only this backend; may be repeated")
     args = parser.parse_args(argv)
     found = list(checks(args.backend))
     if args.json:

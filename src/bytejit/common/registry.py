@@ -12,14 +12,15 @@ import importlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from bytejit.common import torch_controls
 from bytejit.common.identity import IdentityMap
-from bytejit.errors import BackendFailed
+from bytejit.errors import BackendFailed, BadSetting
 
 from .counters import count as count
 from .counters import counters as counters
+from .former_backends import FORMER, refusal
 from .text import unknown
 
 MODULE_TRAIT = "__bytejit_module__"  # attribute of the class of a compiled module (runtime/module.py): what it was made from
@@ -69,19 +70,41 @@ def register_backend(backend: str | Callable | None = None, *, name: str | None 
     return backend
 
 
+class Availability(NamedTuple):
+    """available: whether a backend can be used here; why: why not; do: what to install, or to use instead; former: a name with
+    nothing behind it."""
+
+    available: bool
+    why: str = ""
+    do: str = ""
+    former: bool = False
+
+
+def backends_table() -> dict[str, Availability]:
+    """Every name of a backend that bytejit knows, in order: whether it can be used here, why not, and what to do.
+
+    Names of TorchDynamo's documents that have nothing behind them are there too, with what to use instead.
+    """
+    found = {name: Availability(False, row.was, f"use {row.instead}", True) for name, row in FORMER.items()}
+    found.update(dict.fromkeys(BACKENDS, Availability(True)))
+    return dict(sorted(found.items()))
+
+
 def list_backends() -> list[str]:
-    """The names of all known backends, in order."""
-    return sorted(BACKENDS)
+    """The names of the backends that can be used here, in order. `backends_table()` has the others too, with reasons."""
+    return [name for name, row in backends_table().items() if row.available]
 
 
 def check_backend(backend: object) -> str | Callable:
     """The backend, when it can be one; for a name that only torch knows, the program's callable.
 
-    Raises: ValueError (unknown name), TypeError (neither name nor callable).
+    Raises: ValueError (unknown name), BadSetting (a name with nothing behind it), TypeError (neither name nor callable).
     """
     if isinstance(backend, str):
         if backend not in BACKENDS:
             if (of_torch := torch_controls.backend_named(backend)) is None:
+                if backend in FORMER:
+                    raise BadSetting(refusal(backend))
                 raise ValueError(unknown("backend", backend, BACKENDS))
             return of_torch
     elif not callable(backend):
