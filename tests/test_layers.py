@@ -30,10 +30,23 @@ LEVELS = (
     ("tools",),
     ("pipeline",),
     ("api", "explanation", "exporting", "patching"),
-    ("__init__", "__main__", "verify"),
+    ("__init__", "__main__", "commands", "verify"),
 )
 LEVEL = {room: n for n, rooms in enumerate(LEVELS) for room in rooms}
-JOINED = {"common", "errors", "options", "exc", "api", "explanation", "exporting", "patching", "__init__", "__main__", "verify"}
+JOINED = {
+    "common",
+    "errors",
+    "options",
+    "exc",
+    "api",
+    "explanation",
+    "exporting",
+    "patching",
+    "__init__",
+    "__main__",
+    "commands",
+    "verify",
+}
 # every folder of the package: a new one is named here
 FOLDERS = {
     "autograd",

@@ -1,4 +1,4 @@
-"""`python -m bytejit` checks the installation, as `python -m bytejit.verify`; `python -m bytejit run script.py` runs a script."""
+"""`python -m bytejit` checks the installation, as `python -m bytejit.verify`; `run` runs a script; commands.py has the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 
+from .commands import COMMANDS
 from .options import config
 from .patching import patch_torch_compile
 from .verify import main
@@ -38,4 +39,8 @@ def run(arguments: list[str]) -> int | str:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[2:]) if sys.argv[1:2] == ["run"] else main())
+    if sys.argv[1:2] == ["run"]:
+        sys.exit(run(sys.argv[2:]))
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        sys.exit(COMMANDS[sys.argv[1]](sys.argv[2:]))
+    sys.exit(main())

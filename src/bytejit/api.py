@@ -219,17 +219,19 @@ def _may_be_backend(backend: object) -> bool:
     return True
 
 
-def explain(fn: Callable, *args: object, **kwargs: object) -> object:
+def explain(fn: Callable, *args: object, html: str | os.PathLike | None = None, **kwargs: object) -> object:
     """Call `fn` once, compiled anew, and say what became of it: graphs, guards, ops, break reasons with file:line.
 
     The result prints well and unpacks into (explanation, out_guards, graphs, ops_per_graph, break_reasons,
-    explanation_verbose). Settings of a compiled `fn` are kept, but graph breaks are shown, not raised.
+    explanation_verbose). Settings of a compiled `fn` are kept, but graph breaks are shown, not raised. html: a file for the
+    report as one page: the program with its graphs and breaks, pictures, kernels beside the lines, times; each graph then
+    runs some times more, on copies. A notebook shows the result so by itself. Raises: what `fn` raises; OSError for the file.
     """
     from .explanation import explain as call_and_explain
 
     target, settings = _with_settings(fn)
     settings = settings.anew(nopython=False)
-    return call_and_explain(compile_any(target, settings), args, kwargs, settings.backend, _name(target))
+    return call_and_explain(compile_any(target, settings), args, kwargs, settings.backend, _name(target), html)
 
 
 def minify(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +21,8 @@ from .errors import backend_name
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one call came to. `regions`: in the order of compiling; `seconds`: the whole first call.
+    """What one call came to. `regions`: in the order of compiling; `seconds`: the whole first call; `recompiles`: of the
+    process until then, each place with the reason, and how often.
 
     Prints as a report, and unpacks into the six values (explanation, out_guards, graphs, ops_per_graph, break_reasons,
     explanation_verbose); the middle four are lists, one item a graph (a break for `break_reasons`).
@@ -30,6 +34,7 @@ class Explanation:
     break_reasons: tuple[BreakReason, ...]
     fallbacks: dict[str, int]
     seconds: float
+    recompiles: dict[str, int] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[object]:
         yield from (self.explanation, self.out_guards, self.graphs, self.ops_per_graph, list(self.break_reasons), str(self))
@@ -90,6 +95,23 @@ class Explanation:
                 parts += ["", f"{title}:", indent("\n".join(lines))]
         return "\n".join(parts)
 
+    def _story(self) -> Any:
+        from .tools.page import Story
+
+        return Story(self.name, self.explanation, self.regions, self.break_reasons, self.recompiles, self.fallbacks)
+
+    def html(self) -> str:
+        """The report as one page that needs no network: the program with its graphs and breaks, pictures, kernels, guards."""
+        from .tools.page import page
+
+        return page(self._story())
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook's cell."""
+        from .tools.page import fragment
+
+        return fragment(self._story())
+
     def extern_lines(self) -> list[str]:
         """ "5 x linear (library)", over all graphs."""
         total: Counter[str] = Counter()
@@ -105,11 +127,18 @@ def common(ops: list[object]) -> str:
     return ", ".join(first) + (", ..." if len(names) > 4 else "")
 
 
-def explain(compiled: Callable, args: tuple, kwargs: dict, backend: str | Callable, name: str) -> Explanation:
-    """Call a function that nothing is compiled of yet, and record. Raises: what the call raises."""
+def explain(
+    compiled: Callable, args: tuple, kwargs: dict, backend: str | Callable, name: str, html: str | os.PathLike | None = None
+) -> Explanation:
+    """Call a function that nothing is compiled of yet, and record. html: a file for the page, with times of the graphs.
+
+    Raises: what the call raises; OSError where the file cannot be written, before anything is called.
+    """
+    if html is not None:
+        writable(Path(html))
     before = Counter(registry.counters["fallbacks"])
     began = time.perf_counter()
-    with recording() as record:
+    with recording(timed=html is not None) as record:
         compiled(*args, **kwargs)
     seconds = time.perf_counter() - began
     fallbacks = {
@@ -117,4 +146,17 @@ def explain(compiled: Callable, args: tuple, kwargs: dict, backend: str | Callab
         for what, n in (registry.counters["fallbacks"] - before).items()
         if not what.startswith("a graph runs through torch")
     }
-    return Explanation(name, backend_name(backend), tuple(record.regions), tuple(record.breaks), fallbacks, seconds)
+    recompiles = dict(registry.counters["recompiles"])
+    made = Explanation(name, backend_name(backend), tuple(record.regions), tuple(record.breaks), fallbacks, seconds, recompiles)
+    if html is not None:
+        Path(html).write_text(made.html(), encoding="utf-8")
+    return made
+
+
+def writable(file: Path) -> None:
+    """Raises: OSError where a file cannot be written; leaves nothing behind."""
+    there = file.exists()
+    with open(file, "a"):
+        pass
+    if not there:
+        file.unlink()

@@ -84,6 +84,7 @@ class BreakReason:
 class Recording:
     """What was compiled while it was on."""
 
+    timed: bool = False  # each graph is measured
     regions: list[Region] = field(default_factory=list)
     breaks: dict[BreakReason, None] = field(default_factory=dict)
 
@@ -93,9 +94,9 @@ _RECORDINGS: list[Recording] = []
 
 
 @contextmanager
-def recording() -> Iterator[Recording]:
-    """Record all regions and breaks until the end of the block."""
-    record = Recording()
+def recording(timed: bool = False) -> Iterator[Recording]:
+    """Record all regions and breaks until the end of the block. timed: each graph runs some times more, for its time."""
+    record = Recording(timed)
     _RECORDINGS.append(record)
     try:
         yield record
@@ -118,6 +119,11 @@ def recorded() -> bool:
 def _region(found: Trace, named: Named, where: Where, point: int, seconds: float) -> Region:
     guards = tuple(named.reworded(repr(g)) for g in found.guards)
     return Region(named.where.function, where, point, found, guards, seconds)
+
+
+def timed() -> bool:
+    """Whether anybody who records wants times."""
+    return any(record.timed for record in _RECORDINGS)
 
 
 def note_empty(found: Trace, named: Named, where: Where, point: int) -> None:

@@ -37,6 +37,7 @@ from bytejit.runtime.ownership import is_own
 from bytejit.runtime.rollback import rewinding
 from bytejit.runtime.verification import verify
 from bytejit.tools.accuracy import check_region
+from bytejit.tools.timing import seconds_of
 from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.signals import Break, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
@@ -233,7 +234,9 @@ def run_backend(
     """
     name, own = backend_name(function.settings.backend), is_own(backend)
     weights = frozenset(i for i, s in enumerate(found.inputs) if isinstance(s, (ModuleParam, ModuleBuffer)))
-    info = dataclasses.replace(info_of(graph), settings=function.settings, where=where, weights=weights)
+    info = dataclasses.replace(
+        info_of(graph), settings=function.settings, where=where, weights=weights, texts=inspection.recorded()
+    )
     graph.meta[INFO] = info
     registry.count("graphs", name)
     events = () if own and isinstance(backend, types.FunctionType) else ranges.without(graph)
@@ -257,6 +260,8 @@ def run_backend(
                 run(check_region, graph, made, backend, found.examples, name, where)
         except IncorrectResult as e:
             raise UserError(e) from None
+    if inspection.timed() and found.ops:
+        report_of(graph).run_seconds = run(seconds_of, made, found.examples)
     last = report_of(graph).writes_last
     written = () if last is not None and made is last() else found.written
     made = ranges.around(made, events)

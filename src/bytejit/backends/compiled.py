@@ -52,8 +52,10 @@ class Compiled:
     options: Options
     target: Target
     journal: Journal = field(init=False)
+    texts: bool = field(init=False)  # the plan and the text of the kernels are kept
 
     def __post_init__(self) -> None:
+        self.texts = self.options.debug or info_of(self.gm).texts
         self.journal = Journal(self.options.debug, self.options.debug or self.options.check)
 
     # ---- parts ------------------------------------------------------------------------------------------------------
@@ -134,17 +136,17 @@ class Compiled:
         """Loops, plan, kernels, a callable. Raises: BuildFailed."""
         began = time.perf_counter()
         aten = foreseen(aten)
-        if self.options.debug:
+        if self.texts:
             with_lines(aten.graph)
         plan, source = self.planned(target, aten)
         lowered = time.perf_counter() - began
         made = target.launch(plan, source, aten)
         for name, n in made.stats.unfused.items():
             registry.count("externs", f"{name} has no row: run by torch", n)
-        if self.options.debug or logs.wanted("code", self.options):
+        if self.texts or logs.wanted("code", self.options):
             self.journal.stages += [("kernel", made.source, target.suffix), ("call", made.call_source, ".py")]
         report = report_of(self.gm)
-        report.stats, report.lower_seconds = made.stats, lowered
+        report.stats, report.lower_seconds, report.plan = made.stats, lowered, plan if self.texts else None
         report.stages, report.pass_seconds = list(self.journal.stages), dict(self.journal.seconds)
         if made.fits is None:
             return made.call
@@ -161,8 +163,8 @@ class Compiled:
         return Replaceable(made.call, made.fits.returned, again)
 
     def planned(self, target: Target, aten: Aten) -> tuple[Plan, object]:
-        """The plan and the kernels' text: from disk, unless all stages are to be printed."""
-        facts = None if self.options.debug else target.plan_key()
+        """The plan and the kernels' text: from disk, unless texts are kept."""
+        facts = None if self.texts else target.plan_key()
         key = plan_cache.key_of(aten, *facts) if facts is not None else None
         found = plan_cache.load(key, self.options) if key else None
         if found is not None:

@@ -31,6 +31,7 @@ class GraphInfo:
     measures: bool = False  # it has sizes that only the run knows
     sets_data: bool = False  # it sets a tensor's `data`
     overlapping: bool = False  # inputs share memory
+    texts: bool = False  # somebody records what becomes of it: the report is to hold its plan and its kernels' text
     weights: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers
 
 
@@ -40,6 +41,8 @@ class Report:
 
     through_torch: str = ""  # why it runs through torch; "" when it is compiled
     stats: Any = None  # of the compiled graph
+    plan: Any = None  # where texts are kept: what the printer read
+    run_seconds: float = 0.0  # where it was measured: of one call
     lower_seconds: float = 0.0  # from the ATen graph to the plan
     pass_seconds: dict[str, float] = field(default_factory=dict)  # "loops.merge" -> time of each pass that ran
     stages: list[tuple[str, str, str]] = field(default_factory=list)  # files of the debug folder: (name, text, suffix)

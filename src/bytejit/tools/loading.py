@@ -1,0 +1,166 @@
+"""What a command is to work on: `FILE.py:FUNCTION`, or a model's name of torchvision, timm or transformers, with inputs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bytejit.common.where import short_path
+
+FROM = ("torchvision", "timm", "transformers")
+
+
+class CannotLoad(Exception):
+    """What was named is not there, or raises: one line. status: of the command that ends with it."""
+
+    def __init__(self, text: str, status: int = 2) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: target(*args)."""
+
+    name: str
+    target: Callable
+    args: tuple[Any, ...] = ()
+
+    def on(self, device: str) -> Case:
+        """The same on a device. Raises: CannotLoad."""
+        if device == "cpu":
+            return self
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as e:
+            raise CannotLoad(f"the device {device} cannot be used: {first_line(e)}") from None
+        target = self.target.to(device) if isinstance(self.target, torch.nn.Module) else self.target
+        moved = tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in self.args)
+        return Case(self.name, target, moved)
+
+
+def first_line(e: BaseException) -> str:
+    """An exception's first line."""
+    return str(e).strip().partition("\n")[0]
+
+
+def raised(what: str, e: BaseException) -> CannotLoad:
+    """The line about an exception of the program's, with the place in its file that raised it."""
+    frames = [
+        f
+        for f in traceback.extract_tb(e.__traceback__)
+        if not f.filename.startswith(("<frozen", str(Path(__file__).parent.parent)))
+    ]
+    own = [f for f in frames if "site-packages" not in f.filename and "runpy" not in f.filename] or frames
+    at = f" at {short_path(own[-1].filename)}:{own[-1].lineno}" if own else ""
+    return CannotLoad(f"{what} raised {type(e).__name__}: {first_line(e)}{at}", 1)
+
+
+def load(spec: str) -> Case:
+    """What a specification names. Raises: CannotLoad."""
+    if ":" in spec or spec.endswith(".py"):
+        return from_file(spec)
+    library, _, name = spec.rpartition("/")
+    if library and library not in FROM:
+        raise CannotLoad(f"{spec}: models come from {', '.join(FROM)}; code is FILE.py:FUNCTION")
+    missing = []
+    for source in (library,) if library else FROM:
+        try:
+            module = importlib.import_module(source)
+        except Exception as e:  # one built for another torch raises what it likes
+            missing.append(source if isinstance(e, ImportError) else f"{source}: {first_line(e)}")
+            continue
+        try:
+            found = MODELS[source](module, name)
+        except Exception as e:
+            raise raised(f"{source}'s {name}", e) from None
+        if found is not None:
+            return found
+    not_there = f" (cannot be imported: {', '.join(missing)})" if missing else ""
+    raise CannotLoad(f"no model {name!r} in {library or ', '.join(FROM)}{not_there}; code is FILE.py:FUNCTION")
+
+
+def from_file(spec: str) -> Case:
+    """A function of a file: what it returns, if that is (callable, arguments), else the function itself. Raises: CannotLoad."""
+    file, _, name = spec.rpartition(":")
+    if not file or not name:
+        raise CannotLoad(f"{spec}: name a function of the file, as {spec.rstrip(':')}:FUNCTION")
+    path = Path(file)
+    if not path.is_file():
+        raise CannotLoad(f"no such file: {file}")
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        space = runpy.run_path(str(path), run_name=path.stem)
+    except Exception as e:
+        raise raised(file, e) from None
+    fn = space.get(name)
+    if not callable(fn):
+        known = ", ".join(k for k, v in space.items() if inspect.isfunction(v) and v.__module__ == path.stem)
+        raise CannotLoad(f"{file} has no function {name}" + (f"; it has {known}" if known else ""))
+    sys.modules.setdefault(path.stem, module_of(path.stem, space))
+    try:
+        inspect.signature(fn).bind()
+    except TypeError:
+        raise CannotLoad(f"{spec} takes arguments: name a function without any, which may return (function, (x, y))") from None
+    try:
+        with torch.no_grad():
+            made = fn()
+    except Exception as e:
+        raise raised(spec, e) from None
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
+        args = made[1] if isinstance(made[1], (tuple, list)) else (made[1],)
+        target = made[0]
+        return Case(getattr(target, "__qualname__", type(target).__qualname__), target, tuple(args))
+    return Case(name, fn)
+
+
+def module_of(name: str, space: dict[str, Any]) -> Any:
+    """A module that holds what a file has made: classes find themselves by it."""
+    module = type(sys)(name)
+    module.__dict__.update(space)
+    return module
+
+
+# ---- models by name ----------------------------------------------------------------------------------------------------
+def of_torchvision(library: Any, name: str) -> Case | None:
+    """A model of torchvision's with random weights, and an image; None where it has none of that name."""
+    if name not in library.models.list_models():
+        return None
+    model = library.models.get_model(name, weights=None).eval()
+    side = 299 if name == "inception_v3" else 224
+    return Case(name, model, (torch.randn(1, 3, side, side),))
+
+
+def of_timm(library: Any, name: str) -> Case | None:
+    """A model of timm's with random weights, and an image; None where it has none of that name."""
+    if not library.is_model(name):
+        return None
+    model = library.create_model(name, pretrained=False).eval()
+    return Case(name, model, (torch.randn(1, *model.default_cfg["input_size"]),))
+
+
+def of_transformers(library: Any, name: str) -> Case | None:
+    """A model of transformers' of a type such as `bert`, with its default configuration and random weights, and 128 tokens."""
+    try:
+        config = library.AutoConfig.for_model(name)
+    except ValueError:
+        return None
+    config.use_cache = False
+    model = library.AutoModel.from_config(config).eval()
+    return Case(name, model, (torch.randint(0, config.vocab_size, (1, 128)),))
+
+
+MODELS: dict[str, Callable[[Any, str], Case | None]] = {
+    "torchvision": of_torchvision,
+    "timm": of_timm,
+    "transformers": of_transformers,
+}
