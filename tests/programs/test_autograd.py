@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from . import targets
 from .harness import F, case, make_case, program, run_case
 
 
@@ -334,3 +335,41 @@ def test_optimizer_step_in_one_graph(kind):
 def test_grad_fn_of_arguments(x, y):
     """`grad_fn is None` of arguments that are leaves"""
     return x.grad_fn is None, y.grad_fn is None, x * 2 if x.is_leaf and x.grad_fn is None else y
+
+
+def leaf(x):
+    d = x.detach().requires_grad_()
+    return x * 2, d
+
+
+def leaf_used(x):
+    d = x.detach().requires_grad_()
+    return (d * x).sum(), d
+
+
+def view_of_leaf(x):
+    d = x.detach().requires_grad_()
+    return x * 2, d.view(-1), d.t(), x.view(-1)
+
+
+def view_of_inner_leaf(x):
+    d = (x * 1).detach().requires_grad_()
+    return x * 2, d.view(-1), d[0]
+
+
+def computed_from_leaf(x):
+    z = x.detach().requires_grad_() * 3
+    return x * 2, z, z.view(-1)
+
+
+@pytest.mark.parametrize("fn", [leaf, leaf_used, view_of_leaf, view_of_inner_leaf, computed_from_leaf])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_leaf_made_inside(fn, backend):
+    """detach().requires_grad_(): outputs keep requires_grad, and no gradient goes on to the input that they lie in"""
+    seen = []
+    for run in (fn, targets.compiled(fn, backend)):
+        x = torch.arange(4.0).view(2, 2).requires_grad_()
+        outs = run(x)
+        grads = [torch.autograd.grad(t.sum(), x, allow_unused=True, retain_graph=True)[0] for t in outs if t.requires_grad]
+        seen.append([(t.requires_grad, t.is_leaf, t.tolist()) for t in outs] + [g if g is None else g.tolist() for g in grads])
+    assert seen[0] == seen[1]

@@ -1329,3 +1329,26 @@ def test_a_weak_reference_to_what_the_region_lets_go_of():
         return x + 1, dead
 
     return f
+
+
+@program(F(2), graphs=1)
+def test_class_attribute_counted_and_returned():
+    """A class attribute written in `__new__` and by the program, then returned, by the class and by an instance"""
+
+    class Counted:
+        count = 0
+        last = None
+
+        def __new__(cls, *args):
+            Counted.count += 1
+            return super().__new__(cls)
+
+        def __init__(self, x):
+            self.x = x
+            type(self).last = x
+
+    def f(x):
+        a, b = Counted(x), Counted(x + 1)
+        return a.x + b.x, Counted.count, b.count, Counted.last, {"n": Counted.count}
+
+    return f, lambda: (Counted.count, Counted.last)

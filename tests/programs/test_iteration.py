@@ -3,9 +3,10 @@
 
 import itertools
 
+import pytest
 import torch
 
-from .harness import F, Sign, case, program
+from .harness import F, Sign, case, make_case, program, run_case
 
 
 def count_up(x, n):
@@ -498,3 +499,105 @@ def test_break_in_loops_over_dict_and_zip(x):
         if x.sum() > 1e6:
             break
     return x
+
+
+# ---- closed and thrown into -------------------------------------------------------------------------------------------
+def noted(log, name, x, swallow=()):
+    """A generator that tells how it ends."""
+    try:
+        yield x
+        yield x + 1
+    except swallow as e:
+        log.append((name, type(e).__name__))
+        return 5
+    finally:
+        log.append((name, "out"))
+
+
+def over(log, x, swallow=()):
+    try:
+        got = yield from noted(log, "inner", x, swallow)
+        log.append(got)
+        yield x * 3
+    finally:
+        log.append(("outer", "out"))
+
+
+def of_list(log, x):
+    try:
+        yield from [x, x + 1]
+    finally:
+        log.append(("list", "out"))
+
+
+@pytest.mark.parametrize("make", [noted, over, of_list])
+@pytest.mark.parametrize("end", ["close", "throw", "let go", "break", "kept"])
+def test_generator_in_the_middle(make, end):
+    """close, throw, a loop left by break, the last name of a generator gone: its finally runs, and what it delegates to first"""
+
+    def build():
+        log = []
+
+        def f(x):
+            swallow = (ValueError,) if end == "throw" else ()
+            args = (log, "alone", x, swallow) if make is noted else (log, x) if make is of_list else (log, x, swallow)
+            if end == "break":
+                for y in make(*args):
+                    log.append("in")
+                    break
+                return y * 2, len(log)
+            g = make(*args)
+            y = next(g)
+            if end == "close":
+                g.close()
+            elif end == "throw":
+                try:
+                    y = y + g.throw(ValueError("v"))
+                except (ValueError, StopIteration) as e:
+                    log.append(type(e).__name__)
+            elif end == "let go":
+                del g
+            return y * 2, len(log), g if end == "kept" else None
+
+        return f, lambda: log
+
+    run_case(make_case(build, (F(3),), None, None, None, None, False, "eager", 2, None, (), (0.0, 0.0), __file__))
+
+
+@program(F(3))
+def test_generator_that_will_not_close():
+    """A generator, behind `yield from`, that goes on when it is closed; one that returns"""
+    log = []
+
+    def stubborn(x):
+        try:
+            yield x
+        except GeneratorExit:
+            yield x * 2
+
+    def calm(x):
+        try:
+            yield x
+        except GeneratorExit:
+            log.append("calm")
+            return 5
+
+    def passing(x, inner):
+        try:
+            log.append((yield from inner(x)))
+            yield x
+        except GeneratorExit:
+            log.append("passed")
+            raise
+
+    def f(x):
+        for inner in (stubborn, calm):
+            g = passing(x, inner)
+            y = next(g)
+            try:
+                g.close()
+            except RuntimeError as e:
+                log.append(str(e))
+        return y * 2
+
+    return f, lambda: log

@@ -212,6 +212,7 @@ class _Results:
         """An output in the memory of a result or of an input."""
         if x is of:
             return base
+        refuse_leaf(x)
         like = self.other(out_of(self.rec, self.found, x)).index
         if x.requires_grad and not of.requires_grad:
             raise CannotNormalise("an output needs a gradient and what it is a view of does not")
@@ -219,11 +220,12 @@ class _Results:
             return Apart(like)
         if by_function(x, of):
             raise CannotNormalise("an output is a view that an autograd function of the program's made")
+        if x.requires_grad and x._base is not of:
+            raise CannotNormalise("an output is a view of a leaf: requires_grad_() of what was made inside")
         return View(base, like, x.grad_fn is not None or not x.requires_grad)
 
     def differentiable(self, x: Fake, out: Out) -> Made:
-        if x.is_leaf:
-            raise CannotNormalise("an output is a leaf: requires_grad_() of what was made inside")
+        refuse_leaf(x)
         self.primals.append(x)
         self.grown.append(out)
         return Made(len(self.grown) - 1)
@@ -320,3 +322,9 @@ def _constants_last(rec: Recorder, inputs: int, tangents: int) -> dict[int, int]
 def bytes_of(spec: Spec) -> float:
     """The size of a tensor, symbols as they were when the graph was made. Units: bytes."""
     return float(math.prod(map(ix.hint, spec.shape)) * spec.dtype.itemsize)
+
+
+def refuse_leaf(x: Fake) -> None:
+    """No graph makes a leaf. Raises: CannotNormalise."""
+    if x.requires_grad and x.is_leaf:
+        raise CannotNormalise("an output is a leaf: requires_grad_() of what was made inside")

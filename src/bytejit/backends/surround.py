@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,22 +41,21 @@ def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
 
 def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
     """`call` in the mode that the graph itself sets: in or out of inference mode, or without gradients."""
-    info, manager = info_of(gm), torch._C._InferenceMode
-    inference = info.inference
-    if inference is not None:
-
-        def in_inference_mode(*inputs: Any) -> Any:
-            with manager(inference):
-                return call(*inputs)
-
-        return in_inference_mode
+    info = info_of(gm)
+    if info.inference is not None:
+        return within(partial(torch._C._InferenceMode, info.inference), call)
     if not info.grads_off or info.needs_grad:
         return call
 
     def without_grad(*inputs: Any) -> Any:
-        with torch.no_grad():
+        grad = torch.is_grad_enabled()
+        try:
+            torch._C._set_grad_enabled(False)
             found = call(*inputs)  # no output has gradients: what is an input's memory is made apart from it
-            return tuple(t.detach() if isinstance(t, torch.Tensor) and t.requires_grad else t for t in found)
+            found = tuple(t.detach() if isinstance(t, torch.Tensor) and t.requires_grad else t for t in found)
+        finally:
+            torch._C._set_grad_enabled(grad)
+        return found
 
     return without_grad
 
@@ -63,15 +63,24 @@ def in_mode(gm: torch.fx.GraphModule, call: Callable) -> Callable:
 def without_autocast(gm: torch.fx.GraphModule, call: Callable) -> Callable:
     """`call`, whose operations hold the casts of autocast already: run with autocast off, where it is on around the region
     (what the region itself turns on is not on around `call`). Cost: 0.5 us a call, there only."""
-    manager = torch._C._DisableAutocast
-    if not info_of(gm).autocast:
-        return call
+    return within(torch._C._DisableAutocast, call) if info_of(gm).autocast else call
 
-    def cast_before(*inputs: Any) -> Any:
-        with manager():
-            return call(*inputs)
 
-    return cast_before
+def within(manager: Callable, call: Callable) -> Callable:
+    """`call` within a manager written in C. It is entered under the `try` already: a signal's handler may raise at the end of any
+    call, `__enter__` too, and on Python 3.14 a `with` statement holds nothing yet there. The result is stored within the `try`:
+    on Python 3.11 a call that ends it is no longer in it when the handler runs."""
+
+    def inside(*inputs: Any) -> Any:
+        entered = manager()
+        try:
+            entered.__enter__()
+            found = call(*inputs)
+        finally:
+            entered.__exit__(None, None, None)
+        return found
+
+    return inside
 
 
 def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:

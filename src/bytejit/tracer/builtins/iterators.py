@@ -12,8 +12,8 @@ import torch
 from bytejit.tracer.core.signals import Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.objects import generators
 from bytejit.tracer.objects.calls import HANDLERS, models
-from bytejit.tracer.objects.class_facts import class_attribute
 
 from .sequences import list_sort
 
@@ -65,7 +65,7 @@ def filter_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.reversed)
 def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
-    if isinstance(v, InstanceVar) and class_attribute(v.cls, "__reversed__") is not None and v.base is None:
+    if isinstance(v, InstanceVar) and t.attributes.of_class(v.cls, "__reversed__") is not None and v.base is None:
         return t.calls.call(t.attributes.special(v, "__reversed__"), [], {})
     if isinstance(v, InstanceVar) and v.base is None:
         items = [t.subscripts.getitem(v, Known(i)) for i in reversed(range(t.subscripts.length(v)))]
@@ -100,7 +100,7 @@ def generator_throw(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     exc = t.as_exception(
         exc, f"exceptions must be classes or instances deriving from BaseException, not {t.type_of(exc).__name__}"
     )
-    finished, value = t.calls.resume(args[0], NONE, thrown=Raised(exc))
+    finished, value = generators.throw(t, t.calls.moved(args[0]), Raised(exc))
     if finished:
         raise t.stop(value)
     return value
@@ -108,18 +108,7 @@ def generator_throw(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(types.GeneratorType.close)
 def generator_close(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    gen = t.calls.moved(args[0])
-    if not gen.started or gen.finished:
-        gen.finished = True
-        return NONE
-    try:
-        finished, _ = t.calls.resume(gen, NONE, thrown=t.raised(GeneratorExit()))
-    except Raised as e:
-        if issubclass(e.exc.cls, (GeneratorExit, StopIteration)):
-            return NONE
-        raise
-    if not finished:
-        raise t.raised(RuntimeError("generator ignored GeneratorExit"))
+    generators.close(t, args[0])
     return NONE
 
 

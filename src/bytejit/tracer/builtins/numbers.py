@@ -15,7 +15,6 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.calls import HANDLERS, models
-from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
@@ -45,7 +44,7 @@ def _number(cls, special: str) -> None:
                 args = [args[0].base, *args[1:]]
             else:
                 for name in special:
-                    if class_attribute(args[0].cls, name) is not None:
+                    if t.attributes.of_class(args[0].cls, name) is not None:
                         return t.calls.call(t.attributes.special(args[0], name), [], {})
         try:
             make = functools.partial(cls, **{k: to_python(t, v) for k, v in kwargs.items()})
@@ -115,7 +114,7 @@ def _text(function: Callable, methods: Callable) -> None:
         v = args[0]
         if isinstance(v, InstanceVar):
             for name in methods:
-                found = class_attribute(v.cls, name)
+                found = t.attributes.of_class(v.cls, name)
                 if isinstance(found, types.FunctionType):
                     return t.calls.call(t.attributes.special(v, name), [], {})
                 if found is not object.__str__:  # which asks for the repr
@@ -123,7 +122,7 @@ def _text(function: Callable, methods: Callable) -> None:
             if isinstance(v.base, Known) and isinstance(v.base.obj, (int, str, float)):
                 return t.operators.fold(function, v.base.obj, *(to_python(t, a) for a in args[1:]))
             if issubclass(v.cls, BaseException):
-                method = class_attribute(v.cls, methods[0])
+                method = t.attributes.of_class(v.cls, methods[0])
                 if t.calls.has_handler(method):
                     return t.calls.call_python(method, [v])
             raise Break(f"{function.__name__}() of a {v.cls.__name__}")
@@ -147,7 +146,7 @@ _text(ascii, ("__repr__",))
 def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v, spec = args[0], args[1] if len(args) > 1 else Known("")
     if isinstance(v, InstanceVar):
-        if isinstance(class_attribute(v.cls, "__format__"), types.FunctionType):
+        if isinstance(t.attributes.of_class(v.cls, "__format__"), types.FunctionType):
             return t.calls.call(t.attributes.special(v, "__format__"), [spec], {})
         if t.const(spec) == "":
             return t.calls.call_python(str, [v])

@@ -23,7 +23,7 @@ from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.sources import Local, Printer, Source, StackSlot
 from bytejit.tracer.exits.replay import SideEffectReplay
 from bytejit.tracer.exits.way_out import way_out
-from bytejit.tracer.objects import caching, external_iterators
+from bytejit.tracer.objects import caching, external_iterators, generators
 from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 
@@ -148,6 +148,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         return nothing(t, stop.cause, stop.where)
     if t.external_ranges:
         raise CannotReconstruct("a range of the profiler", t.external_ranges[0])
+    generators.check_left(t)
     replay = SideEffectReplay(t)
     replay.returns = stop.snapshot is None
     way = way_out(t, job, stop, compiled_callee)

@@ -307,7 +307,7 @@ class Wrapping(Component):
         if d.complete or key in d.deleted:
             return None
         raw = d.real
-        if key not in raw:
+        if not (dict.__contains__(raw, key) if isinstance(raw, dict) else key in raw):
             self.t.guard("DICT_ABSENT", d.source, key)
             return None
         value = dict.__getitem__(raw, key) if isinstance(raw, dict) else raw[key]

@@ -112,6 +112,7 @@ class Attributes(Component):
         if found is MISSING and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)) is not None:
             return own
         if found is MISSING:
+            self.guard_not_shadowed(cls, None, name)
             in_c = not special_cases.BUILTINS.made(cls) and not cls.__flags__ & (1 << 9)  # C types are called by their full names
             raise self.no_attribute(f"{cls.__module__}.{cls.__name__}" if in_c else cls.__name__, name)
         return self.bind_descriptor(found, owner, v, cls, name)
@@ -164,9 +165,8 @@ class Attributes(Component):
             return self.c_attribute(v, found, name)
         getter = class_lookup(type(found), "__get__")[0]
         if isinstance(getter, types.FunctionType):
-            return self.t.calls.call(
-                self.t.values.constant(getter), [self.class_value(owner, name, found), v, self.t.values.constant(cls)], {}
-            )
+            descriptor = self.t.values.real(self.class_value(owner, name, found))
+            return self.t.calls.call(self.t.values.constant(getter), [descriptor, v, self.t.values.constant(cls)], {})
         if getter is not MISSING:
             raise Break(f"reading the attribute {cls.__name__}.{name} ({type(found).__name__})")
         return self.class_value(owner, name, found)
@@ -175,14 +175,21 @@ class Attributes(Component):
         """A class method written in C, read from a class: with its class apart where the tracer models the descriptor."""
         return MethodVar(Known(found), cls) if self.t.calls.has_handler(found) else Known(found.__get__(None, cls.obj))
 
-    def guard_not_shadowed(self, cls: type, owner: type, name: str) -> None:
-        """The user's classes before `owner` must not get an attribute of that name. Library classes are taken as finished."""
+    def guard_not_shadowed(self, cls: type, owner: type | None, name: str) -> None:
+        """The user's classes before `owner`, all of them without one, must not get an attribute of that name. Library classes are
+        taken as finished."""
         for c in cls.__mro__:
             if c is owner:
                 return
             known = c in self.t.made_classes or c in self.t.rebuilt_classes or of_library(c)
             if not known and name not in c.__dict__:  # super() starts later
                 self.t.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
+
+    def of_class(self, cls: type, name: str) -> Any:
+        """A class attribute found by MRO, unbound; None without one. No class of the program before it may get one."""
+        found, owner = class_lookup(cls, name)
+        self.guard_not_shadowed(cls, owner, name)
+        return None if found is MISSING else found
 
     def lift(self, fn: Callable, owner: type, name: str) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
@@ -196,6 +203,8 @@ class Attributes(Component):
         made = self.t.made_classes.get(owner)
         if made is not None and name in made.contents:
             return made.contents[name]
+        if owner in WRITTEN and name in WRITTEN[owner]:
+            return self.t.effects.classes_written[owner][name]
         if owner in self.t.rebuilt_classes:
             return self.t.values.passing(found)
         source = KnownSource.of(owner)
@@ -293,7 +302,8 @@ class Attributes(Component):
                 return value
         if found is not MISSING:
             return self.bind_descriptor(found, owner, v, cls, name)
-        fallback_fn = class_lookup(cls, "__getattr__")[0] if fallback else MISSING
+        self.guard_not_shadowed(cls, None, name)
+        fallback_fn = (self.of_class(cls, "__getattr__") or MISSING) if fallback else MISSING
         if fallback_fn is torch.nn.Module.__getattr__:
             return self.module_getattr(v, name)
         if isinstance(fallback_fn, types.FunctionType):
@@ -308,6 +318,7 @@ class Attributes(Component):
 
     def module_getattr(self, v: InstanceVar, name: str) -> Var:
         """nn.Module.__getattr__: parameters, buffers, submodules, in that order."""
+        unread = []
         for table, kind in (("_parameters", ModuleParam), ("_buffers", ModuleBuffer), ("_modules", SubModule)):
             d = self.t.values.lookup(v.ns, table) if v.ns is not None else None
             if d is None:
@@ -317,12 +328,13 @@ class Attributes(Component):
                 # the common case: not yet looked at, so it is read through the short source
                 if name in raw:
                     return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.source, name))
-                if table != "_modules":
-                    continue  # the later table's own entry decides; register_* keeps names apart
+                unread.append(d)  # where a later table has the name its entry decides: register_* keeps names apart
                 continue
             value = self.t.values.lookup(self.t.values.real(d), name)
             if value is not None:
                 return value
+        for d in unread:
+            self.t.values.lookup(self.t.values.real(d), name)  # guards that it is not there
         raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
 
     def special(self, v: Var, name: str) -> Var:
@@ -341,6 +353,8 @@ class Attributes(Component):
         v = self.t.values.real(v)
         cls = self.t.type_of(v)
         found, owner = class_lookup(cls, name)
+        if found is MISSING:
+            self.guard_not_shadowed(cls, None, name)
         if found is MISSING or found is None:
             return None
         return self.bind_descriptor(found, owner, v, cls, name)
@@ -368,7 +382,3 @@ class Attributes(Component):
         if name == "__class__":
             return self.t.values.constant(super)
         return self.bind_descriptor(found, owner, obj, cls, name)
-
-    # ---- other values ---------------------------------------------------------------------------------------------------
-
-    # ---- writing ----------------------------------------------------------------------------------------------------

@@ -136,14 +136,15 @@ class Comparisons(Component):
             attempts.reverse()
         for v, method, other in attempts:
             if isinstance(v, InstanceVar):
-                if v.base is not None and class_attribute(v.cls, method) is class_attribute(_base_class(v), method):
+                own = self.t.attributes.of_class(v.cls, method)
+                if v.base is not None and own is class_attribute(_base_class(v), method):
                     try:
                         return self.compare(name, v.base if v is a else a, self._plain_base(other) if v is a else v.base)
                     except Raised as e:
                         if name in ("eq", "ne") or not issubclass(e.exc.cls, TypeError):
                             raise
                         continue  # the message names the classes
-                if class_attribute(v.cls, method) in (
+                if own in (
                     object.__eq__,
                     object.__ne__,
                     object.__lt__,
@@ -151,7 +152,7 @@ class Comparisons(Component):
                     object.__gt__,
                     object.__ge__,
                 ):
-                    if name == "ne" and class_attribute(v.cls, "__eq__") is not object.__eq__:
+                    if name == "ne" and self.t.attributes.of_class(v.cls, "__eq__") is not object.__eq__:
                         result = self.t.operators.try_special(v, "__eq__", [other])
                         if result is not None:
                             return self.t.values.constant(not self.truth(result))
@@ -220,7 +221,7 @@ class Comparisons(Component):
 
     def _instance_truth(self, v: InstanceVar) -> bool:
         for method in ("__bool__", "__len__"):
-            found = class_attribute(v.cls, method)
+            found = self.t.attributes.of_class(v.cls, method)
             if isinstance(found, types.FunctionType):
                 result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, method), [], {}))
                 if not isinstance(result, Known):

@@ -18,8 +18,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import GenVar, Lazy
 
 from .external_iterators import SEEN
-
-STOP_ITERATION_ERROR = 3  # the argument of CALL_INTRINSIC_1
+from .generators import passes_by
 
 
 def external_generator(t: Tracer, gen: types.GeneratorType, source: Source) -> GenVar | None:
@@ -112,11 +111,4 @@ def runs_nothing_when_closed(gen: types.GeneratorType, frame: Frame) -> bool:
     inner = gen.gi_yieldfrom
     if inner is not None and type(inner) is not types.GeneratorType and type(inner) not in SEEN:
         return False
-    decoded = frame.decoded
-    handler = decoded.handlers[frame.ip - 1]
-    while handler is not None:  # 3.12 and later have two of their own, which let it pass
-        ins = decoded.ins[handler[0]]
-        if ins.op != "CLEANUP_THROW" and (ins.op, ins.arg) != ("CALL_INTRINSIC_1", STOP_ITERATION_ERROR):
-            return False
-        handler = decoded.handlers[ins.index]
-    return True
+    return passes_by(frame)

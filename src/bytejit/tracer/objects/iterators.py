@@ -25,7 +25,6 @@ from bytejit.tracer.core.values import (
     Var,
 )
 
-from .class_facts import class_attribute
 from .containers import is_constant
 
 
@@ -80,7 +79,7 @@ class Iteration(Component):
         return [v.items[k] for k in order]
 
     def _instance_iter(self, v: InstanceVar) -> Var:
-        found = class_attribute(v.cls, "__iter__")
+        found = self.t.attributes.of_class(v.cls, "__iter__")
         if isinstance(found, types.FunctionType):
             result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, "__iter__"), [], {}))
             return result
@@ -89,10 +88,10 @@ class Iteration(Component):
         if v.real is not None and found is not None:
             if isinstance(v.real, types.GeneratorType):
                 raise Break("a generator from outside that cannot be looked into")
-            if class_attribute(v.cls, "__next__") is not None:
+            if self.t.attributes.of_class(v.cls, "__next__") is not None:
                 return v
             raise Break(f"iterating a {v.cls.__name__}, a C object")
-        if isinstance(class_attribute(v.cls, "__getitem__"), types.FunctionType):
+        if isinstance(self.t.attributes.of_class(v.cls, "__getitem__"), types.FunctionType):
             return IterVar("getitem", {"of": v, "at": 0}, self.t.limits.steps)
         raise self.t.raised(TypeError(f"'{v.cls.__name__}' object is not iterable"))
 
@@ -100,8 +99,8 @@ class Iteration(Component):
         v = self.t.values.real(v)
         if isinstance(v, (SeqVar, SetVar, DictVar, DictView, IterVar, GenVar, TensorVar, ArrayVar)):
             return True
-        cls = self.t.type_of(v)
-        return class_attribute(cls, "__iter__") is not None or class_attribute(cls, "__getitem__") is not None
+        cls, of_class = self.t.type_of(v), self.t.attributes.of_class
+        return of_class(cls, "__iter__") is not None or of_class(cls, "__getitem__") is not None
 
     def next(self, v: Var) -> Var | None:
         """The next item, or None at the end. Raises: Raised, Break."""
@@ -116,8 +115,8 @@ class Iteration(Component):
             finished, value = self.t.calls.resume(v, NONE)
             return None if finished else value
         if isinstance(v, InstanceVar):
-            if not isinstance(class_attribute(v.cls, "__next__"), types.FunctionType):
-                if class_attribute(v.cls, "__next__") is None:
+            if not isinstance(self.t.attributes.of_class(v.cls, "__next__"), types.FunctionType):
+                if self.t.attributes.of_class(v.cls, "__next__") is None:
                     raise self.t.raised(TypeError(f"'{v.cls.__name__}' object is not an iterator"))
                 raise Break(f"an iterator from outside ({v.cls.__name__})")
             try:
@@ -185,9 +184,9 @@ class Iteration(Component):
             self.t.values.complete(v)
             return list(v.items.values())
         if isinstance(v, InstanceVar):
-            if isinstance(v.base, DictVar) and not isinstance(class_attribute(v.cls, "keys"), types.FunctionType):
+            if isinstance(v.base, DictVar) and not isinstance(self.t.attributes.of_class(v.cls, "keys"), types.FunctionType):
                 return self.mapping_items(v.base)
-            if class_attribute(v.cls, "keys") is not None:
+            if self.t.attributes.of_class(v.cls, "keys") is not None:
                 keys = self.iterate(self.t.calls.call(self.t.attributes.getattr(v, "keys"), [], {}))
                 return [(self.t.values.real(k), self.t.subscripts.getitem(v, k)) for k in keys]
         return None

@@ -31,6 +31,8 @@ class KnownAttributes(Component):
         try:
             value = getattr(obj, name)
         except AttributeError as e:
+            if v.source is not None:
+                self.t.guard("ATTR_ABSENT", v.source, name)
             raise self.t.raised(e) from None
         if v.source is None:
             return self.t.values.constant(value)
@@ -46,6 +48,7 @@ class KnownAttributes(Component):
         try:
             value = getattr(obj, name)
         except AttributeError as e:
+            self.t.attributes.guard_not_shadowed(cls, None, name)
             raise self.t.raised(e) from None
         if isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
             return Known(value)
@@ -64,11 +67,13 @@ class KnownAttributes(Component):
             )
         if name == "__dict__":
             raise Break("a module's __dict__")
+        source = v.source or KnownSource.of(module)
         try:
             value = getattr(module, name)  # a module's __getattr__: lazy imports of libraries
         except AttributeError as e:
+            self.t.guard("ATTR_ABSENT", source, name)
             raise self.t.raised(e) from None
-        return self.t.values.lazy(value, Attr(v.source or KnownSource.of(module), name))
+        return self.t.values.lazy(value, Attr(source, name))
 
     def check_annotations(self, owner: type, name: str) -> None:
         """Asking a class or a module for annotations that it has not makes them. Raises: Break, but for a class of the trace."""
@@ -89,6 +94,7 @@ class KnownAttributes(Component):
             except AttributeError as e:  # __abstractmethods__ of a class that has none
                 raise self.t.raised(e) from None
         found, owner = class_lookup(cls, name)
+        self.t.attributes.guard_not_shadowed(cls, owner, name)
         if found is not MISSING:
             if isinstance(found, classmethod):
                 return MethodVar(self.t.attributes.lift(found.__func__, owner, name), v)
@@ -112,6 +118,7 @@ class KnownAttributes(Component):
             return self.t.values.constant(getattr(cls, name))
         if meta is not MISSING:
             return self.t.attributes.bind_descriptor(meta, meta_owner, v, type(cls), name)
+        self.t.attributes.guard_not_shadowed(type(cls), None, name)
         getter = class_lookup(type(cls), "__getattr__")[0]
         if isinstance(getter, types.FunctionType):
             return self.t.calls.call(self.t.values.constant(getter), [v, Known(name)], {})

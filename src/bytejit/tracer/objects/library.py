@@ -47,7 +47,6 @@ from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.torch import parameters
 
 from .calls import CALLED, HANDLERS, models
-from .class_facts import class_attribute
 from .containers import NotConstant, is_constant, to_python
 from .reachable import lets_go
 
@@ -318,14 +317,14 @@ def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], seen:
 
 
 def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args: list[Var], seen: dict | None) -> Var:
-    if isinstance(class_attribute(v.cls, hook), types.FunctionType):
+    if isinstance(t.attributes.of_class(v.cls, hook), types.FunctionType):
         return t.values.real(t.calls.call(t.attributes.special(v, hook), args, {}))
-    get, put = (class_attribute(v.cls, n) for n in ("__getstate__", "__setstate__"))
+    get, put = (t.attributes.of_class(v.cls, n) for n in ("__getstate__", "__setstate__"))
     if (
         seen is not None
         and v.base is None
         and (isinstance(get, types.FunctionType) or isinstance(put, types.FunctionType))
-        and class_attribute(v.cls, "__reduce_ex__") is object.__reduce_ex__
+        and t.attributes.of_class(v.cls, "__reduce_ex__") is object.__reduce_ex__
         and not _slot_names(v)
         and v.ns is not None
     ):
@@ -333,7 +332,7 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
     own = [
         n
         for n in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
-        if class_attribute(v.cls, n) not in (None, getattr(object, n, None))
+        if t.attributes.of_class(v.cls, n) not in (None, getattr(object, n, None))
     ]
     if own and not (issubclass(v.cls, (dict, list, set, collections.OrderedDict)) and own == ["__reduce__"]):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own {own[0]}")
@@ -358,7 +357,7 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
 def _copied_by_state(t: Tracer, v: InstanceVar, part: Callable, seen: dict, get: Callable, put: Callable) -> Var:
     """A deep copy of an instance whose class says what its state is, or takes it."""
     if any(
-        class_attribute(v.cls, n) not in (None, getattr(object, n, None))
+        t.attributes.of_class(v.cls, n) not in (None, getattr(object, n, None))
         for n in ("__reduce__", "__getnewargs__", "__getnewargs_ex__")
     ):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own __reduce__")

@@ -31,7 +31,6 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
-from .class_facts import class_attribute
 from .containers import NotConstant, is_constant, to_python
 from .plain_parts import Said, plain, plain_binary
 
@@ -200,7 +199,7 @@ class Operators(Component):
     def _has_text(self, v: Var) -> bool:
         """Whether the program says how an instance is shown."""
         return isinstance(v, InstanceVar) and any(
-            isinstance(class_attribute(v.cls, name), types.FunctionType) for name in ("__str__", "__repr__")
+            isinstance(self.t.attributes.of_class(v.cls, name), types.FunctionType) for name in ("__str__", "__repr__")
         )
 
     def _is_plain(self, v: Var) -> bool:

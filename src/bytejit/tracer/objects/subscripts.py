@@ -24,7 +24,6 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.core.words import words
-from bytejit.tracer.objects.class_facts import class_attribute
 
 from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, to_python
 
@@ -66,7 +65,7 @@ class Subscripts(Component):
         if isinstance(container, Known):
             return self._known_item(container, key)
         if isinstance(container, InstanceVar):
-            found = class_attribute(container.cls, "__getitem__")
+            found = self.t.attributes.of_class(container.cls, "__getitem__")
             if isinstance(found, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(container, "__getitem__"), [key], {})
             if container.base is not None:
@@ -77,7 +76,7 @@ class Subscripts(Component):
 
     def _plain_index(self, key: Var) -> Var:
         """A tensor's index with what __index__ says in place of the instances that have one."""
-        if isinstance(key, InstanceVar) and isinstance(class_attribute(key.cls, "__index__"), types.FunctionType):
+        if isinstance(key, InstanceVar) and isinstance(self.t.attributes.of_class(key.cls, "__index__"), types.FunctionType):
             return Known(self.index(key))
         if (
             isinstance(key, SeqVar)
@@ -90,7 +89,7 @@ class Subscripts(Component):
     def getitem_of_base(self, v: InstanceVar, key: Var) -> Var:
         """Subscripting a subclass of a built-in container that does not override it; dicts look for __missing__."""
         if isinstance(v.base, DictVar) and self.t.values.lookup(v.base, key_of(self.t, key)) is None:
-            missing = class_attribute(v.cls, "__missing__")
+            missing = self.t.attributes.of_class(v.cls, "__missing__")
             if isinstance(missing, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(v, "__missing__"), [key], {})
         return self.getitem(v.base, key)
@@ -161,8 +160,8 @@ class Subscripts(Component):
                 raise self.t.raised(e) from None
         elif isinstance(container, DictVar):
             self.dict_set(container, key, value)
-        elif isinstance(container, InstanceVar) and class_attribute(container.cls, "__setitem__") is not None:
-            if not isinstance(class_attribute(container.cls, "__setitem__"), types.FunctionType) and container.base is not None:
+        elif isinstance(container, InstanceVar) and (own := self.t.attributes.of_class(container.cls, "__setitem__")) is not None:
+            if not isinstance(own, types.FunctionType) and container.base is not None:
                 self.setitem(container.base, key, value)
             else:
                 self.t.calls.call(self.t.attributes.special(container, "__setitem__"), [key, value], {})
@@ -190,7 +189,8 @@ class Subscripts(Component):
                 raise e
             self.dict_del(container, real_key)
         elif isinstance(container, InstanceVar):
-            if not isinstance(class_attribute(container.cls, "__delitem__"), types.FunctionType) and container.base is not None:
+            own = self.t.attributes.of_class(container.cls, "__delitem__")
+            if not isinstance(own, types.FunctionType) and container.base is not None:
                 self.delitem(container.base, key)
             else:
                 self.t.calls.call(self.t.attributes.special(container, "__delitem__"), [key], {})
@@ -217,7 +217,7 @@ class Subscripts(Component):
         if isinstance(container, TensorVar):
             raise Break("`in` on a tensor")
         if isinstance(container, InstanceVar):
-            found = class_attribute(container.cls, "__contains__")
+            found = self.t.attributes.of_class(container.cls, "__contains__")
             if isinstance(found, types.FunctionType):
                 return self.t.comparisons.truth(
                     self.t.calls.call(self.t.attributes.special(container, "__contains__"), [item], {})
@@ -248,11 +248,11 @@ class Subscripts(Component):
         if isinstance(v, Known) and is_constant(v.obj):
             return self.t.operators.fold(len, v.obj).obj
         if isinstance(v, InstanceVar):
-            if isinstance(class_attribute(v.cls, "__len__"), types.FunctionType):
+            if isinstance(self.t.attributes.of_class(v.cls, "__len__"), types.FunctionType):
                 return self.index(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
             if v.base is not None:
                 return self.length(v.base)
-            if class_attribute(v.cls, "__len__") is not None:
+            if self.t.attributes.of_class(v.cls, "__len__") is not None:
                 raise Break(f"the length of a {v.cls.__name__}, a C object")
         if isinstance(v, Known) and isinstance(v.obj, type) and hasattr(type(v.obj), "__len__"):
             return self.t.operators.fold(len, v.obj).obj

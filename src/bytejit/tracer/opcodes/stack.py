@@ -5,15 +5,16 @@ from __future__ import annotations
 import builtins
 import weakref
 from collections import deque
-from types import FunctionType, ModuleType
+from types import FunctionType, GeneratorType, ModuleType
 
 import torch
 
+from bytejit.guards.sources import Local, StackSlot
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import RETURN, handles
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NULL, CellVar, DictVar, InstanceVar, Known, Lazy, SeqVar, Var
+from bytejit.tracer.core.values import NULL, CellVar, DictVar, GenVar, InstanceVar, Known, Lazy, SeqVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.exceptions import exception_var
 
@@ -32,6 +33,7 @@ def make_cell(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("POP_TOP", "POP_ITER")
 def pop_top(t: Tracer, f: Frame, ins: Ins) -> None:
+    let_generator_go(t, f, f.stack[-1])
     f.stack.pop()
 
 
@@ -89,21 +91,39 @@ def load_fast_load_fast(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("STORE_FAST_LOAD_FAST")
 def store_fast_load_fast(t: Tracer, f: Frame, ins: Ins) -> None:
-    store_local(f, ins.val[0], f.pop_raw())
+    overwrite(t, f, ins.val[0])
     load_local(t, f, ins.val[1])
 
 
 @handles("STORE_FAST_STORE_FAST")
 def store_fast_store_fast(t: Tracer, f: Frame, ins: Ins) -> None:
-    store_local(f, ins.val[0], f.pop_raw())
-    store_local(f, ins.val[1], f.pop_raw())
+    overwrite(t, f, ins.val[0])
+    overwrite(t, f, ins.val[1])
 
 
 @handles("STORE_FAST", "STORE_FAST_MAYBE_NULL")
 def store_fast(t: Tracer, f: Frame, ins: Ins) -> None:
-    if f is t.root and not t.lost:
-        note_loss(t, f, ins.val)
-    store_local(f, ins.val, f.pop_raw())
+    overwrite(t, f, ins.val)
+
+
+def overwrite(t: Tracer, f: Frame, name: str) -> None:
+    """Move the uppermost value into a local. Raises: Break."""
+    if f is t.root:
+        if not t.lost:
+            note_loss(t, f, name)
+        if name in f.locals:
+            let_generator_go(t, f, f.locals[name])
+    store_local(f, name, f.pop_raw())
+
+
+def let_generator_go(t: Tracer, f: Frame, v: Var) -> None:
+    """A local or the stack loses a generator. One that runs code at its end is let go by the original code. Raises: Break."""
+    if f is t.root and isinstance(v.source, (Local, StackSlot)):
+        obj = v.obj if type(v) is Lazy else getattr(v, "real", None)
+        if isinstance(obj, GeneratorType) and obj.gi_frame is not None:
+            gen = t.values.real(v)
+            if not isinstance(gen, GenVar) or not (gen.finished or gen.closable):
+                raise Break("a generator let go within a try or with block")
 
 
 def note_loss(t: Tracer, f: Frame, name: str) -> None:

@@ -51,6 +51,8 @@ class TensorAttributes(Component):
         if found is None:
             return self._user_attribute(v, name)
         if isinstance(found, (types.GetSetDescriptorType, property)):
+            if name == "__dict__":
+                raise Break("a tensor's __dict__")
             return self._tensor_property(v, name)
         return self.t.values.constant(getattr(v.fake, name))
 

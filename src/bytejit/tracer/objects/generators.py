@@ -1,0 +1,103 @@
+"""Exceptions thrown into generators that the trace runs, `yield from` included, and generators that it leaves in the middle."""
+
+from __future__ import annotations
+
+from bytejit.tracer.core.frame import Frame
+from bytejit.tracer.core.signals import Break, CannotReconstruct, Raised
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import NONE, NULL, GenVar, InstanceVar, Var
+from bytejit.tracer.core.versions import FOR_ITER_KEEPS
+
+from .class_facts import class_lookup
+
+STOP_ITERATION_ERROR = 3  # the argument of CALL_INTRINSIC_1
+YIELD_FROM = 2  # the lower two bits of RESUME's argument
+
+
+def throw(t: Tracer, gen: GenVar, thrown: Raised) -> tuple[bool, Var]:
+    """Run a generator from where an exception is thrown into it: (False, yielded) or (True, returned). What it delegates to gets
+    the exception first. Raises: Raised."""
+    inner = delegate(t, gen)
+    if inner is None:
+        return t.calls.resume(gen, NONE, thrown=thrown)
+    gen.running = True
+    try:
+        if issubclass(thrown.exc.cls, GeneratorExit):
+            close_iterator(t, inner)
+        elif isinstance(inner, GenVar):
+            finished, value = throw(t, t.calls.moved(inner), thrown)
+            if not finished:
+                return False, value
+            return go_on(t, gen, value)
+        elif isinstance(inner, InstanceVar) and class_lookup(inner.cls, "throw")[1] is not None:
+            raise Break("an exception thrown through `yield from` into an iterator of the program's own")
+    except Raised as e:
+        if issubclass(e.exc.cls, StopIteration) and not issubclass(thrown.exc.cls, GeneratorExit):
+            return go_on(t, gen, t.attributes.getattr(e.exc, "value"))
+        thrown = Raised(e.exc)  # without the traceback, which holds this frame
+    finally:
+        gen.running = False
+    return t.calls.resume(gen, NONE, thrown=thrown)
+
+
+def delegate(t: Tracer, gen: GenVar) -> Var | None:
+    """What a suspended `yield from` takes its values from."""
+    if gen.running or gen.finished or not gen.started:
+        return None
+    frame = gen.frame
+    ins = frame.decoded.ins[frame.ip]
+    return t.values.real(frame.stack[-1]) if ins.op == "RESUME" and ins.arg & 3 == YIELD_FROM else None
+
+
+def go_on(t: Tracer, gen: GenVar, value: Var) -> tuple[bool, Var]:
+    """Behind a `yield from` whose iterator has ended with a value."""
+    frame = gen.frame
+    send = next(i for i in range(frame.ip, -1, -1) if frame.decoded.ins[i].op == "SEND")
+    if not FOR_ITER_KEEPS:
+        frame.stack.pop()
+    frame.ip, gen.running = frame.decoded.ins[send].jump, False
+    return t.calls.resume(gen, value)
+
+
+def close(t: Tracer, gen: GenVar) -> None:
+    """gen.close(). Raises: Raised."""
+    gen = t.calls.moved(gen)
+    if not gen.started or gen.finished:
+        gen.finished = True
+        return
+    try:
+        finished, _ = throw(t, gen, t.raised(GeneratorExit()))
+    except Raised as e:
+        if issubclass(e.exc.cls, (GeneratorExit, StopIteration)):
+            return
+        raise
+    if not finished:
+        raise t.raised(RuntimeError("generator ignored GeneratorExit"))
+
+
+def close_iterator(t: Tracer, v: Var) -> None:
+    """What a generator that is closed does with the iterator that it delegates to: its `close`, where it has one."""
+    if isinstance(v, GenVar):
+        close(t, v)
+    elif (method := t.attributes.getattr(v, "close", NULL)) is not NULL:
+        t.calls.call(method, [], {})
+
+
+def passes_by(frame: Frame) -> bool:
+    """Whether an exception that is thrown into a suspended generator passes its own code by."""
+    decoded = frame.decoded
+    handler = decoded.handlers[frame.ip - 1]
+    while handler is not None:  # 3.12 and later have two of their own, which let it pass
+        ins = decoded.ins[handler[0]]
+        if ins.op != "CLEANUP_THROW" and (ins.op, ins.arg) != ("CALL_INTRINSIC_1", STOP_ITERATION_ERROR):
+            return False
+        handler = decoded.handlers[ins.index]
+    return True
+
+
+def check_left(t: Tracer) -> None:
+    """The region is over: Python closes a generator once nothing holds it, and one left within a `try` or `with` then runs code
+    of the program's. Raises: CannotReconstruct."""
+    for v in t.keep:
+        if type(v) is GenVar and v.real is None and v.started and not v.finished and not v.running and not passes_by(v.frame):
+            raise CannotReconstruct("a generator left within a try or with block", v.step)

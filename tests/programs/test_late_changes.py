@@ -1,0 +1,219 @@
+"""What a program adds to objects, classes, modules and tensors after the first call is seen by the next"""
+
+import collections
+import enum
+import functools
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from . import targets
+
+
+def has(o, x):
+    return x * 2 if hasattr(o, "late") else x * 1
+
+
+def default(o, x):
+    return x * getattr(o, "late", 1)
+
+
+def caught(o, x):
+    try:
+        return x * o.late
+    except AttributeError:
+        return x * 1
+
+
+def listed(o, x):
+    return x * vars(o).get("late", 1) if hasattr(o, "__dict__") else x * 1
+
+
+def truth(o, x):
+    return x * 5 if o else x * 1
+
+
+def length(o, x):
+    try:
+        return x * len(o)
+    except TypeError:
+        return x * 9
+
+
+def is_callable(o, x):
+    return x * 5 if callable(o) else x * 1
+
+
+def total(o, x):
+    try:
+        return x * sum(o)
+    except TypeError:
+        return x * 9
+
+
+def within(o, x):
+    try:
+        return x * 5 if 3 in o else x * 2
+    except TypeError:
+        return x * 9
+
+
+def equal(o, x):
+    return x * 5 if o == 3 else x * 2
+
+
+def index(o, x):
+    try:
+        return x * o[0]
+    except TypeError:
+        return x * 9
+
+
+def text(o, x):
+    return x * len(f"{o!s:>3}") if type(o).__str__ is not object.__str__ else x * 4
+
+
+class Times3(nn.Module):
+    def __rmul__(self, other):
+        return other * 3
+
+
+class Quiet:
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+
+class Slot:
+    __slots__ = ("late",)
+
+
+class Read:
+    def __get__(self, o, cls):
+        return 6
+
+
+class Meta(type):
+    pass
+
+
+def made(base=object, **names):
+    """An instance of a class of its own, with a base of its own."""
+    return type("Sub", (type("Base", (base,), {}),), names)()
+
+
+def numbered():
+    class Number(enum.Enum):
+        A = 1
+
+    return Number
+
+
+def own_meta():
+    return type("M", (type,), {})("Q", (), {})
+
+
+def sets(o):
+    o.late = 3
+
+
+def sets_class(o):
+    type(o).late = 3
+
+
+def sets_base(o):
+    type(o).__mro__[1].late = 3
+
+
+def registers(kind):
+    def change(o):
+        value = torch.tensor(3.0)
+        if kind == "buffer":
+            o.register_buffer("late", value)
+        elif kind == "parameter":
+            o.register_parameter("late", nn.Parameter(value))
+        else:
+            o.late = Times3()
+
+    return change
+
+
+def special(name, value):
+    def change(o):
+        setattr(type(o).__mro__[1], name, value)
+
+    return change
+
+
+ATTRIBUTES = {
+    "instance": (made, sets),
+    "class of an instance": (made, sets_class),
+    "base of an instance": (made, sets_base),
+    "class": (lambda: type(made()), sets),
+    "base of a class": (lambda: type(made()), lambda c: setattr(c.__mro__[1], "late", 3)),
+    "metaclass": (own_meta, sets_class),
+    "function": (lambda: types.FunctionType(has.__code__, {}), sets),
+    "python module": (lambda: types.ModuleType("m"), sets),
+    "namespace": (types.SimpleNamespace, sets),
+    "__getattr__": (lambda: type("Q", (Quiet,), {})(), sets_class),
+    "__getattr__ added": (made, lambda o: setattr(type(o), "__getattr__", lambda self, name: 3)),
+    "descriptor replaced": (lambda: made(late=Read()), sets_class),
+    "slot": (Slot, sets),
+    "tensor": (lambda: torch.ones(2), sets),
+    "parameter": (lambda: nn.Parameter(torch.ones(2)), sets),
+    "enum": (numbered, lambda e: type.__setattr__(e, "late", 3)),
+    "partial": (lambda: functools.partial(abs), sets),
+    "class of an exception": (lambda: made(ValueError), sets_class),
+    "class of a dict": (lambda: made(dict), sets_class),
+    "class of a list": (lambda: made(list), sets_class),
+    "class of an int": (lambda: made(int), sets_class),
+    "class of a named tuple": (lambda: type("P", (collections.namedtuple("P", "a"),), {})(1), sets_class),
+    "class of a module": (lambda: made(nn.Module), sets_class),
+    **{f"{kind} of a module": (nn.Identity, registers(kind)) for kind in ("buffer", "parameter", "module")},
+    **{f"{kind} of a container": (nn.Sequential, registers(kind)) for kind in ("buffer", "parameter")},
+}
+SPECIAL = {
+    "bool": (truth, special("__bool__", lambda self: False)),
+    "len as truth": (truth, special("__len__", lambda self: 0)),
+    "len": (length, special("__len__", lambda self: 4)),
+    "call": (is_callable, special("__call__", lambda self: 2)),
+    "iter": (total, special("__iter__", lambda self: iter([1, 2]))),
+    "getitem as iter": (total, special("__getitem__", lambda self, i: [3, 4][i])),
+    "contains": (within, special("__contains__", lambda self, x: True)),
+    "iter as contains": (within, special("__iter__", lambda self: iter([3]))),
+    "eq": (equal, special("__eq__", lambda self, other: True)),
+    "getitem": (index, special("__getitem__", lambda self, i: [3, 4][i])),
+    "str": (text, special("__str__", lambda self: "longer")),
+}
+
+
+def twice(fn, make, change):
+    """fn before and after a change, plainly and compiled."""
+    found = []
+    for compiled in (False, True):
+        own = types.FunctionType(fn.__code__, fn.__globals__)
+        run, o, x = targets.compiled(own, targets.Counter()) if compiled else own, make(), torch.ones(2)
+        before = run(o, x)
+        change(o)
+        found.append((before.tolist(), run(o, x).tolist()))
+    return found
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+@pytest.mark.parametrize("fn", [has, default, caught, listed])
+def test_attribute(kind, fn):
+    """An attribute that was not there in the first call"""
+    if fn is listed and kind == "slot":
+        return
+    plain, ours = twice(fn, *ATTRIBUTES[kind])
+    assert ours == plain
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("base", [object, nn.Module])
+def test_special_method(kind, base):
+    """A special method that a base of the class did not have in the first call"""
+    fn, change = SPECIAL[kind]
+    plain, ours = twice(fn, lambda: made(base), change)
+    assert ours == plain
