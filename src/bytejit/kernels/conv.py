@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -108,31 +109,36 @@ def _sizes(
     shape: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> tuple[int, int]:
     """Height and width of a result."""
-    return tuple((shape[2 + d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
+    h, w = ((shape[2 + d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1 for d in (0, 1))
+    return h, w
 
 
 def _run(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """run(x, w, strides of w, (o, kh, kw), packed + 2 * winograd, what `AFTER` says, out) -> y."""
+    """run(x, w, strides of w, o, packed, what `AFTER` says, out) -> y [B, O, H, W], channels innermost.
+
+    x [B, C, H, W]; scale, shift (O elements, as a batch norm in evaluation has them) are applied, then other (of y's shape) is
+    added, then relu. All float32 on the CPU, vectors dense. winograd: by Winograd's sums; 3 by 3, stride 1, no groups."""
     call, threads = calls["conv"], torch.get_num_threads
 
     def run(
         x: torch.Tensor,
         w: torch.Tensor,
         distances: tuple,
-        kernel: tuple,
-        packed: int,
+        o: int,
+        packed: bool,
         b: torch.Tensor | None,
         stride: list[int],
         padding: list[int],
         dilation: list[int],
         groups: int,
-        scale: torch.Tensor | None,
-        shift: torch.Tensor | None,
-        other: torch.Tensor | None,
-        relu: bool,
-        out: torch.Tensor | None,
-    ):
-        o, kh, kw = kernel
+        scale: torch.Tensor | None = None,
+        shift: torch.Tensor | None = None,
+        other: torch.Tensor | None = None,
+        relu: bool = False,
+        winograd: bool = False,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        kh, kw = (3, 3) if winograd else w.shape[2:4]
         oh, ow = _sizes(x.shape, (kh, kw), stride, padding, dilation)
         shape = (x.shape[0], o, oh, ow)
         y = torch.empty(shape, memory_format=torch.channels_last) if out is None else out
@@ -160,7 +166,7 @@ def _run(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
             *padding,
             *dilation,
             groups,
-            packed,
+            packed + 2 * winograd,
             relu,
             threads(),
         )
@@ -170,74 +176,21 @@ def _run(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
 
 
 def make_conv(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """conv(x, w, b, stride, padding, dilation, groups, norm, eps, other, relu) -> y [B, O, H, W], channels innermost.
-
-    x [B, C, H, W], w [O, C/groups, kh, kw] of any strides, b [O] or None. scale, shift (O elements, as a
-    batch norm in evaluation has them) are applied, then other (of y's shape) is added, then relu. All float32 on the CPU,
-    vectors dense. winograd: by Winograd's sums; 3 by 3, stride 1, no groups."""
+    """conv(x, w, what `AFTER` says, out) -> y. w [O, C/groups, kh, kw] of any strides."""
     run = _run(calls)
 
-    def conv(
-        x: torch.Tensor,
-        w: torch.Tensor,
-        b: torch.Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        scale: torch.Tensor | None = None,
-        shift: torch.Tensor | None = None,
-        other: torch.Tensor | None = None,
-        relu: bool = False,
-        winograd: bool = False,
-        out: torch.Tensor | None = None,
-    ):
-        o, _, kh, kw = w.shape
-        return run(
-            x, w, w.stride(), (o, kh, kw), 2 * winograd, b, stride, padding, dilation, groups, scale, shift, other, relu, out
-        )
+    def conv(x: torch.Tensor, w: torch.Tensor, *after: Any, **named: Any) -> torch.Tensor:
+        return run(x, w, w.stride(), w.shape[0], False, *after, **named)
 
     return conv
 
 
 def make_packed(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
-    """conv(x, panels, o, ...) -> y: the same with a weight that `pack` made, of `o` channels."""
+    """conv(x, panels, o, what `AFTER` says, out) -> y: the same with a weight that `pack` made, of `o` channels."""
     run = _run(calls)
 
-    def conv(
-        x: torch.Tensor,
-        panels: torch.Tensor,
-        n: int,
-        b: torch.Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        scale: torch.Tensor | None = None,
-        shift: torch.Tensor | None = None,
-        other: torch.Tensor | None = None,
-        relu: bool = False,
-        winograd: bool = False,
-        out: torch.Tensor | None = None,
-    ):
-        kernel = (n, 3, 3) if winograd else (n, *panels.shape[2:4])
-        return run(
-            x,
-            panels,
-            (0, 0, 0, 0),
-            kernel,
-            1 + 2 * winograd,
-            b,
-            stride,
-            padding,
-            dilation,
-            groups,
-            scale,
-            shift,
-            other,
-            relu,
-            out,
-        )
+    def conv(x: torch.Tensor, panels: torch.Tensor, n: int, *after: Any, **named: Any) -> torch.Tensor:
+        return run(x, panels, (0, 0, 0, 0), n, True, *after, **named)
 
     return conv
 

@@ -1,4 +1,4 @@
-"""The library calls that compete for matmul, convolution and attention on the CPU: one row each, one signature a family.
+"""The library calls that compete for matmul, convolution and attention on the CPU: a row each; a family has its arguments.
 
 A row names a torch operator and how its arguments come from the family's own; rows work on tensors and on FX nodes
 alike, so a chosen row becomes one plain operator call in the graph: no Python wrapper runs per call. Operators are
@@ -15,29 +15,77 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from . import attention, conv, gemm
 
 aten = torch.ops.aten
-Operand = torch.Tensor | torch.fx.Node  # rows work on both
+Operand: TypeAlias = torch.Tensor | torch.fx.Node  # rows work on both
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x [..., K], w [N, K] (any strides), b [N] or None, other (for "add"), n = N -> [..., N], contiguous."""
+
+    x: Operand
+    w: Operand
+    b: Operand | None = None
+    epilogue: str | None = None
+    other: Operand | None = None
+    n: int | None = None
+
+
+@dataclass(frozen=True)
+class Conv:
+    """x [B, C, *], w [O, C/groups, *], b [O] or None, n = O. "affine" among the epilogues: scale, shift (O elements each, or
+    None) are applied before the others. The result has the layout of the row: channels innermost for "nhwc", row-major for
+    "nchw"."""
+
+    x: Operand
+    w: Operand
+    b: Operand | None = None
+    stride: Sequence[int] = (1, 1)
+    padding: Sequence[int] = (0, 0)
+    dilation: Sequence[int] = (1, 1)
+    groups: int = 1
+    epilogue: str | None = None
+    other: Operand | None = None
+    n: int | None = None
+    scale: Operand | None = None
+    shift: Operand | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask or None. aside: the result has its heads innermost but one."""
+
+    q: Operand
+    k: Operand
+    v: Operand
+    mask: Operand | None = None
+    causal: bool = False
+    scale: Any = 1.0
+    aside: bool = True
+
+
+FAMILIES: dict[str, type] = {"linear": Linear, "conv": Conv, "attention": Attention}
 
 
 @dataclass(frozen=True)
 class LibraryCall:
     """One library call. family: "linear", "conv", "attention". epilogues: what it can apply to its result on the way out.
 
-    build(**family arguments) -> (operator, args): the sections below say which. pack: None, or (weight, **arguments)
-    -> the weight in the library's own layout, good for this row only. layout: of input and result, "any", "nchw" or
+    call(the family's arguments) -> (operator, args). pack: None, or (weight, **arguments) -> the weight in the library's own
+    layout, good for this row only. layout: of input and result, "any", "nchw" or
     "nhwc". any_layout: it reads its input in any layout all the same. fits(shape of the weight, **geometry): whether the row
     serves such an operation, or is worth trying.
     """
 
     name: str
     family: str
-    build: Callable[..., tuple]
+    call: Callable[[Any], tuple]
     epilogues: frozenset[str] = frozenset()
     pack: Callable[..., torch.Tensor] | None = None
     layout: str = "any"
@@ -47,7 +95,11 @@ class LibraryCall:
     def __repr__(self) -> str:
         return f"library call {self.name} ({self.family}, {self.layout}{', packed' if self.pack else ''})"
 
-    def __call__(self, **arguments: object) -> torch.Tensor:
+    def build(self, **arguments: Any) -> tuple:
+        """(operator, args), of the family's arguments by name."""
+        return self.call(FAMILIES[self.family](**arguments))
+
+    def __call__(self, **arguments: Any) -> torch.Tensor:
         """Run the row on tensors."""
         target, args = self.build(**arguments)
         return target(*args)
@@ -56,66 +108,36 @@ class LibraryCall:
 def available() -> frozenset[str]:
     """Names of the rows that can run: this torch build has oneDNN; `gemm.register` has been called for our own."""
     onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    missing = () if onednn else ("linear_onednn", "conv_onednn")
-    missing += () if gemm.BUILT else ("linear_own",)
-    missing += () if conv.BUILT else ("conv_own",)
-    missing += () if attention.BUILT else ("attention_own",)
-    return frozenset(n for n in ROWS if not n.startswith(missing))
+    own = {"linear_own": gemm.BUILT, "conv_own": conv.BUILT, "attention_own": attention.BUILT}
+    missing = [name for name, built in own.items() if not built] + ([] if onednn else ["linear_onednn", "conv_onednn"])
+    return frozenset(n for n in ROWS if not n.startswith(tuple(missing)))
 
 
-# ---- linear: x [..., K], w [N, K] (any strides), b [N] or None, epilogue, other (for "add"), n = N -> [..., N], contiguo
+# ---- linear -------------------------------------------------------------------------------------------------------------
 
 
-def _linear_mkl(
-    x: Operand,
-    w: Operand,
-    b: Operand | None = None,
-    epilogue: str | None = None,
-    other: Operand | None = None,
-    n: int | None = None,
-) -> tuple:
-    return aten.linear.default, (x, w, b)
+def _linear_mkl(a: Linear) -> tuple:
+    return aten.linear.default, (a.x, a.w, a.b)
 
 
-def _linear_onednn(
-    x: Operand,
-    w: Operand,
-    b: Operand | None = None,
-    epilogue: str | None = None,
-    other: Operand | None = None,
-    n: int | None = None,
-) -> tuple:
+def _linear_onednn(a: Linear) -> tuple:
     ops = torch.ops.mkldnn
-    if epilogue == "add":
-        return ops._linear_pointwise.binary, (x, other, w, b, "add")
-    name, algorithm = _epilogue(epilogue)
-    return ops._linear_pointwise.default, (x, w, b, name, [], algorithm)
+    if a.epilogue == "add":
+        return ops._linear_pointwise.binary, (a.x, a.other, a.w, a.b, "add")
+    name, algorithm = _epilogue(a.epilogue)
+    return ops._linear_pointwise.default, (a.x, a.w, a.b, name, [], algorithm)
 
 
 def _pack_linear(w: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(w.detach(), rows)
 
 
-def _linear_own(
-    x: Operand,
-    w: Operand,
-    b: Operand | None = None,
-    epilogue: str | None = None,
-    other: Operand | None = None,
-    n: int | None = None,
-) -> tuple:
-    return torch.ops.bytejit.linear.default, (x, w, b, gemm.EPILOGUES[epilogue])
+def _linear_own(a: Linear) -> tuple:
+    return torch.ops.bytejit.linear.default, (a.x, a.w, a.b, gemm.EPILOGUES[a.epilogue])
 
 
-def _linear_own_packed(
-    x: Operand,
-    w: Operand,
-    b: Operand | None = None,
-    epilogue: str | None = None,
-    other: Operand | None = None,
-    n: int | None = None,
-) -> tuple:
-    return torch.ops.bytejit.linear_packed.default, (x, w, n, b, gemm.EPILOGUES[epilogue])
+def _linear_own_packed(a: Linear) -> tuple:
+    return torch.ops.bytejit.linear_packed.default, (a.x, a.w, a.n, a.b, gemm.EPILOGUES[a.epilogue])
 
 
 def _pack_own(w: torch.Tensor, rows: int) -> torch.Tensor:
@@ -126,50 +148,22 @@ def _epilogue(epilogue: str | None) -> tuple[str, str]:
     return {None: ("none", ""), "relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}[epilogue]
 
 
-# ---- conv: x [B, C, *], w [O, C/groups, *], b [O] or None, stride, padding, dilation, groups, epilogue, other, n = O -----
-# "affine" among the epilogues: scale, shift (O elements each, or None) are applied before the others.
-# The result has the layout of the row: channels innermost for "nhwc", row-major for "nchw".
+# ---- conv ---------------------------------------------------------------------------------------------------------------
 
 
-def _conv_aten(
-    x: Operand,
-    w: Operand,
-    b: Operand | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    epilogue: str | None = None,
-    other: Operand | None = None,
-    n: int | None = None,
-    scale: Any = None,
-    shift: Operand | None = None,
-) -> tuple:
-    zeros = [0] * len(padding)
-    return aten.convolution.default, (x, w, b, list(stride), list(padding), list(dilation), False, zeros, groups)
+def _conv_aten(a: Conv) -> tuple:
+    zeros, geometry = [0] * len(a.padding), (list(a.stride), list(a.padding), list(a.dilation))
+    return aten.convolution.default, (a.x, a.w, a.b, *geometry, False, zeros, a.groups)
 
 
-def _conv_onednn(
-    x: Operand,
-    w: Operand,
-    b: Operand | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    epilogue: str | None = None,
-    other: Operand | None = None,
-    n: int | None = None,
-    scale: Any = None,
-    shift: Operand | None = None,
-) -> tuple:
+def _conv_onednn(a: Conv) -> tuple:
     ops = torch.ops.mkldnn
-    geometry = (list(padding), list(stride), list(dilation), groups)
-    if epilogue in ("add", "add_relu"):
-        after = ("relu", [], "") if epilogue == "add_relu" else (None, [], "")
-        return ops._convolution_pointwise.binary, (x, other, w, b, *geometry, "add", 1.0, *after)
-    name, algorithm = _epilogue(epilogue)
-    return ops._convolution_pointwise.default, (x, w, b, *geometry, name, [], algorithm)
+    geometry = (list(a.padding), list(a.stride), list(a.dilation), a.groups)
+    if a.epilogue in ("add", "add_relu"):
+        relu = "relu" if a.epilogue == "add_relu" else None
+        return ops._convolution_pointwise.binary, (a.x, a.other, a.w, a.b, *geometry, "add", 1.0, relu, [], "")
+    name, algorithm = _epilogue(a.epilogue)
+    return ops._convolution_pointwise.default, (a.x, a.w, a.b, *geometry, name, [], algorithm)
 
 
 def _pack_conv(
@@ -179,80 +173,60 @@ def _pack_conv(
     return torch.ops.mkldnn._reorder_convolution_weight(w.detach(), *geometry, list(shape))
 
 
-def _pack_channels_last(
-    w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, shape: Sequence[int]
-) -> torch.Tensor:
+def _pack_channels_last(w: torch.Tensor, **geometry: Any) -> torch.Tensor:
     return w.detach().contiguous(memory_format=torch.channels_last)
 
 
-def _conv_own(
-    x: Operand,
-    w: Operand,
-    b: Operand | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    epilogue: str | None = None,
-    other: Operand | None = None,
-    n: int | None = None,
-    scale: Any = None,
-    shift: Operand | None = None,
-    winograd: bool = False,
-) -> tuple:
-    geometry = (list(stride), list(padding), list(dilation), groups)
-    return torch.ops.bytejit.conv.default, (x, w, b, *geometry, scale, shift, other, epilogue in ("relu", "add_relu"), winograd)
+def _conv_own(a: Conv, winograd: bool = False) -> tuple:
+    return torch.ops.bytejit.conv.default, (a.x, a.w, *_own_arguments(a, winograd))
 
 
-def _conv_own_packed(x: Operand, w: Operand, b: Operand | None = None, n: int | None = None, **rest: Any) -> tuple:
-    _, (_, _, *args) = _conv_own(x, w, b, n=n, **rest)
-    return torch.ops.bytejit.conv_packed.default, (x, w, n, *args)
+def _conv_own_packed(a: Conv, winograd: bool = False) -> tuple:
+    return torch.ops.bytejit.conv_packed.default, (a.x, a.w, a.n, *_own_arguments(a, winograd))
 
 
-def _pack_conv_own(
-    w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, shape: Sequence[int]
-) -> torch.Tensor:
+def _own_arguments(a: Conv, winograd: bool) -> tuple:
+    """As `conv.AFTER` lists them."""
+    geometry = (list(a.stride), list(a.padding), list(a.dilation), a.groups)
+    return a.b, *geometry, a.scale, a.shift, a.other, a.epilogue in ("relu", "add_relu"), winograd
+
+
+def _pack_conv_own(w: torch.Tensor, groups: int, **geometry: Any) -> torch.Tensor:
     return conv.BUILT["conv_pack"](w.detach(), groups)
 
 
-def _pack_windows(
-    w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, shape: Sequence[int]
-) -> torch.Tensor:
+def _pack_windows(w: torch.Tensor, **geometry: Any) -> torch.Tensor:
     return conv.BUILT["conv_pack"](w.detach(), 1, True)
 
 
-def _fits_own(shape: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> bool:
+def _fits_own(shape: Sequence[int], groups: int, **geometry: Any) -> bool:
     """Not depthwise: its panels would be almost empty."""
     return groups == 1 or shape[0] // groups >= 8
 
 
-def _fits_winograd(
-    shape: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> bool:
+def _fits_winograd(shape: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int, **geometry: Any) -> bool:
     """3 by 3, stride 1; a few channels are not worth the sums around the products."""
     return tuple(shape[2:]) == (3, 3) and {*stride, *dilation, groups} == {1} and shape[0] >= 8 and shape[1] >= 8
 
 
-# ---- attention: q [B, H, L, D], k [B, G, S, D], v [B, G, S, E], mask or None, causal, scale, aside (heads innermost but one) -
+# ---- attention ----------------------------------------------------------------------------------------------------------
 
 
-def _attention_torch(
-    q: Operand, k: Operand, v: Operand, mask: Operand | None = None, causal: bool = False, scale: Any = 1.0, aside: bool = True
-) -> tuple:
-    return _flash, (q, k, v, mask, causal, scale)
+def _attention_torch(a: Attention) -> tuple:
+    return _flash, (a.q, a.k, a.v, a.mask, a.causal, a.scale)
 
 
-def _flash(q: Operand, k: Operand, v: Operand, mask: Operand | None, causal: bool, scale: Any) -> torch.Tensor:
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: Any
+) -> torch.Tensor:
     """torch's own; the graph keeps the node that it has."""
     return torch.nn.functional.scaled_dot_product_attention(
         q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
 
 
-def _attention_own(
-    q: Operand, k: Operand, v: Operand, mask: Operand | None = None, causal: bool = False, scale: Any = 1.0, aside: bool = True
-) -> tuple:
-    return torch.ops.bytejit.attention.default, (q, k, v, mask, causal, scale, aside)
+def _attention_own(a: Attention) -> tuple:
+    return torch.ops.bytejit.attention.default, (a.q, a.k, a.v, a.mask, a.causal, a.scale, a.aside)
 
 
 _UNARY = frozenset({"relu", "gelu", "gelu_tanh"})
