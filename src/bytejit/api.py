@@ -42,7 +42,7 @@ def _pipeline() -> types.ModuleType:
 def _refused() -> str:
     """Why nothing can be compiled under this torch and Python; "" where it can."""
     from .compat.probes import PROBES, refused
-    from .kernels.disk import json_cache
+    from .kernels.json_cache import json_cache
 
     PROBES.open_store = lambda: json_cache("probes", config.current.cache_path, config.current.cache_mb)
     return refused()

@@ -14,7 +14,8 @@ import pytest
 from bytejit import counters
 from bytejit.common import caches
 from bytejit.kernels import owned
-from bytejit.kernels.disk import END, Disk, JsonCache, digest
+from bytejit.kernels.disk import END, Disk, digest
+from bytejit.kernels.json_cache import JsonCache
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +128,8 @@ def test_without_proc_a_library_is_copied(disk: Disk, monkeypatch: pytest.Monkey
 
 def test_processes_that_merge_at_once_keep_all_entries(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from bytejit.kernels.disk import Disk, JsonCache\n"
+        "import sys; from pathlib import Path; from bytejit.kernels.disk import Disk\n"
+        "from bytejit.kernels.json_cache import JsonCache\n"
         "t = JsonCache(Disk(Path(sys.argv[1])), 'x')\n"
         "for i in range(20): t.merge({sys.argv[2] + str(i): i})"
     )

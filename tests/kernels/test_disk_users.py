@@ -267,7 +267,8 @@ from pathlib import Path
 package = types.ModuleType("bytejit")
 package.__path__ = [sys.argv[1]]
 sys.modules["bytejit"] = package            # so that torch is not imported
-from bytejit.kernels.disk import Disk, JsonCache
+from bytejit.kernels.disk import Disk
+from bytejit.kernels.json_cache import JsonCache
 for folder, works in ("home/missing", True), ("home/read_only", False), ("roots", False), ("roots/missing", False):
     with warnings.catch_warnings(record=True) as seen:
         disk = Disk(Path(folder))

@@ -21,7 +21,7 @@ from bytejit.codegen.loops.passes.fuse import FUSE
 from bytejit.codegen.loops.plan import Machine, Plan
 from bytejit.kernels import attention, conv, gemm
 from bytejit.kernels.build_cpp import Built, build
-from bytejit.kernels.disk import json_cache
+from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.machine import cpu
 from bytejit.kernels.tune import Tuner
 from bytejit.options import Options

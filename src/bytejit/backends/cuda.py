@@ -27,7 +27,7 @@ from bytejit.common import logs, registry
 from bytejit.common.graph_info import report_of
 from bytejit.kernels import build_triton, cuda_launch, interpret, matmul_triton
 from bytejit.kernels.build_cpp import ahead
-from bytejit.kernels.disk import json_cache
+from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.tune import Tuner
 from bytejit.kernels.tune_gpu import GpuTuner
 from bytejit.kernels.workers import workers

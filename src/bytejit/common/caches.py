@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 
-LIBRARIES: dict[str, object] = {}
+LIBRARIES: dict[str, dict[str, Callable]] = {}
 BUILDING: dict[str, threading.Thread] = {}
 BINARIES: dict[str, object] = {}
 GPU_KERNELS: dict[tuple[str, int], object] = {}

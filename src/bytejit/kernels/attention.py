@@ -90,7 +90,8 @@ def make_attention(calls: dict[str, Callable]) -> Callable[..., torch.Tensor]:
         if not y.numel() or not keys or not dim:
             return y.zero_()
         q, k, v = (t if t.stride(3) == 1 else t.contiguous() for t in (q, k, v))
-        of_mask, address, flags = (0, 0, 0, 0), 0, 0
+        of_mask: tuple[int, ...] = (0, 0, 0, 0)
+        address, flags = 0, 0
         if mask is not None:
             of_mask, address, flags = _broadcast(mask), mask.data_ptr(), mask.dtype is torch.bool
         run(

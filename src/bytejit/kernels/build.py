@@ -17,7 +17,8 @@ from bytejit.common import caches
 from bytejit.common.registry import count
 from bytejit.errors import BadSetting, BytejitError
 
-from .disk import Disk, json_cache
+from .disk import Disk
+from .json_cache import json_cache
 from .machine import limits
 
 PRELUDE = Path(__file__).parent / "prelude"
@@ -85,9 +86,10 @@ def find_compiler(disk: Disk, cxx: str = "") -> Compiler:
     install; BadSetting where there is no compiler `cxx`."""
     key = "\0".join([cxx, os.environ.get("CXX", ""), os.environ.get("PATH", "")])
     if key not in caches.COMPILERS:
-        found = (_probe(command, disk) for command in ([cxx] if cxx.strip() else candidates()))
-        caches.COMPILERS[key] = next((c for c in found if c is not None), None)
-    compiler = caches.COMPILERS[key]
+        probed = (_probe(command, disk) for command in ([cxx] if cxx.strip() else candidates()))
+        caches.COMPILERS[key] = next((c for c in probed if c is not None), None)
+    found = caches.COMPILERS[key]
+    compiler = found if isinstance(found, Compiler) else None
     if compiler is None and cxx.strip():
         raise BadSetting(
             f"{cxx!r}, which BYTEJIT_CXX (the option cxx) names, is no C++ compiler that runs: correct it, or unset "

@@ -84,15 +84,15 @@ def build(units: Sequence[str], options: Options) -> Built:
     disk = disk_of(options.cache_path, options.cache_mb)
     compiler = find_compiler(disk, options.cxx)
     keys = [unit_key(text, compiler) for text in units]
-    found = {key: caches.LIBRARIES.get(key) for key in keys}
-    for key in [key for key, lib in found.items() if lib is None]:
-        found[key] = disk.load(key + ".so", load)
-    missing = {key: text for key, text in zip(keys, units) if found[key] is None}
+    found = {key: caches.LIBRARIES[key] for key in keys if key in caches.LIBRARIES}
+    for key in dict.fromkeys(key for key in keys if key not in found):
+        if (loaded := disk.load(key + ".so", load)) is not None:
+            found[key] = loaded
+    missing = {key: text for key, text in zip(keys, units) if key not in found}
     for key, body in (_compile(missing, compiler) if missing else {}).items():
         disk.write(key + ".so", body)
-        found[key] = disk.load(key + ".so", load)
-        if found[key] is None:  # deleted again by another process
-            found[key] = load_bytes(key + ".so", body, load)
+        loaded = disk.load(key + ".so", load)
+        found[key] = load_bytes(key + ".so", body, load) if loaded is None else loaded  # deleted again by another process
     caches.LIBRARIES.update(found)
     if missing:
         disk.trim()
@@ -106,7 +106,8 @@ def _compile(units: dict[str, str], compiler: Compiler) -> dict[str, bytes]:
     """Run the compiler on each unit, all at once, at most one a core at a time. Returns libraries by key."""
     done: dict[str, bytes] = {}
     with temporary() as work:
-        waiting, running = list(units.items()), []
+        waiting = list(units.items())
+        running: list[tuple[str, subprocess.Popen, Path]] = []
         try:
             while waiting or running:
                 while waiting and len(running) < max(cpu().cores, 1):

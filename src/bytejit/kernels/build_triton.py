@@ -116,7 +116,7 @@ def split_module(text: str) -> dict[str, str]:
     tree = ast.parse(text)
     lines = text.splitlines()
     spans = {
-        n.name: (min(d.lineno for d in n.decorator_list) - 1, n.end_lineno)
+        n.name: (min(d.lineno for d in n.decorator_list) - 1, n.end_lineno or n.lineno)
         for n in tree.body
         if isinstance(n, ast.FunctionDef) and n.decorator_list
     }
@@ -141,8 +141,11 @@ class Binaries:
 
     def of(self, jobs: Sequence[Job]) -> list[Binary | str]:
         """Each job's binary, or what the compiler said."""
-        found: dict[str, Binary | str | None] = {job.key: self._known(job.key) for job in jobs}
-        missing = list({job.key: job for job in jobs if found[job.key] is None}.values())
+        found: dict[str, Binary | str] = {}
+        for job in jobs:
+            if (known := self._known(job.key)) is not None:
+                found[job.key] = known
+        missing = list({job.key: job for job in jobs if job.key not in found}.values())
         if missing:
             self.fresh += len(missing)
             for job, answer in zip(missing, workers().map([self._asked(job) for job in missing])):
@@ -155,13 +158,14 @@ class Binaries:
         return self.disk.path(job.key + ".py")
 
     def _known(self, key: str) -> Binary | None:
-        if key not in caches.BINARIES:
-            body = self.disk.read(key + ".cubin")
-            found = binary_of(body) if body is not None else None
-            if found is None:
-                return None
-            caches.BINARIES[key] = found
-        return caches.BINARIES[key]
+        found = caches.BINARIES.get(key)
+        if isinstance(found, Binary):
+            return found
+        body = self.disk.read(key + ".cubin")
+        made = binary_of(body) if body is not None else None
+        if made is not None:
+            caches.BINARIES[key] = made
+        return made
 
     def _asked(self, job: Job) -> dict:
         path = self.source(job)
@@ -266,10 +270,7 @@ class Builder:
         raise BuildFailed(f"a Triton kernel cannot be built\n  where  {place}\n  why    {said[-1500:]}")
 
     def _loaded(self, key: str, binary: Binary) -> Loaded:
-        at = (key, self.device)
-        if at not in caches.GPU_KERNELS:
-            caches.GPU_KERNELS[at] = cuda_launch.load_kernel(self.calls, binary)
-        return caches.GPU_KERNELS[at]
+        return cuda_launch.loaded(self.calls, binary, key, self.device)
 
     def try_load(self, job: Job, binary: Binary | str) -> Loaded | None:
         """A compiled kernel on the device; None where the compiler or the device refused it."""
@@ -305,7 +306,8 @@ class Builder:
         index = {arg: i for i, arg in enumerate(row.args[1:])}  # the first one is the stream
         rows = []
         for launch, (kernel, config) in zip(row.launches, self.load(row.launches, aligned)):
-            params = [Param(*row.place(a, index), a.kind == "buffer" and aligned) for a in launch.args]
+            places = [(row.place(a, index), a.kind == "buffer" and aligned) for a in launch.args]
+            params = [Param(at, added, needed) for (at, added), needed in places]
             grid = [g if isinstance(g, int) else -1 - index["value", g] for g in (*config.grid, 1, 1)[:3]]
             rows.append((kernel, tuple(grid), params))
         return cuda_launch.bind(self.calls, cuda_launch.launch_table(rows))

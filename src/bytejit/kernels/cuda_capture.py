@@ -31,7 +31,8 @@ RECORDING = threading.Lock()
 def others_at_work() -> bool:
     """Whether another thread is within the program's code that uses torch. While this one records, torch refuses it random
     numbers, and the driver refuses to wait for the device (and ends the recording). Threads of torch's own do neither."""
-    for ident, frame in sys._current_frames().items():
+    for ident, top in sys._current_frames().items():
+        frame: types.FrameType | None = top
         while ident != threading.get_ident() and frame is not None:
             own = special_cases.OWN.frame(frame)
             if "torch" in frame.f_globals and not own:
@@ -54,7 +55,7 @@ class Pool:
 def pool_of(device: int, stream: int) -> Pool:
     """The pool of a device and stream. It lives as long as somebody holds it. Raises: RuntimeError (no memory)."""
     pool = caches.GRAPH_POOLS.get((device, stream))
-    if pool is None:
+    if not isinstance(pool, Pool):
         handle, side = torch.cuda.graph_pool_handle(), side_of(device, stream)
         keeper, failure = captured(lambda: torch.empty(1, device=f"cuda:{device}").zero_(), device, handle, side)
         if failure is not None:
@@ -168,7 +169,7 @@ class Outside:
         """`call` with what allocates its outputs (its defaults `new_...`) allocating here, and no memory kept (`pool`)."""
         if isinstance(call, Replaceable):
             call = call.now
-        if getattr(call, "__defaults__", None) is None:
+        if not isinstance(call, types.FunctionType) or call.__defaults__ is None:
             return call
         code = call.__code__
         names = code.co_varnames[code.co_argcount - len(call.__defaults__) : code.co_argcount]

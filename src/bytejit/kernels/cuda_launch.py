@@ -210,6 +210,14 @@ def load_kernel(calls: dict[str, Callable], binary: Any) -> Loaded:
     return Loaded(function, threads, binary.shared, binary.early)
 
 
+def loaded(calls: dict[str, Callable], binary: Any, key: str, device: int) -> Loaded:
+    """`load_kernel` on the current device, once for a kernel, by its key. Raises: RuntimeError."""
+    found = caches.GPU_KERNELS.get((key, device))
+    if not isinstance(found, Loaded):
+        found = caches.GPU_KERNELS[key, device] = load_kernel(calls, binary)
+    return found
+
+
 def memsets_to_kernels(calls: dict[str, Callable], graph: int, device: int) -> int:
     """Replace the small memsets of a CUDA graph (its handle; not yet instantiated) by kernels, on the current device.
 
@@ -238,7 +246,7 @@ def address_check(calls: dict[str, Callable], fill: int, addresses: Sequence[int
     `tensor_check.exchange_fill` gives it. Cost: 0.1 us, and 20 ns an address."""
     table = array.array("q", [fill, *(-1 if a is None else a for a in addresses)])
     check = functools.partial(calls["moved"], table.buffer_info()[0])
-    check.table = table
+    check.__dict__["table"] = table  # kept alive
     return check
 
 
@@ -246,5 +254,5 @@ def bind(calls: dict[str, Callable], table: array.array) -> Callable[..., Any]:
     """run(stream, *arguments) over a table that it keeps alive. Cost: 0.1 us, 30 ns an argument, and the driver's
     time for each kernel."""
     run = functools.partial(calls["launch"], table.buffer_info()[0])
-    run.table = table
+    run.__dict__["table"] = table  # kept alive
     return run

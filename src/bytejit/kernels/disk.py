@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -95,6 +94,12 @@ class Disk:
         finally:
             os.close(root)
 
+    def _begun(self) -> tuple[int, bytes]:
+        """The same, begun where there is none."""
+        found = self._open(make=True)
+        assert found is not None
+        return found
+
     def _search(self, root: int) -> tuple[int, bytes] | None:
         for name in sorted(os.listdir(root)):
             found = _trusted(root, name)
@@ -158,7 +163,7 @@ class Disk:
                 return None
             except OSError as error:
                 self._fall_back(error)
-        body = self.memory.get(name)
+        body = (self.memory or {}).get(name)
         return None if body is None else (-1, body)
 
     def read(self, name: str) -> bytes | None:
@@ -188,7 +193,7 @@ class Disk:
         """Store an entry. Where the folder cannot be used any more, this process keeps it."""
         if self.memory is None:
             try:
-                at, secret = self._open(make=True)
+                at, secret = self._begun()
                 try:
                     owned.write_file(at, name, body + _seal(secret, name, body))
                 finally:
@@ -196,7 +201,8 @@ class Disk:
                 return
             except OSError as error:
                 self._fall_back(error)
-        self.memory[name] = body
+        if self.memory is not None:
+            self.memory[name] = body
 
     def trim(self) -> int:
         """Delete entries longest unused until the cache is within its limit; returns how many went."""
@@ -218,7 +224,7 @@ class Disk:
         at = -1
         if self.memory is None:
             try:
-                at, _ = self._open(make=True)
+                at, _ = self._begun()
             except OSError as error:
                 self._fall_back(error)
         try:
@@ -231,7 +237,7 @@ class Disk:
     def state(self) -> str:
         """What is wrong with the folder, in a few words; "" when it can be used. Makes it."""
         try:
-            at, _ = self._open(make=True)
+            at, _ = self._begun()
             try:
                 owned.write_file(at, ".probe", b"")
                 owned.remove(at, ".probe")
@@ -357,40 +363,10 @@ def _trim(at: int, limit: int) -> int:
     return gone
 
 
-class JsonCache:
-    """A table of text to JSON values that outlives the process: `load()`, `merge(entries)`. One file a name.
-
-    Two processes that merge at once both keep their entries: a merge reads, adds and replaces under a file lock.
-    """
-
-    def __init__(self, disk: Disk, name: str) -> None:
-        self.disk, self.name = disk, "tb-" + name + ".json"
-
-    def __repr__(self) -> str:
-        return f"JsonCache({self.name} in {self.disk!r})"
-
-    def load(self) -> dict:
-        """All entries; empty when there is no file, or a damaged one."""
-        body = self.disk.read(self.name)
-        table = json.loads(body) if body is not None else {}
-        return table if isinstance(table, dict) else {}
-
-    def merge(self, entries: Mapping[str, object]) -> None:
-        """Add or replace entries."""
-        with self.disk.lock(self.name):
-            table = self.load()
-            table.update(entries)
-            self.disk.write(self.name, json.dumps(table, sort_keys=True).encode())
-
-
 def disk_of(folder: Path, limit_mb: int = 2048) -> Disk:
     """The `Disk` of a folder; one object a folder and limit, so that a fall-back holds for the process."""
     key = (str(folder), limit_mb)
-    if key not in caches.DISKS:
-        caches.DISKS[key] = Disk(folder, limit_mb << 20)
-    return caches.DISKS[key]
-
-
-def json_cache(name: str, folder: Path, limit_mb: int = 2048) -> JsonCache:
-    """The table `name` in the cache of `folder`: `load() -> dict`, `merge(entries)`."""
-    return JsonCache(disk_of(folder, limit_mb), name)
+    found = caches.DISKS.get(key)
+    if not isinstance(found, Disk):
+        found = caches.DISKS[key] = Disk(folder, limit_mb << 20)
+    return found

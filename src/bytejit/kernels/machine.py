@@ -35,12 +35,12 @@ class Cpu:
 
 
 def _cpuinfo() -> tuple[str, frozenset[str]]:
-    name, flags = platform.processor() or platform.machine(), frozenset()
+    name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as f:
             text = f.read(1 << 14)  # the first core's part: the whole file takes tens of milliseconds on a big machine
     except OSError:
-        return name, flags
+        return name, frozenset()
     first = text.split("\n\n", 1)[0]
     rows = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in first.splitlines())}
     for key in ("model name", "Model", "CPU part"):

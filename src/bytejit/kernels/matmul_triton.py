@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from bytejit.common import caches
 from bytejit.common.dtypes import DTYPES, SHORT
 from bytejit.common.spec import Spec
 from bytejit.options import config as options
@@ -161,10 +160,8 @@ def launcher(p: Problem, way: Way, device: int) -> Callable[..., int]:
     if not isinstance(binary, Binary):
         raise RuntimeError(f"{way.name}: {binary}")
     with torch.cuda.device(device):
-        at = (what.key, device)
-        if at not in caches.GPU_KERNELS:
-            caches.GPU_KERNELS[at] = cuda_launch.load_kernel(calls, binary)
-    table = cuda_launch.launch_table([(caches.GPU_KERNELS[at], grid(p, way), [Param(i, 0, True) for i in range(6)])])
+        kernel = cuda_launch.loaded(calls, binary, what.key, device)
+    table = cuda_launch.launch_table([(kernel, grid(p, way), [Param(i, 0, True) for i in range(6)])])
     return cuda_launch.bind(calls, table)
 
 
@@ -213,9 +210,10 @@ def _run(
     device: torch.device, way: tuple, epilogue: str, prologue: str, bias: bool, other: bool, x: tuple, w: tuple, y: tuple
 ) -> Callable:
     """The launcher for tensors of these shapes, strides and dtypes."""
-    specs = [Spec(*what, device) if what else None for what in (x, w, y)]
+    specs = [Spec(shape, stride, dtype, device) for shape, stride, dtype in (x, w)]
+    factor = Spec(y[0], y[1], y[2], device) if y else None
     return launcher(
-        problem_of(specs[0], specs[1], bias or None, other or None, epilogue, specs[2], prologue), Way(*way), device.index
+        problem_of(specs[0], specs[1], bias or None, other or None, epilogue, factor, prologue), Way(*way), device.index
     )
 
 

@@ -68,7 +68,7 @@ class Candidate:
 
 
 class Store(Protocol):
-    """Where choices outlive the process: text to JSON values; `disk.json_cache` makes one."""
+    """Where choices outlive the process: text to JSON values; `json_cache.json_cache` makes one."""
 
     def load(self) -> dict: ...
     def merge(self, entries: Mapping[str, object]) -> None: ...
@@ -170,7 +170,7 @@ class Tuner:
 
     def _recall(self, key: str, candidates: Sequence[Candidate]) -> Choice | None:
         """What is known of a choice; one without a word on how sure it is comes from an older version: it is not."""
-        found = self.known.get(key)
+        found = (self.known or {}).get(key)
         if not isinstance(found, dict) or found.get("name") not in {c.name for c in candidates}:
             return None
         return Choice(

@@ -16,7 +16,8 @@ import torch
 
 from bytejit.common.registry import count
 
-from .disk import digest, json_cache
+from .disk import digest
+from .json_cache import json_cache
 
 MARGIN = 0.97  # another configuration must need less than this part of the default's time
 BUDGET = 20.0  # seconds of a graph, after which nothing more is timed
@@ -77,7 +78,8 @@ class LaunchTuner:
 
     def run(self, launches: Sequence[Any]) -> None:
         """Put the choice for each launch into `builder.chosen`."""
-        known, fresh, began = dict(self.store.load()), {}, self.clock()
+        known, began = dict(self.store.load()), self.clock()
+        fresh: dict[str, int] = {}
         for launch in launches:
             configs = candidates(launch)
             if not configs or (launch.kernel, launch.config) in self.builder.chosen:

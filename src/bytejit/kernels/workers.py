@@ -47,13 +47,15 @@ class Worker:
             stderr=self.errors,
             env=env,
         )
+        assert self.process.stdin is not None and self.process.stdout is not None  # both are pipes
+        self.jobs, self.answers = self.process.stdin, self.process.stdout
 
     def ask(self, job: dict) -> dict:
         """The answer to a job. Raises: WorkerDied, with the end of what the process said."""
         try:
-            self.process.stdin.write(json.dumps(job).encode() + b"\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
+            self.jobs.write(json.dumps(job).encode() + b"\n")
+            self.jobs.flush()
+            line = self.answers.readline()
         except (BrokenPipeError, ValueError):
             line = b""
         if not line:
@@ -67,7 +69,7 @@ class Worker:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.errors):
+        for pipe in (self.jobs, self.answers, self.errors):
             try:
                 pipe.close()
             except BrokenPipeError:
@@ -96,7 +98,8 @@ class Workers:
                 except Refused as e:
                     return {"error": str(e)}
                 except WorkerDied as e:
-                    worker.stop()
+                    if worker is not None:
+                        worker.stop()
                     worker = None
                     if attempt:
                         return {"error": str(e)}
@@ -162,5 +165,10 @@ def workers() -> Workers:
     """The process's workers; none is started before the first job."""
     made = Workers(max(1, min(MOST, cpu().cores)))
     owner = os.getpid()
-    atexit.register(lambda: os.getpid() == owner and made.stop())
+
+    def stop() -> None:
+        if os.getpid() == owner:
+            made.stop()
+
+    atexit.register(stop)
     return made
