@@ -22,6 +22,7 @@ PREFIX = "BYTEJIT_"
 TESTS = tuple(PREFIX + part for part in ("TEST_", "FUZZ_", "CHAIN_"))  # of bytejit's own tests
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 LOG_KINDS = ("graph", "guards", "breaks", "recompiles", "code", "cudagraphs")
+LOG_FILE, LOG_JSON = "file=", "json"  # among the kinds: where to, and in what form
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Options:
     debug: bool = False  # write a folder of stage files a compiled region
     check: bool = False  # look at the program after each pass, and raise where it is not legal; tests turn it on
     debug_dir: str = "bytejit_debug"  # where; relative to the current folder
-    logs: tuple[str, ...] = ()  # which of LOG_KINDS to print as they happen
+    logs: tuple[str, ...] = ()  # which of LOG_KINDS to print as they happen; "file=PATH": there; "json": as lines of JSON
     freeze: bool = False  # fold and prepack weights: the user promises not to write into them
     cache_dir: str = ""  # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit
     cache_mb: int = 2048  # size above which the oldest kernels are deleted
@@ -54,7 +55,7 @@ class Options:
         if self.mode not in MODES:
             raise ValueError(unknown("mode", self.mode, MODES))
         for kind in self.logs:
-            if kind not in LOG_KINDS:
+            if kind not in LOG_KINDS and kind != LOG_JSON and not (kind.startswith(LOG_FILE) and kind != LOG_FILE):
                 raise ValueError(unknown("kind of log", kind, LOG_KINDS))
 
     @property

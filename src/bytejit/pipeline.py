@@ -44,7 +44,7 @@ from bytejit.tracer.core.sizes import Dynamic
 from bytejit.tracer.core.trace import Trace, trace
 
 from . import inspection
-from .common import interrupts, logs, ranges, registry, torch_controls
+from .common import interrupts, logs, profiling, ranges, registry, torch_controls
 from .errors import BackendFailed, IncorrectResult, Unsupported, backend_name, note_place
 from .options import Options, Settings
 
@@ -75,7 +75,8 @@ def compile_site(function: Function, state: SiteState, args: Args) -> Entry | No
             )
         return NotCompiled.NOT_NOW
     overrides_off = not torch._C._is_torch_function_enabled()  # torch asks no override for the program either
-    with torch._C.DisableTorchFunction():  # what overrides are told is the tracer's to say
+    doing = profiling.scope(f"bytejit compile {function.where.function} {function.place(state.point.id).short}")
+    with doing, torch._C.DisableTorchFunction():  # what overrides are told is the tracer's to say
         return _compile_unasked(function, state, args, options, overrides_off)
 
 
@@ -184,6 +185,8 @@ def _build(function: Function, state: SiteState, found: Trace, options: Options,
     if found.restore:
         env["undo"] = functools.partial(call_all, found.restore)
     if found.graph is not None:
+        shown = f"bytejit {function.where.function} {where.short}"
+        env |= {"profiler": profiling.FLAG, "profiled": functools.partial(profiling.call_in_scope, shown)}
         env["graph"], written = run_backend(function, backend, found, found.graph, where, options)
         if flags := states_of(found.graph.graph.nodes):
             found.guards.add_state(*flags)

@@ -1,12 +1,15 @@
-"""Lines for the user as things happen (BYTEJIT_LOGS, TORCH_LOGS), and faults of bytejit's own."""
+"""Lines for the user as things happen (BYTEJIT_LOGS, TORCH_LOGS), to stderr or a file, and faults of bytejit's own."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import time
 import traceback
 
 from bytejit.errors import backend_name
-from bytejit.options import LOG_KINDS, Options, config
+from bytejit.options import LOG_FILE, LOG_JSON, LOG_KINDS, Options, config
 
 from . import caches, torch_options
 from .registry import count
@@ -24,12 +27,35 @@ def wanted(kind: str, options: Options | None = None) -> bool:
 
 
 def log(kind: str, text: str, where: Where | None = None, options: Options | None = None) -> None:
-    """Print an event to stderr when its kind is on: `[bytejit breaks] model.py:14 in forward: ...`."""
+    """Print an event when its kind is on: `[bytejit breaks] model.py:14 in forward: ...`, to stderr or the file that is named."""
     if not wanted(kind, options):
         return
-    text = text.strip("\n")
+    text, to = text.strip("\n"), (options or config.current).logs
+    file = next((item.removeprefix(LOG_FILE) for item in to if item.startswith(LOG_FILE)), "")
+    as_json = LOG_JSON in to or file.endswith((".json", ".jsonl"))
+    line = json_line(kind, text, where) if as_json else text_line(kind, text, where)
+    if file:
+        try:
+            with open(file, "a", encoding="utf-8") as out:  # anew for each event: other processes append to it, too
+                out.write(line + "\n")
+            return
+        except OSError as e:
+            caches.warn_once(f"log {file}", f"bytejit: the log cannot be written, and goes to stderr: {e}")
+    print(line, file=sys.stderr, flush=True)
+
+
+def text_line(kind: str, text: str, where: Where | None) -> str:
+    """An event for people."""
     head = f"[bytejit {kind}]" + (f" {where}" if where is not None else "")
-    print(f"{head}\n{indent(text)}" if "\n" in text else f"{head}  {text}", file=sys.stderr, flush=True)
+    return f"{head}\n{indent(text)}" if "\n" in text else f"{head}  {text}"
+
+
+def json_line(kind: str, text: str, where: Where | None) -> str:
+    """An event for programs, on one line. Units: seconds since 1970."""
+    place = {}
+    if where is not None:
+        place = {"file": where.file, "line": where.line, "function": where.function, "source": where.source.strip()}
+    return json.dumps({"time": time.time(), "process": os.getpid(), "kind": kind, **place, "text": text})
 
 
 def warn_once(key: str, text: str) -> None:

@@ -100,6 +100,13 @@ TORCH = (
         prefix="torch.",
     ),
     *_rows(
+        "scopes in traces of torch.profiler",
+        "autograd.profiler._is_profiler_enabled _C._profiler._RecordFunctionFast",
+        prefix="torch.",
+        probe="use",
+        without="traces show no graphs and kernels",
+    ),
+    *_rows(
         "the code through which every call of a module goes: regions there are named after the module's forward",
         "_wrapped_call_impl _call_impl",
         prefix="torch.nn.Module.",

@@ -34,6 +34,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from bytejit.common.interrupts import from_handler
+from bytejit.common.profiling import FLAG_TEXT
 from bytejit.runtime.entry import Args, Entry
 
 from .entry_printer import EntryPrinter, count_uses, guarded_types, ordered
@@ -99,7 +100,8 @@ def compile_entry(
     `params` as from `source.params_of`. `env` must hold "MISS", and "graph" and "own_exit" when there are outputs or
     inputs: `graph(*inputs)` returns a tuple of `outputs` values, bound to o0, o1, ...; `own_exit(error,
     args_without_cells)` is returned when it raises; "here", if given, is the id of its
-    point. `body` is Python over those, `env` names and params; as a function it
+    point; "profiled", if given, calls the graph, its first argument, while `profiler` is active.
+    `body` is Python over those, `env` names and params; as a function it
     is given a Printer, whose `source()` fetches before the graph runs (so before any effect). `on_dead(entry)` is called
     once when an object that the guards know weakly dies.
     """
@@ -146,7 +148,9 @@ def _work_lines(params: list[str], env: dict[str, Any], args: str, outputs: int,
     lines = []
     if "graph" in env:
         targets = "".join(f"o{i}, " for i in range(outputs))
-        call = f"({targets.rstrip()}) = graph({args})" if outputs else f"graph({args})"
+        given = f"graph, {args}" if args else "graph"
+        call = f"profiled({given}) if {FLAG_TEXT} else graph({args})" if "profiled" in env else f"graph({args})"
+        call = f"({targets.rstrip()}) = {call}" if outputs else call
         state = "".join(p + ", " for p in params if not p.startswith("C_"))
         lines += ["    try:", f"        {call}"]
         if "here" in env:  # no frame was left for the graph, so none may be for `own_exit`

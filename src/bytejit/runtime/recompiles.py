@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from bytejit.common import logs, registry, torch_controls
+from bytejit.common import logs, profiling, registry, torch_controls
 from bytejit.common.where import Where
 from bytejit.errors import RecompileError
 from bytejit.options import Options
@@ -74,6 +74,7 @@ class Recompiles:
         reason = named.reworded("; ".join(dict.fromkeys(e.explain_failure(args) for e in entries[:3])))
         registry.count("recompiles", f"{named.where.short} {reason}")
         self.failures[point] = reason
+        profiling.event(f"bytejit recompile {named.where.function} {named.where.short}: {reason}")
         logs.log("recompiles", reason, self.place(point), options)
         if torch_controls.setting("error_on_recompile"):
             raise RecompileError("a recompile under torch._dynamo.config.error_on_recompile", named.where, reason)

@@ -25,9 +25,11 @@ from bytejit.codegen.cpu.emit import CppSource, Run
 from bytejit.codegen.emit.call_source import CallSource, fail
 from bytejit.codegen.emit.memory import SlotMemory, arena_maker, fixed
 from bytejit.codegen.loops.ir import Buffer, Extern, View
-from bytejit.codegen.loops.plan import ExternCall, Plan
+from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.codegen.ops.extern import is_window, resolve
 from bytejit.common.dtypes import DTYPES, itemsize, torch_dtype
+from bytejit.common.profiling import FLAG, FLAG_TEXT, in_scopes
+from bytejit.common.where import Where
 
 from .check import Check, Steady, steady_check, words_of
 from .operands import Operands
@@ -67,7 +69,9 @@ class CallPrinter(Operands):
         if "threads" in args:
             self.bind("threads", torch.get_num_threads)
             args[args.index("threads")] = "threads()"
-        call = f"{self.bind(f'run{run.unit}_{run.function[3:]}', fn)}({', '.join(args)})"
+        name = self.bind(f"run{run.unit}_{run.function[3:]}", fn)
+        self.scopes[name] = fn, kernels_text(self.plan, run.steps)
+        call = f"{name}({', '.join(args)})"
         self.lines.append(f"err = {call}" if run.raises else call)
         if run.raises:
             self.bind("fail", fail)
@@ -163,6 +167,10 @@ class CallPrinter(Operands):
         elif self.needs_memory():
             self._arena()
         self.lines[:0] = [*self.opening(), *self.head]
+        if self.scopes:
+            self.bind("profiler", FLAG)
+            self.bind("scopes", in_scopes(self.scopes))
+            self.lines.insert(0, f"if {FLAG_TEXT}: {', '.join(self.scopes)}, = scopes()")
         self.lines += self.closing()
         shown = results[0] if single else "(" + "".join(r + ", " for r in results) + ")"
         return self._function(shown)
@@ -259,6 +267,14 @@ class CallPrinter(Operands):
 def indented(lines: Sequence[str]) -> str:
     """The lines as the body of a function."""
     return "\n".join(f"    {line}" for line in lines)
+
+
+def kernels_text(plan: Plan, steps: Sequence[int]) -> str:
+    """What a profiler calls a run of kernels: their operations, and the user's lines where the plan was made here."""
+    kernels = [step.kernel for i in steps if isinstance(step := plan.steps[i], Call)]
+    ops = dict.fromkeys(op.removeprefix("aten.").removesuffix(".default") for k in kernels for op in k.ops)
+    places = dict.fromkeys(k.where.short for k in kernels if isinstance(k.where, Where))
+    return " ".join(["bytejit kernel", ", ".join(ops), *places])
 
 
 def _returns_many(target: str) -> bool:

@@ -35,6 +35,7 @@ class Operands:
         self.plan, self.source, self.overrides = plan, source, overrides or {}
         self.lines: list[str] = []
         self.head: list[str] = []  # runs before `lines`
+        self.scopes: dict[str, tuple[Callable, str]] = {}  # name of a run's function -> it, and what a profiler calls it
         self.fits = Fits()
         self.words = 1  # of the results that kernels read, and one before them
         self.sizes = SizeText(self.symbol)
