@@ -59,6 +59,7 @@ FOLDERS = {
     "codegen/libraries",
     "codegen/loops",
     "codegen/loops/passes",
+    "codegen/onnx",
     "codegen/ops",
     "common",
     "compat",

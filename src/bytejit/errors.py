@@ -78,6 +78,21 @@ class BackendFailed(BytejitError):
         return f"backend {self.backend!r} {self.what}{place}"
 
 
+class MissingPackage(BytejitError, ImportError):
+    """A backend needs a package that is not installed, or too old. Raised by the first call. `str()` names the packages, their
+    versions, and how to install them."""
+
+    __module__ = "bytejit.exc"
+
+    def __init__(self, backend: str, faults: tuple[str, ...], install: str) -> None:
+        super().__init__(backend, faults, install)
+        self.backend, self.faults, self.install = backend, faults, install
+
+    def __str__(self) -> str:
+        lines = [f"backend {self.backend!r} cannot be used", *(f"  why    {fault}" for fault in self.faults)]
+        return "\n".join([*lines, f"  do     {self.install}"])
+
+
 class IncorrectResult(BytejitError, RuntimeError):
     """`verify_correctness`, `accuracy`: what a backend made of a graph gave another result than it. Raised by the first call."""
 

@@ -8,6 +8,7 @@ from .errors import (
     CannotRewrite,
     ConstraintViolation,
     IncorrectResult,
+    MissingPackage,
     NothingFails,
     RecompileError,
     Unsupported,
@@ -22,6 +23,7 @@ __all__ = [
     "ConstraintViolation",
     "IncorrectResult",
     "NothingFails",
+    "MissingPackage",
     "RecompileError",
     "Unsupported",
 ]

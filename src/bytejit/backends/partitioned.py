@@ -9,17 +9,13 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.graph import Aten
-from bytejit.codegen.aten.mutation import CannotNormalise
-from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.aten.rewrite import copy_graph
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.index import Undecided
-from bytejit.common.graph_info import info_of
 from bytejit.common.spec import Spec
 
-from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
-from .training import trained
+from .surround import without_autocast
+from .training import from_aten
 
 Compile = Callable[[fx.GraphModule, Sequence], Callable]
 
@@ -43,21 +39,11 @@ def aot_backend(forward: Compile, backward: Compile | None) -> Callable:
     """The backend that `bytejit.backends.aot` returns."""
 
     def backend(gm: fx.GraphModule, example_inputs: list) -> Callable:
-        reason = not_normalised(gm)
-        if reason:
-            return through_torch(gm, reason)
-
         def build(part: fx.GraphModule, aten: Aten) -> Callable:
             compile = backward if backward is not None and part.meta.get("backward") else forward
             return without_autocast(part, compiled(aten, compile))
 
-        try:
-            if info_of(gm).needs_grad:
-                return trained(gm, build)
-            aten = normalise(gm, fakes_of(gm))
-            return guarded(gm, build(gm, aten), aten)
-        except (CannotNormalise, Undecided) as e:
-            return through_torch(gm, str(e))
+        return from_aten(gm, build)
 
     return backend
 

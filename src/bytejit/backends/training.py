@@ -13,7 +13,7 @@ from bytejit.autograd.joint import make_joint
 from bytejit.autograd.partition import Parts, split
 from bytejit.autograd.runtime import Program
 from bytejit.codegen.aten.graph import Aten
-from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry
@@ -21,7 +21,7 @@ from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.cuda_launch import NoDriver
 
-from .surround import fakes_of, guarded
+from .surround import fakes_of, guarded, not_normalised, through_torch
 
 Build = Callable[[fx.GraphModule, Aten], Callable]
 
@@ -37,6 +37,16 @@ def either(gm: fx.GraphModule, build: Build) -> Callable:
         return trained(gm, build)
     aten = normalise(gm, fakes_of(gm))
     return guarded(gm, build(gm, aten), aten)
+
+
+def from_aten(gm: fx.GraphModule, build: Build) -> Callable:
+    """The callable of a traced graph, made by `build` of each graph in ATen; through torch where there is none."""
+    if reason := not_normalised(gm):
+        return through_torch(gm, reason)
+    try:
+        return either(gm, build)
+    except (CannotNormalise, Undecided) as e:
+        return through_torch(gm, str(e))
 
 
 def trained(gm: fx.GraphModule, build: Build) -> Callable:

@@ -10,32 +10,34 @@ import torch
 @dataclass(frozen=True)
 class Dtype:
     """name: in text, in the loop IR and in C++ (kernels/prelude). kind: float, int, bool or complex. triton: Triton's
-    type of an element; pointer: of a pointer to it; "" where Triton has none."""
+    type of an element; pointer: of a pointer to it; "" where Triton has none. onnx: the number of ONNX's type of an element."""
 
     name: str
     torch: torch.dtype
     kind: str
     triton: str = ""
     pointer: str = ""
+    onnx: int = 0
 
 
 TABLE = (
-    Dtype("f64", torch.float64, "float", "float64", "*fp64"),
-    Dtype("f32", torch.float32, "float", "float32", "*fp32"),
-    Dtype("f16", torch.float16, "float", "float16", "*fp16"),
-    Dtype("bf16", torch.bfloat16, "float", "bfloat16", "*bf16"),
-    Dtype("i64", torch.int64, "int", "int64", "*i64"),
-    Dtype("i32", torch.int32, "int", "int32", "*i32"),
-    Dtype("i16", torch.int16, "int", "int16", "*i16"),
-    Dtype("i8", torch.int8, "int", "int8", "*i8"),
-    Dtype("u8", torch.uint8, "int", "uint8", "*u8"),
-    Dtype("b8", torch.bool, "bool", "int1", "*i1"),  # in a byte
+    Dtype("f64", torch.float64, "float", "float64", "*fp64", 11),
+    Dtype("f32", torch.float32, "float", "float32", "*fp32", 1),
+    Dtype("f16", torch.float16, "float", "float16", "*fp16", 10),
+    Dtype("bf16", torch.bfloat16, "float", "bfloat16", "*bf16", 16),
+    Dtype("i64", torch.int64, "int", "int64", "*i64", 7),
+    Dtype("i32", torch.int32, "int", "int32", "*i32", 6),
+    Dtype("i16", torch.int16, "int", "int16", "*i16", 5),
+    Dtype("i8", torch.int8, "int", "int8", "*i8", 3),
+    Dtype("u8", torch.uint8, "int", "uint8", "*u8", 2),
+    Dtype("b8", torch.bool, "bool", "int1", "*i1", 9),  # in a byte
     Dtype("c64", torch.complex64, "complex"),
     Dtype("c128", torch.complex128, "complex"),
 )
 SHORT = {d.torch: d.name for d in TABLE}  # how a dtype is printed
 DTYPES = {d.name: d for d in TABLE if d.triton}  # those that kernels compute
 BY_POINTER = {d.pointer: d.torch for d in DTYPES.values()}
+ONNX = {d.torch: d.onnx for d in TABLE if d.onnx}
 SIZES = {n: d.torch.itemsize for n, d in DTYPES.items()}  # Units: bytes of an element in memory
 FLOATS = frozenset(n for n, d in DTYPES.items() if d.kind == "float")
 INTS = frozenset(n for n, d in DTYPES.items() if d.kind == "int")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from bytejit.common import torch_controls
+from bytejit.common import packages, torch_controls
 from bytejit.common.identity import IdentityMap
 from bytejit.errors import BackendFailed, BadSetting
 
@@ -42,7 +42,10 @@ BACKENDS: dict[str, str | Callable] = {
     "ts": "bytejit.backends.torchscript:ts",
     "aot_ts": "bytejit.backends.torchscript:aot_ts",
     "ofi": "bytejit.backends.torchscript:ofi",
+    "onnxrt": "bytejit.backends.onnxrt:onnxrt",
+    "openvino": "bytejit.backends.openvino:openvino",
 }
+OWN = "bytejit.backends."
 # A type of device, or another name, stands for a callable `(device, options) -> Target` (`backends/target.py`), or its path.
 TARGETS: dict[str, str | Callable] = {
     "cpu": "bytejit.backends.cpu:CpuTarget",
@@ -113,17 +116,22 @@ def check_backend(backend: object) -> str | Callable:
 
 
 def lookup_backend(backend: str | Callable) -> Callable:
-    """The callable of a backend; a registered import path is imported now. Raises: ValueError, BackendFailed."""
+    """The callable of a backend; a registered import path is imported now.
+
+    Raises: ValueError, BackendFailed, MissingPackage.
+    """
     found = check_backend(backend)
     return _imported(BACKENDS, found) if isinstance(found, str) else found
 
 
 def _imported(table: dict[str, str | Callable], name: str) -> Callable:
-    """What a name of a table stands for, imported on first use. Raises: BackendFailed."""
+    """What a name of a table stands for, imported on first use. Raises: BackendFailed, MissingPackage."""
     target = table[name]
     if not isinstance(target, str):
         return target
     module, _, attribute = target.partition(":")
+    if module.startswith(OWN):
+        packages.require(name)
     found = getattr(importlib.import_module(module), attribute, None)
     if not callable(found):
         raise BackendFailed(name, f"is registered as {module}:{attribute}, which is not callable")

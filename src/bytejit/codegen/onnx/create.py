@@ -1,0 +1,62 @@
+"""Rows of operators that make tensors of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bytejit.codegen.loops.sizes import Real
+from bytejit.common.spec import Spec
+
+from .table import EVERY, row
+from .writer import Cannot, Tensor, Writer
+
+aten = torch.ops.aten
+
+
+@row(aten.full.default, aten.new_full.default, aten.full_like.default, dtypes=EVERY)
+def full(w: Writer, out: Spec, first: Any, second: Any, third: Any = None, **settings: Any) -> Tensor:
+    """One number everywhere."""
+    return filled(w, out, second if third is None else third)
+
+
+def filled(w: Writer, out: Spec, value: Any) -> Tensor:
+    """A tensor like `out` of one number."""
+    return w.op("Expand", w.to(value, out.dtype), w.ints(out.shape))
+
+
+def _all(value: int) -> Callable:
+    return lambda w, out, *args, **settings: filled(w, out, value)
+
+
+for _name, _value in (("zeros", 0), ("ones", 1)):
+    _new, _like = getattr(aten, f"new_{_name}"), getattr(aten, f"{_name}_like")
+    row(getattr(aten, _name).default, _new.default, _like.default, dtypes=EVERY)(_all(_value))
+
+
+@row(aten.scalar_tensor.default, dtypes=EVERY)
+def scalar_tensor(w: Writer, out: Spec, value: Any, **settings: Any) -> Tensor:
+    """A number."""
+    return filled(w, out, value)
+
+
+@row(aten.arange.start_step, dtypes=frozenset({torch.int64, torch.int32}))
+def arange(w: Writer, out: Spec, start: Any, end: Any, step: Any = 1, **settings: Any) -> Tensor:
+    """Whole numbers in steps."""
+    if any(isinstance(n, (float, Real)) for n in (start, end, step)):
+        raise Cannot("a range of floats")
+    return w.op("Range", *(w.to(n, out.dtype) for n in (start, end, step)))
+
+
+@row(aten.arange.default, dtypes=frozenset({torch.int64, torch.int32}))
+def arange_end(w: Writer, out: Spec, end: Any, **settings: Any) -> Tensor:
+    """From zero."""
+    return arange(w, out, 0, end)
+
+
+@row(aten.arange.start, dtypes=frozenset({torch.int64, torch.int32}))
+def arange_start(w: Writer, out: Spec, start: Any, end: Any, **settings: Any) -> Tensor:
+    """In steps of one."""
+    return arange(w, out, start, end)

@@ -1,0 +1,92 @@
+"""Rows of matrix products and attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from bytejit.common.spec import Spec
+
+from .create import filled
+from .pointwise import either
+from .reductions import zero_of_nothing
+from .table import FLOATS, row
+from .writer import Cannot, Tensor, Writer
+
+aten = torch.ops.aten
+
+
+@row(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, dtypes=FLOATS)
+def matmul(w: Writer, out: Spec, a: Tensor, b: Tensor) -> Tensor:
+    """The product."""
+    return w.op("MatMul", a, b)
+
+
+def _sum(w: Writer, bias: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    """beta * bias + alpha * product; a bias times zero is not read."""
+    if alpha != 1:
+        product = w.op("Mul", product, alpha)
+    if beta == 0:
+        return product
+    return w.op("Add", product, bias if beta == 1 else w.op("Mul", bias, beta))
+
+
+@row(aten.addmm.default, dtypes=FLOATS)
+def addmm(w: Writer, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """A product and a sum."""
+    if beta == alpha == 1:
+        return w.op("Gemm", a, b, bias)
+    return _sum(w, bias, w.op("MatMul", a, b), beta, alpha)
+
+
+@row(aten.baddbmm.default, dtypes=FLOATS)
+def baddbmm(w: Writer, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """The same of batches."""
+    return _sum(w, bias, w.op("MatMul", a, b), beta, alpha)
+
+
+@row(aten.linear.default, dtypes=FLOATS)
+def linear(w: Writer, out: Spec, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias, of rows: so the weight needs no transposed copy."""
+    if len(weight.shape) != 2:
+        raise Cannot("a weight that is no matrix")
+    rows = x if len(x.shape) == 2 else w.reshape(x, [-1, weight.shape[1]])
+    made = w.op("Gemm", rows, weight, bias, transB=1)
+    return made if len(x.shape) == 2 else w.reshape(made, out.shape)
+
+
+@row(aten.scaled_dot_product_attention.default, dtypes=FLOATS | {torch.bool})
+def attention(
+    w: Writer,
+    out: Spec,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(scale * q @ k.T + mask) @ v. A row that the mask leaves nothing of is zero."""
+    if dropout_p or enable_gqa and q.shape[-3] != k.shape[-3] or is_causal and attn_mask is not None:
+        raise Cannot("attention with dropout, with heads in groups, or with two masks")
+    if scale is None and not isinstance(q.shape[-1], int):
+        raise Cannot("attention whose scale only the call knows")
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    order = list(range(len(k.shape)))
+    order[-1], order[-2] = order[-2], order[-1]
+    scores = w.op("MatMul", w.op("Mul", q, scale), w.transpose(k, order))
+    if is_causal:
+        ones = filled(w, Spec((q.shape[-2], k.shape[-2]), (0, 0), torch.bool, out.device), True)
+        scores = either(w, w.op("Trilu", ones, w.to(0, torch.int64), upper=0), scores, -math.inf, q.dtype)
+    elif attn_mask is not None and attn_mask.dtype is torch.bool:
+        scores = either(w, attn_mask, scores, -math.inf, q.dtype)
+    elif attn_mask is not None:
+        scores = w.op("Add", scores, w.to(attn_mask, q.dtype))
+    weights = w.op("Softmax", scores, axis=-1)
+    if attn_mask is not None:
+        weights = zero_of_nothing(w, scores, weights, -1)
+    return w.op("MatMul", weights, v)
