@@ -208,8 +208,8 @@ def sizes_of(part: Aten, model: Model) -> tuple[Callable, bool]:
         spec = node.meta.get("spec")
         if isinstance(spec, Real):
             symbols[spec.symbol] = f"p{i}"
-        for name, symbol in ix.symbols(spec).items():
-            if spec == ix.index(symbol):
+        for name, size in ix.symbols(spec).items():
+            if spec == ix.index(size):
                 symbols[name] = f"p{i}"
     used: list[str] = []
 

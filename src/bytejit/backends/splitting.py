@@ -41,7 +41,8 @@ class Split:
 
 def split(aten: Aten, refuses: Refuses, least: int = 1) -> Split:
     """Cut a graph. least: how many operations that compute something a part holds; smaller ones stay with torch."""
-    taken, refused = set(), Counter()
+    taken: set[fx.Node] = set()
+    refused: Counter[str] = Counter()
     for node in aten.graph.nodes:
         if node.op != "call_function":
             continue
@@ -119,11 +120,9 @@ def numbers_of(aten: Aten) -> list[fx.Node]:
 
 def shown(node: fx.Node) -> fx.Node:
     """The value that a view shows, through views of views and items of several views; another node is its own."""
-    while node.op == "call_function":
-        of = node.args[0] if is_shared(node) else None
+    while node.op == "call_function" and is_shared(node):
+        of = node.all_input_nodes[0]
         if node.target is operator.getitem and not is_view(of.target):
-            return node
-        if of is None:
             return node
         node = of
     return node
