@@ -171,8 +171,8 @@ TORCH = (
     *_rows("the cached source of a graph is freed with it", "fx.graph_module._loader.eval_cache", prefix="torch."),
     *_rows(
         "operators that graphs hold",
-        """_efficientzerotensor _native_batch_norm_legit _native_batch_norm_legit_no_training
-        _neg_view _pad_circular _to_copy _unsafe_view""",
+        """_adaptive_avg_pool2d _efficientzerotensor _log_softmax _native_batch_norm_legit _native_batch_norm_legit_no_training
+        _neg_view _pad_circular _safe_softmax _softmax _to_copy _unsafe_view""",
         prefix="torch.ops.aten.",
     ),
     *_rows(
