@@ -17,7 +17,7 @@ from .errors import DataDependent, NoFake
 class Ways:
     """What `fake/tensor.py` lends: the class of fakes, how to make one, the fake of a tensor, a mode that infers everything."""
 
-    kind: type
+    kind: type[torch.Tensor]
     make: Callable[[Meta], Any]
     like: Callable[[torch.Tensor], Any]
     mode: Callable[[], Any]
@@ -51,7 +51,7 @@ class MetaArgs:
         self.fakes: list[HasMeta] = []
         self.metas: list[torch.Tensor] = []
 
-    def to_meta(self, x: Any):
+    def to_meta(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             fake = self.ways.like(x)
             for known, meta in zip(self.fakes, self.metas):
@@ -84,7 +84,7 @@ class MetaArgs:
                 reshape_in_place(fake, shape, stride, m.offset + meta.storage_offset())
 
 
-def reshape_in_place(fake: HasMeta, shape: tuple, stride: tuple, offset: int) -> None:
+def reshape_in_place(fake: torch.Tensor, shape: tuple, stride: tuple, offset: int) -> None:
     """Change what a fake looks like, as `t_` or a resized `out=` do."""
     m = fake.m
     last = offset + sum((n - 1) * s for n, s in zip(shape, stride)) if 0 not in shape else offset - 1
@@ -150,7 +150,7 @@ def _viewed_store(func: torch._ops.OpOverload, position: int, args: tuple, ways:
     return None
 
 
-def _wrap(func: torch._ops.OpOverload, result: Any, metas: MetaArgs, args: tuple, device: torch.device, position: int = 0):
+def _wrap(func: torch._ops.OpOverload, result: Any, metas: MetaArgs, args: tuple, device: torch.device, position: int = 0) -> Any:
     """Fakes for the metas that a meta kernel returned; other values pass."""
     if isinstance(result, torch.Tensor):
         known = metas.fake_of(result)

@@ -26,7 +26,7 @@ _done: list[int] = []
 def _forwarder(fn: Callable, wrapper: Callable) -> Callable:
     """What stands in the cached attribute of `fn`: the plain call, until torch._dynamo exists in this process."""
 
-    def plain(*args: Any, **kwargs: Any):
+    def plain(*args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" not in sys.modules:
             return fn(*args, **kwargs)
         if fn.__dict__.get(_CACHED) is plain:
@@ -55,7 +55,7 @@ def _unwrap_chain(fn: Callable, seen: set[int]) -> int:
     return count
 
 
-def _functions_of(module: ModuleType):
+def _functions_of(module: ModuleType) -> list[FunctionType]:
     return [v for v in vars(module).values() if isinstance(v, FunctionType)]
 
 

@@ -75,14 +75,16 @@ def _plain(*numbers: Any) -> bool:
 
 
 @sized(aten.linspace.default, torch.linspace)
-def _linspace(start: Any, end: Any, steps: Any, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any):
+def _linspace(
+    start: Any, end: Any, steps: Any, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any
+) -> torch.Tensor | None:
     return _factory((steps,), dtype or torch.get_default_dtype(), options) if _plain(start, end) else None
 
 
 @sized(aten.logspace.default, torch.logspace)
 def _logspace(
     start: Any, end: Any, steps: Any, base: Any = 10.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any
-):
+) -> torch.Tensor | None:
     return _factory((steps,), dtype or torch.get_default_dtype(), options) if _plain(start, end) else None
 
 
@@ -97,11 +99,13 @@ def _windows(name: str, most: int) -> None:
         ),
     ]
 
-    def overload(*args: Any):
+    def overload(*args: Any) -> Any:
         return overloads[min(len(args) - 1, most)]
 
     @sized(None, getattr(torch, name), overload=overload)
-    def _window(length: Any, *rest: Any, out: Any = None, dtype: torch.dtype | None = None, **options: Any):
+    def _window(
+        length: Any, *rest: Any, out: Any = None, dtype: torch.dtype | None = None, **options: Any
+    ) -> torch.Tensor | None:
         if len(rest) > most or "periodic" in options:
             return None
         return _factory((length,), dtype or torch.get_default_dtype(), options)
@@ -124,31 +128,35 @@ def _below_diagonal(rows: Any, columns: Any, offset: int) -> Any:
 
 
 @sized(aten.tril_indices.default, torch.tril_indices)
-def _tril_indices(row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = torch.int64, **options: Any):
+def _tril_indices(
+    row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = torch.int64, **options: Any
+) -> torch.Tensor | None:
     return _factory((2, _below_diagonal(row, col, offset)), dtype, options) if isinstance(offset, int) else None
 
 
 @sized(aten.triu_indices.default, torch.triu_indices)
-def _triu_indices(row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = torch.int64, **options: Any):
+def _triu_indices(
+    row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = torch.int64, **options: Any
+) -> torch.Tensor | None:
     if not isinstance(offset, int):
         return None
     return _factory((2, row * col - _below_diagonal(row, col, offset - 1)), dtype, options)
 
 
 @sized(aten.one_hot.default, torch.nn.functional.one_hot)
-def _one_hot(x: Any, num_classes: int = -1):
+def _one_hot(x: Any, num_classes: int = -1) -> torch.Tensor | None:
     if not is_symbolic(num_classes) or x.m.dtype is not torch.int64 or any(n == 0 for n in x.m.shape):
         return None
     return make(new((*x.m.shape, num_classes), None, torch.int64, x.m.device))
 
 
 @sized(aten.histc.default, torch.histc, torch.Tensor.histc)
-def _histc(x: Any, bins: Any = 100, min: Any = 0, max: Any = 0):
+def _histc(x: Any, bins: Any = 100, min: Any = 0, max: Any = 0) -> torch.Tensor | None:
     return make(new((bins,), None, x.m.dtype, x.m.device)) if bins > 0 and _plain(min, max) else None
 
 
 @sized(aten.kron.default, torch.kron, torch.Tensor.kron)
-def _kron(a: Any, b: Any):
+def _kron(a: Any, b: Any) -> torch.Tensor | None:
     if not isinstance(a, Fake) or not isinstance(b, Fake) or a.requires_grad or b.requires_grad:
         return None  # under autograd it is made of others
     rank = max(a.dim(), b.dim())
@@ -157,24 +165,24 @@ def _kron(a: Any, b: Any):
 
 
 @sized(aten.affine_grid_generator.default, torch.affine_grid_generator)
-def _affine_grid(theta: Any, size: Any, align_corners: bool):
+def _affine_grid(theta: Any, size: Any, align_corners: bool) -> torch.Tensor | None:
     if len(size) != 4 or theta.requires_grad:
         return None
     return make(new((size[0], size[2], size[3], 2), None, theta.m.dtype, theta.m.device))
 
 
 @sized(aten.fft_fftfreq.default, torch.fft.fftfreq)
-def _fftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any):
+def _fftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor | None:
     return _factory((n,), dtype or torch.get_default_dtype(), options)
 
 
 @sized(aten.fft_rfftfreq.default, torch.fft.rfftfreq)
-def _rfftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any):
+def _rfftfreq(n: Any, d: Any = 1.0, *, out: Any = None, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor | None:
     return _factory((n // 2 + 1,), dtype or torch.get_default_dtype(), options)
 
 
 @sized(aten.take_along_dim.default, torch.take_along_dim, torch.Tensor.take_along_dim)
-def _take_along_dim(x: Any, indices: Any, dim: Any = None):
+def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> torch.Tensor | None:
     if dim is None or x.requires_grad or x.dim() != indices.dim() or indices.m.dtype is not torch.int64:
         return None
     at = dim % x.dim()

@@ -20,7 +20,7 @@ from .kernel import Ways, through_kernel
 _TABLES = (torch._decomp.meta_table, torch._decomp.decomposition_table)
 
 
-def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, ways: Ways):
+def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, ways: Ways) -> Any:
     """The result of an op. Raises: DataDependent, NoFake, and what eager raises on bad arguments."""
     size = _SIZES.get(func.name())
     if size is not None:
@@ -40,7 +40,7 @@ def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, wa
     return known.back(through_kernel(func, known(args), known(kwargs), ways))
 
 
-def own_lists(x: object):
+def own_lists(x: Any) -> Any:
     """`x` with lists of its own: some references write into the lists that they are given."""
     if isinstance(x, (list, tuple)):
         return type(x)(map(own_lists, x))
@@ -99,7 +99,7 @@ class Constants:
         self.ways = ways
         self.replaced: list[tuple[Any, Any]] = []
 
-    def __call__(self, x: object):
+    def __call__(self, x: Any) -> Any:
         if type(x) is self.ways.kind:
             m = x.m
             if any(isinstance(n, torch.SymInt) for n in (*m.shape, *m.stride, m.offset)):
@@ -113,7 +113,7 @@ class Constants:
         kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}.get(type(x))
         return kind(x) if kind is not None else x
 
-    def back(self, result: object):
+    def back(self, result: Any) -> Any:
         """The result with the op's own arguments where it returned the constants for them."""
         if isinstance(result, (list, tuple)):
             return type(result)(map(self.back, result))

@@ -9,13 +9,14 @@ whose result depends on data raises `DataDependent`. Views share the storage ide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch.autograd.function import FunctionCtx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bytejit.common.spec import Spec
-from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, is_inference_mode_enabled
+from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, Size, is_inference_mode_enabled
 
 from . import foreach
 from .errors import DataDependent, NoFake
@@ -36,37 +37,37 @@ class Fake(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(cls, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None):
+    def __torch_dispatch__(cls, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return infer(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Fake({spec_of(self)!r}{', requires_grad' if self.requires_grad else ''})"
 
-    def __bool__(self):
+    def __bool__(self) -> NoReturn:
         raise DataDependent("bool")
 
-    def __int__(self):
+    def __int__(self) -> NoReturn:
         raise DataDependent("int")
 
-    def __float__(self):
+    def __float__(self) -> NoReturn:
         raise DataDependent("float")
 
-    def __complex__(self):
+    def __complex__(self) -> NoReturn:
         raise DataDependent("complex")
 
-    def __index__(self):
+    def __index__(self) -> NoReturn:
         raise DataDependent("index")
 
-    def tolist(self):
+    def tolist(self) -> NoReturn:
         raise DataDependent("tolist")
 
-    def numpy(self, *, force: bool = False):
+    def numpy(self, *, force: bool = False) -> NoReturn:
         raise DataDependent("numpy")
 
-    def __array__(self, dtype: Any = None):
+    def __array__(self, dtype: Any = None) -> NoReturn:
         raise DataDependent("numpy")
 
-    def data_ptr(self):
+    def data_ptr(self) -> NoReturn:
         raise DataDependent("data_ptr")
 
 
@@ -93,11 +94,11 @@ class _NonLeaf(torch.autograd.Function):
     """Gives a fake a grad_fn, for inputs that are results of earlier autograd ops."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any):
+    def forward(ctx: FunctionCtx, x: Fake) -> Fake:
         return make(x.m)
 
     @staticmethod
-    def backward(ctx: Any, grad: Any):
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> torch.Tensor:
         return grad
 
 
@@ -126,7 +127,7 @@ def fake_like(
         key = storage._cdata
         store = stores.get(key) or stores.setdefault(key, FakeStorage(storage.nbytes()))
         store.inference = real.is_inference()
-    if shape is not None:
+    if shape is not None and stride is not None:
         store.nbytes = (real.storage_offset() + extent_of(shape, stride)) * real.dtype.itemsize
     m = Meta(shape or tuple(real.shape), stride or real.stride(), real.storage_offset(), real.dtype, real.device, store)
     requires_grad = real.requires_grad
@@ -150,9 +151,9 @@ def fake_of_spec(spec: Spec, requires_grad: bool = False) -> Fake:
     return make(Meta(tuple(spec.shape), tuple(spec.stride), 0, spec.dtype, device, store), requires_grad)
 
 
-def extent_of(shape: tuple, stride: tuple):
+def extent_of(shape: tuple, stride: tuple) -> Size:
     """How far a tensor's last element lies from its first, and one. Units: elements."""
-    extent = 1
+    extent: Size = 1
     for size, step in zip(shape, stride):
         extent = extent + (size - 1) * step if size != 0 else 0
     return extent
@@ -179,7 +180,7 @@ def storage_id(fake: Fake) -> int:
 _PLAN: dict[object, Callable] = {}
 
 
-def infer(func: torch._ops.OpOverload, args: tuple, kwargs: dict):
+def infer(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """The result of an ATen op on fakes. Raises: DataDependent, NoFake, and what eager raises on bad arguments."""
     plan = _PLAN.get(func)
     if plan is None:
@@ -261,7 +262,8 @@ def _tensor_by_tensor(func: torch._ops.OpOverload, args: tuple, kwargs: dict) ->
     """An op on lists of tensors, each by its own op; through torch's meta kernel for what that may refuse."""
     schema = func._schema
     if not schema.returns:
-        return _written_each(func, args, kwargs)
+        _written_each(func, args, kwargs)
+        return None
     calls = foreach.calls_of(func, args, kwargs)
     return through_meta(func, args, kwargs) if calls is None else [infer(*call) for call in calls]
 
@@ -278,7 +280,7 @@ def _writes_only(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None
 
 
 def _data_dependent(name: str) -> Callable:
-    def refuse(func: torch._ops.OpOverload, args: Any, kwargs: Any):
+    def refuse(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> NoReturn:
         raise DataDependent(name)
 
     return refuse
@@ -288,7 +290,7 @@ def _row_plan(row: Callable, func: torch._ops.OpOverload) -> Callable:
     schema = func._schema
     inplace = schema.is_mutable and schema.name.endswith("_") and not schema.name.endswith("__")
 
-    def run(func: torch._ops.OpOverload, args: Any, kwargs: Any):
+    def run(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
         try:
             m = row(*args, **kwargs)
         except NeedsMeta:
@@ -304,7 +306,7 @@ def _row_plan(row: Callable, func: torch._ops.OpOverload) -> Callable:
     return run
 
 
-def _faked_one(x: Any):
+def _faked_one(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         return fake_like(x)
     if isinstance(x, (list, tuple)):
@@ -317,7 +319,7 @@ def _faked(args: tuple) -> tuple:
     return tuple(_faked_one(x) for x in args)
 
 
-def through_meta(func: torch._ops.OpOverload, args: tuple, kwargs: dict):
+def through_meta(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """Infer by torch's meta kernel. Cost: 100 to 400 us."""
     keep_plain()
     if torch.SymInt in map(type, _numbers((args, kwargs))):
@@ -349,11 +351,11 @@ def _numbers(x: object) -> Iterator:
 class FakeMode(TorchDispatchMode):
     """Inside, factory calls give fakes too, and every op on a real tensor is inferred, never run."""
 
-    def __torch_dispatch__(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None):
+    def __torch_dispatch__(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return infer(func, args, kwargs or {})
 
 
-def _dispatch(self, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None):
+def _dispatch(self: FakeMode, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     return infer(*as_made(func, args, kwargs or {}))
 
 
@@ -368,5 +370,5 @@ def as_made(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> tuple:
 
 
 # Assigned here since TorchDispatchMode wraps a method found in the class body by what imports torch._dynamo.
-FakeMode.__torch_dispatch__ = _dispatch
+setattr(FakeMode, "__torch_dispatch__", _dispatch)
 WAYS = Ways(Fake, make, fake_like, FakeMode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -67,8 +67,10 @@ class HasMeta(Protocol):
 
     m: Meta
 
+    def is_conj(self) -> bool: ...
 
-Size = int | torch.SymInt
+
+Size: TypeAlias = int | torch.SymInt
 Number = bool | int | float | complex | torch.SymInt | torch.SymFloat
 Operand = Any  # a fake tensor, a Number, or None where the op's schema allows it
 
@@ -91,14 +93,14 @@ def numel(shape: tuple) -> int:
     return n
 
 
-def device_given(device: object, default: torch.device | None) -> torch.device | None:
+def device_given(device: torch.device | str | int | None, default: torch.device | None) -> torch.device | None:
     """Where a `device` argument puts a tensor: "cuda" is the current GPU; None, the default."""
     if device is None:
         return default
-    device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
+    given = torch.device(device)
+    if given.type == "cuda" and given.index is None:
         return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
-    return device
+    return given
 
 
 def new(shape: tuple, stride: tuple | None, dtype: torch.dtype, device: torch.device) -> Meta:

@@ -65,9 +65,7 @@ def _batch_norm_with_update(
     return *made, new((0,), None, torch.uint8, x.m.device)
 
 
-def _window(
-    size: Size, kernel: Sequence[int], stride: Sequence[Size], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool
-):
+def _window(size: Size, kernel: int, stride: Size, padding: int, dilation: int, ceil_mode: bool) -> Size:
     span = dilation * (kernel - 1) + 1
     count = (size + 2 * padding - span + (stride - 1 if ceil_mode else 0)) // stride + 1
     if ceil_mode and (count - 1) * stride >= size + padding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -85,7 +85,7 @@ _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 _REAL = {c: r for r, c in _COMPLEX.items()}
 
 
-def _refused():
+def _refused() -> NoReturn:
     raise NeedsMeta
 
 

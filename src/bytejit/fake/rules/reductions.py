@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -11,9 +11,10 @@ from .core import HasMeta, Meta, NeedsMeta, is_contiguous, new, row, wrap_dim
 from .views import needs_meta
 
 _BOOL = torch.bool
+Dims: TypeAlias = Sequence[int] | int | None
 
 
-def reduced_shape(shape: tuple, dims: Sequence[int], keepdim: bool) -> tuple:
+def reduced_shape(shape: tuple, dims: Dims, keepdim: bool) -> tuple:
     """The shape left after reducing `dims` (None or empty: all of them)."""
     rank = len(shape)
     gone = (
@@ -26,7 +27,7 @@ def reduced_shape(shape: tuple, dims: Sequence[int], keepdim: bool) -> tuple:
     return tuple(n for i, n in enumerate(shape) if i not in gone)
 
 
-def _distinct(dims: Sequence[int], rank: int) -> None:
+def _distinct(dims: Dims, rank: int) -> None:
     if dims is not None and not isinstance(dims, int) and len({wrap_dim(d, rank) for d in dims}) != len(dims):
         raise NeedsMeta
 
@@ -42,9 +43,7 @@ def _sum(x: HasMeta, *, dtype: torch.dtype | None = None) -> Meta:
 
 
 @row("sum.dim_IntList")
-def _sum_dim(
-    x: HasMeta, dim: Sequence[int] | int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Meta:
+def _sum_dim(x: HasMeta, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Meta:
     m = x.m
     _distinct(dim, len(m.shape))
     return new(reduced_shape(m.shape, dim, keepdim), None, dtype or _sum_dtype(m.dtype), m.device)
@@ -56,7 +55,7 @@ def _mean(x: HasMeta, *, dtype: torch.dtype | None = None) -> Meta:
 
 
 @row("mean.dim")
-def _mean_dim(x: HasMeta, dim: Sequence[int] | int | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Meta:
+def _mean_dim(x: HasMeta, dim: Dims, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Meta:
     m = x.m
     dtype = dtype or m.dtype
     if not (dtype.is_floating_point or dtype.is_complex):
@@ -66,7 +65,7 @@ def _mean_dim(x: HasMeta, dim: Sequence[int] | int | None, keepdim: bool = False
 
 
 @row("amax", "amin")
-def _amax(x: HasMeta, dim: Sequence[int] | int | None = (), keepdim: bool = False) -> Meta:
+def _amax(x: HasMeta, dim: Dims = (), keepdim: bool = False) -> Meta:
     m = x.m
     if 0 in m.shape:
         raise NeedsMeta
@@ -104,7 +103,7 @@ def _any(x: HasMeta) -> Meta:
 
 
 @row("any.dim", "all.dim", "any.dims", "all.dims")
-def _any_dim(x: HasMeta, dim: Sequence[int] | int | None = None, keepdim: bool = False) -> Meta:
+def _any_dim(x: HasMeta, dim: Dims = None, keepdim: bool = False) -> Meta:
     m = x.m
     return new(reduced_shape(m.shape, dim, keepdim), None, torch.uint8 if m.dtype is torch.uint8 else _BOOL, m.device)
 
@@ -119,7 +118,7 @@ def _log_sigmoid(x: HasMeta) -> tuple:
 
 
 @row("var.correction", "std.correction")
-def _var(x: HasMeta, dim: Sequence[int] | int | None = None, *, correction: Any = None, keepdim: bool = False) -> Meta:
+def _var(x: HasMeta, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> Meta:
     m = x.m
     if not m.dtype.is_floating_point:
         raise NeedsMeta
@@ -127,7 +126,7 @@ def _var(x: HasMeta, dim: Sequence[int] | int | None = None, *, correction: Any 
 
 
 @row("var_mean.correction", "std_mean.correction")
-def _var_mean(x: HasMeta, dim: Sequence[int] | int | None = None, *, correction: Any = None, keepdim: bool = False) -> tuple:
+def _var_mean(x: HasMeta, dim: Dims = None, *, correction: Any = None, keepdim: bool = False) -> tuple:
     return _var(x, dim, keepdim=keepdim), _var(x, dim, keepdim=keepdim)
 
 

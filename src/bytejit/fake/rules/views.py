@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -21,7 +21,7 @@ def view(m: Meta, shape: tuple, stride: tuple, offset: Size | None = None) -> Me
     return Meta(shape, stride, m.offset if offset is None else offset, m.dtype, m.device, m.store)
 
 
-def needs_meta():
+def needs_meta() -> NoReturn:
     """Refuse, inside an expression."""
     raise NeedsMeta
 
@@ -100,10 +100,8 @@ def _grouped_stride(old_shape: tuple, old_stride: tuple, shape: tuple, skips: Ca
 def _view(x: HasMeta, size: Sequence[Size]) -> Meta:
     m = x.m
     shape = infer_size(size, numel(m.shape))
-    if looks_contiguous(m) and not any_symbolic(m.shape) and 0 not in m.shape:
-        stride = contiguous_stride(shape)
-    else:
-        stride = viewed_stride(m.shape, m.stride, shape)
+    plain = looks_contiguous(m) and not any_symbolic(m.shape) and 0 not in m.shape
+    stride = contiguous_stride(shape) if plain else viewed_stride(m.shape, m.stride, shape)
     if stride is None:
         raise RuntimeError(
             "view size is not compatible with input tensor's size and stride (at least one dimension spans "
@@ -190,7 +188,7 @@ def _slice(x: HasMeta, dim: int = 0, start: Any = None, end: Any = None, step: S
 
 
 @row("select.int")
-def _select(x: HasMeta, dim: int, index: HasMeta) -> Meta:
+def _select(x: HasMeta, dim: int, index: Size) -> Meta:
     m = x.m
     if not m.shape:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
@@ -323,7 +321,7 @@ def _view_as_complex(x: HasMeta) -> Meta:
     return Meta(m.shape[:-1], tuple(halves[:-1]), halves[-1], kind, m.device, m.store)
 
 
-def _half(n: Size):
+def _half(n: Size) -> Size:
     if n % 2 != 0:
         raise NeedsMeta  # refused there
     return n // 2
