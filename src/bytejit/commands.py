@@ -1,14 +1,19 @@
-"""The commands `python -m bytejit explain`: arguments, one clear line where something is wrong, an exit status."""
+"""The commands `python -m bytejit explain` and `bench`: arguments, one clear line where something is wrong, an exit status."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from . import api
+from .explanation import writable
+from .tools.bench import WAYS, child, in_process, machine, picture, rows_of
 from .tools.loading import CannotLoad, first_line, load, raised
 
 WHAT = (
@@ -50,4 +55,55 @@ def explain(arguments: list[str]) -> int:
     return 0
 
 
-COMMANDS = {"explain": explain}
+def compilers() -> dict[str, Callable[[Callable], Callable]]:
+    """What each way makes of a function. torch's own is asked for by name: it is what bytejit is measured beside."""
+    return {"eager": lambda f: f, "bytejit": api.compile, "torch.compile": lambda f: vars(torch)["compile"](f)}
+
+
+def bench_parser() -> argparse.ArgumentParser:
+    """The arguments of `bench`."""
+    options = parser("bench")
+    options.add_argument("--torch-compile", action="store_true", help="measure torch.compile, too")
+    options.add_argument("--seconds", type=float, default=2.0, help="how long each is called")
+    options.add_argument("--json", metavar="FILE", help="write the figures")
+    options.add_argument("--picture", metavar="FILE", help="write a picture of them, as SVG")
+    options.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)
+    return options
+
+
+def bench(arguments: list[str]) -> int:
+    """`python -m bytejit bench MODEL`: a process for each way, progress on stderr, a table. Returns: the exit status."""
+    given = bench_parser().parse_args(arguments)
+    if given.only:
+        return child(given.what, given.only, given.device, given.grad, given.seconds, compilers())
+    try:
+        for file in filter(None, (given.json, given.picture)):
+            can_write(file)
+        passed = [given.what, "--device", given.device, "--seconds", str(given.seconds), *(["--grad"] if given.grad else [])]
+        results = []
+        for way in WAYS if given.torch_compile else WAYS[:2]:
+            print(f"{way} ...", file=sys.stderr, flush=True)
+            results.append(in_process(passed, way))
+    except CannotLoad as e:
+        print(f"bytejit bench: {first_line(e)}", file=sys.stderr)
+        return e.status
+    about = machine(given.device)
+    print(f"{given.what} on {about['name']}, {about['threads']} threads, torch {about['torch']}\n\n{rows_of(results)}")
+    if given.json:
+        Path(given.json).write_text(
+            json.dumps({"what": given.what, **about, "results": [asdict(r) for r in results]}, indent=1) + "\n"
+        )
+    if given.picture:
+        Path(given.picture).write_text(picture(given.what, results))
+    return int(any(r.error for r in results))
+
+
+def can_write(file: str) -> None:
+    """Leaves nothing behind. Raises: CannotLoad."""
+    try:
+        writable(Path(file))
+    except OSError as e:
+        raise CannotLoad(f"{file} cannot be written: {e.strerror}") from None
+
+
+COMMANDS = {"explain": explain, "bench": bench}
