@@ -192,3 +192,35 @@ def test_a_model_s_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert case.args[0].shape == (1, 3, 8, 8) and not case.target.training
     with pytest.raises(CannotLoad, match=r"^no model 'large' .*cannot be imported: torchvision: operator"):
         load("large")
+
+
+def test_compiled_functions_and_modules_in_a_notebook() -> None:
+    def f(x, n):
+        y = x * n  # <first>
+        bytejit.graph_break()
+        return y + 1
+
+    compiled = bytejit.compile(f, backend="eager", dynamic=False)
+    assert "nothing compiled yet" in compiled._repr_html_()
+    for n in (2, 3):
+        compiled(torch.ones(2), n)
+    html = compiled._repr_html_()
+    parsed(html)
+    first = line_of("# <first>")
+    assert re.search(rf"<td class=g><span[^>]*>2</span></td><td class=l>{first}</td>", html) and "# &lt;first&gt;" in html
+    assert "compiled again: n was 2, is 3" in html and "return y + 1" in html and "guards" in html
+
+    net = bytejit.compile(Net(), backend="eager")
+    assert "Net.forward, " in net._repr_html_() and "nothing compiled yet" in net._repr_html_()
+    with torch.no_grad():
+        net(torch.ones(2, 8))
+    html = net._repr_html_()
+    parsed(html)
+    assert "Net.forward, " in html and "return torch.sigmoid(y) * 2" in html and "class Balanced" not in html
+    assert repr(net) == repr(Net())
+
+    class Own(torch.nn.Module):
+        def _repr_html_(self) -> str:
+            return "own"
+
+    assert bytejit.compile(Own(), backend="eager")._repr_html_() == "own"

@@ -37,6 +37,7 @@ from bytejit.runtime.ownership import is_own
 from bytejit.runtime.rollback import rewinding
 from bytejit.runtime.verification import verify
 from bytejit.tools.accuracy import check_region
+from bytejit.tools.cell import cell
 from bytejit.tools.timing import seconds_of
 from bytejit.tracer.core.job import Job
 from bytejit.tracer.core.signals import Break, NotNow, TooLong
@@ -53,7 +54,10 @@ reset = functions.reset
 
 def compile_function(fn: types.FunctionType, settings: Settings) -> types.FunctionType:
     """A new function with the rewritten code of `fn` and all else of it shared. A code that cannot be rewritten: `fn`."""
-    return functions.compile_function(fn, settings, compile_site)
+    made = functions.compile_function(fn, settings, compile_site)
+    if made is not fn:
+        made.__dict__["_repr_html_"] = functools.partial(cell, made.__dict__[functions.HANDLE])  # notebooks ask for it
+    return made
 
 
 # ---- a site's miss ---------------------------------------------------------------------------------------------------

@@ -183,6 +183,9 @@ def compile_module(
         raise TypeError(f"cannot compile a {cls.__name__}: its code is not Python. Compile the nn.Module it was made from")
     make = functools.partial(compile_module, settings=settings, compile_function=compile_function, compile_again=compile_again)
     members: dict[str, object] = {"__call__": compile_function(own(call), settings)}
+    shown = getattr(members["__call__"], "_repr_html_", None)
+    if shown is not None and not hasattr(cls, "_repr_html_"):
+        members["_repr_html_"] = lambda self: shown(self)
     if cls.compile is torch.nn.Module.compile:
         members["compile"] = compile_again
     forward = cls.forward
