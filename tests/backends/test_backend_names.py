@@ -7,12 +7,13 @@ import torch
 
 import bytejit
 from bytejit import verify
-from bytejit.common import registry
+from bytejit.common import packages, registry
 from bytejit.common.former_backends import FORMER
+from bytejit.common.packages import Package
 
 # names of TorchDynamo's documents, of all times
 DOCUMENTED = set(
-    "eager aot_eager inductor cudagraphs ts aot_ts ofi tensorrt fx2trt ipex nvfuser aot_nvfuser "
+    "eager aot_eager inductor cudagraphs ts aot_ts ofi onnxrt openvino tvm tensorrt fx2trt ipex nvfuser aot_nvfuser "
     "aot_ts_nvfuser nvprims_nvfuser".split()
 )
 
@@ -47,8 +48,19 @@ def test_the_table_has_every_documented_name() -> None:
         assert row.former == (name in FORMER)
 
 
+def test_a_missing_package_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(packages.NEEDS, "onnxrt", (Package("bytejit_nothing", "2.0", "nothing"),))
+    monkeypatch.setitem(registry.BACKENDS, "onnxrt", "bytejit.backends.onnxrt:onnxrt")
+    row = bytejit.backends_table()["onnxrt"]
+    assert row == (False, "bytejit_nothing is not installed, 2.0 or newer is needed", 'pip install "nothing>=2.0"', False)
+    assert "onnxrt" not in bytejit.list_backends()
+
+
 def test_verify_has_a_row_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(packages.NEEDS, "onnxrt", (Package("bytejit_nothing", "2.0"),))
+    monkeypatch.setitem(registry.BACKENDS, "onnxrt", "bytejit.backends.onnxrt:onnxrt")
     monkeypatch.setattr(verify, "check_compiler", lambda options: verify.Check("C++ compiler", "works", ""))
-    rows = {c.name.partition(" on ")[0]: c for c in verify.checks(["aot_ts", "nvfuser"])}
+    rows = {c.name.partition(" on ")[0]: c for c in verify.checks(["aot_ts", "onnxrt", "nvfuser"])}
     assert rows["aot_ts"].state == "works" and rows["aot_ts"].name == "aot_ts on cpu"
+    assert rows["onnxrt"].state == "missing" and rows["onnxrt"].do == 'pip install "bytejit_nothing>=2.0"'
     assert rows["nvfuser"].state == "none" and rows["nvfuser"].do.startswith("use backend 'inductor'")

@@ -23,7 +23,7 @@ FORMER = {
     "fx2trt": Former(f"fx2trt was the first form of torch_tensorrt. {TENSORRT}", SERVED),
     "ipex": Former(
         "Intel's extension (package intel-extension-for-pytorch) ended with version 2.8, and torch has its optimizations",
-        "backend 'inductor'",
+        "backend 'inductor', or 'openvino'",
     ),
     "nvfuser": Former(
         f"{NVFUSER}. Today's nvfuser (packages nvfuser-cu126-torch210 and the like) has another interface",

@@ -45,6 +45,7 @@ ONNX = Package("onnx", "1.15")
 NEEDS: dict[str, tuple[Package, ...]] = {
     "onnxrt": (ONNX, Package("onnxruntime", "1.17")),
     "openvino": (ONNX, Package("openvino", "2024.0")),
+    "tvm": (ONNX, Package("tvm", "0.27", "apache-tvm")),
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from bytejit.common import packages, torch_controls
 from bytejit.common.identity import IdentityMap
-from bytejit.errors import BackendFailed, BadSetting
+from bytejit.errors import BackendFailed, BadSetting, MissingPackage
 
 from .counters import count as count
 from .counters import counters as counters
@@ -44,6 +44,7 @@ BACKENDS: dict[str, str | Callable] = {
     "ofi": "bytejit.backends.torchscript:ofi",
     "onnxrt": "bytejit.backends.onnxrt:onnxrt",
     "openvino": "bytejit.backends.openvino:openvino",
+    "tvm": "bytejit.backends.tvm:tvm",
 }
 OWN = "bytejit.backends."
 # A type of device, or another name, stands for a callable `(device, options) -> Target` (`backends/target.py`), or its path.
@@ -89,7 +90,13 @@ def backends_table() -> dict[str, Availability]:
     Names of TorchDynamo's documents that have nothing behind them are there too, with what to use instead.
     """
     found = {name: Availability(False, row.was, f"use {row.instead}", True) for name, row in FORMER.items()}
-    found.update(dict.fromkeys(BACKENDS, Availability(True)))
+    for name, target in BACKENDS.items():
+        found[name] = Availability(True)
+        if isinstance(target, str) and target.startswith(OWN):
+            try:
+                packages.require(name)
+            except MissingPackage as e:
+                found[name] = Availability(False, "; ".join(e.faults), e.install)
     return dict(sorted(found.items()))
 
 
