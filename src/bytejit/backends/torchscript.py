@@ -16,11 +16,9 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.graph import Aten, Value, acts, positions
-from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.rewrite import is_static, spec_of
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.libraries.freeze import watch
-from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of, report_of
@@ -28,8 +26,8 @@ from bytejit.common.spec import Spec
 
 from .partitioned import with_outputs
 from .script_text import Refused, first_line, fixed_values, scripted
-from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
-from .training import trained
+from .surround import through_torch, without_autocast
+from .training import from_aten
 
 Traced = Callable[[fx.GraphModule, Aten, Sequence], Callable]
 MOST_FOLDS = 4  # of one graph: torch keeps the weights of a frozen module until the process ends
@@ -37,12 +35,12 @@ MOST_FOLDS = 4  # of one graph: torch keeps the weights of a frozen module until
 
 def aot_ts(gm: fx.GraphModule, example_inputs: list) -> Callable:
     """Backend: the normalised ATen graph as TorchScript, also trained."""
-    return _compiled(gm, example_inputs, None)
+    return from_aten(gm, _scripted)
 
 
 def ts(gm: fx.GraphModule, example_inputs: list) -> Callable:
     """Backend: the torch-level graph, traced to TorchScript. Where a trace would not be right, as `aot_ts`."""
-    return _compiled(gm, example_inputs, _trace)
+    return _traced_or_scripted(gm, example_inputs, _trace)
 
 
 def ofi(gm: fx.GraphModule, example_inputs: list) -> Callable:
@@ -53,25 +51,19 @@ def ofi(gm: fx.GraphModule, example_inputs: list) -> Callable:
     """
     if info_of(gm).needs_grad:
         return through_torch(gm, "ofi is for inference, and its outputs need gradients")
-    return _compiled(gm, example_inputs, _freeze)
+    return _traced_or_scripted(gm, example_inputs, _freeze)
 
 
-def _compiled(gm: fx.GraphModule, example_inputs: Sequence, trace: Traced | None) -> Callable:
-    reason = not_normalised(gm)
-    if reason:
-        return through_torch(gm, reason)
-    try:
-        if info_of(gm).needs_grad:
-            return trained(gm, _scripted)
-        aten = normalise(gm, fakes_of(gm))
-    except (CannotNormalise, Undecided) as e:
-        return through_torch(gm, str(e))
-    if trace is not None:
-        try:
-            return guarded(gm, without_autocast(gm, trace(gm, aten, example_inputs)), aten)
-        except Refused as e:
-            registry.count("fallbacks", f"a graph is not traced: {e}")
-    return guarded(gm, _scripted(gm, aten), aten)
+def _traced_or_scripted(gm: fx.GraphModule, example_inputs: Sequence, trace: Traced) -> Callable:
+    def build(part: fx.GraphModule, aten: Aten) -> Callable:
+        if part is gm and not info_of(gm).needs_grad:
+            try:
+                return without_autocast(gm, trace(gm, aten, example_inputs))
+            except Refused as e:
+                registry.count("fallbacks", f"a graph is not traced: {e}")
+        return _scripted(part, aten)
+
+    return from_aten(gm, build)
 
 
 def _scripted(part: fx.GraphModule, aten: Aten) -> Callable:
