@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, Value, acts, positions
+from bytejit.codegen.aten.graph import Aten, Value, acts
 from bytejit.codegen.aten.rewrite import is_static, spec_of
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.libraries.freeze import watch
 from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of, report_of
-from bytejit.common.spec import Spec
 
 from .partitioned import with_outputs
 from .script_text import Refused, first_line, fixed_values, scripted
@@ -86,7 +85,7 @@ def _scripted(part: fx.GraphModule, aten: Aten) -> Callable:
 def _trace(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
     """The torch-level graph, traced. Raises: Refused."""
     _check(gm, aten, lambda n: True)
-    return _traced(gm.forward, inputs)
+    return _traced(lambda *args: gm.forward(*args), inputs)
 
 
 def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
@@ -95,15 +94,15 @@ def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
     given = [n for n in aten.graph.nodes if n.op == "placeholder"]
     frozen = {given[i] for i in weights}
     _check(gm, aten, lambda n: n not in frozen)
-    flat = list(aten.graph.nodes)[-1].args[0]
-    specs = [flat[p].meta["spec"] for out in aten.outputs for p in positions(out)]
-    folds = [_Folded(gm, inputs, weights, specs)]
+    folds: list[Callable] = [_Folded(gm, inputs, weights)]
 
     def again(args: Sequence) -> Callable:
         registry.count("recompiles", "a frozen weight was written")
-        if len(folds) >= MOST_FOLDS:
+        try:
+            return _scripted(gm, aten) if len(folds) >= MOST_FOLDS else _Folded(gm, args, weights)
+        except Refused as e:
+            registry.count("fallbacks", f"a graph is not traced: {e}")
             return _scripted(gm, aten)
-        return _Folded(gm, args, weights, specs)
 
     def call(*args: Any) -> Any:
         now = folds[-1]
@@ -117,23 +116,36 @@ def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
 class _Folded:
     """A graph with some inputs as constants, traced, frozen and optimized. Raises: Refused."""
 
-    def __init__(self, gm: fx.GraphModule, inputs: Sequence, weights: frozenset[int], specs: Sequence[Spec]) -> None:
+    def __init__(self, gm: fx.GraphModule, inputs: Sequence, weights: frozenset[int]) -> None:
         self.unwritten = watch({i: inputs[i] for i in weights})
         self.rest = [i for i in range(len(inputs)) if i not in weights]
-        self.strides = [spec.stride for spec in specs]
         rest = [inputs[i] for i in self.rest]
-        self.run = _traced(_with_constants(gm, inputs, weights), rest, torch.jit.optimize_for_inference)
+        self.run = _traced(_Frozen(_with_constants(gm, inputs, weights)), rest, torch.jit.optimize_for_inference)
         try:
             with torch.no_grad():
-                made = self.run(*rest)
+                made, want = self.run(*rest), gm.forward(*inputs)
         except RuntimeError as e:  # some layers have no form in the library that it chose
             raise Refused(f"what TorchScript made of it fails: {str(e).strip().rpartition(chr(10))[2]}") from None
-        if any(t.shape != spec.shape or t.dtype is not spec.dtype for t, spec in zip(made, specs)):
+        if any(t.shape != like.shape or t.dtype is not like.dtype for t, like in zip(made, want)):
             raise Refused("what TorchScript made of it has other results")
+        self.strides = [like.stride() for like in want]
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         made = self.run(*[args[i] for i in self.rest])
         return tuple([t if t.stride() == stride else _relaid(t, stride) for t, stride in zip(made, self.strides)])
+
+
+class _Frozen(torch.nn.Module):
+    """A module for the tracer. A graph module that is called prints what it raises."""
+
+    def __init__(self, body: fx.GraphModule) -> None:
+        super().__init__()
+        self.body = body.eval()
+        self.eval()
+
+    def forward(self, *args: torch.Tensor) -> Sequence[torch.Tensor]:
+        """What the graph returns."""
+        return self.body.forward(*args)
 
 
 def _with_constants(gm: fx.GraphModule, inputs: Sequence, weights: frozenset[int]) -> fx.GraphModule:
@@ -149,7 +161,7 @@ def _with_constants(gm: fx.GraphModule, inputs: Sequence, weights: frozenset[int
             root.register_buffer(n.target, getattr(gm, n.target))
         if n.op != "placeholder":
             copies[n] = graph.node_copy(n, copies.__getitem__)
-    return fx.GraphModule(root, graph).eval()
+    return fx.GraphModule(root, graph)
 
 
 def _relaid(t: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
