@@ -349,7 +349,7 @@ def test_saved_tensors_hooks(backend):
             y = f(x, w)
         y.sum().backward()
 
-    beside(backend, lambda x, w: (x * w).exp(), lambda: (torch.randn(3), leaf(3)), drive)
+    beside(backend, lambda x, w: (x * w).exp(), lambda: (torch.randn(3), leaf(3)), drive, torch_runs=2)
 
 
 def test_anomaly_mode(backend):
@@ -441,3 +441,25 @@ def test_autocast_around_and_inside(backend):
 
     beside(backend, inside, make, back, tol=6e-2)
     beside(backend, lambda m, x: m(x), make, around, tol=6e-2)
+
+
+def test_gradients_of_what_is_made_inside(backend):
+    """No input needs a gradient, and the output does."""
+    for size in (1, 5):
+        hann = torch.signal.windows.hann
+        beside(backend, lambda x, n=size: hann(n, requires_grad=True), lambda: (torch.ones(2),), call, torch_runs=1)
+
+
+def call(f, *args):
+    return f(*args)
+
+
+def test_pieces_that_are_no_views(backend):
+    """unsafe_chunk: outputs in one memory, each with a gradient of its own."""
+
+    def drive(f, w):
+        a, b = f(w)
+        (a.sin().sum() + b.cos().sum()).backward()
+        return a, b
+
+    beside(backend, lambda w: torch.unsafe_chunk(w * 2, 2), lambda: (leaf(4, 3),), drive)

@@ -25,6 +25,7 @@ from bytejit.codegen.aten.rewrite import drop_dead
 from bytejit.codegen.loops import index as ix
 from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of
+from bytejit.common.saved_tensors import unhooked
 from bytejit.common.spec import Spec
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make, spec_of
@@ -88,7 +89,8 @@ class Joint:
 def make_joint(gm: fx.GraphModule, fakes: Sequence) -> Joint:
     """The joint graph of `gm`, whose placeholders look like `fakes`. Raises: CannotNormalise."""
     rec = Recorder(RULES)
-    return preserved(_record, rec, GradRun(rec, gm, fakes))
+    with unhooked():
+        return preserved(_record, rec, GradRun(rec, gm, fakes))
 
 
 # ---- the forward pass ------------------------------------------------------------------------------------------------
@@ -120,6 +122,8 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     _refuse_dependent(results, run.gm)
     mutations = mutations_of(rec, results.found)
     forward = frozenset(rec.graph.nodes)
+    if results.primals and not run.leaves:
+        raise CannotNormalise("an output needs a gradient, and no input does: of what was made inside")
     keeper = next((n for n in forward if n.target in KEEPERS), None)
     if keeper is not None and results.primals:
         raise CannotNormalise(f"{keeper.target} keeps what its gradient needs only where gradients are on")
@@ -198,6 +202,8 @@ class _Results:
 
     def of_tensor(self, x: Fake) -> Recipe:
         root = x.bound.root
+        if x.requires_grad and x is not root.fake and not x._is_view():  # its own for autograd, as torch.unsafe_chunk's are
+            return self.differentiable(x, out_of(self.rec, self.found, x))
         if root.index is not None:
             return self.alias(x, Given(root.index), root.fake)
         if len(self.shown[root]) == 1:

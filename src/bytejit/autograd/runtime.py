@@ -18,9 +18,9 @@ from torch.autograd.function import FunctionCtx
 
 from bytejit.codegen.aten.applied_functions import has_passes
 from bytejit.codegen.aten.graph import Alias, Aten
-from bytejit.common import registry
+from bytejit.common import registry, special_cases
 from bytejit.common.ambient import preserved
-from bytejit.common.autocast import autocast_now
+from bytejit.common.autocast import autocast_now, autocast_state
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.runtime.rollback import random_states
 
@@ -36,7 +36,7 @@ class Program:
         self.parts, self.forward, self.build = parts, forward, backward
         self.plain = gm.forward
         self.reentrant, self.applies = any(map(is_reentrant, gm.graph.nodes)), any(map(has_passes, gm.graph.nodes))
-        self.autocast = autocast_now()
+        self.autocast, self.casts = autocast_now(), autocast_state()
         # which tangents are undefined -> (callable of the backward graph without them, where each gradient is in its outputs)
         self.made: dict[frozenset[int], tuple[Callable, tuple[int | None, ...]]] = {}
         self.lock = threading.Lock()
@@ -48,9 +48,11 @@ class Program:
         self.outs = tuple(map(maker, parts.recipes))
 
     def __call__(self, *inputs: object) -> object:
-        if torch.is_anomaly_enabled():
-            registry.count("fallbacks", "a graph runs through torch: anomaly mode is on")
-            return self.plain(*inputs)
+        if torch.is_anomaly_enabled() or hooks_of(False) is not None:
+            why = "anomaly mode is on" if torch.is_anomaly_enabled() else seen_by_hooks()
+            if why:
+                registry.count("fallbacks", f"a graph runs through torch: {why}")
+                return self.plain(*inputs)
         grad, states = torch.is_grad_enabled(), random_states() if self.parts.random else ()
         try:
             torch._C._set_grad_enabled(False)
@@ -86,11 +88,11 @@ class Program:
         missing = frozenset(i for i, t in enumerate(tangents) if t is None)
         if len(missing) == len(tangents):
             return [None] * len(self.inputs)
-        plain = self.only_through_torch(missing)
+        plain = self.only_through_torch(missing, tangents)
         if plain and not torch.is_grad_enabled():
             registry.count("fallbacks", f"a backward pass runs through torch: {plain}")
             with torch.enable_grad():
-                return preserved(self.differentiable, ctx, saved, tangents)
+                return preserved(self.differentiable, ctx, saved, tangents, False)
         if torch.is_grad_enabled():
             registry.count("fallbacks", "a backward pass runs through torch: it is differentiated itself")
             return preserved(self.differentiable, ctx, saved, tangents)
@@ -101,8 +103,12 @@ class Program:
             ctx.others = None
         return [None if at is None or places[at] is None else made[places[at]] for _, at in parts.grads]
 
-    def only_through_torch(self, missing: frozenset[int]) -> str:
+    def only_through_torch(self, missing: frozenset[int], tangents: Sequence[torch.Tensor | None]) -> str:
         """Why a backward pass is not for the compiled graph; "" where it is. missing: outputs that were not used."""
+        if any(t is not None and is_batched(t) for t in tangents):
+            return "it is for many gradients at once"
+        if torch._C._is_any_autocast_enabled() and autocast_state() != self.casts:  # which casts what gradients are made of
+            return "autocast is on around it and was not around the forward pass"
         if self.reentrant and not torch.autograd._is_checkpoint_valid():
             return "a reentrant checkpoint asks how it was called"
         if self.applies and missing:  # what its backward makes of zeros, or of nothing, need not be linear
@@ -120,8 +126,10 @@ class Program:
             return tangent
         return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).copy_(tangent)
 
-    def differentiable(self, ctx: CompiledRegion, saved: Sequence[torch.Tensor], tangents: Sequence) -> Sequence:
-        """The same, as results that autograd follows: from the traced graph, run again."""
+    def differentiable(
+        self, ctx: CompiledRegion, saved: Sequence[torch.Tensor], tangents: Sequence, create: bool = True
+    ) -> Sequence:
+        """The same from the traced graph, run again; create: as results that autograd follows."""
         if ctx.others is None:
             raise RuntimeError("Trying to backward through the graph a second time, after its inputs have been let go")
         parts = self.parts
@@ -149,7 +157,7 @@ class Program:
         torch._C._set_grad_enabled(True)
         primals = [primal_of(k, parts.recipes, outs if not parts.single else (outs,)) for k in range(self.first)]
         pairs = [(p, t) for p, t in zip(primals, tangents) if t is not None]
-        return torch.autograd.grad([p for p, _ in pairs], leaves, [t for _, t in pairs], create_graph=True, allow_unused=True)
+        return torch.autograd.grad([p for p, _ in pairs], leaves, [t for _, t in pairs], create_graph=create, allow_unused=True)
 
 
 class CompiledRegion(torch.autograd.Function):
@@ -172,6 +180,16 @@ class CompiledRegion(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, *tangents: torch.Tensor | None) -> tuple:
         return None, None, None, None, *ctx.program.gradients(ctx, tangents)
+
+
+is_batched = torch._C._functorch.is_legacy_batchedtensor
+hooks_of = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+def seen_by_hooks() -> str:
+    """Why saved tensors must be eager's: the program's own hooks see them. torch's own (checkpoints, `save_on_cpu`) take any."""
+    pack, _ = hooks_of(False)
+    return "" if special_cases.TORCH.made(pack) else "hooks of the program's see what it saves"
 
 
 # `Function.apply` without what Python does there for function transforms, which no compiled graph runs under

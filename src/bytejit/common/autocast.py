@@ -16,3 +16,8 @@ def autocast_now() -> tuple[Callable, ...]:
         torch._C._DisableAutocast,
         *(functools.partial(torch.autocast, d, dtype=torch.get_autocast_dtype(d), cache_enabled=kept) for d in devices),
     )
+
+
+def autocast_state() -> tuple:
+    """For each device, the dtype that operations are cast to; None where autocast is off."""
+    return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))

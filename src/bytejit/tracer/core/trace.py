@@ -17,6 +17,7 @@ from bytejit.common import ambient_kinds, inference, ranges
 from bytejit.common.graph_calls import parts_of
 from bytejit.common.graph_info import INFO, GraphInfo
 from bytejit.common.overriding import overrides
+from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
 from bytejit.guards.guard_set import GuardSet
@@ -69,19 +70,8 @@ class Trace:
 
 def trace(job: Job, compiled_callee: Callable | None = None) -> Trace:
     """Trace a region. Shapes: as the live values have them. Raises: what the compiler's own faults raise, never Break."""
-    hooks = torch._C._autograd
-    hooked = hooks._top_saved_tensors_default_hooks(False) is not None
-    if hooked:  # the user's hooks are not for fakes
-        hooks._push_saved_tensors_default_hooks(_as_it_is, _as_it_is)
-    try:
+    with unhooked():
         return _trace(job, compiled_callee)
-    finally:
-        if hooked:
-            hooks._pop_saved_tensors_default_hooks()
-
-
-def _as_it_is(x: Any):
-    return x
 
 
 def _trace(job: Job, compiled_callee: Callable | None) -> Trace:

@@ -6,6 +6,7 @@ into what was computed before the region breaks the graph: its history is not th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -74,6 +75,8 @@ class Backward(Component):
         if any(v.watched is not None for v in self.t.deferred_calls):
             raise Break("the backward pass after a hook was put on a tensor in the region")
         for v in leaves:
+            if v.real is not None and accumulator_is_held(v.real):
+                raise Break("the backward pass to a tensor whose gradient accumulator the program holds")
             for name in HOOKS if v.real is not None else ():
                 hooks = getattr(v.real, name)
                 if hooks:
@@ -152,6 +155,13 @@ class Backward(Component):
             node.meta.update(outputs[i].meta, val=outputs[i].meta["val"].detach())
             outputs[i] = node
         return outputs
+
+
+def accumulator_is_held(leaf: torch.Tensor) -> bool:
+    """Whether the program holds the node that accumulates a leaf's gradient: it may have put hooks on it, which nobody can ask
+    for. A node that nobody holds is made anew, with no reference but the one here."""
+    with torch.enable_grad(), torch._C.DisableTorchFunction():
+        return leaf.requires_grad and sys.getrefcount(leaf.view_as(leaf).grad_fn.next_functions[0][0]) > 1
 
 
 # ---- the calls -------------------------------------------------------------------------------------------------------------
