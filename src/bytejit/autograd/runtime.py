@@ -116,12 +116,12 @@ class Program:
         return ""
 
     def fitted(self, i: int, tangent: torch.Tensor | None, ctx: CompiledRegion) -> torch.Tensor:
-        """A tangent laid out as the backward graph was made for; zeros where there is none, which nothing reads."""
+        """A tangent laid out as the backward graph was made for; memory that nothing reads where there is none."""
         spec = self.parts.tangents[i]
         at = self.parts.layouts[i]
         shape, stride = (spec.shape, spec.stride) if at is None else (ctx.sizes[at[0] : at[1]], ctx.sizes[at[1] : at[2]])
         if tangent is None:
-            return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).zero_()
+            return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device)  # see undefined.without
         if type(tangent) is torch.Tensor and tangent.stride() == tuple(stride) and tangent.dtype is spec.dtype:
             return tangent
         return torch.empty_strided(shape, stride, dtype=spec.dtype, device=spec.device).copy_(tangent)

@@ -27,17 +27,18 @@ class Sized:
 
     infer: Callable[..., Any]
     overload: Callable[..., Any]
+    always: bool = False  # also for plain ints
 
 
 SIZED: dict[Any, Sized] = {}
 
 
-def sized(op: Any, *functions: Callable, overload: Callable | None = None) -> Callable:
+def sized(op: Any, *functions: Callable, overload: Callable | None = None, always: bool = False) -> Callable:
     """Register a row for functions that are the ATen op `op`."""
 
     def register(infer: Callable) -> Callable:
         for function in functions:
-            SIZED[function] = Sized(infer, overload or (lambda *args: op))
+            SIZED[function] = Sized(infer, overload or (lambda *args: op), always)
         return infer
 
     return register
@@ -49,7 +50,9 @@ def infer_sized(function: Any, args: tuple, kwargs: dict) -> tuple[Any, Fake] | 
         row = SIZED.get(function)
     except TypeError:
         return None
-    if row is None or not any(map(_has_symbols, (*args, *kwargs.values()))) or kwargs.get("out") is not None:
+    if row is None or kwargs.get("out") is not None:
+        return None
+    if not row.always and not any(map(_has_symbols, (*args, *kwargs.values()))):
         return None
     try:
         made = row.infer(*args, **kwargs)
@@ -143,9 +146,13 @@ def _triu_indices(
     return _factory((2, row * col - _below_diagonal(row, col, offset - 1)), dtype, options)
 
 
-@sized(aten.one_hot.default, torch.nn.functional.one_hot)
-def _one_hot(x: Any, num_classes: int = -1) -> torch.Tensor | None:
-    if not is_symbolic(num_classes) or x.m.dtype is not torch.int64 or any(n == 0 for n in x.m.shape):
+@sized(aten.one_hot.default, torch.nn.functional.one_hot, always=True)
+def _one_hot(tensor: Any, num_classes: int = -1) -> torch.Tensor | None:
+    """Whole, as torch checks its classes: traced through it would be a comparison, without checks and laid out as the input."""
+    x = tensor
+    if not isinstance(x, Fake) or x.m.dtype is not torch.int64 or any(n == 0 for n in x.m.shape):
+        return None
+    if not is_symbolic(num_classes) and (type(num_classes) is not int or num_classes < 1):
         return None
     return make(new((*x.m.shape, num_classes), None, torch.int64, x.m.device))
 

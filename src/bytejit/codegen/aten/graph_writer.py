@@ -20,6 +20,7 @@ from .mutation import (
     put_back,
     reshaped,
 )
+from .scalars import check_scalars
 
 aten = torch.ops.aten
 SEEDED = torch.Tag.nondeterministic_seeded
@@ -183,6 +184,7 @@ class GraphWriter(TorchDispatchMode):
             with self:
                 return self.instead[func](*args, **kwargs)
         plan = self.plan_of(func)
+        check_scalars(func, args, kwargs)
         if any(isinstance(a, torch.Tensor) and type(a) is not Fake or isinstance(a, (list, tuple)) for a in args) or kwargs:
             if func is aten.lift_fresh.default and type(args[0]) is not Fake:
                 return self.constant(args[0], fresh=True)

@@ -177,6 +177,17 @@ def with_dtype(t: Tracer, v: Var | None, args: list[Var], named: dict[str, Var])
     return {**named, "dtype": Known(dtype)}
 
 
+def without_numpy_bools(t: Tracer, v: Var) -> Var:
+    """A number, or a list of them, with NumPy's bools as Python's: beside its dtype, data says the same with both."""
+    v = t.values.real(v)
+    if isinstance(v, SeqVar) and v.cls in (list, tuple):
+        items = [without_numpy_bools(t, x) for x in v.items]
+        return v if all(a is t.values.real(b) for a, b in zip(items, v.items)) else SeqVar(items, v.cls)
+    if isinstance(v, Known) and type(v.obj) in numpy_types.SCALARS and type(value := v.obj.item()) is bool:
+        return t.values.constant(value)
+    return v
+
+
 def _tensor_of(function: Callable, shares: bool) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
@@ -188,7 +199,8 @@ def _tensor_of(function: Callable, shares: bool) -> None:
                 made = t.numpy_arrays.tensor_of_sizes(v, kwargs)
                 if made is not None:
                     return made
-            return t.tensors.call_tensor_op(function, args, with_dtype(t, v, args, kwargs))
+            named = with_dtype(t, v, args, kwargs)
+            return t.tensors.call_tensor_op(function, [without_numpy_bools(t, a) for a in args[:1]] + args[1:], named)
         try:
             dtype = torch.from_numpy(v.array).dtype
         except TypeError as e:

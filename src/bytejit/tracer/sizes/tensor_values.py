@@ -196,10 +196,12 @@ class TensorValues(Component):
         if fn in (torch.where, torch.Tensor.where):
             fn, named = torch.nonzero, {"as_tuple": self.t.values.constant(True)}
         as_tuple = self.t.const(named.pop("as_tuple")) if "as_tuple" in named else False
-        result = fn(
-            *(a if isinstance(a, torch.Tensor) else self.t.const(a) for a in real),
-            **{k: a if isinstance(a, torch.Tensor) else self.t.const(a) for k, a in named.items()},
-        )
+        plain = [a if isinstance(a, torch.Tensor) else self.t.const(a) for a in real]
+        options = {k: a if isinstance(a, torch.Tensor) else self.t.const(a) for k, a in named.items()}
+        try:
+            result = fn(*plain, **options)
+        except (RuntimeError, ValueError, TypeError, IndexError) as e:
+            raise Break(f"{getattr(fn, '__name__', fn)} raises: {e}") from None
         parts = result if isinstance(result, tuple) else (result,)
         if any(p.numel() > LARGEST or not _in_rows(p) and not (p.dim() == 2 and _in_rows(p.t())) for p in parts):
             return None

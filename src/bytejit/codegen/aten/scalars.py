@@ -1,0 +1,58 @@
+"""Numbers that a tensor's dtype cannot hold: some operations of torch refuse them when they run, which no kernel does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .mutation import CannotNormalise
+
+# operation -> the arguments that it converts to the dtype of its result
+CONVERTED = {
+    "fill": ("value",),
+    "masked_fill": ("value",),
+    "index_fill": ("value",),
+    "scatter": ("value",),
+    "constant_pad_nd": ("value",),
+    "full": ("fill_value",),
+    "full_like": ("fill_value",),
+    "new_full": ("fill_value",),
+    "scalar_tensor": ("s",),
+    "clamp": ("min", "max"),
+    "clamp_min": ("min",),
+    "clamp_max": ("max",),
+}
+INTEGERS = {"add": ("alpha",), "sub": ("alpha",), "pow": ("exponent",)}  # the same, of integers alone
+
+
+def check_scalars(func: Any, args: tuple, kwargs: dict) -> None:
+    """Raises: CannotNormalise where an operation is given a number that the dtype of its result cannot hold: it then runs through
+    torch, which says so."""
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    wanted = CONVERTED.get(name) or INTEGERS.get(name)
+    if wanted is None:
+        return
+    given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    tensor, dtype = given.get("self"), given.get("dtype")
+    dtype = dtype or (tensor.dtype if isinstance(tensor, torch.Tensor) else None)
+    for value in (given.get(n) for n in wanted):
+        if type(value) not in (int, float):
+            continue
+        kind = dtype or (torch.get_default_dtype() if type(value) is float else torch.int64)
+        whole = not kind.is_floating_point and not kind.is_complex
+        if name in INTEGERS and not whole or type(value) is float and whole and name.startswith("clamp"):
+            continue  # computed in a wider dtype
+        if not holds(kind, value):
+            raise CannotNormalise(f"a number that {kind} cannot hold")
+
+
+def holds(dtype: torch.dtype, value: int | float) -> bool:
+    """Whether torch converts a number to a dtype: unsigned dtypes take negative numbers as large as their largest."""
+    if dtype is torch.bool or dtype.is_complex:
+        return True
+    if dtype.is_floating_point:
+        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    limits = torch.iinfo(dtype)
+    return value == value and (limits.min or -limits.max) <= value <= limits.max

@@ -1,0 +1,74 @@
+"""Numbers that a dtype cannot hold, and classes that one_hot has no place for: eager's errors, values and strides"""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import bytejit
+from bytejit.codegen.aten.scalars import holds
+
+
+def attempt(fn):
+    def run(x):
+        try:
+            return x + 1, fn(x)
+        except Exception as e:
+            return x + 2, type(e).__name__, str(e)
+
+    return run
+
+
+REFUSED = {
+    "fill_": lambda x: x.to(torch.int8).fill_(300),
+    "full": lambda x: torch.full((2,), 300, dtype=torch.int8),
+    "new_full": lambda x: x.new_full((2,), 1e39),
+    "masked_fill": lambda x: x.half().masked_fill(x > 0, torch.finfo(torch.float32).min),
+    "masked_fill_": lambda x: x.to(torch.uint8).masked_fill_(x > 0, 300),
+    "where": lambda x: torch.where(x > 1, x.to(torch.int8), 300),
+    "pad": lambda x: F.pad(x.to(torch.int8), (1, 1), value=300),
+    "scatter": lambda x: x.to(torch.int8).scatter(0, torch.zeros(1, 1, dtype=torch.int64), 300),
+    "index_fill": lambda x: x.to(torch.int8).index_fill(0, torch.tensor([0]), 300),
+    "alpha": lambda x: torch.add(x.to(torch.int8), 1, alpha=300),
+    "clamp": lambda x: x.to(torch.int8).clamp(max=300),
+    "pow": lambda x: x.to(torch.int8) ** 300,
+    "one_hot": lambda x: F.one_hot(x.long(), 1),
+    "one_hot of negatives": lambda x: F.one_hot(-x.long(), 3),
+    "bincount": lambda x: torch.bincount(torch.tensor([-1])),
+}
+TAKEN = {
+    "infinity": lambda x: x.half().masked_fill(x > 0, float("-inf")),
+    "negative unsigned": lambda x: torch.full_like(x.to(torch.uint8), -1),
+    "wider": lambda x: x.to(torch.int8).clamp(max=300.5),
+    "one_hot": lambda x: F.one_hot(x.long().expand(3, 2).t(), num_classes=3),
+    "numpy bool": lambda x: torch.tensor([np.bool_(True), np.bool_(False)]) & torch.tensor(np.bool_(True)),
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *(f"taken: {n}" for n in TAKEN)])
+def test_scalars(name):
+    """The error of eager where it raises; else its values, dtype and strides"""
+    fn = attempt(REFUSED[name] if name in REFUSED else TAKEN[name.removeprefix("taken: ")])
+    x = torch.tensor([1.0, 2.0]) if "one_hot" in name else torch.ones(2, 2)
+    want = fn(x)
+    with bytejit.config.patch(suppress_errors=False):
+        found = bytejit.compile(fn)(x)
+    assert (len(want) == 3) == (name in REFUSED)
+    assert repr(found) == repr(want)
+    assert [t.stride() for t in found if isinstance(t, torch.Tensor)] == [t.stride() for t in want if isinstance(t, torch.Tensor)]
+
+
+DTYPES = (torch.uint8, torch.int8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.bool)
+NUMBERS = (0, -1, 127, 128, -129, -255, 255, -256, 65504, 65520.0, 70000.0, 1e39, -1e39, float("inf"), float("nan"), 2.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_holds(dtype):
+    """What `holds` says is what torch does"""
+    for value in NUMBERS:
+        try:
+            torch.empty(4, dtype=dtype).fill_(value)
+            taken = True
+        except RuntimeError:
+            taken = False
+        assert holds(dtype, value) == taken, (dtype, value)
