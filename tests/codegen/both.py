@@ -35,12 +35,18 @@ def compare(got: Any, expected: Any, **tol: Any) -> None:
 
 
 def both(
-    fn: Callable, *args: Any, externs: tuple[str, ...] = (), on_gpu: tuple[str, ...] = (), triton: bool = True, **tol: Any
+    fn: Callable,
+    *args: Any,
+    externs: tuple[str, ...] = (),
+    on_gpu: tuple[str, ...] = (),
+    triton: bool = True,
+    gpu: bool = True,
+    **tol: Any,
 ) -> None:
     """Asserts that fn returns and writes what it does in eager, and that only `externs`
-    (on a GPU `on_gpu` too) are called through torch."""
+    (on a GPU `on_gpu` too) are called through torch. gpu: whether torch has the call on a GPU."""
     ways = [("cpu", {})] + [("cpu", {"interpret": True})] * (triton and TRITON)
-    for device, options in ways + [("cuda", {})] * (triton and torch.cuda.is_available()):
+    for device, options in ways + [("cuda", {})] * (triton and gpu and torch.cuda.is_available()):
         bytejit.reset()
         given, own = fresh(args, device), fresh(args, device)
         expected = fn(*given)

@@ -53,12 +53,15 @@ def _batch_norm_backward(
     eps: float,
     mask: list[bool],
 ) -> tuple:
-    """None for what the mask leaves out, which torch's meta kernel gives a tensor."""
+    """None for what the mask leaves out, which torch's meta kernel gives a tensor. In evaluation CUDA's kernel makes the gradient
+    row-major, whatever the input is."""
     m = x.m
-    if m.device.type != "cpu" or len(m.shape) < 2 or grad.m.dtype != m.dtype:
+    known = m.device.type == "cpu" or m.device.type == "cuda" and not train and weight is not None and weight.m.dtype == m.dtype
+    if not known or len(m.shape) < 2 or grad.m.dtype != m.dtype:
         raise NeedsMeta
     kept = next((t.m.dtype for t in (weight, mean if train else running_mean) if t is not None), m.dtype)
-    inner = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
+    last = m.device.type == "cpu" and suggests_channels_last(m)
+    inner = new(m.shape, channels_last_stride(m.shape) if last else None, m.dtype, m.device)
     return tuple(made if wanted else None for made, wanted in zip((inner, *_two((m.shape[1],), kept, m)), mask))
 
 
