@@ -201,7 +201,7 @@ def test_options_from_the_environment() -> None:
         Options.from_env({"BYTEJIT_RECOMPILE_LIMIT": "many"})
     with pytest.raises(ValueError, match="unknown kind of log 'grafs'"):
         Options.from_env({"BYTEJIT_LOGS": "grafs"})
-    assert len(Options.__dataclass_fields__) <= 20
+    assert len(Options.__dataclass_fields__) <= 21
 
 
 def test_config_patch() -> None:
