@@ -85,7 +85,9 @@ def test_the_page(tmp_path: Path) -> None:
     assert html.count('<g class="library">') == 1 and html.count('<g class="kernel">') == 2
     assert "linear" in text and "relu" in text and "f32[16, 8]" in text
     assert text.count("guards: what it relies on") == 2 and "TYPE_IS self: Net" in text
-    assert re.search(r"\d \N{MICRO SIGN}s<", html) and re.search(r"\d kB<", html) and "GB/s" in html
+    assert (
+        re.search(r"\d \N{MICRO SIGN}s<", html) and re.search(r"\d kB<", html) and html.count("GB/s") == 1
+    )  # of the graph without library calls
     assert "Compiled again in this process, and why" in text and "n was 1, is 2" in text
     assert report._repr_html_().startswith("<style>") and parsed(report._repr_html_()).seen.count("svg") == 2
     rules = re.search("<style>(.*?)</style>", report._repr_html_(), re.S)[1].splitlines()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bytejit.common import registry
-from bytejit.common.where import Where, where_of_function
+from bytejit.common.where import Where, source_line, where_of_function
 
 from .entry import Args
 from .live_values import modules_among
@@ -21,6 +21,7 @@ from .live_values import modules_among
 CALLS = frozenset(
     f.__code__ for name in ("_wrapped_call_impl", "_call_impl") if (f := vars(torch.nn.Module).get(name)) is not None
 )
+MOST_DECORATORS = 30  # lines that decorators may take above a `def`
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -74,8 +75,14 @@ def forward_of(m: torch.nn.Module) -> Where:
 
 
 def _place(fn: Any) -> Where:
-    """The place of a function below its decorators."""
+    """The place of a function below its decorators: the line of its `def`, where that is found."""
     try:
-        return where_of_function(inspect.unwrap(fn))
+        where = where_of_function(inspect.unwrap(fn))
     except ValueError:  # it wraps itself
         return where_of_function(fn)
+    if where.source.lstrip().startswith("@"):
+        for line in range(where.line + 1, where.line + MOST_DECORATORS):
+            source = source_line(where.file, line)
+            if source.lstrip().startswith(("def ", "async def ")):
+                return Where(where.file, line, where.function, source)
+    return where

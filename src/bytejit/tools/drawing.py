@@ -76,7 +76,7 @@ def boxes_of(plan: Plan, weights: frozenset[int]) -> list[Box]:
 
 def kernel_box(plan: Plan, step: Call) -> Box:
     """The box of a kernel."""
-    ops = [op.removeprefix("aten.").removesuffix(".default") for op in step.kernel.ops]
+    ops = [op.removeprefix("aten.").partition(".")[0] for op in step.kernel.ops]
     names = ", ".join(f"{n} {op}" if n > 1 else op for op, n in Counter(ops).items())
     result = form(plan, step.writes[0]) if step.writes else ""
     return Box(step.kernel.name, "kernel", (names, result), f"a kernel: {', '.join(ops)}")
@@ -108,7 +108,7 @@ def buffers_in(x: Any) -> Iterable[str]:
 
 def shape(box: Box) -> str:
     """A box as SVG."""
-    fit = lambda text: text if len(text) <= 29 else text[:28] + "\N{HORIZONTAL ELLIPSIS}"
+    fit = lambda text: text if len(text) <= 27 else text[:26] + "\N{HORIZONTAL ELLIPSIS}"
     texts = "".join(
         f'<text x="{box.x + BOX / 2:g}" y="{box.y + 19 + 15 * i:g}">{escape(fit(line))}</text>'
         for i, line in enumerate(box.lines)

@@ -82,7 +82,7 @@ def load(spec: str) -> Case:
         try:
             found = MODELS[source](module, name)
         except Exception as e:
-            raise raised(f"{source}'s {name}", e) from None
+            raise raised(f"{name} of {source}", e) from None
         if found is not None:
             return found
     not_there = f" (cannot be imported: {', '.join(missing)})" if missing else ""

@@ -148,7 +148,7 @@ def figures(r: Region) -> tuple[str, ...]:
         f"{r.seconds:.2f} s",
         f"{seconds * 1e6:,.0f} \N{MICRO SIGN}s" if seconds else "",
         size(moved) if isinstance(moved, int) and moved else "",
-        f"{moved / seconds / 1e9:.1f} GB/s" if seconds and isinstance(moved, int) and moved else "",
+        f"{moved / seconds / 1e9:.1f} GB/s" if seconds and isinstance(moved, int) and moved and not stats.externs else "",
     )
 
 
@@ -181,6 +181,7 @@ def listing(file: str, inside: Mapping[tuple[str, int], set[int]], said: Mapping
     for n in shown:
         text = source_line(file, n)
         if not text and n not in marked:
+            last = n
             continue
         if last and n > last + 1:
             rows.append("<tr><td class=g></td><td class=l>\N{VERTICAL ELLIPSIS}</td><td></td></tr>")
