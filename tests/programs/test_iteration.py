@@ -601,3 +601,31 @@ def test_generator_that_will_not_close():
         return y * 2
 
     return f, lambda: log
+
+
+@program(F(3))
+def test_generator_left_where_other_exceptions_are_caught():
+    """Iterators left in the middle whose code catches what is no GeneratorExit: one graph"""
+    from collections.abc import Sequence
+
+    class Row(Sequence):
+        def __getitem__(self, i):
+            return (1, 2, 3)[i]
+
+        def __len__(self):
+            return 3
+
+    def pairs(source):
+        it = iter(source)
+        while True:
+            try:
+                yield next(it)
+            except (StopIteration, ValueError):
+                return
+            except TypeError:
+                yield None
+
+    def f(x):
+        return x * next(iter(Row())) + next(pairs([x, x]))
+
+    return f

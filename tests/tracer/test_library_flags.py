@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.common.graph_calls import GraphCall
 from bytejit.guards import library_flags
 from bytejit.guards.library_flags import STATES, states_of
 
@@ -47,8 +48,7 @@ def test_what_decides_how_operations_compute(fn, states: list[str]) -> None:
 
 def test_a_part_of_the_programs_own_may_do_anything() -> None:
     nodes = nodes_of(lambda x: x.sin())
-    nodes[1].target = lambda x: x
-    nodes[1].target.opaque = "a checkpointed part"
+    nodes[1].target = GraphCall(lambda x: x, opaque="a checkpointed part")
     assert states_of(nodes) == list(STATES)
 
 

@@ -214,10 +214,10 @@ def poll() -> None:
 
 def from_handler(error: BaseException) -> bool:
     """Whether a handler of a signal raised this exception (a timeout): it is not the interrupted code's own."""
-    codes = {code for number in _NUMBERS if (code := _code_of(_signal.getsignal(number))) is not None}
+    codes = [code for number in _NUMBERS if (code := _code_of(_signal.getsignal(number))) is not None]
     tb = error.__traceback__ if codes else None
     while tb is not None:
-        if tb.tb_frame.f_code in codes:
+        if any(tb.tb_frame.f_code is code for code in codes):  # a code may hold constants that have no hash
             return True
         tb = tb.tb_next
     return False

@@ -18,16 +18,14 @@ from .entry import Args
 from .live_values import modules_among
 
 # of nn.Module: the code through which every call of a module goes
-CALLS = frozenset(
-    f.__code__ for name in ("_wrapped_call_impl", "_call_impl") if (f := vars(torch.nn.Module).get(name)) is not None
-)
+CALLS = tuple(f.__code__ for name in ("_wrapped_call_impl", "_call_impl") if (f := vars(torch.nn.Module).get(name)) is not None)
 MOST_DECORATORS = 30  # lines that decorators may take above a `def`
 TORCH = str(Path(torch.__file__).parent)
 
 
 def names_no_class(code: types.CodeType) -> bool:
     """Whether a code says nothing of the class that it runs for: the two of nn.Module's calls."""
-    return code in CALLS
+    return any(code is known for known in CALLS)  # a code may hold constants that have no hash
 
 
 @dataclass(frozen=True)

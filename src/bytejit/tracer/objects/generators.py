@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.signals import Break, CannotReconstruct, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -12,6 +14,7 @@ from .class_facts import class_lookup
 
 STOP_ITERATION_ERROR = 3  # the argument of CALL_INTRINSIC_1
 YIELD_FROM = 2  # the lower two bits of RESUME's argument
+NO_CODE = ("PUSH_EXC_INFO", "BUILD_TUPLE", "COPY", "POP_EXCEPT", "NOP")  # of a handler, beside the classes that it names
 
 
 def throw(t: Tracer, gen: GenVar, thrown: Raised) -> tuple[bool, Var]:
@@ -84,15 +87,39 @@ def close_iterator(t: Tracer, v: Var) -> None:
 
 
 def passes_by(frame: Frame) -> bool:
-    """Whether an exception that is thrown into a suspended generator passes its own code by."""
-    decoded = frame.decoded
-    handler = decoded.handlers[frame.ip - 1]
-    while handler is not None:  # 3.12 and later have two of their own, which let it pass
-        ins = decoded.ins[handler[0]]
-        if ins.op != "CLEANUP_THROW" and (ins.op, ins.arg) != ("CALL_INTRINSIC_1", STOP_ITERATION_ERROR):
+    """Whether a suspended generator that is closed runs none of its own code: what catches there names other classes."""
+    handler = frame.decoded.handlers[frame.ip - 1]
+    while handler is not None:
+        if (left := _raised_on(frame, handler[0])) is None:
             return False
-        handler = decoded.handlers[ins.index]
+        handler = frame.decoded.handlers[left]
     return True
+
+
+def _raised_on(frame: Frame, at: int) -> int | None:
+    """Where the handler that begins at an instruction raises GeneratorExit on; None when code of the program's runs before."""
+    names: list[str] = []
+    while True:
+        ins = frame.decoded.ins[at]
+        # 3.12 and later have two handlers of their own in each generator
+        if ins.op in ("RERAISE", "CLEANUP_THROW") or (ins.op, ins.arg) == ("CALL_INTRINSIC_1", STOP_ITERATION_ERROR):
+            return at
+        at += 1
+        if ins.op == "LOAD_GLOBAL":
+            names.append(str(ins.val))
+        elif ins.op == "CHECK_EXC_MATCH":
+            test = frame.decoded.ins[at]
+            if not names or not test.op.endswith("IF_FALSE") or not all(_another(frame, name) for name in names):
+                return None
+            at, names = test.jump, []
+        elif ins.op not in NO_CODE:
+            return None
+
+
+def _another(frame: Frame, name: str) -> bool:
+    """Whether a global name stands for a class of exceptions that GeneratorExit is none of."""
+    cls = frame.globals.get(name, vars(builtins).get(name))
+    return isinstance(cls, type) and not issubclass(GeneratorExit, cls)
 
 
 def check_left(t: Tracer) -> None:
