@@ -90,6 +90,26 @@ def test_what_broadcasts_now_and_not_before() -> None:
     assert graphs_of(lambda x, y: x * y + x.sum(0), calls) <= 5
 
 
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda x: x.view(x.shape[0] // 2, -1) * 2,
+        lambda x: x.reshape(-1, x.shape[0] // 4, 5) * 2,
+        lambda x: x.unflatten(0, (x.shape[0] // 2, -1)) * 2,
+        lambda x: x.t().reshape(x.shape[0] // 2, -1) * 2,
+    ],
+    ids=["view", "reshape", "unflatten", "transposed"],
+)
+def test_the_rest_of_a_view_is_a_quotient_of_sizes(split: Callable) -> None:
+    """In training, too: one more size costs one compile, further ones none"""
+    compiled = bytejit.compile(split, backend="aot_eager")
+    for i, n in enumerate((8, 12, 16, 20, 24, 36)):
+        x = torch.randn(n, 5, requires_grad=True)
+        torch.testing.assert_close(compiled(x), split(x))
+        compiled(x).sum().backward()
+        assert entries(compiled) == min(i + 1, 2)
+
+
 def writes_the_copy(x):
     y = x * 2
     a = y.transpose(1, 2).contiguous()

@@ -17,7 +17,7 @@ import torch
 from . import floats as sf
 from . import integer_math as sm
 from .conditions import Condition, condition
-from .knowledge import INF, LARGEST, Knowledge, signed, solved
+from .knowledge import INF, LARGEST, Knowledge, factors, signed, solved
 from .nodes import Node
 
 
@@ -92,8 +92,8 @@ class Env(Knowledge):
         """Rely on a relation that holds at the hints from here on."""
         if kind != "ge0":
             d = signed(d.as_content_primitive()[1])
-        if kind == "ne0" and (d.is_Mul or d.is_Pow and d.exp.is_Integer and d.exp > 0):
-            for part in d.args if d.is_Mul else d.args[:1]:
+        if kind == "ne0" and (parts := factors(d)):
+            for part in parts:
                 self.ask("ne0", part)
             return
         if kind == "ne0":

@@ -115,9 +115,9 @@ class Knowledge:
             return False
         if ("ne0", signed(d.as_content_primitive()[1])) in self.facts:
             return False
-        if d.is_Mul or d.is_Pow and d.exp.is_Integer and d.exp > 0:
-            if all(self.decide("eq0", sm.plain(part)) is False for part in (d.args if d.is_Mul else d.args[:1])):
-                return False
+        parts = factors(d)
+        if parts and all(self.decide("eq0", sm.plain(part)) is False for part in parts):
+            return False
         content: Any = d.as_content_primitive()[0] if d.is_Add else 1
         constant, _ = d.as_coeff_Add()
         rest = (d - constant).as_content_primitive()[0] if constant != 0 else content
@@ -182,6 +182,12 @@ _INT_OPERATIONS: dict[str, Callable] = {
 def signed(d: Any) -> Any:
     """Of d and -d the one that stands for both."""
     return sympy.expand(-d) if d.could_extract_minus_sign() else d
+
+
+def factors(d: Any) -> list:
+    """What has to be 0 for a product or a power to be 0; empty for all else. Fractions are exact: no denominator is 0."""
+    parts = d.args if d.is_Mul else (d,) if d.is_Pow and d.exp.is_Integer and d.exp > 0 else ()
+    return [p.base if p.is_Pow and p.exp.is_Integer else p for p in parts if not (p.is_Pow and p.exp.is_negative)]
 
 
 def atoms_of(d: Any) -> set:
