@@ -242,6 +242,26 @@ def test_frozen_query_key_value_become_one_product():
     torch.testing.assert_close(got, net(x), rtol=1e-4, atol=1e-5)
 
 
+def test_products_that_stand_side_by_side_become_one():
+    """Nothing is placed before a node that has gone."""
+    graph, tensors = fx.Graph(), [torch.randn(4, 8), *(torch.randn(8, 8) for _ in range(3))]
+    x, *weights = (graph.placeholder(name) for name in "xqkv")
+    for node, tensor in zip((x, *weights), tensors):
+        node.meta["spec"] = Spec.of(tensor)
+    q, k, v = (graph.call_function(aten.linear.default, (x, w)) for w in weights)
+    y = graph.call_function(aten.mul.Tensor, (q, k))
+    graph.output((graph.call_function(aten.add.Tensor, (y, v)),))
+    for node in graph.nodes:
+        if node.op == "call_function":
+            node.meta["spec"] = Spec.of(torch.randn(4, 8))
+    params = {i: t for i, t in enumerate(tensors) if i}
+    result, constants, _ = freeze(FakeAten(graph), params, CPU_PASSES, Prefers("linear_mkl"), library)
+    assert targets(result).count("aten.linear.default") == 1
+    (got,) = run(result, tensors, constants)
+    a, b, c = (F.linear(tensors[0], w) for w in tensors[1:])
+    torch.testing.assert_close(got, a * b + c)
+
+
 def test_constant_subgraphs_are_evaluated_once():
     class Scaled(nn.Module):
         def __init__(self):

@@ -70,6 +70,7 @@ def at_hints(spec: Spec) -> Spec:
 
 def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spec: Spec, kwargs: dict | None = None) -> fx.Node:
     """A new call just before `node`, with its spec and the place in the user's code that `node` has."""
+    assert not node._erased, f"{node} has gone: what is placed before it may be lost"
     with graph.inserting_before(node):
         new = graph.call_function(target, args, kwargs or {})
     new.meta["spec"] = spec

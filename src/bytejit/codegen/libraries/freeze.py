@@ -10,6 +10,7 @@ the promise.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -268,23 +269,22 @@ def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any,
         weights = [known[g.m] if g.transposed else known[g.m].t() for g in group]
         w = constants.add(graph, torch.cat(weights), "weights")
         b = constants.add(graph, torch.cat([known[g.b] for g in group]), "biases") if first.b is not None else None
-        total = sum(len(v) for v in weights)
         spec = spec_of(first.node)
-        shape = (*spec.shape[:-1], total)
+        shape = (*spec.shape[:-1], sum(map(len, weights)))
         wide = Spec(shape, contiguous_stride(shape), spec.dtype, spec.device)
         merged = call_before(graph, first.node, aten.linear.default, (first.x, w, b), wide)
-        start = 0
-        for g, weight in zip(group, weights, strict=True):
-            end = start + len(weight)
-            part_shape = (*shape[:-1], len(weight))
-            part = call_before(
+        starts = [0, *itertools.accumulate(map(len, weights))]
+        parts = [
+            call_before(
                 graph,
                 first.node,
                 aten.slice.Tensor,
                 (merged, len(shape) - 1, start, end),
-                Spec(part_shape, wide.stride, spec.dtype, spec.device),
+                Spec((*shape[:-1], end - start), wide.stride, spec.dtype, spec.device),
             )
-            start = end
+            for start, end in itertools.pairwise(starts)
+        ]
+        for g, part in zip(group, parts, strict=True):
             _restride_views(g.node, part)
             replace(g.node, part)
 
