@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -197,6 +198,8 @@ PROGRAMS = {
             for v in torch.linalg.svd(t.detach(), full_matrices=full)
         ),
         torch.linalg.svdvals(x.detach()),
+        *(v for t in (x[:, :3], x[None, :, 1:].expand(2, 3, 3)) for v in torch.linalg.eig(t.detach())),
+        *(torch.nonzero_static(t, size=n) for t in (x, x[None], y.sum()) for n in (0, 1, 5)),
     ),
     "fft": lambda x, y: (
         torch.fft.fft(x, dim=0),
@@ -386,6 +389,7 @@ def test_infer_takes_an_op():
 
 CODE = """
 import sys
+from collections.abc import Callable
 class Watch:
     def find_spec(self, name, path=None, target=None):
         assert not name.startswith(("torch._dynamo", "torch._inductor")), name
@@ -467,3 +471,40 @@ def test_batch_norms_and_dropouts_gradient_are_laid_out_as_eager_does(order: tup
             got = op(*(fake_like(a) if isinstance(a, torch.Tensor) else a for a in args))
         for w, g in zip(*((t,) if isinstance(t, torch.Tensor) else t for t in (want, got)), strict=True):
             assert (w.shape, w.dtype) == (g.shape, g.dtype) and (not w.numel() or w.stride() == g.stride()), op
+
+
+def infers_as_eager(op: Callable, args: tuple) -> bool:
+    """Whether the fakes of an op's results are laid out as eager's results; also where eager refuses the arguments."""
+    try:
+        want = op(*args)
+    except RuntimeError:
+        return True
+    with FakeMode():
+        got = op(*(fake_like(a) if isinstance(a, torch.Tensor) else a for a in args))
+    pairs = zip(*((t,) if isinstance(t, torch.Tensor) else t for t in (want, got)), strict=True)
+    return all((w.shape, w.dtype) == (g.shape, g.dtype) and (not w.numel() or w.stride() == g.stride()) for w, g in pairs)
+
+
+@pytest.mark.parametrize("op", [torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only])
+def test_results_of_embedding_bags(op: Callable) -> None:
+    """By mode, weights of samples, padding, whether the last offset ends, number of indices, dtypes, layout"""
+    flags, kinds = (False, True), (torch.float32, torch.float64, torch.bfloat16)
+    for mode, last, turned, count in itertools.product((0, 1, 2), flags, flags, (0, 5)):
+        for padding, kind, of_ids, step in itertools.product((-1, 1), kinds, (torch.int64, torch.int32), (0, 1, 2)):
+            w = torch.randn(3, 10, dtype=kind).t() if turned else torch.randn(10, 3, dtype=kind)
+            ids = torch.randint(0, 10, (count,), dtype=of_ids)
+            offsets = torch.tensor([0, count // 2, count // 2, count][: 4 if last else 3], dtype=of_ids)
+            scale = torch.rand(count * step, dtype=kind)[::step] if step else None
+            args = (w, ids, offsets, False, mode, False, scale, last, padding)
+            assert infers_as_eager(op, args), args
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (5,), (0, 5)])
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_gradients_of_margin_losses(shape: tuple, reduction: int) -> None:
+    aten, x = torch.ops.aten, torch.randn(shape[::-1]).permute(*range(len(shape))[::-1])
+    target, several = torch.randint(0, 5, shape[:-1]), torch.randint(-1, 5, shape)
+    loss = torch.ones_like(aten.multi_margin_loss(x, target, 1, 1.0, None, reduction))
+    assert infers_as_eager(aten.multi_margin_loss_backward, (loss, x, target, 1, 1.0, None, reduction))
+    _, is_target = aten.multilabel_margin_loss_forward(x, several, reduction)
+    assert infers_as_eager(aten.multilabel_margin_loss_backward, (loss, x, several, reduction, is_target))

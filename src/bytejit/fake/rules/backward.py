@@ -86,3 +86,12 @@ def _layer_norm_backward(
     made = (new(m.shape, None, m.dtype, m.device), *_two(tuple(shape), m.dtype, m))
     there = (True, weight is not None, bias is not None)
     return tuple(t if wanted and has else None for t, wanted, has in zip(made, mask, there))
+
+
+@row("multi_margin_loss_backward", "multilabel_margin_loss_backward")
+def _margin_loss_backward(grad: Operand, x: HasMeta, *rest: Any, **options: Any) -> Meta:
+    """Row-major on the CPU, whatever the input is. torch has no meta kernels of these."""
+    m = x.m
+    if m.device.type != "cpu" or grad.m.dtype is not m.dtype or len(m.shape) not in (1, 2):
+        raise NeedsMeta
+    return new(m.shape, None, m.dtype, m.device)

@@ -85,6 +85,13 @@ def _cholesky_solve(b: Operand, a: Operand, upper: bool = False) -> Meta:
     return _like(n, n.shape)
 
 
+@row("linalg_eig")
+def _eig(a: Operand) -> tuple:
+    m = _matrix(a, True)
+    kind, like = m.dtype.to_complex(), _like(m, m.shape)
+    return new(m.shape[:-1], None, kind, m.device), new(like.shape, like.stride, kind, m.device)
+
+
 @row("_linalg_svd")
 def _svd(a: Operand, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None) -> tuple:
     """Also of matrices without elements, whose U or Vh is the identity."""

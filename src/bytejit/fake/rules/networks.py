@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -150,6 +151,49 @@ def _bce_with_logits(
     if not m.dtype.is_floating_point or not alike(m.shape, x.m.shape) or m.device != x.m.device:
         raise NeedsMeta
     return new(m.shape, like_stride(m), m.dtype, m.device) if reduction == 0 else new((), None, m.dtype, m.device)
+
+
+_SUM, _MAX = 0, 2  # modes of embedding bags
+
+
+def _bags(
+    training: bool,
+    weight: HasMeta,
+    indices: Operand,
+    offsets: Operand,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: HasMeta | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple:
+    """The bag of each index is left out where the CPU's sum is one call of a library: of dense rows, without a padding index."""
+    m, i, o = weight.m, indices.m, offsets.m
+    if m.device.type != "cpu" or (len(m.shape), len(i.shape), len(o.shape)) != (2, 1, 1) or i.dtype is not o.dtype:
+        raise NeedsMeta
+    if per_sample_weights is not None and (mode != _SUM or per_sample_weights.m.dtype is not m.dtype):
+        raise NeedsMeta
+    count = o.shape[0] - 1 if include_last_offset else o.shape[0]
+    dense = m.stride[1] == 1 and (per_sample_weights is None or per_sample_weights.m.stride[0] == 1)
+    library = mode == _SUM and padding_idx < 0 and m.dtype is not torch.float64 and dense
+    sizes = (count,) if training or mode != _SUM else o.shape
+    return (
+        new((count, m.shape[1]), None, m.dtype, m.device),
+        new((0,) if library else i.shape, None, i.dtype, m.device),
+        new(sizes, None, i.dtype, m.device),
+        new((count, m.shape[1]) if mode == _MAX else sizes, None, i.dtype, m.device),
+    )
+
+
+@row("_embedding_bag")
+def _embedding_bag(*args: Any, **options: Any) -> tuple:
+    return _bags(True, *args, **options)
+
+
+@row("_embedding_bag_forward_only")
+def _embedding_bag_forward_only(*args: Any, **options: Any) -> tuple:
+    return _bags(False, *args, **options)
 
 
 @row("native_dropout")

@@ -138,3 +138,11 @@ def _roll(x: HasMeta, shifts: Any, dims: Sequence[int] = ()) -> Meta:
     if len(dims) != 1 or len(shifts) != 1 or not -len(x.m.shape) <= dims[0] < len(x.m.shape):
         raise NeedsMeta
     return like_last(x.m, x.m.shape)
+
+
+@row("nonzero_static")
+def _nonzero_static(x: HasMeta, *, size: Size, fill_value: int = -1) -> Meta:
+    """Row-major, where `nonzero` is laid out column by column."""
+    if x.m.device.type != "cpu" or size < 0:
+        raise NeedsMeta
+    return new((size, len(x.m.shape)), None, torch.int64, x.m.device)
