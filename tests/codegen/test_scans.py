@@ -10,6 +10,8 @@ import torch
 from both import both
 from dynamic import agree
 
+import bytejit
+
 pytestmark = pytest.mark.cxx
 r = torch.randn
 NAN, INF = float("nan"), float("inf")
@@ -65,6 +67,19 @@ CASES: dict[str, tuple[Callable, tuple[Any, ...]]] = {
 def test_against_eager(name: str) -> None:
     fn, args = CASES[name]
     both(fn, *args, **({"rtol": 2e-3, "atol": 1e-5} if name == "logarithms_half" else {}))  # two steps of f16
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "logcumsumexp"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_long_scans_are_as_near_to_float64_as_eager(name: str, dim: int) -> None:
+    x = torch.randn(300, 300, generator=torch.Generator().manual_seed(0)) * 0.2 + 1
+
+    def scan(x: torch.Tensor) -> torch.Tensor:
+        return getattr(torch, name)(x, dim)
+
+    exact = scan(x.double())
+    ours, eager = ((fn(x).double() / exact - 1).square().mean().sqrt() for fn in (bytejit.compile(scan), scan))
+    assert ours <= 1.5 * eager
 
 
 @pytest.mark.parametrize(

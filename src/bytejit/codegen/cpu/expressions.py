@@ -146,7 +146,7 @@ def combine(r: Reduce, into: str, value: str) -> str:
         "prod": f"{into} & {value}" if b8 else f"{into} * {value}",
         "amax": f"bj::maximum<{r.dtype}>({into}, {value})",
         "amin": f"bj::minimum<{r.dtype}>({into}, {value})",
-        "logsum": f"bj::logsum<{r.dtype}>({into}, {value})",
+        "logsum": f"bj::logsum<{'f64' if r.dtype == 'f32' else r.dtype}>({into}, {value})",  # a scan: see `accumulator`
         "any": f"{into} | ({value} != 0)",
         "all": f"{into} & ({value} != 0)",
     }[r.kind]

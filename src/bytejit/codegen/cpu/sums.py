@@ -1,7 +1,7 @@
 """How long sums of floats are kept: an f32 that takes n floats one after another is wrong by about sqrt(n) roundings of its last
 value, and by n where one of them is far larger than the rest.
 
-Eager cuts long sums into parts, and keeps the moments of batch norms and running sums in f64. Here a single accumulator
+Eager cuts long sums into parts, and keeps the moments of batch norms and scans in f64. Here a single accumulator
 is an f64 (its additions wait for one another anyway); those of lanes and of columns take CHAIN floats and are emptied
 into a `bj::Wide` (prelude/base.h), in a loop that their sizes decide: f64 in all of them would take twice as long.
 """
@@ -54,7 +54,7 @@ def sums_of(names: Sequence[str], sizes: Mapping[str, Any], lanes: int, single: 
 def accumulator(r: Reduce, sums: Sums) -> str:
     """Dtype of a reduction's accumulators; for argmax and argmin that of the compared value."""
     dtype = common.value_dtype(r)
-    wide = r.kind == "sum" and sums.many > FEW and not sums.axis or r.running and r.kind in ("sum", "prod")
+    wide = r.kind == "sum" and sums.many > FEW and not sums.axis or r.running and r.kind in ("sum", "prod", "logsum")
     return "f64" if wide and dtype == "f32" else dtype
 
 
