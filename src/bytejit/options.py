@@ -49,11 +49,14 @@ class Options:
     fused_rng: bool = False  # random numbers of torch are made within kernels: another stream than eager's
     winograd: bool = True  # 3x3 convolutions may use Winograd's sums, where timed faster
     replace_torch_compile: bool | None = None  # True: `import bytejit` makes torch.compile bytejit's; False: `run` does not
+    activation_memory_budget: float = 1.0  # training: how much of what is saved for the backward pass stays so; 0: inputs
     interpret: bool = False  # graphs on the CPU become Triton kernels, run by Triton's interpreter: for tests without a GPU
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(unknown("mode", self.mode, MODES))
+        if not 0 <= self.activation_memory_budget <= 1:
+            raise ValueError(f"option activation_memory_budget is {self.activation_memory_budget!r}: expected 0 to 1")
         for kind in self.logs:
             if kind not in LOG_KINDS and kind != LOG_JSON and not (kind.startswith(LOG_FILE) and kind != LOG_FILE):
                 raise ValueError(unknown("kind of log", kind, LOG_KINDS))

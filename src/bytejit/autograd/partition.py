@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -51,6 +51,7 @@ class Parts:
     recipes: tuple[Recipe, ...]
     single: bool
     recomputed: tuple[str, ...] = ()  # calls of the forward pass that the backward pass makes again
+    budget: str = ""  # what the memory budget says, where there is one
 
     def summary(self) -> str:
         """What is saved and what is computed again, in a line."""
@@ -59,20 +60,22 @@ class Parts:
         kept = sum(bytes_of(n.meta["spec"]) for n in dict.fromkeys(flat[i] for o in outs for i in positions(o)))
         again = ", ".join(f"{n} x {name}" for name, n in Counter(self.recomputed).items())
         said = f"{self.saved} values, {kept / 2**20:.2f} MiB, and {len(self.saved_inputs)} inputs"
+        said += f"; {self.budget}" if self.budget else ""
         return f"{said}; computed again: {again}" if again else said
 
 
-def split(joint: Joint, weights: frozenset[int] = frozenset()) -> Parts:
+def split(joint: Joint, weights: frozenset[int] = frozenset(), budget: float = 1.0) -> Parts:
     """The two graphs. What the forward pass computed and the backward pass reads is saved, or computed again where that is
-    cheap (`min_cut`); views, and what is made of numbers alone, are made again. weights: inputs that live anyway."""
-    return _Split(joint, weights).parts()
+    cheap (`min_cut`) or the budget asks for it (`budget`); views, and what is made of numbers alone, are made again. weights:
+    inputs that live anyway."""
+    return _Split(joint, weights, budget).parts()
 
 
 class _Split:
     """Cuts one joint graph."""
 
-    def __init__(self, joint: Joint, weights: frozenset[int]) -> None:
-        self.joint, self.weights = joint, weights
+    def __init__(self, joint: Joint, weights: frozenset[int], budget: float) -> None:
+        self.joint, self.weights, self.budget, self.told = joint, weights, budget, ""
         self.recomputed: set[fx.Node] = set()
         *self.nodes, last = joint.aten.graph.nodes
         self.flat: tuple = last.args[0]
@@ -98,8 +101,7 @@ class _Split:
         ]
         read = dict.fromkeys([*read, *taken])
         saved_inputs = [n for n in self.inputs if n in read and n not in self.written and isinstance(n.meta.get("spec"), Spec)]
-        held = {*saved_inputs, *self.constants, *self.tangents}
-        saved = [n for n in self.nodes if n in read and n not in held and isinstance(n.meta.get("spec"), Spec)]
+        saved = self.computed(read, self.held(saved_inputs))
         numbers = self.numbers([*back, *shown])
         sizes, layouts = self.layouts()
         forward = self.forward(ahead, saved, (*numbers.values(), *sizes))
@@ -119,7 +121,14 @@ class _Split:
             grads,
             self.joint.recipes,
             self.joint.single,
-            tuple(n.target._schema.name.removeprefix("aten::") for n in self.nodes if n in back and n in self.recomputed),
+            self.names(back & self.recomputed),
+            self.told,
+        )
+
+    def names(self, calls: Set[fx.Node]) -> tuple[str, ...]:
+        """What the ops of calls are called, in order."""
+        return tuple(
+            n.target._schema.name.removeprefix("aten::") for n in self.nodes if n in calls and hasattr(n.target, "_schema")
         )
 
     # ---- which node goes where ---------------------------------------------------------------------------------------
@@ -136,7 +145,35 @@ class _Split:
         calls, read = self.back(shown)
         results = frozenset(self.flat[p] for o in self.results for p in positions(o))
         weights = frozenset(self.inputs[i] for i in self.weights if self.inputs[i] not in self.written)
-        return Cut(self.joint.forward, frozenset(calls), weights, results).recomputed(read)
+        cheap = Cut(self.joint.forward, frozenset(calls), weights, results).recomputed(read)
+        return cheap if self.budget == 1 else self.within(cheap, shown)
+
+    def within(self, cheap: set[fx.Node], shown: Sequence[fx.Node]) -> set[fx.Node]:
+        """The calls that are made again so that what is saved fits the budget."""
+        from .budget import Least, choose
+
+        held = frozenset(self.held(self.inputs))
+        calls, read = self.back(shown)
+        everything = Least(self.joint.forward, frozenset(calls), held, frozenset()).recomputed(read)
+
+        def walk(again: set[fx.Node]) -> tuple[set[fx.Node], list[fx.Node]]:
+            self.recomputed = again
+            calls, read = self.back(shown)
+            return calls, self.computed(read, held)
+
+        found = choose(self.budget, cheap, everything, held, walk)
+        ends = f"{found.most / 2**20:.2f} MiB at 1, {found.least / 2**20:.2f} MiB at 0"
+        self.told = f"budget {self.budget:g} ({ends})"
+        return found.again
+
+    def held(self, inputs: Iterable[fx.Node]) -> set[fx.Node]:
+        """What is there in the backward pass without being saved as a value of the forward pass: inputs, unless written."""
+        return {*(n for n in inputs if n not in self.written), *self.constants, *self.tangents}
+
+    def computed(self, read: Iterable[fx.Node], held: Set[fx.Node]) -> list[fx.Node]:
+        """Of what the backward graph reads, the values that the forward pass hands over."""
+        read = set(read)
+        return [n for n in self.nodes if n in read and n not in held and isinstance(n.meta.get("spec"), Spec)]
 
     def back(self, shown: Sequence[fx.Node]) -> tuple[set[fx.Node], dict[fx.Node, None]]:
         """The calls of the backward graph, and what it reads besides: nodes of the forward, placeholders."""
@@ -237,9 +274,8 @@ class _Split:
         for n in self.inputs:
             if n not in env and not isinstance(n.meta.get("spec"), Spec) and n.users:
                 env[n] = None
-        for n in self.nodes:
-            if n in back:
-                env[n] = graph.node_copy(n, env.__getitem__)
+        for n in self.late(back):
+            env[n] = graph.node_copy(n, env.__getitem__)
         places = positions_used(self.gradients, ())
         moved = {p: i for i, p in enumerate(places)}
         flat = [env[self.flat[p]] if self.flat[p] in back else copied(graph, env[self.flat[p]]) for p in places]
@@ -247,6 +283,22 @@ class _Split:
         outs = tuple(renumbered(o, moved.__getitem__, lambda i: given[self.nodes[i]]) for o in self.gradients)
         grads = tuple((i, None if at is None else at - len(self.results)) for i, at in self.joint.grads)
         return check(Aten(graph, outs, (), self.joint.aten.constants)), grads
+
+    def late(self, back: set[fx.Node]) -> list[fx.Node]:
+        """The calls of the backward graph in order; where memory is short, what is made again comes just before its first use."""
+        calls = [n for n in self.nodes if n in back]
+        if self.budget == 1:
+            return calls
+        order: dict[fx.Node, None] = {}
+        for n in [*(n for n in calls if n not in self.joint.forward), *calls]:
+            stack = [n]
+            while stack:
+                missing = [i for i in stack[-1].all_input_nodes if i in back and i not in order]
+                if missing:
+                    stack += missing
+                else:
+                    order[stack.pop()] = None
+        return list(order)
 
 
 # ---- nodes -----------------------------------------------------------------------------------------------------------

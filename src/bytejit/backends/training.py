@@ -18,6 +18,7 @@ from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.index import Undecided
 from bytejit.common import registry
 from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.common.torch_controls import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.cuda_launch import NoDriver
 
@@ -28,7 +29,9 @@ Build = Callable[[fx.GraphModule, Aten], Callable]
 
 def parts_of(gm: fx.GraphModule) -> Parts:
     """The two graphs of a traced graph. Raises: CannotNormalise."""
-    return split(make_joint(gm, fakes_of(gm)), info_of(gm).weights)
+    info = info_of(gm)
+    budget = memory_budget(info.settings.options, dict(info.settings.overrides))
+    return split(make_joint(gm, fakes_of(gm)), info.weights, budget)
 
 
 def either(gm: fx.GraphModule, build: Build) -> Callable:

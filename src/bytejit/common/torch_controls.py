@@ -25,6 +25,7 @@ DECORATORS = "torch._dynamo.decorators"
 RULES = "torch._dynamo.trace_rules"
 FUNCTIONS = "torch._dynamo.variables.functions"
 CONFIG = "torch._dynamo.config"
+CONFIG_OF_PASSES = "torch._functorch.config"  # of forward and backward graphs
 BACKENDS = "torch._dynamo.backends.registry"
 INITS = "torch._dynamo.mutation_guard"
 
@@ -312,6 +313,13 @@ def with_settings(options: Options, own: Mapping[str, object]) -> Options:
         if value is not None and name not in own:
             changes[name] = type(getattr(options, name))(value)
     return options.replace(**changes) if changes else options
+
+
+def memory_budget(options: Options, own: Mapping[str, object]) -> float:
+    """The option `activation_memory_budget`, or torch's field of that name where only it has been set. own: given in the call."""
+    theirs = getattr(sys.modules.get(CONFIG_OF_PASSES), "activation_memory_budget", 1.0)
+    ours = options.activation_memory_budget
+    return theirs if ours == 1.0 and "activation_memory_budget" not in own else ours
 
 
 def dynamic_by(given: bool | None) -> bool | None:
