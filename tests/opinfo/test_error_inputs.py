@@ -47,3 +47,18 @@ def test_the_same_inputs_are_refused(name: str, backend: str) -> None:
         with bytejit.config.patch(suppress_errors=True):
             found = outcome(bytejit.compile(call, backend=backend), given)
         assert found is outcome(call, given), f"input {i} of {name}"
+
+
+@pytest.mark.parametrize("std", [-1, -2.5, float("nan")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32])
+def test_draws_into_a_tensor_are_refused_in_eagers_words(std: float, dtype: torch.dtype) -> None:
+    def draw(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype, copy=True).normal_(0, std)
+
+    bytejit.reset()
+    said = []
+    for call in (draw, bytejit.compile(draw)):
+        with pytest.raises((RuntimeError, NotImplementedError)) as caught:
+            call(torch.ones(4))
+        said.append((caught.type, str(caught.value)))
+    assert said[0] == said[1] and not bytejit.counters["faults"]

@@ -11,8 +11,15 @@ from .core import HasMeta, Meta, NeedsMeta, Operand, Size, channels_last_stride,
 from .products import suggests_channels_last
 
 
-@row("bernoulli_.float", "uniform_", "normal_")
+@row("bernoulli_.float", "uniform_")
 def _random_in_place(x: HasMeta, *rest: Any, **options: Any) -> Meta:
+    return x.m
+
+
+@row("normal_")
+def _normal_in_place(x: HasMeta, mean: float = 0, std: float = 1, **options: Any) -> Meta:
+    if not std >= 0 or not (x.m.dtype.is_floating_point or x.m.dtype.is_complex):
+        raise NeedsMeta
     return x.m
 
 
