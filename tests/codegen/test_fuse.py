@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from graphs import aten, same
 
+from bytejit.codegen.cpu.emit import emit_cpp
 from bytejit.codegen.loops.ir import Extern, Kernel
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.codegen.loops.simplify import MOST_WORK, kernel_roots, work
 from bytejit.codegen.loops.text import parse, text
 
 
@@ -99,6 +103,33 @@ def test_dead_code_goes() -> None:
 def test_scalars_of_a_large_reduction_do_not_serialise_the_rest() -> None:
     found = kernels(lambda x: x / x.sum(), torch.randn(1000, 1000))
     assert len(found) == 2
+
+
+def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """300 ops, each read once."""
+    for _ in range(75):
+        x = ((x.sin() * y + 1) - y).relu()
+    return x
+
+
+def ladder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Ops that are read twice, which are stored, and then merged."""
+    for _ in range(60):
+        x = x.sin() * y + x.cos()
+    return x
+
+
+def many_short(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """One reader of many chains."""
+    return torch.cat([(x * i).exp().sin() + y for i in range(60)])
+
+
+@pytest.mark.parametrize("fn", (chain, ladder, many_short))
+def test_kernels_have_a_bound_so_that_compiling_grows_as_the_graph(fn: Callable) -> None:
+    _, fused, plan = same(fn, torch.rand(64), torch.rand(64))
+    assert 1 < len(fused.steps) < 20
+    assert all(work(kernel_roots(k)) <= MOST_WORK for k in fused.steps)
+    assert all(len(function) < 80_000 for function in "".join(emit_cpp(plan).units).split("static void "))
 
 
 def test_fusing_twice_changes_nothing() -> None:

@@ -5,7 +5,8 @@
 that read
    the same elements. Values pass between nests in registers (the same nest), as refs (one a row), or in a row-local
    buffer.
-Cost is bytes moved. A merge never closes a cycle through other steps.
+Cost is bytes moved. A merge never closes a cycle through other steps. Neither makes a kernel of more than MOST_WORK: so the
+time of a compile grows as the graph does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Extern, Kernel, Loops, Store, View, updates
 from bytejit.codegen.loops.simplify import (
     HEAVY,
+    MOST_WORK,
     Rewriter,
     cost,
     drop_unused,
@@ -27,6 +29,7 @@ from bytejit.codegen.loops.simplify import (
     loads,
     may_raise,
     points,
+    work,
     written,
 )
 from bytejit.codegen.passes import Pass
@@ -136,6 +139,8 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
         if not isinstance(step, Kernel):
             steps.append(step)
             continue
+        for name in too_much(step, inlined):
+            steps.append(inlined.pop(name)[0])
         new = inline_into(step, inlined, loops.cons, sizes)
         store = pointwise_store(new)
         if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
@@ -149,6 +154,21 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
 def all_axes(k: Kernel) -> list[Axis]:
     """Outer axes, then those of all nests."""
     return [*k.axes, *(a for p in k.nests for a in p.axes)]
+
+
+def too_much(k: Kernel, inlined: dict[str, tuple[Kernel, Store]]) -> list[str]:
+    """Inlined buffers that k has no room for: they are stored after all."""
+    found = [e.name for e in loads(kernel_roots(k)) if e.name in inlined]
+    if not found:
+        return []
+    total, out = work(kernel_roots(k)), []
+    for name in dict.fromkeys(found):
+        more = found.count(name) * work((inlined[name][1].value,))
+        if total + more > MOST_WORK:
+            out.append(name)
+        else:
+            total += more
+    return out
 
 
 def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons, sizes: dict[str, Any]) -> Kernel:
@@ -185,14 +205,14 @@ def free_again(k: Kernel, store: Store) -> bool:
 
 def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:
     """Whether computing k's element at every load of it costs less than storing and loading it."""
-    work = cost((store.value,))
+    value_cost = cost((store.value,))
     sources = loads((store.value,))
     if may_raise((store.value,)) and len(readers) > 1:
         return False
     if not sources:
-        return work <= 30
+        return value_cost <= 30
     if len(readers) > 1:
-        return work < HEAVY and len(sources) <= 1
+        return value_cost < HEAVY and len(sources) <= 1
     times = 0.0
     for reader in readers:
         for p in reader.nests:
@@ -201,9 +221,9 @@ def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict
             inner = innermost(reader, p, buffers)
             for coords in at:
                 free = [a for a in own if any(a.name in ix.variables(c) for c in coords)]
-                hoisted = inner is not None and all(a.name != inner for a in free) and work <= 40
+                hoisted = inner is not None and all(a.name != inner for a in free) and value_cost <= 40
                 times += points(free if hoisted else own)
-    return times <= max(1, points(k.axes)) * 1.01 or work < HEAVY
+    return times <= max(1, points(k.axes)) * 1.01 or value_cost < HEAVY
 
 
 # ---- 2. merging
@@ -218,6 +238,7 @@ class Node:
     writes: set[str] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
     above: int = 0  # bit set of all nodes it needs, directly or not
+    work: int = 0
 
 
 class Merger:
@@ -239,6 +260,7 @@ class Merger:
     def learn(self, node: Node) -> None:
         """Notes what a new or changed node reads and writes."""
         node.reads, node.writes = set(reads(node.step)), set(writes(node.step))
+        node.work = work(kernel_roots(node.step)) if isinstance(node.step, Kernel) else 0
         for b in node.reads:
             self.readers.setdefault(b, set()).add(node.id)
         for b in node.writes:
@@ -319,9 +341,9 @@ class Merger:
         scored = []
         for i in near:
             other = self.nodes[i]
-            if not isinstance(other.step, Kernel) or updates(other.step) or (i, node.id) in self.failed:
+            if other.work + node.work > MOST_WORK or (i, node.id) in self.failed:
                 continue
-            if not self.legal(other, node):
+            if not isinstance(other.step, Kernel) or updates(other.step) or not self.legal(other, node):
                 continue
             made, shared = other.writes & node.reads, other.reads & node.reads
             scored.append((-self.bytes(made) * 2 - self.bytes(shared), -i))
