@@ -87,3 +87,11 @@ def test_long_scans_are_as_near_to_float64_as_eager(name: str, dim: int) -> None
 )
 def test_sizes_that_change(fn: Callable) -> None:
     agree(fn, lambda n, m: (torch.arange(1.0 * n * m).view(n, m).cos(),), (("s0", "s1"),), [(6, 7), (2, 9), (21, 160)])
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (40, 33), (3, 9, 8)])
+def test_the_greatest_is_the_element_at_its_place(shape: tuple) -> None:
+    """Of zeros of both signs the first one is taken, as eager does"""
+    x = torch.where(torch.rand(shape, generator=torch.Generator().manual_seed(0)) > 0.5, 0.0, -0.0)
+    for dim in range(len(shape)):
+        both(lambda x, dim=dim: tuple(t.signbit() for t in (*(x * 1).max(dim), *x.min(dim, keepdim=True))), x)

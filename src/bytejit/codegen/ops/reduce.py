@@ -116,12 +116,17 @@ def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
         d = dims_list(dim, len(x.shape))
         if not x.shape:
             raise NoRule("of a 0-dim tensor")
-        values = indices = None
-        if ctx.used(0):
-            values = restore(ctx, ctx.reduce(x, d, kind, None, acc_dtype(x.dtype)), d, keepdim, i=0)
-        if ctx.used(1):
-            indices = restore(ctx, best(ctx, x, d, arg), d, keepdim, i=1)
-        return values, indices
+        if not ctx.used(1):  # far faster than with places, but of zeros of both signs any
+            return restore(ctx, ctx.reduce(x, d, kind, None, acc_dtype(x.dtype)), d, keepdim, i=0), None
+        at = best(ctx, x, d, arg)
+
+        def found(c: tuple) -> Expr:
+            c = kept(c, d, keepdim)
+            place = ctx.bound(ctx.load(at, c), x.shape[d[0]], name, wrap=False)
+            return ctx.read(x, (*c[: d[0]], place, *c[d[0] :]))
+
+        values = ctx.map(found, 0) if ctx.used(0) else None
+        return values, restore(ctx, at, d, keepdim, i=1)
 
     @row(arg, arg)
     def lower_arg(ctx: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
