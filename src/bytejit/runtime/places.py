@@ -25,7 +25,7 @@ TORCH = str(Path(torch.__file__).parent)
 
 def names_no_class(code: types.CodeType) -> bool:
     """Whether a code says nothing of the class that it runs for: the two of nn.Module's calls."""
-    return any(code is known for known in CALLS)  # a code may hold constants that have no hash
+    return code in CALLS  # a tuple: a code with constants that have no hash has none either
 
 
 @dataclass(frozen=True)
