@@ -16,6 +16,7 @@ import torch
 
 import bytejit
 from bytejit.common import caches
+from bytejit.runtime.compiled import settings_of
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -79,7 +80,7 @@ def test_every_argument_of_torchs():
     assert torch.equal(f(X), plus(X))
     said = sorted(str(w.message) for w in found)
     assert len(said) == 2 and "'epilogue_fusion'" in said[0] and "of_tomorrow" in said[1]
-    options = bytejit.api.settings_of(f).options
+    options = settings_of(f).options
     assert options.recompile_limit == 3 and options.tune and options.cudagraphs is False
 
 

@@ -1,4 +1,4 @@
-"""Files, functions and classes that one can take in at a glance, with every parameter typed, in the rooms that are held to it."""
+"""Files, functions and classes that one can take in at a glance, with every parameter typed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "bytejit"
-HELD = sorted(path.name for path in SRC.iterdir() if path.is_dir() and path.name != "__pycache__")
+ROOT = "the root"
+HELD = [ROOT, *sorted(path.name for path in SRC.iterdir() if path.is_dir() and path.name != "__pycache__")]
 LINES, FUNCTION, METHODS = 400, 60, 25
 
 
 def files(room: str) -> list[Path]:
-    return sorted((SRC / room).rglob("*.py"))
+    return sorted(SRC.glob("*.py") if room == ROOT else (SRC / room).rglob("*.py"))
 
 
 def untyped(fn: ast.FunctionDef) -> list[str]:

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-from .common import caches, debug, logs, registry, torch_controls, torch_frames
+from .common import caches, debug, logs, registry, torch_controls
 from .common.text import unknown
 from .common.where import where_of
 from .errors import Unsupported, backend_name
 from .options import Settings, config
 from .runtime import module
+from .runtime.compiled import mark, original, plain, settings_of, settings_of_function
 
 CAN_COMPILE = (
     "bytejit compiles Python functions, methods, lambdas, closures, functools.partial of these, objects whose "
@@ -28,7 +29,6 @@ CAN_COMPILE = (
 # function -> settings -> its compiled form. Owner: _compile_function; size: one entry a live compiled function. The compiled
 # function refers to the plain one, so it is held weakly: both go when the user lets go of it. Cleared by nothing.
 _COMPILED: weakref.WeakKeyDictionary[Callable, weakref.WeakValueDictionary[Settings, Callable]] = weakref.WeakKeyDictionary()
-_SETTINGS = "__bytejit_settings__"  # attribute of a compiled function: its code and its settings
 
 
 def _pipeline() -> types.ModuleType:
@@ -49,7 +49,7 @@ def _refused() -> str:
 
 
 def _compile_function(fn: Any, settings: Settings) -> Any:
-    if _settings(fn) == settings or registry.marked("disable", fn) or torch_controls.disabled(fn):
+    if settings_of_function(fn) == settings or registry.marked("disable", fn) or torch_controls.disabled(fn):
         return fn
     fn = original(fn)
     known = _COMPILED.setdefault(fn, weakref.WeakValueDictionary())
@@ -62,32 +62,9 @@ def _compile_function(fn: Any, settings: Settings) -> Any:
         compiled = _pipeline().compile_function(fn, settings)
         if compiled is fn:  # cannot be rewritten: it runs as it is
             return fn
-        setattr(compiled, _SETTINGS, (compiled.__code__, settings))
-        torch_frames.mark_compiled(compiled, fn)
+        mark(compiled, fn, settings)
         known[settings] = compiled
     return compiled
-
-
-def _settings(fn: object) -> Settings | None:
-    """The settings of a compiled function; None for any other, also one that functools.wraps gave its attributes."""
-    code, settings = getattr(fn, "__dict__", {}).get(_SETTINGS, (None, None))
-    return settings if code is not None and code is getattr(fn, "__code__", None) else None
-
-
-def original(fn: Any) -> Any:
-    """The function below a compiled function; anything else is returned as it is."""
-    return fn.__wrapped__ if _settings(fn) is not None else fn
-
-
-def _plain(target: Any) -> Any:
-    """What a compiled function, bound method or module was before; anything else as it is."""
-    if isinstance(target, torch.nn.Module):
-        return module.plain(target)
-    if isinstance(target, types.MethodType):
-        return types.MethodType(original(target.__func__), target.__self__)
-    if isinstance(target, functools.partial):
-        return type(target)(_plain(target.func), *target.args, **target.keywords)
-    return original(target)
 
 
 def _refuse(target: object) -> TypeError:
@@ -297,18 +274,9 @@ def _name(target: object) -> str:
     return getattr(target, "__qualname__", None) or type(target).__qualname__
 
 
-def settings_of(target: object) -> Settings:
-    """The settings that a compiled function, method or module was made with; the defaults for anything else."""
-    if isinstance(target, torch.nn.Module):
-        return module.settings_of(target) or Settings()
-    if isinstance(target, functools.partial):
-        return settings_of(target.func)
-    return _settings(getattr(target, "__func__", target)) or Settings()
-
-
 def _with_settings(fn: object) -> tuple[Callable, Settings]:
     """The uncompiled callable below `fn` and its settings. Raises: TypeError for what cannot be compiled."""
-    target = _plain(fn)
+    target = plain(fn)
     if isinstance(target, torch.nn.Module) or isinstance(target, (types.FunctionType, types.MethodType, functools.partial)):
         return target, settings_of(fn)
     call = getattr(type(target), "__call__", None)
@@ -377,7 +345,7 @@ def disable(fn: object = None, recursive: bool = True, *, reason: str | None = N
         return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, torch.nn.Module):
         return module.disabled(fn, reason, recursive)
-    target = _plain(fn)
+    target = plain(fn)
     if not callable(target):
         raise TypeError(f"disable takes a callable, not {type(fn).__name__}")
     return module.disabled_function(target, reason, recursive)

@@ -18,6 +18,7 @@ from . import api
 from .common import caches, registry, torch_controls
 from .errors import backend_name
 from .runtime import module
+from .runtime.compiled import original
 
 # what is replaced, where loaded
 NAMES = (("torch", "compile"), ("torch.compiler", "reset"), ("torch._dynamo", "reset"))
@@ -84,7 +85,7 @@ def _compiled(model: object, compile: Callable, alone: bool) -> object:
 
         return compile(call)
     if alone and isinstance(target, types.FunctionType):
-        return compile(module.own(api.original(target)))
+        return compile(module.own(original(target)))
     return compile(target)
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.api import settings_of
 from bytejit.common import caches, torch_options
 from bytejit.options import Options
+from bytejit.runtime.compiled import settings_of
 
 
 def options(mode: str | None = None, **given: object) -> Options:

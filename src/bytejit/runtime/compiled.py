@@ -1,0 +1,54 @@
+"""What a compiled function, method, module or partial was made from, and with which settings."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bytejit.common import torch_frames
+from bytejit.options import Settings
+
+from . import module
+
+_SETTINGS = "__bytejit_settings__"  # attribute of a compiled function: its code and its settings
+
+
+def mark(compiled: types.FunctionType, fn: Callable, settings: Settings) -> None:
+    """Say of a function that it is `fn`, compiled with these settings. Its `__wrapped__` is `fn`."""
+    setattr(compiled, _SETTINGS, (compiled.__code__, settings))
+    torch_frames.mark_compiled(compiled, fn)
+
+
+def settings_of_function(fn: object) -> Settings | None:
+    """The settings of a compiled function; None for any other, also one that functools.wraps gave its attributes."""
+    code, settings = getattr(fn, "__dict__", {}).get(_SETTINGS, (None, None))
+    return settings if code is not None and code is getattr(fn, "__code__", None) else None
+
+
+def settings_of(target: object) -> Settings:
+    """The settings that a compiled function, method, module or partial was made with; the defaults for anything else."""
+    if isinstance(target, torch.nn.Module):
+        return module.settings_of(target) or Settings()
+    if isinstance(target, functools.partial):
+        return settings_of(target.func)
+    return settings_of_function(getattr(target, "__func__", target)) or Settings()
+
+
+def original(fn: Any) -> Any:
+    """The function below a compiled function; anything else is returned as it is."""
+    return fn.__wrapped__ if settings_of_function(fn) is not None else fn
+
+
+def plain(target: Any) -> Any:
+    """What a compiled function, bound method, module or partial was before; anything else as it is."""
+    if isinstance(target, torch.nn.Module):
+        return module.plain(target)
+    if isinstance(target, types.MethodType):
+        return types.MethodType(original(target.__func__), target.__self__)
+    if isinstance(target, functools.partial):
+        return type(target)(plain(target.func), *target.args, **target.keywords)
+    return original(target)
