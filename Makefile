@@ -14,7 +14,7 @@ ARGS  ?=
 JOBS  ?= 2
 export PYTHONPATH := src
 
-.PHONY: help setup demo test lint check docs golden sizes bench bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
+.PHONY: help setup demo test lint check docs golden sizes bench bench-models bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
 .PHONY: test-versions clean
 
 help:            ## this list
@@ -64,6 +64,9 @@ sizes: $(READY)  ## lines, longest files and functions, for whoever reviews
 
 bench: $(READY)  ## eager, torch.compile and bytejit in turn; writes docs/benchmarks.md and its plot
 	$(PY) benchmarks/bench.py --write $(ARGS)
+
+bench-models: $(READY)    ## eager and bytejit on 46 models and loops, resumable; writes docs/models.md; ARGS="--peer swin"
+	$(PY) benchmarks/bench_models.py --write $(ARGS)
 
 bench-compile: $(READY)   ## cold and warm compile seconds, in fresh processes
 	$(PY) benchmarks/bench_compile.py $(ARGS)

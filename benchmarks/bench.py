@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 from models import CASES, Built, Case, tensors
-from timing import in_turn, seconds_text, speedup
+from timing import in_turn, processor_seconds, seconds_text, speedup
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER_MODES = {"cpu": ("default",), "cuda": ("default", "reduce-overhead")}  # on a GPU its better one counts
@@ -35,14 +35,17 @@ def distance(got: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     return max(((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-30)).item() for a, b in zip(got, exact, strict=True))
 
 
-def errors(built: Built, outputs: dict[str, list[torch.Tensor]]) -> dict[str, float]:
-    """Each variant's distance from a float64 run."""
+def errors(built: Built, outputs: dict[str, list[torch.Tensor]], in_float64: bool) -> dict[str, float]:
+    """Each variant's distance from a float64 run, or from eager's."""
+    if not in_float64:
+        return {name: distance(got, [t.double() for t in outputs["eager"]]) for name, got in outputs.items()}
 
     def wide(t: object) -> object:
         return t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t
 
     target = copy.deepcopy(built.target).double() if isinstance(built.target, torch.nn.Module) else built.target
-    exact = [wide(t) for t in tensors(target(*map(wide, built.args), **built.kwargs))]
+    kwargs = {name: wide(value) for name, value in built.kwargs.items()}
+    exact = [t.double() for t in tensors(target(*map(wide, built.args), **kwargs))]
     return {name: distance(got, exact) for name, got in outputs.items()}
 
 
@@ -68,29 +71,34 @@ def variants(case: Case, built: Built, device: str, peer: bool, backend: str) ->
     return found
 
 
-def run_case(case: Case, device: str, seconds: float, peer: bool, backend: str) -> dict[str, object]:
+def run_case(
+    case: Case, device: str, seconds: float, peer: bool, backend: str, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, object]:
     """Measure one case in this process. Times in seconds; speedups are against eager."""
     import bytejit
 
     torch.manual_seed(0)
     built = case.build(device)
     row: dict[str, object] = {"case": case.name, "title": case.title, "device": device}
-    outputs, compile_s, calls = {}, {}, {}
+    outputs, compile_s, processor_s, calls = {}, {}, {}, {}
     with torch.no_grad():
         for name, f in variants(case, built, device, peer, backend).items():
-            start = time.perf_counter()
+            start, used = time.perf_counter(), processor_seconds()
             result = f(*built.args, **built.kwargs)
             if device == "cuda":
                 torch.cuda.synchronize()
-            compile_s[name] = time.perf_counter() - start
+            compile_s[name], processor_s[name] = time.perf_counter() - start, processor_seconds() - used
+            result = f(*built.args, **built.kwargs)  # this call runs in the layouts that the first one met
             outputs[name] = [t.clone() for t in tensors(result)]
             del result
             calls[name] = (lambda f: lambda: f(*built.args, **built.kwargs))(f)
-        row["error"] = errors(built, outputs) if case.name != "trig_64m" else {}
-        times = in_turn(calls, seconds, device=device)
+        row["error"] = errors(built, outputs, case.exact) if case.name != "trig_64m" else {}
+        times = in_turn(calls, seconds, device=device, clock=clock)
+    row["fastest"] = {name: min(t) for name, t in times.items()}
     row["seconds"] = {name: statistics.median(t) for name, t in times.items()}
     row["speedup"] = {name: speedup(times["eager"], t) for name, t in times.items() if name != "eager"}
     row["first_call"] = {name: s for name, s in compile_s.items() if name != "eager"}
+    row["first_call_processor"] = processor_s
     row["counters"] = {group: dict(c) for group, c in bytejit.counters.items() if c}
     return row
 
@@ -112,9 +120,10 @@ def verdict(row: dict) -> str:
     return f"yes ({words})" if reached >= factor else f"NO: {reached:.2f} of {words}"
 
 
-def in_process(name: str, args: argparse.Namespace) -> dict:
-    """Run one case in a fresh process with an empty peer cache. What goes wrong is in the row, under "failed"."""
-    command = [sys.executable, __file__, name, "--device", args.device, "--seconds", str(args.seconds)]
+def in_process(case: Case, args: argparse.Namespace, program: str = __file__) -> dict:
+    """Run one case in a fresh process with empty caches. What goes wrong is in the row, under "failed"."""
+    name = case.name
+    command = [sys.executable, program, name, "--device", args.device, "--seconds", str(args.seconds)]
     command += ["--backend", args.backend, "--one"]
     with tempfile.TemporaryDirectory() as folder:
         # a fault of bytejit fails the case: the original code's time is not bytejit's
@@ -129,11 +138,11 @@ def in_process(name: str, args: argparse.Namespace) -> dict:
                 timeout=args.timeout,
             )
         except subprocess.TimeoutExpired:
-            return {"case": name, "title": CASES[name].title, "failed": f"no result after {args.timeout} s"}
+            return {"case": name, "title": case.title, "failed": f"no result after {args.timeout} s"}
     lines = [line for line in out.stdout.splitlines() if line.startswith("{")]
     if out.returncode or not lines:
         last = [line for line in out.stderr.splitlines() if line.strip()][-1:] or ["no output"]
-        return {"case": name, "title": CASES[name].title, "failed": last[0][:300]}
+        return {"case": name, "title": case.title, "failed": last[0][:300]}
     return json.loads(lines[-1])
 
 
@@ -209,7 +218,7 @@ def markdown(rows: list[dict], device: str, plot: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(rows: list[dict], path: Path) -> None:
+def draw(rows: list[dict], path: Path, cases: dict[str, Case] = CASES) -> None:
     """A bar chart of speed over eager, with a mark where each goal against eager lies."""
     import matplotlib
 
@@ -224,7 +233,7 @@ def draw(rows: list[dict], path: Path) -> None:
     ax.barh([i - 0.2 for i in y], [best(r, "peer") or 0 for r in rows], 0.38, label="torch.compile", color="#b0b7c3")
     ax.barh([i + 0.2 for i in y], [best(r, "bytejit") or 0 for r in rows], 0.38, label="bytejit", color="#2f6db5")
     for i, r in enumerate(rows):
-        against, factor = CASES[r["case"]].goal
+        against, factor = cases[r["case"]].goal
         goal = factor if against == "eager" else factor * (best(r, "peer") or float("nan"))
         ax.plot([goal, goal], [i - 0.42, i + 0.42], color="#c0392b", lw=1.4, label="goal" if i == 0 else None)
     ax.axvline(1, color="black", lw=0.8)
@@ -258,7 +267,7 @@ def main() -> None:
     rows = []
     for name in args.cases or [n for n, c in CASES.items() if args.device in c.devices]:
         print(f"{name} …", file=sys.stderr, flush=True)
-        rows.append(in_process(name, args))
+        rows.append(in_process(CASES[name], args))
         print("  ".join(c for c in cells(rows[-1]) if c), flush=True)
     report(rows, args)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import torch
 from compat import import_timm, import_torchvision
@@ -28,6 +29,7 @@ class Case:
     goal: tuple[str, float]
     options: tuple[tuple[str, object], ...] = ()  # for bytejit; the peer gets its own counterpart
     kind: str = "ops"  # "ops" or "model"
+    exact: bool = True  # it can be run in float64; else eager's result is what errors are measured from
     devices: tuple[str, ...] = ("cpu",)
 
 
@@ -67,18 +69,23 @@ def _norm_gelu(rows: int) -> Callable[[str], Built]:
     return build
 
 
-def _vision(name: str, batch: int, size: int) -> Callable[[str], Built]:
+def torchvision_model(name: str, batch: int, size: int) -> Callable[[str], Built]:
+    """A model of torchvision with random weights; the name may hold a package's."""
+
     def build(device: str) -> Built:
-        model = getattr(import_torchvision().models, name)()
+        options = {"weights_backbone": None} if "." in name else {}
+        model = attrgetter(name)(import_torchvision().models)(weights=None, **options)
         return Built(model.to(device).eval(), (torch.randn(batch, 3, size, size, device=device),))
 
     return build
 
 
-def _timm(name: str, batch: int, **kwargs: object) -> Callable[[str], Built]:
+def timm_model(name: str, batch: int, size: int = 224) -> Callable[[str], Built]:
+    """A model of timm with random weights."""
+
     def build(device: str) -> Built:
-        model = import_timm().create_model(name, **kwargs).to(device).eval()
-        return Built(model, (torch.randn(batch, 3, 224, 224, device=device),))
+        model = import_timm().create_model(name).to(device).eval()
+        return Built(model, (torch.randn(batch, 3, size, size, device=device),))
 
     return build
 
@@ -106,28 +113,30 @@ CASES = {
         Case("chain", "10 pointwise ops 2048x1024", _pointwise(chain, 2048, 1024), ("peer", 1.0)),
         Case("bert", "BERT-base 1x128", _language("Bert", 1), ("eager", 1.5), kind="model", devices=BOTH),
         Case("gpt2", "GPT-2 1x128", _language("GPT2", 1), ("eager", 1.5), kind="model", devices=BOTH),
-        Case("vit_s", "ViT-S/16 b1", _timm("vit_small_patch16_224", 1), ("eager", 1.5), kind="model"),
-        Case("resnet18_b1", "ResNet-18 b1 128x128", _vision("resnet18", 1, 128), ("eager", 1.2), kind="model"),
+        Case("vit_s", "ViT-S/16 b1", timm_model("vit_small_patch16_224", 1), ("eager", 1.5), kind="model"),
+        Case("resnet18_b1", "ResNet-18 b1 128x128", torchvision_model("resnet18", 1, 128), ("eager", 1.2), kind="model"),
         Case(
             "resnet18_b16",
             "ResNet-18 b16 128x128",
-            _vision("resnet18", 16, 128),
+            torchvision_model("resnet18", 16, 128),
             ("eager", 1.6),
             kind="model",
             devices=BOTH,
         ),
-        Case("resnet18_b1_freeze", "ResNet-18 b1, frozen", _vision("resnet18", 1, 128), ("eager", 1.8), FREEZE, "model"),
+        Case(
+            "resnet18_b1_freeze", "ResNet-18 b1, frozen", torchvision_model("resnet18", 1, 128), ("eager", 1.8), FREEZE, "model"
+        ),
         Case(
             "resnet18_b16_freeze",
             "ResNet-18 b16, frozen",
-            _vision("resnet18", 16, 128),
+            torchvision_model("resnet18", 16, 128),
             ("eager", 2.0),
             FREEZE,
             "model",
         ),
-        Case("resnet50", "ResNet-50 b1 224x224", _vision("resnet50", 1, 224), ("eager", 1.0), kind="model"),
-        Case("resnext101", "resnext101_32x8d b1 224x224", _timm("resnext101_32x8d", 1), ("eager", 1.0), kind="model"),
-        Case("convnext_tiny", "convnext_tiny b1 224x224", _timm("convnext_tiny", 1), ("eager", 1.0), kind="model"),
+        Case("resnet50", "ResNet-50 b1 224x224", torchvision_model("resnet50", 1, 224), ("eager", 1.0), kind="model"),
+        Case("resnext101", "resnext101_32x8d b1 224x224", timm_model("resnext101_32x8d", 1), ("eager", 1.0), kind="model"),
+        Case("convnext_tiny", "convnext_tiny b1 224x224", timm_model("convnext_tiny", 1), ("eager", 1.0), kind="model"),
         Case("trig_64m", "sin(cos)+sin, 64M elements", _pointwise(trig, 1 << 26), ("peer", 1.05), devices=CUDA),
         Case("ln_gelu_16k", "layer_norm+gelu 16384x1024", _norm_gelu(16384), ("peer", 1.05), devices=CUDA),
         Case(
@@ -140,7 +149,7 @@ CASES = {
         Case(
             "resnext101_b16",
             "resnext101_32x8d b16 224x224",
-            _timm("resnext101_32x8d", 16),
+            timm_model("resnext101_32x8d", 16),
             ("peer", 1.05),
             kind="model",
             devices=CUDA,

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
 
+Clock = Callable[[], float]
 
-def block_seconds(f: Callable[[], object], calls: int, device: str) -> float:
+
+def processor_seconds() -> float:
+    """What this process and those it waited for have used, on all threads: other programs do not add to it."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def block_seconds(f: Callable[[], object], calls: int, device: str, clock: Clock = time.perf_counter) -> float:
     """Seconds a call over a block of calls; on a GPU by events around the block."""
     if device == "cuda":
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -19,10 +28,10 @@ def block_seconds(f: Callable[[], object], calls: int, device: str) -> float:
         end.record()
         torch.cuda.synchronize()
         return start.elapsed_time(end) / 1e3 / calls
-    begin = time.perf_counter()
+    begin = clock()
     for _ in range(calls):
         f()
-    return (time.perf_counter() - begin) / calls
+    return (clock() - begin) / calls
 
 
 def calls_for(f: Callable[[], object], seconds: float, device: str) -> int:
@@ -33,7 +42,11 @@ def calls_for(f: Callable[[], object], seconds: float, device: str) -> int:
 
 
 def in_turn(
-    variants: dict[str, Callable[[], object]], seconds: float, block: float = 0.05, device: str = "cpu"
+    variants: dict[str, Callable[[], object]],
+    seconds: float,
+    block: float = 0.05,
+    device: str = "cpu",
+    clock: Clock = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds a call of each variant, a number a round; the rounds go on for `seconds` in all, five at least."""
     calls = {name: calls_for(f, block, device) for name, f in variants.items()}
@@ -43,7 +56,7 @@ def in_turn(
     while rounds < 5 or time.perf_counter() < end:
         names = list(variants)
         for name in names if rounds % 2 == 0 else names[::-1]:
-            found[name].append(block_seconds(variants[name], calls[name], device))
+            found[name].append(block_seconds(variants[name], calls[name], device, clock))
         rounds += 1
     return found
 
