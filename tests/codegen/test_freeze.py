@@ -221,6 +221,18 @@ def test_frozen_net_has_no_batch_norm_left(order):
     assert check(flat)
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_batch_norm_is_folded_whatever_the_dims(dims):
+    net = nn.Sequential(getattr(nn, f"Conv{dims}d")(3, 8, 3), getattr(nn, f"BatchNorm{dims}d")(8)).eval()
+    net[1].running_mean.uniform_(-1, 1)
+    net[1].running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 3, *(7,) * dims)
+    graph, flat, params = trace(net, x)
+    result, constants, _ = freeze(graph, params, CPU_PASSES, Prefers(), library)
+    assert not any("batch_norm" in t for t in targets(result))
+    close(run(result, flat, constants), [net(x)])
+
+
 def test_frozen_query_key_value_become_one_product():
     class Attention(nn.Module):
         def __init__(self):

@@ -14,7 +14,7 @@ from torch import fx
 from bytejit.codegen.aten.rewrite import at_hints, aten, call_before, contiguous, is_static, plain_cpu, replace, spec_of
 from bytejit.common.spec import Spec
 
-from .choices import Choices, choose_each
+from .choices import Choices, call_of, choose_each, timed
 
 LEAST_WORK = 200_000  # multiply-adds below which a call's own cost decides and the choice is not worth timing
 LEAST_ROWS = 4  # rows of q below which packing keys into panels costs more than they are read
@@ -112,20 +112,15 @@ def choose_attentions(graph: fx.Graph, choices: Choices) -> None:
 def _time(found: Attention, rows: tuple, tune: Any) -> str:
     """The name of the fastest row. A mask of bools is timed as numbers: where all is masked, rows would have nothing to
     do; torch converts bools to numbers in each call."""
-    made = []
-    for row in rows:
-
-        def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, _row: Any = row):
-            return _row(q=q, k=k, v=v, mask=mask, causal=found.causal, scale=found.scale, aside=found.aside)
-
-        made.append(tune.candidate(row.name, call))
+    fixed: dict[str, Any] = {"causal": found.causal, "scale": found.scale, "aside": found.aside}
+    ways = {row.name: call_of(row, ("q", "k", "v", "mask"), **fixed) for row in rows}
     operands = [_writable(spec_of(n)) for n in (found.q, found.k, found.v)]
     if found.mask is not None:
         mask = spec_of(found.mask)
         operands.append(_writable(Spec(mask.shape, mask.stride, torch.float32, mask.device), narrow=True))
     attrs = f"causal={found.causal} heads={'aside' if found.aside else 'apart'}"
     batched = [i for i, spec in enumerate(operands) if i < 3 or len(spec.shape) == 4 and spec.shape[0] > 1]
-    choice = tune.choose("attention", operands, made, attrs=attrs, sample=1, along=batched)
+    choice = timed(tune, "attention", operands, ways, attrs=attrs, sample=1, along=batched)
     return rows[0].name if choice is None else choice.name
 
 

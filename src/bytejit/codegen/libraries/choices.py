@@ -1,4 +1,4 @@
-"""What the passes that choose libraries share: what they are given, one loop that matches, decides and replaces, one timing."""
+"""What the passes that choose libraries share: what they are given, the loops that match, decide and replace, one timing."""
 
 from __future__ import annotations
 
@@ -50,6 +50,39 @@ def choose_each(
             apply(found, way)
 
 
+def choose_together(
+    graph: fx.Graph,
+    match: Callable[[fx.Node], Any],
+    decide: Callable[[list], Sequence],
+    apply: Callable[[Any, Any], None],
+) -> None:
+    """As `choose_each`, where one choice depends on the others: `decide` gets all that was found, and returns a way each."""
+    found = [f for f in map(match, list(graph.nodes)) if f is not None]
+    for one, way in zip(found, decide(found) if found else (), strict=True):
+        if way is not None:
+            apply(one, way)
+
+
+def call_of(row: Any, names: Sequence[str], **fixed: Any) -> Callable:
+    """A row of the library as a function of its operands, in the order of `names`; those at the end may be left out."""
+    return lambda *operands: row(**dict(zip(names, operands, strict=False)), **fixed)
+
+
+def timed(
+    tune: Any,
+    op: str,
+    specs: Sequence[Spec],
+    ways: Mapping[str, Callable],
+    prepare: Mapping[str, Callable] | None = None,
+    **how: Any,
+) -> Any:
+    """The tuner's `Choice` between `ways`, the default first; None when tuning is off and nothing is known.
+
+    prepare: what is done to the operands of a way once, untimed (prepacking). op, specs, how: as `Tuner.choose` takes them.
+    """
+    return tune.choose(op, specs, [tune.candidate(name, call, (prepare or {}).get(name)) for name, call in ways.items()], **how)
+
+
 def fastest(
     tune: Any,
     op: str,
@@ -65,7 +98,7 @@ def fastest(
     op, specs, cold, attrs: as `Tuner.choose` takes them. extra: seconds of what comes on top of a way.
     """
     base = next(iter(ways))
-    choice = tune.choose(op, specs, [tune.candidate(name, call) for name, call in ways.items()], cold=cold, attrs=attrs)
+    choice = timed(tune, op, specs, ways, cold=cold, attrs=attrs)
     if choice is None or base not in choice.seconds:
         return base, 0.0
     seconds = {name: s + (extra or {}).get(name, 0.0) for name, s in choice.seconds.items()}

@@ -27,7 +27,7 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec
 
-from .choices import Choices, fastest
+from .choices import Choices, choose_together, fastest
 from .convolution import EVERY_EPILOGUE, After, Conv, convertible, is_nhwc, match_conv, what_follows
 
 TOGETHER = 12  # batch norms whose numbers one kernel computes
@@ -45,12 +45,14 @@ class Fused:
 
 def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
     """Let cuDNN take along what follows a convolution, where that is faster. Changes `graph`."""
-    tune = choices.tune
-    found = [f for f in map(_match, list(graph.nodes)) if f is not None]
-    chosen = [f for f in found if _faster(f, tune)]
-    numbers = _numbers(graph, [f.after for f in chosen])
-    for f in chosen:
-        _apply(graph, f, numbers)
+
+    def decide(found: list[Fused]) -> list:
+        """For each that is taken the scales and shifts, which are computed together."""
+        faster = [_faster(f, choices.tune) for f in found]
+        numbers = _numbers(graph, [f.after for f, taken in zip(found, faster) if taken])
+        return [numbers if taken else None for taken in faster]
+
+    choose_together(graph, _match, decide, lambda f, numbers: _apply(graph, f, numbers))
     drop_dead(graph)
 
 

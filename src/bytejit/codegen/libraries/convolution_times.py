@@ -17,11 +17,10 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec
 
+from .choices import call_of, timed
 from .convolution import EVERY_EPILOGUE, Conv, is_nhwc, what_follows
 
 PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolution in a kernel of its own
-
-
 CONVERT_START = 4e-6  # seconds a call on top
 
 
@@ -36,7 +35,7 @@ class Times:
     any_layout: bool = False
 
 
-def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
+def time_conv(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     geometry = conv.geometry
     x, w = contiguous(at_hints(spec_of(conv.x))), spec_of(conv.w)
     bias = [] if conv.b is None else [spec_of(conv.b)]
@@ -44,24 +43,16 @@ def _time(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     def converted(x: torch.Tensor, *rest: torch.Tensor):
         return (x.contiguous(memory_format=torch.channels_last), *rest)
 
-    made, outputs = [], w.shape[0]
+    ways, prepare = {}, {}
     for row in _rows(conv, packs, library):
+        ways[row.name] = call_of(row, ("x", "w", "b"), n=w.shape[0], **geometry)
         if row.pack:
-
-            def prepare(x: torch.Tensor, w: torch.Tensor, *b: torch.Tensor, _row: Any = row):
-                return (*converted(x), _row.pack(w, **geometry, shape=x.shape), *b)
-        else:
-            prepare = converted if row.layout == "nhwc" else None
-
-        def call(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, _row: Any = row, _outputs: int = outputs):
-            return _row(x=x, w=w, b=b, n=_outputs, **geometry)
-
-        made.append(tune.candidate(row.name, call, prepare))
-    innermost = is_nhwc(spec_of(conv.node)) and any(c.name == "conv_nhwc" for c in made)
-    on_cpu = spec_of(conv.node).device.type == "cpu"
-    choice = tune.choose(
-        "conv", [x, w, *bias], made, cold=[1], attrs=conv.attrs, sample=int(on_cpu), base="conv_nhwc" if innermost else ""
-    )
+            prepare[row.name] = lambda x, w, *b, row=row: (*converted(x), row.pack(w, **geometry, shape=x.shape), *b)
+        elif row.layout == "nhwc":
+            prepare[row.name] = converted
+    base = "conv_nhwc" if is_nhwc(spec_of(conv.node)) and "conv_nhwc" in ways else ""
+    sample = int(spec_of(conv.node).device.type == "cpu")
+    choice = timed(tune, "conv", [x, w, *bias], ways, prepare, cold=[1], attrs=conv.attrs, sample=sample, base=base)
     if choice is None:
         return None
     seconds = {n: s + _left_over(conv, library.ROWS[n]) for n, s in choice.seconds.items()}
@@ -78,7 +69,7 @@ def _left_over(conv: Conv, row: Any) -> float:
     on_gpu = spec_of(conv.node).device.type != "cpu"  # there the rows take nothing along: see `convolution_cuda.py`
     if on_gpu or what_follows(conv.node, row.epilogues).last is what_follows(conv.node, EVERY_EPILOGUE).last:
         return 0.0
-    return CONVERT_START + 2 * _bytes(spec_of(conv.node)) / PASS_RATE
+    return CONVERT_START + 2 * bytes_of(spec_of(conv.node)) / PASS_RATE
 
 
 def _rows(conv: Conv, packs: bool, library: Any) -> list:
@@ -93,14 +84,14 @@ def _rows(conv: Conv, packs: bool, library: Any) -> list:
     return [r for r in rows.values() if fuses or r.name != "conv_onednn_nhwc"]
 
 
-def _default(conv: Conv, packs: bool, library: Any) -> Times:
+def untimed(conv: Conv, packs: bool, library: Any) -> Times:
     """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is
     slower so."""
     names = [r.name for r in library.rows("conv", packs, spec_of(conv.x).device.type) if r.layout == "nhwc" and not r.any_layout]
     return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
 
 
-def _bytes(spec: Spec) -> int:
+def bytes_of(spec: Spec) -> int:
     total = spec.dtype.itemsize
     for size in at_hints(spec).shape:
         total *= size

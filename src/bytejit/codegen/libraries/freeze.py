@@ -32,8 +32,10 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.codegen.passes import Journal, Pass
 from bytejit.common.spec import Spec, contiguous_stride
 
+from .choices import choose_together
 from .layout import choose_libraries
 from .linear import least_seconds, match_linear
+from .products import Product
 
 LARGEST = 1 << 24  # elements: a computed constant larger than this stays in the graph
 RANDOM = torch.Tag.nondeterministic_seeded
@@ -184,7 +186,7 @@ def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants:
         if bias is not None:
             before = evaluate(bias, known, double=True, memo=memo)
         spec = spec_of(node)
-        w = constants.add(graph, _laid_out((exact * scale.view(-1, 1, 1, 1)), spec_of(weight)), "weight")
+        w = constants.add(graph, _laid_out(exact * scale.view(-1, *(1,) * (exact.dim() - 1)), spec_of(weight)), "weight")
         b = constants.add(graph, (before * scale + shift).to(spec.dtype), "bias")
         replace(last, call_before(graph, node, node.target, (node.args[0], w, b, *node.args[3:]), spec))
         known.update({w: constants.tensors[w.name], b: constants.tensors[b.name]})
@@ -253,43 +255,48 @@ def _batch_norm(node: fx.Node, constant: set, known: dict, memo: dict) -> tuple 
 def merge_linears(graph: fx.Graph, known: dict, constants: Constants, tune: Any, library: Any) -> None:
     """Linears on one input (query, key and value) become one with the weights one under the other, and slices of its
     result, where one wide product is timed to take no longer than the narrow ones together."""
-    groups: dict[tuple, list] = {}
-    for node in graph.nodes:
+
+    def match(node: fx.Node) -> Product | None:
         found = match_linear(node)
-        if found is not None and found.m in known and (found.b is None or found.b in known):
-            groups.setdefault((_origin(found.x), spec_of(found.x).shape, found.b is None), []).append(found)
-    order = {node: i for i, node in enumerate(graph.nodes)}
-    for group in groups.values():
-        specs = [spec_of(g.node) for g in group]
-        if len(group) < 2 or not all(is_static(s) and s.stride == contiguous_stride(s.shape) for s in specs):
-            continue
-        if not _merging_pays(group, tune, library):
-            continue
-        first = min(group, key=lambda g: order[g.node])
-        weights = [known[g.m] if g.transposed else known[g.m].t() for g in group]
-        w = constants.add(graph, torch.cat(weights), "weights")
-        b = constants.add(graph, torch.cat([known[g.b] for g in group]), "biases") if first.b is not None else None
-        spec = spec_of(first.node)
-        shape = (*spec.shape[:-1], sum(map(len, weights)))
-        wide = Spec(shape, contiguous_stride(shape), spec.dtype, spec.device)
-        merged = call_before(graph, first.node, aten.linear.default, (first.x, w, b), wide)
-        starts = [0, *itertools.accumulate(map(len, weights))]
-        parts = [
-            call_before(
-                graph,
-                first.node,
-                aten.slice.Tensor,
-                (merged, len(shape) - 1, start, end),
-                Spec((*shape[:-1], end - start), wide.stride, spec.dtype, spec.device),
-            )
-            for start, end in itertools.pairwise(starts)
-        ]
-        for g, part in zip(group, parts, strict=True):
-            _restride_views(g.node, part)
-            replace(g.node, part)
+        return found if found is not None and found.m in known and (found.b is None or found.b in known) else None
+
+    def decide(found: list[Product]) -> list:
+        """For the first of a group the whole group, where merging pays."""
+        groups: dict[tuple, list[Product]] = {}
+        for one in found:
+            groups.setdefault((_origin(one.x), spec_of(one.x).shape, one.b is None), []).append(one)
+        merged = {g[0].node: g for g in groups.values() if len(g) > 1 and _can_merge(g) and _merging_pays(g, tune, library)}
+        return [merged.get(one.node) for one in found]
+
+    choose_together(graph, match, decide, lambda first, group: _merge(graph, group, known, constants))
 
 
-def _merging_pays(group: list, tune: Any, library: Any) -> bool:
+def _can_merge(group: list[Product]) -> bool:
+    specs = [spec_of(g.node) for g in group]
+    return all(is_static(s) and s.stride == contiguous_stride(s.shape) for s in specs)
+
+
+def _merge(graph: fx.Graph, group: list[Product], known: dict, constants: Constants) -> None:
+    """One linear in place of a group, before the first of them, and a slice of its result for each."""
+    first = group[0]
+    weights = [known[g.m] if g.transposed else known[g.m].t() for g in group]
+    w = constants.add(graph, torch.cat(weights), "weights")
+    b = constants.add(graph, torch.cat([known[g.b] for g in group]), "biases") if first.b is not None else None
+    spec = spec_of(first.node)
+    shape = (*spec.shape[:-1], sum(map(len, weights)))
+    wide = Spec(shape, contiguous_stride(shape), spec.dtype, spec.device)
+    merged = call_before(graph, first.node, aten.linear.default, (first.x, w, b), wide)
+    starts = [0, *itertools.accumulate(map(len, weights))]
+    parts = []
+    for start, end in itertools.pairwise(starts):
+        narrow = Spec((*shape[:-1], end - start), wide.stride, spec.dtype, spec.device)
+        parts.append(call_before(graph, first.node, aten.slice.Tensor, (merged, len(shape) - 1, start, end), narrow))
+    for g, part in zip(group, parts, strict=True):
+        _restride_views(g.node, part)
+        replace(g.node, part)
+
+
+def _merging_pays(group: list[Product], tune: Any, library: Any) -> bool:
     """By timing; without it yes: one call reads the input once and starts its threads once."""
     narrow = [least_seconds(g.weight.shape, spec_of(g.x), tune, library) for g in group]
     outputs = sum(g.weight.shape[0] for g in group)

@@ -31,14 +31,14 @@ from bytejit.codegen.aten.rewrite import (
     replace,
     spec_of,
 )
-from bytejit.codegen.libraries.convolution_times import CONVERT_START, Times, _bytes, _default, _time
 from bytejit.codegen.passes import Journal, Pass, run_passes
 from bytejit.common.spec import Spec, contiguous_stride
 
 from .attention import choose_attentions
-from .choices import ATEN, Choices, on_graph
+from .choices import ATEN, Choices, choose_together, on_graph
 from .convolution import Conv, convertible, is_nhwc, match_conv, what_follows
 from .convolution_cuda import fuse_convs
+from .convolution_times import CONVERT_START, Times, bytes_of, time_conv, untimed
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
 
@@ -96,9 +96,6 @@ def split_biases(graph: fx.Graph, choices: Choices) -> None:
         column = Spec((bias.shape[0], 1, 1), (bias.stride[0], 1, 1), bias.dtype, bias.device)
         converted = call_before(graph, node, aten.view.default, (conv.b, list(column.shape)), column)
         replace(node, call_before(graph, node, aten.add.Tensor, (bare, converted), spec))
-
-
-# ---- what each convolution costs -----------------------------------------------------------------------------------
 
 
 # ---- which layout each tensor gets ---------------------------------------------------------------------------------
@@ -175,9 +172,15 @@ def _layouts(
     return inner, conversions
 
 
+def _match(node: fx.Node) -> Conv | None:
+    """A convolution whose operand and result can have either layout."""
+    conv = match_conv(node)
+    return conv if conv is not None and convertible(spec_of(node)) and convertible(spec_of(conv.x)) else None
+
+
 def _kind(node: fx.Node) -> str:
     if node.op == "call_function":
-        if match_conv(node) is not None and convertible(spec_of(node)) and convertible(spec_of(node.args[0])):
+        if _match(node) is not None:
             return "conv"
         tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
         own = node.target is aten.clone.default or "memory_format" in node.kwargs
@@ -212,7 +215,7 @@ def _convert_seconds(spec: Spec | None) -> float:
     """What it costs to convert a tensor; 0 where it cannot be."""
     if not convertible(spec):
         return 0.0
-    return CONVERT_START + 2 * _bytes(spec) / (CONVERT_RATE if spec.device.type == "cpu" else GPU_CONVERT_RATE)
+    return CONVERT_START + 2 * bytes_of(spec) / (CONVERT_RATE if spec.device.type == "cpu" else GPU_CONVERT_RATE)
 
 
 def _assign(places: list[Place], times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
@@ -239,22 +242,22 @@ def _assign(places: list[Place], times: dict[fx.Node, Times]) -> frozenset[fx.No
 def choose_convs(graph: fx.Graph, choices: Choices) -> None:
     """Choose layout and call of every convolution. Changes `graph`."""
     tune, library, constants = choices.tune, choices.library, choices.constants
-    places = _places(graph)
-    convs = [match_conv(p.node) for p in places if p.kind == "conv"]
-    if not convs:
-        return
-    times = {}
-    for conv in convs:
-        packs = constants is not None and constants.of(conv.w) is not None
-        times[conv.node] = _time(conv, tune, library, packs) or _default(conv, packs, library)
-    nhwc = _assign(places, times)
-    inner, conversions = _layouts(places, nhwc, times)
-    _convert(graph, inner, conversions)
-    for node, is_inner in inner.items():
-        _restride(node, is_inner)
-    for conv in convs:
-        if conv.node in nhwc:
-            _use(graph, conv, library.ROWS[times[conv.node].nhwc_call], constants)
+
+    def decide(convs: list[Conv]) -> list:
+        """The row of each that gets its channels innermost, once all strides are as chosen."""
+        times = {}
+        for conv in convs:
+            packs = constants is not None and constants.of(conv.w) is not None
+            times[conv.node] = time_conv(conv, tune, library, packs) or untimed(conv, packs, library)
+        places = _places(graph)
+        nhwc = _assign(places, times)
+        inner, conversions = _layouts(places, nhwc, times)
+        _convert(graph, inner, conversions)
+        for node, is_inner in inner.items():
+            _restride(node, is_inner)
+        return [library.ROWS[times[conv.node].nhwc_call] if conv.node in nhwc else None for conv in convs]
+
+    choose_together(graph, _match, decide, lambda conv, row: _use(graph, conv, row, constants))
 
 
 def _convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tuple[fx.Node, fx.Node]]) -> None:

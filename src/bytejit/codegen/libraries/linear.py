@@ -28,7 +28,7 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec
 
-from .choices import Choices, choose_each
+from .choices import Choices, call_of, choose_each, timed
 from .products import Product, match_product
 
 EPILOGUES = {aten.relu.default: "relu", aten.gelu.default: "gelu"}
@@ -118,35 +118,27 @@ def _seen_through(node: fx.Node) -> fx.Node:
     return node
 
 
-def _candidates(x_spec: Spec, n: int, epilogue: str | None, packs: bool, library: Any) -> list:
-    """Each row as it stands, then with the epilogue fused; a row without it runs torch's own op after, so that times
-    compare."""
+def _timed(x: Spec, weight: Spec, epilogue: str | None, packs: bool, tune: Any, library: Any) -> tuple[list[str], Any]:
+    """The names of all ways to multiply, and the tuner's choice: each row as it stands, then with the epilogue fused; a row
+    without it runs torch's own op after, so that times compare. x: spec of the operand; weight: as [N, K]."""
     after = {
         None: None,
         "relu": torch.relu,
         "gelu": torch.nn.functional.gelu,
         "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
     }[epilogue]
-    rows = math.prod(at_hints(x_spec).shape[:-1])
-    made = []
+    rows, n = math.prod(at_hints(x).shape[:-1]), weight.shape[0]
+    ways, prepare = {}, {}
     for row in library.rows("linear", packed=packs):
-        prepare = None
-        if row.pack:
-
-            def prepare(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, _row: Any = row):
-                return x, _row.pack(w.contiguous(), rows=rows), b
-
-        def plain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, _row: Any = row):
-            result = _row(x=x, w=w, b=b, n=n)
-            return after(result) if after else result
-
-        def fused(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None, _row: Any = row):
-            return _row(x=x, w=w, b=b, epilogue=epilogue, n=n)
-
-        made.append((row.name, plain, prepare))
+        plain = call_of(row, ("x", "w", "b"), n=n)
+        ways[row.name] = plain if after is None else lambda *operands, plain=plain: after(plain(*operands))
         if epilogue in row.epilogues:
-            made.append((f"{row.name}+{epilogue}", fused, prepare))
-    return made
+            ways[f"{row.name}+{epilogue}"] = call_of(row, ("x", "w", "b"), n=n, epilogue=epilogue)
+        if row.pack:
+            packed = lambda x, w, b, row=row: (x, row.pack(w.contiguous(), rows=rows), b)
+            prepare |= dict.fromkeys((row.name, f"{row.name}+{epilogue}"), packed)
+    specs = _operands(x, weight)
+    return list(ways), timed(tune, "linear", specs, ways, prepare, cold=[1], attrs=epilogue or "", sample=SAMPLE)
 
 
 def _operands(x: Spec, w: Spec) -> list[Spec]:
@@ -159,18 +151,16 @@ def _operands(x: Spec, w: Spec) -> list[Spec]:
 
 def least_seconds(shape: tuple[int, int], x: Spec, tune: Any, library: Any) -> float | None:
     """Seconds of the fastest call for a constant weight of `shape` [N, K]; None when tuning is off."""
-    made = [tune.candidate(*c) for c in _candidates(x, shape[0], None, True, library)]
-    choice = tune.choose("linear", _operands(x, Spec(shape, (shape[1], 1), x.dtype, x.device)), made, cold=[1], sample=SAMPLE)
+    _, choice = _timed(x, Spec(shape, (shape[1], 1), x.dtype, x.device), None, True, tune, library)
     return None if choice is None else min(choice.seconds.values())
 
 
 def _time(found: Product, epilogue: str | None, packs: bool, tune: Any, library: Any) -> str:
-    made = [tune.candidate(*c) for c in _candidates(spec_of(found.x), found.weight.shape[0], epilogue, packs, library)]
-    choice = tune.choose("linear", _operands(spec_of(found.x), found.weight), made, cold=[1], attrs=epilogue or "", sample=SAMPLE)
+    names, choice = _timed(spec_of(found.x), found.weight, epilogue, packs, tune, library)
     if choice is not None:
         return choice.name
     # nothing known and tuning off: prepacked when it may be, else what torch itself would take
-    return made[-1].name.split("+")[0] if packs and len(made) > 1 else made[0].name
+    return names[-1].split("+")[0] if packs and len(names) > 1 else names[0]
 
 
 def _apply(graph: fx.Graph, found: Product, row: Any, epilogue: tuple | None, constants: Constants | None) -> None:
