@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import os
+import weakref
 
 import pytest
 import torch
@@ -24,6 +26,16 @@ def test_a_module_is_split_into_one_for_each_kernel() -> None:
     assert list(parts) == ["warm", "other"]
     assert "def other" not in parts["warm"] and "import triton" in parts["other"]
     assert parameters(parts["other"], "other") == ["a", "b", "N"]
+
+
+def test_a_call_keeps_its_table() -> None:
+    table = array.array("q", [3, 5])
+    address, alive = table.buffer_info()[0], weakref.ref(table)
+    run = cl.bind({"launch": lambda *given: given}, table)
+    del table
+    assert alive() is not None and run(7, 8) == (address, 7, 8)
+    del run
+    assert alive() is None
 
 
 def job(text: str = WARM, kernel: str = "warm", n: int = 128) -> Job:
