@@ -347,7 +347,7 @@ def test_assert_fails(x, n):
     return y
 
 
-@case(Sign(4), breaks=True)
+@case(Sign(4))
 def test_assert_tensor(x):
     """`assert` on a tensor"""
     y = x * 2

@@ -141,7 +141,8 @@ TORCH = (
     *_rows("types of operators in graphs", "_ops.OpOverload _ops.OpOverloadPacket", prefix="torch."),
     *_rows(
         "Python of torch that is traced or replaced",
-        """_assert _check_with utils._device.DeviceContext
+        """_assert _check_with utils._device.DeviceContext _C._infer_size
+        distributions.constraints._PositiveDefinite distributions.utils._lazy_property_and_property
         utils._device._device_constructors autograd.forward_ad._current_level""",
         prefix="torch.",
     ),
@@ -173,7 +174,7 @@ TORCH = (
     *_rows(
         "operators that graphs hold",
         """_adaptive_avg_pool2d _efficientzerotensor _log_softmax _native_batch_norm_legit _native_batch_norm_legit_no_training
-        _neg_view _pad_circular _safe_softmax _softmax _to_copy _unsafe_view""",
+        _neg_view _pad_circular _safe_softmax _softmax _to_copy _unsafe_view _assert_async.msg""",
         prefix="torch.ops.aten.",
     ),
     *_rows(

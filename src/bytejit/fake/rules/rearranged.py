@@ -23,6 +23,19 @@ def _normal_in_place(x: HasMeta, mean: float = 0, std: float = 1, **options: Any
     return x.m
 
 
+@row("_sample_dirichlet", "_standard_gamma", "poisson")
+def _drawn_like(x: HasMeta, generator: torch.Generator | None = None) -> Meta:
+    """Row-major, whatever the parameters are."""
+    return new(x.m.shape, None, x.m.dtype, x.m.device)
+
+
+@row("binomial")
+def _binomial(count: HasMeta, prob: HasMeta, generator: torch.Generator | None = None) -> Meta:
+    if not (count.m.dtype.is_floating_point and count.m.shape == prob.m.shape and count.m.dtype is prob.m.dtype):
+        raise NeedsMeta
+    return new(count.m.shape, None, count.m.dtype, count.m.device)
+
+
 @row("gather")
 def _gather(x: HasMeta, dim: int, index: HasMeta, *, sparse_grad: bool = False) -> Meta:
     m = index.m

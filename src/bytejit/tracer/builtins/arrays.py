@@ -237,6 +237,21 @@ def new_tensor(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.tensors.call_tensor_op(torch.Tensor.new_tensor, args, kwargs)
 
 
+@models(torch.Tensor.new)
+def new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """x.new(*sizes), where a torch.Size says sizes too: in a graph it would be a tuple, and that says data."""
+    given = args[1:]
+    if kwargs or given and not isinstance(args[0], TensorVar):
+        raise Break("Tensor.new with options")
+    if len(given) == 1 and isinstance(given[0], SeqVar) and given[0].cls is torch.Size:
+        given = given[0].items
+    if all(t.numbers.number_of(t.values.real(n)) is not None for n in given):
+        return t.tensors.call_tensor_op(
+            torch.Tensor.new_empty, [args[0], SeqVar(list(given) or [t.values.constant(0)], tuple)], {}
+        )
+    return t.tensors.call_tensor_op(torch.Tensor.new, args, {})
+
+
 def places_of(indices: Any, shape: tuple):
     """torch.unravel_index, for sizes that are symbolic: tensors are made of them."""
     sizes, steps = list(shape), [1]

@@ -26,6 +26,7 @@ from bytejit.tracer.sizes.symbol_guards import SymbolGuards
 from bytejit.tracer.sizes.tensor_values import TensorValues
 from bytejit.tracer.sizes.unit_strides import UnitStrides
 from bytejit.tracer.torch.backward import Backward
+from bytejit.tracer.torch.checks import Checks
 from bytejit.tracer.torch.indexing import Indexing
 from bytejit.tracer.torch.marks import Marks
 from bytejit.tracer.torch.overrides import Overrides
@@ -55,6 +56,7 @@ PARTS: dict[str, type[Component]] = {
     "tensor_attributes": TensorAttributes,
     "indexing": Indexing,
     "backward": Backward,
+    "checks": Checks,
     "overrides": Overrides,
     "marks": Marks,
     "numpy_arrays": Arrays,

@@ -9,6 +9,7 @@ from bytejit.tracer.torch import (
     backward,
     checkpoints,
     control_flow,
+    distributions,
     hooks,
     inference_mode,
     optimizers,

@@ -48,6 +48,7 @@ PURE_BUILTINS = {
     tuple,
     bytearray,
 }
+PURE_OF_TORCH = {torch._C._infer_size}
 MANAGER_METHODS = ("__enter__", "__exit__")  # torch.device is a constant, and a manager that sets global state
 
 
@@ -59,7 +60,7 @@ def is_pure(obj: Any) -> bool:
             obj in PURE_BUILTINS or obj in VALUE_TYPES or obj in (torch.device, torch.Size, torch.finfo, torch.iinfo, torch.dtype)
         )
     try:
-        if obj in PURE_BUILTINS:
+        if obj in PURE_BUILTINS or obj in PURE_OF_TORCH:
             return True
     except TypeError:
         return False

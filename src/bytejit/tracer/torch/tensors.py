@@ -353,6 +353,9 @@ class Tensors(Component):
         return to_python(self.t, v)
 
     def tensor_truth(self, v: TensorVar) -> bool:
+        checked = self.t.checks.checked_truth(v)
+        if checked is not None:
+            return checked
         known = self.t.tensor_values.python_value(v, bool)
         if known is not None:
             return known.obj

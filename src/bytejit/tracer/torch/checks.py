@@ -1,0 +1,75 @@
+"""Branches that a tensor decides and of which one side only raises: `if not valid.all(): raise ...`, `assert y.min() > 0`.
+
+The trace goes on with the other side, and the graph asserts it. Where that does not hold the graph raises, all that it did is
+undone, and the original code runs: it raises in its own words, and whoever is around it may catch that. On other devices than
+the CPU such a branch breaks the graph.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from bytejit.rewriter.opcodes import FINAL, OPNAME
+from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.frame import Decoded, Frame
+from bytejit.tracer.core.values import Known, TensorVar
+
+MESSAGE = "a check of the program's fails"  # nobody reads it: the original code raises
+JUMPS_IF = {"TRUE": True, "FALSE": False}
+BEFORE_JUMP = frozenset({"TO_BOOL", "COMPARE_OP"})  # since 3.13 they ask for the truth that the jump reads
+NO_WAY_ON = frozenset(OPNAME[op] for op in FINAL)
+MOST_INSTRUCTIONS = 500  # of the side that raises
+
+
+class Checks(Component):
+    """The part of the tracer that makes assertions of branches."""
+
+    def checked_truth(self, v: TensorVar) -> bool | None:
+        """What a tensor's truth is taken for from here on, asserted by the graph; None where no side of a branch only raises."""
+        if v.node is None or v.fake.device.type != "cpu" or v.fake.numel() != 1:
+            return None
+        frame = self.t.frame
+        raising = side_that_raises(frame) if frame is not None else None
+        if raising is None:
+            return None
+        condition = self.t.tensors.call_tensor_op(torch.logical_not, [v], {}) if raising else v
+        self.t.tensors.call_tensor_op(torch.ops.aten._assert_async.msg, [condition, Known(MESSAGE)], {})
+        return not raising
+
+
+def side_that_raises(frame: Frame) -> bool | None:
+    """For which truth of the value that the frame's instruction asks about it can only raise; None for both, or neither."""
+    decoded, index = frame.decoded, frame.ip
+    while decoded.ins[index].op in BEFORE_JUMP:
+        index += 1
+    head, _, kind = decoded.ins[index].op.rpartition("_IF_")
+    if head not in ("POP_JUMP", "POP_JUMP_FORWARD") or kind not in JUMPS_IF:
+        return None
+    jumping, going_on = only_raises(decoded, decoded.ins[index].jump), only_raises(decoded, index + 1)
+    if jumping == going_on:
+        return None
+    return JUMPS_IF[kind] if jumping else not JUMPS_IF[kind]
+
+
+def only_raises(decoded: Decoded, start: int) -> bool:
+    """Whether every way from an instruction on ends in a `raise` that its function does not catch."""
+    todo, seen = [start], set()
+    while todo:
+        index = todo.pop()
+        if index in seen:
+            continue
+        seen.add(index)
+        ins = decoded.ins[index]
+        if ins.op in ("RAISE_VARARGS", "RERAISE"):
+            if (handler := decoded.handlers[index]) is not None and decoded.ins[handler[0] + 1].op != "WITH_EXCEPT_START":
+                todo.append(handler[0])
+            continue
+        if ins.op.startswith(("RETURN", "YIELD", "SEND")) or len(seen) > MOST_INSTRUCTIONS:
+            return False
+        if ins.jump >= 0:
+            if ins.jump <= index:
+                return False
+            todo.append(ins.jump)
+        if ins.op not in NO_WAY_ON:
+            todo.append(index + 1)
+    return True
