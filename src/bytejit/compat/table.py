@@ -138,7 +138,7 @@ TORCH = (
         probe="use",
         without="a graph with such an operator and symbolic sizes breaks",
     ),
-    *_rows("types of operators in graphs", "_ops.OpOverload _ops.OpOverloadPacket", prefix="torch."),
+    *_rows("types of operators in graphs", "_ops.OpOverload _ops.OpOverloadPacket _ops.HigherOrderOperator", prefix="torch."),
     *_rows(
         "Python of torch that is traced or replaced",
         """_assert _check_with utils._device.DeviceContext _C._infer_size
@@ -157,7 +157,7 @@ TORCH = (
     ),
     *_rows(
         "trees of arguments",
-        "utils._pytree.tree_flatten utils._pytree.tree_leaves utils._pytree.tree_unflatten "
+        "utils._pytree.tree_flatten utils._pytree.tree_leaves utils._pytree.tree_map utils._pytree.tree_unflatten "
         "utils._pytree.keystr utils._pytree.tree_flatten_with_path",
         prefix="torch.",
     ),

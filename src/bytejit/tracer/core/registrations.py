@@ -10,6 +10,7 @@ from bytejit.tracer.torch import (
     checkpoints,
     control_flow,
     distributions,
+    higher_order,
     hooks,
     inference_mode,
     optimizers,

@@ -89,6 +89,19 @@ def replaces_named(module: str, name: str) -> Callable:
     return register
 
 
+OPERATORS: dict[str, object] = {}  # names of torch's higher-order operators -> Python function that is inlined
+
+
+def replaces_operator(name: str) -> Callable:
+    """Register a Python function to be inlined in place of one of torch's higher-order operators."""
+
+    def register(function: Callable) -> Callable:
+        OPERATORS[name] = function
+        return function
+
+    return register
+
+
 CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
 MAX_DEPTH = 180
 SPARED = torch._compile._disable_dynamo(lambda: None).__code__  # torch spares its own compiler some of its Python: not us
@@ -253,6 +266,8 @@ class Calls(Component):
             if not surely_held(self.t, self.t.values.real(fn.slots["of"])):
                 raise Break("a weak reference to what the region may have let go of")
             return fn.slots["of"]
+        if issubclass(fn.cls, torch._ops.HigherOrderOperator) and fn.real is not None and fn.real.name() in OPERATORS:
+            return self.call_function(self.t.values.constant(OPERATORS[fn.real.name()]), args, kwargs)
         found, owner = class_lookup(fn.cls, "__call__")
         if isinstance(found, types.FunctionType):
             return self.call(self.t.attributes.class_value(owner, "__call__", found), [fn, *args], kwargs)

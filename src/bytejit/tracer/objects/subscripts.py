@@ -55,7 +55,8 @@ class Subscripts(Component):
     def getitem(self, container: Var, key: Var) -> Var:
         container, key = self.t.values.real(container), self.t.values.real(key)
         if isinstance(container, TensorVar):
-            return self.t.tensors.call_tensor_op(operator.getitem, [container, self._plain_index(key)], {})
+            found = self.t.indexing.item(container, key)
+            return found or self.t.tensors.call_tensor_op(operator.getitem, [container, self._plain_index(key)], {})
         if isinstance(container, SeqVar):
             return self._sequence_item(container, key)
         if isinstance(container, DictVar):

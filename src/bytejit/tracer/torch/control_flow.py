@@ -40,24 +40,24 @@ def cond(t: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return t.calls.call(given["true_fn" if t.comparisons.truth(predicate) else "false_fn"], operands, {})
     if predicate.fake.numel() != 1:
         raise Break("torch.cond by a tensor of more than one element")
-    branches = [_traced(t, given[name], operands) for name in ("true_fn", "false_fn")]
+    branches = [traced_part(t, given[name], operands, WHAT) for name in ("true_fn", "false_fn")]
     return _joined(t, predicate, *branches)
 
 
-def _traced(t: Any, function: Var, operands: list[Var]) -> tuple[list[torch.fx.Node], Var]:
-    """The nodes of a branch, still in the graph, and its result. Raises: Break where it does more than return."""
+def traced_part(t: Any, function: Var, operands: list[Var], what: str) -> tuple[list[torch.fx.Node], Var]:
+    """The nodes of a function's call, still in the graph, and its result. Raises: Break where it does more than return."""
     before = {v: v.fake._version for v in t.by_fake.values() if not v.fake.is_inference()}
     known, deferred = set(t.graph.nodes), len(t.deferred_calls)
     if has_external_effects(t):
-        raise Break("torch.cond after a change that its branches may see")
+        raise Break(f"{what} after a change that they may see")
     looked_at = t.backward.looked_at
     try:
         result = t.values.real(t.calls.call(function, operands, {}))
     except Raised:
-        raise Break(f"{WHAT} that raise") from None
+        raise Break(f"{what} that raise") from None
     written = any(v.fake._version != n for v, n in before.items())
     if has_external_effects(t) or len(t.deferred_calls) != deferred or written or looked_at != t.backward.looked_at:
-        raise Break(f"{WHAT} that change more than what they return")
+        raise Break(f"{what} that change more than what they return")
     return [n for n in t.graph.nodes if n not in known and n.op != "placeholder"], result
 
 
@@ -108,7 +108,7 @@ def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list,
     pairs = [(a, b) for a, b in zip(first, second) if isinstance(a, TensorVar)]
     held = {*yes[0], *no[0]}
     taken = list(dict.fromkeys(i for n in (*yes[0], *no[0]) for i in n.all_input_nodes if i not in held))
-    parts = tuple(_part(taken, nodes, [pair[k].node for pair in pairs]) for k, (nodes, _) in enumerate((yes, no)))
+    parts = tuple(part_of(taken, nodes, [pair[k].node for pair in pairs]) for k, (nodes, _) in enumerate((yes, no)))
     for n in reversed([*yes[0], *no[0]]):
         t.graph.erase_node(n)
     for e in [e for e, n in t.sizes.number_nodes.items() if n in held]:
@@ -126,8 +126,8 @@ def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list,
     return _like(t, yes[1], iter([next(tensors) if isinstance(a, TensorVar) else a for a in first]))
 
 
-def _part(taken: list[torch.fx.Node], nodes: list[torch.fx.Node], outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
-    """A branch as a graph of its own."""
+def part_of(taken: list[torch.fx.Node], nodes: list[torch.fx.Node], outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
+    """Nodes as a graph of their own. taken: the nodes whose values it is given."""
     part = torch.fx.Graph()
     copies = {n: part.placeholder(n.name) for n in taken}
     for n in nodes:

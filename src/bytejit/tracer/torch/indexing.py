@@ -13,6 +13,15 @@ from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, Te
 class Indexing(Component):
     """The part of the tracer that rewrites indices of tensors."""
 
+    by_tensors = 0  # above 0, an index of tensors alone picks elements where vmap would ask one for its number
+
+    def item(self, of: TensorVar, key: Var) -> Var | None:
+        """`of[key]` where `by_tensors` says how; None elsewhere."""
+        parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls in (tuple, list) else [key]
+        if not self.by_tensors or not all(isinstance(p, TensorVar) for p in parts):
+            return None
+        return self.t.tensors.call_tensor_op(torch.ops.aten.index.Tensor, [of, SeqVar(parts, list)], {})
+
     def index_without_masks(self, of: TensorVar, key: Var) -> Var:
         """A list of bools in an index picks known places: it becomes the list of their numbers."""
         parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
