@@ -16,31 +16,29 @@ from .composite import NUMBERS, SQRT_HALF, F, formula, limits
 from .pointwise import aten
 from .table import op
 
-formula("relu", "relu", ref=torch.relu, cost=1, dtypes=NUMBERS)(lambda x: limits(x, 0))
+formula("relu", ref=torch.relu, cost=1, dtypes=NUMBERS)(lambda x: limits(x, 0))
 formula("relu6", "relu6", ref=torch.nn.functional.relu6, cost=2)(lambda x: limits(x, 0, 6))
-formula("hardtanh", "hardtanh", ref=torch.nn.functional.hardtanh, cost=2)(lambda x, a=-1, b=1: limits(x, a, b))
-formula("silu", "silu", ref=torch.nn.functional.silu, cost=11)(lambda x: x / (1 + (-x).do("exp")))
-formula("mish", "mish", ref=torch.nn.functional.mish, cost=30)(lambda x: x * softplus(x).do("tanh"))
-formula("hardsigmoid", "hardsigmoid", ref=torch.nn.functional.hardsigmoid, cost=4)(lambda x: limits(x + 3, 0, 6) / 6)
-formula("hardswish", "hardswish", ref=torch.nn.functional.hardswish, cost=5)(lambda x: x * limits(x + 3, 0, 6) / 6)
-formula("leaky_relu", "leaky_relu", ref=torch.nn.functional.leaky_relu, cost=2)(
-    lambda x, slope=0.01: x.do("gt", 0).pick(x, x * slope)
-)
+formula("hardtanh", ref=torch.nn.functional.hardtanh, cost=2)(lambda x, a=-1, b=1: limits(x, a, b))
+formula("silu", ref=torch.nn.functional.silu, cost=11)(lambda x: x / (1 + (-x).do("exp")))
+formula("mish", ref=torch.nn.functional.mish, cost=30)(lambda x: x * softplus(x).do("tanh"))
+formula("hardsigmoid", ref=torch.nn.functional.hardsigmoid, cost=4)(lambda x: limits(x + 3, 0, 6) / 6)
+formula("hardswish", ref=torch.nn.functional.hardswish, cost=5)(lambda x: x * limits(x + 3, 0, 6) / 6)
+formula("leaky_relu", ref=torch.nn.functional.leaky_relu, cost=2)(lambda x, slope=0.01: x.do("gt", 0).pick(x, x * slope))
 formula("prelu", ("_prelu_kernel",), 2, cost=2)(lambda x, w: x.do("gt", 0).pick(x, x * w))
-formula("threshold", "threshold", cost=2)(lambda x, limit, value: x.do("le", limit).pick(value, x))
+formula("threshold", cost=2)(lambda x, limit, value: x.do("le", limit).pick(value, x))
 
 
-@formula("hardshrink", "hardshrink", ref=torch.nn.functional.hardshrink, cost=3)
+@formula("hardshrink", ref=torch.nn.functional.hardshrink, cost=3)
 def hardshrink(x: F, limit: Any = 0.5) -> F:
     """Zero within the limit, as x's own dtype holds it: the result jumps there."""
     limit = F(x.ctx, x.ctx.rounded(x._other(limit), dtype)) if (dtype := ir_dtype(x.ctx.spec())) in NARROW else limit
     return x.do("ge", -limit).do("and", x.do("le", limit)).pick(0, x)
 
 
-formula("softshrink", "softshrink", ref=torch.nn.functional.softshrink, cost=4)(
+formula("softshrink", ref=torch.nn.functional.softshrink, cost=4)(
     lambda x, l=0.5: x.do("gt", l).pick(x - l, x.do("lt", -l).pick(x + l, x * 0))
 )
-formula("log_sigmoid", ("log_sigmoid",), ref=torch.nn.functional.logsigmoid, cost=20)(lambda x: logsigmoid(x))
+formula("log_sigmoid", "log_sigmoid", ref=torch.nn.functional.logsigmoid, cost=20)(lambda x: logsigmoid(x))
 
 
 @formula("gelu", "gelu", ref=torch.nn.functional.gelu, cost=16)
@@ -51,17 +49,17 @@ def gelu(x: F, approximate: str = "none") -> F:
     return 0.5 * x * (1 + ((x + 0.044715 * x * x * x) * math.sqrt(2 / math.pi)).do("tanh"))
 
 
-@formula("elu", "elu", ref=torch.nn.functional.elu, cost=14)
+@formula("elu", ref=torch.nn.functional.elu, cost=14)
 def elu(x: F, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> F:
     """scale * (x if x > 0 else alpha * expm1(input_scale * x))."""
     return x.do("gt", 0).pick(x if scale == 1 else x * scale, (x * input_scale).do("expm1") * (alpha * scale))
 
 
 formula("selu", "selu", ref=torch.selu, cost=14)(lambda x: elu(x, 1.6732632423543772, 1.0507009873554805))
-formula("celu", "celu", ref=torch.celu, cost=14)(lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha))
+formula("celu", ref=torch.celu, cost=14)(lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha))
 
 
-@formula("softplus", "softplus", ref=torch.nn.functional.softplus, cost=20)
+@formula("softplus", ref=torch.nn.functional.softplus, cost=20)
 def softplus(x: F, beta: float = 1, threshold: float = 20) -> F:
     """log1p(exp(beta * x)) / beta; x itself past the threshold."""
     y = x if beta == 1 else x * beta

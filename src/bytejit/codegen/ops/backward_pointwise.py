@@ -22,17 +22,15 @@ MEAN = 1  # reductions of losses: 0 none, 1 mean, 2 sum
 
 
 # ---- activations --------------------------------------------------------------------------------------------------
-formula("threshold_backward", "threshold_backward", 2, cost=2)(lambda g, x, limit: x.do("le", limit).pick(0, g))
-formula("sigmoid_backward", "sigmoid_backward", 2, cost=4)(lambda g, y: g * (1 - y) * y)
-formula("tanh_backward", "tanh_backward", 2, cost=4)(lambda g, y: g * (1 - y * y))
-formula("leaky_relu_backward", "leaky_relu_backward", 2, cost=2)(lambda g, x, slope, result: x.do("gt", 0).pick(g, g * slope))
-formula("hardsigmoid_backward", "hardsigmoid_backward", 2, cost=4)(
-    lambda g, x: x.do("gt", -3).do("and", x.do("lt", 3)).pick(g / 6, 0)
-)
+formula("threshold_backward", cost=2)(lambda g, x, limit: x.do("le", limit).pick(0, g))
+formula("sigmoid_backward", cost=4)(lambda g, y: g * (1 - y) * y)
+formula("tanh_backward", cost=4)(lambda g, y: g * (1 - y * y))
+formula("leaky_relu_backward", cost=2)(lambda g, x, slope, result: x.do("gt", 0).pick(g, g * slope))
+formula("hardsigmoid_backward", cost=4)(lambda g, x: x.do("gt", -3).do("and", x.do("lt", 3)).pick(g / 6, 0))
 formula("native_dropout_backward", "native_dropout_backward", 2, cost=2)(lambda g, mask, scale: g * (mask * scale))
 
 
-@formula("gelu_backward", "gelu_backward", 2, cost=30)
+@formula("gelu_backward", cost=30)
 def gelu_backward(g: F, x: F, approximate: str = "none") -> F:
     """g * gelu'(x)."""
     if approximate == "none":
@@ -43,27 +41,27 @@ def gelu_backward(g: F, x: F, approximate: str = "none") -> F:
     return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (k * (1 + 3 * 0.044715 * x * x)))
 
 
-@formula("silu_backward", "silu_backward", 2, cost=16)
+@formula("silu_backward", cost=16)
 def silu_backward(g: F, x: F) -> F:
     """g * silu'(x)."""
     s = x.do("sigmoid")
     return g * s * (1 + x * (1 - s))
 
 
-@formula("mish_backward", "mish_backward", 2, cost=40)
+@formula("mish_backward", cost=40)
 def mish_backward(g: F, x: F) -> F:
     """g * mish'(x)."""
     t = x.do("exp").do("log1p").do("tanh")
     return g * (t + x * x.do("sigmoid") * (1 - t * t))
 
 
-@formula("hardswish_backward", "hardswish_backward", 2, cost=5)
+@formula("hardswish_backward", cost=5)
 def hardswish_backward(g: F, x: F) -> F:
     """0 up to -3, g from 3 on, a line between."""
     return x.do("ge", 3).pick(g, x.do("le", -3).pick(0, g * (x / 3 + 0.5)))
 
 
-@formula("softplus_backward", "softplus_backward", 2, cost=14)
+@formula("softplus_backward", cost=14)
 def softplus_backward(g: F, x: F, beta: float, threshold: float) -> F:
     """g * sigmoid(beta * x); g past the threshold."""
     z = (x * beta).do("exp")
@@ -76,21 +74,21 @@ def _rounded(x: F, limit: float) -> F:
     return F(x.ctx, x.ctx.rounded(number_, dtype) if dtype in NARROW else number_)
 
 
-@formula("shrink_backward", ("hardshrink_backward", "softshrink_backward"), 2, cost=3)
+@formula("shrink_backward", cost=3)
 def shrink_backward(g: F, x: F, limit: float) -> F:
     """0 within the limit."""
     limit = _rounded(x, limit)
     return x.do("gt", limit).do("or", x.do("lt", -limit)).pick(g, 0)
 
 
-@formula("hardtanh_backward", "hardtanh_backward", 2, cost=2)
+@formula("hardtanh_backward", cost=2)
 def hardtanh_backward(g: F, x: F, low: float, high: float) -> F:
     """0 from the limits on."""
     low, high = _rounded(x, low), _rounded(x, high)
     return x.do("gt", low).do("and", x.do("lt", high)).pick(g, 0)
 
 
-@formula("logit_backward", "logit_backward", 2, cost=6)
+@formula("logit_backward", cost=6)
 def logit_backward(g: F, x: F, eps: float | None = None) -> F:
     """g / (x * (1 - x)); 0 within eps of 0 and 1, nan outside of them where there is no eps."""
     low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)

@@ -16,8 +16,9 @@ import torch
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import FLOATS, INTS, acc_dtype, torch_dtype
+from bytejit.common.pointwise_ops import POINTWISE
 
-from .pointwise import aten
+from .pointwise import aten, known
 from .table import op
 
 
@@ -68,7 +69,7 @@ class F:
 
 def formula(
     name: str,
-    overloads: tuple[str, ...] | str,
+    overloads: tuple[str, ...] | str = (),
     n: int = 1,
     ref: Any = None,
     cost: int = 10,
@@ -76,7 +77,9 @@ def formula(
     **fields: Any,
 ) -> Callable:
     """Declares a row: the decorated function takes the first n arguments as F (in the result's compute dtype), the
-    rest as they are."""
+    rest as they are. Without overloads, both are those of `common/pointwise_ops.py`."""
+    if not overloads:
+        overloads, n = POINTWISE[name].overloads, POINTWISE[name].operands
 
     def declare(fn: Callable) -> Callable:
         def lower(ctx: Lowering, *args: Any, **kwargs: Any) -> Value:
@@ -124,7 +127,7 @@ def _scaled(name: str, ref: Any) -> None:
 
     op(
         f"{name}_scaled",
-        aten(f"{name}.Tensor", f"{name}.Scalar"),
+        aten(f"{name}.Tensor", f"{name}.Scalar") if name == "rsub" else aten(*POINTWISE[name].overloads),
         "composite",
         arity=2,
         ref=ref,
@@ -176,7 +179,7 @@ def _pow(ctx: Lowering, a: Any, b: Any) -> Value:
 
 op(
     "pow_any",
-    aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar"),
+    aten(*POINTWISE["pow_any"].overloads, "pow.Scalar"),
     "composite",
     arity=2,
     domain=(0, 5),
@@ -184,24 +187,26 @@ op(
     lower=_pow,
 )
 formula("square", "square", ref=torch.square, cost=1, dtypes=NUMBERS)(lambda x: x * x)
-formula("sign", ("sign", "sgn"), ref=torch.sign, cost=4, dtypes=NUMBERS)(
+formula("sign", ref=torch.sign, cost=4, dtypes=NUMBERS)(
     lambda x: (
         x.do("gt", 0).pick(1 + 0 * x, x.do("lt", 0).pick(x * 0 - 1, x * 0))
         if x.e.dtype in INTS
         else x.do("gt", 0.0).pick(1.0, x.do("lt", 0.0).pick(F(x.ctx, x.ctx.const(-1.0, x.e.dtype)), 0.0))
     )
 )
-formula("addcmul", "addcmul", 3, torch.addcmul, 3, NUMBERS)(lambda x, a, b, value=1: x + (a * b if value == 1 else a * value * b))
-formula("addcdiv", "addcdiv", 3, torch.addcdiv, 5)(lambda x, a, b, value=1: x + (a if value == 1 else a * value) / b)
-formula("xlogy", ("xlogy.Tensor",), 2, torch.xlogy, 12, domain=(0, 10))(
+formula("addcmul", ref=torch.addcmul, cost=3, dtypes=NUMBERS)(
+    lambda x, a, b, value=1: x + (a * b if value == 1 else a * value * b)
+)
+formula("addcdiv", ref=torch.addcdiv, cost=5)(lambda x, a, b, value=1: x + (a if value == 1 else a * value) / b)
+formula("xlogy", ref=torch.xlogy, cost=12, domain=(0, 10))(
     lambda x, y: y.do("isnan").pick(y, x.do("eq", 0).pick(0, x * y.do("log")))
 )
-formula("logaddexp", "logaddexp", 2, torch.logaddexp, 30)(lambda a, b: _logaddexp(a, b))
-formula("deg2rad", "deg2rad", ref=torch.deg2rad, cost=1)(lambda x: x * (math.pi / 180))
-formula("rad2deg", "rad2deg", ref=torch.rad2deg, cost=1)(lambda x: x * (180 / math.pi))
-formula("frac", "frac", ref=torch.frac, cost=3)(lambda x: x - x.do("trunc"))
-formula("sinc", "sinc", ref=torch.sinc, cost=20)(lambda x: x.do("eq", 0).pick(1, (x * math.pi).do("sin") / (x * math.pi)))
-formula("nan_to_num", "nan_to_num", cost=4)(lambda x, nan=None, posinf=None, neginf=None: _nan_to_num(x, nan, posinf, neginf))
+formula("logaddexp", ref=torch.logaddexp, cost=30)(lambda a, b: _logaddexp(a, b))
+formula("deg2rad", ref=torch.deg2rad, cost=1)(lambda x: x * (math.pi / 180))
+formula("rad2deg", ref=torch.rad2deg, cost=1)(lambda x: x * (180 / math.pi))
+formula("frac", ref=torch.frac, cost=3)(lambda x: x - x.do("trunc"))
+formula("sinc", ref=torch.sinc, cost=20)(lambda x: x.do("eq", 0).pick(1, (x * math.pi).do("sin") / (x * math.pi)))
+formula("nan_to_num", cost=4)(lambda x, nan=None, posinf=None, neginf=None: _nan_to_num(x, nan, posinf, neginf))
 
 
 def _logaddexp(a: F, b: F) -> F:
@@ -292,7 +297,7 @@ def _lerp(ctx: Lowering, a: Any, b: Any, w: Any) -> Value:
     return ctx.map(at)
 
 
-op("lerp", aten("lerp.Tensor", "lerp.Scalar"), "composite", arity=3, cost=6, lower=_lerp)
+op("lerp", aten(*POINTWISE["lerp"].overloads, "lerp.Scalar"), "composite", arity=3, cost=6, lower=_lerp)
 
 
 def _heaviside(ctx: Lowering, x: Value, at_zero: Value) -> Value:
@@ -312,7 +317,7 @@ def _isclass(name: str, build: Callable[[F], F]) -> None:
     def lower(ctx: Lowering, x: Value) -> Value:
         return ctx.map(lambda c: build(F(ctx, ctx.read(x, c))).e)
 
-    op(name, aten(name), "composite", dtype="bool", ref=getattr(torch, name), lower=lower)
+    op(name, kind="composite", **known(name), ref=getattr(torch, name), lower=lower)
 
 
 _isclass("isfinite", lambda x: x.do("isnan").do("or", x.do("isinf")).do("logical_not"))

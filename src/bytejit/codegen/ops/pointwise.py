@@ -5,10 +5,13 @@ What is a formula over these (gelu, silu, lerp, ...) is in codegen/ops/composite
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from bytejit.common.dtypes import FLOATS, INTS
 from bytejit.common.math_functions import MATH_FUNCTIONS
+from bytejit.common.pointwise_ops import POINTWISE
 
 from .table import op
 
@@ -21,9 +24,10 @@ def aten(*names: str) -> tuple[str, ...]:
     return tuple(n if n.startswith("prims.") else f"aten.{n}" if "." in n else f"aten.{n}.default" for n in names)
 
 
-def binary(name: str) -> tuple[str, ...]:
-    """The tensor-tensor and tensor-number overloads of a binary op."""
-    return aten(f"{name}.Tensor", f"{name}.Scalar")
+def known(name: str) -> dict[str, Any]:
+    """What `common/pointwise_ops.py` says of a row: overloads, operands, dtype rule."""
+    row = POINTWISE[name]
+    return {"aten": aten(*row.overloads), "arity": row.operands, "dtype": row.result}
 
 
 def call(name: str, device: str = "bj_") -> dict[str, str]:
@@ -45,24 +49,21 @@ op(
 op("sub", arity=2, cpp="{0} - {1}", triton="{0} - {1}", ref=torch.sub)
 op(
     "mul",
-    binary("mul"),
+    **known("mul"),
     dtypes=ANY,
-    arity=2,
     ref=torch.mul,
     cpp={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
     triton={"float": "{0} * {1}", "int": "{0} * {1}", "bool": "{0} & {1}"},
 )
 op(
     "div",
-    binary("div") + aten("true_divide.Tensor"),
-    arity=2,
-    dtype="float",
+    **known("div"),
     cpp="{0} / {1}",
     triton="bj_div({0}, {1})",
     ref=torch.div,
     dtypes=ANY,
 )
-op("neg", aten("neg"), cpp="-{0}", triton="bj_neg({0})", ref=torch.neg)
+op("neg", **known("neg"), cpp="-{0}", triton="bj_neg({0})", ref=torch.neg)
 op(
     "abs",
     aten("abs"),
@@ -72,8 +73,7 @@ op(
 )
 op(
     "floordiv",
-    aten("floor_divide", "floor_divide.Scalar"),
-    arity=2,
+    **known("floordiv"),
     ref=torch.floor_divide,
     cost=8,
     raises=True,
@@ -92,8 +92,7 @@ op(
 )
 op(
     "remainder",
-    binary("remainder"),
-    arity=2,
+    **known("remainder"),
     ref=torch.remainder,
     cost=10,
     raises=True,
@@ -103,8 +102,7 @@ op(
 )
 op(
     "fmod",
-    binary("fmod"),
-    arity=2,
+    **known("fmod"),
     ref=torch.fmod,
     cost=10,
     raises=True,
@@ -112,10 +110,10 @@ op(
     cpp={"float": "bj::fmod({0}, {1})", "int": "bj::fmod({0}, {1}, {err})"},
     triton="bj_fmod({0}, {1})",
 )
-op("maximum", aten("maximum"), dtypes=ANY, arity=2, ref=torch.maximum, **call("maximum"))  # nan wins
-op("minimum", aten("minimum"), dtypes=ANY, arity=2, ref=torch.minimum, **call("minimum"))
-op("fmax", aten("fmax"), arity=2, ref=torch.fmax, **call("fmax"))  # nan loses
-op("fmin", aten("fmin"), arity=2, ref=torch.fmin, **call("fmin"))
+op("maximum", **known("maximum"), dtypes=ANY, ref=torch.maximum, **call("maximum"))  # nan wins
+op("minimum", **known("minimum"), dtypes=ANY, ref=torch.minimum, **call("minimum"))
+op("fmax", **known("fmax"), ref=torch.fmax, **call("fmax"))  # nan loses
+op("fmin", **known("fmin"), ref=torch.fmin, **call("fmin"))
 op("pow", arity=2, dtype="same", cost=30, dtypes=FLOATS, domain=(0, 5), ref=torch.pow, **call("pow", "libdevice."))
 op("ipow", arity=2, cost=16, dtypes=INTS, ref=torch.pow, **call("ipow"))
 
@@ -123,9 +121,7 @@ op("ipow", arity=2, cost=16, dtypes=INTS, ref=torch.pow, **call("ipow"))
 for _name, _sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")):
     op(
         _name,
-        binary(_name),
-        arity=2,
-        dtype="bool",
+        **known(_name),
         cpp=f"{{0}} {_sign} {{1}}",
         triton=f"{{0}} {_sign} {{1}}",
         by=0,
@@ -135,8 +131,7 @@ for _name, _sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq"
     )
 op(
     "isnan",
-    aten("isnan"),
-    dtype="bool",
+    **known("isnan"),
     by=0,
     ref=torch.isnan,
     cpp={"float": "{0} != {0}", "int": "false"},
@@ -145,8 +140,7 @@ op(
 )
 op(
     "isinf",
-    aten("isinf"),
-    dtype="bool",
+    **known("isinf"),
     by=0,
     ref=torch.isinf,
     cpp={"float": "bj::isinf({0})", "int": "false"},
@@ -155,8 +149,7 @@ op(
 )
 op(
     "signbit",
-    aten("signbit"),
-    dtype="bool",
+    **known("signbit"),
     by=0,
     ref=torch.signbit,
     cpp={"float": "bj::signbit({0})", "int": "{0} < 0"},
@@ -167,9 +160,7 @@ op(
 # ---- logic and bits -----------------------------------------------------------------------------------------------
 op(
     "logical_and",
-    aten("logical_and"),
-    arity=2,
-    dtype="bool",
+    **known("logical_and"),
     by=0,
     ref=torch.logical_and,
     dtypes=ANY,
@@ -178,9 +169,7 @@ op(
 )
 op(
     "logical_or",
-    aten("logical_or"),
-    arity=2,
-    dtype="bool",
+    **known("logical_or"),
     by=0,
     ref=torch.logical_or,
     dtypes=ANY,
@@ -189,9 +178,7 @@ op(
 )
 op(
     "logical_xor",
-    aten("logical_xor"),
-    arity=2,
-    dtype="bool",
+    **known("logical_xor"),
     by=0,
     ref=torch.logical_xor,
     dtypes=ANY,
@@ -200,20 +187,19 @@ op(
 )
 op(
     "logical_not",
-    aten("logical_not"),
-    dtype="bool",
+    **known("logical_not"),
     by=0,
     ref=torch.logical_not,
     cpp="{0} == 0",
     triton="{0} == 0",
     dtypes=ANY,
 )
-op("and", binary("bitwise_and"), arity=2, dtypes=WHOLE, ref=torch.bitwise_and, cpp="{0} & {1}", triton="{0} & {1}")
-op("or", binary("bitwise_or"), arity=2, dtypes=WHOLE, ref=torch.bitwise_or, cpp="{0} | {1}", triton="{0} | {1}")
-op("xor", binary("bitwise_xor"), arity=2, dtypes=WHOLE, ref=torch.bitwise_xor, cpp="{0} ^ {1}", triton="{0} ^ {1}")
+op("and", **known("and"), dtypes=WHOLE, ref=torch.bitwise_and, cpp="{0} & {1}", triton="{0} & {1}")
+op("or", **known("or"), dtypes=WHOLE, ref=torch.bitwise_or, cpp="{0} | {1}", triton="{0} | {1}")
+op("xor", **known("xor"), dtypes=WHOLE, ref=torch.bitwise_xor, cpp="{0} ^ {1}", triton="{0} ^ {1}")
 op(
     "not",
-    aten("bitwise_not"),
+    **known("not"),
     dtypes=WHOLE,
     ref=torch.bitwise_not,
     cpp={"int": "~{0}", "bool": "!{0}"},
@@ -242,8 +228,7 @@ op(
 for _f in MATH_FUNCTIONS:
     op(
         _f.name,
-        aten(_f.name),
-        dtype="float",
+        **known(_f.name),
         ref=getattr(torch, _f.name),
         cost=_f.cost,
         domain=_f.domain,
@@ -253,8 +238,7 @@ for _f in MATH_FUNCTIONS:
     )
 op(
     "rsqrt",
-    aten("rsqrt"),
-    dtype="float",
+    **known("rsqrt"),
     ref=torch.rsqrt,
     cost=6,
     domain=(0, 50),
@@ -264,29 +248,25 @@ op(
 )
 op(
     "reciprocal",
-    aten("reciprocal"),
-    dtype="float",
+    **known("reciprocal"),
     ref=torch.reciprocal,
     cost=4,
     dtypes=ANY,
     cpp="1 / {0}",
     triton="bj_reciprocal({0})",
 )
-op("atan2", aten("atan2"), arity=2, dtype="float", ref=torch.atan2, cost=20, dtypes=ANY, **call("atan2", "libdevice."))
-op("hypot", aten("hypot"), arity=2, ref=torch.hypot, cost=10, dtypes=FLOATS, **call("hypot", "libdevice."))
+op("atan2", **known("atan2"), ref=torch.atan2, cost=20, dtypes=ANY, **call("atan2", "libdevice."))
+op("hypot", **known("hypot"), ref=torch.hypot, cost=10, dtypes=FLOATS, **call("hypot", "libdevice."))
 op(
     "copysign",
-    aten("copysign.Tensor", "copysign.Scalar"),
-    arity=2,
-    dtype="float",
+    **known("copysign"),
     ref=torch.copysign,
     dtypes=ANY,
     **call("copysign", "libdevice."),
 )
 op(
     "nextafter",
-    aten("nextafter"),
-    arity=2,
+    **known("nextafter"),
     ref=torch.nextafter,
     cost=8,
     dtypes=frozenset({"f32", "f64"}),
@@ -304,7 +284,7 @@ for _name, _device in (
 ):
     op(
         _name,
-        aten(_name),
+        **known(_name),
         ref=getattr(torch, _name),
         cpp={"float": f"bj::{_name}({{0}})", "int": "{0}"},
         cost=2,

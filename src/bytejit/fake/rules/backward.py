@@ -7,23 +7,7 @@ from typing import Any
 import torch
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, channels_last_stride, new, row
-from .elementwise import elementwise
 from .products import suggests_channels_last
-
-
-@row(
-    "threshold_backward",
-    "gelu_backward",
-    "silu_backward",
-    "sigmoid_backward",
-    "tanh_backward",
-    "leaky_relu_backward",
-    "hardtanh_backward",
-)
-def _of_two(grad: Operand, x: HasMeta, *numbers: Any, **options: Any) -> Meta:
-    if grad.m.dtype != x.m.dtype or not x.m.dtype.is_floating_point or grad.m.device != x.m.device:
-        raise NeedsMeta
-    return elementwise((grad, x), x.m.dtype)
 
 
 @row("glu_backward")

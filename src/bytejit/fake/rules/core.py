@@ -76,10 +76,12 @@ Operand = Any  # a fake tensor, a Number, or None where the op's schema allows i
 
 
 def row(*names: str) -> Callable:
-    """Register a function as the row of ATen ops, as `row("add.Tensor")`."""
+    """Register a function as the row of ATen ops, as `row("add.Tensor")`. Raises: ValueError where an op has one."""
 
     def register(fn: Callable) -> Callable:
         for name in names:
+            if f"aten::{name}" in ROWS:
+                raise ValueError(f"aten::{name} has a shape rule: {ROWS[f'aten::{name}'].__qualname__}")
             ROWS[f"aten::{name}"] = fn
         return fn
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common.math_functions import MATH_FUNCTIONS
+from bytejit.common.pointwise_ops import POINTWISE
 
 from .core import ROWS, HasMeta, Meta, NeedsMeta, Operand, alike, is_contiguous, new, row
 from .elementwise import broadcast, device_of, elementwise, promoted, to_float
@@ -16,6 +16,12 @@ _BOOL = torch.bool
 
 
 def _same_dtype(x: HasMeta, *rest: Any, **options: Any) -> Meta:
+    return elementwise((x,), x.m.dtype)
+
+
+def _number(x: HasMeta, *rest: Any, **options: Any) -> Meta:
+    if x.m.dtype is _BOOL:
+        raise NeedsMeta
     return elementwise((x,), x.m.dtype)
 
 
@@ -34,29 +40,21 @@ def _bool_unary(x: HasMeta) -> Meta:
 
 
 def _promoting(x: Operand, y: Operand, **options: Any) -> Meta:
-    return elementwise((x, y), promoted((x, y)))
-
-
-def _arith(x: Operand, y: Operand, **options: Any) -> Meta:
-    if "alpha" in options:
+    if options:  # alpha
         raise NeedsMeta
     return elementwise((x, y), promoted((x, y)))
 
 
-def _minus(x: Operand, y: Operand, **options: Any) -> Meta:
-    dtype = promoted((x, y))
-    if dtype is _BOOL or options:
+def _numbers(x: Operand, y: Operand, **options: Any) -> Meta:
+    """Of no bools: eager refuses some of them."""
+    if options or any(z.m.dtype is _BOOL if isinstance(z, _Tensor) else isinstance(z, (bool, torch.SymBool)) for z in (x, y)):
         raise NeedsMeta
-    return elementwise((x, y), dtype)
+    return elementwise((x, y), promoted((x, y)))
 
 
 def _true_divide(x: Operand, y: Operand) -> Meta:
+    """Laid out as the operands (torch's meta kernels for some: as what they are computed of)."""
     return elementwise((x, y), to_float(promoted((x, y))))
-
-
-def _divide_mode(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Meta:
-    dtype = promoted((x, y))
-    return elementwise((x, y), to_float(dtype) if rounding_mode is None else dtype)
 
 
 def _compare_op(x: Operand, y: Operand) -> Meta:
@@ -68,6 +66,40 @@ def _bitwise(x: Operand, y: Operand) -> Meta:
     if dtype.is_floating_point or dtype.is_complex:
         raise NeedsMeta
     return elementwise((x, y), dtype)
+
+
+def _floats_of_two(x: HasMeta, y: Operand) -> Meta:
+    """Of floats: laid out as the operands (torch's meta kernels: as what they are computed of)."""
+    dtype = promoted((x, y))
+    if not dtype.is_floating_point:
+        raise NeedsMeta
+    return elementwise((x, y), dtype)
+
+
+def _alike(*operands: Any) -> Meta:
+    """Of tensors of one float dtype and shape on one device."""
+    m = operands[0].m
+    for y in operands:
+        other = y.m if isinstance(y, _Tensor) else None
+        if other is None or other.dtype != m.dtype or other.device != m.device or not alike(other.shape, m.shape):
+            raise NeedsMeta
+    if not m.dtype.is_floating_point:
+        raise NeedsMeta
+    return elementwise(operands, m.dtype)
+
+
+def _alike_two(x: HasMeta, y: HasMeta, *numbers: Any, **options: Any) -> Meta:
+    return _alike(x, y)
+
+
+def _alike_second(x: HasMeta, y: HasMeta, *numbers: Any, **options: Any) -> Meta:
+    return _alike(y, x)
+
+
+def _whole(x: HasMeta) -> Meta:
+    if x.m.dtype.is_floating_point or x.m.dtype.is_complex:
+        raise NeedsMeta
+    return elementwise((x,), x.m.dtype)
 
 
 def _three(x: HasMeta, y: Operand, z: Operand, **options: Any) -> Meta:
@@ -93,12 +125,31 @@ def _in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
     return m
 
 
-for _name in "neg relu floor ceil round trunc sign sgn bitwise_not hardtanh threshold leaky_relu nan_to_num".split():
-    ROWS[f"aten::{_name}"] = _same_dtype
-for _name in (*(f.name for f in MATH_FUNCTIONS), "rsqrt", "reciprocal", "special_i0e", "sinc"):
-    ROWS[f"aten::{_name}"] = _float_dtype
-for _name in "silu mish softplus hardswish hardsigmoid elu celu log_sigmoid".split():
-    ROWS[f"aten::{_name}"] = _only_float
+# (operands, result, of, leads) of a row of `common/pointwise_ops.py` -> its rule
+RULES = {
+    (1, "same", "any", 0): _same_dtype,
+    (1, "same", "numbers", 0): _number,
+    (1, "same", "floats", 0): _only_float,
+    (1, "same", "whole", 0): _whole,
+    (1, "float", "any", 0): _float_dtype,
+    (1, "bool", "any", 0): _bool_unary,
+    (2, "same", "any", 0): _promoting,
+    (2, "same", "numbers", 0): _numbers,
+    (2, "same", "whole", 0): _bitwise,
+    (2, "same", "floats", 0): _floats_of_two,
+    (2, "same", "alike", 0): _alike_two,
+    (2, "same", "alike", 1): _alike_second,
+    (2, "float", "any", 0): _true_divide,
+    (2, "bool", "any", 0): _compare_op,
+    (3, "same", "floats", 0): _three,
+    (3, "same", "alike", 0): _alike,
+}
+for _row in POINTWISE.values():
+    row(*_row.overloads)(RULES[_row.operands, _row.result, _row.of, _row.leads])
+row("special_i0e")(_float_dtype)  # what follows has no row in the op table
+row("xlogy.Scalar_Self", "xlogy.Scalar_Other")(_true_divide)
+row("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")(_true_divide)
+row("logaddexp2")(_floats_of_two)
 
 
 @row("gelu")
@@ -108,25 +159,10 @@ def _gelu(x: HasMeta, *, approximate: str = "none") -> Meta:
     return _only_float(x)
 
 
-for _name in "logical_not isnan isinf isposinf isneginf signbit".split():
-    ROWS[f"aten::{_name}"] = _bool_unary
-for _name in "add mul".split():
-    ROWS[f"aten::{_name}.Tensor"] = ROWS[f"aten::{_name}.Scalar"] = _arith
-ROWS["aten::sub.Tensor"] = ROWS["aten::sub.Scalar"] = ROWS["aten::rsub.Scalar"] = _minus
-ROWS["aten::div.Tensor"] = ROWS["aten::div.Scalar"] = ROWS["aten::atan2"] = _true_divide
-ROWS["aten::div.Tensor_mode"] = ROWS["aten::div.Scalar_mode"] = _divide_mode
-for _name in "maximum minimum fmax fmin floor_divide".split():
-    ROWS[f"aten::{_name}"] = _promoting
-for _name in ("remainder.Tensor remainder.Scalar fmod.Tensor fmod.Scalar floor_divide.Scalar pow.Tensor_Tensor").split():
-    ROWS[f"aten::{_name}"] = _promoting
-for _name in "eq ne lt le gt ge".split():
-    ROWS[f"aten::{_name}.Tensor"] = ROWS[f"aten::{_name}.Scalar"] = _compare_op
-for _name in "logical_and logical_or logical_xor".split():
-    ROWS[f"aten::{_name}"] = _compare_op
-for _name in "bitwise_and bitwise_or bitwise_xor".split():
-    ROWS[f"aten::{_name}.Tensor"] = ROWS[f"aten::{_name}.Scalar"] = _bitwise
-for _name in "addcmul addcdiv lerp.Tensor".split():
-    ROWS[f"aten::{_name}"] = _three
+@row("div.Tensor_mode", "div.Scalar_mode")
+def _divide_mode(x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Meta:
+    dtype = promoted((x, y))
+    return elementwise((x, y), to_float(dtype) if rounding_mode is None else dtype)
 
 
 def _float_in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
@@ -157,30 +193,6 @@ def _pow_of_number(base: Operand, x: HasMeta) -> Meta:
     return new(x.m.shape, None, promoted((base, x)), x.m.device)
 
 
-@row(
-    "xlogy.Tensor",
-    "xlogy.Scalar_Self",
-    "xlogy.Scalar_Other",
-    "copysign.Tensor",
-    "copysign.Scalar",
-    "special_xlog1py",
-    "special_xlog1py.self_scalar",
-    "special_xlog1py.other_scalar",
-)
-def _float_of_two(x: HasMeta, y: Operand) -> Meta:
-    """Laid out as the operands (torch's meta kernels: as what they are computed of)."""
-    return elementwise((x, y), to_float(promoted((x, y))))
-
-
-@row("logaddexp", "logaddexp2")
-def _floats_of_two(x: HasMeta, y: Operand) -> Meta:
-    """Of floats: laid out as the operands."""
-    dtype = promoted((x, y))
-    if not dtype.is_floating_point:
-        raise NeedsMeta
-    return elementwise((x, y), dtype)
-
-
 @row("heaviside")
 def _heaviside(x: HasMeta, y: Operand) -> Meta:
     if x.m.dtype != y.m.dtype or x.m.dtype.is_complex:
@@ -195,11 +207,6 @@ def _normal(mean: Operand, std: Operand = 1.0, *, generator: torch.Generator | N
     if not all(m.dtype.is_floating_point for m in metas):
         raise NeedsMeta
     return new(broadcast([m.shape for m in metas]), None, metas[0].dtype, device_of(metas))
-
-
-@row("pow.Tensor_Scalar")
-def _pow_scalar(x: HasMeta, exponent: Operand) -> Meta:
-    return elementwise((x,), promoted((x, exponent)))
 
 
 @row("where.self")
