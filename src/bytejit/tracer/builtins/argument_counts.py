@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
 from bytejit.common.text import without_records
@@ -13,14 +13,27 @@ from bytejit.tracer.core.signals import Break
 MANY = 1 << 30
 TWO_ARGUMENTS = {"__getitem__", "__contains__"}  # methods of containers without a signature to read
 COUNTS = {getattr: (2, 3), next: (1, 2), iter: (1, 2), min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}  # nor have these
+COUNTS |= {map: (2, MANY), filter: (2, 2), enumerate: (1, 2), reversed: (1, 1), deque: (0, 2), list: (0, 1), tuple: (0, 1)}
+COUNTS |= {set: (0, 1), frozenset: (0, 1), bool: (0, 1), float: (0, 1), slice: (1, 3), range: (1, 3), vars: (0, 1)}
+COUNTS |= {functools.reduce: (2, 3), types.GeneratorType.throw: (2, 4), deque.rotate: (1, 2), deque.index: (2, 4)}
+NAMED = {min, max, enumerate, deque}  # those of COUNTS that take arguments by name
 for _kind, _count, _names in (
     (set, 2, "add discard remove symmetric_difference_update"),
     (set, 1, "pop clear copy"),
     (set, 2, "issubset issuperset isdisjoint symmetric_difference"),
     (frozenset, 1, "copy"),
     (frozenset, 2, "issubset issuperset isdisjoint symmetric_difference"),
-    (deque, 1, "pop popleft clear reverse copy"),
-    (deque, 2, "append appendleft extend extendleft remove"),
+    (deque, 1, "pop popleft clear reverse copy __copy__"),
+    (deque, 3, "insert"),
+    (dict, 1, "clear copy keys values items"),
+    (OrderedDict, 1, "clear copy keys values items"),
+    (defaultdict, 1, "copy __copy__"),
+    (type({}.keys()), 2, "isdisjoint"),
+    (type({}.items()), 2, "isdisjoint"),
+    (types.GeneratorType, 1, "close"),
+    (types.GeneratorType, 2, "send"),
+    (BaseException, 2, "with_traceback add_note"),
+    (deque, 2, "append appendleft extend extendleft remove count"),
 ):
     COUNTS.update((getattr(_kind, _name), (_count, _count)) for _name in _names.split())
 
@@ -29,11 +42,12 @@ for _kind, _count, _names in (
 def counts(obj: Any) -> tuple[int, int, int, bool] | None:
     """(least, most) arguments that a builtin function or method takes, how many of them must be without a name, and whether
     any has one; None where Python does not say."""
-    if not isinstance(obj, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+    known = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+    if not isinstance(obj, known) and obj not in COUNTS:
         return None
     if obj in COUNTS or obj.__name__ in TWO_ARGUMENTS:
         least, most = COUNTS.get(obj, (2, 2))
-        return least, most, least, obj in (min, max)
+        return least, most, 0 if obj is enumerate else least, obj in NAMED
     return counted(obj)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -15,22 +15,26 @@ from bytejit.tracer.objects.containers import base_of, key_of
 
 
 def fill_dict(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if len(args) > 1:
+        raise Break(f"a {d.cls.__name__} made of {len(args)} arguments")
     if args:
         pairs = t.iteration.mapping_items(args[0])
-        if pairs is None:
-            pairs = []
-            for n, entry in enumerate(t.iteration.iterate(args[0])):
-                if not t.iteration.has_iter(entry):
-                    raise no_sequence(t, n)
-                pair = t.iteration.iterate(entry)
-                if len(pair) != 2:
-                    raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))
-                pairs.append((t.values.real(pair[0]), pair[1]))
-        for k, v in pairs:
+        for k, v in pairs if pairs is not None else pairs_of(t, args[0]):
             t.subscripts.dict_set(d, k, v)
     for name, v in kwargs.items():
         t.subscripts.dict_set(d, Known(name), v)
     return d
+
+
+def pairs_of(t: Tracer, v: Var) -> Iterator[tuple[Var, Var]]:
+    """The entries that a dict is made of, one by one. Raises: Raised."""
+    for n, entry in enumerate(t.iteration.each(v)):
+        if not t.iteration.has_iter(entry):
+            raise no_sequence(t, n)
+        pair = t.iteration.iterate(entry)
+        if len(pair) != 2:
+            raise t.raised(ValueError(f"dictionary update sequence element #{n} has length {len(pair)}; 2 is required"))
+        yield t.values.real(pair[0]), pair[1]
 
 
 def no_sequence(t: Tracer, n: int) -> Raised:
@@ -233,7 +237,7 @@ def move_to_end(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(dict.fromkeys)
 def fromkeys(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     out = DictVar({})
-    for v in t.iteration.iterate(args[0]):
+    for v in t.iteration.each(args[0]):
         t.subscripts.dict_set(out, t.values.real(v), args[1] if len(args) > 1 else NONE)
     return out
 
@@ -248,5 +252,13 @@ for _kind in ("keys", "values", "items"):
     for _m in dict_methods(_kind):
         HANDLERS[_m] = _view
 del _kind, _m, _view
+
+
+def _disjoint(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    return t.values.constant(not t.iteration.until(args[1], lambda v: t.subscripts.contains(args[0], v)))
+
+
+for _m in (type({}.keys()).isdisjoint, type({}.items()).isdisjoint):
+    HANDLERS[_m] = _disjoint
 for _m in (types.MappingProxyType.get, types.MappingProxyType.keys, types.MappingProxyType.items, types.MappingProxyType.values):
     HANDLERS[_m] = HANDLERS[getattr(dict, _m.__name__)]

@@ -21,6 +21,8 @@ from .sequences import list_sort
 @models(builtins.iter)
 def iter_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) == 2:
+        if not t.comparisons.truth(t.calls.call_python(callable, [args[0]])):
+            raise t.raised(TypeError("iter(v, w): v must be callable"))
         return IterVar("callable", {"function": args[0], "sentinel": args[1]}, t.limits.steps)
     return t.iteration.iter(args[0])
 
@@ -72,6 +74,8 @@ def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
     if isinstance(v, SeqVar):
         return IterVar("reversed", {"seq": v, "at": len(v.items) - 1}, t.limits.steps)
+    if not isinstance(v, TensorVar) and not hasattr(t.type_of(v), "__reversed__") and not hasattr(t.type_of(v), "__getitem__"):
+        raise t.raised(TypeError(f"'{t.type_of(v).__name__}' object is not reversible"))
     items = list(reversed(t.iteration.iterate(v)))
     return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
 
@@ -167,25 +171,23 @@ def extreme_of_tensors(t: Tracer, name: str, items: list) -> Var | None:
 
 def _extreme(function: Callable, name: str, symbolic: Callable) -> None:
     def pick(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        items = t.iteration.iterate(args[0]) if len(args) == 1 else list(args)
+        items = t.iteration.each(args[0]) if len(args) == 1 else list(args)
         key = kwargs.get("key", NONE)
-        if not items:
-            if "default" in kwargs:
-                return kwargs["default"]
-            raise t.fold_error(function, [])
-        if (
-            t.comparisons.is_same(key, NONE)
-            and any(map(t.measures.is_measured, items))
-            and (found := t.numbers.on_numbers(symbolic, *items)) is not None
-        ):
-            return found
-        if t.comparisons.is_same(key, NONE) and (found := extreme_of_tensors(t, name, items)) is not None:
-            return found
+        if plain := t.comparisons.is_same(key, NONE):
+            items = list(items)
+            if any(map(t.measures.is_measured, items)) and (found := t.numbers.on_numbers(symbolic, *items)) is not None:
+                return found
+            if (found := extreme_of_tensors(t, name, items)) is not None:
+                return found
         best, best_key = None, None
         for item in items:
-            k = item if t.comparisons.is_same(key, NONE) else t.calls.call(key, [item], {})
+            k = item if plain else t.calls.call(key, [item], {})
             if best is None or t.comparisons.truth(t.comparisons.compare(name, k, best_key)):
                 best, best_key = item, k
+        if best is None and "default" in kwargs:
+            return kwargs["default"]
+        if best is None:
+            raise t.fold_error(function, [])
         return t.values.real(best)
 
     HANDLERS[function] = pick

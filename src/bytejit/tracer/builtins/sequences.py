@@ -55,6 +55,8 @@ def deque_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     items = list(t.iteration.iterate(args[0])) if args else []
     limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
     limit = t.const(limit)
+    if limit is not None and limit < 0:
+        raise t.raised(ValueError("maxlen must be non-negative"))
     return SeqVar(items if limit is None else items[max(0, len(items) - limit) :], collections.deque, maxlen=limit)
 
 
@@ -103,17 +105,16 @@ def iadd(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @on_sequence(list.extend, deque.extend)
 def extend(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    items = t.iteration.iterate(args[0])
-    external_lists.append(seq, items)
-    if seq.maxlen is not None:
-        del seq.items[: max(0, len(seq.items) - seq.maxlen)]
+    for item in list(seq.items) if base_of(args[0]) is seq else t.iteration.each(args[0]):
+        external_lists.append(seq, [item])
+        if seq.maxlen is not None and len(seq.items) > seq.maxlen:
+            del seq.items[0]
 
 
 @on_sequence(deque.extendleft)
 def extendleft(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    seq.items[:0] = t.iteration.iterate(args[0])[::-1]
-    if seq.maxlen is not None:
-        del seq.items[seq.maxlen :]
+    for item in list(seq.items) if base_of(args[0]) is seq else t.iteration.each(args[0]):
+        appendleft(t, seq, [item], kwargs)
 
 
 @on_sequence(list.insert, deque.insert)

@@ -64,7 +64,7 @@ def set_remove(t: Tracer, s: SetVar, args: list[Var]) -> None:
 @on_set("__init__", writes=True)
 def set_init(t: Tracer, s: SetVar, args: list[Var]) -> None:
     s.items.clear()
-    for v in t.iteration.iterate(args[0]) if args else ():
+    for v in t.iteration.each(args[0]) if args else ():
         s.items.setdefault(key_of(t, t.values.real(v), ELEMENT), t.values.real(v))
 
 
@@ -76,7 +76,7 @@ def set_clear(t: Tracer, s: SetVar, args: list[Var]) -> None:
 @on_set("update", writes=True)
 def set_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
     for other in args:
-        for v in t.iteration.iterate(other):
+        for v in t.iteration.each(other):
             s.items.setdefault(key_of(t, t.values.real(v), ELEMENT), t.values.real(v))
 
 
@@ -135,12 +135,12 @@ def issubset(t: Tracer, s: SetVar, args: list[Var]):
 
 @on_set("issuperset")
 def issuperset(t: Tracer, s: SetVar, args: list[Var]):
-    return t.values.constant(set(s.items) >= set(t.subscripts.as_set(args[0]).items))
+    return t.values.constant(not t.iteration.until(args[0], lambda v: key_of(t, t.values.real(v), ELEMENT) not in s.items))
 
 
 @on_set("isdisjoint")
 def isdisjoint(t: Tracer, s: SetVar, args: list[Var]):
-    return t.values.constant(set(s.items).isdisjoint(t.subscripts.as_set(args[0]).items))
+    return t.values.constant(not t.iteration.until(args[0], lambda v: key_of(t, t.values.real(v), ELEMENT) in s.items))
 
 
 @on_set("difference_update", writes=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bytejit.tracer.builtins.polyfills import STAYING
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.table import REPLACED
 from bytejit.tracer.core.values import GenVar, IterVar
@@ -62,6 +63,8 @@ def generator(out: Statements, v: GenVar) -> str:
     if v.started and not v.finished:
         raise CannotReconstruct("a generator that is still running", v.step)
     fn, args, kwargs = v.call
+    if fn.code in STAYING:
+        raise CannotReconstruct(f"an iterator of the tracer's own ({fn.name})", v.step)
     instead = REPLACED.get(fn.code)
     if instead is not None and v.finished:
         raise CannotReconstruct(f"an iterator ({instead.__name__}) at its end", v.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -129,15 +130,25 @@ class Iteration(Component):
 
     def iterate(self, v: Var) -> list[Var]:
         """All items. A list's own items are returned as a new list."""
+        return list(self.each(v))
+
+    def each(self, v: Var) -> Iterator[Var]:
+        """The items one by one: what is done with one comes before the next is asked for. A list's own are those it holds now."""
         v = self.t.values.real(v)
         if isinstance(v, SeqVar):
-            return list(v.items)
-        iterator, out = self.iter(v), []
+            yield from list(v.items)
+            return
+        iterator, count = self.iter(v), 0
         while (item := self.next(iterator)) is not None:
-            out.append(item)
-            if len(out) > self.MAX_ITEMS:
+            yield item
+            count += 1
+            if count > self.MAX_ITEMS:
                 raise Break(f"an iteration over more than {self.MAX_ITEMS:,} items")
-        return out
+
+    def until(self, v: Var, found: Callable[[Var], bool]) -> bool:
+        """Whether an item is one; those behind it stay in the iterator. A set has no order for that."""
+        v = self.t.values.real(v)
+        return any(found(item) for item in (v.items.values() if isinstance(v, SetVar) else self.each(v)))
 
     MAX_ITEMS = 200_000
 

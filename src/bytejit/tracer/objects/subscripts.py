@@ -229,7 +229,7 @@ class Subscripts(Component):
             found = self.t.attributes.find_special(container, "__contains__")
             if found is not None and isinstance(item, Known):
                 return bool(self.t.operators.fold(operator.contains, container.obj, item.obj).obj)
-        return any(self.t.comparisons.equal(v, item) for v in self.t.iteration.iterate(container))
+        return self.t.iteration.until(container, lambda v: self.t.comparisons.equal(v, item))
 
     def length(self, v: Var) -> int:
         v = self.t.values.real(v)

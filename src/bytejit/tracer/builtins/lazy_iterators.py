@@ -1,0 +1,418 @@
+"""itertools in Python, inlined in place of its C classes.
+
+Each takes from its sources when the C class does: what that does before the first item stands in a function, the rest in a
+generator that it calls, for a program sees the order where a source has effects or is read by others too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+from bytejit.tracer.core.table import REPLACED
+from bytejit.tracer.objects.calls import replaces
+
+from .polyfills import STAYING
+
+
+def iterates(c: object) -> Callable:
+    """Register the generator that stands for a C iterator: called with the same arguments, the C class goes on as it does."""
+
+    def register(function: Callable) -> Callable:
+        REPLACED.set(function.__code__, c)
+        return function
+
+    return register
+
+
+@replaces(itertools.chain)
+def chain(*iterables: Iterable) -> Iterator:
+    for iterable in iterables:
+        yield from iterable
+
+
+@iterates(itertools.chain.from_iterable)
+def _chain(iterables: Iterator) -> Iterator:
+    for iterable in iterables:
+        yield from iterable
+
+
+@replaces(itertools.chain.from_iterable)
+def chain_from_iterable(iterable: Iterable) -> Iterator:
+    return _chain(iter(iterable))
+
+
+@iterates(itertools.islice)
+def _islice(iterator: Iterator, start: int, stop: int | None, step: int) -> Iterator:
+    wanted, at = start, 0
+    while True:
+        while at < wanted:
+            for _ in iterator:
+                break
+            else:
+                return
+            at += 1
+        if stop is not None and at >= stop:
+            return
+        for item in iterator:  # noqa: B007
+            break
+        else:
+            return
+        at += 1
+        wanted += step
+        if stop is not None and wanted > stop:
+            wanted = stop
+        yield item
+
+
+@replaces(itertools.islice)
+def islice(iterable: Iterable, *args: int | None) -> Iterator:
+    if not 1 <= len(args) <= 3:
+        raise TypeError(f"islice expected at {'most 4' if args else 'least 2'} arguments, got {len(args) + 1}")
+    bounds = slice(*args)
+    start, stop, step = (None if n is None else _bound(n) for n in (bounds.start, bounds.stop, bounds.step))
+    if stop is False:
+        what = "Stop argument" if len(args) == 1 else "Indices"
+        raise ValueError(f"{what} for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    if start is False:
+        raise ValueError("Indices for islice() must be None or an integer: 0 <= x <= sys.maxsize.")
+    if step is not None and not step:
+        raise ValueError("Step for islice() must be a positive integer or None.")
+    return _islice(iter(iterable), start or 0, stop, step or 1)
+
+
+def _bound(n: Any) -> Any:
+    """An index or step as islice takes it, False where it does not."""
+    if not hasattr(n, "__index__"):
+        return False
+    n = operator.index(n)
+    return False if n < 0 else n
+
+
+@iterates(itertools.count)
+def _count(start: Any, step: Any) -> Iterator:
+    while True:
+        yield start
+        start += step
+
+
+@replaces(itertools.count)
+def count(start: Any = 0, step: Any = 1) -> Iterator:
+    for n in (start, step):
+        if not (hasattr(n, "__index__") or hasattr(n, "__int__") or hasattr(n, "__float__") or isinstance(n, complex)):
+            raise TypeError("a number is required")
+    return _count(start, step)
+
+
+@iterates(itertools.repeat)
+def _repeat(value: object, *times: int) -> Iterator:
+    if not times:
+        while True:
+            yield value
+    for _ in range(times[0]):
+        yield value
+
+
+@replaces(itertools.repeat)
+def repeat(object: object, *args: int, **kwargs: int) -> Iterator:
+    times = args or tuple(kwargs.values())
+    return _repeat(object, operator.index(times[0])) if times else _repeat(object)
+
+
+@iterates(itertools.cycle)
+def _cycle(iterator: Iterator) -> Iterator:
+    saved = []
+    for item in iterator:
+        saved.append(item)
+        yield item
+    while saved:
+        yield from saved
+
+
+@replaces(itertools.cycle)
+def cycle(iterable: Iterable) -> Iterator:
+    return _cycle(iter(iterable))
+
+
+@iterates(itertools.product)
+def _product(*pools: Sequence, repeat: int) -> Iterator:
+    result = [()]
+    for pool in pools * repeat:
+        result = [(*x, y) for x in result for y in pool]
+    yield from result
+
+
+@replaces(itertools.product)
+def product(*iterables: Iterable, repeat: int = 1) -> Iterator:
+    if repeat < 0:
+        raise ValueError("repeat argument cannot be negative")
+    pools = []
+    if repeat:
+        for iterable in iterables:
+            pools.append(tuple(iterable))
+    return _product(*pools, repeat=repeat)
+
+
+@iterates(itertools.starmap)
+def _starmap(function: Callable, iterator: Iterator) -> Iterator:
+    for args in iterator:
+        yield function(*args)
+
+
+@replaces(itertools.starmap)
+def starmap(function: Callable, iterable: Iterable, /) -> Iterator:
+    return _starmap(function, iter(iterable))
+
+
+@iterates(itertools.takewhile)
+def _takewhile(predicate: Callable, iterator: Iterator) -> Iterator:
+    for item in iterator:
+        if not predicate(item):
+            return
+        yield item
+
+
+@replaces(itertools.takewhile)
+def takewhile(predicate: Callable, iterable: Iterable, /) -> Iterator:
+    return _takewhile(predicate, iter(iterable))
+
+
+@iterates(itertools.dropwhile)
+def _dropwhile(predicate: Callable, iterator: Iterator) -> Iterator:
+    for item in iterator:
+        if not predicate(item):
+            yield item
+            break
+    yield from iterator
+
+
+@replaces(itertools.dropwhile)
+def dropwhile(predicate: Callable, iterable: Iterable, /) -> Iterator:
+    return _dropwhile(predicate, iter(iterable))
+
+
+@iterates(itertools.filterfalse)
+def _filterfalse(predicate: Callable, iterator: Iterator) -> Iterator:
+    for item in iterator:
+        if not (item if predicate is None else predicate(item)):
+            yield item
+
+
+@replaces(itertools.filterfalse)
+def filterfalse(function: Callable, iterable: Iterable, /) -> Iterator:
+    return _filterfalse(function, iter(iterable))
+
+
+@iterates(itertools.compress)
+def _compress(data: Iterator, selectors: Iterator) -> Iterator:
+    for item, wanted in zip(data, selectors):
+        if wanted:
+            yield item
+
+
+@replaces(itertools.compress)
+def compress(data: Iterable, selectors: Iterable) -> Iterator:
+    return _compress(iter(data), iter(selectors))
+
+
+@iterates(itertools.pairwise)
+def _pairwise(iterator: Iterator) -> Iterator:
+    for before in iterator:
+        for item in iterator:
+            yield before, item
+            before = item
+
+
+@replaces(itertools.pairwise)
+def pairwise(iterable: Iterable, /) -> Iterator:
+    return _pairwise(iter(iterable))
+
+
+@iterates(itertools.accumulate)
+def _accumulate(iterator: Iterator, func: Callable | None, *, initial: Any) -> Iterator:
+    total = initial
+    if initial is None:
+        for total in iterator:  # noqa: B007
+            break
+        else:
+            return
+    yield total
+    for item in iterator:
+        total = total + item if func is None else func(total, item)
+        yield total
+
+
+@replaces(itertools.accumulate)
+def accumulate(iterable: Iterable, func: Callable | None = None, *, initial: Any = None) -> Iterator:
+    return _accumulate(iter(iterable), func, initial=initial)
+
+
+@iterates(itertools.zip_longest)
+def _zip_longest(*iterators: Iterator, fillvalue: Any) -> Iterator:
+    sources, left = list(iterators), len(iterators)
+    while left:
+        row = []
+        for i, source in enumerate(sources):
+            item = fillvalue
+            if source is not None:
+                for item in source:  # noqa: B007
+                    break
+                else:
+                    left -= 1
+                    if not left:
+                        return
+                    sources[i] = None
+                    item = fillvalue
+            row.append(item)
+        yield tuple(row)
+
+
+@replaces(itertools.zip_longest)
+def zip_longest(*iterables: Iterable, fillvalue: Any = None) -> Iterator:
+    return _zip_longest(*[iter(iterable) for iterable in iterables], fillvalue=fillvalue)
+
+
+@iterates(itertools.groupby)
+def _groupby(iterator: Iterator, key: Callable | None) -> Iterator:
+    current, value, number = None, None, 0
+
+    def step() -> bool:
+        nonlocal current, value
+        for item in iterator:
+            value, current = item, item if key is None else key(item)
+            return True
+        return False
+
+    def group(of: Any, mine: int) -> Iterator:
+        while number == mine and (of is current or of == current):
+            yield value
+            if number != mine or not step():
+                return
+
+    if not step():
+        return
+    while True:
+        wanted, number = current, number + 1
+        yield wanted, group(wanted, number)
+        while wanted is current or wanted == current:
+            if not step():
+                return
+
+
+@replaces(itertools.groupby)
+def groupby(iterable: Iterable, key: Any = None) -> Iterator:
+    return _groupby(iter(iterable), key)
+
+
+@iterates(itertools.combinations)
+def _combinations(pool: Sequence, r: int) -> Iterator:
+    yield from _choose(pool, r, 0)
+
+
+def _choose(pool: Sequence, r: int, start: int) -> Iterator:
+    if r == 0:
+        yield ()
+        return
+    for i in range(start, len(pool) - r + 1):
+        for rest in _choose(pool, r - 1, i + 1):
+            yield (pool[i], *rest)
+
+
+@replaces(itertools.combinations)
+def combinations(iterable: Iterable, r: int) -> Iterator:
+    pool = tuple(iterable)
+    if r < 0:
+        raise ValueError("r must be non-negative")
+    return _combinations(pool, r)
+
+
+@iterates(itertools.combinations_with_replacement)
+def _combinations_with_replacement(pool: Sequence, r: int) -> Iterator:
+    yield from _choose_again(pool, r, 0)
+
+
+def _choose_again(pool: Sequence, r: int, start: int) -> Iterator:
+    if r == 0:
+        yield ()
+        return
+    for i in range(start, len(pool)):
+        for rest in _choose_again(pool, r - 1, i):
+            yield (pool[i], *rest)
+
+
+@replaces(itertools.combinations_with_replacement)
+def combinations_with_replacement(iterable: Iterable, r: int) -> Iterator:
+    pool = tuple(iterable)
+    if r < 0:
+        raise ValueError("r must be non-negative")
+    return _combinations_with_replacement(pool, r)
+
+
+@iterates(itertools.permutations)
+def _permutations(pool: Sequence, r: int) -> Iterator:
+    yield from _arrange(pool, r, ())
+
+
+def _arrange(pool: Sequence, r: int, used: tuple) -> Iterator:
+    if len(used) == r:
+        yield tuple(pool[i] for i in used)
+        return
+    for i in range(len(pool)):
+        if i not in used:
+            yield from _arrange(pool, r, (*used, i))
+
+
+@replaces(itertools.permutations)
+def permutations(iterable: Iterable, r: int | None = None) -> Iterator:
+    pool = tuple(iterable)
+    if r is not None and r < 0:
+        raise ValueError("r must be non-negative")
+    return _permutations(pool, len(pool) if r is None else r)
+
+
+@replaces(itertools.tee)
+def tee(iterable: Iterable, n: int = 2, /) -> tuple[Iterator, ...]:
+    if n < 0:
+        raise ValueError("n must be >= 0")
+    iterator, seen = iter(iterable), []
+    return tuple([_branch(iterator, seen) for _ in range(n)])
+
+
+def _branch(iterator: Iterator, seen: list) -> Iterator:
+    at = 0
+    while True:
+        if at == len(seen):
+            for item in iterator:
+                seen.append(item)
+                break
+            else:
+                return
+        at += 1
+        yield seen[at - 1]
+
+
+@replaces(operator.indexOf)
+def index_of(a: Iterable, b: Any, /) -> int:
+    at = 0
+    for item in a:
+        if item is b or item == b:
+            return at
+        at += 1
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+@replaces(operator.countOf)
+def count_of(a: Iterable, b: Any, /) -> int:
+    count = 0
+    for item in a:
+        if item is b or item == b:
+            count += 1
+    return count
+
+
+# what tee and a group are cannot be made anew from outside
+STAYING.set(_branch.__code__, True)
+STAYING.set(next(c for c in _groupby.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "group"), True)
