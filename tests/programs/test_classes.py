@@ -5,6 +5,7 @@ import abc
 import dataclasses
 import enum
 import functools
+import inspect
 import typing
 import weakref
 from collections import namedtuple
@@ -1352,3 +1353,110 @@ def test_class_attribute_counted_and_returned():
         return a.x + b.x, Counted.count, b.count, Counted.last, {"n": Counted.count}
 
     return f, lambda: (Counted.count, Counted.last)
+
+
+class Gone:
+    """A descriptor that is told when it is deleted."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, obj, cls=None):
+        return self if obj is None else obj.__dict__.get(self.name, "none")
+
+    def __set__(self, obj, value):
+        obj.__dict__[self.name] = value * 2
+
+    def __delete__(self, obj):
+        obj.deleted = [*getattr(obj, "deleted", []), self.name]
+
+
+class OnlySet:
+    def __set__(self, obj, value):
+        obj.put = value
+
+
+class OnlyDelete:
+    def __delete__(self, obj):
+        obj.deleted = "only"
+
+
+class WithDescriptors:
+    gone, put_only, delete_only = Gone(), OnlySet(), OnlyDelete()
+    fixed = property(lambda self: 1)
+
+    @property
+    def told(self):
+        return 2
+
+    @told.deleter
+    def told(self):
+        self.deleted = "told"
+
+
+@case(F(3), graphs=1)
+def test_descriptors_deleted(x):
+    """`del` of an attribute calls its descriptor; those that take no deletion or no value say so"""
+    o, said = WithDescriptors(), []
+    o.gone = x
+    y = o.gone + 1
+    del o.gone
+    said.append(o.deleted)
+    for act in (
+        lambda: delattr(o, "told"),
+        lambda: delattr(o, "fixed"),
+        lambda: delattr(o, "put_only"),
+        lambda: delattr(o, "delete_only"),
+        lambda: setattr(o, "delete_only", 1),
+        lambda: setattr(o, "put_only", 5),
+        lambda: delattr(o, "nothing"),
+    ):
+        try:
+            act()
+            said.append(o.deleted)
+        except AttributeError as e:
+            said.append(str(e))
+    return y, said, o.put
+
+
+class Field(enum.IntEnum):
+    LEFT = 0
+    RIGHT = 2
+
+    @classmethod
+    def width(cls):
+        return cls.RIGHT - cls.LEFT + 1
+
+    if classmethod(property(lambda cls: 3)).__get__(None, int) == 3:
+
+        @classmethod
+        @property
+        def both(cls):
+            return slice(cls.LEFT, cls.RIGHT + 1)
+
+    else:
+        both = slice(0, 3)
+
+
+@case(F(2, 5), graphs=1)
+def test_property_of_a_class(x):
+    """A classmethod of a property, until Python 3.12: read of the class, it is the property's value"""
+    return x[:, Field.both] * Field.width(), Field.both
+
+
+@case(F(3), graphs=1)
+def test_types_of_bound_methods(x):
+    """The types of methods bound to tensors, lists and strings: some are written in C"""
+    bound = (x.sin, x.split, x.__add__, [].append, "".join, "".__len__, {}.get, test_types_of_bound_methods.__call__)
+    return x + 1, [type(m).__name__ for m in bound], [inspect.ismethod(m) for m in bound], inspect.isbuiltin(x.sin)
+
+
+@case(F(3), graphs=1)
+def test_namespace_of_a_function(x):
+    """A function's __dict__ holds what was set on it, not its documentation, module or annotations"""
+
+    def f(y: int = 3):
+        return y
+
+    f.note, f.__doc__, f.__module__ = x, "about", "elsewhere"
+    return x + 1, f.__annotations__, sorted(f.__dict__), f.__doc__, f.__module__

@@ -371,3 +371,87 @@ def test_wrong_call(x):
 def test_no_such_torch_attribute(x):
     """Unknown attribute of torch and of a tensor"""
     return (x + 1).no_such_method()
+
+
+def context_names(e):
+    names = []
+    while e is not None:
+        names.append(type(e).__name__)
+        e = e.__context__
+    return names
+
+
+@case(F(4), graphs=1)
+def test_raised_again_by_name(x):
+    """An exception object raised a second time: its context is that of the second raise, without a circle"""
+    first, seen = ValueError("first"), []
+    for other in (KeyError(1), TypeError(2)):
+        try:
+            try:
+                raise other
+            except (KeyError, TypeError):
+                raise first
+        except ValueError as e:
+            seen.append(context_names(e))
+    try:
+        try:
+            raise first
+        except ValueError as e:
+            raise first.__context__
+    except TypeError as e:
+        seen.append(context_names(e))
+    return x + 1, seen, first.__context__ is None
+
+
+@case(F(4), graphs=1)
+def test_cause_hides_context(x):
+    """__cause__ and __suppress_context__ set in this and in the other order, by a raise and by a generator's end"""
+
+    def stops():
+        yield 1
+        raise StopIteration
+
+    made = [ValueError(n) for n in range(3)]
+    made[0].__cause__ = KeyError("a")
+    made[1].__cause__ = None
+    made[1].__suppress_context__ = False
+    made[2].__suppress_context__ = False
+    made[2].__cause__ = KeyError("b")
+    made[2].__suppress_context__ = False
+    try:
+        list(stops())
+    except RuntimeError as e:
+        ended = [e.__suppress_context__, type(e.__cause__), e.__cause__ is e.__context__]
+    return x + 1, [e.__suppress_context__ for e in made], made, ended
+
+
+@case(F(4))
+def test_traceback_taken_off(x):
+    """with_traceback(None) and __traceback__ = None; raised again it has one"""
+    seen = []
+    for take in (lambda e: e.with_traceback(None), lambda e: setattr(e, "__traceback__", None)):
+        try:
+            raise ValueError("v")
+        except ValueError as e:
+            kept = e
+            take(e)
+        seen.append(kept.__traceback__ is None)
+        try:
+            raise kept
+        except ValueError as e:
+            seen.append(e.__traceback__ is None)
+    return x + 1, seen
+
+
+class Alone:
+    def method():
+        return super().__init__
+
+
+@case(F(4), graphs=1)
+def test_super_without_arguments_to_find(x):
+    """super() in a function without parameters"""
+    try:
+        Alone.method()
+    except RuntimeError as e:
+        return x + 1, str(e)

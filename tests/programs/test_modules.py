@@ -1,5 +1,6 @@
 """nn.Module"""
 
+import collections
 import copy
 import threading
 
@@ -709,3 +710,26 @@ def test_state_dict_taken_and_loaded_inside():
         return y, list(state), state._metadata, kept
 
     return f, lambda: dict(m.state_dict())
+
+
+class Watched(collections.OrderedDict):
+    """Parameters that note what is read."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def __getitem__(self, key):
+        self.log.append(key)
+        return super().__getitem__(key)
+
+
+@program(F(3, 4), graphs=1)
+def test_parameters_in_a_dict_of_the_programs():
+    """A module whose table of parameters is a dict of the program's own kind"""
+    m, log = seeded(Net), []
+    for part in m.modules():
+        table = Watched(log)
+        table.update(part._parameters)
+        part._parameters = table
+    return m, lambda: log

@@ -675,3 +675,20 @@ def test_checks_that_fail(x):
         torch._check(x.shape[0] == 2, lambda: f"got {x.shape[0]}")
     except RuntimeError as e:
         return x + 1, str(e)
+
+
+@case(F(3), graphs=1)
+def test_an_argument_named_from(x):
+    """`from` of random_ and uniform_, which no text can name"""
+    a = x.clone().random_(**{"from": -10, "to": 10})
+    b = x.clone().random_(**{"from": 2, "to": None})
+    return a + b, x.clone().uniform_(**{"from": -1.0, "to": 1.0}), x.clone().random_(-3, to=3)
+
+
+@case(F(3), graphs=1)
+def test_vars_of_a_function(x):
+    """vars() without an argument"""
+    y = x + 1
+    if "y" in vars() and "z" not in vars():
+        z = 2  # noqa: F841
+    return y * vars()["z"], sorted(vars())

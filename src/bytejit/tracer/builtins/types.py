@@ -35,6 +35,11 @@ from bytejit.tracer.objects.instantiation import solid_base
 
 from .argument_counts import describe
 
+NO_CLASS = (  # how each says that it was given no class
+    "issubclass() arg 2 must be a class, a tuple of classes",
+    "isinstance() arg 2 must be a type, a tuple of types",
+)
+
 
 @models(builtins.isinstance)
 def isinstance_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -65,8 +70,8 @@ def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
             try:
                 return issubclass(cls, classes.obj)
             except TypeError as e:
-                raise t.raised(e) from None
-        raise t.raised(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union"))
+                raise t.raised(TypeError(str(e).replace(*NO_CLASS)) if hook == "__instancecheck__" else e) from None
+        raise t.raised(TypeError(f"{NO_CLASS[hook == '__instancecheck__']}, or a union"))
     if type(of) is not type and any(c in WRITTEN for c in MRO(of)):
         raise Break("a class check against a class that the region changed")
     check = class_lookup(type(of), hook)[0]
@@ -170,6 +175,7 @@ def check_excess(cls: type, own: str, other: str) -> None:
 
 @models(BaseException.with_traceback)
 def with_traceback(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    t.attribute_writes.generic_setattr(args[0], "__traceback__", args[1])
     return args[0]
 
 
@@ -197,6 +203,8 @@ def object_ne(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def super_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not args:
         frame = t.frame
+        if not frame.code.co_argcount:
+            raise t.raised(RuntimeError("super(): no arguments"))
         if "__class__" not in frame.cells:
             raise t.raised(RuntimeError("super(): __class__ cell not found"))
         first = frame.code.co_varnames[0]
@@ -211,7 +219,7 @@ def super_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.vars)
 def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not args:
-        raise Break("vars() of a function")
+        return t.calls.call_python(locals, [])
     return t.attributes.getattr(args[0], "__dict__")
 
 

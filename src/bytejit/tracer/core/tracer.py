@@ -196,6 +196,8 @@ class Tracer:
         if isinstance(v, GenVar) and v.call is not None:
             instead = REPLACED.get(v.call[0].code)
             return instead if isinstance(instead, type) else types.GeneratorType
+        if isinstance(v, MethodVar) and isinstance(v.func, Known):
+            return BOUND_TYPES.get(type(v.func.obj), types.MethodType)
         return PYTHON_TYPES[type(v)]
 
     def as_class(self, v: Var) -> type | None:
@@ -285,6 +287,8 @@ class Tracer:
             self.raised_at[id(e.exc)] = self.tensors.where()
             self.keep.append(e.exc)
             e.exc.step = e.exc.step or self.limits.steps
+        if e.exc.slots.get("__traceback__") is NONE:  # it gets one anew
+            del e.exc.slots["__traceback__"]
         current = self.current_exception(frame)
         if isinstance(current, InstanceVar):
             with_context(e.exc, current)
@@ -336,6 +340,13 @@ PYTHON_TYPES = {
     GenVar: types.GeneratorType,
     SuperVar: super,
     TracebackVar: types.TracebackType,
+}
+# what a method written in C is once it is bound
+BOUND_TYPES = {
+    types.MethodDescriptorType: types.BuiltinMethodType,
+    types.ClassMethodDescriptorType: types.BuiltinMethodType,
+    types.BuiltinFunctionType: types.BuiltinMethodType,
+    types.WrapperDescriptorType: types.MethodWrapperType,
 }
 ITERATOR_TYPES = {
     "seq": type(iter([])),

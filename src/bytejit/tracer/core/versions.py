@@ -24,5 +24,7 @@ ANNOTATES = PY >= (3, 14)
 NAMES_THE_KEY = PY >= (3, 14)
 # 3.14+: list.index, deque.index and deque.remove no longer show the value that they did not find
 SHOWS_MISSING = PY < (3, 14)
+# until 3.12 classmethod(property(f)) reads as f(cls)
+CLASSMETHODS_CHAIN = PY < (3, 13)
 # 3.14+: CALL_FUNCTION_EX always has a slot for the keyword arguments
 CALL_EX_ALWAYS_HAS_KWARGS = PY >= (3, 14)

@@ -9,6 +9,7 @@ from bytejit.tracer.core.values import NULL, CellVar, DictVar, InstanceVar, Lazy
 from bytejit.tracer.objects.external_lists import ExternalList
 
 from .containers import attributes
+from .instances import in_order
 from .statements import Statements
 
 
@@ -60,7 +61,7 @@ def write_instance(out: Statements, v: InstanceVar) -> list[str]:
         f"{out.bind(object.__setattr__)}({target}, {n!r}, {out.value(x)})"
         if x is not NULL
         else f"{out.bind(object.__delattr__)}({target}, {n!r})"
-        for n, x in v.slots.items()
+        for n, x in in_order(v.slots)
     ]
 
 

@@ -7,7 +7,7 @@ import functools
 import weakref
 
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import NULL, DictVar, InstanceVar, Known, SeqVar
+from bytejit.tracer.core.values import NULL, DictVar, InstanceVar, Known, SeqVar, Var
 from bytejit.tracer.objects.class_facts import class_lookup, is_data_descriptor
 from bytejit.tracer.torch import inference_mode, overrides
 
@@ -77,10 +77,15 @@ def fill_instance(out: Statements, name: str, v: InstanceVar) -> None:
         else:
             inside = "".join(f"{out.value(k)}: {out.value(x)}, " for k, x in v.ns.items.values())
             out.lines.append(f"{name}.__dict__.update({{{inside}}})")
-    for attr, value in v.slots.items():
+    for attr, value in in_order(v.slots):
         if attr in ("args", "exceptions", "message") and issubclass(v.cls, BaseException) or value is NULL:
             continue
         out.lines.append(f"{out.bind(object.__setattr__)}({name}, {attr!r}, {out.value(value)})")
+
+
+def in_order(slots: dict[str, Var]) -> list[tuple[str, Var]]:
+    """What an instance keeps beside its namespace, as it is set: an exception's cause sets `__suppress_context__` too."""
+    return sorted(slots.items(), key=lambda item: item[0] == "__suppress_context__")
 
 
 INLINE = 20  # attributes; Python keeps about 30 without a dict

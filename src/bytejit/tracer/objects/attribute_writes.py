@@ -9,10 +9,12 @@ import torch
 
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NULL, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import ANNOTATES
 
 from .class_facts import MISSING, class_lookup
+
+CHAIN = {"__cause__": (BaseException,), "__context__": (BaseException,), "__traceback__": (types.TracebackType,)}
 
 
 class AttributeWrites(Component):
@@ -94,6 +96,8 @@ class AttributeWrites(Component):
         if isinstance(found, types.MemberDescriptorType) or (
             isinstance(found, types.GetSetDescriptorType) and issubclass(v.cls, BaseException)
         ):
+            if name in CHAIN:
+                self._set_in_chain(v, name, value)
             v.slots[name] = value
             self.t.touch(v)
             return
@@ -106,7 +110,17 @@ class AttributeWrites(Component):
         if isinstance(setter, types.FunctionType):
             self.t.calls.call(self.t.values.constant(setter), [self.t.attributes.class_value(owner, name, found), v, value], {})
             return
+        if isinstance(class_lookup(type(found), "__delete__")[0], types.FunctionType):
+            raise self.t.raised(AttributeError("__set__"))
         self.set_in_dict(v, name, value)
+
+    def _set_in_chain(self, v: InstanceVar, name: str, value: Var) -> None:
+        """An exception's cause, context or traceback set; a cause also hides the context."""
+        value = self.t.values.real(value)
+        if not issubclass(self.t.type_of(value), (types.NoneType, *CHAIN[name])):
+            raise Break(f"setting an exception's {name} to a {self.t.type_of(value).__name__}")
+        if name == "__cause__":
+            v.slots["__suppress_context__"] = TRUE
 
     def set_in_dict(self, v: Var, name: str, value: Var) -> None:
         if not isinstance(v, InstanceVar) or v.ns is None:
@@ -127,8 +141,15 @@ class AttributeWrites(Component):
 
     def generic_delattr(self, v: InstanceVar, name: str) -> None:
         found, owner = class_lookup(v.cls, name)
-        if isinstance(found, property) and found.fdel is not None:
+        deleter, setter = (class_lookup(type(found), n)[0] for n in ("__delete__", "__set__"))
+        if isinstance(found, property):
+            if found.fdel is None:
+                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no deleter"))
             self.t.calls.call(self.t.attributes.lift(found.fdel, owner, name), [v], {})
+        elif isinstance(deleter, types.FunctionType):
+            self.t.calls.call(self.t.values.constant(deleter), [self.t.attributes.class_value(owner, name, found), v], {})
+        elif isinstance(setter, types.FunctionType):
+            raise self.t.raised(AttributeError("__delete__"))
         elif isinstance(found, types.MemberDescriptorType) and v.slots.get(name, NULL) is not NULL:
             v.slots[name] = NULL
             self.t.touch(v)

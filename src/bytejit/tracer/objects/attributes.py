@@ -34,6 +34,7 @@ from bytejit.tracer.core.values import (
     TracebackVar,
     Var,
 )
+from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN
 
 from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, of_library, structseq_fields
 
@@ -144,7 +145,7 @@ class Attributes(Component):
         if isinstance(found, C_METHODS) and not isinstance(found, types.BuiltinFunctionType):
             return MethodVar(Known(found), v)
         if isinstance(found, classmethod):
-            return MethodVar(self.lift(found.__func__, owner, name), self.t.values.constant(cls))
+            return self.classmethod_value(found, owner, name, self.t.values.constant(cls))
         if type(found) is InstanceMethod:  # a method of a class that pybind11 made
             return MethodVar(Known(found.__func__), v)
         if isinstance(found, types.ClassMethodDescriptorType):
@@ -170,6 +171,16 @@ class Attributes(Component):
         if getter is not MISSING:
             raise Break(f"reading the attribute {cls.__name__}.{name} ({type(found).__name__})")
         return self.class_value(owner, name, found)
+
+    def classmethod_value(self, found: classmethod, owner: type, name: str, cls: Known) -> Var:
+        """What a classmethod gives for a class: its function bound to it."""
+        inside = found.__func__
+        chained = CLASSMETHODS_CHAIN and class_lookup(type(inside), "__get__")[0] is not MISSING
+        if not chained or isinstance(inside, types.FunctionType):
+            return MethodVar(self.lift(inside, owner, name), cls)
+        if not isinstance(inside, property):
+            raise Break(f"a classmethod of a {type(inside).__name__}")
+        return self.t.calls.call(self.lift(inside.fget, owner, name), [cls], {})
 
     def c_classmethod(self, found: types.ClassMethodDescriptorType, cls: Known) -> Var:
         """A class method written in C, read from a class: with its class apart where the tracer models the descriptor."""
@@ -330,7 +341,11 @@ class Attributes(Component):
                     return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.source, name))
                 unread.append(d)  # where a later table has the name its entry decides: register_* keeps names apart
                 continue
-            value = self.t.values.lookup(self.t.values.real(d), name)
+            d = self.t.values.real(d)
+            if isinstance(d, InstanceVar):  # a program's own kind of dict
+                value = self.t.subscripts.getitem(d, Known(name)) if self.t.subscripts.contains(d, Known(name)) else None
+            else:
+                value = self.t.values.lookup(d, name)
             if value is not None:
                 return value
         for d in unread:
@@ -369,7 +384,7 @@ class Attributes(Component):
             if found is MISSING:
                 raise self.t.raised(AttributeError(f"'super' object has no attribute '{name}'"))
             if isinstance(found, classmethod):
-                return MethodVar(self.lift(found.__func__, owner, name), obj)
+                return self.classmethod_value(found, owner, name, obj)
             if isinstance(found, staticmethod):
                 return self.lift(found.__func__, owner, name)
             if isinstance(found, types.ClassMethodDescriptorType):

@@ -45,7 +45,7 @@ from bytejit.tracer.torch.operations import is_torch_function
 from . import external_generators
 from .class_facts import class_lookup
 from .containers import NotConstant, is_constant, to_python
-from .exceptions import exception_var
+from .exceptions import left_generator
 from .reachable import surely_held
 
 HANDLERS: dict = {}  # callable -> handler(t, args, kwargs) -> Var
@@ -239,9 +239,7 @@ class Calls(Component):
         except Raised as e:
             gen.finished = True
             if issubclass(e.exc.cls, StopIteration):  # 3.11 wraps here, later versions in the generator's own code
-                new = exception_var(RuntimeError("generator raised StopIteration"))
-                new.slots["__cause__"] = new.slots["__context__"] = e.exc
-                raise Raised(new) from None
+                raise Raised(left_generator(e.exc)) from None
             raise
         except Break:
             gen.finished = True

@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import InstanceVar, Known, SeqVar, Var
+from bytejit.tracer.core.values import NONE, TRUE, InstanceVar, Known, SeqVar, Var
 
 
 def exception_var(real: BaseException) -> InstanceVar:
@@ -26,6 +26,27 @@ def with_context(exc: InstanceVar, context: InstanceVar | None) -> None:
     """Set __context__ as a raise inside a handler does."""
     if context is not None and context is not exc and "__context__" not in exc.slots:
         exc.slots["__context__"] = context
+
+
+def chain(exc: InstanceVar, context: Var | None) -> None:
+    """Set __context__ as the statement `raise exc` does: anew, without a circle of what was its own context."""
+    if not isinstance(context, InstanceVar) or context is exc:
+        return
+    seen, at = set(), context
+    while isinstance(inner := at.slots.get("__context__"), InstanceVar) and id(at) not in seen:
+        if inner is exc:
+            at.slots["__context__"] = NONE
+            break
+        seen.add(id(at))
+        at = inner
+    exc.slots["__context__"] = context
+
+
+def left_generator(stop: InstanceVar) -> InstanceVar:
+    """What a StopIteration that leaves a generator's code becomes."""
+    new = exception_var(RuntimeError("generator raised StopIteration"))
+    new.slots.update(__cause__=stop, __context__=stop, __suppress_context__=TRUE)
+    return new
 
 
 def matches(t: Any, exc: Var, cls: Var) -> bool:

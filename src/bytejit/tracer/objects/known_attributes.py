@@ -97,7 +97,7 @@ class KnownAttributes(Component):
         self.t.attributes.guard_not_shadowed(cls, owner, name)
         if found is not MISSING:
             if isinstance(found, classmethod):
-                return MethodVar(self.t.attributes.lift(found.__func__, owner, name), v)
+                return self.t.attributes.classmethod_value(found, owner, name, v)
             if isinstance(found, staticmethod):
                 return self.t.attributes.lift(found.__func__, owner, name)
             if isinstance(found, types.ClassMethodDescriptorType):
@@ -153,8 +153,7 @@ class KnownAttributes(Component):
         if name in ("__module__", "__doc__"):
             return self.t.values.constant(v.globals.get("__name__") if name == "__module__" else docstring(v.code))
         if name == "__dict__":
-            out = DictVar({k: (Known(k), a) for k, a in v.attrs.items()})
-            return out
+            return DictVar({k: (Known(k), a) for k, a in v.attrs.items() if k not in vars(types.FunctionType)})
         if name == "__annotations__":
             v.attrs[name] = self.annotations_of(v)
             return v.attrs[name]
@@ -179,7 +178,7 @@ class KnownAttributes(Component):
         if name == "__func__":
             return v.func
         if name == "__class__":
-            return self.t.values.constant(types.MethodType)
+            return self.t.values.constant(self.t.type_of(v))
         if name == "__call__":
             return v
         return self.t.attributes.getattr(v.func, name)

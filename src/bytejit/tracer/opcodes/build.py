@@ -10,6 +10,8 @@ from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVa
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
 from bytejit.tracer.objects.exceptions import exception_var
 
+from .call import shown
+
 
 @handles("BUILD_TUPLE")
 def build_tuple(t: Tracer, f: Frame, ins: Ins) -> None:
@@ -86,6 +88,8 @@ def set_update(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("DICT_UPDATE")
 def dict_update(t: Tracer, f: Frame, ins: Ins) -> None:
     other = t.pop(f)
+    if t.iteration.mapping_items(other) is None:
+        raise Raised(exception_var(TypeError(f"'{t.type_of(other).__name__}' object is not a mapping")))
     t.calls.call_python(dict.update, [target_of(t, f, ins), other])
 
 
@@ -94,15 +98,17 @@ def dict_merge(t: Tracer, f: Frame, ins: Ins) -> None:
     other = t.pop(f)
     target = target_of(t, f, ins)
     pairs = t.iteration.mapping_items(other)
+    function = f.stack[-ins.arg - 2] if len(f.stack) >= ins.arg + 2 else NULL
     if pairs is None:
-        raise Raised(exception_var(TypeError(f"Value after ** must be a mapping, not {t.type_of(other).__name__}")))
+        what = f"{shown(t, function)} argument after ** must be a mapping, not {t.type_of(other).__name__}"
+        raise Raised(exception_var(TypeError(what)))
     for key, value in pairs:
         if t.type_of(key) is not str and issubclass(t.type_of(key), str):
             raise Break(f"a keyword that is a {t.type_of(key).__name__}, which compares in its own way")
         if key_of(t, key) in target.items:
-            callee = f.stack[-ins.arg - 2] if len(f.stack) >= ins.arg + 2 else None
-            name = getattr(t.values.real(callee), "qualname", "function") if callee is not None else "function"
-            raise Raised(exception_var(TypeError(f"{name}() got multiple values for keyword argument '{t.const(key)}'")))
+            raise Raised(
+                exception_var(TypeError(f"{shown(t, function)} got multiple values for keyword argument '{t.const(key)}'"))
+            )
         t.subscripts.dict_set(target, key, value)
 
 

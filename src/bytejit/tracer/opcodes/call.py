@@ -10,7 +10,7 @@ from bytejit.tracer.core.table import handles, refuse
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, DictVar, FuncVar, Known, SeqVar, Var
 from bytejit.tracer.core.versions import ATTR_METHOD_BIT, NULL_BELOW
-from bytejit.tracer.objects.exceptions import exception_var
+from bytejit.tracer.objects.exceptions import exception_var, left_generator
 
 
 @handles("KW_NAMES")
@@ -60,23 +60,31 @@ def call_function_ex(t: Tracer, f: Frame, ins: Ins) -> None:
         mapping = t.pop(f)
         pairs = t.iteration.mapping_items(mapping)
         if pairs is None:
-            raise Raised(exception_var(TypeError(f"argument after ** must be a mapping, not {t.type_of(mapping).__name__}")))
+            raise Raised(exception_var(TypeError(f"Value after ** must be a mapping, not {t.type_of(mapping).__name__}")))
         for key, value in pairs:
             if not isinstance(t.const(key), str):
                 raise Raised(exception_var(TypeError("keywords must be strings")))
             kwargs[t.const(key)] = value
     elif sys.version_info >= (3, 14):
         f.pop_raw()
-    positional = t.pop(f)
+    positional, function = t.pop(f), callee(f)
     try:
         args = list(t.iteration.iterate(positional))
     except Raised:
         if t.iteration.has_iter(positional):
             raise
-        raise Raised(
-            exception_var(TypeError(f"argument after * must be an iterable, not {t.type_of(positional).__name__}"))
-        ) from None
-    f.push(t.calls.call(callee(f), args, kwargs))
+        what = f"{shown(t, function)} argument after * must be an iterable, not {t.type_of(positional).__name__}"
+        raise Raised(exception_var(TypeError(what))) from None
+    f.push(t.calls.call(function, args, kwargs))
+
+
+def shown(t: Tracer, function: Var) -> str:
+    """A callable as messages about its arguments name it. Raises: Break."""
+    try:
+        name, module = (t.const(t.attributes.getattr(function, n)) for n in ("__qualname__", "__module__"))
+    except Raised:
+        raise Break("a message that shows an object") from None
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 @handles("MAKE_FUNCTION")
@@ -205,11 +213,7 @@ def raise_from_generator(t: Tracer, f: Frame) -> None:
     """A StopIteration that leaves a generator becomes a RuntimeError."""
     exc = t.values.real(f.stack[-1])
     if issubclass(exc.cls, StopIteration):
-        from bytejit.tracer.objects.exceptions import with_context
-
-        new = exception_var(RuntimeError("generator raised StopIteration"))
-        with_context(new, exc)
-        f.stack[-1] = new
+        f.stack[-1] = left_generator(exc)
 
 
 refuse("a star import", "IMPORT_STAR")

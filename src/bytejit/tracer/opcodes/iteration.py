@@ -8,7 +8,7 @@ from bytejit.tracer.core.table import YIELD, handles, refuse
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FALSE, NONE, NULL, TRUE, GenVar, InstanceVar, Known
 from bytejit.tracer.core.versions import END_FOR_POPS, FOR_ITER_KEEPS
-from bytejit.tracer.objects.exceptions import exception_var, matches
+from bytejit.tracer.objects.exceptions import chain, exception_var, matches
 
 
 @handles("GET_ITER")
@@ -145,6 +145,7 @@ def raise_varargs(t: Tracer, f: Frame, ins: Ins):
             cause = t.as_exception(cause, "exception causes must derive from BaseException")
         exc.slots["__cause__"] = cause
         exc.slots["__suppress_context__"] = TRUE
+    chain(exc, t.current_exception(f))
     raise Raised(exc)
 
 

@@ -154,6 +154,8 @@ class Tensors(Component):
     def call_tensor_op(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
         args = [self.t.values.real(a) for a in args]
+        if "from" in kwargs and len(args) == 1:  # no name that the text of a graph can have; it is the first of random_, uniform_
+            args, kwargs = [*args, kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
         if (
             self.t.overrides.modes
             or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (*args, *kwargs.values()))
