@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -135,25 +135,6 @@ def _cycle(iterator: Iterator) -> Iterator:
 @replaces(itertools.cycle)
 def cycle(iterable: Iterable) -> Iterator:
     return _cycle(iter(iterable))
-
-
-@iterates(itertools.product)
-def _product(*pools: Sequence, repeat: int) -> Iterator:
-    result = [()]
-    for pool in pools * repeat:
-        result = [(*x, y) for x in result for y in pool]
-    yield from result
-
-
-@replaces(itertools.product)
-def product(*iterables: Iterable, repeat: int = 1) -> Iterator:
-    if repeat < 0:
-        raise ValueError("repeat argument cannot be negative")
-    pools = []
-    if repeat:
-        for iterable in iterables:
-            pools.append(tuple(iterable))
-    return _product(*pools, repeat=repeat)
 
 
 @iterates(itertools.starmap)
@@ -305,72 +286,6 @@ def _groupby(iterator: Iterator, key: Callable | None) -> Iterator:
 @replaces(itertools.groupby)
 def groupby(iterable: Iterable, key: Any = None) -> Iterator:
     return _groupby(iter(iterable), key)
-
-
-@iterates(itertools.combinations)
-def _combinations(pool: Sequence, r: int) -> Iterator:
-    yield from _choose(pool, r, 0)
-
-
-def _choose(pool: Sequence, r: int, start: int) -> Iterator:
-    if r == 0:
-        yield ()
-        return
-    for i in range(start, len(pool) - r + 1):
-        for rest in _choose(pool, r - 1, i + 1):
-            yield (pool[i], *rest)
-
-
-@replaces(itertools.combinations)
-def combinations(iterable: Iterable, r: int) -> Iterator:
-    pool = tuple(iterable)
-    if r < 0:
-        raise ValueError("r must be non-negative")
-    return _combinations(pool, r)
-
-
-@iterates(itertools.combinations_with_replacement)
-def _combinations_with_replacement(pool: Sequence, r: int) -> Iterator:
-    yield from _choose_again(pool, r, 0)
-
-
-def _choose_again(pool: Sequence, r: int, start: int) -> Iterator:
-    if r == 0:
-        yield ()
-        return
-    for i in range(start, len(pool)):
-        for rest in _choose_again(pool, r - 1, i):
-            yield (pool[i], *rest)
-
-
-@replaces(itertools.combinations_with_replacement)
-def combinations_with_replacement(iterable: Iterable, r: int) -> Iterator:
-    pool = tuple(iterable)
-    if r < 0:
-        raise ValueError("r must be non-negative")
-    return _combinations_with_replacement(pool, r)
-
-
-@iterates(itertools.permutations)
-def _permutations(pool: Sequence, r: int) -> Iterator:
-    yield from _arrange(pool, r, ())
-
-
-def _arrange(pool: Sequence, r: int, used: tuple) -> Iterator:
-    if len(used) == r:
-        yield tuple(pool[i] for i in used)
-        return
-    for i in range(len(pool)):
-        if i not in used:
-            yield from _arrange(pool, r, (*used, i))
-
-
-@replaces(itertools.permutations)
-def permutations(iterable: Iterable, r: int | None = None) -> Iterator:
-    pool = tuple(iterable)
-    if r is not None and r < 0:
-        raise ValueError("r must be non-negative")
-    return _permutations(pool, len(pool) if r is None else r)
 
 
 @replaces(itertools.tee)

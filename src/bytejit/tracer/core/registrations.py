@@ -1,7 +1,18 @@
 """Imports every module that registers opcode handlers or models of functions when it is imported."""
 
 # ruff: noqa: F401
-from bytejit.tracer.builtins import dicts, heaps, iterators, lazy_iterators, numbers, polyfills, sequences, sets, types
+from bytejit.tracer.builtins import (
+    arrangements,
+    dicts,
+    heaps,
+    iterators,
+    lazy_iterators,
+    numbers,
+    polyfills,
+    sequences,
+    sets,
+    types,
+)
 from bytejit.tracer.objects import caching, classes, library, raising
 from bytejit.tracer.opcodes import arithmetic, build, call, iteration, stack
 from bytejit.tracer.torch import (
