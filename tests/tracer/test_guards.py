@@ -18,6 +18,8 @@ import pytest
 import torch
 from torch import nn
 
+from bytejit.compat import class_versions
+from bytejit.guards.class_lookups import ClassLookups, Lookup, find
 from bytejit.guards.equality import same
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import Guard, GuardSet
@@ -143,7 +145,6 @@ BOTH_WAYS = [  # kind, value at trace time, value of the guard, values that fit,
     ("DICT_KEYS", {KEY: 0, "x": 1}, (KEY, "x"), [{KEY: 3, "x": 4}], [{"x": 1, KEY: 0}, {KEY: 0}]),
     ("DICT_ABSENT", {}, "x", [{}, {"y": 1}], [{"x": None}]),
     ("DICT_ABSENT", {}, KEY, [{}, {Plain(): 1}], [{KEY: 1}]),
-    ("DICT_PRESENT", {"x": 1}, "x", [{"x": 2, "y": 1}], [{}]),
     ("ATTR_ABSENT", OBJ, "extra", [Plain(), Plain(x=1)], [Plain(extra=1)]),
     ("SET_ITEMS", {1}, frozenset({1}), [{1}, frozenset({1})], [{2}, {1, 2}, {1.0}, {True}]),
     ("SET_ITEMS", {1}, (1,), [{1}], [{2}, set(), {True}]),
@@ -165,7 +166,49 @@ def test_kind_both_ways(kind, seen, value, good, bad) -> None:
 
 
 def test_every_kind_has_a_test_here() -> None:
-    assert set(KINDS) == {r[0] for r in BOTH_WAYS} | {"TENSOR", "ALIAS", "GLOBAL_STATE"}
+    assert set(KINDS) == {r[0] for r in BOTH_WAYS} | {"TENSOR", "ALIAS", "GLOBAL_STATE", "PRESENT", "CLASS"}
+
+
+def test_present() -> None:
+    """Only that it can be fetched; whatever it is."""
+    fn = entry(("PRESENT", DictItem(A, "x"), None))
+    assert fits(fn, {"x": 1}) and fits(fn, {"x": None})
+    assert fn({"y": 1}) is MISS and "cannot be fetched" in fn.explain_failure(({"y": 1},))
+
+
+def lookups(cls: type, *names: str) -> ClassLookups:
+    return ClassLookups.of(cls, [Lookup.of(n, None, *find(cls, n)) for n in names])
+
+
+def test_class() -> None:
+    """Its attributes may change where nothing was looked for, and be put back; a value may become another value."""
+    base = type("Base", (), {"a": 1, "f": lambda self: 1, "p": property(len), "s": staticmethod(len)})
+    cls = type("Sub", (base,), {})
+    fn = entry(("CLASS", KnownSource.of(cls), lookups(cls, "a", "f", "p", "s", "__len__", "none")))
+    assert fits(fn, 1) and fits(fn, 1)
+    cls.other, base.other, base.a = 1, 2, 3
+    assert fits(fn, 1) and fits(fn, 1)
+    for name, value in (("a", property(len)), ("f", len), ("f", lambda self: 2), ("p", property(id)), ("p", 1), ("none", 1)):
+        for owner in (cls, base):
+            before = vars(owner).get(name)
+            setattr(owner, name, value)
+            assert not fits(fn, 1) and name in fn.explain_failure((1,)), (name, value)
+            delattr(owner, name) if before is None else setattr(owner, name, before)
+            assert fits(fn, 1) and fits(fn, 1)
+    cls.__bases__ = (type("Other", (base,), {}),)
+    assert not fits(fn, 1)
+
+
+def test_class_with_many_versions() -> None:
+    """A class that is given so many versions that it gets none any more, and its version wherever it lies."""
+    assert class_versions.place() is not None
+    cls = type("Counts", (), {"n": 0})
+    fn = entry(("CLASS", KnownSource.of(cls), lookups(cls, "n", "late")))
+    for n in range(3000):
+        cls.n = n
+        assert fn(1) is not MISS
+    cls.late = 1
+    assert fn(1) is MISS
 
 
 # ---- tensors -----------------------------------------------------------------------------------------------------
@@ -549,7 +592,6 @@ def dead_by(kind, value_of, container):
         ("DICT_KEYS", lambda t: (t,), lambda t: {t: 1}),
         ("DICT_KEYS", lambda t: (t, "a"), lambda t: {t: 1, "a": 2}),
         ("SET_ITEMS", lambda t: (t,), lambda t: {t}),
-        ("DICT_PRESENT", lambda t: t, lambda t: {t: 1}),
     ],
 )
 def test_an_object_at_the_address_of_a_dead_one_is_another(kind, value_of, container) -> None:

@@ -18,7 +18,8 @@ class Interface:
     """One private interface. A name ending in a point stands for all names that begin with it.
 
     probe: "name": looked up in this process; "child": a child process reads the memory first; "trial": a child process
-    compiles sample functions, on versions that the suite never ran on; "use": looked for by the code that uses it.
+    compiles sample functions, on versions that the suite never ran on; "use": looked for by the code that uses it;
+    "own": found by this package, in objects of its own.
     """
 
     name: str
@@ -220,6 +221,13 @@ PYTHON = (
         "the type of an object, read as its second word by compiled guards",
         "guards are checked from Python",
         "child",
+        "3.11 to 3.14, with a GIL",
+    ),
+    Interface(
+        "PyTypeObject.tp_version_tag",
+        "the version of a class: whether it or a base has changed. Its place is found in classes of our own",
+        "what was looked for in a class is looked for again in every call",
+        "own",
         "3.11 to 3.14, with a GIL",
     ),
     Interface(

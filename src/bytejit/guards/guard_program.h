@@ -110,6 +110,16 @@ static Answer function_is(PyObject* x, Word code, Word count) {
     bj_size m = size_of(PyFunction_GetKwDefaults(x));
     return n < 0 || m < 0 ? ERROR : n == count && m == 0 ? YES : NO;
 }
+// A class is still what it was for: its version has not moved, or `again` says so and of which version.
+static Answer class_is(PyObject* x, Word* w) {
+    if (w[2] && w[3] && *(const unsigned*)((const char*)x + w[2]) == (unsigned)w[3]) return YES;
+    PyObject* result = PyObject_CallFunctionObjArgs((PyObject*)w[4], x, nullptr);
+    if (!result) return ERROR;
+    Word version = PyLong_AsLongLong(result);
+    Py_DecRef(result);
+    w[3] = version > 0 ? version : 0;
+    return version < 0 ? NO : YES;
+}
 static PyObject* behind(PyObject* ref) {     // null without an error: dead
     PyObject* found = nullptr;
     if (PyWeakref_GetRef) {
@@ -214,6 +224,7 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         case OP_HAS: ok = has(head, x, (PyObject*)w[2], w[3]); w += 4; break;
         case OP_ALIAS: ok = when(x == s.at[w[2]], w[3]); w += 4; break;
         case OP_FUNCTION: ok = function_is(x, w[2], w[3]); w += 4; break;
+        case OP_CLASS: ok = class_is(x, (Word*)w); w += 5; break;
         case OP_TENSOR: ok = tensor_is(head->fill, head->grad, x, w + 2); w += 8 + 2 * w[7]; break;
         }
         if (!got) ok = PyErr_Occurred() ? ERROR : NO;

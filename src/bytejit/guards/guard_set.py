@@ -19,7 +19,6 @@ from .kinds import (
     BOOL,
     DICT_ABSENT,
     DICT_KEYS,
-    DICT_PRESENT,
     EQUALS,
     EXPR,
     FUNCTION,
@@ -27,6 +26,7 @@ from .kinds import (
     ID_IS,
     KINDS,
     LEN_IS,
+    PRESENT,
     SET_ITEMS,
     TENSOR,
     TYPE_IS,
@@ -145,20 +145,22 @@ def _kept(kind: str, value: Any) -> Any:
         return value if value is None or value is Ellipsis or type(value) is bool else Ref(value)
     if kind in (DICT_KEYS, SET_ITEMS) and not isinstance(value, frozenset):
         return tuple(k if isinstance(k, Ref) or plain(k) else Ref(k) for k in value)
-    if kind in (DICT_ABSENT, DICT_PRESENT) and not plain(value):
+    if kind == DICT_ABSENT and not plain(value):
         return Ref(value)
     return value
 
 
 def _slot(guard: Guard) -> Any:
     """What tells two guards of one kind on one source apart (a key, a name); None where one kind says it all."""
-    if guard.kind in (DICT_ABSENT, DICT_PRESENT, ATTR_ABSENT, EXPR, ALIAS, VALUE):
+    if guard.kind in (DICT_ABSENT, ATTR_ABSENT, EXPR, ALIAS, VALUE):
         return (type(guard.value), guard.value)
     return None
 
 
 def _implied(kind: str, guard: Guard, by: Guard) -> bool:
     """Whether `by`, on the same source, makes `guard` redundant."""
+    if kind == PRESENT:
+        return True
     if by.kind == ID_IS:
         if kind == TYPE_IS:  # an instance of a Python class can be given another __class__ later
             return not isinstance(by.value, Ref) or not _class_can_change(by.value.get())
@@ -168,7 +170,7 @@ def _implied(kind: str, guard: Guard, by: Guard) -> bool:
     if by.kind == TENSOR:
         return kind == TYPE_IS
     if by.kind in (DICT_KEYS, SET_ITEMS):
-        return kind in (LEN_IS, DICT_ABSENT, DICT_PRESENT)
+        return kind in (LEN_IS, DICT_ABSENT)
     return False
 
 

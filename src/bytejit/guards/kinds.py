@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .class_lookups import ClassCheck, ClassLookups
 from .equality import same
 from .references import PLAIN_VALUE, Printer, Ref
 from .source import Source
@@ -28,7 +29,7 @@ BOOL = "BOOL"  # value: bool(x)
 LEN_IS = "LEN_IS"  # value: len(x)
 DICT_KEYS = "DICT_KEYS"  # value: tuple of keys, in order
 DICT_ABSENT = "DICT_ABSENT"  # value: a key that is not there
-DICT_PRESENT = "DICT_PRESENT"  # value: a key that is there
+PRESENT = "PRESENT"  # what can be fetched, whatever it is
 ATTR_ABSENT = "ATTR_ABSENT"  # value: an attribute name that hasattr denies
 SET_ITEMS = "SET_ITEMS"  # value: tuple of items in iteration order, or a frozenset when the order was not read
 TENSOR = "TENSOR"  # value: TensorCheck
@@ -36,6 +37,7 @@ EXPR = "EXPR"  # value: Expr over ints
 ALIAS = "ALIAS"  # value: (other source, whether they are the same object)
 GLOBAL_STATE = "GLOBAL_STATE"  # source: GlobalState(name); value: what it was
 FUNCTION = "FUNCTION"  # value: the function (its code, number of defaults, names of keyword defaults)
+CLASS = "CLASS"  # value: ClassLookups; source: the class
 VALUE = "VALUE"  # value: ComputedItems, whose first source is the guard's own
 
 
@@ -157,6 +159,10 @@ def _state(at: Printer, x: str, value: Any) -> str:
     return f"{x} == {at.literal(value)}" if type(value) in (int, tuple) else f"{x} is {identity(at, value)}"
 
 
+def _class(at: Printer, x: str, value: ClassLookups) -> str:
+    return f"{at.bind(ClassCheck(value), 'class')}.holds({x})"
+
+
 def _computed(at: Printer, x: str, value: ComputedItems) -> str:
     tensors = [x, *(at.source(s) for s in value.sources[1:])]
     return f"{at.bind(value.run, 'value')}({', '.join(tensors)}).tolist() == {at.bind(value.want)}"
@@ -175,7 +181,7 @@ KINDS: dict[str, GuardKind] = {
     LEN_IS: GuardKind(lambda at, x, v: f"len({x}) == {v}", "len({x})", "len({name}) was {want}, is {got}", cost=40),
     DICT_KEYS: GuardKind(_keys, "[*{x}]", "keys of {name} were {want}, are {got}", cost=150),
     DICT_ABSENT: GuardKind(lambda at, x, v: f"{at.literal(v)} not in {x}", "", "{name} has got the key {want}", cost=25),
-    DICT_PRESENT: GuardKind(lambda at, x, v: f"{at.literal(v)} in {x}", "", "{name} has lost the key {want}", cost=25),
+    PRESENT: GuardKind(lambda at, x, v: f"[{x}]", "", "{name} cannot be fetched", cost=25),
     ATTR_ABSENT: GuardKind(lambda at, x, v: f"not hasattr({x}, {v!r})", "", "{name} has got the attribute {want}", cost=500),
     SET_ITEMS: GuardKind(_set_items, "{x}", "items of {name} were {want}, are {got}", once=False, cost=200),
     TENSOR: GuardKind(
@@ -187,5 +193,6 @@ KINDS: dict[str, GuardKind] = {
     ),
     GLOBAL_STATE: GuardKind(_state, "{x}", "{name} was {want}, is {got}", cost=30),
     FUNCTION: GuardKind(_function, "{x}", "{name} has another code or other defaults", once=False, cost=60),
+    CLASS: GuardKind(_class, "", "{name} has changed, of which these were looked for: {want}", cost=100),
     VALUE: GuardKind(_computed, "{x}", "what was computed from {name} was {want}, is another", cost=8000),
 }

@@ -3,9 +3,9 @@
 A step from Python costs 15 to 40 ns, and a full check of a tensor 150 to 250 ns, most of it in making shape and
 stride tuples. A unit of our own goes through a table of such steps: fetch an attribute, fetch a dict's item, check a
 type, an identity, a tensor. It looks at tensors through `__dlpack_c_exchange_api__`, torch's stable C table (DLPack
-1.3). Each call fetches everything anew and holds it until it ends: nothing is remembered between calls. Nothing here
-imports the compiler: `install(build)` is given one by the pipeline. Without it, or on a torch without that table,
-`usable` is False and guards are checked from Python.
+1.3). Each call fetches everything anew and holds it until it ends: nothing is remembered between calls, but the versions of
+classes (class_lookups.py). Nothing here imports the compiler: `install(build)` is given one by the pipeline. Without it, or
+on a torch without that table, `usable` is False and guards are checked from Python.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ OPS = (
     "FUNCTION",  # slot, code, number of defaults: of a function without keyword defaults
     "ITEM_EQUALS",  # slot, key, object, hint: ITEM, then EQUALS
     "ITEM_EMPTY",  # slot, key, type, hint: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
+    "CLASS",  # slot, place of a class's version or 0, the version for which all holds or 0, function that looks and returns
+    # it: ClassCheck.again
     "TENSOR",  # slot, type, device type, device index, dtype word, requires_grad (-1: not checked), rank, sizes,
     # strides. A size -n: n or more. A stride -1-k: size k times the stride wanted there; ANY: not
     # checked, as where a size that may be any (-1) is 1

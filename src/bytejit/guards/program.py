@@ -17,11 +17,13 @@ from typing import Any
 import torch
 
 from bytejit.common.overriding import overrides
+from bytejit.compat import class_versions
 from bytejit.errors import Bug
 
+from .class_lookups import UNKNOWN, ClassCheck
 from .equality import same
 from .guard_set import Guard
-from .kinds import ALIAS, BOOL, DICT_ABSENT, DICT_KEYS, DICT_PRESENT, EQUALS, FUNCTION, ID_IS, LEN_IS, TENSOR, TYPE_IS
+from .kinds import ALIAS, BOOL, CLASS, DICT_ABSENT, DICT_KEYS, EQUALS, FUNCTION, ID_IS, LEN_IS, PRESENT, TENSOR, TYPE_IS
 from .module_sources import ModuleBuffer, ModuleParam, SubModule
 from .native_checker import CHECKER, HINTED, OP, row, table
 from .references import PLAIN, Ref
@@ -213,12 +215,12 @@ class GuardProgram:
     # ---- checking
 
     def take(self, guard: Guard) -> bool:
-        """Whether the program checks this guard: adds its steps when it does."""
+        """Whether the program checks this guard: adds its steps when it does, none past fetching for an empty check."""
         step = self._check(guard)
         if step is None:
             return False
         self.taken += 1
-        if step not in self._checked:
+        if step and step not in self._checked:
             self._checked.add(step)
             self.steps.append(step)
         return True
@@ -226,7 +228,7 @@ class GuardProgram:
     def _check(self, guard: Guard) -> tuple | None:
         value = guard.value
         words = row(value, neg_possible(value)) if guard.kind == TENSOR and not overrides(value.type) else None
-        made = guard.kind in (ALIAS, BOOL, DICT_ABSENT, DICT_PRESENT, EQUALS, ID_IS, LEN_IS, TYPE_IS)
+        made = guard.kind in (ALIAS, BOOL, CLASS, DICT_ABSENT, EQUALS, ID_IS, LEN_IS, PRESENT, TYPE_IS)
         made = made or words is not None or (guard.kind == DICT_KEYS and all(type(k) is str for k in value))
         made = made or (guard.kind == FUNCTION and not value[2] and self._is_function(guard.source))
         x = self.slot(guard.source) if made else None
@@ -245,9 +247,13 @@ class GuardProgram:
                 return (OP["IS"], x, address, 1) if _by_identity(value) else (OP["EQUALS"], x, address)
             case "DICT_KEYS":
                 return (OP["KEYS"], x, self._address(list(value))) if value else (OP["TRUE"], x, 0)
-            case "DICT_ABSENT" | "DICT_PRESENT":
+            case "PRESENT":
+                return ()
+            case "DICT_ABSENT":
                 key = sys.intern(value) if type(value) is str else value
-                return None if weak else (OP["HAS"], x, self._address(key), int(guard.kind == DICT_PRESENT))
+                return None if weak else (OP["HAS"], x, self._address(key), 0)
+            case "CLASS":
+                return (OP["CLASS"], x, class_versions.place() or 0, UNKNOWN, self._address(ClassCheck(value).again))
             case "FUNCTION":
                 return (OP["FUNCTION"], x, self._address(value[0]), value[1])
             case "BOOL" | "LEN_IS":

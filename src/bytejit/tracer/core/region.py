@@ -6,6 +6,7 @@ import torch
 
 from bytejit.common import ambient, ambient_kinds
 from bytejit.guards.sources import Cell, KnownSource, Local, Source, StackSlot
+from bytejit.tracer.objects.class_facts import LOOKED_UP
 from bytejit.tracer.objects.containers import NotConstant, to_python
 
 from .frame import Frame
@@ -142,6 +143,8 @@ def let_go(t: Tracer) -> None:
         t.effects.touched,
         t.rebuilt_classes,
         t.escaped,
+        t.fetched,
+        LOOKED_UP,
     ):
         held.clear()
     t.frame = t.root = t.snapshot = t.handled = None

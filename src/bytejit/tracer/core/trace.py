@@ -21,10 +21,10 @@ from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
 from bytejit.guards.guard_set import GuardSet
-from bytejit.guards.sources import Local, Printer, Source, StackSlot
+from bytejit.guards.sources import KnownSource, Local, Printer, Source, StackSlot
 from bytejit.tracer.exits.replay import SideEffectReplay
 from bytejit.tracer.exits.way_out import way_out
-from bytejit.tracer.objects import caching, external_iterators, generators
+from bytejit.tracer.objects import caching, class_facts, external_iterators, generators
 from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 
@@ -192,6 +192,11 @@ def add_last_guards(t: Tracer) -> None:
                 t.guards.add("TENSOR", v.source, t.sizes.tensor_check(v.real, v.source, True))
     add_alias_guards(t)
     external_iterators.add_guards(t)
+    for lazy in t.fetched:
+        if lazy.var is None and lazy.source is not None:
+            t.guards.add("PRESENT", lazy.source)
+    for cls, lookups in class_facts.guards_of_lookups(t.cannot_change):
+        t.guards.add("CLASS", KnownSource.of(cls), lookups)
 
 
 def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:

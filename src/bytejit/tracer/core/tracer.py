@@ -12,6 +12,7 @@ import torch
 from bytejit.common.interrupts import SIGNALS
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
+from bytejit.compat.class_versions import FLAGS, HEAP_TYPE
 from bytejit.fake.tensor import FakeMode
 from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.sources import Source
@@ -90,6 +91,7 @@ class Tracer:
         self.devices: list[torch.device] = []  # device managers entered in the region
         self.inference: list[tuple] = []  # inference modes entered in it: (manager, grad mode set before)
         self.looked_into: list[IterVar] = []  # iterators from outside, see tracer/objects/external_iterators.py
+        self.fetched: list[Lazy] = []  # values from outside that may be missing when they are fetched again
         self.escaped: dict[int, int] = {}  # tensors of function transforms that are over -> step, torch/transforms.py
         self.claimed: dict[int, object] = {}  # iterator -> the enumerate or zip that draws from it
         self.checkpoints = False  # whether a part of the graph is a checkpoint's
@@ -127,6 +129,10 @@ class Tracer:
             if kind == "ALIAS":
                 value = (value, True)
             self.guards.add(kind, source, value, self.tensors.where() if self.frame is not None else None)
+
+    def cannot_change(self, cls: type) -> bool:
+        """Whether a class is one of the trace's own, or written in C and closed."""
+        return not FLAGS(cls) & HEAP_TYPE or cls in self.made_classes or cls in self.rebuilt_classes
 
     def pop(self, f: Frame) -> Var:
         v = f.stack.pop()

@@ -93,7 +93,12 @@ class Wrapping(Component):
 
     def lazy(self, obj: object, source: Source | None) -> Var:
         """A value from outside; constants of the trace itself have no source."""
-        return Lazy(obj, source) if source is not None else self.constant(obj)
+        return self._fetched(Lazy(obj, source)) if source is not None else self.constant(obj)
+
+    def _fetched(self, lazy: Lazy) -> Lazy:
+        """A value that a lookup by name or key found: that it is found decides what follows, even if nothing looks at it."""
+        self.t.fetched.append(lazy)
+        return lazy
 
     def constant(self, obj: object) -> Var:
         """A real object that needs no guard: code constants, results of folding, library objects known by name."""
@@ -299,8 +304,9 @@ class Wrapping(Component):
         return InstanceVar(cls, source, obj, base)
 
     # ---- dicts from outside, read key by key -----------------------------------------------------------------------
-    def lookup(self, d: DictVar, key: object) -> Var | None:
-        """The value under a real key, or None. An outside dict is asked, and what it returned is guarded."""
+    def lookup(self, d: DictVar, key: object, decides: bool = True) -> Var | None:
+        """The value under a real key, or None. An outside dict is asked, and what it returned is guarded. decides: whether
+        it matters that the key is there, too, where nothing looks at its value."""
         found = d.items.get(key)
         if found is not None:
             return found[1]
@@ -312,6 +318,8 @@ class Wrapping(Component):
             return None
         value = dict.__getitem__(raw, key) if isinstance(raw, dict) else raw[key]
         var = Lazy(value, dict_item(d.source, key, _own_getitem(raw)))
+        if decides:
+            self._fetched(var)
         d.items[key] = (self.constant(key), var)
         return var
 
@@ -341,7 +349,7 @@ class Wrapping(Component):
     def memo_lazy(self, key: object, obj: Any, source: Source | None) -> Lazy:
         found = self.t.memo.get(key)
         if found is None or found.obj is not obj:
-            found = self.t.memo[key] = Lazy(obj, source())
+            found = self.t.memo[key] = self._fetched(Lazy(obj, source()))
         return found
 
 

@@ -36,7 +36,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN
 
-from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, of_library, structseq_fields
+from .class_facts import MISSING, WRITTEN, class_lookup, is_data_descriptor, structseq_fields
 
 GENERIC_GETATTR = (
     object.__getattribute__,
@@ -113,7 +113,6 @@ class Attributes(Component):
         if found is MISSING and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)) is not None:
             return own
         if found is MISSING:
-            self.guard_not_shadowed(cls, None, name)
             in_c = not special_cases.BUILTINS.made(cls) and not cls.__flags__ & (1 << 9)  # C types are called by their full names
             raise self.no_attribute(f"{cls.__module__}.{cls.__name__}" if in_c else cls.__name__, name)
         return self.bind_descriptor(found, owner, v, cls, name)
@@ -138,8 +137,6 @@ class Attributes(Component):
 
     def bind_descriptor(self, found: Any, owner: type, v: Var, cls: type, name: str) -> Var:
         """What a class attribute gives when read through an instance."""
-        if owner is not cls:
-            self.guard_not_shadowed(cls, owner, name)
         if isinstance(found, types.FunctionType):
             return MethodVar(self.class_value(owner, name, found), v)
         if isinstance(found, C_METHODS) and not isinstance(found, types.BuiltinFunctionType):
@@ -186,27 +183,13 @@ class Attributes(Component):
         """A class method written in C, read from a class: with its class apart where the tracer models the descriptor."""
         return MethodVar(Known(found), cls) if self.t.calls.has_handler(found) else Known(found.__get__(None, cls.obj))
 
-    def guard_not_shadowed(self, cls: type, owner: type | None, name: str) -> None:
-        """The user's classes before `owner`, all of them without one, must not get an attribute of that name. Library classes are
-        taken as finished."""
-        for c in cls.__mro__:
-            if c is owner:
-                return
-            known = c in self.t.made_classes or c in self.t.rebuilt_classes or of_library(c)
-            if not known and name not in c.__dict__:  # super() starts later
-                self.t.guard("DICT_ABSENT", InstanceDict(KnownSource.of(c)), name)
-
     def of_class(self, cls: type, name: str) -> Any:
-        """A class attribute found by MRO, unbound; None without one. No class of the program before it may get one."""
-        found, owner = class_lookup(cls, name)
-        self.guard_not_shadowed(cls, owner, name)
+        """A class attribute found by MRO, unbound; None without one."""
+        found = class_lookup(cls, name)[0]
         return None if found is MISSING else found
 
     def lift(self, fn: Callable, owner: type, name: str) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
-        known = owner in self.t.made_classes or owner in self.t.rebuilt_classes or of_library(owner)
-        if not known and name not in WRITTEN.get(owner, ()):
-            self.t.guard("ID_IS", DictItem(InstanceDict(KnownSource.of(owner)), name), NAMESPACE(owner)[name])
         return self.t.values.passing(fn) if owner in self.t.rebuilt_classes else self.t.values.constant(fn)
 
     def class_value(self, owner: type, name: str, found: Any) -> Var:
@@ -278,10 +261,10 @@ class Attributes(Component):
     # ---- instances ----------------------------------------------------------------------------------------------------
     def instance_getattr(self, v: InstanceVar, name: str) -> Var:
         cls = v.cls
-        lookup = class_lookup(cls, "__getattribute__")[0]
+        lookup, owner = class_lookup(cls, "__getattribute__")
         if lookup not in GENERIC_GETATTR:
             if isinstance(lookup, types.FunctionType):
-                return self.t.calls.call(self.t.values.constant(lookup), [v, Known(name)], {})
+                return self.t.calls.call(self.class_value(owner, "__getattribute__", lookup), [v, Known(name)], {})
             if not issubclass(cls, (dict, list, tuple, str, int, float, bytes, set)):
                 raise Break(f"reading {cls.__name__}.{name} of a C object")
         return self.generic_getattr(v, name)
@@ -304,7 +287,7 @@ class Attributes(Component):
             try:
                 return self.bind_descriptor(found, owner, v, cls, name)
             except Raised as e:
-                if not fallback or not issubclass(e.exc.cls, AttributeError) or not hasattr(cls, "__getattr__"):
+                if not fallback or not issubclass(e.exc.cls, AttributeError) or class_lookup(cls, "__getattr__")[1] is None:
                     raise
                 return self.t.calls.call(self.class_value(*self._owner(cls, "__getattr__")), [v, Known(name)], {})
         if v.ns is not None:
@@ -313,7 +296,6 @@ class Attributes(Component):
                 return value
         if found is not MISSING:
             return self.bind_descriptor(found, owner, v, cls, name)
-        self.guard_not_shadowed(cls, None, name)
         fallback_fn = (self.of_class(cls, "__getattr__") or MISSING) if fallback else MISSING
         if fallback_fn is torch.nn.Module.__getattr__:
             return self.module_getattr(v, name)
@@ -331,7 +313,7 @@ class Attributes(Component):
         """nn.Module.__getattr__: parameters, buffers, submodules, in that order."""
         unread = []
         for table, kind in (("_parameters", ModuleParam), ("_buffers", ModuleBuffer), ("_modules", SubModule)):
-            d = self.t.values.lookup(v.ns, table) if v.ns is not None else None
+            d = self.t.values.lookup(v.ns, table, decides=False) if v.ns is not None else None
             if d is None:
                 continue
             raw = d.obj if type(d) is Lazy and d.var is None else None
@@ -368,8 +350,6 @@ class Attributes(Component):
         v = self.t.values.real(v)
         cls = self.t.type_of(v)
         found, owner = class_lookup(cls, name)
-        if found is MISSING:
-            self.guard_not_shadowed(cls, None, name)
         if found is MISSING or found is None:
             return None
         return self.bind_descriptor(found, owner, v, cls, name)

@@ -6,31 +6,38 @@ import functools
 import os
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
-from bytejit.guards.references import module_of
+from bytejit.guards.class_lookups import MISSING, MRO, NAMESPACE, ClassLookups, Lookup, find
 from bytejit.tracer.core.versions import DOCSTRING_FLAG
-
-MISSING = object()
 
 # owner: the one trace that runs; what it stored into classes from outside: class -> name -> stub (see tracer/objects/classes.py)
 WRITTEN: dict[type, dict[str, object]] = {}
-
-
-NAMESPACE = type.__dict__["__dict__"].__get__  # past a metaclass's __getattribute__, and quicker
-MRO = type.__dict__["__mro__"].__get__
+# and what it looked for in classes: class, name, the class after which; value and owner. By addresses: a class's hash may be
+# the program's
+LOOKED_UP: dict[tuple[int, str, int], tuple[type, str, type | None, Any, type | None]] = {}
 
 
 def class_lookup(cls: type, name: str, after: type | None = None):
-    """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one."""
+    """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one. What it returns is
+    guarded."""
+    found = find(cls, name, after)
+    key = (id(cls), name, id(after))
+    if key not in LOOKED_UP:
+        LOOKED_UP[key] = (cls, name, after, *found)
+    return WRITTEN and _written(cls, name, after) or found
+
+
+def _written(cls: type, name: str, after: type | None) -> tuple[Any, type] | None:
+    """What the trace stored into a class of the MRO before the one that has the name; None where it did not."""
     mro = MRO(cls)
     for c in mro[mro.index(after) + 1 :] if after is not None else mro:
-        if WRITTEN and c in WRITTEN and name in WRITTEN[c]:
+        if c in WRITTEN and name in WRITTEN[c]:
             return WRITTEN[c][name], c
-        found = NAMESPACE(c).get(name, MISSING)
-        if found is not MISSING:
-            return found, c
-    return MISSING, None
+        if name in NAMESPACE(c):
+            return None
+    return None
 
 
 def replaces_lookup(obj: object) -> bool:
@@ -59,8 +66,26 @@ def hides_dict(cls: type) -> bool:
 
 
 def is_data_descriptor(value: object) -> bool:
-    cls = type(value)
-    return hasattr(cls, "__set__") or hasattr(cls, "__delete__")
+    return any(class_lookup(type(value), hook)[1] is not None for hook in ("__set__", "__delete__"))
+
+
+def guards_of_lookups(fixed: Callable[[type], bool]) -> list[tuple[type, ClassLookups]]:
+    """What the trace looked for, by class: for guards. fixed: whether a class cannot change, or is the trace's own. What was
+    looked for in one of these is looked for in its bases."""
+    found: dict[int, tuple[type, dict]] = {}
+
+    def add(cls: type, name: str, after: type | None, value: Any, owner: type | None) -> None:
+        one = found.setdefault(id(cls), (cls, {}))[1]
+        one.setdefault((name, id(after)), Lookup.of(name, after, value, owner))
+
+    for cls, name, after, value, owner in LOOKED_UP.values():
+        if not fixed(cls):
+            add(cls, name, after, value, owner)
+            continue
+        for base in MRO(cls)[1:]:
+            if not fixed(base):
+                add(base, name, None, *find(base, name))
+    return [(cls, ClassLookups.of(cls, names.values())) for cls, names in found.values()]
 
 
 def docstring(code: types.CodeType) -> str | None:
@@ -89,11 +114,6 @@ def structseq_fields(cls: type) -> dict[str, int]:
     members = [n for n in dir(cls) if isinstance(getattr(cls, n), types.MemberDescriptorType)]
     probe = cls(range(cls.n_fields))
     return {n: getattr(probe, n) for n in members}
-
-
-def of_library(cls: type) -> bool:
-    """Whether a class is a library's."""
-    return is_library(module_of(cls))
 
 
 def class_attribute(cls: type, name: str) -> Any:

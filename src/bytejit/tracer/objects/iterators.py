@@ -26,6 +26,7 @@ from bytejit.tracer.core.values import (
     Var,
 )
 
+from .class_facts import class_lookup
 from .containers import is_constant
 
 
@@ -84,6 +85,8 @@ class Iteration(Component):
         if isinstance(found, types.FunctionType):
             result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, "__iter__"), [], {}))
             return result
+        if class_lookup(v.cls, "__iter__")[0] is None:  # `__iter__ = None` in a class
+            raise self.not_iterable(v)
         if v.base is not None:
             return self.iter(v.base)
         if v.real is not None and found is not None:
@@ -94,13 +97,18 @@ class Iteration(Component):
             raise Break(f"iterating a {v.cls.__name__}, a C object")
         if isinstance(self.t.attributes.of_class(v.cls, "__getitem__"), types.FunctionType):
             return IterVar("getitem", {"of": v, "at": 0}, self.t.limits.steps)
-        raise self.t.raised(TypeError(f"'{v.cls.__name__}' object is not iterable"))
+        raise self.not_iterable(v)
+
+    def not_iterable(self, v: InstanceVar) -> Raised:
+        return self.t.raised(TypeError(f"'{v.cls.__name__}' object is not iterable"))
 
     def has_iter(self, v: Var) -> bool:
         v = self.t.values.real(v)
         if isinstance(v, (SeqVar, SetVar, DictVar, DictView, IterVar, GenVar, TensorVar, ArrayVar)):
             return True
         cls, of_class = self.t.type_of(v), self.t.attributes.of_class
+        if class_lookup(cls, "__iter__")[0] is None:
+            return False
         return of_class(cls, "__iter__") is not None or of_class(cls, "__getitem__") is not None
 
     def next(self, v: Var) -> Var | None:

@@ -48,7 +48,6 @@ class KnownAttributes(Component):
         try:
             value = getattr(obj, name)
         except AttributeError as e:
-            self.t.attributes.guard_not_shadowed(cls, None, name)
             raise self.t.raised(e) from None
         if isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
             return Known(value)
@@ -89,12 +88,8 @@ class KnownAttributes(Component):
             if name == "__dict__":
                 return self.t.values.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
             self.check_annotations(cls, name)
-            try:
-                return self.t.values.constant(getattr(cls, name))
-            except AttributeError as e:  # __abstractmethods__ of a class that has none
-                raise self.t.raised(e) from None
+            return self._of_type(cls, name)
         found, owner = class_lookup(cls, name)
-        self.t.attributes.guard_not_shadowed(cls, owner, name)
         if found is not MISSING:
             if isinstance(found, classmethod):
                 return self.t.attributes.classmethod_value(found, owner, name, v)
@@ -118,13 +113,23 @@ class KnownAttributes(Component):
             return self.t.values.constant(getattr(cls, name))
         if meta is not MISSING:
             return self.t.attributes.bind_descriptor(meta, meta_owner, v, type(cls), name)
-        self.t.attributes.guard_not_shadowed(type(cls), None, name)
         getter = class_lookup(type(cls), "__getattr__")[0]
         if isinstance(getter, types.FunctionType):
             return self.t.calls.call(self.t.values.constant(getter), [v, Known(name)], {})
         e = self.t.raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
         e.exc.slots["name"] = Known(name)
         raise e
+
+    def _of_type(self, cls: type, name: str) -> Var:
+        """What `type` keeps of a class: its names and documentation, which may be changed, and its bases."""
+        try:
+            value = getattr(cls, name)
+        except AttributeError as e:  # __abstractmethods__ of a class that has none
+            raise self.t.raised(e) from None
+        if (value is None or type(value) is str) and not self.t.cannot_change(cls):
+            return self.t.values.lazy(value, Attr(KnownSource.of(cls), name))
+        class_lookup(cls, name)  # guards its bases
+        return self.t.values.constant(value)
 
     def function_getattr(self, v: FuncVar, name: str) -> Var:
         simple = {

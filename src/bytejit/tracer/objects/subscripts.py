@@ -25,6 +25,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.words import words
 
+from .class_facts import class_lookup
 from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, to_python
 
 
@@ -223,6 +224,8 @@ class Subscripts(Component):
                 return self.t.comparisons.truth(
                     self.t.calls.call(self.t.attributes.special(container, "__contains__"), [item], {})
                 )
+            if class_lookup(container.cls, "__contains__")[0] is None:  # `__contains__ = None` in a class
+                raise self.t.raised(TypeError(f"'{container.cls.__name__}' object is not a container"))
             if container.base is not None:
                 return self.contains(container.base, item)
         if isinstance(container, Known) and isinstance(container.obj, type):
