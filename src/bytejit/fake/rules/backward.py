@@ -7,7 +7,64 @@ from typing import Any
 import torch
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, channels_last_stride, new, row
+from .elementwise import elementwise
+from .pointwise import _alike
 from .products import suggests_channels_last
+from .rearranged import _reflection_pad, like_last
+
+
+@row("elu_backward")
+def _elu_backward(grad: Operand, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: HasMeta) -> Meta:
+    return _alike(grad, x)
+
+
+@row("rrelu_with_noise_backward")
+def _rrelu_backward(
+    grad: Operand, x: HasMeta, noise: HasMeta, lower: float, upper: float, training: bool, is_result: bool
+) -> Meta:
+    return _alike(noise if training and upper - lower > 1e-6 else x, grad)
+
+
+@row("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "_log_softmax_backward_data")
+def _row_major(grad: Operand, x: HasMeta, y: Any, *numbers: Any) -> Meta:
+    """Row-major, whatever the operands are."""
+    m = x.m
+    fits = not isinstance(y, torch.Tensor) or y.shape == m.shape
+    dtypes = (grad.m.dtype, numbers[-1] if isinstance(y, int) else m.dtype)
+    if not fits or not m.dtype.is_floating_point or dtypes != (m.dtype, m.dtype) or grad.m.device != m.device:
+        raise NeedsMeta
+    return new(m.shape, None, m.dtype, m.device)
+
+
+@row("binary_cross_entropy_backward")
+def _bce_backward(grad: Operand, x: HasMeta, y: HasMeta, weight: Any = None, reduction: int = 1) -> Meta:
+    """Laid out as the input is."""
+    m = x.m
+    if not m.dtype.is_floating_point or grad.m.dtype != m.dtype or y.m.shape != m.shape or grad.m.device != m.device:
+        raise NeedsMeta
+    return elementwise((x,), m.dtype)
+
+
+@row("reflection_pad2d_backward")
+def _reflection_pad_backward(grad: Operand, x: HasMeta, padding: Any) -> Meta:
+    if grad.m.dtype != x.m.dtype or grad.m.shape != _reflection_pad(x, padding).shape:
+        raise NeedsMeta
+    return like_last(x.m, x.m.shape)
+
+
+@row("native_group_norm_backward")
+def _group_norm_backward(
+    grad: HasMeta, x: HasMeta, mean: HasMeta, rstd: HasMeta, weight: Any, n: Any, c: Any, hw: Any, group: int, mask: Any
+) -> tuple:
+    """The gradient of the input is laid out as the input."""
+    m = x.m
+    if m.device.type != "cpu" or grad.m.dtype != m.dtype or grad.m.shape != m.shape:
+        raise NeedsMeta
+    if weight is None or weight.m.dtype != m.dtype:
+        raise NeedsMeta
+    first = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
+    made = (first, *_two(m.shape[1:2], m.dtype, m))
+    return tuple(t if wanted else None for t, wanted in zip(made, mask))
 
 
 @row("glu_backward")
