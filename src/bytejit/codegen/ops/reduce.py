@@ -1,7 +1,7 @@
-"""Rows of reductions, scans, softmax and the norms: reductions kept apart from the pointwise steps around them.
+"""Rows of reductions, scans and the norms: reductions kept apart from the pointwise steps around them.
 
-Each lowers into small kernels over the same rows (largest, sum of exponentials, quotient); fuse makes one kernel of
-nests. Variances take two nests: the mean first, then the squared distances, in the accumulation dtype.
+Each lowers into small kernels over the same rows; fuse makes one kernel of nests. Variances take two nests: the mean first,
+then the squared distances, in the accumulation dtype.
 """
 
 from __future__ import annotations
@@ -206,59 +206,6 @@ def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool =
 
 
 row("norm", "linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")(_norm)
-
-
-# ---- softmax
-# ------------------------------------------------------------------------------------------------------------
-def exponentials(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
-    """The greatest element over dims, and exp(x - greatest) everywhere."""
-    most = ctx.reduce(x, dims, "amax", None, acc)
-    e = ctx.pointwise(
-        x.shape,
-        acc,
-        lambda c: (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, kept(c, dims, True)))).do("exp").e,
-    )
-    return most, e
-
-
-@row("softmax", "_softmax", "softmax.int", ref=torch.softmax)
-def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
-    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
-    if not x.shape:
-        return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0 + 1.0).e)
-    _, e = exponentials(ctx, x, dims, acc)
-    total = ctx.reduce(e, dims, "sum", None, acc)
-    scale = ctx.pointwise(total.shape, acc, lambda c: (1.0 / F(ctx, ctx.read(total, c))).e)
-    return ctx.map(lambda c: (F(ctx, ctx.read(e, c)) * F(ctx, ctx.read(scale, kept(c, dims, True)))).e)
-
-
-@row("log_softmax", "_log_softmax", "log_softmax.int", ref=torch.log_softmax)
-def log_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
-    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
-    if not x.shape:
-        return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0).e)
-    most, e = exponentials(ctx, x, dims, acc)
-    total = ctx.reduce(e, dims, "sum", None, acc)
-    logs = ctx.pointwise(total.shape, acc, lambda c: F(ctx, ctx.read(total, c)).do("log").e)
-
-    def at(c: tuple) -> Expr:
-        k = kept(c, dims, True)
-        return (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, k)) - F(ctx, ctx.read(logs, k))).e
-
-    return ctx.map(at)
-
-
-@row("logsumexp", "logsumexp", ref=torch.logsumexp)
-def logsumexp(ctx: Lowering, x: Value, dims: Any, keepdim: bool = False) -> Value:
-    dims, acc = dims_list(dims, len(x.shape)), acc_dtype(ir_dtype(ctx.spec()))
-    most = ctx.reduce(x, dims, "amax", None, acc)
-
-    def safe(k: tuple) -> F:
-        m = F(ctx, ctx.read(most, k))
-        return m.do("isinf").pick(0.0, m)
-
-    total = ctx.reduce(x, dims, "sum", lambda c: (F(ctx, ctx.read(x, c, acc)) - safe(kept(c, dims, True))).do("exp").e, acc)
-    return ctx.map(lambda c: (F(ctx, ctx.read(total, kept(c, dims, keepdim))).do("log") + safe(kept(c, dims, keepdim))).e)
 
 
 # ---- norms of models

@@ -139,6 +139,11 @@ def _softmax(x: HasMeta, dim: int, half_to_float: bool) -> Meta:
     return new(m.shape, None, m.dtype, m.device)
 
 
+@row("_safe_softmax")
+def _safe_softmax(x: HasMeta, dim: int, dtype: torch.dtype | None = None) -> Meta:
+    return _softmax(x, dim, dtype is not None and dtype is not x.m.dtype)
+
+
 @row("cumsum")
 def _cumsum(x: HasMeta, dim: int, *, dtype: torch.dtype | None = None) -> Meta:
     m = x.m

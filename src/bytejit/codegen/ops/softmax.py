@@ -1,0 +1,85 @@
+"""Rows of softmax and its logarithm: largest element, sum of exponentials, quotient. fuse makes one kernel of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from bytejit.codegen.loops.expr import Expr
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
+from bytejit.common.dtypes import acc_dtype
+
+from .composite import F
+from .reduce import dims_list, kept, row
+from .view import wrap
+
+
+def exponentials(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
+    """The greatest element over dims, and exp(x - greatest) everywhere."""
+    most = ctx.reduce(x, dims, "amax", None, acc)
+    e = ctx.pointwise(
+        x.shape,
+        acc,
+        lambda c: (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, kept(c, dims, True)))).do("exp").e,
+    )
+    return most, e
+
+
+@row("softmax", "_softmax", "softmax.int", ref=torch.softmax)
+def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
+    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
+    if not x.shape:
+        return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0 + 1.0).e)
+    _, e = exponentials(ctx, x, dims, acc)
+    total = ctx.reduce(e, dims, "sum", None, acc)
+    scale = ctx.pointwise(total.shape, acc, lambda c: (1.0 / F(ctx, ctx.read(total, c))).e)
+    return ctx.map(lambda c: (F(ctx, ctx.read(e, c)) * F(ctx, ctx.read(scale, kept(c, dims, True)))).e)
+
+
+@row("safe_softmax", "_safe_softmax")
+def safe_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
+    """Softmax, and 0 where all of a row is -inf: of an attention whose mask leaves nothing."""
+    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(x.dtype)
+    if not x.shape or x.dtype != ir_dtype(ctx.spec()):
+        raise NoRule("of a number, or of another dtype than its result")
+    most, e = exponentials(ctx, x, dims, acc)
+    total = ctx.reduce(e, dims, "sum", None, acc)
+    scale = ctx.pointwise(total.shape, acc, lambda c: (1.0 / F(ctx, ctx.read(total, c))).e)
+
+    def at(c: tuple) -> Expr:
+        k = kept(c, dims, True)
+        empty = F(ctx, ctx.read(most, k)).do("eq", -math.inf)
+        return empty.pick(0.0, F(ctx, ctx.read(e, c)) * F(ctx, ctx.read(scale, k))).e
+
+    return ctx.map(at)
+
+
+@row("log_softmax", "_log_softmax", "log_softmax.int", ref=torch.log_softmax)
+def log_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
+    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
+    if not x.shape:
+        return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0).e)
+    most, e = exponentials(ctx, x, dims, acc)
+    total = ctx.reduce(e, dims, "sum", None, acc)
+    logs = ctx.pointwise(total.shape, acc, lambda c: F(ctx, ctx.read(total, c)).do("log").e)
+
+    def at(c: tuple) -> Expr:
+        k = kept(c, dims, True)
+        return (F(ctx, ctx.read(x, c, acc)) - F(ctx, ctx.read(most, k)) - F(ctx, ctx.read(logs, k))).e
+
+    return ctx.map(at)
+
+
+@row("logsumexp", "logsumexp", ref=torch.logsumexp)
+def logsumexp(ctx: Lowering, x: Value, dims: Any, keepdim: bool = False) -> Value:
+    dims, acc = dims_list(dims, len(x.shape)), acc_dtype(ir_dtype(ctx.spec()))
+    most = ctx.reduce(x, dims, "amax", None, acc)
+
+    def safe(k: tuple) -> F:
+        m = F(ctx, ctx.read(most, k))
+        return m.do("isinf").pick(0.0, m)
+
+    total = ctx.reduce(x, dims, "sum", lambda c: (F(ctx, ctx.read(x, c, acc)) - safe(kept(c, dims, True))).do("exp").e, acc)
+    return ctx.map(lambda c: (F(ctx, ctx.read(total, kept(c, dims, keepdim))).do("log") + safe(kept(c, dims, keepdim))).e)
