@@ -1,9 +1,11 @@
-"""Training steps: forward, loss, backward, Adam; the model compiled, the loop as it is. Eager and compiled in turn.
+"""Training steps: forward, loss, backward, Adam. Eager and compiled in turn.
 
-Each way has a process of its own. The ways take blocks of steps in turn, so that a machine whose speed drifts is the same for
-all of them. Printed: seconds a step, how many times as fast as eager (the median over rounds), seconds of the first step.
+Forms: `model`: the model compiled, the loop as it is; `optimizer`: the optimizer's step compiled too; `step`: one function with
+all of it compiled. Each way has a process of its own. The ways take blocks of steps in turn, so that a machine whose speed
+drifts is the same for all of them. Printed: seconds a step, how many times as fast as eager (by the fastest block, and the
+median over rounds), seconds of the first step.
 
-    python benchmarks/bench_training.py [mlp resnet bert gpt2] [--peer] [--device cuda] [--seconds 20]
+    python benchmarks/bench_training.py [mlp resnet bert ...] [--forms model step] [--peer] [--device cuda] [--seconds 20]
 """
 
 from __future__ import annotations
@@ -77,27 +79,102 @@ def gpt2(device: str) -> tuple[nn.Module, tuple, Callable]:
     return model, (ids,), lambda y: nn.functional.cross_entropy(y.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-CASES = {"mlp": mlp, "resnet": resnet, "bert": bert, "gpt2": gpt2}
-WAYS = {"eager": lambda m: m, "bytejit": bytejit.compile, "peer": lambda m: torch.compile(m)}
+def gru(device: str) -> tuple[nn.Module, tuple, Callable]:
+    """A language model of two GRU layers of 256, 16 sequences of 32."""
+    ids = torch.randint(0, 2000, (16, 33), device=device)
+    return Recurrent(nn.GRU), (ids[:, :-1],), lambda y: nn.functional.cross_entropy(y.flatten(0, 1), ids[:, 1:].flatten())
 
 
-def worker(case: str, way: str, device: str) -> None:
-    """Run steps as the lines of stdin say: a number of steps -> seconds a step, `loss` -> the loss of the last."""
+def lstm(device: str) -> tuple[nn.Module, tuple, Callable]:
+    """The same of two LSTM layers."""
+    ids = torch.randint(0, 2000, (16, 33), device=device)
+    return Recurrent(nn.LSTM), (ids[:, :-1],), lambda y: nn.functional.cross_entropy(y.flatten(0, 1), ids[:, 1:].flatten())
+
+
+class Recurrent(nn.Module):
+    """Embedding, two recurrent layers, a linear layer to the words."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.embed, self.rnn, self.head = nn.Embedding(2000, 256), kind(256, 256, 2, batch_first=True), nn.Linear(256, 2000)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.rnn(self.embed(ids))[0])
+
+
+def vit(device: str) -> tuple[nn.Module, tuple, Callable]:
+    """A vision transformer: 6 layers of 192, 8 images of 96 x 96 pixels in patches of 8."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
+    model = ViTForImageClassification(ViTConfig(**sizes, image_size=96, patch_size=8, num_labels=100))
+    target = torch.randint(0, 100, (8,), device=device)
+    return model, (torch.randn(8, 3, 96, 96, device=device),), lambda y: nn.functional.cross_entropy(y.logits, target)
+
+
+class Twice(nn.Sequential):
+    """Two convolutions with group norm."""
+
+    def __init__(self, before: int, after: int) -> None:
+        convs = [part for n in (before, after) for part in (nn.Conv2d(n, after, 3, 1, 1), nn.GroupNorm(8, after), nn.SiLU())]
+        super().__init__(*convs)
+
+
+class UNet(nn.Module):
+    """Convolutions down to a quarter of the size and up again, with what went down beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.middle = Twice(3, 32), Twice(32, 64), Twice(64, 128)
+        self.up2, self.up1, self.out = Twice(192, 64), Twice(96, 32), nn.Conv2d(32, 3, 1)
+        self.up = nn.Upsample(scale_factor=2, mode="bilinear")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one = self.down1(x)
+        two = self.down2(nn.functional.max_pool2d(one, 2))
+        three = self.middle(nn.functional.avg_pool2d(two, 2))
+        two = self.up2(torch.cat([self.up(three), two], 1))
+        return self.out(self.up1(torch.cat([self.up(two), one], 1)))
+
+
+def unet(device: str) -> tuple[nn.Module, tuple, Callable]:
+    """A U-Net of three levels, 4 images of 64 x 64 pixels."""
+    target = torch.randn(4, 3, 64, 64, device=device)
+    return UNet(), (torch.randn(4, 3, 64, 64, device=device),), lambda y: nn.functional.mse_loss(y, target)
+
+
+CASES = {"mlp": mlp, "resnet": resnet, "bert": bert, "gpt2": gpt2, "gru": gru, "lstm": lstm, "vit": vit, "unet": unet}
+FORMS = ("model", "optimizer", "step")
+COMPILERS = {"eager": lambda f: f, "bytejit": bytejit.compile, "peer": lambda f: torch.compile(f)}
+
+
+def step_of(case: str, way: str, device: str) -> Callable[[], torch.Tensor]:
+    """A training step that returns the loss. way: `eager`, or a compiler and a form: `bytejit.model`."""
+    who, _, form = way.partition(".")
+    compiled = COMPILERS[who]
     torch.manual_seed(0)
     model, args, loss_of = CASES[case](device)
     model = model.to(device).train()
-    call, opt, last = WAYS[way](model), torch.optim.Adam(model.parameters(), 1e-5), [0.0]
+    call = model if form == "step" else compiled(model)
+    opt = torch.optim.Adam(model.parameters(), 1e-5)
+    update = compiled(opt.step) if form == "optimizer" else opt.step
 
-    def step() -> None:
+    def step() -> torch.Tensor:
         opt.zero_grad()
         loss = loss_of(call(*args))
         loss.backward()
-        opt.step()
-        last[0] = loss
+        update()
+        return loss
 
+    return compiled(step) if form == "step" else step
+
+
+def worker(case: str, way: str, device: str) -> None:
+    """Run steps as the lines of stdin say: a number of steps -> seconds a step, `loss` -> the loss of one more."""
+    step = step_of(case, way, device)
     for line in sys.stdin:
         if line.strip() == "loss":
-            print(float(last[0]), flush=True)
+            print(float(step()), flush=True)
         else:
             print(block_seconds(step, int(line), device), flush=True)
 
@@ -125,8 +202,9 @@ def measure(case: str, ways: list[str], device: str, seconds: float) -> None:
                 found[w].append(ask(workers[w], calls[w]))
             rounds += 1
         for w in ways:
-            ratio, loss = speedup(found["eager"], found[w]), ask(workers[w], "loss")
-            print(f"{case:8} {w:8} {seconds_text(min(found[w])):>9} {ratio:5.2f} x   first {first[w]:6.2f} s   loss {loss:.4f}")
+            best, ratio, loss = min(found["eager"]) / min(found[w]), speedup(found["eager"], found[w]), ask(workers[w], "loss")
+            times = f"{seconds_text(min(found[w])):>9} {best:5.2f} x  median {ratio:5.2f} x   first {first[w]:6.2f} s"
+            print(f"{case:8} {w:18} {times}   loss {loss:.4f}", flush=True)
     finally:
         for p in workers.values():
             p.kill()
@@ -136,6 +214,7 @@ def main() -> None:
     """Measure the cases that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES))
+    parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=FORMS)
     parser.add_argument("--peer", action="store_true", help="torch.compile too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -143,8 +222,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker:
         return worker(options.cases[0], options.worker, options.device)
+    compilers = ["bytejit", "peer"] if options.peer else ["bytejit"]
     for case in options.cases:
-        measure(case, ["eager", "bytejit", *(["peer"] if options.peer else [])], options.device, options.seconds)
+        measure(case, ["eager", *(f"{c}.{form}" for form in options.forms for c in compilers)], options.device, options.seconds)
 
 
 if __name__ == "__main__":
