@@ -7,8 +7,8 @@ the same recorder. Its inputs: those of the traced graph, a tangent for each of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -84,6 +84,13 @@ class Joint:
     forward: frozenset[fx.Node]
     recipes: tuple[Recipe, ...]
     single: bool
+
+    def changed(self, change: Callable[[Aten], Aten]) -> Joint:
+        """The same after `change` has changed the graph in place. New calls before the forward pass's last one belong to it."""
+        last = next(n for n in reversed(self.aten.graph.nodes) if n in self.forward)
+        made = change(self.aten)
+        nodes = list(made.graph.nodes)
+        return replace(self, aten=made, forward=frozenset(nodes[: nodes.index(last) + 1]))
 
 
 def make_joint(gm: fx.GraphModule, fakes: Sequence) -> Joint:

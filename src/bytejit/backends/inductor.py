@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.random_numbers import fuse_draws
+from bytejit.codegen.libraries.choices import ATEN, Choices
 from bytejit.codegen.loops.index import Undecided
+from bytejit.codegen.passes import run_passes
 from bytejit.common import logs
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.compat.probes import PROBES
 from bytejit.guards.native_checker import CHECKER, unit
-from bytejit.kernels import build_cpp
+from bytejit.kernels import build_cpp, library
 from bytejit.kernels.build import NoCompiler
 from bytejit.kernels.cuda_launch import NoDriver
 from bytejit.options import Options
@@ -49,7 +52,8 @@ def compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list, 
     try:
         if info_of(gm).needs_grad:
             target = type(target)(target.device, replace(options, cudagraphs=False, freeze=False))
-            return in_kernels(gm, lambda: trained(gm, lambda part, aten: compile_aten(part, aten, target, [])))
+            build = partial(compile_training, target=target)
+            return in_kernels(gm, lambda: trained(gm, build, partial(laid_out, target=target)))
         aten = normalise(gm, fakes_of(gm))
     except (CannotNormalise, Undecided) as e:
         return through_torch(gm, str(e))
@@ -79,6 +83,22 @@ def compile_aten(gm: torch.fx.GraphModule, aten: Aten, target: Target, example_i
     if target.host or stats is None or stats.externs:  # kernels look at no state
         call = without_autocast(gm, call)
     return call
+
+
+def compile_training(gm: torch.fx.GraphModule, aten: Aten, target: Target) -> Callable:
+    """The callable of one pass of a training graph."""
+    return compile_aten(gm, aten, target, [])
+
+
+def laid_out(aten: Aten, target: Target) -> Aten:
+    """A graph of both passes after the target's passes over it, in place."""
+    if not target.joint_passes:
+        return aten
+    tuner = target.tuner()
+    target.prepare_libraries(aten)
+    made = run_passes(ATEN, target.joint_passes, aten, None, Choices(tuner, library))
+    tuner.save()
+    return made
 
 
 def install_checks(options: Options) -> None:

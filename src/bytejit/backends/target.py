@@ -74,6 +74,7 @@ class Target:
     host: str = ""
     records: bool = False
     aten_passes: tuple[Pass, ...] = ()  # the choice of libraries: (aten, Choices) -> aten
+    joint_passes: tuple[Pass, ...] = ()  # the same, in place, for a graph of forward and backward before it is cut in two
     loop_passes: tuple[Pass, ...] = ()
     plan_passes: tuple[Pass, ...] = ()
 

@@ -25,19 +25,21 @@ from bytejit.kernels.cuda_launch import NoDriver
 from .surround import fakes_of, guarded, not_normalised, through_torch
 
 Build = Callable[[fx.GraphModule, Aten], Callable]
+Change = Callable[[Aten], Aten]
 
 
-def parts_of(gm: fx.GraphModule) -> Parts:
-    """The two graphs of a traced graph. Raises: CannotNormalise."""
+def parts_of(gm: fx.GraphModule, lay_out: Change | None = None) -> Parts:
+    """The two graphs of a traced graph. lay_out: changes the graph of both passes in place. Raises: CannotNormalise."""
     info = info_of(gm)
     budget = memory_budget(info.settings.options, dict(info.settings.overrides))
-    return split(make_joint(gm, fakes_of(gm)), info.weights, budget)
+    joint = make_joint(gm, fakes_of(gm))
+    return split(joint if lay_out is None else joint.changed(lay_out), info.weights, budget)
 
 
-def either(gm: fx.GraphModule, build: Build) -> Callable:
+def either(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> Callable:
     """The callable of a part of a graph, with gradients or without."""
     if info_of(gm).needs_grad:
-        return trained(gm, build)
+        return trained(gm, build, lay_out)
     aten = normalise(gm, fakes_of(gm))
     return guarded(gm, build(gm, aten), aten)
 
@@ -52,14 +54,15 @@ def from_aten(gm: fx.GraphModule, build: Build) -> Callable:
         return through_torch(gm, str(e))
 
 
-def trained(gm: fx.GraphModule, build: Build) -> Callable:
+def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> Callable:
     """The callable of a graph whose outputs need gradients. build(gm, aten): that of a graph without; what it tells goes into
-    the report of `gm`. Raises: CannotNormalise, and what `build` raises for the forward graph."""
+    the report of `gm`. lay_out: as `parts_of` takes it. Raises: CannotNormalise, and what `build` raises for the forward
+    graph."""
     try:
-        parts = parts_of(gm)
+        parts = parts_of(gm, lay_out)
     except Dependent as e:
         halves = cut_after(gm, e.node)
-        calls = [either(half.graph, build) for half in halves]
+        calls = [either(half.graph, build, lay_out) for half in halves]
         report = report_of(gm)
         for i, half in enumerate(halves):
             own = report_of(half.graph)

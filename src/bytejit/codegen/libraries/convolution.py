@@ -12,7 +12,16 @@ from typing import Any
 
 from torch import fx
 
-from bytejit.codegen.aten.rewrite import at_hints, aten, channels_last_stride, is_static, plain_floats, sole_user, spec_of
+from bytejit.codegen.aten.rewrite import (
+    at_hints,
+    aten,
+    channels_last_stride,
+    is_static,
+    plain_cpu,
+    plain_floats,
+    sole_user,
+    spec_of,
+)
 from bytejit.common.spec import Spec
 
 EVERY_EPILOGUE = frozenset({"affine", "relu", "add", "add_relu"})
@@ -32,6 +41,23 @@ class Conv:
     def attrs(self) -> str:
         """Geometry as part of a timing's key."""
         return " ".join(f"{k}={v}" for k, v in self.geometry.items())
+
+
+@dataclass(frozen=True)
+class ConvBackward:
+    """A convolution's backward node: gradients of x, w and the bias, those that `mask` names, from that of its result."""
+
+    node: fx.Node
+    grad: fx.Node
+    x: fx.Node
+    w: fx.Node
+    geometry: dict
+    mask: tuple[bool, ...]
+
+    @property
+    def attrs(self) -> str:
+        """Geometry and mask as part of a timing's key."""
+        return " ".join(f"{k}={v}" for k, v in (self.geometry | {"mask": self.mask}).items())
 
 
 @dataclass(frozen=True)
@@ -58,6 +84,20 @@ def match_conv(node: fx.Node) -> Conv | None:
         return None
     sizes = [tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation)]
     return Conv(node, x, w, b, dict(zip(("stride", "padding", "dilation"), sizes, strict=True), groups=groups))
+
+
+def match_conv_backward(node: fx.Node) -> ConvBackward | None:
+    """The backward pass of a plain 2-d convolution on the CPU, of known sizes, else None."""
+    if node.op != "call_function" or node.target is not aten.convolution_backward.default:
+        return None
+    grad, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
+    specs = [spec_of(grad), spec_of(x), spec_of(w)]
+    if transposed or not plain_cpu(*specs) or not all(map(is_static, specs)) or len(specs[1].shape) != 4:
+        return None
+    if 0 in (*specs[0].shape, *specs[1].shape) or not any(mask[:2]):
+        return None
+    sizes = [tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation)]
+    return ConvBackward(node, grad, x, w, dict(zip(("stride", "padding", "dilation"), sizes), groups=groups), tuple(mask))
 
 
 def convertible(spec: Spec | None) -> bool:

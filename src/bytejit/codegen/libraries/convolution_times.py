@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,10 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.common.spec import Spec
 
 from .choices import call_of, timed
-from .convolution import EVERY_EPILOGUE, Conv, is_nhwc, what_follows
+from .convolution import EVERY_EPILOGUE, Conv, ConvBackward, is_nhwc, what_follows
 
 PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolution in a kernel of its own
+BACKWARD_OPS = 1e9  # multiplications and additions of a timed backward pass: of fewer images where there would be more
 CONVERT_START = 4e-6  # seconds a call on top
 
 
@@ -62,6 +64,31 @@ def time_conv(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     inner = w.stride == channels_last_stride(w.shape) != contiguous(w).stride
     plain = float("inf") if inner else seconds.get("conv_nchw", float("inf"))
     return Times(plain, other.get(best, float("inf")), best, library.ROWS[best].any_layout)
+
+
+def time_backward(conv: ConvBackward, tune: Any) -> Times:
+    """By timing, on as few images as do; without timing, the channels innermost."""
+    g, x, w = spec_of(conv.grad), spec_of(conv.x), spec_of(conv.w)
+    ops = 4 * math.prod(g.shape[1:]) * math.prod(w.shape[1:])
+    images = min(x.shape[0], max(1, round(BACKWARD_OPS / ops)))
+    specs = [Spec((images, *s.shape[1:]), contiguous(s).stride, s.dtype, s.device) for s in (g, x)]
+    of = conv.geometry
+
+    def call(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        where = (of["stride"], of["padding"], of["dilation"], False, (0, 0), of["groups"], (*conv.mask[:2], False))
+        made = aten.convolution_backward.default(g, x, w, None, *where)
+        return made[1] if made[0] is None else made[0]
+
+    def inner(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple:
+        return *(t.contiguous(memory_format=torch.channels_last) for t in (g, x)), w
+
+    ways = {"nchw": call, "nhwc": call}
+    choice = timed(tune, "conv_backward", [*specs, w], ways, {"nhwc": inner}, cold=[2], attrs=conv.attrs)
+    if choice is None or len(choice.seconds) < 2:
+        return Times(1.0, 0.5, "")
+    row_major, innermost = (choice.seconds[n] * x.shape[0] / images for n in ("nchw", "nhwc"))
+    fixed = w.stride == channels_last_stride(w.shape) != contiguous(w).stride  # results are as the weight is
+    return Times(float("inf") if fixed else row_major, innermost, "")
 
 
 def _left_over(conv: Conv, row: Any) -> float:

@@ -36,9 +36,9 @@ from bytejit.common.spec import Spec, contiguous_stride
 
 from .attention import choose_attentions
 from .choices import ATEN, Choices, choose_together, on_graph
-from .convolution import Conv, convertible, is_nhwc, match_conv, what_follows
+from .convolution import Conv, ConvBackward, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
 from .convolution_cuda import fuse_convs
-from .convolution_times import CONVERT_START, Times, bytes_of, time_conv, untimed
+from .convolution_times import CONVERT_START, Times, bytes_of, time_backward, time_conv, untimed
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
 
@@ -54,6 +54,10 @@ FOLLOWS = frozenset(
         aten.upsample_nearest2d.vec,
         aten.upsample_bilinear2d.vec,
         aten.hardswish.default,
+        aten.native_batch_norm_backward.default,
+        aten.max_pool2d_with_indices_backward.default,
+        aten.avg_pool2d_backward.default,
+        aten._adaptive_avg_pool2d_backward.default,
     }
 )
 # the result is as recorded, whatever the operand has
@@ -104,8 +108,9 @@ def split_biases(graph: fx.Graph, choices: Choices) -> None:
 @dataclass(frozen=True)
 class Place:
     """A node as the choice of layouts sees it. kind: conv, follows, reads or other; inner: whether its result has its channels
-    innermost as the graph stands; operands: those that can be converted; alike: operands of the result's shape; first: what a
-    follower takes its layout from; seconds: of converting the result, 0 where it cannot be."""
+    innermost as the graph stands; operands: those that can be converted, of a convolution those that are laid out as it is;
+    alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting the result, 0
+    where it cannot be."""
 
     node: fx.Node
     kind: str
@@ -128,7 +133,7 @@ def _places(graph: fx.Graph) -> list[Place]:
                 node,
                 kind,
                 is_nhwc(spec),
-                tuple(a for a in inputs if convertible(spec_of(a))),
+                node.args[: 1 + _is_backward(node)] if kind == "conv" else tuple(a for a in inputs if convertible(spec_of(a))),
                 alike,
                 _first(node, spec),
                 _convert_seconds(spec),
@@ -158,8 +163,8 @@ def _layouts(
         node = p.node
         if p.kind == "conv":
             inner[node] = node in nhwc
-            if inner[node.args[0]] != inner[node] and not (node in nhwc and times[node].any_layout):
-                conversions.append((node, node.args[0]))
+            if not (node in nhwc and times[node].any_layout):
+                conversions.extend((node, a) for a in p.operands if inner[a] != inner[node])
         elif p.kind == "follows":
             inner[node] = _follows(p, inner)
             # an op that torch runs itself takes its result's layout from all operands: a mix would make it a guess
@@ -172,10 +177,12 @@ def _layouts(
     return inner, conversions
 
 
-def _match(node: fx.Node) -> Conv | None:
-    """A convolution whose operand and result can have either layout."""
-    conv = match_conv(node)
-    return conv if conv is not None and convertible(spec_of(node)) and convertible(spec_of(conv.x)) else None
+def _match(node: fx.Node) -> Conv | ConvBackward | None:
+    """A convolution, or the backward pass of one, whose images can have either layout."""
+    conv, back = match_conv(node), match_conv_backward(node)
+    if conv is not None:
+        return conv if convertible(spec_of(node)) and convertible(spec_of(conv.x)) else None
+    return back if back is not None and convertible(spec_of(back.grad)) and convertible(spec_of(back.x)) else None
 
 
 def _kind(node: fx.Node) -> str:
@@ -189,6 +196,10 @@ def _kind(node: fx.Node) -> str:
         if node.target in READS_ANY:
             return "reads"
     return "other"
+
+
+def _is_backward(node: fx.Node) -> bool:
+    return node.target is aten.convolution_backward.default
 
 
 def _is_getitem(node: fx.Node) -> bool:
@@ -222,7 +233,7 @@ def _assign(places: list[Place], times: dict[fx.Node, Times]) -> frozenset[fx.No
     """The convolutions to run with channels innermost: all or none or what is there, then each flipped where that
     pays."""
     eligible = frozenset(times)
-    now = frozenset(n for n in times if is_nhwc(spec_of(n)))
+    now = frozenset(n for n in times if is_nhwc(spec_of(n.args[1] if _is_backward(n) else n)))
     converting = {p.node: p.seconds for p in places}
     costs = {s: _cost(places, times, s, converting) for s in (eligible, frozenset(), now)}
     best = min(costs, key=costs.__getitem__)
@@ -241,23 +252,42 @@ def _assign(places: list[Place], times: dict[fx.Node, Times]) -> frozenset[fx.No
 
 def choose_convs(graph: fx.Graph, choices: Choices) -> None:
     """Choose layout and call of every convolution. Changes `graph`."""
-    tune, library, constants = choices.tune, choices.library, choices.constants
 
-    def decide(convs: list[Conv]) -> list:
+    def decide(convs: list) -> list:
         """The row of each that gets its channels innermost, once all strides are as chosen."""
-        times = {}
-        for conv in convs:
+        calls = _lay_out(graph, convs, choices)
+        return [choices.library.ROWS[calls[c.node]] if calls.get(c.node) else None for c in convs]
+
+    choose_together(graph, _match, decide, lambda conv, row: _use(graph, conv, row, choices.constants))
+
+
+def choose_layouts(graph: fx.Graph, choices: Choices) -> None:
+    """Choose the layout of every convolution, forward and backward: what is saved between the passes has one. Changes `graph`."""
+
+    def decide(convs: list) -> list:
+        _lay_out(graph, convs, choices)
+        return [None] * len(convs)
+
+    choose_together(graph, _match, decide, lambda conv, way: None)
+
+
+def _lay_out(graph: fx.Graph, convs: list, choices: Choices) -> dict[fx.Node, str]:
+    """Write the best layouts into a graph. Returns: of convolutions with their channels innermost, the name of the best row."""
+    tune, library, constants = choices.tune, choices.library, choices.constants
+    times = {}
+    for conv in convs:
+        if isinstance(conv, ConvBackward):
+            times[conv.node] = time_backward(conv, tune)
+        else:
             packs = constants is not None and constants.of(conv.w) is not None
             times[conv.node] = time_conv(conv, tune, library, packs) or untimed(conv, packs, library)
-        places = _places(graph)
-        nhwc = _assign(places, times)
-        inner, conversions = _layouts(places, nhwc, times)
-        _convert(graph, inner, conversions)
-        for node, is_inner in inner.items():
-            _restride(node, is_inner)
-        return [library.ROWS[times[conv.node].nhwc_call] if conv.node in nhwc else None for conv in convs]
-
-    choose_together(graph, _match, decide, lambda conv, row: _use(graph, conv, row, constants))
+    places = _places(graph)
+    nhwc = _assign(places, times)
+    inner, conversions = _layouts(places, nhwc, times)
+    _convert(graph, inner, conversions)
+    for p in places:
+        _restride(p, inner[p.node])
+    return {n: times[n].nhwc_call for n in nhwc}
 
 
 def _convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tuple[fx.Node, fx.Node]]) -> None:
@@ -280,13 +310,13 @@ def _convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tupl
         reader.replace_input_with(tensor, made[tensor])
 
 
-def _restride(node: fx.Node, is_inner: bool) -> None:
-    specs = node.meta.get("spec")
+def _restride(p: Place, is_inner: bool) -> None:
+    node, specs = p.node, p.node.meta.get("spec")
     if isinstance(specs, Spec):
         if convertible(specs) and is_inner != is_nhwc(specs) and node.op == "call_function":
             node.meta["spec"] = _as(specs, is_inner)
-    elif isinstance(specs, tuple) and is_inner:
-        node.meta["spec"] = tuple(_as(s, True) if convertible(s) else s for s in specs)
+    elif isinstance(specs, tuple) and (is_inner or p.kind == "conv"):
+        node.meta["spec"] = tuple(_as(s, is_inner) if convertible(s) else s for s in specs)
 
 
 def _as(spec: Spec, is_inner: bool) -> Spec:
@@ -330,6 +360,7 @@ CPU_PASSES = (
     on_graph(choose_attentions),
     on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),
 )
+CPU_JOINT_PASSES = (on_graph(choose_layouts, "before a joint graph is cut: both passes take what is saved as it lies"),)
 GPU_PASSES = (
     on_graph(choose_gpu_linears),
     on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),

@@ -1,0 +1,101 @@
+"""Layouts of convolutions in training: one choice for both passes, whatever the timing says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import bytejit
+from bytejit.autograd.joint import make_joint
+from bytejit.autograd.partition import Parts, split
+from bytejit.backends.inductor import laid_out
+from bytejit.backends.surround import fakes_of
+from bytejit.backends.target import Target
+from bytejit.codegen.libraries.layout import CPU_JOINT_PASSES
+from bytejit.common.graph_info import info_of
+from bytejit.kernels.tune import Choice, Tuner
+
+from .beside import beside
+
+
+def favours(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """Let timing find the convolutions of a layout faster, of both passes."""
+
+    def choose(self, op, specs, candidates, *rest, **more):
+        names = [c.name for c in candidates]
+        seconds = {n: 1.0 if layout in n else 2.0 for n in names}
+        return Choice(min(names, key=seconds.__getitem__), (), seconds, {})
+
+    monkeypatch.setattr(Tuner, "choose", choose)
+
+
+def model() -> nn.Module:
+    """What stands between convolutions: batch norm, relu, pooling, an addition; the last one has a bias."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8)
+            self.second, self.third, self.head = nn.Conv2d(8, 8, 3, 1, 1), nn.Conv2d(8, 8, 1), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = nn.functional.max_pool2d(torch.relu(self.norm(self.first(x))), 3, 2, 1)
+            x = self.third(torch.relu(self.second(x)) + nn.functional.avg_pool2d(x, 1))
+            return self.head(x.mean((2, 3)))
+
+    torch.manual_seed(0)
+    return Net().train()
+
+
+def parts_of(net: nn.Module, x: torch.Tensor) -> Parts:
+    """The two graphs of a model on the CPU, after the layouts were chosen."""
+    found = []
+
+    class Cpu(Target):
+        joint_passes = CPU_JOINT_PASSES
+
+        def tuner(self) -> Tuner:
+            return Tuner()
+
+    def backend(gm, examples):
+        joint = make_joint(gm, fakes_of(gm))
+        target = Cpu(torch.device("cpu"), info_of(gm).settings.options)
+        found.append(split(joint.changed(lambda aten: laid_out(aten, target))))
+        return gm.forward
+
+    bytejit.compile(net, backend=backend)(x)
+    return found[0]
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_what_is_saved_lies_as_both_passes_want_it(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image is converted but the input, the gradient that comes from a mean, and gradients of weights at the end"""
+    favours(monkeypatch, layout)
+    parts = parts_of(model(), torch.randn(2, 3, 32, 32))
+    images = [n for g in (parts.forward, parts.backward) for n in g.graph.nodes if n.op == "call_function"]
+    turned = [n for n in images if n.target is torch.ops.aten.clone.default and "memory_format" in n.kwargs]
+    made = [n for n in turned if n.kwargs["memory_format"] is torch.channels_last and n.meta["spec"].shape[1] != 3]
+    assert [n.args[0].target for n in made] == ([torch.ops.aten.div.Scalar] if layout == "nhwc" else []), turned
+    for n in parts.backward.graph.nodes:
+        if n.target is torch.ops.aten.convolution_backward.default:
+            inner = [i.meta["spec"].stride[1] == 1 for i in n.args[:2]]
+            assert inner == [layout == "nhwc"] * 2, n
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("inner", [False, True])
+def test_steps_are_as_eager_in_any_layout(layout: str, inner: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients laid out as eager's; also for a model that has its weights with the channels innermost"""
+    favours(monkeypatch, layout)
+
+    def inputs() -> tuple:
+        net, x = model(), torch.randn(2, 3, 32, 32, requires_grad=True)
+        return (net.to(memory_format=torch.channels_last) if inner else net), x
+
+    def drive(f, net, x):
+        f(net, x).square().sum().backward()
+        return [x.grad, *(p.grad for p in net.parameters()), *net.buffers()]
+
+    beside("inductor", lambda net, x: net(x), inputs, drive, tol=1e-4)
