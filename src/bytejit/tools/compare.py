@@ -79,7 +79,11 @@ def difference(got: object, eager: object, exact: object = None, tolerance: floa
         return None if type(got) is type(eager) and got == eager else Difference(f"is {got!r:.60}, in eager {eager!r:.60}")
     if (got.shape, got.dtype, got.device) != (eager.shape, eager.dtype, eager.device):
         return Difference(f"is {form(got)}, in eager {form(eager)}")
-    got, eager = got.detach(), eager.detach()
+    return _of_tensors(got.detach(), eager.detach(), exact, tolerance)
+
+
+def _of_tensors(got: torch.Tensor, eager: torch.Tensor, exact: object, tolerance: float | None) -> Difference | None:
+    """The same of tensors of one shape, dtype and device."""
     reference = exact.detach() if isinstance(exact, torch.Tensor) and exact.shape == eager.shape else eager
     if not (eager.is_floating_point() or eager.is_complex()):
         wrong = int(((got != eager) & (got != reference)).sum())

@@ -139,16 +139,16 @@ def figures(r: Region) -> tuple[str, ...]:
     """The numbers of a graph as text, "" where they are not known."""
     report = report_of(r.graph) if r.graph is not None else None
     stats, seconds = getattr(report, "stats", None), getattr(report, "run_seconds", None)
-    moved = getattr(stats, "bytes", 0)
+    moved, externs = getattr(stats, "bytes", 0), getattr(stats, "externs", ())
     return (
         str(len(r.ops)),
         str(stats.kernels) if stats is not None else "",
-        str(len(stats.externs)) if stats is not None else "",
+        str(len(externs)) if stats is not None else "",
         str(len(r.guards)),
         f"{r.seconds:.2f} s",
         f"{seconds * 1e6:,.0f} \N{MICRO SIGN}s" if seconds else "",
         size(moved) if isinstance(moved, int) and moved else "",
-        f"{moved / seconds / 1e9:.1f} GB/s" if seconds and isinstance(moved, int) and moved and not stats.externs else "",
+        f"{moved / seconds / 1e9:.1f} GB/s" if seconds and isinstance(moved, int) and moved and not externs else "",
     )
 
 

@@ -7,7 +7,7 @@ A rule returns fakes bound to the values, or NotImplemented to keep the op whole
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -19,10 +19,10 @@ aten = torch.ops.aten
 RULES: dict[object, Callable] = {}
 
 
-def rule(*ops: Any):
+def rule(*ops: Any) -> Callable:
     """Register the decomposition of ATen overloads."""
 
-    def register(fn: Callable):
+    def register(fn: Callable) -> Callable:
         for op in ops:
             RULES[op] = fn
         return fn
@@ -31,7 +31,7 @@ def rule(*ops: Any):
 
 
 def _copied(view: Any) -> Callable:
-    def copied(rec: GraphWriter, *args: Any, **kwargs: Any):
+    def copied(rec: GraphWriter, *args: Any, **kwargs: Any) -> Any:
         return rec.call(aten.clone.default, rec.call(view, *args, **kwargs), memory_format=torch.contiguous_format)
 
     return copied
@@ -74,6 +74,10 @@ def _suggested(rec: GraphWriter, t: Fake) -> Fake:
     return rec.call(aten.clone.default, t, memory_format=torch.contiguous_format)
 
 
+@overload
+def _as(rec: GraphWriter, t: Fake, dtype: torch.dtype) -> Fake: ...
+@overload
+def _as(rec: GraphWriter, t: None, dtype: torch.dtype) -> None: ...
 def _as(rec: GraphWriter, t: Fake | None, dtype: torch.dtype) -> Fake | None:
     return t if t is None or t.m.dtype is dtype else rec.call(aten._to_copy.default, t, dtype=dtype)
 
@@ -81,7 +85,7 @@ def _as(rec: GraphWriter, t: Fake | None, dtype: torch.dtype) -> Fake | None:
 @rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
 def batch_norm(
     rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
-):
+) -> tuple:
     """With alpha = weight / sqrt(var + eps): x * alpha + (bias - mean * alpha) in evaluation, as eager's kernel has it, so that
     both are known beside the weights; (x - mean) * alpha + bias in training, or a mean far from zero would cost digits.
     """
@@ -133,20 +137,20 @@ def _running(rec: GraphWriter, kept: Fake, now: Fake, momentum: float, factor: f
 @rule(aten.cudnn_batch_norm.default)
 def batch_norm_cudnn(
     rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
-):
+) -> tuple:
     """The same with cuDNN's fourth result, memory for its backward pass: none."""
     made = batch_norm(rec, x, weight, bias, mean, var, training, momentum, eps)
     return *made, rec.call(aten.new_empty.default, x, [0], dtype=torch.uint8)
 
 
 @rule(aten._native_batch_norm_legit.no_stats)
-def batch_norm_no_stats(rec: GraphWriter, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float):
+def batch_norm_no_stats(rec: GraphWriter, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> tuple:
     """Batch norm by the batch's own statistics."""
     return batch_norm(rec, x, weight, bias, None, None, training, momentum, eps)
 
 
 @rule(aten._native_batch_norm_legit_no_training.default)
-def batch_norm_eval(rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float):
+def batch_norm_eval(rec: GraphWriter, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> tuple:
     """Batch norm by the running statistics."""
     return batch_norm(rec, x, weight, bias, mean, var, False, momentum, eps)
 
@@ -158,14 +162,14 @@ def _reduced(rec: GraphWriter, x: Fake, reduction: int) -> Fake:
 
 
 @rule(aten.mse_loss.default)
-def mse_loss(rec: GraphWriter, x: Any, target: Any, reduction: int = 1):
+def mse_loss(rec: GraphWriter, x: Any, target: Any, reduction: int = 1) -> Any:
     """The mean, sum or all of (x - target)^2."""
     d = rec.call(aten.sub.Tensor, x, target)
     return _reduced(rec, rec.call(aten.mul.Tensor, d, d), reduction)
 
 
 @rule(aten.smooth_l1_loss.default)
-def smooth_l1_loss(rec: GraphWriter, x: Any, target: Any, reduction: int = 1, beta: float = 1.0):
+def smooth_l1_loss(rec: GraphWriter, x: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
     """|d| - beta/2 beyond beta, d^2 / (2 beta) within."""
     if beta == 0:
         return NotImplemented
@@ -176,7 +180,7 @@ def smooth_l1_loss(rec: GraphWriter, x: Any, target: Any, reduction: int = 1, be
 
 
 @rule(aten.addcmul.default)
-def addcmul(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1):
+def addcmul(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
     """x + value * a * b."""
     if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
         return NotImplemented
@@ -185,7 +189,7 @@ def addcmul(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1):
 
 
 @rule(aten.addcdiv.default)
-def addcdiv(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1):
+def addcdiv(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1) -> Any:
     """x + value * a / b."""
     if not x.m.dtype.is_floating_point or not x.m.dtype == a.m.dtype == b.m.dtype:
         return NotImplemented
@@ -194,7 +198,7 @@ def addcdiv(rec: GraphWriter, x: Any, a: Any, b: Any, *, value: Any = 1):
 
 
 @rule(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(rec: GraphWriter, x: Any, other: Any, alpha: Any = 1):
+def rsub(rec: GraphWriter, x: Any, other: Any, alpha: Any = 1) -> Any:
     """other - alpha * x; of ints nothing is negated before it has the result's dtype."""
     if not x.m.dtype.is_floating_point:
         return NotImplemented
@@ -206,7 +210,7 @@ def rsub(rec: GraphWriter, x: Any, other: Any, alpha: Any = 1):
 
 
 @rule(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
-def count_nonzero(rec: GraphWriter, x: Any, dim: Any = None):
+def count_nonzero(rec: GraphWriter, x: Any, dim: Any = None) -> Any:
     """The sum of what is not zero."""
     some = rec.call(aten.ne.Scalar, x, 0)
     if dim is None:
@@ -215,7 +219,7 @@ def count_nonzero(rec: GraphWriter, x: Any, dim: Any = None):
 
 
 @rule(aten.nansum.default)
-def nansum(rec: GraphWriter, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None):
+def nansum(rec: GraphWriter, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
     """The sum with nan as zero."""
     if not x.m.dtype.is_floating_point:
         return NotImplemented
@@ -224,14 +228,14 @@ def nansum(rec: GraphWriter, x: Any, dim: Any = None, keepdim: bool = False, *, 
 
 
 @rule(aten.aminmax.default)
-def aminmax(rec: GraphWriter, x: Any, *, dim: Any = None, keepdim: bool = False):
+def aminmax(rec: GraphWriter, x: Any, *, dim: Any = None, keepdim: bool = False) -> tuple:
     """Both ends."""
     dims = [] if dim is None else [dim]
     return rec.call(aten.amin.default, x, dims, keepdim), rec.call(aten.amax.default, x, dims, keepdim)
 
 
 @rule(aten.binary_cross_entropy_with_logits.default)
-def bce_with_logits(rec: GraphWriter, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1):
+def bce_with_logits(rec: GraphWriter, x: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Any:
     """(1 - target) * x - (1 + (pos_weight - 1) * target) * log_sigmoid(x), as eager computes it. Of mixed dtypes eager writes
     each step into the first's memory: that stays one op."""
     if any(t is not None and t.m.dtype is not x.m.dtype for t in (target, weight, pos_weight)):
@@ -245,13 +249,13 @@ def bce_with_logits(rec: GraphWriter, x: Any, target: Any, weight: Any = None, p
 
 
 @rule(aten.log_sigmoid_backward.default)
-def log_sigmoid_backward(rec: GraphWriter, g: Any, x: Any, buffer: Any):
+def log_sigmoid_backward(rec: GraphWriter, g: Any, x: Any, buffer: Any) -> Any:
     """g * sigmoid(-x); without the buffer that eager keeps for it."""
     return rec.call(aten.mul.Tensor, g, rec.call(aten.sigmoid.default, rec.call(aten.neg.default, x)))
 
 
 @rule(aten.as_strided_scatter.default)
-def as_strided_scatter(rec: GraphWriter, x: Any, src: Any, size: Any, stride: Any, offset: Any = None):
+def as_strided_scatter(rec: GraphWriter, x: Any, src: Any, size: Any, stride: Any, offset: Any = None) -> Any:
     """Counts from the start of the storage, where a graph's values have none but their own elements."""
     if x.m.offset != 0:
         raise CannotNormalise("as_strided_scatter: into a tensor that does not begin where its storage does")
@@ -259,7 +263,7 @@ def as_strided_scatter(rec: GraphWriter, x: Any, src: Any, size: Any, stride: An
 
 
 @rule(aten.view_copy.default)
-def view_copy(rec: GraphWriter, x: Any, size: Any):
+def view_copy(rec: GraphWriter, x: Any, size: Any) -> Any:
     """Takes any layout, unlike the view."""
     made = rec.call(aten.clone.default, x, memory_format=torch.contiguous_format)
     return rec.call(aten.view.default, made, size)

@@ -7,11 +7,12 @@ the caller. With `found_inf` nothing is written where it is 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
 Tensors = Sequence[torch.Tensor]
-Number = torch.Tensor | float
+Number: TypeAlias = torch.Tensor | float
 
 
 class _Writes:
@@ -72,7 +73,7 @@ def adam(
         to.write(param, value - new_first / denom * (lr / (1 - beta1**step)))
 
 
-def adamw(*args: Tensors, **options: object) -> None:
+def adamw(*args: Any, **options: Any) -> None:
     """`torch._fused_adamw_`."""
     adam(*args, **options, decoupled=True)
 

@@ -93,7 +93,7 @@ class GraphWriter(TorchDispatchMode):
             self.known[id(real)] = fake
         return fake
 
-    def fake(self, x: Any):
+    def fake(self, x: Any) -> Any:
         """`x` with real tensors replaced by fakes."""
         if isinstance(x, torch.Tensor):
             return x if type(x) is Fake and hasattr(x, "bound") else self.constant(x) if type(x) is not Fake else self._stray(x)
@@ -104,7 +104,7 @@ class GraphWriter(TorchDispatchMode):
     def _stray(self, fake: Fake) -> Fake:
         raise CannotNormalise(f"{fake!r} was made outside the graph that uses it")
 
-    def node(self, x: Any):
+    def node(self, x: Any) -> Any:
         """`x` with fakes replaced by the graph nodes of their present values."""
         if type(x) is Fake:
             return self.value(x.bound)
@@ -126,7 +126,7 @@ class GraphWriter(TorchDispatchMode):
         return bound.node
 
     def _view(self, base: torch.fx.Node, bound: Bound) -> torch.fx.Node:
-        if bound.func is aten.view.default:
+        if bound.func is aten.view.default and bound.spec is not None:
             return reshaped(self, base, bound.spec.shape)
         return self.emit(bound.func, (base, *bound.args))
 
@@ -142,7 +142,7 @@ class GraphWriter(TorchDispatchMode):
             node = self._create(func, args, kwargs, key, out)
         return node
 
-    def _key(self, func: Any, args: tuple, kwargs: dict):
+    def _key(self, func: Any, args: tuple, kwargs: dict) -> Any:
         if SEEDED in func.tags:
             return None
         key = (func, _frozen(args), tuple((k, _frozen(v)) for k, v in kwargs.items()))
@@ -172,13 +172,13 @@ class GraphWriter(TorchDispatchMode):
             self.seen[key] = found
         return found
 
-    def call(self, func: Any, *args: Any, **kwargs: Any):
+    def call(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """Run an ATen op on fakes and record it: what decompositions are written with."""
         return self.record(func, args, kwargs)
 
     # --- ops --------------------------------------------------------------------------------------
 
-    def record(self, func: Any, args: tuple, kwargs: dict):
+    def record(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """What the program's op gives: fakes bound to nodes."""
         if func in self.instead:
             with self:
@@ -196,7 +196,7 @@ class GraphWriter(TorchDispatchMode):
         """How an op is recorded."""
         raise NotImplementedError
 
-    def new(self, func: Any, args: tuple, kwargs: dict, out: Any = None):
+    def new(self, func: Any, args: tuple, kwargs: dict, out: Any = None) -> Any:
         """Record an op whose results are new storages. `out`: its results where known."""
         if out is None:
             out = infer(func, args, kwargs)
@@ -208,7 +208,7 @@ class GraphWriter(TorchDispatchMode):
             node = self._create(func, nodes, options, key, out)
         return self.bind(out, node)
 
-    def bind(self, out: Any, node: torch.fx.Node):
+    def bind(self, out: Any, node: torch.fx.Node) -> Any:
         """Make fresh fakes stand for a node's results."""
         if isinstance(out, Fake):
             out.bound = Bound(Root(node, out))
@@ -237,7 +237,7 @@ class GraphWriter(TorchDispatchMode):
             bound.node, bound.version = first, root.version
 
 
-def _dispatch(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
+def _dispatch(self: GraphWriter, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
     return self.record(*as_made(func, args, kwargs or {}))
 
 
@@ -245,7 +245,7 @@ def _dispatch(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None
 GraphWriter.__torch_dispatch__ = _dispatch
 
 
-def _shadow(x: Any):
+def _shadow(x: Any) -> Any:
     """Fakes that look like nodes."""
     if isinstance(x, torch.fx.Node):
         return fake_of_spec(x.meta["spec"])
@@ -254,7 +254,7 @@ def _shadow(x: Any):
     return x
 
 
-def _specs(out: Any):
+def _specs(out: Any) -> Any:
     if isinstance(out, Fake):
         return spec_of(out)
     if isinstance(out, (list, tuple)):

@@ -80,7 +80,7 @@ def overlaps(spec: Spec) -> bool:
     return False
 
 
-def relayout(rec: Any, node: torch.fx.Node, spec: Spec):
+def relayout(rec: Any, node: torch.fx.Node, spec: Spec) -> torch.fx.Node:
     """`node` (of spec's shape) copied into spec's dense strides; itself when it has them."""
     have = node.meta["spec"]
     if same_stride(spec.shape, have.stride, spec.stride) or not is_dense(spec):
@@ -94,7 +94,7 @@ def relayout(rec: Any, node: torch.fx.Node, spec: Spec):
     return rec.emit(aten.permute.default, (dense, back))
 
 
-def fitted(rec: Any, node: torch.fx.Node, spec: Spec, layout: bool = True):
+def fitted(rec: Any, node: torch.fx.Node, spec: Spec, layout: bool = True) -> torch.fx.Node:
     """`node` cast, broadcast and (layout) laid out as a tensor of `spec` holds it after `copy_`."""
     have = node.meta["spec"]
     if have.dtype != spec.dtype or have.device != spec.device:
@@ -105,7 +105,7 @@ def fitted(rec: Any, node: torch.fx.Node, spec: Spec, layout: bool = True):
     return relayout(rec, node, spec) if layout else node
 
 
-def reshaped(rec: Any, node: torch.fx.Node, shape: tuple):
+def reshaped(rec: Any, node: torch.fx.Node, shape: tuple) -> torch.fx.Node:
     """`node` viewed as another shape, copied first where its strides do not allow a view."""
     spec = node.meta["spec"]
     if same(spec.shape, shape):
@@ -115,7 +115,7 @@ def reshaped(rec: Any, node: torch.fx.Node, shape: tuple):
     return rec.emit(aten.view.default, (node, list(shape)))
 
 
-def put_back(rec: Any, func: OpOverload, args: tuple, base: torch.fx.Node, new: torch.fx.Node):
+def put_back(rec: Any, func: OpOverload, args: tuple, base: torch.fx.Node, new: torch.fx.Node) -> torch.fx.Node:
     """The value of `base` after `func(base, *args)`, a view of it, took the value `new`. Raises: CannotNormalise."""
     name = func._schema.name.removeprefix("aten::")
     spec = base.meta["spec"]

@@ -226,7 +226,7 @@ class _Wholes(TorchFunctionMode):
         super().__init__()
         self.run = run
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         whole = WHOLE.get(func)
         if differentiates(args, kwargs):
@@ -327,14 +327,14 @@ def finish(rec: Recorder, flat: list) -> tuple[tuple[Out, ...], tuple[Mutation, 
 
 def mutations_of(rec: Recorder, found: Outputs) -> tuple[Mutation, ...]:
     """What the inputs that were written hold in the end, put among the outputs."""
-    written = [r for r in rec.inputs if r is not None and r.index is not None and r.version > 0]
+    written = [(r.index, r) for r in rec.inputs if r is not None and r.index is not None and r.version > 0]
     sources = {n for n in rec.graph.nodes if n.op == "placeholder"}
     mutations = []
-    for root in written:
+    for index, root in written:
         node = root.node
-        if storage_node(node) in sources and (len(written) > 1 or storage_node(node) is _placeholder_of(rec, root.index)):
+        if storage_node(node) in sources and (len(written) > 1 or storage_node(node) is _placeholder_of(rec, index)):
             node = rec._create(aten.clone.default, (node,), {}, None, fake_of_spec(node.meta["spec"]))
-        mutations.append(Mutation(root.index, found.add(node)))
+        mutations.append(Mutation(index, found.add(node)))
     return tuple(mutations)
 
 
@@ -345,12 +345,11 @@ def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
     raise IndexError(index)
 
 
-def out_of(rec: Recorder, found: Outputs, x: object) -> Out:
+def out_of(rec: Recorder, found: Outputs, given: object) -> Out:
     """How one user output is made."""
-    if isinstance(x, torch.Tensor):
-        x = rec.fake(x)
-    else:
-        return Number(x) if isinstance(x, torch.SymInt) else Const(x)
+    if not isinstance(given, torch.Tensor):
+        return Number(given) if isinstance(given, torch.SymInt) else Const(given)
+    x = rec.fake(given)
     bound: Bound = x.bound
     root = bound.root
     base = Input(root.index) if root.index is not None else Value(found.of_root(root))

@@ -25,7 +25,7 @@ def numbers_on_gpu(graph: Aten, device: torch.device) -> Aten:
         return graph
     new = copy_graph(graph.graph)
     for node in _numbers(new):
-        node.meta["spec"] = replace(spec_of(node), device=device)
+        node.meta["spec"] = replace(node.meta["spec"], device=device)
         if node.target in MADE or node.kwargs.get("device") is not None:
             node.kwargs = {**node.kwargs, "device": device}
     return replace(graph, graph=new)

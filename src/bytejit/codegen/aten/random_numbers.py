@@ -128,7 +128,8 @@ def draws_of(node: fx.Node) -> bool:
         return False
     if _bernoulli is RULES[node.target]:
         limit = node.args[1] if len(node.args) > 1 else node.args[0]
-        return spec_of(limit) is None or spec_of(limit).dtype in random.BITS
+        of_limit = spec_of(limit)
+        return of_limit is None or of_limit.dtype in random.BITS
     return spec.dtype in random.BITS
 
 

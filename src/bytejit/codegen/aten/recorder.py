@@ -75,16 +75,16 @@ def _plan(func: Any) -> Callable:
     return _functional
 
 
-def _asked(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _asked(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     """What torch's C++ asks of a tensor with symbolic sizes (`aten.size`, `aten.stride`): no op of the graph."""
     return infer(func, args, kwargs)
 
 
-def _refuse(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _refuse(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     raise CannotNormalise(f"{func}: changes which storage a tensor has")
 
 
-def _functional(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _functional(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     rule = rec.decompositions.get(func)
     if rule is not None:
         out = rule(rec, *args, **kwargs)
@@ -93,13 +93,13 @@ def _functional(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
     return rec.new(func, args, kwargs)
 
 
-def _composite(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _composite(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     """An op that torch itself defines by others; only inference mode hands it over whole."""
     with rec:
         return func.decompose(*args, **kwargs)
 
 
-def _view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _view(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     x = args[0]
     out = infer(func, args, kwargs)
     if kwargs:
@@ -138,6 +138,7 @@ def _pieces(rec: GraphWriter, x: Fake, name: str, args: tuple, out: Any) -> None
     dim = args[-1] if len(args) == (2 if name == "aten::unbind" else 3) else 0
     parent = x.bound
     start = 0
+    rest: tuple
     for i, piece in enumerate(out):
         if name == "aten::unbind":
             func, rest = aten.select.int, (dim, i)
@@ -150,7 +151,7 @@ def _pieces(rec: GraphWriter, x: Fake, name: str, args: tuple, out: Any) -> None
         piece.bound = Bound(parent.root, parent, func, rest, spec_of(piece), rec.where)
 
 
-def _in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     rule = rec.decompositions.get(func)
     if rule is not None:
         return rule(rec, *args, **kwargs)
@@ -174,7 +175,7 @@ def _holds(func: Any, x: Fake, new: Fake) -> None:
         raise CannotNormalise(f"{func}: {x.m.dtype} cannot hold its result")
 
 
-def _drawn(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _drawn(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     """bernoulli_(p) draws in the order of memory, and its functional op in that of the sizes. normal_ draws in another way
     into memory with gaps, which its functional op's result does not have."""
     x, rest = args[0], args[1:]
@@ -196,14 +197,14 @@ def _each(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     return rec.new(func, args, kwargs) if calls is None else [rec.record(*call) for call in calls]
 
 
-def _foreach(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _foreach(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     out = rec.record(functional_of(func), args, kwargs)
     for x, new in zip(args[0], out):
         rec.write(x, rec.value(new.bound))
     return args[0] if func._schema.returns else None
 
 
-def _out(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _out(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     schema = func._schema
     outs = [a.name for a in schema.arguments if a.is_out]
     given = {a.name: v for a, v in zip(schema.arguments, args)} | kwargs
@@ -227,7 +228,7 @@ def _out(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
-def _reshape_in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _reshape_in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     x = args[0]
     if x.bound.parent is None and x.bound.root.index is not None:
         raise CannotNormalise(f"{func}: changes an input's shape")
@@ -244,12 +245,12 @@ def _reshape_in_place(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
     return x
 
 
-def _copy(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _copy(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     rec.write(args[0], rec.value(args[1].bound))
     return args[0]
 
 
-def _fill(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _fill(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     x = args[0]
     value = args[1] if len(args) > 1 else 0
     if isinstance(value, Fake):
@@ -260,11 +261,11 @@ def _fill(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
     return x
 
 
-def _same(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _same(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     return args[0]
 
 
-def _resize(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _resize(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     x, size = args[0], tuple(args[1])
     if same(x.m.shape, size):
         return x
@@ -276,7 +277,7 @@ def _resize(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
     return x
 
 
-def _physical(rec: GraphWriter, func: Any, args: tuple, kwargs: dict):
+def _physical(rec: GraphWriter, func: Any, args: tuple, kwargs: dict) -> Any:
     """A lazily conjugated or negated view: computed at once, so that no graph value carries such a mark."""
     op = aten.neg.default if func is aten._neg_view.default else aten.conj_physical.default
     return rec.record(op, args, kwargs)

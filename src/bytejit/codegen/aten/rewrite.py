@@ -59,8 +59,8 @@ def plain_floats(*specs: Spec | None) -> bool:
     """All are float32 on the CPU, or of one float dtype on a GPU: what the convolution rows are offered."""
     if plain_cpu(*specs):
         return True
-    kinds = {(s.dtype, s.device.type) if s is not None else None for s in specs}
-    return len(kinds) == 1 and None not in kinds and all(d in GPU_FLOATS and t == "cuda" for d, t in kinds)
+    kinds = {(s.dtype, s.device.type) for s in specs if s is not None}
+    return None not in specs and len(kinds) == 1 and all(d in GPU_FLOATS and t == "cuda" for d, t in kinds)
 
 
 def at_hints(spec: Spec) -> Spec:

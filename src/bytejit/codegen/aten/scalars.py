@@ -38,7 +38,7 @@ def check_scalars(func: Any, args: tuple, kwargs: dict) -> None:
     tensor, dtype = given.get("self"), given.get("dtype")
     dtype = dtype or (tensor.dtype if isinstance(tensor, torch.Tensor) else None)
     for value in (given.get(n) for n in wanted):
-        if type(value) not in (int, float):
+        if value is None or type(value) not in (int, float):
             continue
         kind = dtype or (torch.get_default_dtype() if type(value) is float else torch.int64)
         whole = not kind.is_floating_point and not kind.is_complex

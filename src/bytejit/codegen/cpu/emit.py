@@ -81,11 +81,12 @@ class Kernels:
 def emit_cpp(plan: Plan, rows: OpTable | None = None, max_units: int = 2) -> CppSource:
     """The C++ of a plan. Deterministic: equal plans give equal text."""
     rows = rows or op_table()
-    kernels, bodies, total = Kernels({}), {}, 0
+    kernels, total = Kernels({}), 0
+    bodies: dict[str, str] = {}
     runs: list[tuple[tuple[int, ...], tuple, bool, str]] = []
     for steps in common.segments(plan):
-        calls = [plan.steps[i] for i in steps]
-        if not isinstance(calls[0], Call):
+        calls = [call for i in steps if isinstance(call := plan.steps[i], Call)]
+        if not calls:
             continue
         body, args, raises, traffic = _run(plan, calls, kernels, rows)
         total += traffic

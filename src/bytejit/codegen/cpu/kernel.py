@@ -168,7 +168,7 @@ class KernelPrinter(NestPrinter):
             t.close()
 
     def blocks(self, axis: Axis) -> str:
-        width = self.sched.block[1]
+        width = self.block_width()
         if isinstance(axis.size, int):
             return str(-(-axis.size // width))
         return f"(({self.index(axis.size)} + {width - 1}) / {width})"
@@ -176,6 +176,7 @@ class KernelPrinter(NestPrinter):
     def block(self) -> None:
         """All nests over one block of the last outer axis. A whole block's width is a constant to the compiler."""
         t = self.text
+        assert self.sched.block is not None
         axis, width = self.sched.block
         size = self.sizes[axis]
         t.add(f"const i64 {axis}_low = {axis}_block * {width};")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from bytejit.codegen.cpu.sums import CHAIN, sums_of
@@ -25,6 +26,10 @@ class NestPrinter(Reductions):
     locals: list[str]
     raises: bool
     expr: ExprText
+
+    @abstractmethod
+    def element(self, buffer: str, offset: Any) -> str:
+        """An element of a buffer."""
 
     # ---- one nest -------------------------------------------------------------------------------------------------
     def nest(self, i: int) -> NestState:

@@ -3,6 +3,7 @@ being written."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +64,7 @@ def narrow(r: Reduce, n: NestState, text: str) -> str:
     return text if common.pair(r) or accumulator(r, n.sums) == r.dtype else f"({r.dtype}){text}"
 
 
-class Reductions:
+class Reductions(ABC):
     """The part of a kernel's printer that knows reductions. ref_text: what a reduction's result is called; refs: the
     axes it depends on."""
 
@@ -77,11 +78,24 @@ class Reductions:
     index: IndexText
     counter: int
 
+    @abstractmethod
+    def nest(self, i: int) -> NestState:
+        """The loops of the i-th nest."""
+
+    @abstractmethod
+    def print_nest(self, i: int, cut: str | None = None) -> None:
+        """Print the i-th nest. cut: the axis that runs from `begin` to `end` alone."""
+
+    def block_width(self) -> int:
+        """The points of a block of a kernel that has a blocked axis."""
+        assert self.sched.block is not None
+        return self.sched.block[1]
+
     def start(self, r: Reduce, n: NestState) -> None:
         """Declare the accumulators of a reduction, set to its identity."""
         t, dtype = self.text, accumulator(r, n.sums)
         if n.block:
-            length = self.sched.block[1]
+            length = self.block_width()
         elif n.lanes > 1:
             length = n.lanes
         else:

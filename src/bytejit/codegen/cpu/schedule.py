@@ -139,7 +139,8 @@ def rename(k: Kernel, cons: Cons) -> Kernel:
     for p in k.nests:
         for r in p.reduces:
             refs.setdefault(r.name, f"m{len(refs)}")
-    nests, sizes = [], {}
+    nests: list[LoopNest] = []
+    sizes: dict[str, ix.Size] = {}
     for p in k.nests:
         names = outer | inner_names(p, sizes)
         body = Rewriter(cons, {}, {a: ix.var(n) for a, n in names.items()}, refs=refs).body(p)
@@ -229,7 +230,7 @@ def order_pointwise(k: Kernel, least: int = TILE) -> Kernel:
     inner = best_axis(p, k.axes)
     axes = by_stride(k.axes, p)
     own = [a for a in axes if a.name == inner]
-    other = transposed(p, k.axes, inner, least)
+    other = None if inner is None else transposed(p, k.axes, inner, least)
     if other is not None:
         own = [a for a in axes if a.name == other] + own
     return replace(k, axes=tuple(a for a in axes if a not in own), nests=(replace(p, axes=tuple(own)),))
@@ -242,7 +243,7 @@ def ordered(k: Kernel) -> Kernel:
     return replace(k, axes=k.axes[:first], nests=(replace(k.nests[0], axes=k.axes[first:]),))
 
 
-def transposed(p: LoopNest, axes: tuple[Axis, ...], inner: str | None, least: int = TILE) -> str | None:
+def transposed(p: LoopNest, axes: tuple[Axis, ...], inner: str, least: int = TILE) -> str | None:
     """An axis along which some load is contiguous that strides along `inner`; both at least `least` long."""
     sizes = {a.name: points([a]) if known([a]) else max(least, points([a])) for a in axes}
     for e in loads(p.roots()):

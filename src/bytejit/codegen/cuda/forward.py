@@ -26,8 +26,8 @@ class Overlap:
             return True
         if a not in self.offsets or b not in self.offsets:
             return False
-        (a, m), (b, n) = ((self.offsets[x], self._bytes(x)) for x in (a, b))
-        return a < b + n and b < a + m
+        low, high = self.offsets[a], self.offsets[b]
+        return low < high + self._bytes(b) and high < low + self._bytes(a)
 
     def _bytes(self, name: str) -> int:
         b = self.buffers[name]

@@ -23,6 +23,7 @@ from bytejit.codegen.ops.table import OpTable
 from bytejit.common.dtypes import DTYPES, itemsize
 
 from .expressions import IndexText
+from .schedule import CudaSchedule
 from .source import Arg, Config
 from .values import Values, size_text
 
@@ -45,6 +46,7 @@ class Printer(Values):
     functions: the results; scratch: bytes that they need."""
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable) -> None:
+        assert isinstance(call.schedule, CudaSchedule)
         self.call, self.kernel, self.sched, self.buffers, self.table = call, call.kernel, call.schedule, buffers, table
         self.symbols = common.kernel_symbols(self.kernel)
         self.sizes = {a.name: a.size for p in self.kernel.nests for a in (*self.kernel.axes, *p.axes)}

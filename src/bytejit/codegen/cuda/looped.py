@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from bytejit.codegen.cuda.tiles import power
 from bytejit.codegen.emit import common
+from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce
 from bytejit.codegen.loops.passes.online_reductions import KINDS, leader
 
@@ -23,7 +25,33 @@ def kept(r: Reduce) -> list[tuple[Any, str]]:
 
 
 class LoopedRows(Printer):
-    """The part of a kernel's printer that walks long rows: accumulators, steps, and the combination of parts."""
+    """The part of a kernel's printer that walks long rows: accumulators, steps, and the combination of parts. total: the rows;
+    states: what a reduction that carries a state ended with; partial: what a part of a split row left in scratch."""
+
+    total: Any
+    states: dict[str, list[str]]
+    partial: dict[Any, tuple[Any, ...]]
+
+    @property
+    @abstractmethod
+    def axis_number(self) -> int:
+        """The tile's dim that is reduced."""
+
+    @abstractmethod
+    def hoist(self, p: LoopNest) -> None:
+        """Values that are the same in each turn, before the loop."""
+
+    @abstractmethod
+    def prepare(self, p: LoopNest) -> None:
+        """Results of earlier launches that the nest reads (split)."""
+
+    @abstractmethod
+    def inner(self, p: LoopNest, base: str, mask: str | None) -> None:
+        """The inner axes of a nest: r holds their flat position."""
+
+    @abstractmethod
+    def masked(self, r: Reduce, e: Expr, other: Any, dtype: str) -> str:
+        """A value of a reduction; `other` outside the row."""
 
     def turn(self, p: LoopNest, low: str = "0", high: str = "", exact: bool = False) -> dict[Any, str]:
         """A nest in a loop over low..high (the whole row by default). Returns the names of the results, by reduction
@@ -86,9 +114,9 @@ class LoopedRows(Printer):
             self.axis_text.pop(key, None)
         self.space = None
 
-    def accumulators(self, p: LoopNest) -> dict[str, str]:
+    def accumulators(self, p: LoopNest) -> dict[Any, str]:
         """A tile of partial results for each reduction; a row's running value for each scan."""
-        accs: dict[str, str] = {}
+        accs: dict[Any, str] = {}
         for r in p.reduces:
             if leader(r, p):
                 continue
@@ -153,8 +181,8 @@ class LoopedRows(Printer):
         for r in p.reduces:
             if r.running or r.kind in KINDS:
                 continue
-            if leader(r, p):
-                out[r.name] = self.f.refs[r.name, None] = self.states[leader(r, p).name][0]
+            if (first := leader(r, p)) is not None:
+                out[r.name] = self.f.refs[r.name, None] = self.states[first.name][0]
                 continue
             name = out[r.name] = self.fresh("m")
             if common.pair(r):

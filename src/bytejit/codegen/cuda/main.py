@@ -13,7 +13,7 @@ from typing import Any
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.plan import Plan
+from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.common.dtypes import torch_dtype
 
 from .source import TritonSource
@@ -42,6 +42,7 @@ def runnable(plan: Plan, source: TritonSource) -> str:
     ]
     for at in dict.fromkeys(one.step for one in source.launches):
         call = plan.steps[at]
+        assert isinstance(call, Call)
         lines.append(f"    ({at}, {common.traffic(plan, call)}, [")
         for one in source.launches:
             if one.step == at:

@@ -28,7 +28,7 @@ class KernelPrinter(LoopedRows):
         if any(a.size == 0 for a in self.kernel.axes):
             return []
         self.total = product(self.kernel.axes)
-        self.states: dict[str, list[str]] = {}
+        self.states = {}
         self.make_locals()
         (self.split if self.sched.mode == "split" else self.whole)()
         return self.functions
@@ -73,7 +73,7 @@ class KernelPrinter(LoopedRows):
     def split(self) -> None:
         """A launch for each nest over inner axes; nests without run in the next one, once."""
         parts, waiting = self.sched.parts, []
-        self.partial: dict[str, tuple[Any, ...]] = {}
+        self.partial = {}
         for p in self.kernel.nests:
             if not p.axes:
                 waiting.append(p)

@@ -289,14 +289,14 @@ def schedule_rows(
     programs = max(1, -(-rows // x))  # none of a kernel without rows
     if known(k.axes) and sized and work >= LONG and programs < machine.threads and can_split(k, buffers):
         parts = min(-(-4 * machine.threads // programs), -(-work // (LONG // 4)), 1024)
-        tiles = looped_tiles(x, -(-longest // parts), None)
-        return k, CudaSchedule("split", blocks(tiles, spaces, True), x == 1, True, wide, parts, spaces)
+        cut = looped_tiles(x, -(-longest // parts), None)
+        return k, CudaSchedule("split", blocks(cut, spaces, True), x == 1, True, wide, parts, spaces)
     while column and x > 16 and -(-rows // x) < 2 * machine.threads:
         x //= 2
     again = x == 1 and sum(bool(p.axes) for p in k.nests) > 1
     two = 2 * machine.threads * sum(longest * itemsize(d) for d in read_again(k)) <= STAYS * machine.cache_bytes
-    tiles = looped_tiles(x, longest, (TWO_LOOPS if two else WIDE_LOOP) if again else None)
-    return k, CudaSchedule("rows", blocks(tiles, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
+    turns = looped_tiles(x, longest, (TWO_LOOPS if two else WIDE_LOOP) if again else None)
+    return k, CudaSchedule("rows", blocks(turns, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
 
 
 def read_again(k: Kernel) -> list[str]:

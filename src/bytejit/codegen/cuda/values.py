@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.ir import Buffer, LoopNest, Store
+from bytejit.codegen.loops.ir import Axis, Buffer, LoopNest, Store
 from bytejit.codegen.ops.table import OpTable
 
 from .expressions import IndexText, constant, operation
@@ -22,7 +23,7 @@ def size_text(size: Any) -> str:
     return text if isinstance(size, int) else f"({text})"
 
 
-class Values:
+class Values(ABC):
     """The part of a kernel's printer that knows expressions. f: the function being written; masks: of its tile's dims."""
 
     sched: CudaSchedule
@@ -36,6 +37,20 @@ class Values:
     masks: dict[str, str]
     dims_memo: dict[Any, frozenset[str]]
     index: IndexText
+    space: tuple[Axis, ...] | None  # the inner axes of the nest that is printed
+    locals: dict[str, tuple[str, Any, Any]]  # row-local buffer -> its place in scratch, elements, dtype
+
+    @abstractmethod
+    def axis(self, name: str) -> str:
+        """The position along an axis."""
+
+    @abstractmethod
+    def pointer(self, buffer: str) -> str:
+        """The pointer to a buffer."""
+
+    @abstractmethod
+    def scratch_pointer(self, offset: Any, dtype: str) -> str:
+        """A pointer into scratch."""
 
     # ---- values ---------------------------------------------------------------------------------------------------
     def fresh(self, prefix: str = "t") -> str:

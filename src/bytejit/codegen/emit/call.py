@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.aten import graph as out_of
-from bytejit.codegen.cpu.emit import CppSource, Run
+from bytejit.codegen.cpu.emit import CppSource
 from bytejit.codegen.emit.call_source import CallSource, fail
 from bytejit.codegen.emit.memory import SlotMemory, arena_maker, fixed
 from bytejit.codegen.loops.ir import Buffer, Extern, View
@@ -56,7 +56,7 @@ class CallPrinter(Operands):
         return []
 
     # ---- steps ----------------------------------------------------------------------------------------------------
-    def run(self, run: Run, fn: Callable) -> None:
+    def run(self, run: Any, fn: Any) -> None:
         """One call of a unit's function."""
         args = []
         for kind, name in run.args:

@@ -20,7 +20,7 @@ class SlotMemory:
 
     def __init__(self, arena: int, layout: Callable[..., tuple]) -> None:
         self.layout = layout
-        self.blocks: list[torch.Tensor | None] = []
+        self.blocks: list[torch.Tensor] = []
         self.known: dict[tuple, tuple] = {}
         self.arena = aligned_block(arena)
 
@@ -31,10 +31,10 @@ class SlotMemory:
 
     def _make(self, sizes: tuple) -> tuple:
         wanted, views = self.layout(*sizes)
-        if not self.blocks:
-            self.blocks = [None] * len(wanted)
         for i, n in enumerate(wanted):
-            if self.blocks[i] is None or self.blocks[i].numel() < n:
+            if i == len(self.blocks):
+                self.blocks.append(aligned_block(n))
+            elif self.blocks[i].numel() < n:
                 self.blocks[i] = aligned_block(n)
                 self.known.clear()
         if len(self.known) >= self.KEPT:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from bytejit.codegen.cpu.emit import CppSource
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.ir import View
 from bytejit.codegen.loops.plan import Call, Plan
@@ -20,15 +19,23 @@ from .check import Fits
 from .common import symbol_atoms, symbols_in
 
 
+class Printed(Protocol):
+    """What a target printed of a plan."""
+
+    @property
+    def runs(self) -> Sequence[Any]: ...
+
+
 class Operands:
-    """What a call function's text refers to: names, sizes, tensors, views. given: inputs that the caller passes, the rest are
+    """What a call function's text refers to: names, sizes, tensors, views. source: what a target printed, with its `runs`; runs:
+    what each is called by. given: inputs that the caller passes, the rest are
     constants."""
 
     def __init__(
         self,
         plan: Plan,
-        source: CppSource,
-        runs: Sequence[Callable],
+        source: Printed,
+        runs: Sequence[Any],
         constants: Sequence[Any] = (),
         overrides: dict[str, Callable] | None = None,
     ) -> None:

@@ -39,7 +39,7 @@ def check_plan(plan: Plan) -> Plan:
     """The same on offsets; the arena holds all temps; calls list what their kernels touch; schedules name real
     axes."""
     known = {n for n in plan.inputs if n}
-    mutable = frozenset(plan.inputs[m.input] for m in plan.mutations if m.done)
+    mutable = frozenset(n for m in plan.mutations if m.done and (n := plan.inputs[m.input]) is not None)
     for step in plan.steps:
         if isinstance(step, Call):
             check_kernel(step.kernel, plan.buffers, known, True, mutable)
@@ -197,7 +197,7 @@ def _coords(k: Kernel, what: str, b: Buffer, coords: tuple, sizes: dict[str, Any
         raise Bug(f"{k.name} {what} {b.name}: {len(coords)} coordinates for {b!r}")
     if 0 in sizes.values() or not all(isinstance(s, int) for s in (*b.shape, *sizes.values())):
         return
-    room = (extent(b) // itemsize(b.dtype),) if flat else b.shape
+    room = (int(extent(b)) // itemsize(b.dtype),) if flat else b.shape
     for c, size in zip(coords, room):
         _axes(k, c, sizes, f"{what} {b.name}")
         low, high = ix.bounds(c, sizes)

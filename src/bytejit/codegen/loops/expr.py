@@ -27,6 +27,7 @@ class Expr:
     """
 
     __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "refs", "_hash", "_loads")
+    _hash: int
 
     def __init__(self, kind: str, name: str, args: tuple[Expr, ...], dtype: str, attr: Any = None, where: Any = None):
         self.kind, self.name, self.args, self.dtype, self.attr, self.where = kind, name, args, dtype, attr, where

@@ -96,9 +96,9 @@ def hint(x: Size) -> int:
 
 
 def _atom_hint(atom: Atom) -> int:
-    kind = type(atom)
-    if kind is Sym:
+    if isinstance(atom, Sym):
         return atom.hint
+    kind = type(atom)
     if kind is Prod:
         out = 1
         for p in atom.parts:

@@ -12,6 +12,7 @@ class Atom:
     """A factor of an index term. `key` orders atoms, so that equal sums are equal tuples."""
 
     __slots__ = ("key", "parts", "_hash")
+    key: tuple
 
     def __init__(self, *parts: Any):
         self.parts = parts
@@ -88,7 +89,7 @@ class Index:
     def __init__(self, terms: tuple, const: int):
         self.terms, self.const = terms, const
         self._hash = hash((terms, const))
-        self._key = None
+        self._key: tuple | None = None
 
     @property
     def key(self) -> tuple:
@@ -232,7 +233,7 @@ def var(name: str) -> Index:
 
 def size_of(x: Size) -> Size:
     """An int where the index is one: sizes are ints as far as they are known."""
-    return x if type(x) is int else x.const if not x.terms else x
+    return x if isinstance(x, int) else x.const if not x.terms else x
 
 
 def _collect(terms: Iterable[tuple[Atom, int]], const: int) -> Index:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import gcd, inf
 
 from .index_core import (
@@ -45,7 +45,8 @@ def _atom_bounds(atom: Atom, sizes: Mapping[str, Size]) -> tuple[float, float]:
     if type(atom) is Sym:
         return atom.low, inf
     if type(atom) is Prod:
-        low, high = 1, 1
+        low: float = 1
+        high: float = 1
         for a, b in (_atom_bounds(p, sizes) for p in atom.parts):
             if a < 0:
                 return -inf, inf
@@ -122,6 +123,16 @@ def mod(x: Size, d: Size, sizes: Mapping[str, Size]) -> Index:
     return index(Mod(rest, d))
 
 
+def without(factors: Iterable[Atom], wanted: Iterable[Atom]) -> list[Atom] | None:
+    """The factors without the wanted ones; None where one of those is missing."""
+    left = list(factors)
+    for w in wanted:
+        if w not in left:
+            return None
+        left.remove(w)
+    return left
+
+
 def divide(x: Index, d: Index) -> tuple[Index, Index]:
     """(q, r) with x = q*d + r: what of x is a multiple of d, term by term. d has symbols; r may still be more than d."""
     lead, c = max(d.terms, key=lambda t: (len(_factors(t[0])), t[0].rank, str(t[0].key)))
@@ -130,8 +141,8 @@ def divide(x: Index, d: Index) -> tuple[Index, Index]:
     for _ in range(16):
         found = None
         for atom, k in x.terms:
-            left = list(_factors(atom))
-            if k % c == 0 and all(w in left and left.remove(w) is None for w in wanted):
+            left = without(_factors(atom), wanted)
+            if k % c == 0 and left is not None:
                 found = Index(((product(left), k // c),), 0) if left else Index((), k // c)
                 break
         if found is None:

@@ -136,6 +136,7 @@ def _with_dense_mask(ctx: Lowering, args: tuple, kwargs: dict) -> tuple[tuple, d
     mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
     if not isinstance(mask, Value) or mask.dtype not in DTYPES:
         return args, kwargs
+    given: Value = mask
     if mask.dtype != "b8" and mask.shape and ctx.as_view(mask).stride[-1] == 1:
         return args, kwargs
     key = replace(mask, shape=(*mask.shape, args[0].dtype))
@@ -144,7 +145,7 @@ def _with_dense_mask(ctx: Lowering, args: tuple, kwargs: dict) -> tuple[tuple, d
         if mask.dtype == "b8":
             low, zero = (ctx.const(x, acc_dtype(dtype)) for x in (float("-inf"), 0.0))
             made = ctx.pointwise(
-                mask.shape, dtype, lambda c: ctx.op("select", ctx.read(mask, c, "b8"), zero, low, dtype=acc_dtype(dtype))
+                mask.shape, dtype, lambda c: ctx.op("select", ctx.read(given, c, "b8"), zero, low, dtype=acc_dtype(dtype))
             )
         else:
             made = ctx.copy(mask)

@@ -105,6 +105,10 @@ class Lowering:
         spec = self.node.meta["spec"]
         return spec if i is None else spec[i]
 
+    def specs(self) -> tuple[Spec, ...]:
+        """Specs of the results of the node being lowered, which has several."""
+        return tuple(self.node.meta["spec"])
+
     def used(self, i: int) -> bool:
         """Whether anyone reads the i-th result of the node being lowered."""
         return any(u.target is not operator.getitem or u.args[1] == i for u in self.node.users)
@@ -270,7 +274,7 @@ class Lowering:
                 return self.as_view(a)
             return tuple(arg(x) for x in a) if isinstance(a, (tuple, list)) else a
 
-        specs = self.spec()
+        specs: Any = self.node.meta["spec"]
         many = isinstance(specs, (tuple, list))
         planned = not many and isinstance(specs, Spec) and ir_dtype(specs) in DTYPES  # memory of other dtypes is torch's
         into = row is not None and row.out is not None and planned and self.device() == self.home
@@ -314,11 +318,12 @@ def promote(args: list[Any]) -> str:
     for a in args:
         level = 2 if not isinstance(a, Value) else 1 if not a.shape else 0
         dtype = a.dtype if isinstance(a, Value) else number_dtype(a)
-        levels[level] = dtype if levels[level] is None else _promote(levels[level], dtype)
-    best = None
-    for dtype in levels:
-        if dtype is not None and (best is None or _category(dtype) > _category(best)):
-            best = dtype
+        before = levels[level]
+        levels[level] = dtype if before is None else _promote(before, dtype)
+    best: str | None = None
+    for found in levels:
+        if found is not None and (best is None or _category(found) > _category(best)):
+            best = found
     return best or "f32"
 
 

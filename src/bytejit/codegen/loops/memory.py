@@ -87,7 +87,7 @@ def plan_memory(loops: Loops, unused: frozenset[str] = frozenset()) -> Memory:
     symbolic = {g: bs for g, bs in groups.items() if not all(isinstance(extent(b), int) for b in bs)}
     slots, slot_bytes = share_slots(symbolic, when)
     groups = {g: bs for g, bs in groups.items() if g not in symbolic}
-    spans = {g: (max(map(extent, bs)), *when[g]) for g, bs in groups.items()}
+    spans = {g: (max(int(extent(b)) for b in bs), *when[g]) for g, bs in groups.items()}
     for g in sorted(groups, key=lambda g: (-spans[g][0], spans[g][1], g)):
         size, start, end = spans[g]
         at = 0
@@ -172,13 +172,15 @@ def write_inputs(loops: Loops) -> Loops:
     for m in loops.mutations:
         at = _writer(loops, steps, outputs, m)
         if at is not None:
-            old, new = outputs[m.position].view.buffer, loops.inputs[m.input]
+            view, new = outputs[m.position].view, loops.inputs[m.input]
             k = steps[at]
+            assert view is not None and isinstance(k, Kernel) and new is not None  # `_writer` found it
+            old = view.buffer
             nests = tuple(
                 replace(p, stores=tuple(replace(s, buffer=new) if s.buffer == old else s for s in p.stores)) for p in k.nests
             )
             steps[at] = replace(k, nests=nests)
-            outputs[m.position] = replace(outputs[m.position], view=replace(outputs[m.position].view, buffer=new))
+            outputs[m.position] = replace(outputs[m.position], view=replace(view, buffer=new))
             del buffers[old]
             m = replace(m, done=True)
         mutations.append(m)

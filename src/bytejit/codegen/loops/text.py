@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops.expr import Cons, Expr, walk
-from bytejit.codegen.loops.plan import Plan
+from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 
 from . import index as ix
 from .ir import Axis, Buffer, Extern, Kernel, LoopNest, Loops, MutationCopy, Reduce, Result, Store, View
@@ -29,14 +29,15 @@ def text(x: Loops | Kernel | Plan) -> str:
         lines += [f"slot {n} {i}" for n, i in x.slots.items()]
         lines += [f"offset {n} {at}" for n, at in sorted(x.offsets.items(), key=lambda p: p[1])] + [f"arena {x.arena}"]
     for step in x.steps:
-        kernel = getattr(step, "kernel", step)
-        if isinstance(kernel, Kernel):
-            lines += _kernel(kernel)
-            lines += [f"  {step.schedule}"] if hasattr(step, "schedule") else []
-        else:
-            lines.append(_extern(getattr(step, "extern", step)))
-        if getattr(step, "free", ()):
-            lines.append(f"  free {' '.join(step.free)}")
+        match step:
+            case Kernel():
+                lines += _kernel(step)
+            case Call():
+                lines += [*_kernel(step.kernel), f"  {step.schedule}"]
+            case Extern():
+                lines.append(_extern(step))
+            case ExternCall():
+                lines += [_extern(step.extern), *([f"  free {' '.join(step.free)}"] if step.free else [])]
     lines += [f"output {view(r.view) if r.view is not None else f'const {r.const!r}'}" for r in x.outputs]
     lines += [f"mutation {m.input} {m.position}{' done' if m.done else ''}" for m in x.mutations]
     return "\n".join(lines) + "\n"
@@ -183,13 +184,13 @@ class Reader:
         self.inputs = tuple(None if n == "-" else n for n in rest.split())
 
     def read_buffer(self, _: str, rest: str) -> None:
-        m = re.fullmatch(r"(\w+): (\S+?)\[(.*?)\] stride \((.*?)\) (\w+)(?: (\S+))?", rest)
+        m = matched(r"(\w+): (\S+?)\[(.*?)\] stride \((.*?)\) (\w+)(?: (\S+))?", rest)
         name, dtype, shape, stride, kind, device = m.groups()
         self.buffers[name] = Buffer(name, _sizes(shape), _sizes(stride), dtype, kind, device or "cpu")
 
     def read_kernel(self, _: str, rest: str) -> None:
         self.end_kernel()
-        m = re.fullmatch(r"(\w+) \[(.*?)\] ops ?(.*)", rest)
+        m = matched(r"(\w+) \[(.*?)\] ops ?(.*)", rest)
         self.head = (m[1], _axes(m[2]), tuple(m[3].split()))
 
     def read_nest(self, _: str, rest: str) -> None:
@@ -206,36 +207,30 @@ class Reader:
 
     def expr(self, word: str, rest: str, tail: str, dtype: str) -> Expr:
         if word == "load":
-            m = re.fullmatch(r"(\w+)\[(.*)\](?: if (\w+))?", tail)
+            m = matched(r"(\w+)\[(.*)\](?: if (\w+))?", tail)
             return self.cons.load(m[1], self.coords(m[2]), dtype, self.values[m[3]] if m[3] else None)
         if word == "const":
-            return self.cons.const(
-                (
-                    {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}.get(tail)
-                    if tail.strip("-") in ("nan", "inf")
-                    else ast.literal_eval(tail)
-                ),
-                dtype,
-            )
+            return self.cons.const(float(tail) if tail in ("nan", "inf", "-inf") else ast.literal_eval(tail), dtype)
         if word == "index":
             return self.cons.make("index", "", (), dtype, ix.parse_index(tail, self.values.__getitem__), None)
         if word == "ref":
             return self.cons.ref(tail, dtype)
-        m = re.fullmatch(r"(\w+)\((.*?)\)(?: \{(.*)\})?", rest)
+        m = matched(r"(\w+)\((.*?)\)(?: \{(.*)\})?", rest)
         return self.cons.op(m[1], tuple(self.values[a] for a in m[2].split(", ") if a), dtype, None, m[3])
 
     def coords(self, body: str) -> tuple:
         return tuple(ix.parse_index(c, self.values.__getitem__) for c in body.split(";") if c.strip())
 
     def read_store(self, mode: str, rest: str) -> None:
-        m = re.fullmatch(r"(\w+)\[(.*)\] = (\w+)(?: if (\w+))?(?: over (\w+))?", rest)
+        m = matched(r"(\w+)\[(.*)\] = (\w+)(?: if (\w+))?(?: over (\w+))?", rest)
         mask = self.values[m[4]] if m[4] else None
         self.stores.append(Store(m[1], self.coords(m[2]), self.values[m[3]], mask, mode, m[5] or ""))
 
     def read_extern(self, _: str, rest: str) -> None:
         self.end_kernel()
-        m = re.fullmatch(r"(\w+): (.*?) = ([\w.]+)(\(.*\)) (into|makes) \((.*?)\)", rest)
+        m = matched(r"(\w+): (.*?) = ([\w.]+)(\(.*\)) (into|makes) \((.*?)\)", rest)
         call = ast.parse(f"f{m[4]}", mode="eval").body
+        assert isinstance(call, ast.Call)
         args = tuple(map(_literal, call.args))
         kwargs = tuple((k.arg, _literal(k.value)) for k in call.keywords)
         outs = tuple(None if o == "_" else o for o in m[2].split())
@@ -246,7 +241,7 @@ class Reader:
         if rest.startswith("const "):
             self.outputs.append(Result(None, ast.literal_eval(rest[6:])))
             return
-        m = re.fullmatch(r"(\w+)\[(.*?):(.*?)@(.+)\]", rest)
+        m = matched(r"(\w+)\[(.*?):(.*?)@(.+)\]", rest)
         self.outputs.append(Result(View(m[1], _sizes(m[2]), _sizes(m[3]), _sizes(m[4])[0])))
 
     def read_symbol(self, _: str, rest: str) -> None:
@@ -257,6 +252,14 @@ class Reader:
         self.end_kernel()
         parts = rest.split()
         self.mutations.append(MutationCopy(int(parts[0]), int(parts[1]), len(parts) > 2))
+
+
+def matched(pattern: str, text: str) -> re.Match[str]:
+    """The match of a whole text. Raises: ValueError."""
+    found = re.fullmatch(pattern, text)
+    if found is None:
+        raise ValueError(f"no text of loops: {text!r}")
+    return found
 
 
 def _sizes(body: str) -> tuple:
@@ -276,7 +279,7 @@ def _literal(node: ast.AST) -> Any:
     match node:
         case ast.Call(func=ast.Name(id="view"), args=args):
             return View(*map(_literal, args))
-        case ast.Call(func=ast.Name(id="size"), args=[ast.Constant(value=body)]):
+        case ast.Call(func=ast.Name(id="size"), args=[ast.Constant(value=str() as body)]):
             return ix.parse_index(body)
         case ast.Call(func=ast.Name(id="device"), args=[ast.Constant(value=name)]):
             return torch.device(name)

@@ -19,11 +19,17 @@ class Cannot(Exception):
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value of the ONNX graph. shape: None for a value between the nodes of one row, which no row asks."""
+    """A value of the ONNX graph. known: its shape; None for a value between the nodes of one row, which no row asks."""
 
     name: str
     dtype: torch.dtype
-    shape: tuple | None = None
+    known: tuple | None = None
+
+    @property
+    def shape(self) -> tuple:
+        """Its shape."""
+        assert self.known is not None, self.name
+        return self.known
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class Writer:
         if x.dtype is dtype:
             return x
         made = self.op("Cast", x, dtype=dtype, to=element(dtype))
-        return Tensor(made.name, dtype, x.shape)
+        return Tensor(made.name, dtype, x.known)
 
     def reshape(self, x: Tensor, shape: Iterable[Any]) -> Tensor:
         """`x` in row-major order with other sizes."""

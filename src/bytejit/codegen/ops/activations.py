@@ -20,7 +20,7 @@ formula("relu", ref=torch.relu, cost=1, dtypes=NUMBERS)(lambda x: limits(x, 0))
 formula("relu6", "relu6", ref=torch.nn.functional.relu6, cost=2)(lambda x: limits(x, 0, 6))
 formula("hardtanh", ref=torch.nn.functional.hardtanh, cost=2)(lambda x, a=-1, b=1: limits(x, a, b))
 formula("silu", ref=torch.nn.functional.silu, cost=11)(lambda x: x / (1 + (-x).do("exp")))
-formula("mish", ref=torch.nn.functional.mish, cost=30)(lambda x: x * softplus(x).do("tanh"))
+formula("mish", ref=torch.nn.functional.mish, cost=30)(lambda x: x * soft_plus(x).do("tanh"))
 formula("hardsigmoid", ref=torch.nn.functional.hardsigmoid, cost=4)(lambda x: limits(x + 3, 0, 6) / 6)
 formula("hardswish", ref=torch.nn.functional.hardswish, cost=5)(lambda x: x * limits(x + 3, 0, 6) / 6)
 formula("leaky_relu", ref=torch.nn.functional.leaky_relu, cost=2)(lambda x, slope=0.01: x.do("gt", 0).pick(x, x * slope))
@@ -59,12 +59,14 @@ formula("selu", "selu", ref=torch.selu, cost=14)(lambda x: elu(x, 1.673263242354
 formula("celu", ref=torch.celu, cost=14)(lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha))
 
 
-@formula("softplus", ref=torch.nn.functional.softplus, cost=20)
-def softplus(x: F, beta: float = 1, threshold: float = 20) -> F:
+def soft_plus(x: F, beta: float = 1, threshold: float = 20) -> F:
     """log1p(exp(beta * x)) / beta; x itself past the threshold."""
     y = x if beta == 1 else x * beta
     soft = y.do("exp").do("log1p")
     return y.do("gt", threshold).pick(x, soft if beta == 1 else soft / beta)
+
+
+formula("softplus", ref=torch.nn.functional.softplus, cost=20)(soft_plus)
 
 
 def logsigmoid(x: F) -> F:

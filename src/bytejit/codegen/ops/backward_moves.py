@@ -7,6 +7,7 @@ which `o` may have read a given element of x; the sum over those is the gradient
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -102,7 +103,7 @@ def gathered(ctx: Lowering, g: Value, size: tuple, taps: list[Taps]) -> Value:
     if math.prod(probe) > UNROLL or n == 3 and math.prod(probe) > UNROLL // 2:
         for d in range(n - 1):
             shape = (*g.shape[: d - n], size[d], *g.shape[len(g.shape) + d - n + 1 :])
-            g = ctx.pointwise(shape, work, lambda c, g=g, d=d: _total(ctx, g, c, {d - n: taps[d]}))
+            g = ctx.pointwise(shape, work, functools.partial(_total, ctx, g, taps={d - n: taps[d]}))
         return ctx.map(lambda c: _total(ctx, g, c, {-1: taps[-1]}))
     return ctx.map(lambda c: _total(ctx, g, c, {d - n: t for d, t in enumerate(taps)}))
 
@@ -159,13 +160,12 @@ def unfold_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, size: int, st
     taps = windows(ctx, size, step, 0, 1, g.shape[dim])
 
     def element(c: tuple) -> Expr:
-        total = None
+        terms = []
         for o, inside, _ in taps.at(ix.index(c[dim])):
             mask = both(ctx, inside, within(ctx, o, 0, g.shape[dim]))
             own = (*c[:dim], o, *c[dim + 1 :], ix.index(c[dim] - o * step))
-            e = masked(ctx, g, own, mask, work)
-            total = e if total is None else ctx.op("add", total, e)
-        return total
+            terms.append(masked(ctx, g, own, mask, work))
+        return functools.reduce(functools.partial(ctx.op, "add"), terms)
 
     return ctx.map(element)
 
@@ -298,7 +298,7 @@ def _chosen(ctx: Lowering, g: Value, x: Value, indices: Value, taps: list[Taps])
     sizes = x.shape[len(x.shape) - n :]
 
     def element(c: tuple) -> Expr:
-        flat, total = ix.ZERO, None
+        flat, terms = ix.ZERO, []
         for v, s in zip(c[-n:], sizes):
             flat = flat * s + v
         here = ctx.cons.index(ix.index(flat))
@@ -306,9 +306,8 @@ def _chosen(ctx: Lowering, g: Value, x: Value, indices: Value, taps: list[Taps])
             own = (*c[:-n], *(o for o, _, _ in one))
             mask = both(ctx, *(m for _, m, _ in one), *(within(ctx, o, 0, t.out) for (o, _, _), t in zip(one, taps)))
             hit = both(ctx, mask, ctx.op("eq", ctx.read(indices, own, "i64", mask), here))
-            e = masked(ctx, g, own, hit, work)
-            total = e if total is None else ctx.op("add", total, e)
-        return total
+            terms.append(masked(ctx, g, own, hit, work))
+        return functools.reduce(functools.partial(ctx.op, "add"), terms)
 
     if math.prod(len(t.at(ix.var("probe"))) for t in taps) > UNROLL:
         raise NoRule("a large window")

@@ -6,6 +6,7 @@ At nan, eager's vector code and its scalar code (the last elements of a row) dis
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -16,7 +17,7 @@ from bytejit.common.dtypes import FLOATS, NARROW, acc_dtype
 from .composite import SQRT_HALF, F, formula
 from .pointwise import aten
 from .reduce import count, number
-from .table import op
+from .table import Lower, lowers, op
 
 MEAN = 1  # reductions of losses: 0 none, 1 mean, 2 sum
 
@@ -77,15 +78,14 @@ def _rounded(x: F, limit: float) -> F:
 @formula("shrink_backward", cost=3)
 def shrink_backward(g: F, x: F, limit: float) -> F:
     """0 within the limit."""
-    limit = _rounded(x, limit)
-    return x.do("gt", limit).do("or", x.do("lt", -limit)).pick(g, 0)
+    bound = _rounded(x, limit)
+    return x.do("gt", bound).do("or", x.do("lt", -bound)).pick(g, 0)
 
 
 @formula("hardtanh_backward", cost=2)
 def hardtanh_backward(g: F, x: F, low: float, high: float) -> F:
     """0 from the limits on."""
-    low, high = _rounded(x, low), _rounded(x, high)
-    return x.do("gt", low).do("and", x.do("lt", high)).pick(g, 0)
+    return x.do("gt", _rounded(x, low)).do("and", x.do("lt", _rounded(x, high))).pick(g, 0)
 
 
 @formula("logit_backward", cost=6)
@@ -95,9 +95,9 @@ def logit_backward(g: F, x: F, eps: float | None = None) -> F:
     return x.do("lt", low).do("or", x.do("gt", high)).pick(math.nan if eps is None else 0.0, g / (x * (1 - x)))
 
 
-def _row(name: str, overload: str, cost: int = 10) -> Any:
-    """Declares a row whose lower function is decorated."""
-    return lambda fn: op(name, aten(overload), "composite", cost=cost, dtypes=FLOATS, lower=fn) and fn
+def _row(name: str, overload: str, cost: int = 10) -> Callable[[Lower], Lower]:
+    """Declares a row of kind composite, of floats, whose lower function is decorated."""
+    return lowers("composite", name, (overload,), cost=cost, dtypes=FLOATS)
 
 
 def _elements(ctx: Lowering, *values: Value) -> Any:

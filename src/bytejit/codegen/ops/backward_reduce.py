@@ -15,7 +15,7 @@ from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
 from bytejit.common.dtypes import FLOATS, acc_dtype
 
 from .composite import F
-from .reduce import count, kept, number, row
+from .reduce import copied, count, kept, number, row
 from .view import wrap
 
 
@@ -58,19 +58,22 @@ def to_x(ctx: Lowering, x: Value, dims: tuple, scaled: Callable, normal: Callabl
     def element(c: tuple) -> Expr:
         k = kept(c, dims, True)
         value = scaled(c) - normal(c) * (F(ctx, ctx.read(second, k)) / n)
-        return ((value - F(ctx, ctx.read(first, k)) / n if centred else value) * rstd(c)).e
+        return ((value - F(ctx, ctx.read(first, k)) / n if first is not None else value) * rstd(c)).e
 
     return ctx.map(element, 0)
+
+
+def total_of(ctx: Lowering, x: Value, dims: tuple, term: Callable[[tuple], F]) -> Value:
+    """The sum of a term over dims of x."""
+    return ctx.reduce(x, dims, "sum", lambda c: term(c).e, acc_dtype(x.dtype))
 
 
 def over_batch(ctx: Lowering, x: Value, dims: tuple, terms: dict[int, Callable[[tuple], F]]) -> dict[int, Value]:
     """The i-th results of the node that are sums of terms[i] over dims of x, in the shape that the node gives them."""
     made: dict[int, Value] = {}
-    acc = acc_dtype(x.dtype)
     for i, term in terms.items():
         if ctx.used(i) and ctx.spec(i) is not None:
-            total = ctx.reduce(x, dims, "sum", lambda c, term=term: term(c).e, acc)
-            made[i] = ctx.map(lambda c, total=total: ctx.read(total, c), i)
+            made[i] = copied(ctx, total_of(ctx, x, dims, term), i)
     return made
 
 

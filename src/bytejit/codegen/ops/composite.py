@@ -245,7 +245,11 @@ def _clamp(ctx: Lowering, x: Value, low: Any = None, high: Any = None, **kw: Any
         low = None if isinstance(low, int) and low < info.min else low
         high = None if isinstance(high, int) and high > info.max else high
     dtype = acc_dtype(ir_dtype(ctx.spec()))
-    return ctx.map(lambda c: limits(*(None if a is None else F(ctx, ctx.read(a, c, dtype)) for a in (x, low, high))).e)
+
+    def bound(a: Any, c: tuple) -> F | None:
+        return None if a is None else F(ctx, ctx.read(a, c, dtype))
+
+    return ctx.map(lambda c: limits(F(ctx, ctx.read(x, c, dtype)), bound(low, c), bound(high, c)).e)
 
 
 op("clamp", aten("clamp", "clamp.Tensor", "clip"), "composite", ref=torch.clamp, cost=2, lower=_clamp)

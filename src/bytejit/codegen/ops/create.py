@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
-from bytejit.common.dtypes import DTYPES, FLOATS, acc_dtype
+from bytejit.common.dtypes import FLOATS, acc_dtype
 
-from .pointwise import aten
-from .table import op, table
+from .table import Lower, lowers, table
 
 
-def create(name: str, *overloads: str):
+def create(name: str, *overloads: str) -> Callable[[Lower], Lower]:
     """Declares a row of kind create whose lower function is decorated."""
-    return lambda fn: op(name, aten(*overloads), "create", lower=fn, dtypes=frozenset(DTYPES)) and fn
+    return lowers("create", name, overloads)
 
 
 @create("full", "full", "full_like", "new_full", "fill.Scalar", "scalar_tensor")

@@ -7,6 +7,7 @@ torch's own Python entry of an overload where its arguments are the overload's: 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -62,7 +63,7 @@ def resolve(target: str) -> Callable:
     """The operator "namespace.op.overload". Raises: AttributeError when torch has none of that name."""
     if target in FAST:
         return FAST[target]
-    fn = torch.ops
+    fn: Any = torch.ops
     for part in target.split("."):
         fn = getattr(fn, part)
     if not isinstance(fn, torch._ops.OpOverload):
@@ -74,5 +75,6 @@ def is_window(target: str) -> bool:
     """Whether an op returns a view of what it is given, by its schema."""
     if not target.startswith("aten."):
         return False
-    returns = resolve(target)._schema.returns if target not in FAST else ()
-    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
+    op: Any = None if target in FAST else resolve(target)
+    alias = op._schema.returns[0].alias_info if op is not None and op._schema.returns else None
+    return alias is not None and not alias.is_write

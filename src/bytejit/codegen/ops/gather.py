@@ -8,19 +8,17 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
-from bytejit.common.dtypes import DTYPES
 
 from .composite import F
-from .pointwise import aten
-from .table import op
+from .table import Lower, lowers
 from .view import wrap
 
 WHOLE = ("i64", "i32", "i16", "i8", "u8")
 
 
-def row(name: str, *overloads: str, **fields: Any) -> Callable:
+def row(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
     """Declares a row of kind composite whose lower function is decorated."""
-    return lambda fn: op(name, aten(*overloads), "composite", lower=fn, dtypes=frozenset(DTYPES), **fields) and fn
+    return lowers("composite", name, overloads, **fields)
 
 
 # ---- indices from memory

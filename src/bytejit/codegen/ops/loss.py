@@ -49,7 +49,7 @@ class Targets:
         w = ctx.const(1.0, acc) if self.weight is None else ctx.read(self.weight, (at,), acc)
         value = ctx.op("neg", ctx.read(self.x, (c[0], at, *c[1:]), acc))
         value = value if self.weight is None else ctx.op("mul", value, w)
-        return tuple(ctx.op("select", skip, zero, v, dtype=acc) for v in (value, w))
+        return ctx.op("select", skip, zero, value, dtype=acc), ctx.op("select", skip, zero, w, dtype=acc)
 
 
 @row("nll_loss_forward", "nll_loss_forward", "nll_loss2d_forward")
@@ -60,7 +60,8 @@ def nll_loss_forward(ctx: Lowering, x: Value, target: Value, weight: Any, reduct
     if reduction == NONE:
         return ctx.map(lambda c: rows.parts(c)[0], 0), ctx.map(lambda c: ctx.const(0.0, acc), 1)
     dims = tuple(range(len(target.shape)))
-    loss, weights = (ctx.reduce(target, dims, "sum", lambda c, i=i: rows.parts(c)[i], acc) for i in range(2))
+    loss = ctx.reduce(target, dims, "sum", lambda c: rows.parts(c)[0], acc)
+    weights = ctx.reduce(target, dims, "sum", lambda c: rows.parts(c)[1], acc)
 
     def whole(c: tuple) -> Expr:
         total = ctx.read(loss, c, acc)

@@ -13,15 +13,10 @@ from bytejit.common.dtypes import FLOATS, INTS
 from bytejit.common.math_functions import MATH_FUNCTIONS
 from bytejit.common.pointwise_ops import POINTWISE
 
-from .table import op
+from .table import aten, op
 
 ANY = FLOATS | INTS | {"b8"}
 WHOLE = INTS | {"b8"}
-
-
-def aten(*names: str) -> tuple[str, ...]:
-    """`aten("erf")` is ("aten.erf.default",); a name with a dot keeps its overload, one of prims its namespace."""
-    return tuple(n if n.startswith("prims.") else f"aten.{n}" if "." in n else f"aten.{n}.default" for n in names)
 
 
 def known(name: str) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -63,15 +65,14 @@ class Window:
 
     def count(self, c: tuple) -> F:
         """Elements of the window that lie in x or its padding."""
-        total = None
+        factors = []
         for i in range(self.n):
             rest = F(
                 self.ctx,
                 self.ctx.cons.index(ix.index(self.x.shape[i - self.n] + 2 * self.padding[i] - c[i - self.n] * self.stride[i])),
             )
-            here = rest.do("minimum", self.kernel[i])
-            total = here if total is None else total * here
-        return total
+            factors.append(rest.do("minimum", self.kernel[i]))
+        return functools.reduce(operator.mul, factors)
 
     def most(self, c: tuple) -> Expr:
         """The greatest element; nan is greatest."""
@@ -127,7 +128,7 @@ _max_pool(3, "max_pool3d_with_indices", "max_pool3d")
 
 def _best(ctx: Lowering, window: Window, c: tuple) -> Expr:
     """Flat position in x's last dims of the window's first greatest element; nan is greatest."""
-    best = at = None
+    best: F | None = None
     for (e, mask), k in zip(window.elements(c, -math.inf), window.places()):
         flat, own = ix.ZERO, window.at(c, k)[0][-window.n :]
         for v, size in zip(own, window.x.shape[-window.n :]):

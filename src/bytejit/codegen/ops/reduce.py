@@ -16,18 +16,17 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce, Store
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
-from bytejit.common.dtypes import DTYPES, FLOATS, acc_dtype, torch_dtype
+from bytejit.common.dtypes import FLOATS, acc_dtype, torch_dtype
 from bytejit.common.spec import contiguous_stride
 
 from .composite import F
-from .pointwise import aten
-from .table import op
+from .table import Lower, lowers
 from .view import wrap
 
 
-def row(name: str, *overloads: str, **fields: Any) -> Callable:
+def row(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
     """Declares a row of kind reduce whose lower function is decorated."""
-    return lambda fn: op(name, aten(*overloads), "reduce", lower=fn, dtypes=frozenset(DTYPES), **fields) and fn
+    return lowers("reduce", name, overloads, **fields)
 
 
 def dims_list(dims: Any, n: int) -> tuple[int, ...]:
@@ -274,8 +273,13 @@ def group_norm(
 
     return (
         ctx.map(at, 0),
-        *(ctx.map(lambda c, s=s: ctx.read(s, c), i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
+        *(copied(ctx, s, i) if ctx.used(i) else None for i, s in ((1, avg), (2, rstd))),
     )
+
+
+def copied(ctx: Lowering, v: Value, i: int) -> Value:
+    """v as the i-th result of the node."""
+    return ctx.map(lambda c: ctx.read(v, c), i)
 
 
 def channel_norm(
@@ -311,7 +315,7 @@ def batch_norm(ctx: Lowering, x: Value, weight: Any, bias: Any, avg: Any, var: A
     training = rest[0] if len(rest) == 3 else False
     if training or avg is None:
         raise NoRule("batch_norm in training")
-    n = len(ctx.spec())
+    n = len(ctx.specs())
     if any(ctx.used(i) and ctx.spec(i).shape != (0,) for i in range(1, n)):
         raise NoRule("saved statistics are read")
     empty = tuple(ctx.map(lambda c: ctx.const(0, "f32"), i) if ctx.used(i) else None for i in range(1, n))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import torch
@@ -136,14 +138,11 @@ def bicubic(ctx: Lowering, x: Value, size: Any, align: bool, *scales: Any) -> Va
 
     def element(c: tuple) -> Expr:
         rows, columns = between.cubic(0, c), between.cubic(1, c)
-        total = None
+        lines = []
         for y, wy in rows:
-            line = None
-            for z, wx in columns:
-                e = F(ctx, ctx.read(x, (*c[:-2], y, z), between.acc)) * wx
-                line = e if line is None else line + e
-            total = line * wy if total is None else total + line * wy
-        return total.e
+            line = [F(ctx, ctx.read(x, (*c[:-2], y, z), between.acc)) * wx for z, wx in columns]
+            lines.append(functools.reduce(operator.add, line) * wy)
+        return functools.reduce(operator.add, lines).e
 
     return ctx.map(element)
 
@@ -183,7 +182,8 @@ class Grid:
             i = ctx.cast(v.do("fmax", 0.0).do("fmin", float(n - 1)).e, "i32")
             own.append(place(ctx, ctx.cast(i, "i64"), n))
         e = F(ctx, ctx.read(self.x, (*c[:2], *own), acc))
-        return e if self.padding != ZEROS else F(ctx, both(ctx, *tests)).pick(e, 0.0)
+        inside = both(ctx, *tests)
+        return e if self.padding != ZEROS or inside is None else F(ctx, inside).pick(e, 0.0)
 
 
 @row("grid_sampler_2d", "grid_sampler_2d", "cudnn_grid_sampler")
@@ -193,14 +193,12 @@ def grid_sampler(ctx: Lowering, x: Value, grid: Value, mode: int = 0, padding: i
     if mode > 1 or 0 in x.shape or ir_dtype(ctx.spec()) not in ("f32", "f64"):
         raise NoRule("cubic, or of nothing, or of few bits")
     found = Grid(ctx, x, padding, align)
-    across, down = (
-        ctx.pointwise(
-            grid.shape[:-1],
-            grid.dtype,
-            lambda c, k=k: found.position(F(ctx, ctx.read(grid, (*c, ix.index(k)))), x.shape[-1 - k]).e,
-        )
-        for k in (0, 1)
-    )  # once for all channels
+
+    def positions(k: int) -> Value:
+        at = lambda c: found.position(F(ctx, ctx.read(grid, (*c, ix.index(k)))), x.shape[-1 - k]).e
+        return ctx.pointwise(grid.shape[:-1], grid.dtype, at)
+
+    across, down = positions(0), positions(1)  # once for all channels
 
     def element(c: tuple) -> Expr:
         z, y = (F(ctx, ctx.read(v, (c[0], *c[2:]))) for v in (across, down))

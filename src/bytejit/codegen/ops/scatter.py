@@ -200,6 +200,7 @@ def _asked(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[..., Ex
             own = (*c[:dim], ix.index(k), *c[dim + 1 :])
             i = ctx.bound(ctx.load(at, own, inside), x.shape[dim], "scatter", wrap=False)
             hit = both(ctx, inside, ctx.op("eq", ctx.cons.index(ix.index(c[dim])), ctx.cons.index(i)))
+            assert hit is not None
             e = ctx.op("select", hit, value(own, inside), e, dtype=work)
         return e
 

@@ -28,13 +28,13 @@ row".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bytejit.common.dtypes import FLOATS, INTS
+from bytejit.common.dtypes import DTYPES, FLOATS, INTS
 
 #: how the dtype an op computes in follows from the node: `same` the result's; `float` the result's (ints promoted to
 #: it); `bool` the operands'
@@ -107,13 +107,29 @@ class OpTable:
         return f"op table: {len(self.by_name)} rows, {len(self.by_aten)} overloads"
 
 
+Lower = TypeVar("Lower", bound=Callable)  # what a row's decorator returns as it is
 _TABLE = OpTable()
 _LOADED: list[bool] = []  # filled when the row files are imported
+
+
+def aten(*names: str) -> tuple[str, ...]:
+    """`aten("erf")` is ("aten.erf.default",); a name with a dot keeps its overload, one of prims its namespace."""
+    return tuple(n if n.startswith("prims.") else f"aten.{n}" if "." in n else f"aten.{n}.default" for n in names)
 
 
 def op(name: str, aten: tuple[str, ...] | str = (), kind: str = "pointwise", **fields: Any) -> Op:
     """Declares a row (at import of a row file). Raises: ValueError when the name or an overload is taken."""
     return _TABLE.add(Op(name, (aten,) if isinstance(aten, str) else tuple(aten), kind, **fields))
+
+
+def lowers(kind: str, name: str, overloads: Sequence[str], **fields: Any) -> Callable[[Lower], Lower]:
+    """Declares a row whose lower function is decorated. overloads: as `aten` takes them; dtypes: all, unless given."""
+
+    def declare(fn: Lower) -> Lower:
+        op(name, aten(*overloads), kind, lower=fn, **{"dtypes": frozenset(DTYPES), **fields})
+        return fn
+
+    return declare
 
 
 def table() -> OpTable:

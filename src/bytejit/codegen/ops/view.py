@@ -6,6 +6,7 @@ A copy (flip, roll, repeat, cat, pad) is one kernel whose loads are mapped; fuse
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
@@ -15,8 +16,7 @@ from bytejit.codegen.ops.create import create
 from bytejit.common.dtypes import DTYPES, acc_dtype
 from bytejit.common.spec import contiguous_stride
 
-from .pointwise import aten
-from .table import op
+from .table import Lower, lowers
 
 
 def wrap(dim: int, n: int) -> int:
@@ -24,9 +24,9 @@ def wrap(dim: int, n: int) -> int:
     return dim + max(n, 1) if dim < 0 else dim
 
 
-def view(name: str, *overloads: str):
+def view(name: str, *overloads: str) -> Callable[[Lower], Lower]:
     """Declares a row of kind view whose lower function is decorated."""
-    return lambda fn: op(name, aten(*overloads), "view", lower=fn, dtypes=frozenset(DTYPES)) and fn
+    return lowers("view", name, overloads)
 
 
 def reshape_coords(new: tuple, old: tuple, coords: tuple) -> tuple:
@@ -159,11 +159,16 @@ def unfold(ctx: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
     )
 
 
+def _from(ctx: Lowering, x: Value, shape: tuple, dim: int, start: int) -> Value:
+    """The part of x with this shape that begins at `start` along dim."""
+    return ctx.view(x, shape, lambda c: tuple(v + start if i == dim else v for i, v in enumerate(c)))
+
+
 def _pieces(ctx: Lowering, x: Value, dim: int) -> tuple[Value, ...]:
     """Consecutive slices along dim, as long as the node's results say."""
     out, start = [], 0
-    for spec in ctx.spec():
-        out.append(ctx.view(x, spec.shape, lambda c, s=start: tuple(v + s if i == dim else v for i, v in enumerate(c))))
+    for spec in ctx.specs():
+        out.append(_from(ctx, x, spec.shape, dim, start))
         start += spec.shape[dim]
     return tuple(out)
 
@@ -176,7 +181,11 @@ def split(ctx: Lowering, x: Value, sizes: Any, dim: int = 0) -> tuple[Value, ...
 @view("unbind", "unbind.int")
 def unbind(ctx: Lowering, x: Value, dim: int = 0) -> tuple[Value, ...]:
     dim = wrap(dim, len(x.shape))
-    return tuple(ctx.view(x, s.shape, lambda c, k=k: (*c[:dim], ix.index(k), *c[dim:])) for k, s in enumerate(ctx.spec()))
+
+    def at(k: int, shape: tuple) -> Value:
+        return ctx.view(x, shape, lambda c: (*c[:dim], ix.index(k), *c[dim:]))
+
+    return tuple(at(k, s.shape) for k, s in enumerate(ctx.specs()))
 
 
 @view("as_strided", "as_strided")
@@ -337,13 +346,14 @@ def cat(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
         return ctx.map(lambda c: ctx.const(0, dtype))
 
     def at(c: tuple) -> Expr:
-        value = None
+        value: Expr | None = None
         for x, start in reversed(parts):
             own = tuple(v - start if i == dim else v for i, v in enumerate(c))
             mask = within(ctx, own[dim], 0, x.shape[dim]) if len(parts) > 1 else None
             e = ctx.read(x, own, dtype, mask)
             test = within(ctx, c[dim], 0, start + x.shape[dim])
             value = e if value is None or test is None else ctx.op("select", test, e, value, dtype=dtype)
+        assert value is not None  # there is a part
         return value
 
     return ctx.map(at)

@@ -62,6 +62,16 @@ class Meta:
         return f"Meta({self.shape}, {self.stride}, +{self.offset}, {self.dtype}, {self.device}, {self.store!r})"
 
 
+class LaidOut(Protocol):
+    """What has sizes and strides: a `Meta`, a `Spec`."""
+
+    @property
+    def shape(self) -> tuple: ...
+
+    @property
+    def stride(self) -> tuple: ...
+
+
 class HasMeta(Protocol):
     """A fake tensor, as a row sees it."""
 
@@ -174,7 +184,7 @@ def is_channels_last(m: Meta) -> bool:
     return all(is_one(size) or not differ(a, b) for size, a, b in zip(m.shape, m.stride, channels_last_stride(m.shape)))
 
 
-def is_dense(m: Meta) -> bool:
+def is_dense(m: LaidOut) -> bool:
     """Non-overlapping and dense: some order of the dims makes it contiguous. For a choice of strides."""
     step = 1
     for stride, size in sorted(((s, n) for s, n in zip(m.stride, m.shape) if not is_one(n)), key=_hints):

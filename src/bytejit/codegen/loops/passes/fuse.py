@@ -95,9 +95,11 @@ def drop_dead(loops: Loops) -> Loops:
     steps: list[Any] = []
     for step in reversed(loops.steps):
         if isinstance(step, Kernel):
-            step = drop_unused(step, lambda s, own=set(reads(step)): s.buffer in needed or s.buffer in own)
-            if step is None or not any(b in needed for b in written(step)):
+            own = set(reads(step))
+            left = drop_unused(step, lambda s: s.buffer in needed or s.buffer in own)
+            if left is None or not any(b in needed for b in written(left)):
                 continue
+            step = left
         needed.update(reads(step))
         needed.update(writes(step))
         steps.append(step)
@@ -371,6 +373,7 @@ class Merger:
         """One kernel of both, in the second's place; False when their rows do not meet."""
         both = {first.id, second.id}
         outside = {b for b in first.writes | second.writes if b in self.outputs or self.readers.get(b, both) - both}
+        assert isinstance(first.step, Kernel) and isinstance(second.step, Kernel)
         merged = fuse_kernels.merge(first.step, second.step, self.buffers, outside, self.loops.cons, self.few)
         if merged is None:
             return False

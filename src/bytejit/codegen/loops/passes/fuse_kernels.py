@@ -149,8 +149,8 @@ def merge(
     order = {a.name: i for i, a in enumerate((*second.axes, *(a for p in second.nests for a in p.axes)))}
     nests: list[LoopNest] = []
     for p in first.nests:
-        axes = [replace(a, name=al.axes.get(a.name, a.name)) for a in (*first.axes, *p.axes)]
-        inner = sorted((a for a in axes if a.name not in outer), key=lambda a: order.get(a.name, 0))
+        every = [replace(a, name=al.axes.get(a.name, a.name)) for a in (*first.axes, *p.axes)]
+        inner = sorted((a for a in every if a.name not in outer), key=lambda a: order.get(a.name, 0))
         nests.append(rename.body(p, tuple(inner)))
     for p in second.nests:
         nests.append(replace(p, axes=tuple(a for a in (*second.axes, *p.axes) if a.name not in outer)))
@@ -232,7 +232,7 @@ def adopt_axes(nests: list[LoopNest], p: LoopNest, cons: Cons, sizes: dict[str, 
     names = {a.name for a in p.axes}
     if not names or any({a.name for a in q.axes} == names for q in nests):
         return p
-    own = {}
+    own: dict[str, Expr] = {}
     for e in loads(p.roots()):
         own.setdefault(e.name, e)
     for q in nests:

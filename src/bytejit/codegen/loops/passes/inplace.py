@@ -58,7 +58,7 @@ class Place:
         made: dict[Any, Buffer] = {}
         checks: list[Kernel] = []
         for n, k in enumerate(self.steps):
-            if updates(k) and all(not p.reduces for p in k.nests):
+            if isinstance(k, Kernel) and updates(k) and all(not p.reduces for p in k.nests):
                 self.steps[n] = self.checked(k, made, checks)
         self.steps[:0] = checks
 
@@ -91,10 +91,16 @@ class Place:
             rewrite.keep.append(e)
         return replace(k, nests=tuple(map(rewrite.body, k.nests)))
 
+    def kernel(self, i: int) -> Kernel:
+        """The i-th step, which is a kernel."""
+        step = self.steps[i]
+        assert isinstance(step, Kernel)
+        return step
+
     # ---- places ---------------------------------------------------------------------------------------------------
     def move(self, i: int) -> None:
         """One update, whose later ones have their places."""
-        ((out, base),) = {(s.buffer, s.over) for p in self.steps[i].nests for s in p.stores if s.over}
+        ((out, base),) = {(s.buffer, s.over) for p in self.kernel(i).nests for s in p.stores if s.over}
         old = self.buffers[base]
         i = self.apart(i, base)
         if self.last_reader(i, out, base) and alike(old, self.buffers[out]):
@@ -121,12 +127,12 @@ class Place:
             return False
         if any(r.view is not None and r.view.buffer == base for r in self.outputs) or base in writes(self.steps[i]):
             return False
-        return all(e.name != base for e in loads(kernel_roots(self.steps[i])))
+        return all(e.name != base for e in loads(kernel_roots(self.kernel(i))))
 
     def apart(self, i: int, base: str) -> int:
         """Where the update computes with what it overwrites, its values come first, into memory of their own: one of its points
         may read what another writes. Its position then."""
-        k = self.steps[i]
+        k = self.kernel(i)
         if len(k.nests) > 1 or k.nests[0].axes or all(e.name != base for e in loads((k.nests[0].stores[0].value,))):
             return i
         s = k.nests[0].stores[0]

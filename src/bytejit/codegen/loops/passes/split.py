@@ -51,8 +51,8 @@ class Cuts:
         if not strides:
             return None
         chain = [1, *strides, size]
-        parts = [ix.quotient(b, a) for a, b in zip(chain, chain[1:])]
-        return None if None in parts or 1 in parts else parts[::-1]
+        parts = [q for a, b in zip(chain, chain[1:]) if (q := ix.quotient(b, a)) is not None]
+        return None if len(parts) < len(chain) - 1 or 1 in parts else parts[::-1]
 
 
 def _may_cut(stride: ix.Size, size: ix.Size) -> bool:
