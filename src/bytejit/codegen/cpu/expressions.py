@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bytejit.codegen.emit import common
+from bytejit.codegen.emit.index_text import IndexPrinter
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Reduce
@@ -44,35 +45,17 @@ def constant(value: Any, dtype: str) -> str:
     return LITERALS[value] if value == -(1 << 31) else f"({value})" if value < 0 else str(value)
 
 
-class IndexText:
-    """Prints index expressions. sizes: of the axes, for bounds; value(expr) names a value read from memory."""
+class IndexText(IndexPrinter):
+    """Indices as i64 expressions; axes are variables of their own names."""
 
-    def __init__(self, sizes: Mapping[str, Any], value: Any) -> None:
-        self.sizes, self.value = sizes, value
+    def __init__(self, sizes: Mapping[str, Any], value: Callable[[Expr], str]) -> None:
+        super().__init__(sizes, str, value)
 
-    def __call__(self, index: Any) -> str:
-        """The index as an i64 expression, in parentheses where it is more than a name or a number."""
-        if isinstance(index, int):
-            return f"{index}LL" if abs(index) >= 1 << 31 else str(index)
-        parts = []
-        for atom, c in index.terms:
-            text = self.atom(atom)
-            parts.append(text if c == 1 else f"-{text}" if c == -1 else f"{c}LL * {text}")
-        if index.const or not parts:
-            parts.append(f"{index.const}LL" if abs(index.const) >= 1 << 31 else str(index.const))
-        return " + ".join(parts).replace("+ -", "- ")
+    def number(self, n: int) -> str:
+        return f"{n}LL" if abs(n) >= 1 << 31 else str(n)
 
-    def atom(self, atom: Any) -> str:
-        kind = type(atom)
-        if kind is ix.Var:
-            return atom.parts[0]
-        if kind is ix.Sym:
-            return f"s_{atom.parts[0]}"
-        if kind is ix.Val:
-            return self.value(atom.parts[0])
-        if kind is ix.Prod:
-            return "(" + " * ".join(self.atom(p) for p in atom.parts) + ")"
-        return self.division(kind is ix.Div, *atom.parts)
+    def factor(self, n: int) -> str:
+        return f"{n}LL"
 
     def division(self, div: bool, x: ix.Index, d: Any) -> str:
         """Floor division or remainder; in unsigned 32 bit arithmetic where both fit: that becomes multiplications,

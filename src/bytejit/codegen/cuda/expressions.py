@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from bytejit.codegen.emit import common
+from bytejit.codegen.emit.index_text import IndexPrinter
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Reduce
@@ -44,41 +44,16 @@ def constant(value: Any, dtype: str, shape: str = "()") -> str:
     return f"{text}.to({tl_type(dtype)})" if dtype in NARROW else text
 
 
-class IndexText:
-    """Prints index expressions. sizes: of the axes, for bounds; axis(name) and value(expr) name what they hold."""
+class IndexText(IndexPrinter):
+    """Indices in Triton, which divides towards zero."""
 
-    def __init__(self, sizes: Mapping[str, Any], axis: Callable[[str], str], value: Callable[[Expr], str]) -> None:
-        self.sizes, self.axis, self.value = sizes, axis, value
-
-    def __call__(self, index: Any) -> str:
-        """The index as a sum of terms, largest steps first as they stand."""
-        if isinstance(index, int):
-            return str(index)
-        parts = []
-        for atom, c in index.terms:
-            text = self.atom(atom)
-            parts.append(text if c == 1 else f"-{text}" if c == -1 else f"{c} * {text}")
-        if index.const or not parts:
-            parts.append(str(index.const))
-        return " + ".join(parts).replace("+ -", "- ")
-
-    def atom(self, atom: Any) -> str:
-        kind = type(atom)
-        if kind is ix.Var:
-            return self.axis(atom.parts[0])
-        if kind is ix.Sym:
-            return f"s_{atom.parts[0]}"
-        if kind is ix.Val:
-            return self.value(atom.parts[0])
-        if kind is ix.Prod:
-            return "(" + " * ".join(self.atom(p) for p in atom.parts) + ")"
-        x, d = atom.parts
+    def division(self, div: bool, x: ix.Index, d: Any) -> str:
+        """Floor division or remainder; the operator where nothing is negative."""
         low, _ = ix.bounds(x, self.sizes)
-        if low >= 0:  # Triton divides towards zero
-            return f"(({self(x)}) {'//' if kind is ix.Div else '%'} {self(d) if isinstance(d, int) else f'({self(d)})'})"
-        name = "bj_floordiv" if kind is ix.Div else "bj_remainder"
-        text = self(x) if x.terms else f"tl.full((), {x.const}, tl.int64)"  # they ask for a dtype
-        return f"{name}({text}, {self(d)})"
+        if low >= 0:
+            return f"(({self(x)}) {'//' if div else '%'} {self(d) if isinstance(d, int) else f'({self(d)})'})"
+        text = self(x) if x.terms else f"tl.full((), {x.const}, tl.int64)"  # the functions ask for a dtype
+        return f"{'bj_floordiv' if div else 'bj_remainder'}({text}, {self(d)})"
 
 
 def operation(e: Expr, args: list[str], rows: OpTable, err: str) -> str:
