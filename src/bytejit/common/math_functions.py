@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MathFunction:
-    """name: torch's and ATen's; `bj::NAME` in the C++ prelude (`math_f32.h`, `math_f64.h`). cost: of an element, in additions.
+    """name: ATen's; `bj::NAME` in the C++ prelude (`math_f32.h`, `math_f64.h`). cost: of an element, in additions.
     domain: where tests draw from. triton: its text; "": the function of that name in CUDA's device library."""
 
     name: str

@@ -224,7 +224,7 @@ for _f in MATH_FUNCTIONS:
     op(
         _f.name,
         **known(_f.name),
-        ref=getattr(torch, _f.name),
+        ref=getattr(torch, _f.name, None) or getattr(torch.ops.aten, _f.name),
         cost=_f.cost,
         domain=_f.domain,
         dtypes=ANY,
