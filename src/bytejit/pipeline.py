@@ -124,6 +124,7 @@ def _traced_entry(
         measure=function.settings.nopython,
         overrides_off=overrides_off,
         may_wait=not function.back_off.starved(point),
+        generators=function.keeps_generators,
     )
     try:
         found = trace(job, functools.partial(compiled_callee, owner=function))
@@ -131,6 +132,7 @@ def _traced_entry(
         return function.back_off.put_off(point)
     except TooLong as e:
         return leave_uncompiled(function, str(e))
+    function.keeps_generators |= found.cause is not None and found.cause.generator
     try:
         return _entry_of(function, state, args, found, options, began)
     finally:

@@ -4,8 +4,10 @@ import contextlib
 import itertools
 import types
 
+import pytest
 import torch
 
+from . import targets
 from .harness import F, Sign, case, program
 
 
@@ -238,3 +240,64 @@ def test_returned_generators_locals(x):
         yield a
 
     return named(1, c=x, d=y), named(x, 2, 3, c=4)
+
+
+def guarded(x, log):
+    try:
+        yield x + 1
+        yield x + 2
+    finally:
+        log.append("end")
+
+
+def by_none(x, log):
+    g = guarded(x, log)
+    y = next(g)
+    g = None
+    log.append("after")
+    return y * 2
+
+
+def by_another(x, log):
+    g = guarded(x, log)
+    y = next(g)
+    g = guarded(x * 2, log)
+    log.append("after")
+    return y * 2 + next(g)
+
+
+def in_loop(x, log):
+    for i in range(2):
+        g = guarded(x, log)
+        y = next(g)
+        log.append(i)
+    log.append("after")
+    return y * 2
+
+
+def by_manager(x, log):
+    g = guarded(x, log)
+    y = next(g)
+    with contextlib.nullcontext() as g:
+        log.append("within")
+    return y * 2
+
+
+def last_of_two(x, log):
+    g = guarded(x, log)
+    y, h = next(g), g
+    g = None
+    log.append("held")
+    h = 0
+    log.append("after")
+    return y * 2 + h
+
+
+@pytest.mark.parametrize("fn", [by_none, by_another, in_loop, by_manager, last_of_two], ids=lambda f: f.__name__)
+def test_overwritten(fn):
+    """A local that holds a suspended generator, and is overwritten, lets it go there and not at the region's end"""
+    run = targets.compiled(fn, targets.Counter())
+    for _ in range(3):
+        want, log = [], []
+        expected = fn(torch.ones(2), want)
+        assert torch.equal(run(torch.ones(2), log), expected) and log == want

@@ -67,6 +67,7 @@ class Function:
         self.steering = Steering()
         self.callees: dict[tuple, Handle] = {}  # what compiled_callee made for broken calls of this function
         self.shared = False  # made for callees of broken calls: whatever object they are methods of
+        self.keeps_generators = False  # a region of it ended before a generator that is not at its end
         self.sites.arm_start()
 
     def __repr__(self) -> str:

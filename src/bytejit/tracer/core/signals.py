@@ -7,10 +7,14 @@ from typing import Any
 
 class Break(Exception):
     """The tracer cannot take this step into the graph. `reason` for people, `do`: what they can do about it. `long`: only
-    because much was traced without tensor work; the sites on the way would lead to the same."""
+    because much was traced without tensor work; the sites on the way would lead to the same. `generator`: the function's
+    locals hold, from there on, a generator that is not at its end."""
 
-    def __init__(self, reason: str, do: str = "", at_step: int | None = None, long: bool = False) -> None:
+    def __init__(
+        self, reason: str, do: str = "", at_step: int | None = None, long: bool = False, generator: bool = False
+    ) -> None:
         super().__init__(reason)
+        self.generator = generator
         self.reason, self.do, self.at_step, self.long = reason, do, at_step, long
 
 
@@ -59,8 +63,9 @@ SIGNALS = (Break, Raised, Restart, Specialise, LeaveToTorch, TooLong, NotNow)
 
 
 class CannotReconstruct(Exception):
-    """A value cannot leave the region as it is; the region has to end before `step`, where it was made."""
+    """A value cannot leave the region as it is; the region has to end before `step`, where it was made. `generator`: it is one
+    that is not at its end."""
 
-    def __init__(self, what: str, step: int) -> None:
+    def __init__(self, what: str, step: int, generator: bool = False) -> None:
         super().__init__(what)
-        self.what, self.step = what, step
+        self.what, self.step, self.generator = what, step, generator

@@ -50,7 +50,7 @@ class SideEffectReplay(Reconstruction):
                 out += external_iterators.advance(self.at.source(v.source), v)
             elif isinstance(v, GenVar):
                 if not v.finished or not v.closable:
-                    raise CannotReconstruct("a generator from outside that has more to give", v.step)
+                    raise CannotReconstruct("a generator from outside that has more to give", v.step, generator=True)
                 out += external_generators.close(self.at.source(v.source))
         cells = [v for v in self.t.effects.dirty.values() if isinstance(v, CellVar)]
         for v in list(self.t.effects.dirty.values()):

@@ -127,4 +127,4 @@ def check_left(t: Tracer) -> None:
     of the program's. Raises: CannotReconstruct."""
     for v in t.keep:
         if type(v) is GenVar and v.real is None and v.started and not v.finished and not v.running and not passes_by(v.frame):
-            raise CannotReconstruct("a generator left within a try or with block", v.step)
+            raise CannotReconstruct("a generator left within a try or with block", v.step, generator=True)

@@ -113,6 +113,8 @@ def overwrite(t: Tracer, f: Frame, name: str) -> None:
             note_loss(t, f, name)
         if name in f.locals:
             let_generator_go(t, f, f.locals[name])
+        elif t.job.generators and name in t.stale:  # what it holds now is not known, and ends when it is overwritten
+            raise Break("a local overwritten that may hold a generator")
     store_local(f, name, f.pop_raw())
 
 
