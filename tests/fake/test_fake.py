@@ -508,3 +508,18 @@ def test_gradients_of_margin_losses(shape: tuple, reduction: int) -> None:
     assert infers_as_eager(aten.multi_margin_loss_backward, (loss, x, target, 1, 1.0, None, reduction))
     _, is_target = aten.multilabel_margin_loss_forward(x, several, reduction)
     assert infers_as_eager(aten.multilabel_margin_loss_backward, (loss, x, several, reduction, is_target))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4, 3), (2, 3, 3)])
+def test_what_torch_has_no_meta_kernel_for(shape) -> None:
+    """Shapes, strides and dtypes of geqrf and of least squares"""
+    a = torch.randn(shape)
+    args = (a, a[..., :2].contiguous())
+    for op, count, named in (
+        (torch.ops.aten.geqrf.default, 1, {}),
+        (torch.ops.aten.linalg_lstsq.default, 2, {}),
+        (torch.ops.aten.linalg_lstsq.default, 2, {"driver": "gels"}),
+    ):
+        found = infer(op, tuple(fake_like(x) for x in args[:count]), named)
+        for fake, real in zip(found, op(*args[:count], **named), strict=True):
+            assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)

@@ -105,3 +105,26 @@ def _svd(a: Operand, full_matrices: bool = False, compute_uv: bool = True, *, dr
         return new((0,), None, m.dtype, m.device), values, new((0,), None, m.dtype, m.device)
     left = _like(m, (*stack, tall, tall if full_matrices else least))
     return left, values, _like(m, (*stack, wide if full_matrices else least, wide))
+
+
+@row("geqrf")
+def _geqrf(a: Operand) -> tuple:
+    m = _matrix(a)
+    return _like(m, m.shape), new((*m.shape[:-2], min(m.shape[-2:])), None, m.dtype, m.device)
+
+
+@row("linalg_lstsq")
+def _lstsq(a: Operand, b: Operand, rcond: float | None = None, *, driver: str | None = None) -> tuple:
+    """By the default driver or gels; what others say of the residuals depends on ranks. Raises: NeedsMeta."""
+    m, n = _matrix(a), _matrix(b)
+    *stack, tall, wide = m.shape
+    if m.dtype != n.dtype or tuple(n.shape[:-1]) != tuple(m.shape[:-1]) or driver not in (None, "gelsy", "gels"):
+        raise NeedsMeta
+    longest, sides = max(tall, wide), n.shape[-1]
+    whole = _like(m, (*stack, longest, sides))
+    nothing = new((0,), None, m.dtype.to_real(), m.device)
+    residuals, rank = nothing, new(tuple(stack), None, torch.int64, m.device)
+    if driver == "gels":
+        rank = new((0,), None, torch.int64, m.device)
+        residuals = new((*stack, sides), None, m.dtype.to_real(), m.device) if tall > wide else nothing
+    return new((*stack, wide, sides), whole.stride, m.dtype, m.device), residuals, rank, nothing
