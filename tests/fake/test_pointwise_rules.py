@@ -84,6 +84,34 @@ def test_a_row_infers_what_eager_gives(name: str) -> None:
         assert served, overload
 
 
+WRITERS = [name.removeprefix("aten::") for name in ROWS if name.removeprefix("aten::").split(".")[0].endswith("_")]
+LIMITS = {"clamp_": (0, 1), "clamp_min_": (0,), "clamp_max_": (1,)}
+
+
+@pytest.mark.parametrize("name", [n for n in WRITERS if ROWS[f"aten::{n}"].__module__.endswith("pointwise") and n != "copy_"])
+def test_what_writes_in_place_is_refused_as_in_eager(name: str) -> None:
+    op, rule = overload_of(name), ROWS[f"aten::{name}"]
+    operands = sum(isinstance(a.type, torch.TensorType) for a in op._schema.arguments)
+    served = 0
+    for dtype, layout in itertools.product(DTYPES, range(len(LAYOUTS))):
+        tails = [LIMITS.get(name, ())]
+        if name.endswith(".Scalar"):
+            tails = [(value,) for value in (2, 2.5, True, 1j)]
+        elif operands > 1:
+            tails = [(tensor(d, n),) * (operands - 1) for d in (dtype, torch.float32, torch.bool) for n in range(len(LAYOUTS))]
+        for tail in tails:
+            x = tensor(dtype, layout).clone()
+            with FakeMode():
+                fakes = [fake_like(a) if isinstance(a, torch.Tensor) else a for a in (x, *tail)]
+            try:
+                got = rule(*fakes)
+            except (NeedsMeta, RuntimeError):
+                continue
+            assert seen(op(x, *tail)) == (got.shape, got.stride, got.dtype), (dtype, layout, tail)
+            served += 1
+    assert served
+
+
 def test_every_row_has_one_in_the_op_table() -> None:
     by_aten = table().by_aten
     for row in POINTWISE.values():

@@ -125,7 +125,8 @@ def permuted_stride(shape: tuple, perm: list[int]) -> tuple | None:
 _SCALAR = {bool: torch.bool, int: torch.int64, float: None, complex: None}
 
 
-def _category(dtype: torch.dtype) -> int:
+def category(dtype: torch.dtype) -> int:
+    """Of bools, integers, floats, complex numbers: a number of a higher one raises the dtype of what it meets."""
     if dtype is _BOOL:
         return 0
     if dtype.is_floating_point:
@@ -144,14 +145,14 @@ def promoted(operands: tuple) -> torch.dtype:
             else:
                 zero = m.dtype if zero is None or zero is m.dtype else _promote(zero, m.dtype)
         elif x is not None:
-            kind = _scalar_dtype(x)
+            kind = scalar_dtype(x)
             scalar = kind if scalar is None else _promote(scalar, kind)
     out = full
     for lower in (zero, scalar):
         if lower is not None:
             if out is None:
                 out = lower
-            elif _category(lower) > _category(out):
+            elif category(lower) > category(out):
                 out = _combine(out, lower)
     return out
 
@@ -163,7 +164,8 @@ def _combine(high: torch.dtype, low: torch.dtype) -> torch.dtype:
     return low
 
 
-def _scalar_dtype(x: Number) -> torch.dtype:
+def scalar_dtype(x: Number) -> torch.dtype:
+    """The dtype that a Python number counts as. Raises: NeedsMeta for what is none."""
     if isinstance(x, (bool, torch.SymBool)):
         return _BOOL
     if isinstance(x, (int, torch.SymInt)):

@@ -8,8 +8,8 @@ import torch
 
 from bytejit.common.pointwise_ops import POINTWISE
 
-from .core import ROWS, HasMeta, Meta, NeedsMeta, Operand, alike, is_contiguous, new, row
-from .elementwise import broadcast, device_of, elementwise, promoted, to_float
+from .core import HasMeta, Meta, NeedsMeta, Operand, alike, is_contiguous, new, row
+from .elementwise import broadcast, category, device_of, elementwise, promoted, scalar_dtype, to_float
 
 _Tensor = torch.Tensor
 _BOOL = torch.bool
@@ -111,18 +111,23 @@ def _three(x: HasMeta, y: Operand, z: Operand, **options: Any) -> Meta:
 def _in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
     """`x.op_(y)`: the result must fit into x. Raises NeedsMeta for anything that eager may refuse."""
     m = x.m
-    for y in operands:
+    for y in (*operands, *options.values()):
         if isinstance(y, _Tensor):
             other = y.m
             if not alike(other.shape, m.shape) and broadcast([m.shape, other.shape]) != m.shape:
                 raise NeedsMeta
             if other.dtype != m.dtype:
                 raise NeedsMeta
-        elif isinstance(y, (float, complex)) and not m.dtype.is_floating_point:
-            raise NeedsMeta
-        elif isinstance(y, str):
+        elif y is not None and category(scalar_dtype(y)) > category(m.dtype):
             raise NeedsMeta
     return m
+
+
+def _number_in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
+    """As `_in_place`, of what eager refuses for bools."""
+    if x.m.dtype is _BOOL or any(isinstance(y, (bool, torch.SymBool)) for y in operands):
+        raise NeedsMeta
+    return _in_place(x, *operands, **options)
 
 
 # (operands, result, of, leads) of a row of `common/pointwise_ops.py` -> its rule
@@ -172,13 +177,17 @@ def _float_in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
     return _in_place(x, *operands, **options)
 
 
-for _name in (
-    "add_.Tensor sub_.Tensor mul_.Tensor add_.Scalar sub_.Scalar mul_.Scalar relu_ neg_ "
-    "clamp_ clamp_min_ clamp_max_ hardtanh_ zero_ fill_.Scalar addcmul_"
-).split():
-    ROWS[f"aten::{_name}"] = _in_place
-for _name in "div_.Tensor div_.Scalar sigmoid_ tanh_ exp_ sqrt_ silu_ addcdiv_".split():
-    ROWS[f"aten::{_name}"] = _float_in_place
+row("add_.Tensor", "mul_.Tensor", "add_.Scalar", "mul_.Scalar", "zero_")(_in_place)
+row("sub_.Tensor", "sub_.Scalar", "relu_", "neg_", "clamp_", "clamp_min_", "clamp_max_", "addcmul_")(_number_in_place)
+for _name in "div_.Tensor div_.Scalar sigmoid_ tanh_ exp_ sqrt_ silu_ hardtanh_ addcdiv_".split():
+    row(_name)(_float_in_place)
+
+
+@row("fill_.Scalar")
+def _fill(x: HasMeta, value: Operand) -> Meta:
+    if isinstance(value, complex) and not x.m.dtype.is_complex:
+        raise NeedsMeta
+    return x.m
 
 
 @row("abs")
