@@ -201,6 +201,7 @@ TORCH = (
         without="graphs on a GPU are not recorded",
     ),
     Interface("torch.autograd._profiler_enabled", "an earlier place of the same question", "the newer name is asked", "use"),
+    Interface("torch.Tensor._is_view", "whether an input is a view of another tensor"),
     Interface(
         "torch.Tensor.__dlpack_c_exchange_api__",
         "shape, strides, dtype and device of a tensor in 20 ns: a table of C functions",

@@ -8,11 +8,15 @@ import torch
 
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent
-from bytejit.guards.sources import Attr, TensorGrad
+from bytejit.guards.sources import Attr, Called, TensorGrad
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NONE, Known, MethodVar, TensorVar, Var
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import NONE, Known, Lazy, MethodVar, TensorVar, Var
+from bytejit.tracer.objects.calls import models
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES, set_data
+
+SAID_BY_THE_REAL_ONE = ("_version", "_base", "_python_dispatch")  # a fake has others
 
 
 class TensorAttributes(Component):
@@ -59,8 +63,12 @@ class TensorAttributes(Component):
     def _tensor_property(self, v: TensorVar, name: str) -> Var:
         if name == "is_leaf" and v.source is not None:
             return self.t.values.constant(v.real.is_leaf)
-        if name == "_version":
-            raise Break("a tensor's version")
+        if name == "_base" and v.source is not None:
+            return self.t.values.memo_lazy(("_base", id(v)), v.real._base, lambda: Attr(v.source, "_base"))
+        if name == "_base" and v.fake._base is None:
+            return NONE
+        if name in SAID_BY_THE_REAL_ONE:
+            raise Break(f"a tensor's {name}")
         try:
             value = getattr(v.fake, name)
         except DataDependent:
@@ -114,3 +122,11 @@ def fits_as_grad(v: TensorVar, value: Var) -> bool:
         return isinstance(value, Known) and value.obj is None
     a, b = v.fake.m, value.fake.m
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+
+
+@models(torch.Tensor._is_view)
+def is_view(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    v = args[0]
+    if isinstance(v, TensorVar) and v.source is not None:
+        return Lazy(v.real._is_view(), Called(Attr(v.source, "_is_view")))
+    raise Break("whether a tensor of the region is a view")

@@ -109,6 +109,8 @@ class Tensors(Component):
             raise Break("a fake tensor of another trace")
         if obj.layout is not torch.strided or obj.is_quantized or obj.is_nested:
             raise Break(f"a {'quantised' if obj.is_quantized else obj.layout} tensor")
+        if obj.is_conj() or obj.is_neg():
+            raise Break("a tensor that is conjugated or negated when it is read")
         if type(obj) not in PLAIN:
             if self.t.job.may_wait and torch.nn.parameter.is_lazy(obj):
                 raise NotNow

@@ -1,0 +1,89 @@
+"""What a tensor says of itself: every property and every question without arguments, of inputs of every kind, of views
+of them and of what detach() makes, beside an operation that makes a region of it. What torch has is asked, not a list."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import bytejit
+
+UNSAID = {"_cdata", "grad_fn", "data_ptr"}  # an address, and an object of each call's own
+PROPERTIES = sorted(
+    name
+    for name in dir(torch.Tensor)
+    if isinstance(getattr(torch.Tensor, name, None), (types.GetSetDescriptorType, property))
+    and not name.startswith("__")
+    and name not in UNSAID
+)
+QUESTIONS = sorted(
+    name for name in dir(torch.Tensor) if name.startswith(("is_", "_is_")) and callable(getattr(torch.Tensor, name))
+) + ["dim", "numel", "element_size", "storage_offset", "stride", "size", "get_device", "type", "has_names"]
+
+
+def _inference() -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.ones(3, 4)
+
+
+def _view_without_grad() -> torch.Tensor:
+    with torch.no_grad():
+        return torch.ones(12, requires_grad=True).view(3, 4)
+
+
+INPUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.ones(3, 4),
+    "a view": lambda: torch.arange(12.0).view(3, 4),
+    "a view with grad": lambda: torch.ones(12, requires_grad=True).view(3, 4),
+    "a view without grad": _view_without_grad,
+    "a leaf": lambda: torch.ones(3, 4, requires_grad=True),
+    "a result": lambda: torch.ones(3, 4, requires_grad=True) * 2,
+    "a parameter": lambda: torch.nn.Parameter(torch.ones(3, 4)),
+    "inference": _inference,
+    "detached": lambda: torch.ones(3, 4, requires_grad=True).detach(),
+    "integers": lambda: torch.ones(3, 4, dtype=torch.int64),
+    "complex": lambda: torch.ones(3, 4) + 1j,
+    "transposed": lambda: torch.ones(4, 3).t(),
+    "expanded": lambda: torch.ones(4).expand(3, 4),
+    "sliced": lambda: torch.ones(5, 4)[1:4],
+    "one number": lambda: torch.tensor(2.0),
+    "conjugated": lambda: (torch.ones(3, 4) + 1j).conj(),
+    "negated": lambda: (torch.ones(3, 4) + 1j).conj().imag,
+}
+MADE = {"itself": "x", "a view of it": "x[...]", "detached": "x.detach()", "new": "x + 1", "written": "(x * 1).mul_(2)"}
+
+
+def _answers(of: str) -> Callable[[torch.Tensor], list]:
+    """A function that asks a tensor made from its argument everything, and does an operation."""
+    lines = ["def ask(x):", "    said = []", f"    y = {of}", "    z = y * 1"]
+    for expression in [f"y.{name}" for name in PROPERTIES] + [f"y.{name}()" for name in QUESTIONS]:
+        lines += ["    try:", f"        said.append({expression})", "    except Exception as e:", "        said.append(type(e))"]
+    namespace: dict[str, Any] = {}
+    exec("\n".join([*lines, "    return y, said"]), namespace)
+    return namespace["ask"]
+
+
+def _shown(value: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    if isinstance(value, torch.Tensor):
+        return "tensor", value is x, value is y, tuple(value.shape), value.dtype
+    plain = (int, float, bool, str, tuple, type, torch.dtype, torch.device, torch.layout, type(None))
+    return value if isinstance(value, plain) else type(value).__name__
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [(kind, "itself") for kind in INPUTS]
+    + [(kind, of) for kind in ("plain", "a view", "a parameter", "negated") for of in MADE if of != "itself"],
+)
+def test_a_tensor_says_what_it_says_in_eager(kind: str, of: str) -> None:
+    told = []
+    for compiled in (False, True):
+        x, ask = INPUTS[kind](), _answers(MADE[of])
+        y, said = (bytejit.optimize("eager")(ask) if compiled else ask)(x)
+        told.append({name: _shown(value, x, y) for name, value in zip(PROPERTIES + QUESTIONS, said, strict=True)})
+    assert told[0] == told[1]
