@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 try:
     import numpy
 except ImportError:
@@ -41,16 +43,32 @@ COMPARED: frozenset[type] = frozenset(
 )
 #: the classes of their dtypes
 DTYPES: frozenset[type] = frozenset(() if numpy is None else (type(numpy.dtype(c)) for c in SCALARS))
+#: dtypes that both have: torch's -> NumPy's, and back
+OF_TORCH: dict[torch.dtype, Any] = (
+    {}
+    if numpy is None
+    else {
+        getattr(torch, n): numpy.dtype(n if n != "bool" else numpy.bool_)
+        for n in "bool uint8 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
+    }
+)
+OF_NUMPY: dict[Any, torch.dtype] = {v: k for k, v in OF_TORCH.items()}
 #: types of functions that are known by identity
 FUNCTION_TYPES: tuple[type, ...] = (
     () if numpy is None else (numpy.ufunc, type(numpy.sum), type(getattr(numpy.random.uniform, "__func__")))
 )
 
 
+def named_namespaces() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The paths of modules whose functions compute arrays, within NumPy, and their names."""
+    if numpy is not None:
+        yield from (("", vars(numpy)), ("linalg", vars(numpy.linalg)), ("fft", vars(numpy.fft)))
+
+
 def namespaces() -> Iterator[dict[str, Any]]:
     """The names of modules whose functions compute arrays."""
     if numpy is not None:
-        yield from (vars(space) for space in (numpy, numpy.linalg, numpy.fft))
+        yield from (space for _, space in named_namespaces())
 
 
 def draws() -> Iterator[tuple[Callable, int]]:
@@ -79,6 +97,21 @@ def is_bool(value: Any) -> bool:
 def truth_value(value: bool) -> Any:
     """A bool as NumPy's comparisons return it."""
     return numpy.bool_(value)
+
+
+def as_tensor(array: Any) -> torch.Tensor | None:
+    """The tensor that shares an array's memory; None where there is none (other types, strides, memory that is read only)."""
+    if type(array) is not ARRAY or array.dtype not in OF_NUMPY:  # type: ignore[attr-defined]
+        return None
+    of: Any = array
+    if not of.flags.writeable or any(s < 0 or s % of.itemsize for s in of.strides):
+        return None
+    return torch.from_numpy(of)
+
+
+def shares_memory(a: Any, b: Any) -> bool:
+    """Whether an array or number has memory of another."""
+    return isinstance(a, ARRAY) and isinstance(b, ARRAY) and numpy.may_share_memory(a, b)
 
 
 def may_share_memory(a: Any, b: Any) -> bool:

@@ -18,13 +18,26 @@ from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, ArrayVar, DictVar, Known, NumpyVar, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import (
+    FALSE,
+    NONE,
+    ArrayVar,
+    DictVar,
+    Known,
+    NumpyVar,
+    SeqVar,
+    SymVar,
+    TensorArrayVar,
+    TensorVar,
+    Var,
+)
 from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.sizes.numpy_numbers import plain_number
 
 from .argument_counts import describe
+from .traced_arrays import OF_TENSORS
 
 # functions of numpy that read or write files, set numpy's own state, or call back
 NOT_FOLDED = set(
@@ -91,6 +104,8 @@ class Arrays(Component):
 
     def array_call(self, function: Callable, args: list[Var], kwargs: dict[str, Var] | None = None) -> Var:
         """function(*args, **kwargs) of numpy, now. Raises: Break where a value is not known, Raised with numpy's exception."""
+        if self.t.traced_arrays.is_traced([*args, *(kwargs or {}).values()]) or of_a_tensor(self.t, function, args):
+            return self.t.traced_arrays.call(function, args, kwargs or {})
         try:
             real_args = [to_python(self.t, a) for a in args]
             real_kwargs = {k: to_python(self.t, v) for k, v in (kwargs or {}).items()}
@@ -121,6 +136,8 @@ class Arrays(Component):
 
     def array_getattr(self, v: ArrayVar, name: str) -> Var | None:
         """An attribute that is known, None for what is looked up on the class."""
+        if type(v) is TensorArrayVar and (name in FIELDS or vars(numpy_types.ARRAY).get(name) is None):
+            return self.t.traced_arrays.attribute(v, name)
         if name in FIELDS:
             return self.array_call(lambda a: getattr(a, name), [v])
         if isinstance(vars(numpy_types.ARRAY).get(name), types.GetSetDescriptorType):
@@ -151,6 +168,11 @@ class Arrays(Component):
         if v.shared:
             raise Break("a numpy array that shares memory with a tensor")
         return v.array.tolist()
+
+
+def of_a_tensor(t: Tracer, function: Callable, args: list[Var]) -> bool:
+    """Whether an array is to be made of a tensor."""
+    return getattr(function, "__name__", "") in OF_TENSORS and bool(args) and isinstance(t.values.real(args[0]), TensorVar)
 
 
 def numpy_dtype(t: Tracer, v: Var | None) -> torch.dtype | None:
@@ -191,6 +213,12 @@ def without_numpy_bools(t: Tracer, v: Var) -> Var:
 def _tensor_of(function: Callable, shares: bool) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         v = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        if type(v) is TensorArrayVar:
+            alias = t.calls.call_python(torch.Tensor.detach, [t.traced_arrays.tensor(v)])
+            named = {k: a for k, a in kwargs.items() if k not in ("data", "obj")}
+            if function is torch.from_numpy:
+                return alias
+            return t.tensors.call_tensor_op(function, [alias, *args[1:]], named)
         if not isinstance(v, ArrayVar):
             if function is torch.from_numpy:
                 raise Break(f"torch.from_numpy of {words(v)}")
@@ -235,6 +263,13 @@ def new_tensor(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if made is not None:
             return made
     return t.tensors.call_tensor_op(torch.Tensor.new_tensor, args, kwargs)
+
+
+@models(torch.Tensor.numpy)
+def to_numpy(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if len(args) != 1 or any(not t.comparisons.is_same(v, FALSE) for v in kwargs.values()) or not isinstance(args[0], TensorVar):
+        raise Break("Tensor.numpy() with force")
+    return t.traced_arrays.of_tensor(args[0])
 
 
 @models(torch.Tensor.new)

@@ -12,7 +12,7 @@ import torch
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorArrayVar, TensorVar, Var
 from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.comparisons import COMPARISONS
@@ -35,6 +35,8 @@ def bool_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 def _number(cls, special: str) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if args and type(args[0]) is TensorArrayVar and t.traced_arrays.tensor(args[0]).fake.dim() == 0:
+            args = [t.traced_arrays.tensor(args[0]), *args[1:]]
         if args and isinstance(args[0], TensorVar):
             if len(args) == 1 and (known := t.tensor_values.python_value(args[0], cls)) is not None:
                 return known
@@ -66,6 +68,8 @@ _number(complex, ("__complex__", "__float__"))
 def abs_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], TensorVar):
         return t.tensors.call_tensor_op(abs, args, {})
+    if type(args[0]) is TensorArrayVar:
+        return t.traced_arrays.call(operator.abs, args, {})
     if isinstance(args[0], InstanceVar):
         return t.calls.call(t.attributes.special(args[0], "__abs__"), [], {})
     return t.operators.fold(abs, t.const(args[0]))

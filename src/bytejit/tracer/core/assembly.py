@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bytejit.tracer.builtins.arrays import Arrays
+from bytejit.tracer.builtins.traced_arrays import TracedArrays
 from bytejit.tracer.core.deferred_calls import DeferredCalls
 from bytejit.tracer.core.names import Names
 from bytejit.tracer.core.wrap import Wrapping
@@ -60,6 +61,7 @@ PARTS: dict[str, type[Component]] = {
     "overrides": Overrides,
     "marks": Marks,
     "numpy_arrays": Arrays,
+    "traced_arrays": TracedArrays,
     "tensor_values": TensorValues,
     "measures": Measured,
     "sizes": Symbols,

@@ -144,6 +144,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     way = way_out(t, job, stop, compiled_callee)
     replay.write(Printer(), way.values, way.last)  # a dry run finds the graph's outputs, or that a value cannot leave
     caching.check_symbolic(t, replay.names)
+    t.traced_arrays.check_writes(any(isinstance(v, TensorVar) and is_written(t, v) for v in t.inputs))
     t.measures.write_requirements()
     outputs = t.backward.without_history(checkpoints.group(t, list(replay.outputs)), replay.spent_at)
     t.copying.resolve_copies(outputs)

@@ -48,6 +48,7 @@ from .values import (
     SliceVar,
     SuperVar,
     SymVar,
+    TensorArrayVar,
     TensorVar,
     TracebackVar,
     Var,
@@ -189,7 +190,7 @@ class Tracer:
             return type(v.obj)
         if isinstance(v, TensorVar):
             return v.cls or torch.Tensor
-        if isinstance(v, (SeqVar, DictVar, SetVar, InstanceVar, PropertyVar)):
+        if isinstance(v, (SeqVar, DictVar, SetVar, InstanceVar, PropertyVar, TensorArrayVar)):
             return v.cls
         if isinstance(v, IterVar):
             if v.kind == "external":

@@ -208,8 +208,7 @@ class SliceVar(Var):
     __slots__ = ("parts",)
 
     def __init__(self, parts: list[Var]) -> None:
-        super().__init__(None)
-        self.parts = parts
+        self.source, self.parts = None, parts
 
 
 class CellVar(Var):
@@ -273,7 +272,7 @@ class MethodVar(Var):
 
 
 class ArrayVar(Var):
-    """A numpy array made in the trace (see tracer/builtins/arrays.py). `shared`: a tensor of the graph has its memory."""
+    """A numpy array made in the trace (see tracer/builtins/arrays.py). `shared`: its value is not known."""
 
     __slots__ = ("array", "step", "shared")
 
@@ -283,6 +282,16 @@ class ArrayVar(Var):
 
     def __repr__(self) -> str:
         return f"ArrayVar({self.array.dtype}{list(self.array.shape)})"
+
+
+class TensorArrayVar(ArrayVar):
+    """An array or number of NumPy's (`cls`) that the graph computes as `tensor`; one from outside (`real`) may have none yet."""
+
+    __slots__ = ("tensor", "cls", "real")
+
+    def __init__(self, tensor: TensorVar | None, cls: type, source: Source | None, step: int, real: Any = None) -> None:
+        super().__init__(None, step)
+        self.tensor, self.cls, self.source, self.real, self.shared = tensor, cls, source, real, True
 
 
 class DeferredVar(Var):
@@ -342,8 +351,7 @@ class TracebackVar(Var):
     __slots__ = ("step",)
 
     def __init__(self, step: int) -> None:
-        super().__init__(None)
-        self.step = step
+        self.source, self.step = None, step
 
 
 class SuperVar(Var):

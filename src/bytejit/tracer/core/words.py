@@ -80,7 +80,7 @@ def words(v: Var) -> str:
         return f"the {v.kind} of {words(v.owner)}"
     if isinstance(v, (InstanceVar, SeqVar, DictVar, SetVar, PropertyVar)):
         return article(v.cls.__name__)
-    return "a value"
+    return article(type_name) if (type_name := getattr(getattr(v, "cls", None), "__name__", "")) else "a value"
 
 
 # subclasses of these make instances of themselves by copy() and operators, and messages name these with their module

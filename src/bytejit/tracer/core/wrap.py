@@ -192,6 +192,8 @@ class Wrapping(Component):
             return self.t.tensors.tensor_input(obj, source)
         if guard:
             self.t.guard("TYPE_IS", source, cls)
+        if cls is numpy_types.ARRAY and guard:
+            return self.t.traced_arrays.from_outside(obj, source)
         if issubclass(cls, types.MethodType):
             return MethodVar(Lazy(obj.__func__, MethodFunc(source)), Lazy(obj.__self__, MethodSelf(source)), source)
         if issubclass(cls, types.CellType):

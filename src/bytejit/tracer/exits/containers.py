@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import types
 
+import torch
+
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import ArrayVar, DictVar, DictView, ProxyVar, SeqVar, SetVar, SliceVar, TensorVar
+from bytejit.tracer.core.values import ArrayVar, DictVar, DictView, ProxyVar, SeqVar, SetVar, SliceVar, TensorArrayVar, TensorVar
 
 from .statements import Statements
 
@@ -75,6 +77,14 @@ def dict_view(out: Statements, v: DictView) -> str:
 
 def make_slice(out: Statements, v: SliceVar) -> str:
     return f"slice({out.many(v.parts)})"
+
+
+def traced_array(out: Statements, v: TensorArrayVar) -> str:
+    """An array of a tensor's memory, or the number in it."""
+    name = out.new_name(v)
+    number = "" if v.cls is numpy_types.ARRAY else "[()]"
+    out.lines.append(f"{name} = {out.bind(torch.Tensor.numpy)}({out.value(v.tensor)}){number}")
+    return name
 
 
 def array(out: Statements, v: ArrayVar) -> str:

@@ -30,6 +30,7 @@ from bytejit.tracer.core.values import (
     SliceVar,
     SuperVar,
     SymVar,
+    TensorArrayVar,
     TensorVar,
     TracebackVar,
     Var,
@@ -136,6 +137,7 @@ def traceback(out: Statements, v: TracebackVar) -> str:
 
 MAKERS: dict[type[Var], Callable] = {
     ArrayVar: containers.array,
+    TensorArrayVar: containers.traced_array,
     DeferredVar: deferred,
     SeqVar: containers.sequence,
     DictVar: containers.mapping,

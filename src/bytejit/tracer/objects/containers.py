@@ -169,6 +169,8 @@ def plain_key(t: Any, var: Var):
     if isinstance(var, DeferredVar):
         raise Break("a random number used as a key")
     if isinstance(var, ArrayVar):
+        if t.type_of(var) in numpy_types.SCALARS:
+            raise Break("a number of NumPy's that the graph computes used as a key")
         raise t.raised(TypeError("unhashable type: 'numpy.ndarray'"))
     if isinstance(var, MethodVar):
         raise Break("a bound method as a key")
