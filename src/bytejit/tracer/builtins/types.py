@@ -11,6 +11,7 @@ import torch
 from bytejit.common import special_cases
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import CallOf, Item, KnownSource
+from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
@@ -227,7 +228,8 @@ def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def id_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     real = args[0].obj if isinstance(args[0], Known) else getattr(args[0], "real", None)
     if real is None:
-        raise Break("id() of a value made in the region")
+        t.keep.append(args[0])
+        return IdVar(args[0])
     if args[0].source is not None:
         t.guard("ID_IS", args[0].source, real)
     return Known(id(real))

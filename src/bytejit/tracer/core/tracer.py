@@ -24,6 +24,7 @@ from .effects import Effects
 from .frame import Frame
 from .job import Job, Snapshot
 from .limits import Limits
+from .made_ids import IdVar
 from .signals import Break, Raised
 from .sizes import Feed
 from .table import HANDLERS, REFUSED, REPLACED, RETURN
@@ -339,6 +340,7 @@ class Tracer:
 
 
 PYTHON_TYPES = {
+    IdVar: int,
     ArrayVar: numpy_types.ARRAY,
     CellVar: types.CellType,
     FuncVar: types.FunctionType,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from bytejit.common.gradients import spent
 from bytejit.common.overriding import as_subclass
 from bytejit.guards.references import written_out
+from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import (
     NULL,
@@ -135,7 +136,12 @@ def traceback(out: Statements, v: TracebackVar) -> str:
     raise CannotReconstruct("a traceback of the region", v.step)
 
 
+def made_id(out: Statements, v: IdVar) -> str:
+    return f"{out.bind(id)}({out.value(v.of)})"
+
+
 MAKERS: dict[type[Var], Callable] = {
+    IdVar: made_id,
     ArrayVar: containers.array,
     TensorArrayVar: containers.traced_array,
     DeferredVar: deferred,

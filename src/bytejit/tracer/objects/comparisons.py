@@ -8,8 +8,11 @@ import types
 
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
+    FALSE,
+    TRUE,
     ArrayVar,
     DeferredVar,
     DictVar,
@@ -44,6 +47,8 @@ class Comparisons(Component):
             raise Break("a random number compared")
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.t.numpy_arrays.array_call(COMPARISONS[name], [a, b])
+        if type(a) is IdVar or type(b) is IdVar:
+            return self._compare_ids(name, a, b)
         if type(a) is NumpyVar or type(b) is NumpyVar:
             found = compare_numpy(self.t, COMPARISONS[name], a, b)
             if found is not None:
@@ -128,6 +133,13 @@ class Comparisons(Component):
     def equal(self, a: Var, b: Var) -> bool:
         """`a is b or a == b`, as containers compare their items."""
         return self.is_same(a, b) or self.truth(self.compare("eq", a, b))
+
+    def _compare_ids(self, name: str, a: Var, b: Var) -> Var:
+        """Of id() of what the region made: the same for the same value, and no number that was there before."""
+        if name not in ("eq", "ne") or not all(type(v) is IdVar or type(v) is Known and is_constant(v.obj) for v in (a, b)):
+            raise Break("id() of a value made in the region compared by its size")
+        same = type(a) is type(b) and self.is_same(a.of, b.of)
+        return TRUE if same is (name == "eq") else FALSE
 
     def _compare_special(self, name: str, a: Var, b: Var) -> Var:
         a_cls, b_cls = self.t.type_of(a), self.t.type_of(b)

@@ -12,6 +12,7 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.compat import numpy_types
+from bytejit.tracer.core.made_ids import IdKey, IdVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     ArrayVar,
@@ -152,6 +153,8 @@ def plain_key(t: Any, var: Var):
         if isinstance(var, SetVar) and var.cls is frozenset:
             return frozenset(var.items)
         raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
+    if type(var) is IdVar:
+        return IdKey(t.values.real(var.of))
     if isinstance(var, FuncVar) and var.real is not None:
         return var.real
     if isinstance(var, InstanceVar):

@@ -1,0 +1,30 @@
+"""id() of what a region makes: a number that is told from others by what it is of, and known only where it leaves."""
+
+from __future__ import annotations
+
+from .values import Var
+
+
+class IdVar(Var):
+    """id(of), of a value made in the region."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Var) -> None:
+        super().__init__(None)
+        self.of = of
+
+
+class IdKey:
+    """The key of an IdVar in a modelled dict or set."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Var) -> None:
+        self.of = of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdKey) and other.of is self.of
