@@ -87,3 +87,61 @@ def test_einops():
     x = NODES.reshape(1, 4, 6)
     want = f(x)  # first: the library imports its part for torch in its first call
     torch.testing.assert_close(bytejit.compile(f, backend="aot_eager", fullgraph=True)(x), want)
+
+
+# ---- training loops of libraries, with torch.compile replaced ------------------------------------------------------------------
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+
+
+def batches():
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8)
+
+
+def with_accelerate(compiled):
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.state.AcceleratorState._reset_state(True)
+    plugin = accelerate.utils.TorchDynamoPlugin(backend="eager") if compiled else None
+    run = accelerate.Accelerator(cpu=True, dynamo_plugin=plugin)
+    model = net()
+    model, optimizer, data = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), batches())
+    for x, y in data:
+        optimizer.zero_grad()
+        run.backward(torch.nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+    return [p.detach() for p in run.unwrap_model(model).parameters()]
+
+
+def with_lightning(compiled):
+    if importlib.util.find_spec("torchvision"):
+        torchvision()
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.compile(net(), backend="eager") if compiled else net()
+
+        def training_step(self, batch, i):
+            return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    module = Module()
+    lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(module, batches())
+    return [p.detach() for p in module.parameters()]
+
+
+@pytest.mark.parametrize("train", [with_accelerate, with_lightning])
+@pytest.mark.filterwarnings("ignore")
+def test_training_loops(train):
+    want = train(False)
+    before = bytejit.counters["graphs"]["eager"]
+    with bytejit.patch_torch_compile():
+        made = train(True)
+    torch.testing.assert_close(made, want)
+    assert bytejit.counters["graphs"]["eager"] > before
