@@ -104,7 +104,7 @@ class TracedArrays(Component):
         name = getattr(function, "__name__", "")
         if name in READERS and not kwargs and len(args) == 1:
             return self.t.calls.call_python(READERS[name], [self.tensor(self.t.values.real(args[0]))])
-        if name in LOOKS and getattr(function, "__module__", None) == "numpy" and len(args) == 1:
+        if name in LOOKS and space_of(function) == "" and len(args) == 1:
             return self.attribute(self.t.values.real(args[0]), name)
         version = version_of(function)
         if version is None:
@@ -200,7 +200,7 @@ class Trial:
         if sum(torch.Size(shape).numel() for shape, *_ in self.specs) > LARGEST_TRIAL:
             raise Break(f"a call of {what} with arrays too large to be tried")
         seen = 0
-        factorised = getattr(self.function, "__module__", None) == "numpy.linalg"  # LAPACK may not end for infinities
+        factorised = space_of(self.function) == "linalg"  # LAPACK may not end for infinities
         for filling in FILLINGS[:-1] if factorised else FILLINGS:
             given = [made_up(shape, stride, dtype, filling, i) for i, (shape, stride, dtype, _) in enumerate(self.specs)]
             arrays = tuple(
@@ -317,15 +317,20 @@ def renamed(v: Any) -> Any:
     return v
 
 
+def space_of(function: Callable) -> str | None:
+    """Which of NumPy's modules has a function, as a path in it; None for methods and what is not NumPy's."""
+    name = getattr(function, "__name__", "")
+    return next((path for path, space in numpy_types.named_namespaces() if space.get(name) is function), None)
+
+
 def version_of(function: Callable) -> Callable | None:
     """torch's tensor version of a function or method of NumPy's; functions of `operator` are their own. None without one."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__name__", "")
-    if module in ("_operator", "operator") or function is list:
+    name = getattr(function, "__name__", "")
+    if vars(operator).get(name) is function or function is list:
         return function
     if vars(numpy_types.ARRAY).get(name) is function:
         return getattr(versions().ndarray, name, None)
-    for path, space in numpy_types.named_namespaces():
-        if space.get(name) is function:
-            found = operator.attrgetter(path)(versions()) if path else versions()
-            return getattr(found, name, None)
-    return None
+    path = space_of(function)
+    if path is None:
+        return None
+    return getattr(operator.attrgetter(path)(versions()) if path else versions(), name, None)
