@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from both import both, both_raise
 from dynamic import agree
 
+import bytejit
+
 pytestmark = pytest.mark.cxx
 r = torch.randn
 
@@ -132,3 +134,17 @@ def test_results_of_a_library_that_nobody_reads() -> None:
         torch.tensor([0, 2]),
         externs=("aten._embedding_bag_forward_only.default",),
     )
+
+
+@pytest.mark.parametrize("pieces", [16, 17])
+def test_many_pieces_are_copied_one_after_another(pieces: int) -> None:
+    """A kernel of many would ask each of them for each element"""
+
+    def joined(x):
+        return torch.cat([x[i].sin() for i in range(pieces)], -1) * 2, torch.stack([x[i] + i for i in range(pieces)], 1) * 2
+
+    x = r(pieces, 3, 4)
+    for a, b in zip(bytejit.compile(joined, fullgraph=True)(x), joined(x), strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride()
+    assert sum(bytejit.counters["externs"].values()) == (2 if pieces > 16 else 0)

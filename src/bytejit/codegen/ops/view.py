@@ -331,6 +331,9 @@ def constant_pad(ctx: Lowering, x: Value, pad: Any, value: float = 0) -> Value:
     return ctx.map(at)
 
 
+PIECES = 16  # of a `cat` on the CPU; more are copied by torch, one after another
+
+
 @view("cat", "cat", "concat", "concatenate")
 def cat(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
     out = ctx.spec()
@@ -344,6 +347,8 @@ def cat(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
         start += x.shape[dim]
     if not parts:
         return ctx.map(lambda c: ctx.const(0, dtype))
+    if len(parts) > PIECES and out.device.type == "cpu":
+        raise NoRule("many pieces: each element would ask all of them")
 
     def at(c: tuple) -> Expr:
         value: Expr | None = None
