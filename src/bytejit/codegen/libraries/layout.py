@@ -41,6 +41,7 @@ from .convolution_cuda import fuse_convs
 from .convolution_times import CONVERT_START, Times, bytes_of, time_backward, time_conv, untimed
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
+from .sums import join_products
 
 FOLLOWS = frozenset(
     {  # not tagged pointwise, but the result has the layout of the first operand
@@ -356,6 +357,7 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> 
 
 
 CPU_PASSES = (
+    on_graph(join_products, "first: what it makes is a product as others"),
     on_graph(choose_linears, "before attentions: their projections are products"),
     on_graph(choose_attentions),
     on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),
