@@ -1,8 +1,10 @@
 """What a program adds to objects, classes, modules and tensors after the first call is seen by the next"""
 
+import abc
 import collections
 import enum
 import functools
+import sys
 import types
 
 import pytest
@@ -217,3 +219,73 @@ def test_special_method(kind, base):
     fn, change = SPECIAL[kind]
     plain, ours = twice(fn, lambda: made(base), change)
     assert ours == plain
+
+
+def module_of_functions():
+    """A Python module whose functions are known by identity"""
+    m = sys.modules["late_changes_of_functions"] = types.ModuleType("late_changes_of_functions")
+    exec("def h(x, a=2): return x * a\ndef k(x, a=2): return x * 5\ndef f(x): return h(x) + 1", m.__dict__)
+    return m.f, [lambda: setattr(m.h, "__code__", m.k.__code__), lambda: setattr(m, "h", torch.neg)]
+
+
+def codes():
+    class A:
+        p = property(lambda self: 2)
+        s = staticmethod(lambda x: x * 3)
+        c = classmethod(lambda cls, x: x * 4)
+
+    a = A()
+    replace = [(A.p.fget, lambda self: 5), (A.s, lambda x: x * 6), (A.__dict__["c"].__func__, lambda cls, x: x * 7)]
+    return lambda x: a.s(x) * a.p + a.c(x), [lambda f=f, by=by: setattr(f, "__code__", by.__code__) for f, by in replace]
+
+
+def names_of_functions():
+    def h(x):
+        return x
+
+    return lambda x: x * len(h.__name__ + h.__qualname__), [lambda: setattr(h, "__name__", "longer")]
+
+
+def metaclass_length():
+    meta = type("Meta", (type,), {"__len__": lambda cls: 2})
+    cls = meta("A", (), {})
+    return lambda x: x * len(cls), [lambda: setattr(meta, "__len__", lambda cls: 5)]
+
+
+def registered():
+    class Base(abc.ABC):  # noqa: B024
+        pass
+
+    cls = type("A", (), {})
+    o = cls()
+    return lambda x: x * (2 if isinstance(o, Base) else 3), [lambda: Base.register(cls)]
+
+
+def named_tuple():
+    cls = collections.namedtuple("cls", "a b")
+    t = cls(1, 2)
+    return lambda x: x * t.a + t.b, [lambda: setattr(cls, "a", property(lambda self: 10))]
+
+
+def torch_function():
+    cls = type("T", (torch.Tensor,), {})
+    t = torch.ones(2).as_subclass(cls)
+    override = classmethod(lambda cls, func, types, args=(), kwargs=None: torch.full((2,), 9.0))
+    return lambda x: (x * t).as_subclass(torch.Tensor), [lambda: setattr(cls, "__torch_function__", override)]
+
+
+@pytest.mark.parametrize(
+    "make", [module_of_functions, codes, names_of_functions, metaclass_length, registered, named_tuple, torch_function]
+)
+def test_replaced(make):
+    """What functions, metaclasses and abstract classes are told later"""
+    found = []
+    for compiled in (False, True):
+        fn, changes = make()
+        run, x = targets.compiled(fn, targets.Counter()) if compiled else fn, torch.ones(2)
+        seen = [run(x).tolist()]
+        for change in changes:
+            change()
+            seen.append(run(x).tolist())
+        found.append(seen)
+    assert found[0] == found[1]

@@ -265,6 +265,8 @@ class GuardProgram:
         raise Bug(f"no step checks a guard of kind {guard.kind}")
 
     def _is_function(self, source: Source) -> bool:
+        if isinstance(source, KnownSource):
+            return type(source.ref.get()) is FunctionType
         kind = self.at.types.get(source)
         return kind is not None and kind.get() is FunctionType
 

@@ -9,7 +9,7 @@ import types
 import torch
 
 from bytejit.common import special_cases
-from bytejit.guards.references import Ref
+from bytejit.guards.references import Ref, module_of
 from bytejit.guards.sources import CallOf, Item, KnownSource
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.signals import Break
@@ -30,7 +30,7 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.objects.calls import models
-from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup
+from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup, is_library
 from bytejit.tracer.objects.containers import NotConstant, plain_key, to_python
 from bytejit.tracer.objects.instantiation import solid_base
 
@@ -85,9 +85,13 @@ def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
     else:
         real = None
     try:
-        return issubclass(cls, of) if real is None else isinstance(real, of)
+        found = issubclass(cls, of) if real is None else isinstance(real, of)
     except TypeError as e:
         raise t.raised(e) from None
+    if isinstance(check, types.FunctionType) and of not in MRO(cls) and not is_library(module_of(of)):
+        if not t.cannot_change(cls):  # `of.register(cls)` may come later, or its __subclasshook__ decides otherwise
+            t.guard("ID_IS", CallOf(KnownSource.of(issubclass), (Ref(cls), Ref(of))), issubclass(cls, of))
+    return found
 
 
 def _tensor_instance(t: Tracer, subject: Var, of: type, cls: type) -> bool:

@@ -29,7 +29,7 @@ from bytejit.guards.sources import (
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import decode
-from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_attribute, hides_dict, replaces_lookup
+from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_attribute, hides_dict, is_library, replaces_lookup
 from bytejit.tracer.objects.containers import is_constant
 from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
@@ -251,6 +251,8 @@ class Wrapping(Component):
                 self.t.guard("FUNCTION", source, fn)
         if by_identity:
             source = KnownSource.of(fn)
+            if not is_library(fn.__module__):
+                self.t.guard("FUNCTION", source, fn)  # its code can be replaced
         closure = tuple(self.wrap_cell(cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ()))
         defaults = tuple(Lazy(d, Defaults(source, i)) for i, d in enumerate(fn.__defaults__ or ()))
         kwdefaults = {k: Lazy(v, KwDefaults(source, k)) for k, v in (fn.__kwdefaults__ or {}).items()}

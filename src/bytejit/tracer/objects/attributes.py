@@ -36,7 +36,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN
 
-from .class_facts import MISSING, WRITTEN, class_lookup, is_data_descriptor, structseq_fields
+from .class_facts import MISSING, WRITTEN, class_lookup, is_data_descriptor, is_library, structseq_fields
 
 GENERIC_GETATTR = (
     object.__getattribute__,
@@ -93,7 +93,7 @@ class Attributes(Component):
         if isinstance(v, SeqVar) and isinstance(v.cls, type) and issubclass(v.cls, tuple):
             if name == "_fields" and hasattr(v.cls, "_fields"):
                 return self.t.values.constant(v.cls._fields)
-            if name in getattr(v.cls, "_fields", ()):
+            if name in getattr(v.cls, "_fields", ()) and not isinstance(class_lookup(cls, name)[0], property):
                 return v.items[v.cls._fields.index(name)]
             if hasattr(v.cls, "n_sequence_fields"):
                 place = structseq_fields(v.cls).get(name, len(v.items))
@@ -189,7 +189,10 @@ class Attributes(Component):
         return None if found is MISSING else found
 
     def lift(self, fn: Callable, owner: type, name: str) -> Var:
-        """A function inside a class attribute (a property's getter, a classmethod's function): guarded by the attribute."""
+        """A function inside a class attribute (a property's getter, a classmethod's function): which it is is guarded with the
+        class, here its code."""
+        if type(fn) is types.FunctionType and not self.t.cannot_change(owner) and not is_library(fn.__module__):
+            self.t.guard("FUNCTION", KnownSource.of(fn), fn)
         return self.t.values.passing(fn) if owner in self.t.rebuilt_classes else self.t.values.constant(fn)
 
     def class_value(self, owner: type, name: str, found: Any) -> Var:

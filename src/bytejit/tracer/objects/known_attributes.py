@@ -142,6 +142,8 @@ class KnownAttributes(Component):
         }
         if name in v.attrs:
             return v.attrs[name]
+        if name in ("__name__", "__qualname__") and v.real is not None and v.source is not None:
+            return self.t.values.memo_lazy(("f", id(v), name), getattr(v, name.strip("_")), lambda: Attr(v.source, name))
         if name in simple:
             return simple[name]()
         if name == "__kwdefaults__":

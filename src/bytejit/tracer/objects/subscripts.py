@@ -8,6 +8,7 @@ import types
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import (
@@ -249,6 +250,10 @@ class Subscripts(Component):
             return self.t.const(self.t.tensors.call_tensor_op(len, [v], {}))
         if isinstance(v, ArrayVar):
             return self.t.const(self.t.numpy_arrays.array_call(len, [v]))
+        if isinstance(v, Known) and isinstance(v.obj, type):
+            own, owner = class_lookup(type(v.obj), "__len__")
+            if isinstance(own, types.FunctionType) and not special_cases.CLASS_CHECKS.made(owner):
+                return self.index(self.t.calls.call(self.t.attributes.special(v, "__len__"), [], {}))
         if isinstance(v, Known) and is_constant(v.obj):
             return self.t.operators.fold(len, v.obj).obj
         if isinstance(v, InstanceVar):

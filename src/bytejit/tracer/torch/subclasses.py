@@ -27,6 +27,7 @@ def dispatches(cls: type) -> bool:
 
 def check_class(cls: type) -> None:
     """Raises: Break for a tensor subclass whose instances are not modelled."""
+    class_lookup(cls, "__torch_function__")  # guards it: one that the class gets later is asked
     if dispatches(cls):
         raise Break(f"a tensor of the subclass {cls.__name__}, which has a __torch_dispatch__")
     own = [c for c in MRO(cls) if not special_cases.TORCH.made(c) and c is not object and c not in PLAIN]
