@@ -78,7 +78,7 @@ def test_no_cycle_through_a_library_call() -> None:
 
     _, fused, _ = same(fn, X)
     made: set[str] = set()
-    from bytejit.codegen.loops.passes.fuse import reads, writes
+    from bytejit.codegen.loops.passes.uses import reads, writes
 
     for step in fused.steps:
         assert all(b in made or fused.buffers[b].kind in ("input", "local") for b in reads(step) if b not in writes(step))
@@ -90,6 +90,24 @@ def test_a_dear_expression_is_not_computed_again_for_each_of_many_readers() -> N
     assert len(found) == 2
     found = kernels(lambda x: (x * 2).unsqueeze(0) * torch.ones(50, 1, 1), X)
     assert len(found) == 1
+
+
+def test_a_dear_expression_is_not_computed_again_where_its_place_is_a_value() -> None:
+    index = torch.randint(0, 96, (64, 400))
+    found = kernels(lambda x: F.interpolate(F.silu(x)[None, None], scale_factor=2, mode="bilinear"), X)
+    assert len(found) == 2  # each element is read by four loads of four points
+    found = kernels(lambda x, i: F.silu(x).gather(1, i), X, index)
+    assert [len(k.nests) for k in found] == [2]  # a row is kept near
+    found = kernels(lambda x, i: F.silu(x).gather(1, i), X, index[:, :9].clone())
+    assert [len(k.nests) for k in found] == [1]
+
+
+def test_a_layout_is_changed_before_rows_are_reduced() -> None:
+    last = torch.randn(2, 32, 24, 24).contiguous(memory_format=torch.channels_last)
+    found = kernels(lambda x: F.group_norm(x.contiguous(), 8), last)
+    assert [len(k.nests) for k in found][0] == 1 and len(found) == 2
+    assert len(kernels(lambda x: F.group_norm(x[:, :, :2, :2].contiguous(), 8), last)) == 1  # little to gain
+    assert len(kernels(lambda x: x.contiguous().sin() + 1, last)) == 1  # in tiles
 
 
 def test_dead_code_goes() -> None:

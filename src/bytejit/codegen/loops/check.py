@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from bytejit.codegen.loops.expr import Expr, walk
-from bytejit.codegen.loops.passes.fuse import views_in
+from bytejit.codegen.loops.passes.uses import views_in
 from bytejit.codegen.loops.plan import Call, Plan, Schedule
 from bytejit.codegen.ops.table import table
 from bytejit.common.dtypes import DTYPES, NARROW, itemsize

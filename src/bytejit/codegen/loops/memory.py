@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from bytejit.codegen.loops.passes.fuse import reads, writes
 from bytejit.codegen.loops.passes.inplace import place_writes
+from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.codegen.ops.extern import is_window
 from bytejit.common.dtypes import itemsize
 

@@ -13,32 +13,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
-from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.expr import Cons, Expr
-from bytejit.codegen.loops.ir import Axis, Buffer, Extern, Kernel, Loops, Store, View, updates
+from bytejit.codegen.loops.ir import Axis, Extern, Kernel, Loops, updates
 from bytejit.codegen.loops.simplify import (
-    HEAVY,
     MOST_WORK,
-    Rewriter,
-    cost,
-    drop_unused,
-    innermost,
     kernel_roots,
-    loads,
-    may_raise,
     points,
     work,
-    written,
 )
 from bytejit.codegen.passes import Pass
 from bytejit.common.dtypes import DTYPES, itemsize
 
 from . import fuse_kernels
+from .inline import inline, transposes
 from .split import split_axes
+from .uses import drop_dead, reads, writes
 
-AGAIN = 24  # additions: work that hides behind the loads of a point
 FEW = 1 << 22  # points up to which few long rows are one kernel on a GPU: launches cost more than they gain
 SMALL = 4096  # points: a kernel on parameters that may run before all others
 
@@ -67,169 +57,6 @@ def fuse(loops: Loops, launches: bool = False) -> Loops:
     return loops
 
 
-# ---- who reads what
-# ---------------------------------------------------------------------------------------------------
-def views_in(x: Any) -> list[View]:
-    """Every View in nested extern arguments."""
-    if isinstance(x, View):
-        return [x]
-    return [v for part in x for v in views_in(part)] if isinstance(x, tuple) else []
-
-
-def reads(step: Kernel | Extern) -> list[str]:
-    """Buffers a step reads, in first-use order, each once."""
-    if isinstance(step, Extern):
-        return list(dict.fromkeys(v.buffer for v in views_in((step.args, step.kwargs))))
-    return list(dict.fromkeys([*(e.name for e in loads(kernel_roots(step))), *updates(step)]))
-
-
-def writes(step: Kernel | Extern) -> list[str]:
-    """Buffers a step makes."""
-    return [o for o in step.outs if o] if isinstance(step, Extern) else written(step)
-
-
-def drop_dead(loops: Loops) -> Loops:
-    """Without kernels, stores and buffers that no output needs. Extern calls stay: lower kept only those that
-    matter."""
-    needed = {r.view.buffer for r in loops.outputs if r.view is not None}
-    steps: list[Any] = []
-    for step in reversed(loops.steps):
-        if isinstance(step, Kernel):
-            own = set(reads(step))
-            left = drop_unused(step, lambda s: s.buffer in needed or s.buffer in own)
-            if left is None or not any(b in needed for b in written(left)):
-                continue
-            step = left
-        needed.update(reads(step))
-        needed.update(writes(step))
-        steps.append(step)
-    needed.update(n for n in loops.inputs if n)
-    return replace(loops, steps=tuple(reversed(steps)), buffers={n: b for n, b in loops.buffers.items() if n in needed})
-
-
-# ---- 1. inlining
-# --------------------------------------------------------------------------------------------------------
-def pointwise_store(k: Any) -> Store | None:
-    """The one store of a kernel that computes every element of one buffer on its own; else None."""
-    if isinstance(k, Kernel) and len(k.nests) == 1 and not k.nests[0].axes and not k.nests[0].reduces:
-        stores = k.nests[0].stores
-        if len(stores) == 1 and stores[0].mode == "set" and stores[0].mask is None and not stores[0].over:
-            if all(
-                len(c.terms) <= 1
-                and (c.value == 0 or c.terms and type(c.terms[0][0]) is ix.Var and c.terms[0][1] == 1 and not c.const)
-                for c in stores[0].coords
-            ):
-                return stores[0]
-    return None
-
-
-def inline(loops: Loops, launches: bool = False) -> Loops:
-    """Each pointwise kernel that is cheap to compute at its readers' loads goes there."""
-    readers: dict[str, list[Kernel]] = {}
-    pinned = {r.view.buffer for r in loops.outputs if r.view is not None}
-    for step in loops.steps:
-        for b in reads(step):
-            if isinstance(step, Kernel):
-                readers.setdefault(b, []).append(step)
-            else:
-                pinned.add(b)
-        pinned.update(updates(step))
-    sizes = {a.name: a.size for k in loops.steps if isinstance(k, Kernel) for a in all_axes(k)}
-    inlined: dict[str, tuple[Kernel, Store]] = {}
-    steps: list[Any] = []
-    for step in loops.steps:
-        if not isinstance(step, Kernel):
-            steps.append(step)
-            continue
-        for name in too_much(step, inlined):
-            steps.append(inlined.pop(name)[0])
-        new = inline_into(step, inlined, loops.cons, sizes)
-        store = pointwise_store(new)
-        if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
-            if launches and free_again(new, store) or worth_inlining(new, store, readers.get(store.buffer, []), loops.buffers):
-                inlined[store.buffer] = new, store
-                continue
-        steps.append(new)
-    return replace(loops, steps=tuple(steps))
-
-
-def all_axes(k: Kernel) -> list[Axis]:
-    """Outer axes, then those of all nests."""
-    return [*k.axes, *(a for p in k.nests for a in p.axes)]
-
-
-def too_much(k: Kernel, inlined: dict[str, tuple[Kernel, Store]]) -> list[str]:
-    """Inlined buffers that k has no room for: they are stored after all."""
-    found = [e.name for e in loads(kernel_roots(k)) if e.name in inlined]
-    if not found:
-        return []
-    total, out = work(kernel_roots(k)), []
-    for name in dict.fromkeys(found):
-        more = found.count(name) * work((inlined[name][1].value,))
-        if total + more > MOST_WORK:
-            out.append(name)
-        else:
-            total += more
-    return out
-
-
-def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons, sizes: dict[str, Any]) -> Kernel:
-    """k with every load of an inlined buffer replaced by its expression."""
-    ops: list[str] = []
-    memo: dict[Any, Rewriter] = {}
-
-    def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
-        if e.name not in inlined:
-            return None
-        maker, store = inlined[e.name]
-        ops.extend(o for o in maker.ops if o not in ops)
-        key = (e.name, coords, id(mask))
-        if key not in memo:
-            axes = {s.terms[0][0].parts[0]: c for s, c in zip(store.coords, coords) if s.terms}
-            memo[key] = Rewriter(cons, sizes, axes, None, mask)
-        return memo[key](store.value)
-
-    if not any(e.name in inlined for e in loads(kernel_roots(k))):
-        return k
-    rewrite = Rewriter(cons, sizes, None, on_load)
-    return replace(k, nests=tuple(rewrite.body(p) for p in k.nests), ops=(*ops, *k.ops))
-
-
-def free_again(k: Kernel, store: Store) -> bool:
-    """Whether a small kernel's elements cost next to nothing at any number of points that wait for memory."""
-    return (
-        points(k.axes) <= SMALL
-        and cost((store.value,)) <= AGAIN
-        and not may_raise((store.value,))
-        and len(loads((store.value,))) <= 5
-    )
-
-
-def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:
-    """Whether computing k's element at every load of it costs less than storing and loading it."""
-    value_cost = cost((store.value,))
-    sources = loads((store.value,))
-    if may_raise((store.value,)) and len(readers) > 1:
-        return False
-    if not sources:
-        return value_cost <= 30
-    if len(readers) > 1:
-        return value_cost < HEAVY and len(sources) <= 1
-    times = 0.0
-    for reader in readers:
-        for p in reader.nests:
-            at = {e.attr for e in loads(p.roots()) if e.name == store.buffer}
-            own = [a for a in (*reader.axes, *p.axes)]
-            inner = innermost(reader, p, buffers)
-            for coords in at:
-                free = [a for a in own if any(a.name in ix.variables(c) for c in coords)]
-                hoisted = inner is not None and all(a.name != inner for a in free) and value_cost <= 40
-                times += points(free if hoisted else own)
-    return times <= max(1, points(k.axes)) * 1.01 or value_cost < HEAVY
-
-
-# ---- 2. merging
-# ---------------------------------------------------------------------------------------------------------
 @dataclass
 class Node:
     """A step while merging. before: ids of the nodes it needs."""
@@ -348,6 +175,8 @@ class Merger:
             if not isinstance(other.step, Kernel) or updates(other.step) or not self.legal(other, node):
                 continue
             made, shared = other.writes & node.reads, other.reads & node.reads
+            if made and not self.few and not fuse_kernels.flexible(node.step) and transposes(other.step, self.buffers):
+                continue
             scored.append((-self.bytes(made) * 2 - self.bytes(shared), -i))
         for _, i in sorted(scored):
             if self.merge(self.nodes[-i], node):

@@ -25,7 +25,7 @@ from bytejit.codegen.loops.ir import Axis, Buffer, Extern, Kernel, LoopNest, Loo
 from bytejit.codegen.loops.simplify import Rewriter, kernel_roots, loads, may_raise
 from bytejit.common.spec import contiguous_stride
 
-from .fuse import reads, writes
+from .uses import reads, writes
 
 
 def place_writes(loops: Loops) -> Loops:

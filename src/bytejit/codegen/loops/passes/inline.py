@@ -1,0 +1,185 @@
+"""Inlining: a pointwise kernel goes into its readers, where computing again costs less than memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Loops, Store, updates
+from bytejit.codegen.loops.simplify import (
+    HEAVY,
+    MOST_WORK,
+    Rewriter,
+    cost,
+    innermost,
+    kernel_roots,
+    loads,
+    may_raise,
+    points,
+    work,
+)
+
+from .fuse_kernels import flexible
+from .uses import reads
+
+AGAIN = 24  # additions: work that hides behind the loads of a point
+LARGE = 8192  # points: from here on a kernel of its own costs nothing beside them
+SIDE = 16  # elements, both ways, of what is worth a transposition in tiles
+SMALL = 4096  # points: a kernel on parameters that may be computed at every point
+
+
+def pointwise_store(k: Any) -> Store | None:
+    """The one store of a kernel that computes every element of one buffer on its own; else None."""
+    if isinstance(k, Kernel) and len(k.nests) == 1 and not k.nests[0].axes and not k.nests[0].reduces:
+        stores = k.nests[0].stores
+        if len(stores) == 1 and stores[0].mode == "set" and stores[0].mask is None and not stores[0].over:
+            if all(
+                len(c.terms) <= 1
+                and (c.value == 0 or c.terms and type(c.terms[0][0]) is ix.Var and c.terms[0][1] == 1 and not c.const)
+                for c in stores[0].coords
+            ):
+                return stores[0]
+    return None
+
+
+def inline(loops: Loops, launches: bool = False) -> Loops:
+    """Each pointwise kernel that is cheap to compute at its readers' loads goes there."""
+    readers: dict[str, list[Kernel]] = {}
+    pinned = {r.view.buffer for r in loops.outputs if r.view is not None}
+    for step in loops.steps:
+        for b in reads(step):
+            if isinstance(step, Kernel):
+                readers.setdefault(b, []).append(step)
+            else:
+                pinned.add(b)
+        pinned.update(updates(step))
+    sizes = {a.name: a.size for k in loops.steps if isinstance(k, Kernel) for a in all_axes(k)}
+    inlined: dict[str, tuple[Kernel, Store]] = {}
+    steps: list[Any] = []
+    for step in loops.steps:
+        if not isinstance(step, Kernel):
+            steps.append(step)
+            continue
+        for name in too_much(step, inlined):
+            steps.append(inlined.pop(name)[0])
+        new = inline_into(step, inlined, loops.cons, sizes)
+        store = pointwise_store(new)
+        if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
+            near = readers.get(store.buffer, [])
+            apart = not launches and transposes(new, loops.buffers) and not all(map(flexible, near))
+            if launches and free_again(new, store) or not apart and worth_inlining(new, store, near, loops.buffers):
+                inlined[store.buffer] = new, store
+                continue
+        steps.append(new)
+    return replace(loops, steps=tuple(steps))
+
+
+def all_axes(k: Kernel) -> list[Axis]:
+    """Outer axes, then those of all nests."""
+    return [*k.axes, *(a for p in k.nests for a in p.axes)]
+
+
+def too_much(k: Kernel, inlined: dict[str, tuple[Kernel, Store]]) -> list[str]:
+    """Inlined buffers that k has no room for: they are stored after all."""
+    found = [e.name for e in loads(kernel_roots(k)) if e.name in inlined]
+    if not found:
+        return []
+    total, out = work(kernel_roots(k)), []
+    for name in dict.fromkeys(found):
+        more = found.count(name) * work((inlined[name][1].value,))
+        if total + more > MOST_WORK:
+            out.append(name)
+        else:
+            total += more
+    return out
+
+
+def inline_into(k: Kernel, inlined: dict[str, tuple[Kernel, Store]], cons: Cons, sizes: dict[str, Any]) -> Kernel:
+    """k with every load of an inlined buffer replaced by its expression."""
+    ops: list[str] = []
+    memo: dict[Any, Rewriter] = {}
+
+    def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
+        if e.name not in inlined:
+            return None
+        maker, store = inlined[e.name]
+        ops.extend(o for o in maker.ops if o not in ops)
+        key = (e.name, coords, id(mask))
+        if key not in memo:
+            axes = {s.terms[0][0].parts[0]: c for s, c in zip(store.coords, coords) if s.terms}
+            memo[key] = Rewriter(cons, sizes, axes, None, mask)
+        return memo[key](store.value)
+
+    if not any(e.name in inlined for e in loads(kernel_roots(k))):
+        return k
+    rewrite = Rewriter(cons, sizes, None, on_load)
+    return replace(k, nests=tuple(rewrite.body(p) for p in k.nests), ops=(*ops, *k.ops))
+
+
+def transposes(k: Kernel, buffers: dict[str, Buffer]) -> bool:
+    """Whether a pointwise kernel changes a layout: it stores along one axis what some load has along another. It runs in
+    tiles. Rows that are reduced read its result several times, and along their own axes."""
+    if not flexible(k) or len(k.nests[0].stores) != 1 or points(k.axes) < LARGE:
+        return False
+    store = k.nests[0].stores[0]
+    own = [a.name for a in k.axes]
+    to = {n: ix.linear(store.coords, buffers[store.buffer].stride).coefficient(n) for n in own}
+    sizes = {a.name: ix.hint(a.size) for a in k.axes}
+    for e in loads((store.value,)):
+        source = ix.linear(e.attr, buffers[e.name].stride)
+        at = {n: source.coefficient(n) for n in own}
+        inner = [n for n in own if to[n] == 1 and abs(ix.hint(at[n])) > 1 and run(n, sizes, to) >= SIDE]
+        if inner and any(at[n] == 1 and n not in inner and run(n, sizes, at) >= SIDE for n in own):
+            return True
+    return False
+
+
+def run(axis: str, sizes: dict[str, int], strides: dict[str, Any]) -> int:
+    """How many elements lie one after another from the axis of stride 1 on."""
+    length = sizes[axis]
+    while found := [n for n in sizes if n != axis and strides[n] == length and sizes[n] > 1]:
+        axis, length = found[0], length * sizes[found[0]]
+    return length
+
+
+def free_again(k: Kernel, store: Store) -> bool:
+    """Whether a small kernel's elements cost next to nothing at any number of points that wait for memory."""
+    return (
+        points(k.axes) <= SMALL
+        and cost((store.value,)) <= AGAIN
+        and not may_raise((store.value,))
+        and len(loads((store.value,))) <= 5
+    )
+
+
+def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer]) -> bool:
+    """Whether computing k's element at every load of it costs less than storing and loading it."""
+    value_cost = cost((store.value,))
+    sources = loads((store.value,))
+    if may_raise((store.value,)) and len(readers) > 1:
+        return False
+    if not sources:
+        return value_cost <= 30
+    if len(readers) > 1:
+        return value_cost < HEAVY and len(sources) <= 1
+    times = 0.0
+    for reader in readers:
+        for p in reader.nests:
+            at = {e.attr for e in loads(p.roots()) if e.name == store.buffer}
+            own = [a for a in (*reader.axes, *p.axes)]
+            inner = innermost(reader, p, buffers)
+            for coords in at:
+                names = set().union(*map(ix.variables, coords), within(ix.values_in(coords)))
+                free = [a for a in own if a.name in names]
+                hoisted = inner is not None and all(a.name != inner for a in free) and value_cost <= 40
+                times += points(free if hoisted else own)
+    return times <= max(1, points(k.axes)) * 1.01 or value_cost < HEAVY
+
+
+def within(values: Iterable[Expr]) -> set[str]:
+    """The axes that values used as coordinates depend on."""
+    found = [c for e in walk(tuple(values)) for c in (e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ())]
+    return set().union(*map(ix.variables, found))
