@@ -10,6 +10,7 @@ tensor is converted back.
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from bytejit.codegen.aten.concatenations import alike, share_concatenations
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.rewrite import (
     Constants,
@@ -108,10 +110,10 @@ def split_biases(graph: fx.Graph, choices: Choices) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """A node as the choice of layouts sees it. kind: conv, follows, reads or other; inner: whether its result has its channels
-    innermost as the graph stands; operands: those that can be converted, of a convolution those that are laid out as it is;
-    alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting the result, 0
-    where it cannot be."""
+    """A node as the choice of layouts sees it. kind: conv, follows, joins, reads or other; inner: whether its result has its
+    channels innermost as the graph stands; operands: those that can be converted, of a convolution those that are laid out as
+    it is; alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting the
+    result, 0 where it cannot be."""
 
     node: fx.Node
     kind: str
@@ -166,6 +168,8 @@ def _layouts(
             inner[node] = node in nhwc
             if not (node in nhwc and times[node].any_layout):
                 conversions.extend((node, a) for a in p.operands if inner[a] != inner[node])
+        elif p.kind == "joins":  # a kernel of our own, which reads each part as it lies
+            inner[node] = sum(q * (1 if inner[a] else -1) for a, q in zip(p.operands, map(_elements, p.operands))) > 0
         elif p.kind == "follows":
             inner[node] = _follows(p, inner)
             # an op that torch runs itself takes its result's layout from all operands: a mix would make it a guess
@@ -194,6 +198,8 @@ def _kind(node: fx.Node) -> str:
         own = node.target is aten.clone.default or "memory_format" in node.kwargs
         if (tagged and not own) or node.target in FOLLOWS or _is_getitem(node):
             return "follows"
+        if node.target is aten.cat.default and alike(node) and all(map(convertible, map(spec_of, (node, *node.args[0])))):
+            return "joins" if spec_of(node).device.type == "cpu" else "other"
         if node.target in READS_ANY:
             return "reads"
     return "other"
@@ -201,6 +207,10 @@ def _kind(node: fx.Node) -> str:
 
 def _is_backward(node: fx.Node) -> bool:
     return node.target is aten.convolution_backward.default
+
+
+def _elements(node: fx.Node) -> int:
+    return math.prod(at_hints(spec_of(node)).shape)
 
 
 def _is_getitem(node: fx.Node) -> bool:
@@ -357,7 +367,8 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> 
 
 
 CPU_PASSES = (
-    on_graph(join_products, "first: what it makes is a product as others"),
+    on_graph(share_concatenations, "first: layouts follow what is read"),
+    on_graph(join_products, "before linears: what it makes is a product as others"),
     on_graph(choose_linears, "before attentions: their projections are products"),
     on_graph(choose_attentions),
     on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),
