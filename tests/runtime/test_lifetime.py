@@ -14,6 +14,7 @@ from torch import nn
 import bytejit
 from bytejit.common import registry
 from bytejit.runtime import function
+from bytejit.runtime.dispatch import SiteState
 from bytejit.tracer.core import frame
 
 
@@ -167,6 +168,20 @@ def test_the_limit_stops_one_module_and_not_the_others() -> None:
     before = len(seen)
     f(torch.ones(9, 9, 9), second)
     assert len(seen) == before + 1
+
+
+def test_a_call_beyond_the_limit_sets_up_no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = bytejit.compile(call_module, backend="eager", dynamic=False, options={"recompile_limit": 2})
+    first, second = nn.Flatten(), nn.Flatten()
+    with pytest.warns(RuntimeWarning, match="left to the original code"):
+        for n in range(1, 6):
+            f(torch.ones(n, n, n), first)
+    tried: list[SiteState] = []
+    monkeypatch.setattr(SiteState, "_compile_alone", lambda state, args: tried.append(state))
+    x = torch.ones(9, 9, 9)
+    assert torch.equal(f(x, first), call_module(x, first)) and not tried
+    f(x, second)
+    assert tried
 
 
 def test_a_plain_function_stops_at_the_limit() -> None:

@@ -185,6 +185,8 @@ class SiteState:
             for known in self.entries:
                 if (left := undone_if_cut(known.leaves, known.run, args)) is not MISS:
                     return left
+        if self.entries and self.sites is not None and self.sites.given_up(args):
+            return self.own(args)
         if self.frozen or registry.only_runs() or replaced() or debugged() or _COMPILING.locked():
             return self.own(args)
         entry = interrupts.uninterrupted(self._compile_alone, args)
@@ -290,10 +292,11 @@ def chain_maker(count: int, flat: int) -> Callable[[Callable[..., Any], Callable
 class Sites:
     """All sites of one rewritten function, made when first armed."""
 
-    __slots__ = ("rewritten", "compile", "states", "_lock", "_after", "_loops")
+    __slots__ = ("rewritten", "compile", "given_up", "states", "_lock", "_after", "_loops")
 
-    def __init__(self, rewritten: Rewritten, compile: Compile) -> None:
-        self.rewritten, self.compile = rewritten, compile
+    def __init__(self, rewritten: Rewritten, compile: Compile, given_up: Callable[[Args], bool] = lambda args: False) -> None:
+        """given_up: whether calls with these values get no further entries: known without all that a compile sets up."""
+        self.rewritten, self.compile, self.given_up = rewritten, compile, given_up
         self._loops = {k: loop for loop in rewritten.loops for k in loop.sites}
         self.states: dict[int, SiteState] = {}
         self._lock = threading.Lock()

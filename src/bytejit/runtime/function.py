@@ -61,9 +61,11 @@ class Function:
         self.unnamed = names_no_class(code)
         self.rewritten = rewrite(code)
         torch_frames.keep_off(self.rewritten.code)
-        self.sites = Sites(self.rewritten, functools.partial(compile_site, self))
-        self.back_off = BackOff(self.rewritten, self.sites)
         self.recompiles = Recompiles(lambda: self.named, self.place, self.dynamic)
+        self.sites = Sites(self.rewritten, functools.partial(compile_site, self))
+        if not settings.nopython:  # with it a call that may not be compiled raises
+            self.sites.given_up = self.recompiles.leave
+        self.back_off = BackOff(self.rewritten, self.sites)
         self.steering = Steering()
         self.callees: dict[tuple, Handle] = {}  # what compiled_callee made for broken calls of this function
         self.shared = False  # made for callees of broken calls: whatever object they are methods of

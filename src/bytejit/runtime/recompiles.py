@@ -13,6 +13,7 @@ from bytejit.options import Options
 
 from .dispatch import SiteState
 from .entry import Args, Entry
+from .live_values import modules_among
 from .places import Named
 
 MODULES_LIMIT = 8  # recompile_limit counts for each module apart; a site holds this many times as many
@@ -43,6 +44,10 @@ class Recompiles:
     def gave_up_on(self, modules: tuple) -> bool:
         """Whether the code is no longer compiled for calls on these modules."""
         return any(same_objects(known, modules) for known in self.given_up)
+
+    def leave(self, args: Args) -> bool:
+        """Whether what fits no entry is left to the original code, for the modules among these values."""
+        return bool(self.given_up) and self.gave_up_on(modules_among(args))
 
     def note_size(self, point: int, source: Hashable, size: int) -> None:
         """A size was seen to change at a site; it had been `size`, or 0."""
