@@ -22,6 +22,8 @@ from bytejit.codegen.loops.simplify import Rewriter, cost, kernel_roots, loads, 
 from bytejit.common.dtypes import acc_dtype, itemsize
 from bytejit.common.interrupts import poll
 
+from .ranges import in_ranges
+
 GRAIN = 32768  # additions: less work than this is not worth a thread
 COLUMNS = 64  # elements of a block of columns: a few vectors, so that accumulators stay in registers
 TILE = 32  # elements, both ways, of a transposing tile
@@ -38,10 +40,13 @@ def schedule(loops: Loops, machine: Machine, memory: Memory | None = None, one: 
         poll()
         free = memory.free.get(i, ())
         if isinstance(step, Kernel):
-            kernel, sched = (one or schedule_kernel)(step, loops.buffers, loops.cons, machine)
-            out = writes(step)
-            memory_only = [b for b in reads(step) if loops.buffers[b].kind != "local" and b not in out]
-            steps.append(Call(kernel, sched, tuple(memory_only), tuple(b for b in out if loops.buffers[b].kind != "local"), free))
+            parts = [step] if one else in_ranges(step, loops.cons)
+            for part in parts:
+                kernel, sched = (one or schedule_kernel)(part, loops.buffers, loops.cons, machine)
+                out = writes(part)
+                near = [b for b in reads(part) if loops.buffers[b].kind != "local" and b not in out]
+                done = free if part is parts[-1] else ()
+                steps.append(Call(kernel, sched, tuple(near), tuple(b for b in out if loops.buffers[b].kind != "local"), done))
         else:
             steps.append(ExternCall(step, free))
     return Plan(
