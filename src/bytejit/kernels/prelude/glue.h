@@ -64,14 +64,15 @@ struct Scratch {
 template <class T> BJ T* pointer(PyObject* x) { return (T*)PyLong_AsVoidPtr(x); }
 BJ i64 integer(PyObject* x) { return PyLong_AsLongLong(x); }
 
-// Better: whether (v, i) comes before (w, j) for argmax (argmin): NaN wins, then the larger (smaller), then the first.
+// Better: whether (v, i) comes before (w, j) for argmax (argmin): NaN wins, then the larger (smaller), then the first. Without
+// branches: with them the loops around it do not run in lanes.
 template <class T> BJ b8 arg_max(T v, i64 i, T w, i64 j) {
     b8 first = i < j, vn = isnan(v), wn = isnan(w);
-    return vn ? (!wn || first) : (!wn && (v > w || (v == w && first)));
+    return (vn & (!wn | first)) | (!vn & !wn & ((v > w) | ((v == w) & first)));
 }
 template <class T> BJ b8 arg_min(T v, i64 i, T w, i64 j) {
     b8 first = i < j, vn = isnan(v), wn = isnan(w);
-    return vn ? (!wn || first) : (!wn && (v < w || (v == w && first)));
+    return (vn & (!wn | first)) | (!vn & !wn & ((v < w) | ((v == w) & first)));
 }
 template <class T> BJ void atomic_add(T* p, T v) {
     T old = *p, sum;
