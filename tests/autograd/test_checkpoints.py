@@ -42,6 +42,10 @@ def policy(ctx, op, *args, **kwargs):
     return CheckpointPolicy.MUST_SAVE if op is SAVED[0] else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+def keeps(ops, ctx, op, *args, last, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if op in ops and last == 2 else CheckpointPolicy.PREFER_RECOMPUTE
+
+
 def contexts():
     return create_selective_checkpoint_contexts(policy)
 
@@ -66,6 +70,11 @@ PROGRAMS = {
     "other numbers": lambda x, w: chain(x, w, preserve_rng_state=False, early_stop=False),
     "selective, operators": lambda x, w: chain(x, w, context_fn=functools.partial(create_selective_checkpoint_contexts, SAVED)),
     "selective, policy": lambda x, w: chain(x, w, context_fn=functools.partial(create_selective_checkpoint_contexts, policy)),
+    "selective, policy with arguments": lambda x, w: chain(
+        x,
+        w,
+        context_fn=functools.partial(create_selective_checkpoint_contexts, functools.partial(keeps, frozenset(SAVED), last=2)),
+    ),
     "selective, function": lambda x, w: chain(x, w, context_fn=contexts),
     "nested": nested,
     "reentrant": reentrant,

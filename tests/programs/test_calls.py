@@ -1,6 +1,9 @@
 """Calls, callbacks and what torch defines from outside"""
 
 import functools
+import os
+import threading
+import typing
 
 import torch
 
@@ -379,3 +382,65 @@ def test_associative_scan(x):
     m = torch.eye(4) + x[0, :4] * 0.1
     products = associative_scan(lambda a, b: a @ b, torch.stack([m, m * 0.5, m + 1]), 0, True, combine_mode="generic")
     return gates, states, products
+
+
+@torch.jit.script
+def scripted(x, k: float = 2.0, n: int = 3, y: typing.Optional[torch.Tensor] = None):  # noqa: UP045 - TorchScript's own way
+    if y is not None:
+        x = x + y
+    for _ in range(n):
+        x = x * k
+    return x
+
+
+@case(F(3), graphs=1)
+def test_scripted_functions(x):
+    """A function made by torch.jit.script is part of the graph"""
+    return scripted(x), scripted(x, 3.0, n=2), scripted(x, y=x)
+
+
+@case(F(3), I(3))
+def test_scripted_functions_that_convert(x, i):
+    """TorchScript makes numbers of other types, and refuses what is none: these calls are its own"""
+    got = []
+    for args in ((i, 2), (i, 2.0), (x, 2.0, 2.5), (x, "a"), (3,)):
+        try:
+            got.append(scripted(*args))
+        except RuntimeError as e:
+            got.append(type(e))
+    return got
+
+
+HERE = threading.local()
+HERE.scale, HERE.shift = 3, torch.ones(3)
+
+
+@case(F(3), graphs=1)
+def test_thread_local(x):
+    """Attributes of a threading.local, of this thread"""
+    return x * HERE.scale + HERE.shift, getattr(HERE, "none", 5), hasattr(HERE, "scale")
+
+
+@program(F(3), calls=3)
+def test_thread_local_changes():
+    """A threading.local that changes between calls, and one that is written inside"""
+    own = threading.local()
+    own.n = 1
+
+    def f(x):
+        y = x * own.n
+        try:
+            own.last, own.n = y, own.n + 1
+            del own.last
+        except AttributeError:
+            return None
+        return y
+
+    return f, lambda: own.n
+
+
+@case(F(3), graphs=1)
+def test_paths_and_translations(x):
+    """os.path and str.maketrans"""
+    parts = os.path.join(os.fspath("a"), "b.txt"), os.path.splitext("b.txt"), os.path.basename("a/b")
+    return x + 1, parts, "abc".translate(str.maketrans({"a": "z"})), str.maketrans("a", "b"), bytes.maketrans(b"a", b"b")[97]

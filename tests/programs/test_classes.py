@@ -1460,3 +1460,23 @@ def test_namespace_of_a_function(x):
 
     f.note, f.__doc__, f.__module__ = x, "about", "elsewhere"
     return x + 1, f.__annotations__, sorted(f.__dict__), f.__doc__, f.__module__
+
+
+@case(F(3), graphs=1)
+def test_weak_references_to_tensors(x):
+    """A weak reference to a tensor that is held: an argument, one made inside, one in a list"""
+    y = x + 1
+    held = [y]
+    of_x, of_y = weakref.ref(x), weakref.ref(y)
+    del y
+    return of_x() * of_y(), of_y() is held[0], of_x() is x, held, of_y
+
+
+@case(F(3))
+def test_a_weak_reference_to_a_tensor_let_go_of(x):
+    """A weak reference to a tensor whose last name is gone"""
+    y = x + 1
+    ref = weakref.ref(y)
+    z = y * 2
+    del y
+    return ref() is None, z

@@ -39,6 +39,8 @@ class Name(NamedTuple):
     without: str
 
 
+SCRIPTED = "_torchdynamo_inline"  # an attribute of scripted functions
+
 NAMES = {
     row.name: row
     for row in (
@@ -50,6 +52,12 @@ NAMES = {
             "a wrapper with copied attributes counts as disabled too",
         ),
         Name("_torchdynamo_orig_callable", "function, module", "what it wraps", "it is followed as Python code"),
+        Name(
+            SCRIPTED,
+            "function",
+            "torch.jit.script: the function that it was given",
+            "calls of scripted ones break",
+        ),
         Name("unpatched_nn_module_init", INITS, "nn.Module.__init__ before torch's compiler noted each module", "it is followed"),
         Name("_dynamo_marked_constant", "function", "torch.compiler.assume_constant_result", "it is followed as Python code"),
         Name("_dynamo_forbidden", "function", "torch._dynamo.forbid_in_graph", "it is followed as Python code"),

@@ -28,6 +28,7 @@ from bytejit.tracer.torch import (
     overrides,
     parameters,
     scans,
+    scripted,
     state,
     transforms,
 )

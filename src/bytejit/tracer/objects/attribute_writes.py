@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 import types
 
 import torch
@@ -12,6 +13,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import ANNOTATES
 
+from . import thread_locals
 from .class_facts import MISSING, class_lookup
 
 CHAIN = {"__cause__": (BaseException,), "__context__": (BaseException,), "__traceback__": (types.TracebackType,)}
@@ -29,6 +31,8 @@ class AttributeWrites(Component):
                 self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
             elif setter is torch.nn.Module.__setattr__ and self.needs_module_setattr(v, name, value):
                 self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
+            elif setter is thread_locals.WRITES:
+                raise Break(f"setting the attribute {name} of a threading.local")
             else:
                 self.generic_setattr(v, name, value)
         elif isinstance(v, FuncVar) and v.real is None:
@@ -137,6 +141,8 @@ class AttributeWrites(Component):
         if isinstance(deleter, types.FunctionType) and deleter is not torch.nn.Module.__delattr__:
             self.t.calls.call(self.t.attributes.class_value(owner, "__delattr__", deleter), [v, Known(name)], {})
             return
+        if deleter is threading.local.__delattr__:
+            raise Break(f"deleting the attribute {name} of a threading.local")
         self.generic_delattr(v, name)
 
     def generic_delattr(self, v: InstanceVar, name: str) -> None:

@@ -36,6 +36,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN
 
+from . import thread_locals
 from .class_facts import MISSING, WRITTEN, class_lookup, is_data_descriptor, is_library, structseq_fields
 
 GENERIC_GETATTR = (
@@ -268,6 +269,8 @@ class Attributes(Component):
         if lookup not in GENERIC_GETATTR:
             if isinstance(lookup, types.FunctionType):
                 return self.t.calls.call(self.class_value(owner, "__getattribute__", lookup), [v, Known(name)], {})
+            if lookup is thread_locals.READS:
+                return thread_locals.attribute(self.t, v, name)
             if not issubclass(cls, (dict, list, tuple, str, int, float, bytes, set)):
                 raise Break(f"reading {cls.__name__}.{name} of a C object")
         return self.generic_getattr(v, name)
@@ -326,11 +329,7 @@ class Attributes(Component):
                     return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.source, name))
                 unread.append(d)  # where a later table has the name its entry decides: register_* keeps names apart
                 continue
-            d = self.t.values.real(d)
-            if isinstance(d, InstanceVar):  # a program's own kind of dict
-                value = self.t.subscripts.getitem(d, Known(name)) if self.t.subscripts.contains(d, Known(name)) else None
-            else:
-                value = self.t.values.lookup(d, name)
+            value = self.t.subscripts.found(self.t.values.real(d), name)
             if value is not None:
                 return value
         for d in unread:

@@ -150,7 +150,7 @@ def weak_ref(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if (
         len(args) != 1
         or kwargs
-        or not isinstance(args[0], (InstanceVar, DictVar))
+        or not isinstance(args[0], (InstanceVar, DictVar, TensorVar))
         or not hasattr(t.type_of(args[0]), "__weakref__")
         and t.type_of(args[0]) is not collections.OrderedDict
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from typing import Any
 
@@ -47,6 +48,9 @@ PURE_BUILTINS = {
     sum,
     tuple,
     bytearray,
+    bytes.maketrans,
+    os.fspath,
+    str.maketrans,
 }
 PURE_OF_TORCH = {torch._C._infer_size}
 MANAGER_METHODS = ("__enter__", "__exit__")  # torch.device is a constant, and a manager that sets global state

@@ -17,7 +17,7 @@ CONTAINERS = (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)
 
 
 def reachable(roots: Iterable[object], weakly: bool = True) -> set[int]:
-    """The ids of the containers, cells, functions and instances that can be got at from some values, these included.
+    """The ids of the tensors, containers, cells, functions and instances that can be got at from some values, these included.
 
     Not through iterators and generators. weakly: also through weak references made in the region.
     """
@@ -26,9 +26,11 @@ def reachable(roots: Iterable[object], weakly: bool = True) -> set[int]:
     while todo:
         v = todo.pop()
         v = getattr(v, "var", v) or v
-        if id(v) in found or not isinstance(v, CONTAINERS):
+        if id(v) in found or not isinstance(v, (*CONTAINERS, TensorVar)):
             continue
         found.add(id(v))
+        if isinstance(v, TensorVar):
+            continue
         if isinstance(v, FuncVar):
             todo += [*v.closure, *v.defaults, *v.kwdefaults.values(), *v.attrs.values()]
         elif isinstance(v, MethodVar):

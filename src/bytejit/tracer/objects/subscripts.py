@@ -235,6 +235,12 @@ class Subscripts(Component):
                 return bool(self.t.operators.fold(operator.contains, container.obj, item.obj).obj)
         return self.t.iteration.until(container, lambda v: self.t.comparisons.equal(v, item))
 
+    def found(self, table: Var, name: str) -> Var | None:
+        """table[name], None where it is not there; a program's own kind of dict is asked as the program would."""
+        if not isinstance(table, InstanceVar):
+            return self.t.values.lookup(table, name)
+        return self.getitem(table, Known(name)) if self.contains(table, Known(name)) else None
+
     def length(self, v: Var) -> int:
         v = self.t.values.real(v)
         if isinstance(v, SeqVar):

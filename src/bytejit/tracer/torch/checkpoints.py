@@ -72,21 +72,38 @@ def check_reentrant(t: Tracer, result: Var, given: Sequence[TensorVar]) -> None:
 
 def contexts_of(t: Tracer, v: Var) -> Callable:
     """The program's `context_fn`, as it can be called later. Raises: Break for all but functions, and torch's own for
-    selective checkpoints with a list of operators or a function."""
+    selective checkpoints."""
     if isinstance(v, FuncVar):
         return kept_function(v)
-    if isinstance(v, InstanceVar) and v.cls is functools.partial:
-        if v.real is None:
-            function, args, named = v.slots["func"], v.slots["args"], v.slots["keywords"]
-        else:
-            function, args, named = (Lazy(getattr(v.real, n), Attr(v.source, n)) for n in ("func", "args", "keywords"))
-        items = [t.values.real(x) for x in t.iteration.iterate(args)]
-        function = t.values.real(function)
-        if isinstance(function, FuncVar) and function.real is SELECTIVE and len(items) == 1:
-            options = {t.const(k): t.const(x) for k, x in t.iteration.mapping_items(named)}
-            chosen = kept_function(items[0]) if isinstance(items[0], FuncVar) else t.const(items[0])
-            return functools.partial(SELECTIVE, chosen, **options)
+    function, items, options = partial_of(t, v)
+    if function is not None and function.real is SELECTIVE and len(items) == 1:
+        return functools.partial(SELECTIVE, chosen_by(t, items[0]), **options)
     raise Break("torch.utils.checkpoint with a context_fn that is neither a function nor a partial of torch's own")
+
+
+def chosen_by(t: Tracer, v: Var) -> object:
+    """What says which operators are kept: a list of them, a function, or a partial of one with constants. Raises: Break."""
+    if isinstance(v, FuncVar):
+        return kept_function(v)
+    function, items, options = partial_of(t, v)
+    if function is None:
+        return t.const(v)
+    return functools.partial(kept_function(function), *(t.const(x) for x in items), **options)
+
+
+def partial_of(t: Tracer, v: Var) -> tuple[FuncVar | None, list[Var], dict]:
+    """The function and arguments of a partial; no function for what is none. Raises: Break for names whose values are none."""
+    if not isinstance(v, InstanceVar) or v.cls is not functools.partial:
+        return None, [], {}
+    if v.real is None:
+        function, args, named = v.slots["func"], v.slots["args"], v.slots["keywords"]
+    else:
+        function, args, named = (Lazy(getattr(v.real, n), Attr(v.source, n)) for n in ("func", "args", "keywords"))
+    function = t.values.real(function)
+    if not isinstance(function, FuncVar):
+        return None, [], {}
+    options = {t.const(k): t.const(x) for k, x in t.iteration.mapping_items(named)}
+    return function, [t.values.real(x) for x in t.iteration.iterate(args)], options
 
 
 def kept_function(v: FuncVar) -> Callable:
