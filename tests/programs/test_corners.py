@@ -1,5 +1,6 @@
 """Corners where a value is not what its kind usually is: keys, counts of arguments, classes and iterators out of the way."""
 
+import collections
 import decimal
 import types
 
@@ -239,3 +240,59 @@ def test_bound_method_of_c_over_a_break():
         return y * get("a"), seen
 
     return f, None
+
+
+@case(F(3))
+def test_byte_arrays_are_new_each_time(x):
+    """bytearray(...) gives a new object in each call and in each turn of a loop"""
+    made = []
+    for _ in range(2):
+        b = bytearray(b"ab")
+        b.append(1)
+        made.append(b)
+    return x + 1, made
+
+
+@case(F(3))
+def test_slices_as_keys(x):
+    """A slice as a key: Python 3.11 refuses to hash it"""
+    said = []
+    for ask in (lambda: slice(0, 2) in {}, lambda: {}.get(slice(1)), lambda: {slice(2): 1}[slice(2)], lambda: {slice(0)}):
+        try:
+            said.append(ask())
+        except (TypeError, KeyError) as e:
+            said.append((type(e), str(e)))
+    return x + 1, said
+
+
+class Odd:
+    def __index__(self):
+        return 1
+
+
+@case(F(3))
+def test_wrong_counts_of_builtins(x):
+    """Methods of builtins with too many arguments, or of the wrong types, and what they leave behind"""
+    said, items, table = [], [3, 1, 2], types.MappingProxyType({"a": 1})
+    for call in (
+        lambda: items.sort(1),
+        lambda: items.index(2, "a"),
+        lambda: (1, 2).index(2, 0.5),
+        lambda: items.index(1, Odd()),
+        lambda: slice(1).indices(2, 3),
+        lambda: table.get(),
+        lambda: table.keys(1),
+        lambda: {}.copy(1),
+        lambda: {}.update({}, {}),
+        lambda: map(3),
+        lambda: filter(3),
+        lambda: str(b"a", Odd()),
+        lambda: collections.deque([], "a"),
+        lambda: collections.Counter().update({}, {}),
+        lambda: items.__init__(5),
+    ):
+        try:
+            said.append(call())
+        except TypeError as e:
+            said.append(str(e))
+    return x + 1, said, items, type(collections.Counter("a").elements())

@@ -15,6 +15,8 @@ TWO_ARGUMENTS = {"__getitem__", "__contains__"}  # methods of containers without
 COUNTS = {getattr: (2, 3), next: (1, 2), iter: (1, 2), min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}  # nor have these
 COUNTS |= {map: (2, MANY), filter: (2, 2), enumerate: (1, 2), reversed: (1, 1), deque: (0, 2), list: (0, 1), tuple: (0, 1)}
 COUNTS |= {set: (0, 1), frozenset: (0, 1), bool: (0, 1), float: (0, 1), slice: (1, 3), range: (1, 3), vars: (0, 1)}
+COUNTS |= {list.__init__: (1, 2), set.__init__: (1, 2), slice.indices: (2, 2), types.MappingProxyType.get: (2, 3)}
+POSITIONAL = {list.sort: 1, sorted: 1}  # arguments without a name, where fewer are taken than in all
 COUNTS |= {functools.reduce: (2, 3), types.GeneratorType.throw: (2, 4), deque.rotate: (1, 2), deque.index: (2, 4)}
 NAMED = {min, max, enumerate, deque}  # those of COUNTS that take arguments by name
 for _kind, _count, _names in (
@@ -32,6 +34,7 @@ for _kind, _count, _names in (
     (type({}.items()), 2, "isdisjoint"),
     (types.GeneratorType, 1, "close"),
     (types.GeneratorType, 2, "send"),
+    (types.MappingProxyType, 1, "keys values items"),
     (BaseException, 2, "with_traceback add_note"),
     (deque, 2, "append appendleft extend extendleft remove count"),
 ):
@@ -79,6 +82,8 @@ def counted(obj: Any) -> tuple[int, int, int, bool] | None:
 def check_count(obj: Any, count: int, named: int) -> None:
     """Handlers take the right number of arguments. Raises: Break, so that the original call raises its own TypeError."""
     known = counts(obj)
+    if count > POSITIONAL.get(obj, MANY):
+        raise Break(f"{describe(obj)} called with {count} arguments without a name")
     if known is not None and (not known[0] <= count + named <= known[1] or count < known[2] or named and not known[3]):
         raise Break(f"{describe(obj)} called with {count} arguments and {named} by name")
 

@@ -136,7 +136,7 @@ def _text(function: Callable, methods: Callable) -> None:
             if function is not ascii and isinstance(v, (SeqVar, DictVar, SetVar)) and len(args) == 1:
                 return _container_text(t, v)
             raise Break(f"{function.__name__}() of {words(v)}") from None
-        return t.operators.fold(function, real, *(to_python(t, a) for a in args[1:]))
+        return t.operators.fold(function, real, *(t.const(a) for a in args[1:]))
 
     HANDLERS[function] = make
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, Known, SeqVar, Var
+from bytejit.tracer.core.values import NONE, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import SHOWS_MISSING
 from bytejit.tracer.objects import external_lists
 from bytejit.tracer.objects.calls import HANDLERS, models
@@ -55,6 +56,8 @@ def deque_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     items = list(t.iteration.iterate(args[0])) if args else []
     limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
     limit = t.const(limit)
+    if not isinstance(limit, (int, types.NoneType)):
+        raise Break("a deque whose length is no number")
     if limit is not None and limit < 0:
         raise t.raised(ValueError("maxlen must be non-negative"))
     return SeqVar(items if limit is None else items[max(0, len(items) - limit) :], collections.deque, maxlen=limit)
@@ -186,7 +189,10 @@ def list_delitem(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]
 
 @on_sequence(list.__init__)
 def list_init(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    seq.items[:] = t.iteration.iterate(args[0]) if args else []
+    given = list(seq.items) if args and base_of(args[0]) is seq else None
+    seq.items.clear()
+    if args:
+        extend(t, seq, [SeqVar(given, list) if given is not None else args[0]], kwargs)
 
 
 @models(list.sort)
@@ -226,9 +232,18 @@ def count(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Va
     return Known(sum(t.comparisons.equal(v, args[0]) for v in seq.items))
 
 
+def bound(t: Tracer, v: Var) -> int:
+    """Where `index` begins or ends. Raises: Raised."""
+    if not isinstance(v, (Known, TensorVar)) and t.attributes.of_class(t.type_of(v), "__index__") is None:
+        raise t.raised(TypeError("slice indices must be integers or have an __index__ method"))
+    if isinstance(v, Known) and not isinstance(v.obj, int):
+        raise t.raised(TypeError("slice indices must be integers or have an __index__ method"))
+    return t.subscripts.index(v)
+
+
 @_reader(list.index, tuple.index, deque.index)
 def index(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    start, stop, _ = slice(*(t.subscripts.index(a) for a in args[1:]), *[None] * (3 - len(args))).indices(len(seq.items))
+    start, stop, _ = slice(*(bound(t, a) for a in args[1:]), *[None] * (3 - len(args))).indices(len(seq.items))
     for i in range(start, stop):
         if i >= len(seq.items):  # a comparison made it shorter
             break

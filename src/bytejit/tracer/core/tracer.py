@@ -203,6 +203,7 @@ class Tracer:
             return {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}[v.kind]
         if isinstance(v, GenVar) and v.call is not None:
             instead = REPLACED.get(v.call[0].code)
+            instead = getattr(instead, "__self__", instead)  # itertools.chain, of its from_iterable
             return instead if isinstance(instead, type) else types.GeneratorType
         if isinstance(v, MethodVar) and isinstance(v.func, Known):
             return BOUND_TYPES.get(type(v.func.obj), types.MethodType)

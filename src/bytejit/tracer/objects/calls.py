@@ -39,6 +39,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
+from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.objects.pure_functions import is_pure
 from bytejit.tracer.torch.operations import is_torch_function
 
@@ -135,7 +136,7 @@ class Calls(Component):
             return self.call_instance(fn, args, kwargs)
         if isinstance(fn, PropertyVar):
             raise Break("calling a descriptor")
-        raise self.t.raised(TypeError(f"'{self.t.type_of(fn).__name__}' object is not callable"))
+        raise self.t.raised(TypeError(f"'{shown_name(self.t.type_of(fn))}' object is not callable"))
 
     def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if fn.real is not None:
@@ -184,7 +185,13 @@ class Calls(Component):
             raise Break(f"calls nested more than {MAX_DEPTH} deep")
         self.t.limits.call_step()
         frame = Frame(code, fn.globals, self.t.frame, fn)
-        self.set_up(frame, bind(self.t, fn, args, kwargs), fn.closure)
+        try:
+            values = bind(self.t, fn, args, kwargs)
+        except Raised:
+            if fn.code in REPLACED:  # what it stands for words that in its own way
+                raise Break(f"{fn.name} called with arguments that it does not take") from None
+            raise
+        self.set_up(frame, values, fn.closure)
         if code.co_flags & inspect.CO_GENERATOR:
             frame.generator = GenVar(frame, self.t.limits.steps)
             frame.generator.call = fn, list(args), dict(kwargs)

@@ -145,6 +145,12 @@ def plain_key(t: Any, var: Var):
         except TypeError as e:
             raise t.raised(e) from None
         return var.obj
+    if isinstance(var, SliceVar):
+        try:
+            hash(made := slice(*(plain_key(t, v) for v in var.parts)))  # since 3.12
+        except TypeError as e:
+            raise t.raised(e) from None
+        return made
     if isinstance(var, SeqVar):
         if var.cls in (tuple, torch.Size) or issubclass(var.cls, tuple):
             return tuple(plain_key(t, v) for v in var.items)

@@ -47,7 +47,6 @@ PURE_BUILTINS = {
     str,
     sum,
     tuple,
-    bytearray,
     bytes.maketrans,
     os.fspath,
     str.maketrans,
