@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,9 +52,20 @@ INPUTS = (plain, shifted, mixed)
 
 def check(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, what: str) -> None:
     """The largest distance from exact is at most LIMIT times eager's, or a few units in the last place."""
-    own, theirs = ((t.double() - exact).abs().max().item() for t in (got, eager))
-    least = FLOOR * exact.abs().max().item()
-    assert own <= max(LIMIT * theirs, least), f"{what}: {own:.2e} from exact, eager {theirs:.2e}"
+    check_draws([(got, eager, exact)], what)
+
+
+def check_draws(draws: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], what: str) -> None:
+    """As `check`, in the geometric mean over draws: one number that is much larger than all others decides a draw's
+    distance, and luck decides which order of the same sum is nearer there (0.6 to 2.9 x over 40 draws of a convolution
+    with a median of 1.2)."""
+    times, far = [], []
+    for got, eager, exact in draws:
+        own, theirs = ((t.double() - exact).abs().max().item() for t in (got, eager))
+        least = FLOOR * exact.abs().max().item()
+        times.append(max(own / max(theirs, least / LIMIT), 0.1))  # a lucky zero does not hide the others
+        far.append(f"{own:.2e} from exact, eager {theirs:.2e}")
+    assert statistics.geometric_mean(times) <= LIMIT, f"{what}: {'; '.join(far)}"
 
 
 def compare(f: Callable, *shapes: tuple, last: bool = False) -> None:
@@ -63,11 +75,14 @@ def compare(f: Callable, *shapes: tuple, last: bool = False) -> None:
     with torch.no_grad():
         for kind in INPUTS:
             torch.manual_seed(1)
-            args = [(kind if i == 0 else plain)(*shape) for i, shape in enumerate(shapes)]
-            if last:
-                args[0] = args[0].contiguous(memory_format=LAST)
-            compiled(*args)  # the second call runs in the layouts that the first one met
-            check(compiled(*args), f(*args), exact(*(a.double() for a in args)), kind.__name__)
+            draws = []
+            for _ in range(4):
+                args = [(kind if i == 0 else plain)(*shape) for i, shape in enumerate(shapes)]
+                if last:
+                    args[0] = args[0].contiguous(memory_format=LAST)
+                compiled(*args)  # the second call runs in the layouts that the first one met
+                draws.append((compiled(*args), f(*args), exact(*(a.double() for a in args))))
+            check_draws(draws, kind.__name__)
 
 
 REDUCTIONS = {
