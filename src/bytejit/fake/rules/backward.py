@@ -8,21 +8,21 @@ import torch
 
 from .core import HasMeta, Meta, NeedsMeta, Operand, channels_last_stride, new, row
 from .elementwise import elementwise
-from .pointwise import _alike
+from .pointwise import as_operands
 from .products import suggests_channels_last
 from .rearranged import _reflection_pad, like_last
 
 
 @row("elu_backward")
 def _elu_backward(grad: Operand, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: HasMeta) -> Meta:
-    return _alike(grad, x)
+    return as_operands(grad, x)
 
 
 @row("rrelu_with_noise_backward")
 def _rrelu_backward(
     grad: Operand, x: HasMeta, noise: HasMeta, lower: float, upper: float, training: bool, is_result: bool
 ) -> Meta:
-    return _alike(noise if training and upper - lower > 1e-6 else x, grad)
+    return as_operands(noise if training and upper - lower > 1e-6 else x, grad)
 
 
 @row("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "_log_softmax_backward_data")

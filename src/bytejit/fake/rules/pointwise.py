@@ -76,7 +76,7 @@ def _floats_of_two(x: HasMeta, y: Operand) -> Meta:
     return elementwise((x, y), dtype)
 
 
-def _alike(*operands: Any) -> Meta:
+def as_operands(*operands: Any) -> Meta:
     """Of tensors of one float dtype and shape on one device."""
     m = operands[0].m
     for y in operands:
@@ -89,11 +89,11 @@ def _alike(*operands: Any) -> Meta:
 
 
 def _alike_two(x: HasMeta, y: HasMeta, *numbers: Any, **options: Any) -> Meta:
-    return _alike(x, y)
+    return as_operands(x, y)
 
 
 def _alike_second(x: HasMeta, y: HasMeta, *numbers: Any, **options: Any) -> Meta:
-    return _alike(y, x)
+    return as_operands(y, x)
 
 
 def _whole(x: HasMeta) -> Meta:
@@ -147,7 +147,7 @@ RULES = {
     (2, "float", "any", 0): _true_divide,
     (2, "bool", "any", 0): _compare_op,
     (3, "same", "floats", 0): _three,
-    (3, "same", "alike", 0): _alike,
+    (3, "same", "alike", 0): as_operands,
 }
 for _row in POINTWISE.values():
     row(*_row.overloads)(RULES[_row.operands, _row.result, _row.of, _row.leads])
