@@ -99,3 +99,21 @@ def test_steps_are_as_eager_in_any_layout(layout: str, inner: bool, monkeypatch:
         return [x.grad, *(p.grad for p in net.parameters()), *net.buffers()]
 
     beside("inductor", lambda net, x: net(x), inputs, drive, tol=1e-4)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_results_of_ops_that_keep_their_layouts(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Group norm of images with the channels innermost, saved for the backward pass: as it lies, whatever is chosen"""
+    favours(monkeypatch, layout)
+
+    def inputs() -> tuple:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.SiLU(), nn.Conv2d(4, 2, 1))
+        return net.to(memory_format=torch.channels_last), torch.randn(2, 3, 8, 8)
+
+    def drive(f, net, x):
+        f(net, x).square().sum().backward()
+        return [p.grad for p in net.parameters()]
+
+    beside("inductor", lambda net, x: net(x), inputs, drive, tol=1e-4)

@@ -196,7 +196,9 @@ def _kind(node: fx.Node) -> str:
             return "conv"
         tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
         own = node.target is aten.clone.default or "memory_format" in node.kwargs
-        if (tagged and not own) or node.target in FOLLOWS or _is_getitem(node):
+        if _is_getitem(node):  # of an op that keeps its layouts: as recorded
+            return "follows" if _kind(node.args[0]) in ("conv", "follows") else "reads"
+        if (tagged and not own) or node.target in FOLLOWS:
             return "follows"
         if node.target is aten.cat.default and alike(node) and all(map(convertible, map(spec_of, (node, *node.args[0])))):
             return "joins" if spec_of(node).device.type == "cpu" else "other"
