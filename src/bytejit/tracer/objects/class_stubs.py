@@ -6,7 +6,7 @@ import types
 
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FuncVar, InstanceVar, Known, PropertyVar, Var
+from bytejit.tracer.core.values import FuncVar, InstanceVar, Known, NumpyVar, PropertyVar, SymVar, Var
 
 from .class_facts import class_lookup
 from .containers import NotConstant, to_python
@@ -77,10 +77,11 @@ def wrapped(t: Tracer, key: str, value: Var) -> Var:
 def stub(t: Tracer, v: Var) -> object:
     """A real object of the right type that stands for a value in a real class; the trace finds the value by it."""
     v = t.values.real(v)
-    if isinstance(v, Known):
-        return v.obj
-    if getattr(v, "real", None) is not None:
-        return v.real
+    if not isinstance(v, (SymVar, NumpyVar)):  # numbers that change between calls: looking at one would make it a constant
+        if isinstance(v, Known):
+            return v.obj
+        if getattr(v, "real", None) is not None:
+            return v.real
     found = t.stubs.get(id(v))
     if found is None:
         found = t.stubs[id(v)] = _new_stub(t, v)
@@ -104,7 +105,7 @@ def _new_stub(t: Tracer, v: Var) -> object:
 
 
 class _Value:
-    """Stands for a value that is no descriptor: a tensor, a list..."""
+    """Stands for a value that is no descriptor: a tensor, a list, a symbolic number..."""
 
 
 def _is_abstract(t: Tracer, v: FuncVar) -> bool:

@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable
 
 from bytejit.common.registry import seen_as
+from bytejit.guards.sources import InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.signals import Break
@@ -279,7 +280,18 @@ def cached_property(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 # ---- writing to classes ------------------------------------------------------------------------------------------------------
 class Classes(Component):
-    """The part of the tracer that changes classes."""
+    """The part of the tracer that changes classes. `looked_into`: those whose namespaces were asked for as a whole."""
+
+    def __init__(self, t: Tracer) -> None:
+        super().__init__(t)
+        self.looked_into: set[type] = set()
+
+    def namespace(self, cls: type) -> Var:
+        """cls.__dict__, of a class that the trace has not changed. Raises: Break."""
+        if cls in WRITTEN:
+            raise Break(f"the namespace of {cls.__name__}, which the region has changed")
+        self.looked_into.add(cls)
+        return self.t.values.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
 
     def class_setattr(self, v: Known, name: str, value: Var) -> None:
         """cls.name = value: into the class made here, or recorded for the exit. Raises: Break, Raised."""
@@ -297,6 +309,8 @@ class Classes(Component):
         own = on_meta is not MISSING and is_data_descriptor(on_meta)
         if own or made is None and name.startswith("__") or not cls.__flags__ & HEAP_TYPE:
             raise Break(f"setting {cls.__name__}.{name}")
+        if made is None and cls in self.looked_into:
+            raise Break(f"setting {cls.__name__}.{name} after its namespace was looked at")
         self.t.effects.mutations += 1
         if made is not None:
             made.contents[name] = value

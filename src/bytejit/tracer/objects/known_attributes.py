@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 from bytejit.common import special_cases
-from bytejit.guards.sources import Attr, InstanceDict, KnownSource
+from bytejit.guards.sources import Attr, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, Known, MethodVar, SeqVar, Var
@@ -86,7 +86,7 @@ class KnownAttributes(Component):
             if isinstance(meta, property):
                 return self.t.calls.call(self.t.attributes.lift(meta.fget, meta_owner, name), [v], {})
             if name == "__dict__":
-                return self.t.values.wrap(cls.__dict__, InstanceDict(KnownSource.of(cls)), guard=False)
+                return self.t.classes.namespace(cls)
             self.check_annotations(cls, name)
             return self._of_type(cls, name)
         found, owner = class_lookup(cls, name)
