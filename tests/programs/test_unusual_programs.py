@@ -110,7 +110,7 @@ def test_subclass():
 
 
 # 4 numpy interop
-@program(F(4), Turn(1.5, 2.5, 3.5))
+@program(F(4), Turn(1.5, 2.5, 3.5), tol=(3e-7, 0.0))  # torch's square root is not always rounded as NumPy's
 def test_numpy():
     """Arrays that share memory with tensors, NumPy numbers as operands and data"""
     log = []

@@ -371,7 +371,9 @@ def test_break_in_nested_with(x):
     with Log(log, "a", ValueError):
         with torch.no_grad(), scoped(log, "s"):
             y = x + 1
-            if y.sum() > 0:
+            if y.sum().item() > 0:
+                log.append("positive")
+            if log[-1] == "positive":
                 raise ValueError("p")
             y = y + 2
         log.append("after")

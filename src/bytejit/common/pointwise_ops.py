@@ -17,9 +17,9 @@ class PointwiseOp:
     be tensors; numbers behind them are parameters.
 
     result: the dtype of the result: "same" as the operands' common dtype, "float" (whole numbers become floats), "bool".
-    of: which operands the rule serves: "any", "numbers" (no bools), "floats", "whole" (integers and bools), "alike" (of one
-    float dtype). For others torch's meta kernel infers or raises. leads: the operand that the result is laid out as, where
-    their layouts differ.
+    of: which operands the rule serves: "any", "numbers" (no bools), "floats", "positive" (floats, with parameters above 0:
+    eager refuses others), "whole" (integers and bools), "alike" (of one float dtype). For others torch's meta kernel infers
+    or raises. leads: the operand that the result is laid out as, where their layouts differ.
     """
 
     name: str
@@ -36,7 +36,7 @@ def _both(*names: str) -> dict[str, tuple[str, ...]]:
 
 
 _ALONE = "neg floor ceil round trunc relu threshold"
-_ALONE_FLOATS = "silu mish softplus hardswish hardsigmoid hardtanh leaky_relu elu celu hardshrink softshrink frac"
+_ALONE_FLOATS = "silu mish softplus hardswish hardsigmoid hardtanh leaky_relu elu hardshrink frac"
 _TO_FLOAT = "rsqrt reciprocal sinc deg2rad rad2deg"
 _TO_BOOL = "logical_not isnan isinf isposinf isneginf isfinite signbit"
 _GRADIENTS = "gelu silu sigmoid tanh hardtanh hardsigmoid mish hardswish softplus logit"  # of a gradient and x (or y)
@@ -47,6 +47,7 @@ _ROWS = (
     PointwiseOp("sign", ("sign", "sgn")),
     PointwiseOp("not", ("bitwise_not",), of="whole"),
     *(PointwiseOp(n, (n,), of="floats") for n in _ALONE_FLOATS.split()),
+    *(PointwiseOp(n, (n,), of="positive") for n in ("celu", "softshrink")),
     *(PointwiseOp(n, (n,), result="float") for n in (*(f.name for f in MATH_FUNCTIONS), *_TO_FLOAT.split())),
     *(PointwiseOp(n, (n,), result="bool") for n in _TO_BOOL.split()),
     *(PointwiseOp(n, (n,), 2) for n in ("maximum", "minimum", "fmax", "fmin")),

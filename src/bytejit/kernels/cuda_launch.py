@@ -242,9 +242,11 @@ def launch_table(rows: Sequence[tuple[Loaded, tuple, Sequence[Param]]]) -> array
 
 
 class TableCall(functools.partial):
-    """A native function whose first argument is the address of a table, which lives as long as this does."""
+    """A native function whose first argument is the address of a table, which lives as long as this does.
 
-    __slots__ = ("table",)
+    The table is in the instance's namespace, not in a slot: a partial with an empty namespace is taken apart by a partial
+    that is made of it, and its table would die."""
+
     table: array.array
 
     def __new__(cls, function: Callable, table: array.array) -> TableCall:

@@ -96,6 +96,12 @@ def _alike_second(x: HasMeta, y: HasMeta, *numbers: Any, **options: Any) -> Meta
     return as_operands(y, x)
 
 
+def _positive(x: HasMeta, *numbers: float) -> Meta:
+    if any(number <= 0 for number in numbers):
+        raise NeedsMeta
+    return _only_float(x)
+
+
 def _whole(x: HasMeta) -> Meta:
     if x.m.dtype.is_floating_point or x.m.dtype.is_complex:
         raise NeedsMeta
@@ -135,6 +141,7 @@ RULES = {
     (1, "same", "any", 0): _same_dtype,
     (1, "same", "numbers", 0): _number,
     (1, "same", "floats", 0): _only_float,
+    (1, "same", "positive", 0): _positive,
     (1, "same", "whole", 0): _whole,
     (1, "float", "any", 0): _float_dtype,
     (1, "bool", "any", 0): _bool_unary,

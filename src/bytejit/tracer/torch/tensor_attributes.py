@@ -16,7 +16,7 @@ from bytejit.tracer.core.values import NONE, Known, Lazy, MethodVar, TensorVar, 
 from bytejit.tracer.objects.calls import models
 from bytejit.tracer.torch.tensors import NONE_OVERRIDES, set_data
 
-SAID_BY_THE_REAL_ONE = ("_version", "_base", "_python_dispatch")  # a fake has others
+SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
 
 
 class TensorAttributes(Component):
@@ -63,10 +63,8 @@ class TensorAttributes(Component):
     def _tensor_property(self, v: TensorVar, name: str) -> Var:
         if name == "is_leaf" and v.source is not None:
             return self.t.values.constant(v.real.is_leaf)
-        if name == "_base" and v.source is not None:
-            return self.t.values.memo_lazy(("_base", id(v)), v.real._base, lambda: Attr(v.source, "_base"))
-        if name == "_base" and v.fake._base is None:
-            return NONE
+        if name == "_base":
+            return self._base(v)
         if name in SAID_BY_THE_REAL_ONE:
             raise Break(f"a tensor's {name}")
         try:
@@ -78,6 +76,16 @@ class TensorAttributes(Component):
         if isinstance(value, torch.Tensor):
             return self.t.tensors.call_tensor_op(getattr, [v, Known(name)], {})
         return self.t.calls.model(value)
+
+    def _base(self, v: TensorVar) -> Var:
+        """The tensor that v is a view of, or None. An input may be a view itself: its own is then that of its views."""
+        of = v if v.source is not None or v.fake._base is None else self.t.by_fake.get(id(v.fake._base))
+        if of is None:
+            raise Break("a tensor's _base")
+        if of.source is None:
+            return NONE if of is v else of
+        base = self.t.values.real(self.t.values.memo_lazy(("_base", id(of)), of.real._base, lambda: Attr(of.source, "_base")))
+        return base if of is v or not self.t.comparisons.is_same(base, NONE) else of
 
     def _user_attribute(self, v: TensorVar, name: str) -> Var:
         """An attribute that someone set on the tensor, or that its class has."""
