@@ -110,7 +110,7 @@ def test_subclass():
 
 
 # 4 numpy interop
-@program(F(4), Turn(1.5, 2.5, 3.5), tol=(3e-7, 0.0))  # torch's square root is not always rounded as NumPy's
+@program(F(4), Turn(1.5, 2.5, 3.5))
 def test_numpy():
     """Arrays that share memory with tensors, NumPy numbers as operands and data"""
     log = []
@@ -118,7 +118,7 @@ def test_numpy():
     def f(x, a):
         n = x.numpy()
         n[0] = a
-        m = np.sqrt(np.abs(n)) + np.float32(a)
+        m = np.abs(n) * np.float32(3) + np.float32(a)  # a square root differs in the last digit
         t = torch.from_numpy(m)
         t[1] = 0
         log.append(float(m[1]))
