@@ -1435,7 +1435,7 @@ class Field(enum.IntEnum):
             return slice(cls.LEFT, cls.RIGHT + 1)
 
     else:
-        both = slice(0, 3)
+        both = enum.nonmember(slice(0, 3))
 
 
 @case(F(2, 5), graphs=1)
