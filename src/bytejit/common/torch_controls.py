@@ -40,11 +40,12 @@ class Name(NamedTuple):
 
 
 SCRIPTED = "_torchdynamo_inline"  # an attribute of scripted functions
+DISABLED = "_torchdynamo_disable"  # of functions that torch.compiler.disable made
 
 NAMES = {
     row.name: row
     for row in (
-        Name("_torchdynamo_disable", "function", "torch.compiler.disable made it", "it is compiled"),
+        Name(DISABLED, "function", "torch.compiler.disable made it", "it is compiled"),
         Name(
             "_torchdynamo_wrapper_id",
             "function",
@@ -127,7 +128,7 @@ def _mark(fn: object, name: str) -> object:
 # ---- functions -------------------------------------------------------------------------------------------------------
 def disabled(fn: object) -> bool:
     """Whether torch.compiler.disable made a function; not one that was only given its attributes (functools.wraps)."""
-    if _mark(fn, "_torchdynamo_disable") in (None, False, OURS):
+    if _mark(fn, DISABLED) in (None, False, OURS):
         return False
     made = _mark(fn, "_torchdynamo_wrapper_id")
     return (made is None or made == id(getattr(fn, "__func__", fn))) and not _patched(fn)
@@ -142,7 +143,7 @@ def _patched(fn: object) -> bool:
         found = sys.modules.get(module)
         for name in getattr(fn, "__qualname__", "").split("."):
             found = getattr(found, name, None)
-    return bool(found is not None and _mark(found, "_torchdynamo_disable"))
+    return bool(found is not None and _mark(found, DISABLED))
 
 
 def disabled_module(module: object) -> bool:

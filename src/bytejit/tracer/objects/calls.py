@@ -14,7 +14,7 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.common.registry import any_marked
-from bytejit.common.torch_controls import loaded
+from bytejit.common.torch_controls import DISABLED, loaded
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import Attr, CallOf, Ref
 from bytejit.tracer.builtins.argument_counts import check_count, describe
@@ -139,6 +139,8 @@ class Calls(Component):
         raise self.t.raised(TypeError(f"'{shown_name(self.t.type_of(fn))}' object is not callable"))
 
     def call_function(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if DISABLED in fn.attrs:  # by the region itself
+            raise Break(f"{fn.qualname} is marked torch.compiler.disable")
         if fn.real is not None:
             marked = self.t.marks.call_marked(fn.real, args, kwargs) if any_marked() or loaded() else None
             if marked is not None:
