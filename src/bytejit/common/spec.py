@@ -19,6 +19,11 @@ def contiguous_stride(shape: tuple) -> tuple:
     return tuple(reversed(stride))
 
 
+def same_places(shape: tuple, a: tuple, b: tuple) -> bool:
+    """Whether two strides lead to the same elements of a shape: those of dimensions of size 1 lead nowhere."""
+    return a == b or 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, a, b))
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """Shape, strides, dtype and device of a tensor. Units: elements. Sizes are ints or symbols."""

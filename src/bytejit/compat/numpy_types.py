@@ -111,7 +111,7 @@ def as_tensor(array: Any) -> torch.Tensor | None:
 
 def shares_memory(a: Any, b: Any) -> bool:
     """Whether an array or number has memory of another."""
-    return isinstance(a, ARRAY) and isinstance(b, ARRAY) and numpy.may_share_memory(a, b)
+    return isinstance(a, ARRAY) and isinstance(b, ARRAY) and may_share_memory(a, b)
 
 
 def may_share_memory(a: Any, b: Any) -> bool:

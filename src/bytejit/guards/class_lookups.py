@@ -26,10 +26,15 @@ IN_C = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMeth
 FAILED, UNKNOWN = -1, 0  # what `ClassCheck.again` returns in place of a version
 
 
+def searched(cls: type, after: type | None = None) -> tuple[type, ...]:
+    """The classes in which an attribute is looked for, in order: those of the MRO after `after` when given."""
+    mro = MRO(cls)
+    return mro[mro.index(after) + 1 :] if after is not None else mro
+
+
 def find(cls: type, name: str, after: type | None = None) -> tuple[Any, type | None]:
     """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one."""
-    mro = MRO(cls)
-    for c in mro[mro.index(after) + 1 :] if after is not None else mro:
+    for c in searched(cls, after):
         found = NAMESPACE(c).get(name, MISSING)
         if found is not MISSING:
             return found, c

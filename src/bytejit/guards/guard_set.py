@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bytejit.common.where import short_path
+from bytejit.compat.class_versions import HEAP_TYPE
 
 from .global_state import ALWAYS, STATES, GlobalState
 from .kinds import (
@@ -175,4 +176,4 @@ def _implied(kind: str, guard: Guard, by: Guard) -> bool:
 
 
 def _class_can_change(obj: Any) -> bool:
-    return bool(type(obj).__flags__ & (1 << 9)) and not isinstance(obj, (type, torch.Tensor)) and not permanent(obj)
+    return bool(type(obj).__flags__ & HEAP_TYPE) and not isinstance(obj, (type, torch.Tensor)) and not permanent(obj)

@@ -18,6 +18,7 @@ import torch
 
 from bytejit.common.overriding import overrides
 from bytejit.compat import class_versions
+from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.errors import Bug
 
 from .class_lookups import UNKNOWN, ClassCheck
@@ -67,7 +68,7 @@ def _own_dict(kind: type) -> bool:
     if issubclass(kind, type) or kind.__getattribute__ is not object.__getattribute__:
         return False
     owner = next((c for c in kind.__mro__ if "__dict__" in vars(c)), None)
-    python_class = owner is not None and owner.__flags__ & 1 << 9
+    python_class = owner is not None and owner.__flags__ & HEAP_TYPE
     return bool(python_class) and type(vars(owner)["__dict__"]) is GetSetDescriptorType
 
 

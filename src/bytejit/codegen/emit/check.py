@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from bytejit.common import registry
+from bytejit.common.spec import same_places
 from bytejit.compat.layouts import CODES
 from bytejit.errors import Bug
 from bytejit.guards.native_checker import ANY, CHECKER, DEVICES, exchange_fill
@@ -65,9 +66,7 @@ class Result:
 
     def lies_in(self, stride: tuple[int, ...]) -> bool:
         """Whether these strides lead to the same places."""
-        return (
-            stride == self.stride or 0 in self.shape or all(n == 1 or a == b for n, a, b in zip(self.shape, stride, self.stride))
-        )
+        return same_places(self.shape, stride, self.stride)
 
 
 def words_of(rank: int) -> int:

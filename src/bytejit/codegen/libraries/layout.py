@@ -276,12 +276,9 @@ def choose_convs(graph: fx.Graph, choices: Choices) -> None:
 
 def choose_layouts(graph: fx.Graph, choices: Choices) -> None:
     """Choose the layout of every convolution, forward and backward: what is saved between the passes has one. Changes `graph`."""
-
-    def decide(convs: list) -> list:
+    convs = [conv for conv in map(_match, graph.nodes) if conv is not None]
+    if convs:
         _lay_out(graph, convs, choices)
-        return [None] * len(convs)
-
-    choose_together(graph, _match, decide, lambda conv, way: None)
 
 
 def _lay_out(graph: fx.Graph, convs: list, choices: Choices) -> dict[fx.Node, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,15 +28,21 @@ def exponentials(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tu
     return most, e
 
 
+def quotients(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Callable[[tuple], F]]:
+    """The greatest element over dims, and the softmax at a place."""
+    most, e = exponentials(ctx, x, dims, acc)
+    total = ctx.reduce(e, dims, "sum", None, acc)
+    scale = ctx.pointwise(total.shape, acc, lambda c: (1.0 / F(ctx, ctx.read(total, c))).e)
+    return most, lambda c: F(ctx, ctx.read(e, c)) * F(ctx, ctx.read(scale, kept(c, dims, True)))
+
+
 @row("softmax", "_softmax", "softmax.int", ref=torch.softmax)
 def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
     if not x.shape:
         return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0 + 1.0).e)
-    _, e = exponentials(ctx, x, dims, acc)
-    total = ctx.reduce(e, dims, "sum", None, acc)
-    scale = ctx.pointwise(total.shape, acc, lambda c: (1.0 / F(ctx, ctx.read(total, c))).e)
-    return ctx.map(lambda c: (F(ctx, ctx.read(e, c)) * F(ctx, ctx.read(scale, kept(c, dims, True)))).e)
+    _, quotient = quotients(ctx, x, dims, acc)
+    return ctx.map(lambda c: quotient(c).e)
 
 
 @row("safe_softmax", "_safe_softmax")
@@ -44,16 +51,8 @@ def safe_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(x.dtype)
     if not x.shape or x.dtype != ir_dtype(ctx.spec()):
         raise NoRule("of a number, or of another dtype than its result")
-    most, e = exponentials(ctx, x, dims, acc)
-    total = ctx.reduce(e, dims, "sum", None, acc)
-    scale = ctx.pointwise(total.shape, acc, lambda c: (1.0 / F(ctx, ctx.read(total, c))).e)
-
-    def at(c: tuple) -> Expr:
-        k = kept(c, dims, True)
-        empty = F(ctx, ctx.read(most, k)).do("eq", -math.inf)
-        return empty.pick(0.0, F(ctx, ctx.read(e, c)) * F(ctx, ctx.read(scale, k))).e
-
-    return ctx.map(at)
+    most, quotient = quotients(ctx, x, dims, acc)
+    return ctx.map(lambda c: F(ctx, ctx.read(most, kept(c, dims, True))).do("eq", -math.inf).pick(0.0, quotient(c)).e)
 
 
 @row("log_softmax", "_log_softmax", "log_softmax.int", ref=torch.log_softmax)

@@ -10,7 +10,7 @@ from .core import HasMeta, Meta, NeedsMeta, Operand, channels_last_stride, new, 
 from .elementwise import elementwise
 from .pointwise import as_operands
 from .products import suggests_channels_last
-from .rearranged import _reflection_pad, like_last
+from .rearranged import like_last, reflection_pad
 
 
 @row("elu_backward")
@@ -47,7 +47,7 @@ def _bce_backward(grad: Operand, x: HasMeta, y: HasMeta, weight: Any = None, red
 
 @row("reflection_pad2d_backward")
 def _reflection_pad_backward(grad: Operand, x: HasMeta, padding: Any) -> Meta:
-    if grad.m.dtype != x.m.dtype or grad.m.shape != _reflection_pad(x, padding).shape:
+    if grad.m.dtype != x.m.dtype or grad.m.shape != reflection_pad(x, padding).shape:
         raise NeedsMeta
     return like_last(x.m, x.m.shape)
 

@@ -129,7 +129,7 @@ def _padded(m: Meta, pad: Sequence[Size], within: bool) -> Meta:
 
 
 @row("reflection_pad2d", "reflection_pad3d")
-def _reflection_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
+def reflection_pad(x: HasMeta, pad: Sequence[Size]) -> Meta:
     return _padded(x.m, pad, True)
 
 

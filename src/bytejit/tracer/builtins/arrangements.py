@@ -31,15 +31,16 @@ def product(*iterables: Iterable, repeat: int = 1) -> Iterator:
 
 @iterates(itertools.combinations)
 def _combinations(pool: Sequence, r: int) -> Iterator:
-    yield from _choose(pool, r, 0)
+    yield from _choose(pool, r, 0, 1)
 
 
-def _choose(pool: Sequence, r: int, start: int) -> Iterator:
+def _choose(pool: Sequence, r: int, start: int, step: int) -> Iterator:
+    """step: from one place to the next that may be chosen; 0 lets a place be chosen again."""
     if r == 0:
         yield ()
         return
-    for i in range(start, len(pool) - r + 1):
-        for rest in _choose(pool, r - 1, i + 1):
+    for i in range(start, len(pool) - (r - 1) * step):
+        for rest in _choose(pool, r - 1, i + step, step):
             yield (pool[i], *rest)
 
 
@@ -53,16 +54,7 @@ def combinations(iterable: Iterable, r: int) -> Iterator:
 
 @iterates(itertools.combinations_with_replacement)
 def _combinations_with_replacement(pool: Sequence, r: int) -> Iterator:
-    yield from _choose_again(pool, r, 0)
-
-
-def _choose_again(pool: Sequence, r: int, start: int) -> Iterator:
-    if r == 0:
-        yield ()
-        return
-    for i in range(start, len(pool)):
-        for rest in _choose_again(pool, r - 1, i):
-            yield (pool[i], *rest)
+    yield from _choose(pool, r, 0, 0)
 
 
 @replaces(itertools.combinations_with_replacement)

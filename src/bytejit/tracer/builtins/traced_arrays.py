@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from bytejit.common.numpy_calls import Fit, NumpyCall, Slot, filled, tensors_of, versions
+from bytejit.common.spec import same_places
 from bytejit.compat import numpy_types
 from bytejit.guards.sources import Computed, Ref, Source
 from bytejit.shapes.symbols import hint
@@ -117,15 +118,14 @@ class TracedArrays(Component):
         real = [self._template(v, slots, name) for v in args], {k: self._template(v, slots, name) for k, v in kwargs.items()}
         trial = Trial(function, version, real, slots)
         trial.run()
-        plain = tuple(renamed(v) for v in real[0]), {k: renamed(v) for k, v in real[1].items()}
-        target = NumpyCall(name.strip("_") or "call", version, *plain, trial.fits)
+        target = NumpyCall(name.strip("_") or "call", version, *trial.renamed, trial.fits)
         nodes = tuple(v.node for v, _ in slots)
         made = self.t.tensors.run_fake(target, tuple(v.fake for v, _ in slots), {})
         if made is None:
             self.t.tensors.effect_only(target, None, nodes, {})
             return self.t.values.real(args[trial.returned]) if trial.returned is not None else self.t.values.constant(None)
         for x, (shape, stride) in zip(made, trial.layouts, strict=True):
-            if tuple(map(hint, x.shape)) != shape or not same_stride(shape, tuple(map(hint, x.stride())), stride):
+            if tuple(map(hint, x.shape)) != shape or not same_places(shape, tuple(map(hint, x.stride())), stride):
                 raise Break(f"a call of {describe(function)}, whose result is laid out otherwise in a graph,")
         node = self.t.tensors.add_node(target, None, nodes, {})
         node.meta["val"] = made
@@ -185,6 +185,7 @@ class Trial:
 
     def __init__(self, function: Callable, version: Callable, template: tuple[list, dict], slots: list) -> None:
         self.function, self.version, self.template = function, version, template
+        self.renamed = tuple(renamed(v) for v in template[0]), {k: renamed(v) for k, v in template[1].items()}
         self.specs = [
             (tuple(map(hint, v.fake.shape)), tuple(map(hint, v.fake.stride())), v.fake.dtype, kind) for v, kind in slots
         ]
@@ -214,12 +215,8 @@ class Trial:
                 except (ValueError, TypeError, IndexError, ArithmeticError):
                     continue  # of these values, or of all: then none is seen
                 try:
-                    args, kwargs = (
-                        {k: renamed(v) for k, v in t.items()} if type(t) is dict else [renamed(v) for v in t]
-                        for t in self.template
-                    )
                     wrapped = tuple(versions().ndarray(x) for x in copies)
-                    other = self.version(*filled(args, wrapped), **filled(kwargs, wrapped))
+                    other = self.version(*filled(self.renamed[0], wrapped), **filled(self.renamed[1], wrapped))
                 except Exception as e:
                     raise Break(f"a call of {what}, which no graph computes ({type(e).__name__}),") from None
             if not self.agree(given, arrays, result, copies, other):
@@ -253,7 +250,7 @@ class Trial:
             fit = Fit(dtype, any(shares) and not any(shared), not any(shared) and a.flags.c_contiguous)
             x = fit(x)
             expected = torch.from_numpy(a.copy("K")) if isinstance(a, numpy_types.ARRAY) else torch.tensor(a)
-            if not same_stride(tuple(a.shape), x.stride(), stride) or not (self.unset or close(expected, x)):
+            if not same_places(tuple(a.shape), x.stride(), stride) or not (self.unset or close(expected, x)):
                 return False
             fits.append(fit)
             layouts.append((tuple(a.shape), stride))
@@ -299,11 +296,6 @@ def made_up(shape: tuple, stride: tuple, dtype: torch.dtype, filling: str, seed:
 def copied(x: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, gaps too."""
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
-
-
-def same_stride(shape: tuple, a: tuple, b: tuple) -> bool:
-    """Whether strides place the elements of a shape alike."""
-    return 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, a, b))
 
 
 def renamed(v: Any) -> Any:

@@ -6,6 +6,7 @@ import collections
 import functools
 import weakref
 
+from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import NULL, DictVar, InstanceVar, Known, SeqVar, Var
 from bytejit.tracer.objects.class_facts import class_lookup, is_data_descriptor
@@ -38,7 +39,7 @@ def instance(out: Statements, v: InstanceVar) -> str:
         if id(v) in out.t.raised_at:
             raise CannotReconstruct("an exception that was raised in the region", v.step)
         args = out.value(v.slots.get("args", SeqVar([], tuple)))
-        base = next(c for c in v.cls.__mro__ if not c.__flags__ & (1 << 9))
+        base = next(c for c in v.cls.__mro__ if not c.__flags__ & HEAP_TYPE)
         out.lines.append(f"{name} = {cls}.__new__({cls}, *{args})")
         out.lines.append(f"{out.bind(base)}.__init__({name}, *{args})")
     elif isinstance(v.base, Known) or isinstance(v.base, SeqVar) and v.base.cls is not list:
@@ -48,7 +49,7 @@ def instance(out: Statements, v: InstanceVar) -> str:
         out.lines.append(f"{name} = {cls}.__new__({cls})")
         fill_base(out, name, v)
     else:
-        maker = object.__new__ if v.cls.__flags__ & (1 << 9) else v.cls.__new__  # a C class has its own
+        maker = object.__new__ if v.cls.__flags__ & HEAP_TYPE else v.cls.__new__  # a C class has its own
         out.lines.append(f"{name} = {out.bind(maker)}({cls})")
     fill_instance(out, name, v)
     return name
@@ -96,5 +97,5 @@ def sets_plainly(cls: type, names: tuple) -> bool:
     return (
         len(names) <= INLINE
         and all(type(n) is str and not is_data_descriptor(class_lookup(cls, n)[0]) for n in names)
-        and not any("__setattr__" in vars(c) for c in cls.__mro__[:-1] if not c.__flags__ & (1 << 9))
+        and not any("__setattr__" in vars(c) for c in cls.__mro__[:-1] if not c.__flags__ & HEAP_TYPE)
     )

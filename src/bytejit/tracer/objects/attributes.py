@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
+from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
@@ -114,7 +115,9 @@ class Attributes(Component):
         if found is MISSING and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)) is not None:
             return own
         if found is MISSING:
-            in_c = not special_cases.BUILTINS.made(cls) and not cls.__flags__ & (1 << 9)  # C types are called by their full names
+            in_c = (
+                not special_cases.BUILTINS.made(cls) and not cls.__flags__ & HEAP_TYPE
+            )  # C types are called by their full names
             raise self.no_attribute(f"{cls.__module__}.{cls.__name__}" if in_c else cls.__name__, name)
         return self.bind_descriptor(found, owner, v, cls, name)
 
@@ -226,7 +229,7 @@ class Attributes(Component):
                 raise self.no_attribute(v.cls.__name__, name)
             if v.real is not None and (
                 isinstance(found, types.MemberDescriptorType)
-                and (found.__objclass__.__flags__ & (1 << 9) or v.cls is functools.partial)
+                and (found.__objclass__.__flags__ & HEAP_TYPE or v.cls is functools.partial)
             ):
                 try:
                     value = found.__get__(v.real, v.cls)

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from bytejit.guards.class_lookups import MISSING, MRO, NAMESPACE, ClassLookups, Lookup, find
+from bytejit.guards.class_lookups import MISSING, MRO, NAMESPACE, ClassLookups, Lookup, find, searched
 from bytejit.tracer.core.versions import DOCSTRING_FLAG
 
 # owner: the one trace that runs; what it stored into classes from outside: class -> name -> stub (see tracer/objects/classes.py)
@@ -31,8 +31,7 @@ def class_lookup(cls: type, name: str, after: type | None = None):
 
 def _written(cls: type, name: str, after: type | None) -> tuple[Any, type] | None:
     """What the trace stored into a class of the MRO before the one that has the name; None where it did not."""
-    mro = MRO(cls)
-    for c in mro[mro.index(after) + 1 :] if after is not None else mro:
+    for c in searched(cls, after):
         if c in WRITTEN and name in WRITTEN[c]:
             return WRITTEN[c][name], c
         if name in NAMESPACE(c):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 
+from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import FuncVar, InstanceVar, Known, NumpyVar, PropertyVar, SymVar, Var
@@ -38,7 +39,6 @@ NOT_IN_CLASSES = frozenset(
     }
 )
 PLAIN_BASES = (object, dict, list, tuple, set, frozenset, int, float, str, type)
-HEAP_TYPE = 1 << 9
 
 
 def real_class(t: Tracer, meta: type, name: str, bases: tuple[type, ...], items: dict[str, Var]) -> type:

@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable
 
 from bytejit.common.registry import seen_as
+from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.guards.sources import InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Frame
@@ -23,7 +24,6 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, SeqVar, SuperVar, Var
 from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.class_stubs import (
-    HEAP_TYPE,
     NOT_IN_CLASSES,
     PLAIN_BASES,
     real_class,

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 from bytejit.common import special_cases
+from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.tracer.builtins.argument_counts import describe
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import bind
@@ -75,7 +76,7 @@ class Instantiation(Component):
             return self.t.calls.call_python(new, [Known(cls), *args], kwargs)
         if issubclass(cls, BaseExceptionGroup):
             return self.t.calls.call_python(BaseExceptionGroup.__new__, [Known(cls), *args], kwargs)
-        if issubclass(cls, (OSError, SyntaxError, UnicodeError)) and not kwargs and not cls.__flags__ & (1 << 9):
+        if issubclass(cls, (OSError, SyntaxError, UnicodeError)) and not kwargs and not cls.__flags__ & HEAP_TYPE:
             return self._exception_of_constants(cls, args)
         if issubclass(cls, BaseException):
             made = self.object_new(cls)
@@ -156,7 +157,7 @@ class Instantiation(Component):
 
 def solid_base(cls: type) -> type:
     """The class written in C that an instance of `cls` begins as."""
-    return next((c for c in MRO(cls)[:-1] if not c.__flags__ & (1 << 9)), object)
+    return next((c for c in MRO(cls)[:-1] if not c.__flags__ & HEAP_TYPE), object)
 
 
 def class_lookup_new(base: type, cls: type):

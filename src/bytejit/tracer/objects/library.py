@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 import torch
 
+from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.guards.kinds import Expr
 from bytejit.guards.sources import Called
 from bytejit.tracer.builtins.argument_counts import describe
@@ -336,7 +337,7 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
     ]
     if own and not (issubclass(v.cls, (dict, list, set, collections.OrderedDict)) and own == ["__reduce__"]):
         raise Break(f"a copy of a {v.cls.__name__}, which has its own {own[0]}")
-    if v.real is not None and (v.cls.__flags__ & (1 << 9) == 0 or v.base is None and solid_base(v.cls) is not object):
+    if v.real is not None and (v.cls.__flags__ & HEAP_TYPE == 0 or v.base is None and solid_base(v.cls) is not object):
         _no_copy(v)
     made = t.instantiation.object_new(v.cls)
     if seen is not None:
