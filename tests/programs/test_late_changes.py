@@ -105,11 +105,24 @@ def made(base=object, **names):
     return type("Sub", (type("Base", (base,), {}),), names)()
 
 
-def numbered():
-    class Number(enum.Enum):
+def numbered(base=enum.Enum):
+    class Number(base):
         A = 1
 
     return Number
+
+
+ENUMS = (enum.Enum, enum.IntEnum, enum.Flag)
+
+
+class Deep(types.ModuleType):
+    @property
+    def late(self):
+        return 3
+
+
+def takes_class(m):
+    m.__class__ = Deep
 
 
 def own_meta():
@@ -122,6 +135,10 @@ def sets(o):
 
 def sets_class(o):
     type(o).late = 3
+
+
+def late_class(e):
+    type.__setattr__(type(e), "late", 3)
 
 
 def sets_base(o):
@@ -165,6 +182,9 @@ ATTRIBUTES = {
     "tensor": (lambda: torch.ones(2), sets),
     "parameter": (lambda: nn.Parameter(torch.ones(2)), sets),
     "enum": (numbered, lambda e: type.__setattr__(e, "late", 3)),
+    **{f"member of {base.__name__}": (lambda base=base: numbered(base).A, sets) for base in ENUMS},
+    **{f"class of a member of {base.__name__}": (lambda base=base: numbered(base).A, late_class) for base in ENUMS},
+    "class of a python module": (lambda: types.ModuleType("m"), takes_class),
     "partial": (lambda: functools.partial(abs), sets),
     "class of an exception": (lambda: made(ValueError), sets_class),
     "class of a dict": (lambda: made(dict), sets_class),
@@ -246,6 +266,38 @@ def names_of_functions():
     return lambda x: x * len(h.__name__ + h.__qualname__), [lambda: setattr(h, "__name__", "longer")]
 
 
+def members():
+    class Number(enum.IntEnum):
+        A = 1
+
+        def __init__(self, value):
+            self.scale, self.parts = 2.0, [1]
+
+        @property
+        def both(self):
+            return self.scale + self.parts[0]
+
+    a = Number.A
+
+    def f(x):
+        return x * a.both + Number.A.scale
+
+    return f, [lambda: setattr(a, "scale", 5.0), lambda: a.parts.__setitem__(0, 4), lambda: setattr(a, "parts", [7])]
+
+
+def module_classes():
+    """A module whose class is replaced, with one that hides what the module holds, twice"""
+    m = types.ModuleType("late_classes")
+    m.k = 1
+    hides = [type("Hides", (types.ModuleType,), {"k": property(lambda self, n=n: n)}) for n in (3, 5)]
+    asked = type("Asked", (types.ModuleType,), {"__getattr__": lambda self, name: len(name)})
+
+    def f(x):
+        return x * m.k + getattr(m, "other", 0)
+
+    return f, [lambda c=c: setattr(m, "__class__", c) for c in (hides[0], hides[1], asked, types.ModuleType)]
+
+
 def metaclass_length():
     meta = type("Meta", (type,), {"__len__": lambda cls: 2})
     cls = meta("A", (), {})
@@ -274,9 +326,11 @@ def torch_function():
     return lambda x: (x * t).as_subclass(torch.Tensor), [lambda: setattr(cls, "__torch_function__", override)]
 
 
-@pytest.mark.parametrize(
-    "make", [module_of_functions, codes, names_of_functions, metaclass_length, registered, named_tuple, torch_function]
-)
+REPLACED = [module_of_functions, codes, names_of_functions, members, module_classes]
+REPLACED += [metaclass_length, registered, named_tuple, torch_function]
+
+
+@pytest.mark.parametrize("make", REPLACED)
 def test_replaced(make):
     """What functions, metaclasses and abstract classes are told later"""
     found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -131,6 +131,8 @@ def code_text(code: Any) -> str:
 
 def _trivial(kind: str, source: Source) -> bool:
     """Guards on constants, and identity or type of what is known by identity, cannot fail."""
+    if isinstance(source, KnownSource) and kind == TYPE_IS:
+        return not _class_can_change(source.ref.get())
     return isinstance(source, Constant) or (isinstance(source, (KnownSource, Scope)) and kind in (ID_IS, TYPE_IS))
 
 
@@ -176,4 +178,6 @@ def _implied(kind: str, guard: Guard, by: Guard) -> bool:
 
 
 def _class_can_change(obj: Any) -> bool:
+    if issubclass(type(obj), ModuleType):  # also a permanent one: modules do this to themselves
+        return True
     return bool(type(obj).__flags__ & HEAP_TYPE) and not isinstance(obj, (type, torch.Tensor)) and not permanent(obj)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 import types
 from typing import Any
 
 from bytejit.common import special_cases
-from bytejit.guards.sources import Attr, KnownSource
+from bytejit.guards.sources import Attr, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, DictVar, FuncVar, Known, MethodVar, SeqVar, Var
 from bytejit.tracer.core.versions import ANNOTATES
 from bytejit.tracer.objects.attributes import C_METHODS
 
-from .class_facts import MISSING, class_lookup, docstring, is_data_descriptor
+from .class_facts import MISSING, class_lookup, docstring, is_data_descriptor, is_library
 from .containers import is_constant
+
+ENUMS_OWN = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "__dict__", "__class__"})  # set once, by enum
 
 
 class KnownAttributes(Component):
@@ -26,6 +29,8 @@ class KnownAttributes(Component):
             return self.python_module_getattr(v, name)
         if isinstance(obj, type):
             return self.class_getattr(v, name)
+        if isinstance(obj, enum.Enum) and (found := self._member_attribute(v, name)) is not None:
+            return found
         if is_constant(obj):
             return self._constant_attribute(obj, name)
         try:
@@ -38,8 +43,24 @@ class KnownAttributes(Component):
             return self.t.values.constant(value)
         return self.t.values.lazy(value, Attr(v.source, name))
 
+    def _member_attribute(self, v: Known, name: str) -> Var | None:
+        """What the program keeps on an enum member, which it may change; None for what the class or enum itself gives."""
+        obj, cls = v.obj, type(v.obj)
+        found = class_lookup(cls, name)[0]
+        if found is not MISSING and is_data_descriptor(found) or name in ENUMS_OWN:
+            return None
+        source = KnownSource.of(obj)
+        if name in obj.__dict__:
+            return self.t.values.memo_lazy(("e", id(obj), name), obj.__dict__[name], lambda: Attr(source, name))
+        if found is MISSING or not name.startswith("__"):  # a method may be hidden; a special one is not read here
+            self.t.guard("DICT_ABSENT", InstanceDict(source), name)
+        getter, owner = class_lookup(cls, "__getattr__") if found is MISSING else (MISSING, None)
+        if isinstance(getter, types.FunctionType):
+            return self.t.calls.call(self.t.attributes.class_value(owner, "__getattr__", getter), [v, Known(name)], {})
+        return None
+
     def _constant_attribute(self, obj: Any, name: str) -> Var:
-        """An attribute of an immutable value. Enum members may carry attributes of their own."""
+        """An attribute of an immutable value."""
         cls = type(obj)
         found, owner = class_lookup(cls, name)
         if isinstance(found, (types.FunctionType, property)) and not isinstance(found, types.DynamicClassAttribute):
@@ -55,6 +76,11 @@ class KnownAttributes(Component):
 
     def python_module_getattr(self, v: Known, name: str) -> Var:
         module = v.obj
+        found = class_lookup(type(module), name)[0]
+        if found is not MISSING and is_data_descriptor(found) and name != "__dict__":
+            raise Break(f"reading {module.__name__}.{name}, which the module's class decides")
+        if not is_library(module.__name__):  # its class can be another one later
+            self.t.guard("TYPE_IS", v.source or KnownSource.of(module), type(module))
         written = self.t.effects.globals_written.get(id(module.__dict__))
         if written is not None and written[1].get(name) is not None:
             return written[1][name]
