@@ -131,9 +131,6 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     forward = frozenset(rec.graph.nodes)
     if results.primals and not run.leaves:
         raise CannotNormalise("an output needs a gradient, and no input does: of what was made inside")
-    keeper = next((n for n in forward if n.target in KEEPERS), None)
-    if keeper is not None and results.primals:
-        raise CannotNormalise(f"{keeper.target} keeps what its gradient needs only where gradients are on")
     grads, tangents = _backward(rec, results.primals, run.leaves)
     gradients = Outputs(rec)
     back = [out_of(rec, gradients, g) for g in grads if g is not None]
@@ -161,9 +158,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     )
 
 
-# ops that keep what their backward pass needs only where gradients are on as they run
 FUNCTION = f"{TracedFunction.__name__}Backward"
-KEEPERS = frozenset({torch.ops.aten.mkldnn_rnn_layer.default})
 
 
 def _refuse_written(rec: Recorder, leaves: Sequence[tuple[int, Fake]]) -> None:

@@ -71,6 +71,7 @@ TORCH = (
         """_autograd._pop_saved_tensors_default_hooks
         _autograd._push_saved_tensors_default_hooks _autograd._top_saved_tensors_default_hooks _autograd._profiler_enabled""",
     ),
+    *_rows("a recurrent layer keeps what its backward pass reads, unfollowed by autograd", "_AutoDispatchBelowAutograd"),
     *_rows("whether a backward pass is the last one through its graph", "_autograd._get_current_graph_task_keep_graph"),
     *_rows("whether a backward pass is for many gradients at once", "_functorch.is_legacy_batchedtensor"),
     *_rows("which backward pass computes a checkpointed part again", "_current_graph_task_id"),

@@ -13,6 +13,7 @@ import torch
 
 from bytejit.codegen.aten.graph_writer import GraphWriter
 from bytejit.codegen.aten.mutation import CannotNormalise
+from bytejit.codegen.ops.recurrent import KEEPING
 from bytejit.fake.tensor import Fake, infer
 
 aten = torch.ops.aten
@@ -260,6 +261,14 @@ def as_strided_scatter(rec: GraphWriter, x: Any, src: Any, size: Any, stride: An
     if x.m.offset != 0:
         raise CannotNormalise("as_strided_scatter: into a tensor that does not begin where its storage does")
     return NotImplemented
+
+
+@rule(aten.mkldnn_rnn_layer.default)
+def recurrent_layer(rec: GraphWriter, *args: Any) -> Any:
+    """Where autograd follows it: the form that keeps what its backward pass reads."""
+    if not torch.is_grad_enabled() or not any(isinstance(a, Fake) and a.requires_grad for a in args):
+        return NotImplemented
+    return rec.new(KEEPING, args, {}, infer(aten.mkldnn_rnn_layer.default, args, {}))
 
 
 @rule(aten.view_copy.default)

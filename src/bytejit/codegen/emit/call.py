@@ -27,6 +27,7 @@ from bytejit.codegen.emit.memory import SlotMemory, arena_maker, fixed
 from bytejit.codegen.loops.ir import Buffer, Extern, View
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.codegen.ops.extern import is_window, resolve
+from bytejit.codegen.ops.table import table
 from bytejit.common.dtypes import DTYPES, itemsize, torch_dtype
 from bytejit.common.profiling import FLAG, FLAG_TEXT, in_scopes
 from bytejit.common.where import Where
@@ -111,8 +112,9 @@ class CallPrinter(Operands):
         many = len(results) > 1 or _returns_many(e.target)
         left = ", ".join(results) + ("," if many and len(results) == 1 else "")
         self.lines.append(f"{left} = {call}" if results else call)
-        for name in e.outs:
-            if name is not None:
+        row = table().by_aten.get(e.target)
+        for i, name in enumerate(e.outs):
+            if name is not None and (row is None or i not in row.unsized):
                 self._check(self.text[name], self.plan.buffers[name], e)
 
     def _check(self, text: str, b: Buffer, e: Extern) -> None:

@@ -64,6 +64,7 @@ class Op:
     # lower(ctx, node, *args, **kwargs) for composite, reduce, view, create rows
     lower: Callable | None = None
     out: str | None = None  # extern rows: the overload that writes into given memory: "aten.mm.out"
+    unsized: tuple[int, ...] = ()  # extern rows: results of a size that only the library knows, and only it reads
     # largest error the tests allow against ref, in units of f32's last place
     tol: float = 4.0
 

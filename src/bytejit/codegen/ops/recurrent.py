@@ -1,0 +1,40 @@
+"""Rows of torch's recurrent layers, which a library runs whole: all steps of a layer in one call, forward or backward.
+
+oneDNN's forward pass keeps what its backward pass reads, a workspace in a form of its own, only where gradients are on as
+it runs. A compiled graph runs with gradients off, so the layer that is to go backward is an op of its own:
+`bytejit.recurrent_layer`. Its size is the library's: no shape rule knows it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .random import NAMESPACE
+from .table import op
+
+aten = torch.ops.aten
+PLAIN = aten.mkldnn_rnn_layer.default
+NAMESPACE.define(
+    "recurrent_layer(Tensor x, Tensor w0, Tensor w1, Tensor w2, Tensor w3, Tensor h, Tensor c, bool reverse, int[] batch_sizes, "
+    "int mode, int hidden_size, int num_layers, bool has_biases, bool bidirectional, bool batch_first, bool train) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@torch.library.impl(NAMESPACE, "recurrent_layer", "CPU")
+def recurrent_layer(*args: Any) -> tuple[torch.Tensor, ...]:
+    """The layer with its workspace, unfollowed by autograd."""
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        return PLAIN(*args)
+
+
+KEEPING = torch.ops.bytejit.recurrent_layer.default
+
+op(
+    "recurrent_layer",
+    (str(PLAIN), str(KEEPING), "aten.mkldnn_rnn_layer_backward.default"),
+    kind="extern",
+    unsized=(3,),
+)
