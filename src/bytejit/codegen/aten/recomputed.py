@@ -51,7 +51,7 @@ class _Part:
 
     def forward(self) -> Any:
         """Records the part for the first time."""
-        before = next(reversed(self.rec.graph.nodes), None)
+        before = next(iter(reversed(self.rec.graph.nodes)), None)
         with self.within(self), self.first:
             made = self.execute(self.target.part, self.given)
         inside = _after(self.rec.graph, before)
