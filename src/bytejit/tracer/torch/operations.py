@@ -12,7 +12,7 @@ import torch
 from bytejit.common import special_cases
 
 # Python functions of torch that are recorded whole: they compute on tensors and do nothing else
-RECORDED_MODULES = {"torch.nn.functional", "torch.functional", "torch._tensor", "torch._jit_internal", "torch._C._nn"}
+RECORDED_MODULES = {"torch.nn.functional", "torch.functional", "torch._tensor", "torch._C._nn"}
 OPERATORS = {getattr(operator, n) for n in dir(operator) if not n.startswith("_") and callable(getattr(operator, n))} - {
     operator.attrgetter,
     operator.itemgetter,
@@ -70,7 +70,8 @@ def _candidates() -> Iterator:
         for name, value in vars(module).items():
             if name in EXCLUDED or name.startswith("__"):
                 continue
-            if isinstance(value, types.BuiltinFunctionType) or (
+            # what a module imports from torch._C itself is no operation on tensors: helpers, which differ between versions
+            if (isinstance(value, types.BuiltinFunctionType) and value.__self__ is not torch._C) or (
                 isinstance(value, types.FunctionType) and value.__module__ in RECORDED_MODULES
             ):
                 yield value
