@@ -60,7 +60,8 @@ def test_verify_has_a_row_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(packages.NEEDS, "onnxrt", (Package("bytejit_nothing", "2.0"),))
     monkeypatch.setitem(registry.BACKENDS, "onnxrt", "bytejit.backends.onnxrt:onnxrt")
     monkeypatch.setattr(verify, "check_compiler", lambda options: verify.Check("C++ compiler", "works", ""))
-    rows = {c.name.partition(" on ")[0]: c for c in verify.checks(["aot_ts", "onnxrt", "nvfuser"])}
-    assert rows["aot_ts"].state == "works" and rows["aot_ts"].name == "aot_ts on cpu"
+    rows = {c.name: c for c in verify.checks(["aot_ts", "onnxrt", "nvfuser"])}
+    assert rows["aot_ts on cpu"].state == "works"
+    assert ("aot_ts on cuda" in rows) == torch.cuda.is_available()
     assert rows["onnxrt"].state == "missing" and rows["onnxrt"].do == 'pip install "bytejit_nothing>=2.0"'
     assert rows["nvfuser"].state == "none" and rows["nvfuser"].do.startswith("use backend 'inductor'")

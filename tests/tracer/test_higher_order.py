@@ -87,15 +87,9 @@ def test_scan_and_map():
         carry, ys = scan(lambda c, x: (c + x["a"], c * x["b"]), init, {"a": xs, "b": xs + 1}, dim=1, reverse=True)
         return carry, ys, hop_map(lambda row, k: (row * k, row.sum()), xs, 3.0 * torch.ones(()))
 
-    def plain(init, xs):
-        ys = []
-        for i in reversed(range(xs.shape[1])):
-            ys.insert(0, init * (xs[:, i] + 1))
-            init = init + xs[:, i]
-        return init, torch.stack(ys, 1), (xs * 3, xs.sum(1))
-
     xs = torch.arange(12.0).reshape(4, 3)
-    torch.testing.assert_close(whole(f, X, xs), plain(X, xs))
+    # torch's own, not written out: in 2.11 the results lie along the first dim, whatever dim the rows were taken from
+    torch.testing.assert_close(whole(f, X, xs), f(X, xs))
 
 
 def test_a_nested_region_is_followed():
