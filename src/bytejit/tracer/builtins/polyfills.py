@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import logging
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -52,6 +53,15 @@ def lru_cache_wrapper(function: Callable, maxsize: Any, typed: Any, info: Callab
 
     cached.cache_info, cached.cache_clear = cache_info, cache_clear
     return cached
+
+
+@replaces(logging.Logger.isEnabledFor)
+def is_enabled_for(logger: logging.Logger, level: int) -> bool:
+    """Without filling the cache of answers, which is done under a lock."""
+    if level in logger._cache:
+        return not logger.disabled and logger._cache[level]
+    off = logger._is_disabled() if hasattr(logger, "_is_disabled") else logger.disabled  # 3.14 has the method
+    return not off and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
 
 # code of functions that stand for others while tracing, and must not leave a region

@@ -272,6 +272,8 @@ def add_alias_guards(t: Tracer) -> None:
     others = [v for v in t.by_id.values() if v.source is not None and getattr(v, "real", None) is not None]
     for v in written:
         for o in others:
+            if isinstance(o.source, KnownSource) and isinstance(v.source, KnownSource):
+                continue  # two objects
             if o is not v and type(o.real) is type(v.real) and not isinstance(v.real, torch.nn.Module):
                 if not isinstance(v.real, types.CellType) and o.source != v.source:
                     t.guards.add("ALIAS", v.source, (o.source, False))

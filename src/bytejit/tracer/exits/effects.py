@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable
 
-from bytejit.tracer.core.values import NULL, CellVar, DictVar, InstanceVar, Lazy, SeqVar, SetVar, TensorVar, Var
+from bytejit.tracer.core.values import NULL, CellVar, DictVar, FuncVar, InstanceVar, Lazy, SeqVar, SetVar, TensorVar, Var
 from bytejit.tracer.objects.external_lists import ExternalList
 
 from .containers import attributes
@@ -57,12 +58,18 @@ def write_dict(out: Statements, v: DictVar) -> list[str]:
 
 def write_instance(out: Statements, v: InstanceVar) -> list[str]:
     target = out.at.source(v.source)
+    of = threading.local if isinstance(v.real, threading.local) else object
     return [
-        f"{out.bind(object.__setattr__)}({target}, {n!r}, {out.value(x)})"
+        f"{out.bind(of.__setattr__)}({target}, {n!r}, {out.value(x)})"
         if x is not NULL
-        else f"{out.bind(object.__delattr__)}({target}, {n!r})"
+        else f"{out.bind(of.__delattr__)}({target}, {n!r})"
         for n, x in in_order(v.slots)
     ]
+
+
+def write_function(out: Statements, v: FuncVar) -> list[str]:
+    target = out.at.source(v.source)
+    return [f"{out.bind(setattr)}({target}, {name!r}, {out.value(x)})" for name, x in v.attrs.items()]
 
 
 def write_tensor(out: Statements, v: TensorVar) -> list[str]:
@@ -76,5 +83,6 @@ WRITERS: dict[type[Var], Callable] = {
     DictVar: write_dict,
     ExternalList: write_sequence,
     InstanceVar: write_instance,
+    FuncVar: write_function,
     TensorVar: write_tensor,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import threading
 import types
 
 import torch
@@ -32,11 +31,13 @@ class AttributeWrites(Component):
             elif setter is torch.nn.Module.__setattr__ and self.needs_module_setattr(v, name, value):
                 self.t.calls.call(self.t.attributes.class_value(owner, "__setattr__", setter), [v, Known(name), value], {})
             elif setter is thread_locals.WRITES:
-                raise Break(f"setting the attribute {name} of a threading.local")
+                thread_locals.write(self.t, v, name, value)
             else:
                 self.generic_setattr(v, name, value)
         elif isinstance(v, FuncVar) and v.real is None:
             self._set_function_attribute(v, name, value)
+        elif isinstance(v, FuncVar) and v.source is not None and not hasattr(types.FunctionType, name):
+            self._set_outside_function(v, name, value)
         elif isinstance(v, TensorVar):
             self.t.tensor_attributes.tensor_setattr(v, name, value)
         elif type(v) is DictVar and v.cls is collections.OrderedDict and class_lookup(v.cls, name)[0] is MISSING:
@@ -79,6 +80,13 @@ class AttributeWrites(Component):
         else:
             v.attrs[name] = value
         self.t.effects.mutations += 1
+
+    def _set_outside_function(self, v: FuncVar, name: str, value: Var) -> None:
+        """An attribute of a function from outside, such as the calls that a decorator counts. Raises: Break."""
+        if ("f", id(v), "__dict__") in self.t.memo:
+            raise Break(f"setting an attribute of {v.qualname}, whose __dict__ the region looks at")
+        v.attrs[name] = value
+        self.t.touch(v)
 
     def _set_code(self, v: FuncVar, value: Var) -> None:
         """`function.__code__ = code` of a function made in the trace. Its names stay."""
@@ -141,8 +149,9 @@ class AttributeWrites(Component):
         if isinstance(deleter, types.FunctionType) and deleter is not torch.nn.Module.__delattr__:
             self.t.calls.call(self.t.attributes.class_value(owner, "__delattr__", deleter), [v, Known(name)], {})
             return
-        if deleter is threading.local.__delattr__:
-            raise Break(f"deleting the attribute {name} of a threading.local")
+        if deleter is thread_locals.DELETES:
+            thread_locals.delete(self.t, v, name)
+            return
         self.generic_delattr(v, name)
 
     def generic_delattr(self, v: InstanceVar, name: str) -> None:

@@ -177,6 +177,8 @@ class KnownAttributes(Component):
         if name in ("__get__", "__call__"):
             return MethodVar(Known(getattr(types.FunctionType, name)), v)
         if v.real is not None:
+            if name == "__dict__" and v.attrs:
+                raise Break(f"{v.qualname}.__dict__, of which the region has set attributes")
             try:
                 value = getattr(v.real, name)
             except AttributeError as e:

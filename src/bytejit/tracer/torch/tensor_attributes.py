@@ -18,11 +18,14 @@ from bytejit.tracer.torch.tensors import NONE_OVERRIDES, set_data
 
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
 
+SAME = {"_grad": "grad"}  # two names of one attribute
+
 
 class TensorAttributes(Component):
     """The part of the tracer that reads and sets attributes of tensors."""
 
     def tensor_getattr(self, v: TensorVar, name: str) -> Var:
+        name = SAME.get(name, name)
         if name == "grad":
             self.t.backward.looked_at += 1
         if name in v.attrs:
@@ -98,7 +101,7 @@ class TensorAttributes(Component):
         raise self.t.attributes.no_attribute(self.t.type_of(v).__name__, name)
 
     def tensor_setattr(self, v: TensorVar, name: str, value: Var) -> None:
-        value = self.t.values.real(value)
+        value, name = self.t.values.real(value), SAME.get(name, name)
         if name == "data" and isinstance(value, TensorVar):
             self.set_data(v, value)
             return
