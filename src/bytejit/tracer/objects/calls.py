@@ -8,7 +8,6 @@ import types
 import weakref
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -16,7 +15,7 @@ from bytejit.common import special_cases
 from bytejit.common.registry import any_marked
 from bytejit.common.torch_controls import DISABLED, loaded
 from bytejit.compat import numpy_types
-from bytejit.guards.sources import Attr, CallOf, Ref
+from bytejit.guards.sources import Attr
 from bytejit.tracer.builtins.argument_counts import check_count, describe
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Frame, bind
@@ -43,7 +42,7 @@ from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.objects.pure_functions import is_pure
 from bytejit.tracer.torch.operations import is_torch_function
 
-from . import external_generators
+from . import external_generators, single_dispatch
 from .class_facts import class_lookup
 from .containers import NotConstant, is_constant, to_python
 from .exceptions import left_generator
@@ -106,7 +105,6 @@ def replaces_operator(name: str) -> Callable:
 CONTAINERS = (set, frozenset, dict, list, tuple)  # those from outside that hold what the tracer cannot key stay opaque
 MAX_DEPTH = 180
 SPARED = torch._compile._disable_dynamo(lambda: None).__code__  # torch spares its own compiler some of its Python: not us
-SINGLE_DISPATCH = functools.singledispatch(lambda x: x).__code__  # all of its functions share this code
 
 
 class Calls(Component):
@@ -164,18 +162,8 @@ class Calls(Component):
                 fn = self.t.values.constant(POLYFILLS[fn.real])
             elif fn.qualname == fn.name and (polyfill := BY_NAME.get((fn.real.__module__, fn.name))) is not None:
                 fn = self.t.values.constant(polyfill)
-            elif fn.code is SINGLE_DISPATCH and args:
-                # the registry is behind weak references: the function's own dispatch() is asked, again by the guard
-                cls, ask = self.t.type_of(args[0]), fn.real.dispatch
-                cache = ask.__closure__[ask.__code__.co_freevars.index("dispatch_cache")].cell_contents
-                if type(cache) is not WeakKeyDictionary:
-                    raise Break("a function of functools.singledispatch whose cache is the program's")
-                source = CallOf(Attr(fn.source, "dispatch"), (Ref(cls),))
-                try:
-                    chosen = ask(cls)
-                except RuntimeError as e:  # no order among the classes registered
-                    raise self.t.raised(e) from None
-                return self.call(Lazy(chosen, source), args, kwargs)
+            elif (found := single_dispatch.dispatched(self.t, fn, args, kwargs)) is not None:
+                return found
         return self.inline(fn, args, kwargs)
 
     def inline(self, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
