@@ -24,13 +24,12 @@ from bytejit.guards.sources import (
     MethodSelf,
     Source,
     TupleItem,
-    dict_item,
 )
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import decode
 from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_attribute, hides_dict, is_library, replaces_lookup
-from bytejit.tracer.objects.containers import is_constant
+from bytejit.tracer.objects.containers import is_constant, item_source
 from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
 from bytejit.tracer.objects.external_lists import ExternalList
@@ -321,7 +320,7 @@ class Wrapping(Component):
             self.t.guard("DICT_ABSENT", d.source, key)
             return None
         value = dict.__getitem__(raw, key) if isinstance(raw, dict) else raw[key]
-        var = Lazy(value, dict_item(d.source, key, _own_getitem(raw)))
+        var = Lazy(value, item_source(d, key))
         if decides:
             self._fetched(var)
         d.items[key] = (self.constant(key), var)
@@ -345,7 +344,7 @@ class Wrapping(Component):
             if key in read:
                 d.items[key] = read.pop(key)
             else:
-                d.items[key] = (self.constant(key), Lazy(value, dict_item(d.source, key, _own_getitem(d.real))))
+                d.items[key] = (self.constant(key), Lazy(value, item_source(d, key)))
         d.items.update(read)  # keys added in the trace come last
 
     # ---- names ------------------------------------------------------------------------------------------------------
@@ -370,7 +369,3 @@ def real_items(d: Any) -> list[tuple]:
     if isinstance(d, collections.OrderedDict):  # dict.items would tell the order before move_to_end
         return list(collections.OrderedDict.items(d))
     return list(dict.items(d) if isinstance(d, dict) else d.items())
-
-
-def _own_getitem(obj: object) -> bool:
-    return isinstance(obj, dict) and isinstance(class_attribute(type(obj), "__getitem__"), types.FunctionType)

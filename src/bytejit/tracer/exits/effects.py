@@ -6,7 +6,8 @@ import collections
 import threading
 from collections.abc import Callable
 
-from bytejit.tracer.core.values import NULL, CellVar, DictVar, FuncVar, InstanceVar, Lazy, SeqVar, SetVar, TensorVar, Var
+from bytejit.tracer.core.values import NULL, CellVar, DictVar, FuncVar, InstanceVar, SeqVar, SetVar, TensorVar, Var
+from bytejit.tracer.objects.containers import is_unchanged
 from bytejit.tracer.objects.external_lists import ExternalList
 
 from .containers import attributes
@@ -50,8 +51,7 @@ def write_dict(out: Statements, v: DictVar) -> list[str]:
         return [f"{clear}({target})", *anew, *attributes(out, target, v)]
     lines = [f"{deleter}({target}, {out.value(out.t.values.constant(k))})" for k in v.deleted if k in real]
     for k, x, key, var in entries:
-        same = type(var) is Lazy and key in real and key not in v.deleted and var.obj is dict.__getitem__(real, key)
-        if not same:
+        if key in v.deleted or not is_unchanged(v, key, var):
             lines.append(f"{setter}({target}, {k}, {x})")
     return lines + attributes(out, target, v)
 

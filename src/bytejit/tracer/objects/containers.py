@@ -12,6 +12,7 @@ import torch
 
 from bytejit.common import special_cases
 from bytejit.compat import numpy_types
+from bytejit.guards.sources import Source, dict_item
 from bytejit.tracer.core.made_ids import IdKey, IdVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
@@ -21,6 +22,7 @@ from bytejit.tracer.core.values import (
     FuncVar,
     InstanceVar,
     Known,
+    Lazy,
     MethodVar,
     SeqVar,
     SetVar,
@@ -30,6 +32,8 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import NAMES_THE_KEY
 from bytejit.tracer.core.words import shown_name, words
+
+from .class_facts import class_attribute
 
 # immutable values whose operations may be carried out at trace time
 VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *numpy_types.SCALARS})
@@ -66,6 +70,18 @@ def is_constant(obj: object) -> bool:
     if cls in (tuple, frozenset, torch.Size):
         return all(map(is_constant, obj))
     return cls is slice and is_constant(obj.start) and is_constant(obj.stop) and is_constant(obj.step)
+
+
+def item_source(d: DictVar, key: object) -> Source:
+    """Where the value under a real key of a dict from outside comes from."""
+    own_getitem = isinstance(d.real, dict) and isinstance(class_attribute(type(d.real), "__getitem__"), types.FunctionType)
+    return dict_item(d.source, key, own_getitem)
+
+
+def is_unchanged(d: DictVar, key: object, value: Var) -> bool:
+    """Whether what a dict from outside has under a key is what it had, in every call that the guards let pass. That the two
+    are one object now does not tell: nothing may have looked at either, and in the next call they are two."""
+    return type(value) is Lazy and value.source == item_source(d, key)
 
 
 class ByIdentity:

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 import torch
 
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, Lazy, MethodVar, SeqVar, SetVar, TensorVar, Var
+from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar, TensorVar, Var
 
+from .containers import is_unchanged
 from .external_lists import ExternalList
 
 CONTAINERS = (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)
@@ -57,7 +58,7 @@ def lets_go(v: Var) -> bool:
     for key in (*v.deleted, *v.items):
         old = v.real.get(key)
         new = v.items[key][1] if key in v.items and key not in v.deleted else None
-        if not holds_nothing(old) and not (type(new) is Lazy and new.obj is old):
+        if not holds_nothing(old) and not (new is not None and is_unchanged(v, key, new)):
             return True
     return False
 
