@@ -53,6 +53,22 @@ def rotated(x: torch.Tensor, sin: torch.Tensor, cos: torch.Tensor) -> torch.Tens
     return x * cos[:, None].repeat_interleave(2, -1) + turned * sin[:, None].repeat_interleave(2, -1)
 
 
+def recurrence(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Each step reads its part of a sequence and of the step before, half of it shifted, and writes its part of the result."""
+    h, out = torch.zeros_like(x[0]), []
+    for t in range(x.shape[0]):
+        a, b = (x[t] + h @ w).chunk(2, 1)
+        h = torch.cat([a.tanh(), F.pad(b, (3, 0))[:, :-3].sigmoid() * x[t, :, 1:2]], 1)
+        out.append(h.sum(1))
+    return torch.stack(out)
+
+
+PROGRAMS |= {
+    "recurrence": (recurrence, (r(7, 3, 10), r(10, 10))),
+    "parts": (lambda x: (x[2:4].exp(), x[5:7].exp(), x[7:, 3:].exp(), F.pad(x[1:3], (2, 1)).exp()), (r(9, 8),)),
+}
+
+
 def compiled(fn, args, threads: int = 2) -> CompiledGraph:
     plan = stages(aten(fn, *args), threads)[2]
     return compile_plan(plan, config.current)
@@ -127,6 +143,14 @@ def test_equal_kernels_are_one() -> None:
 
     source = emit_cpp(stages(aten(fn, r(8, 8), r(8, 8)))[2])
     assert source.kernels == 1 and len(source.runs) == 6
+
+
+@pytest.mark.parametrize("steps", (12, 24))
+def test_kernels_on_parts_of_a_buffer_are_one(steps: int) -> None:
+    """So the text of a recurrent network does not grow with its steps."""
+    source = emit_cpp(stages(aten(recurrence, r(steps, 3, 10), r(10, 10)))[2])
+    assert len(source.runs) >= steps - 1
+    assert source.kernels <= 5
 
 
 def test_text_is_deterministic() -> None:

@@ -12,7 +12,7 @@ from graphs import aten, same
 from bytejit.codegen.cpu.emit import emit_cpp
 from bytejit.codegen.loops.ir import Extern, Kernel
 from bytejit.codegen.loops.lower import lower
-from bytejit.codegen.loops.passes.fuse import fuse
+from bytejit.codegen.loops.passes.fuse import Merger, Node, fuse
 from bytejit.codegen.loops.simplify import MOST_WORK, kernel_roots, work
 from bytejit.codegen.loops.text import parse, text
 
@@ -148,6 +148,37 @@ def test_kernels_have_a_bound_so_that_compiling_grows_as_the_graph(fn: Callable)
     assert 1 < len(fused.steps) < 20
     assert all(work(kernel_roots(k)) <= MOST_WORK for k in fused.steps)
     assert all(len(function) < 80_000 for function in "".join(emit_cpp(plan).units).split("static void "))
+
+
+def recurrence(x: torch.Tensor, w: torch.Tensor) -> tuple:
+    """Kernels between library calls, with one reader of all steps."""
+    out = [torch.zeros_like(x[0])]
+    for t in range(x.shape[0]):
+        a, b = (x[t] + out[-1] @ w).chunk(2, 1)
+        out.append(torch.cat([a.sigmoid(), b.tanh()], 1) * out[-1] + x[t].mean(1, keepdim=True))
+    return torch.stack(out), sum(out).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    "args", [(many_short, X[0], X[1]), (ladder, X[0], X[1]), (recurrence, X.view(8, 8, 96), torch.randn(96, 96) / 96)]
+)
+def test_what_a_step_needs_is_known_after_every_merge(args: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noted merge by merge: the same as a search of the whole graph finds."""
+    relink, seen = Merger.relink, []
+
+    def checked(self: Merger, first: Node, second: Node) -> None:
+        relink(self, first, second)
+        above: dict[int, int] = {}
+        for i in self.order():
+            above[i] = 0
+            for b in self.nodes[i].before:
+                above[i] |= above[b] | 1 << b
+        assert above == {i: n.above for i, n in self.nodes.items()}
+        seen.append(first.id)
+
+    monkeypatch.setattr(Merger, "relink", checked)
+    same(*args)
+    assert seen
 
 
 def test_fusing_twice_changes_nothing() -> None:

@@ -5,7 +5,8 @@ library calls.
     source.units      texts of the translation units
     source.runs       one a run of kernels: which unit and function, which pointers and sizes it takes, in order
 
-Kernels that differ in buffers only are one function: a BERT has 12 equal layers. The user's line stands beside a
+Kernels that differ only in buffers, or in where in a buffer they begin, are one function: a BERT has 12 equal layers. The
+user's line stands beside a
 statement; it takes no part in telling kernels apart.
 
 A unit holds the kernels (`static void` functions of pointers, sizes, threads and an error) and one function for each row of
@@ -108,7 +109,7 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
         name, raises = kernels.add(printer)
         any_raises, parallel = any_raises or raises, parallel or bool(call.schedule.parallel or call.schedule.split)
         traffic += common.traffic(plan, call)
-        passed = [_pointer(plan, b, args) for b in (*call.reads, *call.writes)]
+        passed = [_pointer(plan, b, args, printer.starts.get(b, 0)) for b in (*call.reads, *call.writes)]
         passed += [args.setdefault(("size", s), f"n{len(args)}") for s in printer.symbols]
         # what is the user's stays as it was where an earlier kernel failed: the caller then runs the program's own code
         guard = "if (!err) " if failed and any(plan.buffers[b].kind == "input" for b in call.writes) else ""
@@ -126,15 +127,16 @@ def _run(plan: Plan, calls: list[Call], kernels: Kernels, rows: OpTable) -> tupl
     return "\n".join(out), listed, any_raises, traffic
 
 
-def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str]) -> str:
-    """A buffer as a kernel's argument: a pointer that was passed, or a place in the arena."""
+def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str], start: int) -> str:
+    """A buffer from an element on as a kernel's argument: a pointer that was passed, or a place in the arena."""
     b = plan.buffers[name]
+    more = f" + {start}" if start else ""
     if name in plan.slots:
-        return f"({b.dtype}*){args.setdefault(('slot', str(plan.slots[name])), f'n{len(args)}')}"
+        return f"({b.dtype}*){args.setdefault(('slot', str(plan.slots[name])), f'n{len(args)}')}{more}"
     if name in plan.offsets:
         base = args.setdefault(("arena", ""), f"n{len(args)}")
-        return f"({b.dtype}*)({base} + {plan.offsets[name]})"
-    return f"({b.dtype}*){args.setdefault(('buffer', name), f'n{len(args)}')}"
+        return f"({b.dtype}*)({base} + {plan.offsets[name]}){more}"
+    return f"({b.dtype}*){args.setdefault(('buffer', name), f'n{len(args)}')}{more}"
 
 
 def _units(names: Mapping[str, Text], bodies: Mapping[str, str], max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from bytejit.codegen.emit import common
+from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.ir import Axis, Buffer, LoopNest
 from bytejit.codegen.loops.plan import Call
 from bytejit.codegen.ops.table import OpTable
@@ -26,8 +27,20 @@ from .reductions import Text
 STACK = 64 * 1024  # bytes of a thread's rows that may lie on the stack
 
 
+def starts(call: Call) -> dict[str, int]:
+    """Of each buffer that a kernel reads or writes from some element on, that element: its pointer is passed so. Kernels on
+    parts of a buffer, as the steps of a recurrent network are, are then one function."""
+    found: dict[str, int] = {}
+    for p in call.kernel.nests:
+        places = [(s.buffer, s.coords[0]) for s in p.stores]
+        for buffer, offset in places + [(e.name, e.attr[0]) for e in common.walk(p.roots()) if e.kind == "load"]:
+            first = max(ix.index(offset).const, 0)  # a load that some points skip may count from before the buffer
+            found[buffer] = min(found.get(buffer, first), first)
+    return {b: found[b] for b in (*call.reads, *call.writes) if found.get(b)}
+
+
 class KernelPrinter(NestPrinter):
-    """Prints one `Call`. text: the function's lines."""
+    """Prints one `Call`. text: the function's lines; starts: what callers add to its pointers."""
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable, name: str) -> None:
         self.call, self.kernel, self.sched, self.buffers, self.table = call, call.kernel, call.schedule, buffers, table
@@ -35,6 +48,7 @@ class KernelPrinter(NestPrinter):
         self.pointers = {b: f"p{i}" for i, b in enumerate((*call.reads, *call.writes))}
         self.locals = sorted({b for p in self.kernel.nests for b in self._names(p)} - set(self.pointers))
         self.pointers.update((b, f"l{i}") for i, b in enumerate(self.locals))
+        self.starts = starts(call)
         self.symbols = common.kernel_symbols(self.kernel)
         self.raises = any(
             e.kind == "op" and table.by_name[e.name].raises and "{err}" in common.row_text(e, table, "cpp")
@@ -51,7 +65,7 @@ class KernelPrinter(NestPrinter):
 
     def element(self, buffer: str, offset: Any) -> str:
         """An element of a buffer; a thread's row has a place for each point of a block."""
-        text = self.index(offset)
+        text = self.index(ix.index(offset) - self.starts.get(buffer, 0))
         if self.sched.block and buffer in self.locals:
             text = f"({text}) * {self.sched.block[1]} + {self.sched.block[0]}_at"
         return f"{self.pointers[buffer]}[{text}]"

@@ -68,6 +68,7 @@ class Node:
     before: set[int] = field(default_factory=set)
     above: int = 0  # bit set of all nodes it needs, directly or not
     work: int = 0
+    merges: int = 0  # how many nodes have become part of it
 
 
 class Merger:
@@ -80,7 +81,7 @@ class Merger:
         self.outputs = {r.view.buffer for r in loops.outputs if r.view is not None}
         self.maker: dict[str, int] = {}
         self.readers: dict[str, set[int]] = {}
-        self.failed: set[tuple[int, int]] = set()
+        self.failed: dict[tuple[int, int], tuple[int, int]] = {}  # a pair that did not merge -> the merges of each by then
         for i, step in enumerate(loops.steps):
             self.nodes[i] = Node(i, step)
             self.learn(self.nodes[i])
@@ -111,16 +112,21 @@ class Merger:
                 if last is not None:
                     n.before.add(last)
                 last = n.id
-        self.close()
-
-    def close(self) -> None:
-        """Recomputes `above` of every node, in an order that runs."""
         for i in self.order():
-            n = self.nodes[i]
-            above = 0
-            for b in n.before:
-                above |= self.nodes[b].above | 1 << b
-            n.above = above
+            for b in self.nodes[i].before:
+                self.nodes[i].above |= self.nodes[b].above | 1 << b
+
+    def relink(self, first: Node, second: Node) -> None:
+        """Who needs whom after the first has become part of the second. One look at each node: no search of the graph."""
+        both = {first.id, second.id}
+        gone, here = 1 << first.id, 1 << second.id
+        second.before = (second.before | first.before) - both
+        second.above = (second.above | first.above) & ~(gone | here)
+        for n in self.nodes.values():
+            if n.above & (gone | here) and n is not second:
+                n.above = (n.above | second.above | here) & ~gone
+                if first.id in n.before:
+                    n.before = n.before - {first.id} | {second.id}
 
     def order(self) -> list[int]:
         """Ids in an order that runs; where free, the original one, after small kernels that need nothing: side by
@@ -170,7 +176,7 @@ class Merger:
         scored = []
         for i in near:
             other = self.nodes[i]
-            if other.work + node.work > MOST_WORK or (i, node.id) in self.failed:
+            if other.work + node.work > MOST_WORK or self.failed.get((i, node.id)) == (other.merges, node.merges):
                 continue
             if not isinstance(other.step, Kernel) or updates(other.step) or not self.legal(other, node):
                 continue
@@ -179,9 +185,10 @@ class Merger:
                 continue
             scored.append((-self.bytes(made) * 2 - self.bytes(shared), -i))
         for _, i in sorted(scored):
-            if self.merge(self.nodes[-i], node):
+            other = self.nodes[-i]
+            if self.merge(other, node):
                 return True
-            self.failed.add((-i, node.id))
+            self.failed[other.id, node.id] = other.merges, node.merges
         return False
 
     def legal(self, other: Node, node: Node) -> bool:
@@ -212,12 +219,8 @@ class Merger:
         second.step, made = merged
         self.buffers.update(made)
         self.learn(second)
-        second.before = (second.before | first.before) - both
-        for n in self.nodes.values():
-            if first.id in n.before:
-                n.before = n.before - {first.id} | ({second.id} if n is not second else set())
-        self.failed = {pair for pair in self.failed if second.id not in pair}
-        self.close()
+        self.relink(first, second)
+        second.merges += first.merges + 1
         return True
 
 
