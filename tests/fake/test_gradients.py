@@ -71,3 +71,19 @@ def test_gradients_are_laid_out_as_eager_does(name: str) -> None:
         for w, f in zip(*((t,) if isinstance(t, torch.Tensor) else t for t in (want, got)), strict=True):
             assert (w is None) == (f is None)
             assert w is None or (w.shape, w.dtype, w.stride()) == (f.shape, f.dtype, f.stride()), (grad.stride(), own.stride())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_gradients_of_a_convolution_are_laid_out_as_eager_does(dims: int, groups: int, transposed: bool) -> None:
+    """Over a line, an image, a volume; the channels of any operand innermost or not"""
+    how = [1] * dims, [1] * dims, [1] * dims, transposed, [0] * dims, groups
+    x, w = torch.rand(2, 4, *(6, 5, 7)[:dims]), torch.rand(4, 4 // groups, *[3] * dims)
+    result = aten.convolution(x, w, None, *how)
+    shape = [result.shape[1]]
+    for given in itertools.product(*((t, t.movedim(1, -1).contiguous().movedim(-1, 1)) for t in (result, x, w))):
+        want = aten.convolution_backward(*given, shape, *how, [True, True, True])
+        with FakeMode():
+            got = aten.convolution_backward(*map(fake_like, given), shape, *how, [True, True, True])
+        assert [(t.shape, t.stride()) for t in got] == [(t.shape, t.stride()) for t in want], [t.stride() for t in given]

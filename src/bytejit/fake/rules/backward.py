@@ -9,7 +9,7 @@ import torch
 from .core import HasMeta, Meta, NeedsMeta, Operand, channels_last_stride, new, row
 from .elementwise import elementwise
 from .pointwise import as_operands
-from .products import suggests_channels_last
+from .products import convolution_stride, matched, per_dim, suggests_channels_last
 from .rearranged import like_last, reflection_pad
 
 
@@ -65,6 +65,33 @@ def _group_norm_backward(
     first = new(m.shape, channels_last_stride(m.shape) if suggests_channels_last(m) else None, m.dtype, m.device)
     made = (first, *_two(m.shape[1:2], m.dtype, m))
     return tuple(t if wanted else None for t, wanted in zip(made, mask))
+
+
+@row("convolution_backward")
+def _convolution_backward(
+    grad: HasMeta,
+    x: HasMeta,
+    weight: HasMeta,
+    bias_shape: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    mask: Any,
+) -> tuple:
+    """Those of the input and of the weight are laid out as the result, whatever the layout of its gradient is."""
+    m, w = x.m, weight.m
+    spatial = len(m.shape) - 2
+    if len(w.shape) != len(m.shape) or spatial < 1 or 0 in m.shape or 0 in w.shape:
+        raise NeedsMeta
+    matched(grad, x, weight)
+    stride, padding, dilation, output_padding = (per_dim(v, spatial) for v in (stride, padding, dilation, output_padding))
+    how = stride, padding, dilation, transposed, output_padding, groups
+    shapes = m.shape, w.shape
+    made = [new(s, convolution_stride(x, weight, s, how), m.dtype, m.device) if ok else None for s, ok in zip(shapes, mask)]
+    return (*made, new(tuple(bias_shape), None, m.dtype, m.device) if mask[2] else None)
 
 
 @row("glu_backward")

@@ -10,7 +10,7 @@ import torch
 from .core import HasMeta, Meta, NeedsMeta, Number, Operand, Size, channels_last_stride, new, row
 
 
-def _matched(*tensors: HasMeta) -> None:
+def matched(*tensors: HasMeta) -> None:
     first = tensors[0].m
     for t in tensors[1:]:
         if t.m.dtype is not first.dtype or t.m.device != first.device:
@@ -24,13 +24,13 @@ def _mm(a: Operand, b: Operand) -> Meta:
         raise NeedsMeta
     if x.shape[1] != y.shape[0]:
         raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({x.shape[0]}x{x.shape[1]} and {y.shape[0]}x{y.shape[1]})")
-    _matched(a, b)
+    matched(a, b)
     return new((x.shape[0], y.shape[1]), None, x.dtype, x.device)
 
 
 @row("addmm")
 def _addmm(bias: Operand, a: Operand, b: Operand, *, beta: Number = 1, alpha: Number = 1) -> Meta:
-    _matched(bias, a, b)
+    matched(bias, a, b)
     out = _mm(a, b)
     shape = bias.m.shape
     pad = 2 - len(shape)
@@ -42,7 +42,7 @@ def _addmm(bias: Operand, a: Operand, b: Operand, *, beta: Number = 1, alpha: Nu
 @row("bmm")
 def _bmm(a: Operand, b: Operand) -> Meta:
     x, y = a.m, b.m
-    _matched(a, b)
+    matched(a, b)
     if len(x.shape) != 3 or len(y.shape) != 3 or x.shape[0] != y.shape[0] or x.shape[2] != y.shape[1]:
         raise NeedsMeta
     return new((x.shape[0], x.shape[1], y.shape[2]), None, x.dtype, x.device)
@@ -50,13 +50,13 @@ def _bmm(a: Operand, b: Operand) -> Meta:
 
 @row("baddbmm")
 def _baddbmm(bias: Operand, a: Operand, b: Operand, *, beta: Number = 1, alpha: Number = 1) -> Meta:
-    _matched(bias, a, b)
+    matched(bias, a, b)
     return _bmm(a, b)
 
 
 @row("mv")
 def _mv(a: Operand, b: Operand) -> Meta:
-    _matched(a, b)
+    matched(a, b)
     if len(a.m.shape) != 2 or len(b.m.shape) != 1 or a.m.shape[1] != b.m.shape[0]:
         raise NeedsMeta
     return new((a.m.shape[0],), None, a.m.dtype, a.m.device)
@@ -64,7 +64,7 @@ def _mv(a: Operand, b: Operand) -> Meta:
 
 @row("dot", "vdot")
 def _dot(a: Operand, b: Operand) -> Meta:
-    _matched(a, b)
+    matched(a, b)
     if len(a.m.shape) != 1 or a.m.shape != b.m.shape:
         raise NeedsMeta
     return new((), None, a.m.dtype, a.m.device)
@@ -102,7 +102,7 @@ def _convolution(
     spatial = len(m.shape) - 2
     if len(w.shape) != len(m.shape) or spatial < 1 or 0 in m.shape or 0 in w.shape:
         raise NeedsMeta
-    _matched(x, weight) if bias is None else _matched(x, weight, bias)
+    matched(x, weight) if bias is None else matched(x, weight, bias)
     if m.shape[1] != (w.shape[0] if transposed else w.shape[1] * groups):
         raise NeedsMeta
     stride, padding, dilation = (per_dim(v, spatial) for v in (stride, padding, dilation))
@@ -121,12 +121,12 @@ def _convolution(
         sizes.append(size)
     shape = (m.shape[0], w.shape[1] * groups if transposed else w.shape[0], *sizes)
     how = stride, padding, dilation, transposed, output_padding, groups
-    return new(shape, _convolution_stride(x, weight, shape, how), m.dtype, m.device)
+    return new(shape, convolution_stride(x, weight, shape, how), m.dtype, m.device)
 
 
-def _convolution_stride(x: HasMeta, weight: HasMeta, shape: tuple, how: tuple) -> tuple | None:
-    """Strides of a convolution's result. One over a line is eager's over an image of one row whose input was made contiguous;
-    one over a volume lies as the library that torch chooses for it has it."""
+def convolution_stride(x: HasMeta, weight: HasMeta, shape: tuple, how: tuple) -> tuple | None:
+    """Strides of a convolution's result, and of its gradients: the library that torch chooses makes all of them alike. Those over
+    a line are eager's over an image of one row whose input was made contiguous."""
     m, w = x.m, weight.m
     if len(shape) == 3:
         steps = *w.stride[:2], w.shape[2] * w.stride[2], w.stride[2]
@@ -149,5 +149,5 @@ def _cudnn_grid_sampler(x: HasMeta, grid: HasMeta) -> Meta:
     m, g = x.m, grid.m
     if len(m.shape) != 4 or len(g.shape) != 4 or g.shape[3] != 2:
         raise NeedsMeta
-    _matched(x, grid)
+    matched(x, grid)
     return new((m.shape[0], m.shape[1], g.shape[1], g.shape[2]), None, m.dtype, m.device)
