@@ -22,10 +22,21 @@ from . import foreach
 from .errors import DataDependent, NoFake
 from .kernel import Ways, check_known_count, reshape_in_place, through_kernel
 from .meta import keep_plain
-from .rules import backward, factories, linalg, networks, pointwise, products, rearranged, reductions, views
+from .rules import backward, factories, linalg, networks, pointwise, products, quantized, rearranged, reductions, views
 
 _STRIDED = torch.strided
-ROW_FILES = (backward, factories, linalg, networks, pointwise, products, rearranged, reductions, views)  # they fill ROWS
+ROW_FILES = (
+    backward,
+    factories,
+    linalg,
+    networks,
+    pointwise,
+    products,
+    quantized,
+    rearranged,
+    reductions,
+    views,
+)  # they fill ROWS
 
 
 class Fake(torch.Tensor):

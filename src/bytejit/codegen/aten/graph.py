@@ -160,6 +160,8 @@ def _show(value: Any, names: dict) -> str:
         return names[value]
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_show(v, names) for v in value) + "]"
+    if isinstance(value, torch.ScriptObject):
+        return type(value).__name__  # its own text holds an address
     return str(value).removeprefix("torch.") if isinstance(value, (torch.dtype, torch.memory_format)) else repr(value)
 
 

@@ -86,13 +86,14 @@ Operand = Any  # a fake tensor, a Number, or None where the op's schema allows i
 
 
 def row(*names: str) -> Callable:
-    """Register a function as the row of ATen ops, as `row("add.Tensor")`. Raises: ValueError where an op has one."""
+    """Register a function as the row of ATen ops, as `row("add.Tensor")`, or of ops of the namespace that a name begins with.
+    Raises: ValueError where an op has one."""
 
     def register(fn: Callable) -> Callable:
-        for name in names:
-            if f"aten::{name}" in ROWS:
-                raise ValueError(f"aten::{name} has a shape rule: {ROWS[f'aten::{name}'].__qualname__}")
-            ROWS[f"aten::{name}"] = fn
+        for name in (n if "::" in n else f"aten::{n}" for n in names):
+            if name in ROWS:
+                raise ValueError(f"{name} has a shape rule: {ROWS[name].__qualname__}")
+            ROWS[name] = fn
         return fn
 
     return register

@@ -41,6 +41,7 @@ from bytejit.tracer.torch.subclasses import check_class, dispatches
 
 from .operations import is_program_code
 from .optimizers import with_tensor_factor
+from .packed_objects import packed
 
 NEEDS_DATA = {
     "item",
@@ -155,7 +156,7 @@ class Tensors(Component):
     # ---- operations ---------------------------------------------------------------------------------------------------
     def call_tensor_op(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
-        args = [self.t.values.real(a) for a in args]
+        fn, args, kwargs = packed(self.t, fn, [self.t.values.real(a) for a in args], kwargs)
         if "from" in kwargs and len(args) == 1:  # no name that the text of a graph can have; it is the first of random_, uniform_
             args, kwargs = [*args, kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
         if (

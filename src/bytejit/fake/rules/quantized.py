@@ -1,0 +1,95 @@
+"""Shape rules of layers whose weights are packed int8 or float16 numbers and whose input is quantised in the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .core import HasMeta, Meta, NeedsMeta, new, row
+
+_F32 = torch.float32
+
+
+def _rows(*tensors: HasMeta) -> None:
+    """Raises: NeedsMeta for what these layers refuse, so that the original code says so."""
+    if any(t.m.dtype is not _F32 or not t.m.shape for t in tensors):
+        raise NeedsMeta
+
+
+@row(
+    "quantized::linear_dynamic",
+    "quantized::linear_relu_dynamic",
+    "quantized::linear_dynamic_fp16",
+    "quantized::linear_relu_dynamic_fp16",
+)
+def _linear(x: HasMeta, packed: Any, reduce_range: bool = False) -> Meta:
+    weight, _ = packed.unpack()
+    _rows(x)
+    if x.m.shape[-1] != weight.shape[1]:
+        raise NeedsMeta
+    return new((*x.m.shape[:-1], weight.shape[0]), None, _F32, x.m.device)
+
+
+def _layers(
+    x: HasMeta, states: Sequence[HasMeta], dropout: float, train: bool, bidirectional: bool, batch_first: bool
+) -> tuple[Meta, ...]:
+    """The sequence, laid out by time, and the last states."""
+    _rows(x, *states)
+    first = states[0].m
+    if len(x.m.shape) != 3 or len(first.shape) != 3 or train and dropout:
+        raise NeedsMeta
+    steps, batch = x.m.shape[:2][::-1] if batch_first else x.m.shape[:2]
+    width = first.shape[2] * (2 if bidirectional else 1)
+    shape, stride = ((batch, steps, width), (width, batch * width, 1)) if batch_first else ((steps, batch, width), None)
+    return new(shape, stride, _F32, x.m.device), *(new(s.m.shape, None, _F32, x.m.device) for s in states)
+
+
+@row("quantized_lstm.input")
+def _lstm(
+    x: HasMeta,
+    hx: Sequence[HasMeta],
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    *,
+    dtype: torch.dtype | None = None,
+    use_dynamic: bool = False,
+) -> tuple[Meta, ...]:
+    return _layers(x, hx, dropout, train, bidirectional, batch_first)
+
+
+@row("quantized_gru.input")
+def _gru(
+    x: HasMeta,
+    hx: HasMeta,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Meta, ...]:
+    return _layers(x, (hx,), dropout, train, bidirectional, batch_first)
+
+
+@row("quantized::quantized_lstm_cell_dynamic")
+def _lstm_cell(x: HasMeta, hx: Sequence[HasMeta], *packed: Any) -> tuple[Meta, ...]:
+    _rows(x, *hx)
+    return tuple(new(s.m.shape, None, _F32, x.m.device) for s in hx)
+
+
+@row(
+    "quantized::quantized_gru_cell_dynamic",
+    "quantized::quantized_rnn_relu_cell_dynamic",
+    "quantized::quantized_rnn_tanh_cell_dynamic",
+)
+def _cell(x: HasMeta, hx: HasMeta, *packed: Any) -> Meta:
+    _rows(x, hx)
+    return new(hx.m.shape, None, _F32, x.m.device)
