@@ -231,7 +231,7 @@ def vars_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.id)
 def id_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     real = args[0].obj if isinstance(args[0], Known) else getattr(args[0], "real", None)
-    if real is None:
+    if real is None and not isinstance(args[0], Known):
         t.keep.append(args[0])
         return IdVar(args[0])
     if args[0].source is not None:

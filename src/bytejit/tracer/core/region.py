@@ -122,6 +122,7 @@ def let_go(t: Tracer) -> None:
         t.by_fake,
         t.memo,
         t.keep,
+        t.keyed,
         t.arrays,
         t.stores,
         t.overlapping,

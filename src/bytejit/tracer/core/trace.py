@@ -25,6 +25,7 @@ from bytejit.guards.sources import KnownSource, Local, Printer, Source, StackSlo
 from bytejit.tracer.exits.replay import SideEffectReplay
 from bytejit.tracer.exits.way_out import way_out
 from bytejit.tracer.objects import caching, class_facts, external_iterators, generators
+from bytejit.tracer.objects.identities import add_key_guards
 from bytejit.tracer.sizes.returned import returned_sizes
 from bytejit.tracer.torch import checkpoints, inference_mode
 
@@ -192,6 +193,7 @@ def add_last_guards(t: Tracer) -> None:
             if isinstance(v, TensorVar):
                 t.guards.add("TENSOR", v.source, t.sizes.tensor_check(v.real, v.source, True))
     add_alias_guards(t)
+    add_key_guards(t)
     external_iterators.add_guards(t)
     for lazy in t.fetched:
         if lazy.var is None and lazy.source is not None:

@@ -78,6 +78,7 @@ class Tracer:
         self.by_fake: dict[int, TensorVar] = {}
         self.memo: dict = {}
         self.keep: list = []
+        self.keyed: dict[int, Var] = {}  # keys that are objects from outside, objects/identities.py
         self.arrays: dict[int, ArrayVar] = {}
         self.stores: dict = {}
         self.overlapping: list = []

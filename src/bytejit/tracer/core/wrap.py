@@ -33,6 +33,7 @@ from bytejit.tracer.objects.containers import is_constant, item_source
 from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
 from bytejit.tracer.objects.external_lists import ExternalList
+from bytejit.tracer.objects.identities import fix_key
 from bytejit.tracer.sizes.numpy_numbers import wrap_numpy
 
 from .signals import Break
@@ -153,7 +154,8 @@ class Wrapping(Component):
 
     def alias(self, seen: Var, source: Source, obj: object) -> None:
         """The object was met before under another source: guard that the two are one."""
-        if issubclass(type(obj), (*BY_REFERENCE, types.FunctionType)):
+        known = issubclass(type(obj), types.FunctionType) and isinstance(seen.source, KnownSource)
+        if known or issubclass(type(obj), BY_REFERENCE):
             self.t.guard("ID_IS", source, obj)
         else:
             self.t.guard("ALIAS", source, seen.source)
@@ -310,6 +312,8 @@ class Wrapping(Component):
     def lookup(self, d: DictVar, key: object, decides: bool = True) -> Var | None:
         """The value under a real key, or None. An outside dict is asked, and what it returned is guarded. decides: whether
         it matters that the key is there, too, where nothing looks at its value."""
+        if d.real is not None:
+            fix_key(self.t, key)
         found = d.items.get(key)
         if found is not None:
             return found[1]

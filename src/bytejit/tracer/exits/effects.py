@@ -44,9 +44,9 @@ def write_dict(out: Statements, v: DictVar) -> list[str]:
     kind = next((c for c in (collections.OrderedDict, dict) if isinstance(real, c)), dict)
     setter, deleter, clear = (out.bind(getattr(kind, n)) for n in ("__setitem__", "__delitem__", "clear"))
     entries = [(out.value(k), out.value(x), key, x) for key, (k, x) in v.items.items()]
-    kept = [k for k in real if k not in v.deleted]
-    natural = kept + [k for k in v.items if k not in kept]
-    if v.complete and list(v.items) != natural:
+    kept = {k: None for k in real if k not in v.deleted}
+    natural = [*kept, *(k for k in v.items if k not in kept)]
+    if v.complete and not _same_keys(list(v.items), natural):
         anew = [f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries]
         return [f"{clear}({target})", *anew, *attributes(out, target, v)]
     lines = [f"{deleter}({target}, {out.value(out.t.values.constant(k))})" for k in v.deleted if k in real]
@@ -54,6 +54,11 @@ def write_dict(out: Statements, v: DictVar) -> list[str]:
         if key in v.deleted or not is_unchanged(v, key, var):
             lines.append(f"{setter}({target}, {k}, {x})")
     return lines + attributes(out, target, v)
+
+
+def _same_keys(a: list, b: list) -> bool:
+    """Whether these are the same keys in the same order, as a dict compares keys: tensors by identity."""
+    return len(a) == len(b) and all(x is y or hash(x) == hash(y) and x == y for x, y in zip(a, b))
 
 
 def write_instance(out: Statements, v: InstanceVar) -> list[str]:

@@ -19,6 +19,8 @@ from bytejit.tracer.core.values import (
     DictView,
     InstanceVar,
     Known,
+    Lazy,
+    MethodVar,
     NumpyVar,
     SeqVar,
     SetVar,
@@ -31,6 +33,7 @@ from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 
+from . import identities
 from .containers import is_constant
 from .plain_parts import plain_equal
 
@@ -180,7 +183,12 @@ class Comparisons(Component):
                 if isinstance(v, Known) and not isinstance(v.obj, (type, types.ModuleType)) and not is_constant(v.obj):
                     if type(v.obj).__eq__ is not object.__eq__ and not callable(v.obj):
                         raise Break(f"comparing a {type(v.obj).__name__}")
-            return self.t.values.constant(self.is_same(a, b) == (name == "eq"))
+            same = (
+                self.is_same(a.func, b.func) and self.is_same(a.self, b.self)
+                if isinstance(a, MethodVar) and isinstance(b, MethodVar)
+                else self.is_same(a, b)
+            )
+            return self.t.values.constant(same == (name == "eq"))
         symbol = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}[name]
         raise self.t.raised(
             TypeError(f"'{symbol}' not supported between instances of '{shown_name(a_cls)}' and '{shown_name(b_cls)}'")
@@ -191,16 +199,26 @@ class Comparisons(Component):
 
     def is_same(self, a: Var, b: Var) -> bool:
         """a is b."""
+        if type(a) is Lazy and type(b) is Lazy and (told := identities.told_apart(self.t, a, b)) is not None:
+            return told
         a, b = self.t.values.real(a), self.t.values.real(b)
         if type(a) is SymVar or type(b) is SymVar:
-            return a is b
+            return a is b or self._same_number(a, b)
         if isinstance(a, Known) and isinstance(b, Known):
             return a.obj is b.obj or (
                 is_constant(a.obj) and type(a.obj) is type(b.obj) and a.obj == b.obj and isinstance(a.obj, (int, str))
             )
+        if a is not b:
+            identities.are_two(self.t, a, b)
         if isinstance(a, TensorVar) and isinstance(b, TensorVar) and a is not b:
             self.t.copying.rely_on_copies(a, b)  # x.contiguous() is x, where it copies nothing
         return a is b
+
+    def _same_number(self, a: Var, b: Var) -> bool:
+        """Whether two numbers, one of them symbolic, are one object: equal integers are taken to be."""
+        if self.t.type_of(a) is not int or self.t.type_of(b) is not int:
+            return False
+        return self.truth(self.compare("eq", a, b))
 
     def truth(self, v: Var) -> bool:
         """bool(v). Raises: Break when a tensor would decide, Raised."""

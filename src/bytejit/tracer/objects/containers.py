@@ -34,6 +34,7 @@ from bytejit.tracer.core.versions import NAMES_THE_KEY
 from bytejit.tracer.core.words import shown_name, words
 
 from .class_facts import class_attribute
+from .identities import keyed
 
 # immutable values whose operations may be carried out at trace time
 VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *numpy_types.SCALARS})
@@ -178,11 +179,13 @@ def plain_key(t: Any, var: Var):
     if type(var) is IdVar:
         return IdKey(t.values.real(var.of))
     if isinstance(var, FuncVar) and var.real is not None:
+        keyed(t, var)
         return var.real
     if isinstance(var, InstanceVar):
         if isinstance(var.base, Known) and not isinstance(getattr(var.cls, "__hash__", None), types.FunctionType):
             return plain_key(t, var.base)
         if var.real is not None and getattr(var.cls, "__hash__", None) is object.__hash__:
+            keyed(t, var)
             return var.real
         cls_hash = getattr(var.cls, "__hash__", None)
         if cls_hash is None:
@@ -200,6 +203,7 @@ def plain_key(t: Any, var: Var):
     if isinstance(var, MethodVar):
         raise Break("a bound method as a key")
     if isinstance(var, TensorVar) and var.real is not None:
+        keyed(t, var)
         return var.real
     return ByIdentity(var)
 

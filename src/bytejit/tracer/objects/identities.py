@@ -1,0 +1,74 @@
+"""Whether values from outside are one object: what `is`, plain equality and keys of dicts and sets go by, with its guards.
+
+That two places hold one object is guarded where the second is looked at (`Wrapping.alias`). That they hold two matters only
+where something asks: then it is a guard as well, as the places may hold one in the next call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from bytejit.guards.sources import KnownSource
+from bytejit.tracer.core.values import FuncVar, Lazy, MethodVar, NumpyVar, SymVar, Var
+
+BY_VALUE = (int, str, bool, bytes, type(None))  # whether equal ones are one object is no promise of Python's
+MOST_PAIRS = 12  # keys of one class that are told apart by pairs; of more each is known by identity
+
+
+def told_apart(t: Any, a: Lazy, b: Lazy) -> bool | None:
+    """Whether two values that need no look are one object, guarded. None: look at them."""
+    if type(a.obj) in BY_VALUE or type(b.obj) in BY_VALUE or a.source is None or b.source is None:
+        return None
+    if a.source == b.source:
+        return True
+    same = a.obj is b.obj
+    t.guards.add("ALIAS", a.source, (b.source, same), t.tensors.where())
+    return same
+
+
+def are_two(t: Any, a: Var, b: Var) -> None:
+    """Two modelled values are not one object: guarded where both are from outside and might be one."""
+    if a.source is None or b.source is None or isinstance(a.source, KnownSource) and isinstance(b.source, KnownSource):
+        return
+    if type(a) is type(b) and not isinstance(a, (MethodVar, SymVar, NumpyVar)) and t.type_of(a) is t.type_of(b):
+        t.guards.add("ALIAS", a.source, (b.source, False), t.tensors.where())
+
+
+def keyed(t: Any, v: Var) -> None:
+    """A value from outside is a key, told from others by identity."""
+    if isinstance(v, FuncVar):
+        fixed(t, v)
+    elif v.source is not None:
+        t.keyed[id(v)] = v
+
+
+def fixed(t: Any, v: Var) -> None:
+    """What is looked up goes by which object this is."""
+    if not isinstance(v.source, KnownSource):
+        t.guard("ID_IS", v.source, getattr(v, "real"))
+
+
+def fix_key(t: Any, key: object) -> None:
+    """A key of a dict from outside: the objects in it are guarded to be these."""
+    if type(key) is tuple:
+        for part in key:
+            fix_key(t, part)
+    elif (v := t.by_id.get(id(key))) is not None and getattr(v, "real", None) is key:
+        fixed(t, v)
+
+
+def add_key_guards(t: Any) -> None:
+    """The keys of what the region made are told from one another."""
+    by_class: dict[type, list[Var]] = {}
+    for v in t.keyed.values():
+        if not any(guard.kind == "ID_IS" for guard in t.guards.on(v.source)):
+            by_class.setdefault(t.type_of(v), []).append(v)
+    for found in by_class.values():
+        if len(found) > MOST_PAIRS:
+            for v in found:
+                fixed(t, v)
+            continue
+        for a, b in itertools.combinations(found, 2):
+            if not (isinstance(a.source, KnownSource) and isinstance(b.source, KnownSource)):
+                t.guards.add("ALIAS", a.source, (b.source, False))
