@@ -39,6 +39,7 @@ SHORT = (
     "tests/tracer",
     "tests/autograd",
     "tests/programs/test_in_step.py",
+    "tests/programs/test_refused.py",
     "tests/programs/test_autograd.py",
     "tests/programs/test_corners.py",
     "tests/programs/test_exceptions.py",

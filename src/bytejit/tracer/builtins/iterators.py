@@ -22,7 +22,7 @@ from .sequences import list_sort
 def iter_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) == 2:
         if not t.comparisons.truth(t.calls.call_python(callable, [args[0]])):
-            raise t.raised(TypeError("iter(v, w): v must be callable"))
+            raise t.fold_error(iter, None, None)
         return IterVar("callable", {"function": args[0], "sentinel": args[1]}, t.limits.steps)
     return t.iteration.iter(args[0])
 
@@ -138,6 +138,8 @@ def all_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def sum_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     total = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
     iterator = t.iteration.iter(args[0])
+    if isinstance(total, Known) and isinstance(total.obj, (str, bytes)):
+        raise t.fold_error(sum, [], total.obj)
     while (item := t.iteration.next(iterator)) is not None:
         total = t.operators.binary("add", t.values.real(total), t.values.real(item))
     return total
@@ -171,6 +173,8 @@ def extreme_of_tensors(t: Tracer, name: str, items: list) -> Var | None:
 
 def _extreme(function: Callable, name: str, symbolic: Callable) -> None:
     def pick(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+        if len(args) > 1 and "default" in kwargs:
+            raise t.fold_error(function, 0, 0, default=0)
         items = t.iteration.each(args[0]) if len(args) == 1 else list(args)
         key = kwargs.get("key", NONE)
         if plain := t.comparisons.is_same(key, NONE):
@@ -206,13 +210,15 @@ def sorted_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(functools.reduce)
 def reduce_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if not t.iteration.has_iter(args[1]):
+        raise t.fold_error(functools.reduce, max, 0)
     iterator = t.iteration.iter(args[1])
     if len(args) > 2:
         total = args[2]
     else:
         total = t.iteration.next(iterator)
         if total is None:
-            raise t.raised(TypeError("reduce() of empty iterable with no initial value"))
+            raise t.fold_error(functools.reduce, max, ())
     while (item := t.iteration.next(iterator)) is not None:
         total = t.calls.call(args[0], [total, item], {})
     return t.values.real(total)

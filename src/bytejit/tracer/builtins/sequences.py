@@ -122,7 +122,10 @@ def extendleft(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) 
 
 @on_sequence(list.insert, deque.insert)
 def insert(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    seq.items.insert(t.subscripts.index(args[0]), args[1])
+    place = t.subscripts.index(args[0])
+    if seq.maxlen is not None and len(seq.items) >= seq.maxlen:
+        raise t.fold_error(deque((), 0).insert, 0, 0)
+    seq.items.insert(place, args[1])
 
 
 @on_sequence(list.pop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 import types
+from collections.abc import Callable
 
 import torch
 
@@ -117,28 +118,33 @@ def callable_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(t.attributes.of_class(t.type_of(v), "__call__") is not None)
 
 
+def _attribute_name(t: Tracer, function: Callable, v: Var) -> str:
+    """An attribute's name, as `function` is given it. Raises: Raised in its words where it is no string."""
+    name = t.const(v)
+    if not isinstance(name, str):
+        raise t.fold_error(function, None, name, *([None] if function is setattr else []))
+    return name
+
+
 @models(builtins.getattr)
 def getattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    name = t.const(args[1])
-    if not isinstance(name, str):
-        raise t.raised(TypeError(f"attribute name must be string, not '{type(name).__name__}'"))
-    return t.attributes.getattr(args[0], name, args[2] if len(args) > 2 else None)
+    return t.attributes.getattr(args[0], _attribute_name(t, getattr, args[1]), args[2] if len(args) > 2 else None)
 
 
 @models(builtins.hasattr)
 def hasattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.values.constant(t.attributes.getattr(args[0], t.const(args[1]), NULL) is not NULL)
+    return t.values.constant(t.attributes.getattr(args[0], _attribute_name(t, hasattr, args[1]), NULL) is not NULL)
 
 
 @models(builtins.setattr)
 def setattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    t.attribute_writes.setattr(args[0], t.const(args[1]), args[2])
+    t.attribute_writes.setattr(args[0], _attribute_name(t, setattr, args[1]), args[2])
     return NONE
 
 
 @models(builtins.delattr)
 def delattr_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    t.attribute_writes.delattr(args[0], t.const(args[1]))
+    t.attribute_writes.delattr(args[0], _attribute_name(t, delattr, args[1]))
     return NONE
 
 
@@ -253,6 +259,8 @@ def hash_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(functools.partial)
 def partial(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if not args or not t.comparisons.truth(t.calls.call_python(callable, args[:1])):
+        raise t.fold_error(functools.partial, *[None for _ in args[:1]])
     made = InstanceVar(functools.partial, step=t.limits.steps)
     inner = args[0]
     if isinstance(inner, InstanceVar) and inner.cls is functools.partial and inner.real is None:

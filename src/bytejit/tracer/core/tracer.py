@@ -168,9 +168,10 @@ class Tracer:
         item = self.iteration.next(v)
         return self.values.real(item) if item is not None else None
 
-    def fold_error(self, function: Callable, *args: object) -> Raised:
+    def fold_error(self, function: Callable, *args: object, **kwargs: object) -> Raised:
+        """What a call that Python refuses raises, in the words of this Python: they differ between versions."""
         try:
-            function(*args)
+            function(*args, **kwargs)
         except Exception as e:
             return self.raised(e)
         raise AssertionError(f"{function} did not raise")

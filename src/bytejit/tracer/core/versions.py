@@ -24,6 +24,14 @@ ANNOTATES = PY >= (3, 14)
 NAMES_THE_KEY = PY >= (3, 14)
 # 3.14+: list.index, deque.index and deque.remove no longer show the value that they did not find
 SHOWS_MISSING = PY < (3, 14)
+# 3.14+: what `in` cannot be asked of is "not a container or iterable"
+CONTAINER = "a container or iterable" if PY >= (3, 14) else "iterable"
+# 3.13+: what a slot that is not set says names the class with its module
+FULL_NAMES_OF_SLOTS = PY >= (3, 13)
+# 3.13+: what is said besides of an object that can have no other attributes
+NO_DICT = " and no __dict__ for setting new attributes" if PY >= (3, 13) else ""
+# 3.13+: a SimpleNamespace may be made from a mapping
+NAMESPACE_ARGUMENTS = 1 if PY >= (3, 13) else 0
 # until 3.12 classmethod(property(f)) reads as f(cls)
 CLASSMETHODS_CHAIN = PY < (3, 13)
 # 3.14+: CALL_FUNCTION_EX always has a slot for the keyword arguments

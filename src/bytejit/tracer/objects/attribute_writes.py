@@ -8,9 +8,9 @@ import types
 import torch
 
 from bytejit.tracer.core.component import Component
-from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
-from bytejit.tracer.core.versions import ANNOTATES
+from bytejit.tracer.core.versions import ANNOTATES, NO_DICT
 
 from . import thread_locals
 from .class_facts import MISSING, class_lookup
@@ -135,11 +135,16 @@ class AttributeWrites(Component):
             v.slots["__suppress_context__"] = TRUE
 
     def set_in_dict(self, v: Var, name: str, value: Var) -> None:
-        if not isinstance(v, InstanceVar) or v.ns is None:
-            raise self.t.attributes.no_attribute(self.t.type_of(v).__name__, name)
-        if v.real is not None and not hasattr(v.real, "__dict__"):
-            raise self.t.attributes.no_attribute(v.cls.__name__, name)
+        if not isinstance(v, InstanceVar) or v.ns is None or v.real is not None and not hasattr(v.real, "__dict__"):
+            raise self._no_dict(self.t.type_of(v), name)
         self.t.subscripts.dict_set(v.ns, Known(name), value)
+
+    def _no_dict(self, cls: type, name: str) -> Raised:
+        """The error of an object without a dict that is to get or lose an attribute."""
+        if class_lookup(cls, name)[0] is not MISSING:
+            return self.t.raised(AttributeError(f"'{cls.__name__}' object attribute '{name}' is read-only"))
+        plain = all(class_lookup(cls, n)[0] is getattr(object, n) for n in ("__setattr__", "__delattr__"))
+        return self.t.attributes.no_attribute(cls.__name__, name, NO_DICT if plain else "")
 
     def delattr(self, v: Var, name: str) -> None:
         v = self.t.values.real(v)
@@ -168,7 +173,11 @@ class AttributeWrites(Component):
         elif isinstance(found, types.MemberDescriptorType) and v.slots.get(name, NULL) is not NULL:
             v.slots[name] = NULL
             self.t.touch(v)
+        elif isinstance(found, types.MemberDescriptorType):
+            raise self.t.raised(AttributeError(name))
         elif v.ns is not None and self.t.values.lookup(v.ns, name) is not None:
             self.t.subscripts.dict_del(v.ns, name)
+        elif v.ns is None:
+            raise self._no_dict(v.cls, name)
         else:
             raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))

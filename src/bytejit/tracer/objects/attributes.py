@@ -35,10 +35,11 @@ from bytejit.tracer.core.values import (
     TracebackVar,
     Var,
 )
-from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN
+from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS
 
 from . import thread_locals
 from .class_facts import MISSING, WRITTEN, class_lookup, is_data_descriptor, is_library, structseq_fields
+from .containers import full_name
 
 GENERIC_GETATTR = (
     object.__getattribute__,
@@ -80,8 +81,8 @@ class Attributes(Component):
             return self.t.known_attributes.method_getattr(v, name)
         return self.builtin_getattr(v, name)
 
-    def no_attribute(self, cls_name: str, name: str, obj: Var | None = None) -> Raised:
-        e = self.t.raised(AttributeError(f"'{cls_name}' object has no attribute '{name}'"))
+    def no_attribute(self, cls_name: str, name: str, more: str = "") -> Raised:
+        e = self.t.raised(AttributeError(f"'{cls_name}' object has no attribute '{name}'{more}"))
         e.exc.slots["name"] = Known(name)
         return e
 
@@ -226,7 +227,7 @@ class Attributes(Component):
             if issubclass(v.cls, BaseException):
                 return self.exception_attribute(v, name)
             if v.real is None and isinstance(found, types.MemberDescriptorType):
-                raise self.no_attribute(v.cls.__name__, name)
+                raise self.no_attribute(full_name(v.cls) if FULL_NAMES_OF_SLOTS else v.cls.__name__, name)
             if v.real is not None and (
                 isinstance(found, types.MemberDescriptorType)
                 and (found.__objclass__.__flags__ & HEAP_TYPE or v.cls is functools.partial)

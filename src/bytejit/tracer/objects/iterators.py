@@ -84,6 +84,9 @@ class Iteration(Component):
         found = self.t.attributes.of_class(v.cls, "__iter__")
         if isinstance(found, types.FunctionType):
             result = self.t.values.real(self.t.calls.call(self.t.attributes.special(v, "__iter__"), [], {}))
+            cls = self.t.type_of(result)
+            if not isinstance(result, (IterVar, GenVar)) and self.t.attributes.of_class(cls, "__next__") is None:
+                raise self.t.raised(TypeError(f"iter() returned non-iterator of type '{cls.__name__}'"))
             return result
         if class_lookup(v.cls, "__iter__")[0] is None:  # `__iter__ = None` in a class
             raise self.not_iterable(v)

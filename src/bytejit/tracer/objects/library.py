@@ -43,6 +43,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
+from bytejit.tracer.core.versions import NAMESPACE_ARGUMENTS
 from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.instantiation import solid_base
 from bytejit.tracer.torch import parameters
@@ -208,7 +209,11 @@ def slice_indices(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(types.SimpleNamespace)
 def simple_namespace(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if len(args) > NAMESPACE_ARGUMENTS:
+        raise t.fold_error(types.SimpleNamespace, *[None for _ in args])
     made = InstanceVar(types.SimpleNamespace, step=t.limits.steps)
+    if args:
+        t.calls.call_python(dict.update, [made.ns, args[0]])
     for name, value in kwargs.items():
         t.subscripts.dict_set(made.ns, Known(name), value)
     return made

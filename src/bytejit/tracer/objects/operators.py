@@ -106,7 +106,7 @@ class Operators(Component):
             if found is not None:
                 return found
         if isinstance(a, Known) and isinstance(b, Known) and (is_constant(a.obj) and is_constant(b.obj)):
-            return self.fold(FUNCTIONS[name], a.obj, b.obj)
+            return self.fold((IN_PLACE if in_place else FUNCTIONS)[name], a.obj, b.obj)
         if isinstance(a, DeferredVar) or isinstance(b, DeferredVar):
             return self.t.deferred.defer_binary(name, FUNCTIONS[name], a, b)
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):

@@ -24,6 +24,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
+from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.core.words import words
 
 from .class_facts import class_lookup
@@ -52,7 +53,26 @@ class Subscripts(Component):
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object cannot be interpreted as an integer"))
 
     def real_slice(self, v: SliceVar) -> slice:
-        return slice(*(None if isinstance(p, Known) and p.obj is None else self.index(p) for p in v.parts))
+        return slice(*(None if isinstance(p, Known) and p.obj is None else self._bound(p) for p in v.parts))
+
+    def _bound(self, v: Var) -> int:
+        if not self._is_index(v):
+            raise self.t.fold_error(operator.getitem, (), slice(""))
+        return self.index(v)
+
+    def _is_index(self, v: Var) -> bool:
+        """Whether a value counts as a whole number, as __index__ says."""
+        return isinstance(v, TensorVar) or self.t.attributes.of_class(self.t.type_of(v), "__index__") is not None
+
+    def _place(self, seq: SeqVar, key: Var) -> int:
+        """The number of an item of a sequence. Raises: Raised for what is no index."""
+        if not self._is_index(key):
+            name = self.t.type_of(key).__name__
+            if seq.cls is collections.deque:
+                raise self.t.raised(TypeError(f"sequence index must be integer, not '{name}'"))
+            kind = "list" if seq.cls is list else "tuple"
+            raise self.t.raised(TypeError(f"{kind} indices must be integers or slices, not {name}"))
+        return self.index(key)
 
     def getitem(self, container: Var, key: Var) -> Var:
         container, key = self.t.values.real(container), self.t.values.real(key)
@@ -105,11 +125,8 @@ class Subscripts(Component):
                 return SeqVar(seq.items[self.real_slice(key)], seq.cls if seq.cls in (list, torch.Size) else tuple)
             except ValueError as e:
                 raise self.t.raised(e) from None
-        if not isinstance(key, (TensorVar, InstanceVar)) and not (isinstance(key, Known) and isinstance(key.obj, int)):
-            name = "list" if seq.cls is list else "tuple"
-            raise self.t.raised(TypeError(f"{name} indices must be integers or slices, not {self.t.type_of(key).__name__}"))
         try:
-            return seq.items[self.index(key)]
+            return seq.items[self._place(seq, key)]
         except IndexError:
             kind = "deque" if seq.cls is collections.deque else "list" if seq.cls is list else "tuple"
             name = f"{kind} index out of range"
@@ -154,9 +171,12 @@ class Subscripts(Component):
             self.t.touch(container)
             try:
                 if isinstance(key, SliceVar):
-                    container.items[self.real_slice(key)] = list(self.t.iteration.iterate(self.t.values.real(value)))
+                    places = self.real_slice(key)
+                    if not self.t.iteration.has_iter(value):
+                        raise self.t.fold_error(operator.setitem, [], places, None)
+                    container.items[places] = list(self.t.iteration.iterate(self.t.values.real(value)))
                 else:
-                    container.items[self.index(key)] = value
+                    container.items[self._place(container, key)] = value
             except (IndexError, ValueError) as e:
                 if isinstance(e, IndexError) and container.cls is list:
                     e = IndexError("list assignment index out of range")
@@ -181,7 +201,7 @@ class Subscripts(Component):
             self._no_slices(container, key)
             self.t.touch(container)
             try:
-                del container.items[self.real_slice(key) if isinstance(key, SliceVar) else self.index(key)]
+                del container.items[self.real_slice(key) if isinstance(key, SliceVar) else self._place(container, key)]
             except IndexError as e:
                 raise self.t.raised(IndexError("list assignment index out of range") if container.cls is list else e) from None
         elif isinstance(container, DictVar):
@@ -198,7 +218,10 @@ class Subscripts(Component):
             else:
                 self.t.calls.call(self.t.attributes.special(container, "__delitem__"), [key], {})
         else:
-            raise self.t.raised(TypeError(f"'{self.t.type_of(container).__name__}' object does not support item deletion"))
+            cls = self.t.type_of(container)
+            numbered = issubclass(cls, (tuple, str, bytes, set, frozenset, range)) and self._is_index(key)
+            denied = "doesn't" if numbered else "does not"
+            raise self.t.raised(TypeError(f"'{cls.__name__}' object {denied} support item deletion"))
 
     def contains(self, container: Var, item: Var) -> bool:
         container, item = self.t.values.real(container), self.t.values.real(item)
@@ -233,6 +256,8 @@ class Subscripts(Component):
             found = self.t.attributes.find_special(container, "__contains__")
             if found is not None and isinstance(item, Known):
                 return bool(self.t.operators.fold(operator.contains, container.obj, item.obj).obj)
+        if not self.t.iteration.has_iter(container):
+            raise self.t.raised(TypeError(f"argument of type '{self.t.type_of(container).__name__}' is not {CONTAINER}"))
         return self.t.iteration.until(container, lambda v: self.t.comparisons.equal(v, item))
 
     def found(self, table: Var, name: str) -> Var | None:

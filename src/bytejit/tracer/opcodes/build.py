@@ -7,6 +7,7 @@ from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar
+from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
 from bytejit.tracer.objects.exceptions import exception_var
 
@@ -98,7 +99,7 @@ def dict_merge(t: Tracer, f: Frame, ins: Ins) -> None:
     other = t.pop(f)
     target = target_of(t, f, ins)
     pairs = t.iteration.mapping_items(other)
-    function = f.stack[-ins.arg - 2] if len(f.stack) >= ins.arg + 2 else NULL
+    function = f.stack[-ins.arg - (2 if NULL_BELOW else 3)]
     if pairs is None:
         what = f"{shown(t, function)} argument after ** must be a mapping, not {t.type_of(other).__name__}"
         raise Raised(exception_var(TypeError(what)))
