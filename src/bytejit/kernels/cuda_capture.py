@@ -10,7 +10,7 @@ import threading
 import types
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,6 +153,22 @@ def launcher() -> dict[str, Callable] | None:
         return None
 
 
+RELAXED = 2  # the driver's name for it: a thread that captures may allocate memory
+
+
+@contextlib.contextmanager
+def allocating() -> Iterator[None]:
+    """Within a capture: memory may be taken that is none of the capture's. The driver forbids `cudaMalloc` to a thread that
+    captures, and torch's allocator lifts that only for memory of the capture."""
+    exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    mode = ctypes.c_int(RELAXED)
+    exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))
+
+
 # ---- outputs ----------------------------------------------------------------------------------------------------------
 class Outside:
     """While a call is recorded: its outputs in memory of the allocator's own, not of the pool. made: that memory, by storage.
@@ -184,7 +200,7 @@ class Outside:
         """An allocator like `plain`, outside the pool."""
 
         def make(shape: tuple, stride: tuple) -> torch.Tensor:
-            with torch.cuda.stream(self.stream):
+            with torch.cuda.stream(self.stream), allocating():
                 t = plain(shape, stride)
             self.made[t.untyped_storage()._cdata] = bytes_of(t)
             return t
@@ -203,7 +219,7 @@ class Outside:
             whole = bytes_of(t)
             room = moved.get(t.untyped_storage()._cdata)
             if room is None:
-                with torch.cuda.stream(self.stream):
+                with torch.cuda.stream(self.stream), allocating():
                     room = torch.empty_like(whole)
                 room.copy_(whole)
                 moved[t.untyped_storage()._cdata] = room
