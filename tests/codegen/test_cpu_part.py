@@ -8,6 +8,7 @@ import pytest
 import torch
 from graphs import aten
 
+from bytejit.codegen.aten.batched_numbers import batch_numbers
 from bytejit.codegen.aten.cpu_part import cpu_part, cpu_rest
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.normalise import normalise
@@ -82,12 +83,12 @@ def test_the_part_before(name: str) -> None:
     if not count:
         assert found is None
         return
-    part, taken, rest = found
+    part = found.before
     assert set(names(part.graph)) == set(ops) and len(part.outputs) == count
     part.graph.lint()
-    rest.graph.lint()
-    made = run(part.graph, *[(X, Y)[i] for i in taken])
-    for a, b in zip(run(rest.graph, X, Y, *made), run(whole.graph, X, Y), strict=True):
+    found.first.graph.lint()
+    made = [t if to is None else t.to(to[1]) for t, to in zip(run(part.graph, *[(X, Y)[i] for i in found.taken]), found.sent)]
+    for a, b in zip(run(found.first.graph, X, Y, *made), run(whole.graph, X, Y), strict=True):
         assert torch.equal(a, b)
     assert sum(isinstance(s, Kernel) for s in fuse(lower(part)).steps) <= 2
 
@@ -189,3 +190,84 @@ def test_numbers_move_to_the_gpu(fn, moved) -> None:
     left = [n for n in found.graph.nodes if n.op == "call_function" and n.meta["spec"].device.type == "cpu"]
     assert not left if moved else [n.name for n in left] == [n.name for n in on_cpu]
     assert all(n.meta["spec"].device.type == "cpu" for n in on_cpu)  # the graph given is as it was
+
+
+# ---- numbers that are computed beside -------------------------------------------------------------------------------------
+RATE = torch.tensor(0.125)
+
+
+def count_steps(x, a, b, c, d, rate):
+    """Counts in a tensor for each of four corrections, as an optimizer does; two numbers of each are for the GPU."""
+    large = x.to(torch.float64)
+    outs = []
+    for step in (a, b, c, d):
+        step.add_(1)
+        power = 0.9**step
+        outs.append(large * (1 - power) + rate / power)
+    return outs
+
+
+def count_alike(x, a, b, c, d, rate):
+    """One of the four is computed in another way."""
+    return [*count_steps(x, a, b, c, d, rate), x.to(torch.float64) * (a * 3)]
+
+
+def count_and_show(x, a, b, c, d, rate):
+    """A count is also returned, a tensor of the CPU."""
+    return [*count_steps(x, a, b, c, d, rate), b, (c + 1)]
+
+
+def count_in_two(x, a, b, c, d, rate):
+    """The rate and what it meets have other dtypes."""
+    large = x.to(torch.float64)
+    rate = rate.half() * 3
+    outs = []
+    for step in (a, b, c, d):
+        step.add_(1)
+        outs.append(large * (rate / (1 - 0.9**step)))
+    return outs
+
+
+def counts_meet(x, a, b, c, d, rate):
+    """Chains of two inputs are none."""
+    return [x.to(torch.float64) * ((s * t).exp() + 1) for s, t in ((a, b), (c, d))]
+
+
+COUNTS = {  # function -> how many rows go to the GPU, how many writes come last
+    count_steps: (2, 4),
+    count_alike: (0, 4),
+    count_and_show: (0, 4),
+    count_in_two: (1, 4),
+    counts_meet: (0, 0),
+}
+
+
+@pytest.mark.parametrize("fn", COUNTS, ids=lambda fn: fn.__name__)
+def test_counters(fn) -> None:
+    """Chains that differ in their input only are one; their results go to the GPU together; inputs are written at the end."""
+    steps = [torch.tensor(float(i + 1)) for i in range(4)]
+    whole = normalised(fn, X, *steps, RATE)
+    joined = batch_numbers(whole)
+    joined.graph.lint()
+    rows, writes = COUNTS[fn]
+    chains = [n for n in joined.graph.nodes if n.op == "call_function" and n.meta["spec"].shape == (4,)]
+    assert sum(n.meta["spec"].device.type == "cuda" for n in chains) == rows and bool(rows) == bool(chains)
+    found = cpu_part(joined)
+    given, wanted = [s.clone() for s in steps], [s.clone() for s in steps]
+    want = run_aten(whole)(X, *wanted, RATE)
+    if found is None:
+        return
+    assert (len(found.writes.mutations) if found.writes is not None else 0) == writes
+    here = replace(found, sent=tuple(to and (torch.device("cpu"), to[1]) for to in found.sent))
+    parts = (None if part is None else run_aten(part) for part in (found.before, found.writes))
+    first = run_aten(found.first)
+
+    def unread(*inputs):
+        """The inputs that the graph on the GPU does not look at are not handed to it."""
+        assert [i for i, t in enumerate(inputs) if t is None] == sorted(found.unread)
+        return first(*(torch.zeros(()) if t is None else t for t in inputs))
+
+    made = here.joined(unread, *parts)(X, *given, RATE)
+    for a, b in zip(made, want, strict=True):
+        assert torch.equal(a, b)
+    assert given == wanted

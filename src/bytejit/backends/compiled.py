@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bytejit.codegen.aten.batched_numbers import batch_numbers
 from bytejit.codegen.aten.cpu_part import cpu_part, cpu_rest
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.run import run_aten
@@ -64,6 +65,7 @@ class Compiled:
         aten = self.target.prepare(aten)
         if not self.target.host:
             return self.build_part(aten)
+        aten = batch_numbers(aten)
         found, single = cpu_rest(aten), aten.single
         if found is None:
             return self.build_after_host(aten)
@@ -75,13 +77,8 @@ class Compiled:
         found = cpu_part(aten)
         if found is None:
             return self.build_part(aten)
-        part, taken, rest = found
-        before, after = self.on_host(part), self.build_part(rest)
-
-        def call(*inputs: Any) -> Any:
-            return after(*inputs, *before(*[inputs[i] for i in taken]))
-
-        return call
+        before, writes = (None if part is None else self.on_host(part) for part in (found.before, found.writes))
+        return found.joined(self.build_part(found.first), before, writes)
 
     def on_host(self, part: Aten) -> Callable:
         """A part's callable, in kernels of the host's."""

@@ -6,42 +6,134 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.common.spec import Spec
 
-from .graph import Aten, Out, Value, base_of, renumbered
+from .graph import Aten, Input, Mutation, Out, Value, base_of, positions, renumbered
 from .recorder import SEEDED
-from .rewrite import at_hints, copy_graph
+from .rewrite import at_hints, copy_graph, drop_dead, spec_of
 
 LEAST_POINTS = 4096  # elements of the largest tensor computed: fewer are not worth kernels
 LEAST_OPS = 2  # one op is torch's own kernel
+MANY_OPS = 6  # so many are worth kernels whatever they compute: each is 2 us of torch's
 
 
-def cpu_part(aten: Aten) -> tuple[Aten, tuple[int, ...], Aten] | None:
-    """(the part, the positions of the inputs that it takes, the graph without it); None where there is none worth it.
-
-    The part returns a tuple, which the graph without it takes after its own inputs.
+@dataclass(frozen=True)
+class Before:
+    """A graph without what the CPU computes from inputs alone. before: what `first` reads of that, as a tuple, which `first`
+    takes after its own inputs; sent: for each its dtype and device there, None where it stays on the CPU. writes: what of it is
+    written into inputs on the CPU. taken: the inputs that these two take. unread: those that `first` does not look at.
     """
+
+    first: Aten
+    before: Aten | None
+    writes: Aten | None
+    sent: tuple[tuple[torch.device, torch.dtype] | None, ...]
+    taken: tuple[int, ...]
+    unread: frozenset[int]
+
+    def joined(self, first: Callable, before: Callable | None, writes: Callable | None) -> Callable:
+        """The whole, from the callables of its parts. Writes come last: what raises before them leaves all as it was."""
+        taken, unread, sent = self.taken, self.unread, self.sent
+
+        def call(*inputs: Any) -> Any:
+            given = [inputs[i] for i in taken]
+            made = before(*given) if before is not None else ()
+            there = [t if to is None else t.to(*to, non_blocking=True) for t, to in zip(made, sent)]
+            result = first(*[None if i in unread else x for i, x in enumerate(inputs)], *there)
+            if writes is not None:
+                writes(*given)
+            return result
+
+        return call
+
+
+def cpu_part(aten: Aten) -> Before | None:
+    """A graph and what the CPU computes before it; None where there is nothing that is worth it."""
     nodes = list(aten.graph.nodes)
-    inside = _inside(nodes)
+    ends = nodes[-1].args[0]
+    inside = _inside(nodes, _only_written(aten, nodes))
+    sent = {n: user for n in inside if (user := _copy_of(n)) is not None}
     made = _exported(nodes, inside)
-    if aten.constants or not made or not _worth(inside):
+    late = [m for m in aten.mutations if ends[m.position] in inside]
+    if aten.constants or not made and not late or not _worth(inside):
         return None
     inputs = [n for n in nodes if n.op == "placeholder"]
-    taken = _taken(inputs, inside)
+    written = [inputs[m.input] for m in late]
+    taken = _taken(inputs, inside, written)
+    given = [inputs[i] for i in taken]
+    before = writes = None
+    if made:
+        before = Aten(_part(nodes, given, inside, made), tuple(map(Value, range(len(made)))))
+    if late:
+        part = _part(nodes, given, inside, [ends[m.position] for m in late])
+        writes = Aten(part, (), tuple(Mutation(given.index(x), k) for k, x in enumerate(written)))
+    first = _first(aten, inside, [sent.get(n, n) for n in made], late)
+    to = tuple((s.device, s.dtype) if n in sent and (s := spec_of(sent[n])) is not None else None for n in made)
+    return Before(first, before, writes, to, taken, _unread(first, inputs, taken))
+
+
+def _part(nodes: list[fx.Node], inputs: list[fx.Node], inside: set[fx.Node], ends: list[fx.Node]) -> fx.Graph:
+    """What computes `ends` of the calls inside, as a graph of these inputs."""
     part = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
-    for n in nodes:
-        if n in inside or n.op == "placeholder" and inputs.index(n) in taken:
-            env[n] = part.node_copy(n, env.__getitem__)
-    part.output(tuple(env[n] for n in made))
-    return Aten(part, tuple(map(Value, range(len(made))))), taken, replace(aten, graph=_without(aten.graph, inside, made))
+    for n in (*inputs, *(n for n in nodes if n in inside)):
+        env[n] = part.node_copy(n, env.__getitem__)
+    part.output(tuple(env[n] for n in ends))
+    drop_dead(part)
+    return part
+
+
+def _first(aten: Aten, inside: set[fx.Node], made: list[fx.Node], late: list[Mutation]) -> Aten:
+    """The graph without the calls inside and what is only written of them; `made` are its inputs, after the others."""
+    dropped = {m.position for m in late}
+    kept = [p for p in range(len(list(aten.graph.nodes)[-1].args[0])) if p not in dropped]
+    new = copy_graph(aten.graph)
+    same = dict(zip(aten.graph.nodes, new.nodes))
+    end = next(n for n in reversed(new.nodes) if n.op == "output")
+    end.args = (tuple(end.args[0][p] for p in kept),)
+    last = [n for n in new.nodes if n.op == "placeholder"][-1]
+    for i, old in enumerate(made):
+        with new.inserting_after(last):
+            last = new.placeholder(f"from_cpu_{i}")
+        node = same[old]
+        last.meta.update(node.meta)
+        node.replace_all_uses_with(last, propagate_meta=False)
+    for old in reversed([n for n in aten.graph.nodes if n in inside or n in made]):
+        new.erase_node(same[old])
+    mutations = tuple(Mutation(m.input, kept.index(m.position)) for m in aten.mutations if m.position not in dropped)
+    return replace(aten, graph=new, outputs=tuple(renumbered(o, kept.index) for o in aten.outputs), mutations=mutations)
+
+
+def _only_written(aten: Aten, nodes: list[fx.Node]) -> set[fx.Node]:
+    """What the graph returns only to write it into inputs on the CPU."""
+    ends, inputs = nodes[-1].args[0], [n for n in nodes if n.op == "placeholder"]
+    written = {m.position for m in aten.mutations if _on_cpu(inputs[m.input])}
+    written -= {p for o in aten.outputs for p in positions(o)}
+    others = {n for p, n in enumerate(ends) if p not in written}
+    return {ends[p] for p in written if isinstance(ends[p], fx.Node) and ends[p] not in others}
+
+
+def _copy_of(n: fx.Node) -> fx.Node | None:
+    """The one call that reads a value, where it is a copy of it on a GPU."""
+    user = next(iter(n.users)) if len(n.users) == 1 else None
+    if user is None or user.target is not torch.ops.aten._to_copy.default or _on_cpu(user) or spec_of(user) is None:
+        return None
+    return user if set(user.kwargs) <= {"dtype", "device", "non_blocking"} else None
+
+
+def _unread(first: Aten, inputs: list[fx.Node], taken: tuple[int, ...]) -> frozenset[int]:
+    """The tensors on the CPU among the inputs taken that a graph neither reads nor writes nor returns."""
+    shown = {m.input for m in first.mutations} | {b.index for o in first.outputs if isinstance(b := base_of(o), Input)}
+    own = [n for n in first.graph.nodes if n.op == "placeholder"]
+    return frozenset(i for i in taken if i not in shown and not own[i].users and spec_of(inputs[i]) is not None)
 
 
 @dataclass(frozen=True)
@@ -137,12 +229,12 @@ def _after(nodes: list[fx.Node]) -> set[fx.Node]:
 def _worth(part: set[fx.Node]) -> bool:
     """Whether a part is worth kernels."""
     work = [n for n in part if not _shared(n)]
-    return len(work) >= LEAST_OPS and max(map(_points, work)) >= LEAST_POINTS
+    return len(work) >= LEAST_OPS and (len(work) >= MANY_OPS or max(map(_points, work)) >= LEAST_POINTS)
 
 
-def _taken(inputs: list[fx.Node], part: set[fx.Node]) -> tuple[int, ...]:
-    """The positions of the inputs that a part takes: its tensors, all numbers."""
-    return tuple(i for i, n in enumerate(inputs) if not isinstance(n.meta.get("spec"), Spec) or any(u in part for u in n.users))
+def _taken(inputs: list[fx.Node], part: set[fx.Node], written: Collection[fx.Node] = ()) -> tuple[int, ...]:
+    """The positions of the inputs that a part takes: the tensors that it reads or writes, all numbers."""
+    return tuple(i for i, n in enumerate(inputs) if spec_of(n) is None or n in written or any(u in part for u in n.users))
 
 
 def _base(out: Out) -> int | None:
@@ -151,9 +243,10 @@ def _base(out: Out) -> int | None:
     return of.position if isinstance(of, Value) else None
 
 
-def _inside(nodes: list[fx.Node]) -> set[fx.Node]:
-    """Calls on the CPU that need nothing of the GPU, draw no numbers, and that the graph does not return as they are."""
-    returned = {a for a in nodes[-1].args[0] if isinstance(a, fx.Node)}
+def _inside(nodes: list[fx.Node], written: set[fx.Node]) -> set[fx.Node]:
+    """Calls on the CPU that need nothing of the GPU, draw no numbers, and that the graph does not return as they are, but for
+    what it only writes."""
+    returned = {a for a in nodes[-1].args[0] if isinstance(a, fx.Node)} - written
     inside: set[fx.Node] = set()
     for n in nodes:
         if n.op != "call_function" or n in returned or not _on_cpu(n) or SEEDED in getattr(n.target, "tags", ()):
@@ -178,7 +271,7 @@ def _shared(n: fx.Node) -> bool:
 
 
 def _exported(nodes: Iterable[fx.Node], inside: set[fx.Node]) -> list[fx.Node]:
-    return [n for n in nodes if n in inside and any(u not in inside for u in n.users)]
+    return [n for n in nodes if n in inside and any(u not in inside and u.op != "output" for u in n.users)]
 
 
 def _on_cpu(n: fx.Node) -> bool:
@@ -195,19 +288,3 @@ def _on_cpu(n: fx.Node) -> bool:
 def _points(n: fx.Node) -> int:
     spec = n.meta.get("spec")
     return math.prod(at_hints(spec).shape) if isinstance(spec, Spec) else 0
-
-
-def _without(graph: fx.Graph, inside: set[fx.Node], made: list[fx.Node]) -> fx.Graph:
-    """A copy of the graph where these values are inputs, after the others."""
-    new = copy_graph(graph)
-    same = dict(zip(graph.nodes, new.nodes))
-    last = [n for n in new.nodes if n.op == "placeholder"][-1]
-    for i, old in enumerate(made):
-        with new.inserting_after(last):
-            last = new.placeholder(f"from_cpu_{i}")
-        node = same[old]
-        last.meta.update(node.meta)
-        node.replace_all_uses_with(last, propagate_meta=False)
-    for old in reversed([n for n in graph.nodes if n in inside]):
-        new.erase_node(same[old])
-    return new
