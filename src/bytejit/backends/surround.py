@@ -92,8 +92,8 @@ def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
     plain = gm.forward
 
     def checked(*inputs: Any) -> Any:
-        storages = [t.untyped_storage()._cdata if isinstance(t, torch.Tensor) else None for t in inputs]
-        if any(storages.count(storages[i]) > 1 for i in written):
+        storages = [t.untyped_storage()._cdata for t in inputs if isinstance(t, torch.Tensor)]
+        if len(set(storages)) < len(storages) and any(storages.count(inputs[i].untyped_storage()._cdata) > 1 for i in written):
             registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")
             return plain(*inputs)
         return call(*inputs)

@@ -151,6 +151,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     t.copying.resolve_copies(outputs)
     t.symbol_guards.drop_unused_symbols()
     add_last_guards(t)
+    drop_unread(t, outputs)
     calls = [n for n in t.graph.nodes if n.op.startswith("call_")]
     gm = graph_module(t, outputs) if calls else None
     inputs = t.inputs if gm is not None else []
@@ -200,6 +201,15 @@ def add_last_guards(t: Tracer) -> None:
             t.guards.add("PRESENT", lazy.source)
     for cls, lookups in class_facts.guards_of_lookups(t.cannot_change):
         t.guards.add("CLASS", KnownSource.of(cls), lookups)
+
+
+def drop_unread(t: Tracer, outputs: list[torch.fx.Node]) -> None:
+    """Take tensors that the region only looked at out of the graph: a call would hold them, and with them their memory, until
+    its end (a step that begins with `zero_grad()`: all gradients of the step before)."""
+    for v in [v for v in t.inputs if isinstance(v, TensorVar) and not v.node.users and v.node not in outputs]:
+        if not is_written(t, v):
+            t.graph.erase_node(v.node)
+            t.inputs.remove(v)
 
 
 def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModule:
