@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from dynamic import traced
 from graphs import aten
 
+import bytejit
+from bytejit.backends import cuda
 from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.cuda import schedule as way
 from bytejit.codegen.cuda import tiles
@@ -182,3 +184,34 @@ def test_a_shift_around_a_size_that_is_known_at_the_call_only_compiles(tmp_path)
     x = torch.randn(11, device=DEVICE)
     got, _ = run(plan, emit_triton(plan), [11, x], {"s0": 11})
     assert torch.equal(got[0], x.roll(1, 0) * 2)
+
+
+def center_and_update(x, w, v):
+    """A column's sum is subtracted from its elements, and moves two parameters of the column, one of which the sum needs."""
+    total = (x * w).sum(0)
+    v.mul_(0.5).add_(total)
+    w.sub_(total * 0.25)
+    return x - total
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_updates_wait_for_the_last_reader(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kernel overwrites in an input is stored when no program reads it any more: split, after all other launches."""
+    sms, room, limits = WAYS[name]
+    for limit, value in limits.items():
+        for module in (way, tiles):
+            monkeypatch.setattr(module, limit, value, raising=False)
+    made: list[Plan] = []
+    schedule = way.schedule_cuda
+    monkeypatch.setattr(cuda, "INTERPRETED", Machine("cuda", 2 * sms, 16, 50 << 20))
+    monkeypatch.setattr(cuda, "schedule_cuda", lambda loops, machine, _: made.append(schedule(loops, machine, room)) or made[-1])
+    monkeypatch.setattr(cuda.InterpretedTarget, "plan_key", lambda self: None)  # no plan of other limits, from disk
+    compiled = bytejit.compile(center_and_update, options={"interpret": True})
+    wanted = [r(300, 5), r(5), r(5)]
+    given = [t.clone() for t in wanted]
+    for _ in range(2):
+        torch.testing.assert_close(compiled(*given), center_and_update(*wanted), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-4)
+    modes = [s.schedule.mode for s in made[0].steps if isinstance(s, Call)]
+    assert ("split" in modes) == (name == "split"), modes
+    assert all(m.done for m in made[0].mutations)

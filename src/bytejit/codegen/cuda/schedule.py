@@ -54,7 +54,7 @@ from bytejit.codegen.cuda.tiles import (
 )
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
-from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Loops
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Loops
 from bytejit.codegen.loops.memory import Memory, plan_memory, write_inputs
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.online_reductions import joined
@@ -287,7 +287,9 @@ def schedule_rows(
     x = min(COLUMNS, power(rows)) if column else 1
     work = longest * x
     programs = max(1, -(-rows // x))  # none of a kernel without rows
-    if known(k.axes) and sized and work >= LONG and programs < machine.threads and can_split(k, buffers):
+    apart = updates_last(k)
+    if known(k.axes) and sized and work >= LONG and programs < machine.threads and can_split(apart, buffers):
+        k = apart
         parts = min(-(-4 * machine.threads // programs), -(-work // (LONG // 4)), 1024)
         cut = looped_tiles(x, -(-longest // parts), None)
         return k, CudaSchedule("split", blocks(cut, spaces, True), x == 1, True, wide, parts, spaces)
@@ -308,11 +310,32 @@ def read_again(k: Kernel) -> list[str]:
     return [e.dtype for e, n in seen.items() if n > 1]
 
 
+def updates_last(k: Kernel) -> Kernel:
+    """The kernel with what overwrites a value of the row that it has read (a parameter's update) in a nest after all others:
+    of several programs that share a row some may still read the value."""
+    within = max((i for i, p in enumerate(k.nests) if p.axes), default=-1)
+    nests, late = [], []
+    for i, p in enumerate(k.nests):
+        if not p.axes and i < within:
+            read = {e.name for q in k.nests[: i + 1] for e in loads(q.roots())}
+            read -= {e.name for q in k.nests[i + 1 :] for e in loads(q.roots())}
+            late += [s for s in p.stores if s.buffer in read]
+            p = replace(p, stores=tuple(s for s in p.stores if s.buffer not in read))
+        if p.stores or p.reduces:
+            nests.append(p)
+    if not late:
+        return k
+    last = max(i for i, p in enumerate(nests) if p.axes)
+    return replace(k, nests=(*nests[: last + 1], LoopNest((), tuple(late), ()), *nests[last + 1 :]))
+
+
 def can_split(k: Kernel, buffers: dict[str, Buffer]) -> bool:
-    """Whether each nest can be a launch: no running results, nothing kept in a row's own memory."""
+    """Whether each nest can be a launch: no running results, nothing kept in a row's own memory. What is stored after all
+    others is stored when nobody reads any more."""
     if any(r.running for p in k.nests for r in p.reduces) or not any(p.reduces for p in k.nests):
         return False
-    once = {s.buffer for p in k.nests if not p.axes for s in p.stores}
+    within = max(i for i, p in enumerate(k.nests) if p.axes)
+    once = {s.buffer for p in k.nests[:within] if not p.axes for s in p.stores}
     if any(e.name in once for e in loads(kernel_roots(k))):
         return False
     return not any(buffers[e.name].kind == "local" for e in loads(kernel_roots(k)))
