@@ -12,7 +12,7 @@ from bytejit.autograd.partition import Parts, split
 from bytejit.backends.inductor import laid_out
 from bytejit.backends.surround import fakes_of
 from bytejit.backends.target import Target
-from bytejit.codegen.libraries.layout import CPU_JOINT_PASSES
+from bytejit.codegen.libraries.layout import JOINT_PASSES
 from bytejit.common.graph_info import info_of
 from bytejit.kernels.tune import Choice, Tuner
 
@@ -53,7 +53,7 @@ def parts_of(net: nn.Module, x: torch.Tensor) -> Parts:
     found = []
 
     class Cpu(Target):
-        joint_passes = CPU_JOINT_PASSES
+        joint_passes = JOINT_PASSES
 
         def tuner(self) -> Tuner:
             return Tuner()

@@ -14,7 +14,7 @@ from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.emit.call import emit_call
 from bytejit.codegen.libraries.attention import match_attention
 from bytejit.codegen.libraries.convolution import match_conv
-from bytejit.codegen.libraries.layout import CPU_JOINT_PASSES, CPU_PASSES
+from bytejit.codegen.libraries.layout import CPU_PASSES, JOINT_PASSES
 from bytejit.codegen.libraries.linear import match_linear
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.passes.fuse import FUSE
@@ -69,7 +69,7 @@ class CpuTarget(Target):
     name = "cpu"
     suffix = ".cpp"
     aten_passes = CPU_PASSES
-    joint_passes = CPU_JOINT_PASSES
+    joint_passes = JOINT_PASSES
     loop_passes = FUSE
 
     def machine(self) -> Machine:

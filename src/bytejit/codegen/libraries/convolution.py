@@ -17,7 +17,6 @@ from bytejit.codegen.aten.rewrite import (
     aten,
     channels_last_stride,
     is_static,
-    plain_cpu,
     plain_floats,
     sole_user,
     spec_of,
@@ -87,12 +86,15 @@ def match_conv(node: fx.Node) -> Conv | None:
 
 
 def match_conv_backward(node: fx.Node) -> ConvBackward | None:
-    """The backward pass of a plain 2-d convolution on the CPU, of known sizes, else None."""
+    """The backward pass of a plain 2-d convolution, of known sizes, else None. On a GPU not of a depthwise one, which is no
+    library's."""
     if node.op != "call_function" or node.target is not aten.convolution_backward.default:
         return None
     grad, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
     specs = [spec_of(grad), spec_of(x), spec_of(w)]
-    if transposed or not plain_cpu(*specs) or not all(map(is_static, specs)) or len(specs[1].shape) != 4:
+    if transposed or not plain_floats(*specs) or not all(map(is_static, specs)) or len(specs[1].shape) != 4:
+        return None
+    if specs[0].device.type != "cpu" and groups == specs[1].shape[1] > 1:
         return None
     if 0 in (*specs[0].shape, *specs[1].shape) or not any(mask[:2]):
         return None

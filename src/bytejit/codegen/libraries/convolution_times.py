@@ -24,6 +24,7 @@ from .convolution import EVERY_EPILOGUE, Conv, ConvBackward, is_nhwc, what_follo
 PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolution in a kernel of its own
 BACKWARD_OPS = 1e9  # multiplications and additions of a timed backward pass: of fewer images where there would be more
 CONVERT_START = 4e-6  # seconds a call on top
+GPU_CONVERT_START, GPU_CONVERT_RATE = 1e-6, 1.5e12  # the same and bytes a second, in a kernel of ours that often does other work
 
 
 @dataclass(frozen=True)
@@ -40,24 +41,30 @@ class Times:
 def time_conv(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     geometry = conv.geometry
     x, w = contiguous(at_hints(spec_of(conv.x))), spec_of(conv.w)
+    on_gpu = x.device.type != "cpu"
     bias = [] if conv.b is None else [spec_of(conv.b)]
 
-    def converted(x: torch.Tensor, *rest: torch.Tensor):
-        return (x.contiguous(memory_format=torch.channels_last), *rest)
+    def converted(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor):
+        if on_gpu:  # such a weight too: its conversion is a kernel of ours
+            w = w.contiguous(memory_format=torch.channels_last)
+        return (x.contiguous(memory_format=torch.channels_last), w, *rest)
 
     ways, prepare = {}, {}
     for row in _rows(conv, packs, library):
         ways[row.name] = call_of(row, ("x", "w", "b"), n=w.shape[0], **geometry)
         if row.pack:
-            prepare[row.name] = lambda x, w, *b, row=row: (*converted(x), row.pack(w, **geometry, shape=x.shape), *b)
+            prepare[row.name] = lambda x, w, *b, row=row: (*converted(x, w)[:1], row.pack(w, **geometry, shape=x.shape), *b)
         elif row.layout == "nhwc":
             prepare[row.name] = converted
     base = "conv_nhwc" if is_nhwc(spec_of(conv.node)) and "conv_nhwc" in ways else ""
     sample = int(spec_of(conv.node).device.type == "cpu")
-    choice = timed(tune, "conv", [x, w, *bias], ways, prepare, cold=[1], attrs=conv.attrs, sample=sample, base=base)
+    kind = "gpu conv" if on_gpu else "conv"
+    choice = timed(tune, kind, [x, w, *bias], ways, prepare, cold=[1], attrs=conv.attrs, sample=sample, base=base)
     if choice is None:
         return None
     seconds = {n: s + _left_over(conv, library.ROWS[n]) for n, s in choice.seconds.items()}
+    if on_gpu and not is_nhwc(w) and "conv_nhwc" in seconds:
+        seconds["conv_nhwc"] += 2 * bytes_of(w) / GPU_CONVERT_RATE
     other = {n: s for n, s in seconds.items() if n != "conv_nchw"}
     best = min(other, key=other.__getitem__) if other else "conv_nhwc"
     # with such a weight torch's own call returns with the channels innermost whatever the input has
@@ -70,7 +77,8 @@ def time_backward(conv: ConvBackward, tune: Any) -> Times:
     """By timing, on as few images as do; without timing, the channels innermost."""
     g, x, w = spec_of(conv.grad), spec_of(conv.x), spec_of(conv.w)
     ops = 4 * math.prod(g.shape[1:]) * math.prod(w.shape[1:])
-    images = min(x.shape[0], max(1, round(BACKWARD_OPS / ops)))
+    on_gpu = x.device.type != "cpu"
+    images = x.shape[0] if on_gpu else min(x.shape[0], max(1, round(BACKWARD_OPS / ops)))  # few do not fill a GPU
     specs = [Spec((images, *s.shape[1:]), contiguous(s).stride, s.dtype, s.device) for s in (g, x)]
     of = conv.geometry
 
@@ -80,10 +88,12 @@ def time_backward(conv: ConvBackward, tune: Any) -> Times:
         return made[1] if made[0] is None else made[0]
 
     def inner(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple:
-        return *(t.contiguous(memory_format=torch.channels_last) for t in (g, x)), w
+        converted = (t.contiguous(memory_format=torch.channels_last) for t in ((g, x, w) if on_gpu else (g, x)))
+        return (*converted, w)[:3]
 
     ways = {"nchw": call, "nhwc": call}
-    choice = timed(tune, "conv_backward", [*specs, w], ways, {"nhwc": inner}, cold=[2], attrs=conv.attrs)
+    kind = "gpu conv_backward" if on_gpu else "conv_backward"
+    choice = timed(tune, kind, [*specs, w], ways, {"nhwc": inner}, cold=[2], attrs=conv.attrs)
     if choice is None or len(choice.seconds) < 2:
         return Times(1.0, 0.5, "")
     row_major, innermost = (choice.seconds[n] * x.shape[0] / images for n in ("nchw", "nhwc"))

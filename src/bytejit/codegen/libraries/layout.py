@@ -26,23 +26,31 @@ from bytejit.codegen.aten.rewrite import (
     at_hints,
     aten,
     call_before,
-    channels_last_stride,
-    contiguous,
     copy_graph,
     drop_dead,
     replace,
     spec_of,
 )
 from bytejit.codegen.passes import Journal, Pass, run_passes
-from bytejit.common.spec import Spec, contiguous_stride
+from bytejit.common.spec import Spec
 
 from .attention import choose_attentions
 from .choices import ATEN, Choices, choose_together, on_graph
 from .convolution import Conv, ConvBackward, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
 from .convolution_cuda import fuse_convs
-from .convolution_times import CONVERT_START, Times, bytes_of, time_backward, time_conv, untimed
+from .convolution_times import (
+    CONVERT_START,
+    GPU_CONVERT_RATE,
+    GPU_CONVERT_START,
+    Times,
+    bytes_of,
+    time_backward,
+    time_conv,
+    untimed,
+)
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
+from .relayout import convert, restride, share_weights, weight_inner
 from .sums import join_products
 
 FOLLOWS = frozenset(
@@ -66,7 +74,6 @@ FOLLOWS = frozenset(
 # the result is as recorded, whatever the operand has
 READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})
 CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being converted
-GPU_CONVERT_RATE = 1.5e12  # the same on a GPU, in a kernel that often does other work along the way
 
 
 def choose_libraries(
@@ -110,9 +117,9 @@ def split_biases(graph: fx.Graph, choices: Choices) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """A node as the choice of layouts sees it. kind: conv, follows, joins, reads or other; inner: whether its result has its
-    channels innermost as the graph stands; operands: those that can be converted, of a convolution those that are laid out as
-    it is; alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting the
+    """A node as the choice of layouts sees it. kind: conv, weight, follows, joins, reads or other; inner: whether its result has
+    its channels innermost as the graph stands; operands: those that can be converted, of a convolution those that are laid out
+    as it is; alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting the
     result, 0 where it cannot be."""
 
     node: fx.Node
@@ -162,9 +169,15 @@ def _layouts(
     inner: dict[fx.Node, bool] = {}
     conversions: list[tuple[fx.Node, fx.Node]] = []
     asis = {p.node: p.inner for p in places}
+    weights: list[fx.Node] = []
     for p in places:
         node = p.node
-        if p.kind == "conv":
+        if p.kind == "weight":  # whoever reads it gets it as recorded
+            inner[node] = p.inner
+            if inner[node.args[0]] != p.inner:
+                weights.append(node)
+                conversions.extend((user, node) for user in sorted(node.users))
+        elif p.kind == "conv":
             inner[node] = node in nhwc
             if not (node in nhwc and times[node].any_layout):
                 conversions.extend((node, a) for a in p.operands if inner[a] != inner[node])
@@ -179,6 +192,7 @@ def _layouts(
             inner[node] = p.inner
             if p.kind == "other":
                 conversions.extend((node, a) for a in p.operands if inner[a] != asis[a])
+    inner.update((w, not inner[w]) for w in weights)
     return inner, conversions
 
 
@@ -196,6 +210,8 @@ def _kind(node: fx.Node) -> str:
             return "conv"
         tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
         own = node.target is aten.clone.default or "memory_format" in node.kwargs
+        if _is_weight(node):
+            return "weight"
         if _is_getitem(node):  # of an op that keeps its layouts: as recorded
             return "follows" if _kind(node.args[0]) in ("conv", "follows") else "reads"
         if (tagged and not own) or node.target in FOLLOWS:
@@ -205,6 +221,18 @@ def _kind(node: fx.Node) -> str:
         if node.target in READS_ANY:
             return "reads"
     return "other"
+
+
+def _is_weight(node: fx.Node) -> bool:
+    """The gradient of a weight on a GPU. It comes laid out as the images are, and meets what is laid out as the weight is."""
+    return (
+        _is_getitem(node)
+        and node.args[1] == 1
+        and _is_backward(node.args[0])
+        and convertible(spec_of(node))
+        and spec_of(node).device.type != "cpu"
+        and _match(node.args[0]) is not None
+    )
 
 
 def _is_backward(node: fx.Node) -> bool:
@@ -239,7 +267,9 @@ def _convert_seconds(spec: Spec | None) -> float:
     """What it costs to convert a tensor; 0 where it cannot be."""
     if not convertible(spec):
         return 0.0
-    return CONVERT_START + 2 * bytes_of(spec) / (CONVERT_RATE if spec.device.type == "cpu" else GPU_CONVERT_RATE)
+    if spec.device.type != "cpu":
+        return GPU_CONVERT_START + 2 * bytes_of(spec) / GPU_CONVERT_RATE
+    return CONVERT_START + 2 * bytes_of(spec) / CONVERT_RATE
 
 
 def _assign(places: list[Place], times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
@@ -272,6 +302,7 @@ def choose_convs(graph: fx.Graph, choices: Choices) -> None:
         return [choices.library.ROWS[calls[c.node]] if calls.get(c.node) else None for c in convs]
 
     choose_together(graph, _match, decide, lambda conv, row: _use(graph, conv, row, choices.constants))
+    share_weights(graph)
 
 
 def choose_layouts(graph: fx.Graph, choices: Choices) -> None:
@@ -294,45 +325,10 @@ def _lay_out(graph: fx.Graph, convs: list, choices: Choices) -> dict[fx.Node, st
     places = _places(graph)
     nhwc = _assign(places, times)
     inner, conversions = _layouts(places, nhwc, times)
-    _convert(graph, inner, conversions)
+    convert(graph, inner, conversions)
     for p in places:
-        _restride(p, inner[p.node])
+        restride(p.node, inner[p.node], p.kind == "conv")
     return {n: times[n].nhwc_call for n in nhwc}
-
-
-def _convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tuple[fx.Node, fx.Node]]) -> None:
-    """Insert a conversion before each reader that needs the other layout; readers of one tensor share it."""
-    made: dict[fx.Node, fx.Node] = {}
-    for reader, tensor in conversions:
-        if tensor not in made:
-            spec = spec_of(tensor)
-            to_inner = not inner[tensor]
-            form = torch.channels_last if to_inner else torch.contiguous_format
-            stride = channels_last_stride(spec.shape) if to_inner else contiguous_stride(spec.shape)
-            made[tensor] = call_before(
-                graph,
-                reader,
-                aten.clone.default,
-                (tensor,),
-                Spec(spec.shape, stride, spec.dtype, spec.device),
-                {"memory_format": form},
-            )
-        reader.replace_input_with(tensor, made[tensor])
-
-
-def _restride(p: Place, is_inner: bool) -> None:
-    node, specs = p.node, p.node.meta.get("spec")
-    if isinstance(specs, Spec):
-        if convertible(specs) and is_inner != is_nhwc(specs) and node.op == "call_function":
-            node.meta["spec"] = _as(specs, is_inner)
-    elif isinstance(specs, tuple) and (is_inner or p.kind == "conv"):
-        node.meta["spec"] = tuple(_as(s, is_inner) if convertible(s) else s for s in specs)
-
-
-def _as(spec: Spec, is_inner: bool) -> Spec:
-    if not is_inner:
-        return contiguous(spec)
-    return Spec(spec.shape, channels_last_stride(spec.shape), spec.dtype, spec.device)
 
 
 def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> None:
@@ -344,9 +340,7 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> 
         real = constants.of(w)
         w = constants.add(graph, row.pack(real, **conv.geometry, shape=at_hints(spec_of(x)).shape), "packed", spec=spec_of(w))
     elif spec.device.type != "cpu" and convertible(spec_of(w)) and not is_nhwc(spec_of(w)):
-        # cuDNN through torch would convert the weight by a general copy, slower than a kernel of our own
-        converted = Spec(spec_of(w).shape, channels_last_stride(spec_of(w).shape), spec_of(w).dtype, spec_of(w).device)
-        w = call_before(graph, node, aten.clone.default, (w,), converted, {"memory_format": torch.channels_last})
+        w = weight_inner(graph, node, w)
     after = what_follows(node, row.epilogues)
     place = after.last if (after.other or after.scale or after.shift) is not None else node
     target, args = row.build(
@@ -372,7 +366,7 @@ CPU_PASSES = (
     on_graph(choose_attentions),
     on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),
 )
-CPU_JOINT_PASSES = (on_graph(choose_layouts, "before a joint graph is cut: both passes take what is saved as it lies"),)
+JOINT_PASSES = (on_graph(choose_layouts, "before a joint graph is cut: both passes take what is saved as it lies"),)
 GPU_PASSES = (
     on_graph(choose_gpu_linears),
     on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),

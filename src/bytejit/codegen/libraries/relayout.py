@@ -1,0 +1,72 @@
+"""The layouts that were chosen, written into a graph: conversions, strides, weights of convolutions."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from bytejit.codegen.aten.rewrite import aten, call_before, channels_last_stride, contiguous, spec_of
+from bytejit.common.spec import Spec, contiguous_stride
+
+from .convolution import convertible, is_nhwc, match_conv_backward
+
+
+def convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tuple[fx.Node, fx.Node]]) -> None:
+    """Insert a conversion before each reader that needs the other layout; readers of one tensor share it."""
+    made: dict[fx.Node, fx.Node] = {}
+    for reader, tensor in conversions:
+        if tensor not in made:
+            spec = spec_of(tensor)
+            to_inner = not inner[tensor]
+            form = torch.channels_last if to_inner else torch.contiguous_format
+            stride = channels_last_stride(spec.shape) if to_inner else contiguous_stride(spec.shape)
+            made[tensor] = call_before(
+                graph,
+                reader,
+                aten.clone.default,
+                (tensor,),
+                Spec(spec.shape, stride, spec.dtype, spec.device),
+                {"memory_format": form},
+            )
+        reader.replace_input_with(tensor, made[tensor])
+
+
+def restride(node: fx.Node, is_inner: bool, is_conv: bool) -> None:
+    """Let a node's result have its channels innermost, or not."""
+    specs = node.meta.get("spec")
+    if isinstance(specs, Spec):
+        if convertible(specs) and is_inner != is_nhwc(specs) and node.op == "call_function":
+            node.meta["spec"] = _as(specs, is_inner)
+    elif isinstance(specs, tuple) and (is_inner or is_conv):
+        node.meta["spec"] = tuple(_as(s, is_inner) if convertible(s) else s for s in specs)
+
+
+def _as(spec: Spec, is_inner: bool) -> Spec:
+    if not is_inner:
+        return contiguous(spec)
+    return Spec(spec.shape, channels_last_stride(spec.shape), spec.dtype, spec.device)
+
+
+def share_weights(graph: fx.Graph) -> None:
+    """Let backward passes of convolutions on a GPU that run with the channels innermost read a weight that is laid out so: the
+    forward pass's, where it is in the graph. Changes `graph`."""
+    made: dict[fx.Node, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.target is aten.clone.default and node.kwargs.get("memory_format") is torch.channels_last:
+            made.setdefault(node.args[0], node)
+        back = match_conv_backward(node)
+        if back is None or spec_of(back.x).device.type == "cpu" or not is_nhwc(spec_of(back.x)):
+            continue
+        if convertible(spec_of(back.w)) and not is_nhwc(spec_of(back.w)):
+            w = made.get(back.w)
+            if w is None:
+                w = made[back.w] = weight_inner(graph, node, back.w)
+            node.args = (*node.args[:2], w, *node.args[3:])
+
+
+def weight_inner(graph: fx.Graph, node: fx.Node, w: fx.Node) -> fx.Node:
+    """A weight with its channels innermost, before a node: cuDNN through torch would convert it by a general copy, slower than
+    a kernel of our own."""
+    spec = spec_of(w)
+    converted = Spec(spec.shape, channels_last_stride(spec.shape), spec.dtype, spec.device)
+    return call_before(graph, node, aten.clone.default, (w,), converted, {"memory_format": torch.channels_last})
