@@ -27,6 +27,7 @@ void* dlsym(void*, const char*);
 PyObject* PyErr_Format(PyObject*, const char*, ...);
 PyObject* PyLong_FromVoidPtr(void*);
 PyObject* PyErr_Occurred(void);
+PyObject* PyErr_NoMemory(void);
 char* PyBytes_AsString(PyObject*);
 extern PyObject* PyExc_RuntimeError;
 }
@@ -83,17 +84,29 @@ static PyObject* attribute(PyObject*, PyObject* const* a, bj_size) {
     int value = 0, code = function_get(&value, (int)bj::integer(a[1]), bj::pointer<void>(a[0]));
     return code ? raise(code, "cuFuncGetAttribute") : PyLong_FromLong(value);
 }
+// Memory of a call, on the stack where it is little. at: null where there is none.
+template <class T, int N> struct Room {
+    T few[N], *at;
+    explicit Room(Word n) : at(n <= N ? few : (T*)__builtin_malloc(n * sizeof(T))) {}
+    ~Room() { if (at != few) __builtin_free(at); }
+};
 // Table: launches, then each: function, 3 x grid (a size, or -1 - argument), threads, shared bytes, whether it waits itself for
 // the kernel before it, parameters, then each parameter: argument, added, whether it must be a multiple of 16.
 // launch(table, stream, *arguments) -> 0; 1 when an address is not a multiple of 16 as assumed: nothing was launched.
 static PyObject* launch(PyObject*, PyObject* const* a, bj_size n) {
     const Word* table = bj::pointer<const Word>(a[0]);
     void* stream = bj::pointer<void>(a[1]);
-    Word value[512], cell[256];
-    void* params[256];
+    Word most = 0;
+    const Word* w = table + 1;
+    for (Word k = 0; k < table[0]; ++k, w += 8 + 3 * w[7]) most = w[7] > most ? w[7] : most;
+    Room<Word, 256> values(n - 2), cells(most + 2);
+    Room<void*, 256> places(most + 2);
+    Word *value = values.at, *cell = cells.at;
+    void** params = places.at;
+    if (!value || !cell || !params) return PyErr_NoMemory();
     for (bj_size i = 2; i < n; ++i) value[i - 2] = (Word)bj::pointer<void>(a[i]);
     if (PyErr_Occurred()) return nullptr;
-    const Word* w = table + 1;
+    w = table + 1;
     for (Word k = 0; k < table[0]; ++k, w += 8 + 3 * w[7])
         for (Word p = 0; p < w[7]; ++p)
             if (w[10 + 3 * p] && ((value[w[8 + 3 * p]] + w[9 + 3 * p]) & 15)) return PyLong_FromLong(1);
@@ -160,7 +173,6 @@ FILL = b""".version 7.0
     ret;
 }
 \0"""  # fill(address, word, words), one word a thread: the driver compiles it
-MAX_ARGUMENTS, MAX_PARAMETERS = 512, 254  # of one row of kernels, of one kernel
 EARLY = 90  # compute capability from which on a kernel may begin before the one in front of it has ended
 
 
