@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import types
 
+from bytejit.common import special_cases
 from bytejit.common.text import without_records
+from bytejit.compat.class_versions import HEAP_TYPE
 
 from .values import (
     CellVar,
@@ -89,4 +91,5 @@ OF_OWN_KIND = (collections.OrderedDict, collections.defaultdict, collections.deq
 
 def shown_name(cls: type) -> str:
     """A type's name as CPython's messages have it."""
-    return f"collections.{cls.__name__}" if cls in OF_OWN_KIND else cls.__name__
+    in_c = cls in OF_OWN_KIND or not cls.__flags__ & HEAP_TYPE and not special_cases.BUILTINS.made(cls)
+    return f"{cls.__module__}.{cls.__name__}" if in_c else cls.__name__

@@ -25,6 +25,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
+from bytejit.tracer.core.words import shown_name
 
 from .class_facts import class_lookup
 from .containers import is_constant
@@ -167,7 +168,7 @@ class Iteration(Component):
         """n items of an iterable. Raises: Raised(ValueError) as Python words it."""
         v = self.t.values.real(v)
         if not self.has_iter(v):
-            raise self.t.raised(TypeError(f"cannot unpack non-iterable {self.t.type_of(v).__name__} object"))
+            raise self.t.raised(TypeError(f"cannot unpack non-iterable {shown_name(self.t.type_of(v))} object"))
         if isinstance(v, SeqVar):
             items = v.items
         else:
