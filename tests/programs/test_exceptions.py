@@ -1,6 +1,14 @@
-# ruff: noqa: B904, F841 - what the programs do is the point
+# ruff: noqa: B904, F841, E701, E702, B012 - what the programs do is the point
 """Exceptions"""
 
+import contextlib
+
+import pytest
+import torch
+
+import bytejit
+
+from . import targets
 from .harness import F, Sign, Turn, case, program
 
 
@@ -455,3 +463,31 @@ def test_super_without_arguments_to_find(x):
         Alone.method()
     except RuntimeError as e:
         return x + 1, str(e)
+
+
+# fmt: off
+def one_line_except(x):
+    try: bytejit.graph_break()
+    except Exception: return x * 100
+    return x
+
+
+def one_line_finally(x):
+    try: x.tolist()[0].as_integer_ratio(); bytejit.graph_break()
+    finally: return x * 100
+
+
+def one_line_manager(x):
+    with contextlib.suppress(Exception): bytejit.graph_break()
+    return x * 100
+# fmt: on
+
+
+@pytest.mark.skipif(targets.TARGET != "bytejit", reason="the break is bytejit's")
+@pytest.mark.parametrize("program", [one_line_except, one_line_finally, one_line_manager])
+def test_refused_within_one_line(program):
+    """What fullgraph refuses is raised past the handlers of a `try: x` in one line"""
+    run = targets.compiled(program, targets.Counter(), nopython=True)
+    for _ in range(2):
+        with pytest.raises(targets.unsupported()):
+            run(torch.ones(2))

@@ -96,8 +96,12 @@ class Flow:
         """Where an exception raised by a site before instruction i must go.
 
         The table's own row for i may be wrong for that, as the instruction itself cannot raise: at a handler's head it
-        already takes the exception as saved, on the way out of a handler it no longer restores the one before.
+        already takes the exception as saved, on the way out of a handler it no longer restores the one before. The site at
+        the function's start stands before all of it: of `try: x` in one line the row for x would take what the site says
+        of the call as a whole.
         """
+        if i == self.first:
+            return None
         caught = self.caught[i]
         if self.instrs[i].op == PUSH_EXC_INFO:
             return caught and self.caught[caught.target]
