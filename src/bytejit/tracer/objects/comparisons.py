@@ -7,6 +7,7 @@ import operator
 import types
 
 from bytejit.compat import numpy_types
+from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.signals import Break, Raised
@@ -212,6 +213,9 @@ class Comparisons(Component):
             identities.are_two(self.t, a, b)
         if isinstance(a, TensorVar) and isinstance(b, TensorVar) and a is not b:
             self.t.copying.rely_on_copies(a, b)  # x.contiguous() is x, where it copies nothing
+        if a is not b and type(a) is type(b) and a.source is not None and b.source is not None:
+            if not (isinstance(a.source, KnownSource) and isinstance(b.source, KnownSource)):
+                self.t.guards.add("ALIAS", a.source, (b.source, False))  # in another call they may be one
         return a is b
 
     def _same_number(self, a: Var, b: Var) -> bool:
