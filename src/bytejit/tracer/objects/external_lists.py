@@ -1,4 +1,6 @@
-"""Lists from outside: while a region only appends to one, what it held before is not looked at and not guarded."""
+"""Lists from outside: while a region only appends to one and takes items by number, how many it holds is not guarded. So a
+list that grows from call to call, or from one run of a loop to the next, is no reason to compile anew.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from bytejit.tracer.core.values import Lazy, SeqVar, Var
 
 
 class ExternalList(SeqVar):
-    """A list from outside. `tail`: what was appended before anything was read; None once `items` is known."""
+    """A list from outside. `tail`: what was appended before its length was asked for; None once `items` is known."""
 
     __slots__ = ("t", "known", "tail")
 
@@ -25,6 +27,18 @@ class ExternalList(SeqVar):
             self.known = [*(Lazy(o, Item(self.source, i)) for i, o in enumerate(self.real)), *self.tail]
             self.tail = None
         return self.known
+
+    def picked(self, i: int) -> Var | None:
+        """Item `i`, counted from the side that it is asked from. None where that takes the length: the items are known, or
+        there is no such item. A list that is too short to fetch it from is a guard that failed."""
+        if self.tail is None:
+            return None
+        if -len(self.tail) <= i < 0:
+            return self.tail[i]
+        at = i + len(self.tail) if i < 0 else i
+        if not -len(self.real) <= at < len(self.real):
+            return None
+        return self.t.values.lazy(self.real[at], Item(self.source, at))
 
     @items.setter
     def items(self, items: list[Var] | None) -> None:

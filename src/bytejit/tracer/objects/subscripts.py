@@ -29,6 +29,7 @@ from bytejit.tracer.core.words import words
 
 from .class_facts import class_lookup
 from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, to_python
+from .external_lists import ExternalList
 
 
 class Subscripts(Component):
@@ -125,8 +126,11 @@ class Subscripts(Component):
                 return SeqVar(seq.items[self.real_slice(key)], seq.cls if seq.cls in (list, torch.Size) else tuple)
             except ValueError as e:
                 raise self.t.raised(e) from None
+        i = self._place(seq, key)
+        if isinstance(seq, ExternalList) and (found := seq.picked(i)) is not None:
+            return found
         try:
-            return seq.items[self._place(seq, key)]
+            return seq.items[i]
         except IndexError:
             kind = "deque" if seq.cls is collections.deque else "list" if seq.cls is list else "tuple"
             name = f"{kind} index out of range"
