@@ -102,8 +102,64 @@ def kept():
         pass
 
 
+class Enters:
+    def __enter__(self):
+        return 1
+
+
+class Exits:
+    def __exit__(self, *about):
+        return False
+
+
+class Matched:
+    __match_args__ = ("a", "b")
+
+
+class Unmatched:
+    __match_args__ = 3
+
+
+def entered(v):
+    with v:
+        pass
+
+
+def matched(v):
+    match v:
+        case int(1, 2):
+            pass
+        case Plain(1):
+            pass
+        case Matched(1, 2, 3):
+            pass
+        case Unmatched(1):
+            pass
+
+
+def unbound(inner):
+    def f():
+        return later
+
+    if inner:
+        f()
+    later  # noqa: B018, F821 - read before it is set
+    later = 1
+
+
+def unknown():
+    return no_such_name  # noqa: F821 - that is asked
+
+
+def forgotten():
+    global no_such_global
+    del no_such_global
+
+
 number, pair = 3, collections.namedtuple("pair", "a b")
 CALLS = {
+    "statements": """entered(3); entered(Plain()); entered(Enters()); entered(Exits()); matched(1); matched(Plain())
+        matched(Matched()); matched(Unmatched()); unbound(True); unbound(False); unknown(); forgotten()""",
     "iteration": """iter(1, 2); iter(1); iter(Slots()); next(1); reversed(1); reversed({1}); zip(1); map(); map(1)
         enumerate(); enumerate([], 'a'); filter(1); two(3); two([1]); two([1, 2, 3]); two((1, 2, 3))
         two({1: 1, 2: 2, 3: 3}); two({1, 2, 3}); two(iter([1, 2, 3])); two('abc'); two(i for i in range(5)); three([1])
@@ -161,7 +217,8 @@ def outcome(call: Any, x: torch.Tensor) -> tuple:
     try:
         made = call()
     except Exception as e:
-        return x + 1, type(e), str(e), repr(e.args), repr(e.__cause__), repr(e.__context__)
+        more = repr(e.__cause__), repr(e.__context__), getattr(e, "name", None)
+        return x + 1, type(e), str(e), repr(e.args), more
     return x + 1, type(made)
 
 

@@ -27,7 +27,7 @@ class Names(Component):
         if changed is not None and name in changed[1] and changed[1][name] is not None:
             return changed[1][name]
         if name not in table or changed is not None and name in changed[1]:
-            raise self.t.raised(NameError(f"name '{name}' is not defined"))
+            raise self.t.raised(NameError(f"name '{name}' is not defined", name=name))
         return self.builtin(f, name, table)
 
     def builtin(self, f: Frame, name: str, table: dict) -> Var:

@@ -28,8 +28,10 @@ SHOWS_MISSING = PY < (3, 14)
 CONTAINER = "a container or iterable" if PY >= (3, 14) else "iterable"
 # 3.13+: what a slot that is not set says names the class with its module
 FULL_NAMES_OF_SLOTS = PY >= (3, 13)
-# 3.13+: what is said besides of an object that can have no other attributes
+# 3.13+: what is said besides of an object that can have no other attributes; the error has the attribute's name then
 NO_DICT = " and no __dict__ for setting new attributes" if PY >= (3, 13) else ""
+# 3.14+: what is no context manager is named with its module and the method that it lacks, also for __enter__
+NAMES_THE_ENTER = PY >= (3, 14)
 # 3.13+: a SimpleNamespace may be made from a mapping
 NAMESPACE_ARGUMENTS = 1 if PY >= (3, 13) else 0
 # until 3.12 classmethod(property(f)) reads as f(cls)

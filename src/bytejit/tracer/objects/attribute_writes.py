@@ -144,7 +144,9 @@ class AttributeWrites(Component):
         if class_lookup(cls, name)[0] is not MISSING:
             return self.t.raised(AttributeError(f"'{cls.__name__}' object attribute '{name}' is read-only"))
         plain = all(class_lookup(cls, n)[0] is getattr(object, n) for n in ("__setattr__", "__delattr__"))
-        return self.t.attributes.no_attribute(cls.__name__, name, NO_DICT if plain else "")
+        if NO_DICT:
+            return self.t.attributes.no_attribute(cls.__name__, name, NO_DICT if plain else "")
+        return self.t.raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
 
     def delattr(self, v: Var, name: str) -> None:
         v = self.t.values.real(v)

@@ -35,7 +35,7 @@ from bytejit.tracer.core.values import (
     TracebackVar,
     Var,
 )
-from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS
+from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS, NAMES_THE_ENTER
 
 from . import thread_locals
 from .class_facts import MISSING, WRITTEN, class_lookup, is_data_descriptor, is_library, structseq_fields
@@ -156,7 +156,7 @@ class Attributes(Component):
             return self.lift(found.__func__, owner, name)
         if isinstance(found, property):
             if found.fget is None:
-                raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter"))
+                raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter", name=name))
             return self.t.calls.call(self.lift(found.fget, owner, name), [v], {})
         if isinstance(found, functools.cached_property):
             holder = self.t.values.real(self.class_value(owner, name, found))
@@ -344,11 +344,12 @@ class Attributes(Component):
         """A special method, looked up on the type as the interpreter does; bound. Raises: Raised."""
         found = self.find_special(v, name)
         if found is None:
-            raise self.t.raised(
-                AttributeError(name)
-                if name not in ("__enter__", "__exit__")
-                else TypeError(f"'{self.t.type_of(v).__name__}' object does not support the context manager protocol")
-            )
+            if name not in ("__enter__", "__exit__"):
+                raise self.t.raised(AttributeError(name))
+            cls = self.t.type_of(v)
+            missed = f" (missed {name} method)" if NAMES_THE_ENTER or name == "__exit__" else ""
+            shown = full_name(cls) if NAMES_THE_ENTER else cls.__name__
+            raise self.t.raised(TypeError(f"'{shown}' object does not support the context manager protocol{missed}"))
         return found
 
     def find_special(self, v: Var, name: str) -> Var | None:
@@ -368,7 +369,7 @@ class Attributes(Component):
             cls = obj.obj
             found, owner = class_lookup(cls, name, start)
             if found is MISSING:
-                raise self.t.raised(AttributeError(f"'super' object has no attribute '{name}'"))
+                raise self.no_attribute("super", name)
             if isinstance(found, classmethod):
                 return self.classmethod_value(found, owner, name, obj)
             if isinstance(found, staticmethod):
@@ -379,7 +380,7 @@ class Attributes(Component):
         cls = self.t.type_of(obj)
         found, owner = class_lookup(cls, name, start)
         if found is MISSING:
-            raise self.t.raised(AttributeError(f"'super' object has no attribute '{name}'"))
+            raise self.no_attribute("super", name)
         if name == "__class__":
             return self.t.values.constant(super)
         return self.bind_descriptor(found, owner, obj, cls, name)

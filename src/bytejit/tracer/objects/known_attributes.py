@@ -196,7 +196,7 @@ class KnownAttributes(Component):
             return v.annotations if v.annotations is not None else NONE
         if name == "__type_params__":
             return SeqVar([], tuple)
-        raise self.t.raised(AttributeError(f"'function' object has no attribute '{name}'"))
+        raise self.t.raised(AttributeError(f"'function' object has no attribute '{name}'", name=name))
 
     def annotations_of(self, v: FuncVar) -> Var:
         """The dict of annotations of a function made in the trace: of its pairs, or (3.14) what its __annotate__ makes."""

@@ -6,7 +6,7 @@ from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar
+from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
 from bytejit.tracer.objects.exceptions import exception_var
@@ -214,6 +214,16 @@ def match_keys(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(SeqVar(out, tuple))
 
 
+# a class pattern with one position compares the subject itself
+MATCH_SELF = frozenset({bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple})
+
+
+def _check_patterns(t: Tracer, cls: Var, count: int, given: int) -> None:
+    if given > count:
+        what = f"{t.as_class(cls).__name__}() accepts {count} positional sub-pattern{'' if count == 1 else 's'} ({given} given)"
+        raise t.raised(TypeError(what))
+
+
 @handles("MATCH_CLASS")
 def match_class(t: Tracer, f: Frame, ins: Ins) -> None:
     """The subject's attributes that a class pattern names, or None."""
@@ -222,18 +232,17 @@ def match_class(t: Tracer, f: Frame, ins: Ins) -> None:
         f.push(NONE)
         return
     out = []
-    if ins.arg:
-        real = t.as_class(cls)
-        if real in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple):
-            out.append(subject)
-        else:
-            match_args = t.attributes.getattr(cls, "__match_args__", SeqVar([], tuple))
-            args = [t.const(v) for v in t.iteration.iterate(match_args)]
-            if len(args) < ins.arg:
-                raise Raised(
-                    exception_var(TypeError(f"{real.__name__}() accepts {len(args)} positional sub-patterns ({ins.arg} given)"))
-                )
-            names = tuple(args[: ins.arg]) + tuple(names)
+    if ins.arg and t.as_class(cls) in MATCH_SELF:
+        _check_patterns(t, cls, 1, ins.arg)
+        out.append(subject)
+    elif ins.arg:
+        match_args = t.attributes.getattr(cls, "__match_args__", SeqVar([], tuple))
+        if t.type_of(match_args) is not tuple:
+            what = f"{t.as_class(cls).__name__}.__match_args__ must be a tuple (got {t.type_of(match_args).__name__})"
+            raise t.raised(TypeError(what))
+        args = [t.const(v) for v in t.iteration.iterate(match_args)]
+        _check_patterns(t, cls, len(args), ins.arg)
+        names = tuple(args[: ins.arg]) + tuple(names)
     for name in names:
         found = t.attributes.getattr(subject, name, NULL)
         if found is NULL:

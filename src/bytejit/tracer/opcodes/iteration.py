@@ -82,8 +82,8 @@ def return_generator(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("BEFORE_WITH")
 def before_with(t: Tracer, f: Frame, ins: Ins) -> None:
     manager = t.pop(f)
-    exit_ = t.attributes.special(manager, "__exit__")
     enter = t.attributes.special(manager, "__enter__")
+    exit_ = t.attributes.special(manager, "__exit__")
     f.push(exit_)
     f.push(t.calls.call(enter, [], {}))
 

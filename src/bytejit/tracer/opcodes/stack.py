@@ -193,11 +193,8 @@ def load_closure(t: Tracer, f: Frame, ins: Ins) -> None:
 def cell_content(t: Tracer, cell: CellVar, name: str, free: bool) -> Var:
     if cell.content is None:
         if free:
-            raise Raised(
-                exception_var(
-                    NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
-                )
-            )
+            what = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+            raise Raised(exception_var(NameError(what, name=name)))
         raise Raised(
             exception_var(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
         )
@@ -270,7 +267,7 @@ def store_name(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("DELETE_NAME")
 def delete_name(t: Tracer, f: Frame, ins: Ins) -> None:
     if f.names is None or f.names.items.pop(ins.val, None) is None:
-        raise Raised(exception_var(NameError(f"name '{ins.val}' is not defined")))
+        raise Raised(exception_var(NameError(f"name '{ins.val}' is not defined", name=ins.val)))
 
 
 @handles("LOAD_LOCALS")
