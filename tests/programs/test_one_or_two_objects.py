@@ -227,6 +227,29 @@ KEYED = {
     "ids": lambda d, a, b: (id(a) == id(b)) + len({id(a), id(b), id(None), id(d.get("none"))}),
     "many": lambda d, a, b: len(set([*d, a, b])) + len(dict.fromkeys([*d, a, b])),
 }
+
+
+@pytest.mark.parametrize("many", [3, 30])
+def test_visited(many):
+    """A set of the objects that were visited, which each call makes anew: one compile, and two that are one are seen"""
+
+    def f(x, nodes):
+        seen = set()
+        for node in nodes:
+            if node not in seen:
+                seen.add(node)
+                x = x + node.v
+        return x
+
+    counter = targets.Counter()
+    run = targets.compiled(f, counter)
+    for _ in range(5):
+        nodes = [Plain(i) for i in range(many)]
+        assert run(torch.ones(1), nodes).item() == 1 + sum(range(many))
+    assert counter.count == 1
+    assert run(torch.ones(1), [*nodes[:-1], nodes[1]]).item() == 1 + sum(range(many - 1))
+
+
 FUNCTIONS = lambda: [(lambda n=n: n) for n in range(3)]
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from bytejit.guards.kinds import Expr
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.values import FuncVar, Lazy, MethodVar, NumpyVar, SymVar, Var
 
 BY_VALUE = (int, str, bool, bytes, type(None))  # whether equal ones are one object is no promise of Python's
-MOST_PAIRS = 12  # keys of one class that are told apart by pairs; of more each is known by identity
+MOST_PAIRS = 5  # keys of one class that are told apart by pairs; of more one guard counts the objects
 
 
 def told_apart(t: Any, a: Lazy, b: Lazy) -> bool | None:
@@ -66,8 +67,11 @@ def add_key_guards(t: Any) -> None:
             by_class.setdefault(t.type_of(v), []).append(v)
     for found in by_class.values():
         if len(found) > MOST_PAIRS:
-            for v in found:
-                fixed(t, v)
+            names = tuple((f"o{i}", v.source) for i, v in enumerate(found))
+            ids = ", ".join(f"id({name})" for name, _ in names)
+            outside = next((v.source for v in found if not isinstance(v.source, KnownSource)), None)
+            if outside is not None:
+                t.guards.add("EXPR", outside, Expr(f"len({{{ids}}}) == {len(found)}", names))
             continue
         for a, b in itertools.combinations(found, 2):
             if not (isinstance(a.source, KnownSource) and isinstance(b.source, KnownSource)):
