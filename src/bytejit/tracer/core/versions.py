@@ -32,6 +32,8 @@ FULL_NAMES_OF_SLOTS = PY >= (3, 13)
 NO_DICT = " and no __dict__ for setting new attributes" if PY >= (3, 13) else ""
 # 3.14+: what is no context manager is named with its module and the method that it lacks, also for __enter__
 NAMES_THE_ENTER = PY >= (3, 14)
+# 3.14+: too many values of a list, tuple or dict are counted in the message
+COUNTS_UNPACKED = PY >= (3, 14)
 # 3.13+: a SimpleNamespace may be made from a mapping
 NAMESPACE_ARGUMENTS = 1 if PY >= (3, 13) else 0
 # until 3.12 classmethod(property(f)) reads as f(cls)

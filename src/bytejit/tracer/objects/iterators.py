@@ -25,6 +25,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     Var,
 )
+from bytejit.tracer.core.versions import COUNTS_UNPACKED
 from bytejit.tracer.core.words import shown_name
 
 from .class_facts import class_lookup
@@ -178,7 +179,9 @@ class Iteration(Component):
         if len(items) < n:
             raise self.t.raised(ValueError(f"not enough values to unpack (expected {n}, got {len(items)})"))
         if len(items) > n:
-            raise self.t.raised(ValueError(f"too many values to unpack (expected {n})"))
+            counted = COUNTS_UNPACKED and self.t.type_of(v) in (list, tuple, dict)
+            got = f", got {self.t.subscripts.length(v)}" if counted else ""
+            raise self.t.raised(ValueError(f"too many values to unpack (expected {n}{got})"))
         return list(items)
 
     def send(self, v: Var, value: Var) -> tuple[bool, Var]:

@@ -48,7 +48,7 @@ def exception_init(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def add_note(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     note = t.const(args[1])
     if not isinstance(note, str):
-        raise t.raised(TypeError(f"note must be a str, not '{type(note).__name__}'"))
+        raise t.fold_error(BaseException().add_note, note)
     notes = t.values.lookup(args[0].ns, "__notes__")
     if notes is None:
         notes = SeqVar([], list)
