@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 import torch.nn.functional as F
 from dynamic import compiled as compiled_for_all
 from graphs import aten
+from marks import interpreted
 
 import bytejit
 from bytejit.backends import compiled as compiled_module
@@ -30,14 +29,9 @@ from bytejit.errors import Bug
 from bytejit.fake.tensor import fake_of_spec
 from bytejit.guards.native_checker import CHECKER
 from bytejit.kernels.build import BuildFailed
-from bytejit.kernels.build_triton import triton_version
 from bytejit.options import config
 
 r = torch.randn
-interpreted = pytest.mark.skipif(
-    not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)",
-)
 
 
 def conv_graph(wrong: bool):

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
+from marks import interpreted
 
 import bytejit
-from bytejit.kernels.build_triton import triton_version
 
 WEIGHT = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(0))
-interpreted = pytest.mark.skipif(
-    not triton_version() or os.environ.get("TRITON_INTERPRET") != "1",
-    reason="needs triton and TRITON_INTERPRET=1 (set where there is no GPU)",
-)
 BOTH = [
     pytest.param({}, id="cpp", marks=pytest.mark.cxx),
     pytest.param({"interpret": True}, id="triton", marks=[pytest.mark.triton, interpreted]),

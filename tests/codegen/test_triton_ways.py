@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from dynamic import traced
 from graphs import aten
+from marks import interpreted
 
 import bytejit
 from bytejit.backends import cuda
@@ -194,6 +195,7 @@ def center_and_update(x, w, v):
     return x - total
 
 
+@interpreted
 @pytest.mark.parametrize("name", WAYS)
 def test_updates_wait_for_the_last_reader(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel overwrites in an input is stored when no program reads it any more: split, after all other launches."""
