@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
 from collections.abc import Callable
@@ -257,7 +258,17 @@ def test_a_stream_that_works_on_outputs_is_waited_for(device: Device, monkeypatc
 
 
 @pytest.mark.parametrize("relaid", [False, True])
-def test_outputs_are_allocated_outside(relaid: bool) -> None:
+def test_outputs_are_allocated_outside(relaid: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory of the allocator's own, which a thread that captures may take where the driver is told so"""
+    told: list[str] = []
+
+    @contextlib.contextmanager
+    def allocating():
+        told.append("allocates")
+        yield
+
+    monkeypatch.setattr(cuda_capture, "allocating", allocating)
+
     def call(x, new_f32=torch.empty(0).new_empty_strided, pool=kept_memory, fault="a word"):
         assert pool is not kept_memory
         out, written = new_f32((3,), (1,)), new_f32((3,), (1,))
@@ -270,6 +281,7 @@ def test_outputs_are_allocated_outside(relaid: bool) -> None:
     result = recorded(x)
     out, same, part, moved, moved_part = outside.moved_out(result, (x,))
     assert out is result[0] and same is x and part is result[2] and outside.kept is kept_memory
+    assert len(told) == 3  # two outputs, and what is moved
     assert outside.fault == "a word"
     assert len(outside.made) == 2 and any(set(t.view(torch.float32).tolist()) == {7} for t in outside.made.values())
     assert moved is not result[3] and torch.equal(moved, x * 2) and torch.equal(moved_part, x[1:] * 2)
