@@ -9,7 +9,7 @@ from torch import nn
 
 import bytejit
 
-STEPS, BATCH, SIZE = (int(n) for n in sys.argv[1:4]) if len(sys.argv) == 4 else (3, 4, 64)
+STEPS, BATCH, SIZE = (int(n) for n in sys.argv[1:4]) if len(sys.argv) == 4 else (2, 4, 32)
 
 
 class Block(nn.Module):

@@ -22,7 +22,7 @@ from .cuda_stubs import install
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "versions.md"
-NEEDS = ("bytecode>=0.16", "cffi>=1.16", "rich>=13", "pytest>=8", "hypothesis>=6", "numpy>=1.26", "ruff>=0.6")
+NEEDS = ("bytecode>=0.16", "cffi>=1.16", "rich>=13", "pytest>=8", "pytest-xdist>=3", "hypothesis>=6", "numpy>=1.26", "ruff>=0.6")
 # what only the whole suite needs
 MORE = ("scipy>=1.11", "matplotlib>=3.8", "pillow", "pyyaml", "safetensors", "huggingface_hub", "triton>=3.6", "transformers>=5")
 # of CUDA's libraries those that torch calls when it is imported: without a driver they answer so. The others: cuda_stubs
@@ -165,7 +165,7 @@ def parts(short: bool, only: list[str]) -> list[list[str]]:
 def tested(python: Path, paths: list[str], cache: Path, log: Path) -> Counter:
     """How many tests of these paths passed, failed, were skipped; a process that died counts as an error."""
     env = {**environ(), "PYTHONPATH": str(ROOT / "src"), "BYTEJIT_CACHE_DIR": str(cache)}
-    command = [str(python), "-X", "faulthandler", "-m", "pytest", "-p", "no:cacheprovider", *paths]
+    command = [str(python), *"-X faulthandler -m pytest -p no:cacheprovider -n 2 --dist loadfile".split(), *paths]
     done = subprocess.run(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with log.open("a") as file:
         file.write(f"\n==== {' '.join(paths)}\n{done.stdout}")
