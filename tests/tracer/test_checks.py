@@ -153,6 +153,39 @@ def test_a_distribution_that_is_none_raises_in_its_own_words():
     assert outcome(c, X, -Y) == outcome(f, X, -Y) != f(X, Y)
 
 
+def all_positive(x) -> bool:
+    return bool((x > 0).all())
+
+
+def valid(x) -> bool:
+    return all_positive(x)
+
+
+def test_the_branch_of_a_caller():
+    """A function may ask, and its caller raise: torch's distributions do so since 2.15"""
+
+    def f(x):
+        if not valid(x):
+            raise ValueError(f"not positive: {x.min()}")
+        return x.log()
+
+    def g(x):
+        return x * 2 if valid(x) else x * 3
+
+    def h(x):
+        if any(map(all_positive, (-x, x))):
+            raise ValueError("one is")
+        return x + 1
+
+    c = bytejit.compile(f, backend="eager", fullgraph=True)
+    for x in (Y.abs() + 1, -Y.abs() - 1):
+        same(outcome(c, x), outcome(f, x))
+    for fn in (g, h):
+        c = bytejit.compile(fn, backend="eager")
+        for x in (Y.abs() + 1, -Y.abs() - 1, Y - Y.mean()):
+            same(outcome(c, x), outcome(fn, x))
+
+
 def test_new_takes_a_size_for_a_size():
     def f(x):
         return x.new(x.shape).fill_(2), x.new(2, 3).shape, x.new().shape, x.new([1.5, 2.0]), x.new((3.0,))

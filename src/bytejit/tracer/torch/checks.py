@@ -38,8 +38,14 @@ class Checks(Component):
 
 
 def side_that_raises(frame: Frame) -> bool | None:
-    """For which truth of the value that the frame's instruction asks about it can only raise; None for both, or neither."""
-    decoded, index = frame.decoded, frame.ip
+    """For which truth of the value that the frame's instruction asks about it can only raise; None for both, or neither. The
+    branch may be a caller's: `if not valid(x): raise ...`, where `valid` ends in `return bool(...)`. (A caller of something else
+    that calls it, as `any`, may be taken for it: the check then fails, and the original code runs.)"""
+    index = frame.ip
+    while frame.parent is not None and returns_call(frame, index):
+        frame = frame.parent
+        index = frame.ip + (not returns_call(frame, frame.ip))
+    decoded = frame.decoded
     while decoded.ins[index].op in BEFORE_JUMP:
         index += 1
     head, _, kind = decoded.ins[index].op.rpartition("_IF_")
@@ -49,6 +55,12 @@ def side_that_raises(frame: Frame) -> bool | None:
     if jumping == going_on:
         return None
     return JUMPS_IF[kind] if jumping else not JUMPS_IF[kind]
+
+
+def returns_call(frame: Frame, index: int) -> bool:
+    """Whether a call's result is returned as it is."""
+    ins = frame.decoded.ins
+    return ins[index].op == "CALL" and ins[index + 1].op == "RETURN_VALUE"
 
 
 def only_raises(decoded: Decoded, start: int) -> bool:
