@@ -47,20 +47,12 @@ class Chains:
 
 def batch_numbers(graph: Aten) -> Aten:
     """The graph with its chains of numbers joined; the same graph where there are none."""
-    chains = _chains(graph.graph)
-    if not any(len(nodes) >= FEWEST for nodes in _lanes(chains).values()):
+    if not _families(_chains(graph.graph)):
         return graph
     new = copy_graph(graph.graph)
     chains = _chains(new)
-    families: dict[tuple, list[Lane]] = defaultdict(list)
-    forms: dict[Lane, set[int]] = defaultdict(set)
-    for node, form in chains.form.items():
-        forms[chains.own[node]].add(form)
-    for lane in dict.fromkeys(chains.lane.values()):
-        families[frozenset(forms[lane]), *(n.meta["spec"].dtype for n in lane)].append(lane)
-    for lanes in families.values():
-        if len(lanes) >= FEWEST:
-            _join(new, chains, lanes)
+    for lanes in _families(chains):
+        _join(new, chains, lanes)
     return replace(graph, graph=new)
 
 
@@ -100,12 +92,15 @@ def _find_lanes(found: Chains, met: dict[fx.Node, set[fx.Node]]) -> None:
         found.lane.update(dict.fromkeys(lane, lane))
 
 
-def _lanes(chains: Chains) -> dict[int, set[Lane]]:
-    """The lanes that each computation is made of."""
-    lanes: dict[int, set[Lane]] = defaultdict(set)
+def _families(chains: Chains) -> list[list[Lane]]:
+    """The lanes of which the same is computed, where they are many."""
+    forms: dict[Lane, set[int]] = defaultdict(set)
     for node, form in chains.form.items():
-        lanes[form].add(chains.own[node])
-    return lanes
+        forms[chains.own[node]].add(form)
+    families: dict[tuple, list[Lane]] = defaultdict(list)
+    for lane, made in forms.items():
+        families[frozenset(made), *(n.meta["spec"].dtype for n in lane)].append(lane)
+    return [lanes for lanes in families.values() if len(lanes) >= FEWEST]
 
 
 def _is_number(node: fx.Node) -> bool:
@@ -152,8 +147,6 @@ def _join(graph: fx.Graph, chains: Chains, lanes: list[Lane]) -> None:
     """One chain for these lanes, which have the same computations. Changes `graph`."""
     place = {lane: i for i, lane in enumerate(lanes)}
     members = [n for n in graph.nodes if chains.own.get(n) in place]
-    if not members:
-        return
     inputs: dict[fx.Node, fx.Node] = {}
     for same in zip(*lanes):
         whole = call_before(graph, members[0], aten.stack.default, (list(same),), _row(same[0], len(same)))

@@ -47,7 +47,10 @@ class Before:
             given = [inputs[i] for i in taken]
             made = before(*given) if before is not None else ()
             there = [t if to is None else t.to(*to, non_blocking=True) for t, to in zip(made, sent)]
-            result = first(*[None if i in unread else x for i, x in enumerate(inputs)], *there)
+            read = list(inputs)
+            for i in unread:
+                read[i] = None
+            result = first(*read, *there)
             if writes is not None:
                 writes(*given)
             return result

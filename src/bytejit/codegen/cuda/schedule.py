@@ -287,8 +287,8 @@ def schedule_rows(
     x = min(COLUMNS, power(rows)) if column else 1
     work = longest * x
     programs = max(1, -(-rows // x))  # none of a kernel without rows
-    apart = updates_last(k)
-    if known(k.axes) and sized and work >= LONG and programs < machine.threads and can_split(apart, buffers):
+    few = known(k.axes) and sized and work >= LONG and programs < machine.threads
+    if few and can_split(apart := updates_last(k), buffers):
         k = apart
         parts = min(-(-4 * machine.threads // programs), -(-work // (LONG // 4)), 1024)
         cut = looped_tiles(x, -(-longest // parts), None)
