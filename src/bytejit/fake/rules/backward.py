@@ -9,7 +9,7 @@ import torch
 from .core import HasMeta, Meta, NeedsMeta, Operand, channels_last_stride, new, row
 from .elementwise import elementwise
 from .pointwise import as_operands
-from .products import convolution_stride, matched, per_dim, suggests_channels_last
+from .products import convolution_stride, matched, per_dim, spatial_dims, suggests_channels_last
 from .rearranged import like_last, reflection_pad
 
 
@@ -82,10 +82,7 @@ def _convolution_backward(
     mask: Any,
 ) -> tuple:
     """Those of the input and of the weight are laid out as the result, whatever the layout of its gradient is."""
-    m, w = x.m, weight.m
-    spatial = len(m.shape) - 2
-    if len(w.shape) != len(m.shape) or spatial < 1 or 0 in m.shape or 0 in w.shape:
-        raise NeedsMeta
+    m, w, spatial = x.m, weight.m, spatial_dims(x, weight)
     matched(grad, x, weight)
     stride, padding, dilation, output_padding = (per_dim(v, spatial) for v in (stride, padding, dilation, output_padding))
     how = stride, padding, dilation, transposed, output_padding, groups

@@ -98,10 +98,7 @@ def _convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Meta:
-    m, w = x.m, weight.m
-    spatial = len(m.shape) - 2
-    if len(w.shape) != len(m.shape) or spatial < 1 or 0 in m.shape or 0 in w.shape:
-        raise NeedsMeta
+    m, w, spatial = x.m, weight.m, spatial_dims(x, weight)
     matched(x, weight) if bias is None else matched(x, weight, bias)
     if m.shape[1] != (w.shape[0] if transposed else w.shape[1] * groups):
         raise NeedsMeta
@@ -122,6 +119,14 @@ def _convolution(
     shape = (m.shape[0], w.shape[1] * groups if transposed else w.shape[0], *sizes)
     how = stride, padding, dilation, transposed, output_padding, groups
     return new(shape, convolution_stride(x, weight, shape, how), m.dtype, m.device)
+
+
+def spatial_dims(x: HasMeta, weight: HasMeta) -> int:
+    """How many dimensions a convolution goes over. Raises: NeedsMeta where the operands are none of one, or have no elements."""
+    m, w = x.m, weight.m
+    if len(w.shape) != len(m.shape) or len(m.shape) < 3 or 0 in m.shape or 0 in w.shape:
+        raise NeedsMeta
+    return len(m.shape) - 2
 
 
 def convolution_stride(x: HasMeta, weight: HasMeta, shape: tuple, how: tuple) -> tuple | None:

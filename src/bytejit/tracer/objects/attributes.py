@@ -116,9 +116,8 @@ class Attributes(Component):
         if found is MISSING and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)) is not None:
             return own
         if found is MISSING:
-            in_c = (
-                not special_cases.BUILTINS.made(cls) and not cls.__flags__ & HEAP_TYPE
-            )  # C types are called by their full names
+            # C types are called by their full names
+            in_c = not special_cases.BUILTINS.made(cls) and not cls.__flags__ & HEAP_TYPE
             raise self.no_attribute(f"{cls.__module__}.{cls.__name__}" if in_c else cls.__name__, name)
         return self.bind_descriptor(found, owner, v, cls, name)
 
