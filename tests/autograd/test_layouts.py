@@ -19,7 +19,7 @@ from bytejit.kernels.tune import Choice, Tuner
 from .beside import beside, places
 
 
-def favours(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+def favours(monkeypatch: pytest.MonkeyPatch, layout: str, tuner: type[Tuner] = Tuner) -> None:
     """Let timing find the convolutions of a layout faster, of both passes."""
 
     def choose(self, op, specs, candidates, *rest, **more):
@@ -27,7 +27,7 @@ def favours(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
         seconds = {n: 1.0 if layout in n else 2.0 for n in names}
         return Choice(min(names, key=seconds.__getitem__), (), seconds, {})
 
-    monkeypatch.setattr(Tuner, "choose", choose)
+    monkeypatch.setattr(tuner, "choose", choose)
 
 
 def model() -> nn.Module:

@@ -75,12 +75,17 @@ def planned(fn, args, sms: int = 4, room: int = way.PERSISTENT) -> Plan:
     return check_plan(way.schedule_cuda(fuse(lower(aten(fn, *args)), launches=True), Machine("cuda", sms, 16, 50 << 20), room))
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sms, room, limits = WAYS[name]
+def set_limits(monkeypatch: pytest.MonkeyPatch, limits: dict) -> None:
+    """Let `schedule_cuda` have these limits."""
     for limit, value in limits.items():
         for module in (way, tiles):
             monkeypatch.setattr(module, limit, value, raising=False)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sms, room, limits = WAYS[name]
+    set_limits(monkeypatch, limits)
     taken = set()
     for what, (fn, args) in PROGRAMS.items():
         args = [a.to(DEVICE) for a in args]
@@ -200,9 +205,7 @@ def center_and_update(x, w, v):
 def test_updates_wait_for_the_last_reader(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel overwrites in an input is stored when no program reads it any more: split, after all other launches."""
     sms, room, limits = WAYS[name]
-    for limit, value in limits.items():
-        for module in (way, tiles):
-            monkeypatch.setattr(module, limit, value, raising=False)
+    set_limits(monkeypatch, limits)
     made: list[Plan] = []
     schedule = way.schedule_cuda
     monkeypatch.setattr(cuda, "INTERPRETED", Machine("cuda", 2 * sms, 16, 50 << 20))

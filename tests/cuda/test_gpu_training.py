@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import bytejit
-from bytejit.kernels.tune import Choice
 from bytejit.kernels.tune_gpu import GpuTuner
+from tests.autograd.test_layouts import favours
 
 pytestmark = pytest.mark.gpu
 STEPS = 14  # the second step's graph is recorded, twice: results of the first recording are held
@@ -80,17 +80,6 @@ def test_whole_steps(name: str, mode: str) -> None:
         assert told["recorded"], told
 
 
-def favours(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    """Let timing find the convolutions of a layout faster, of both passes."""
-
-    def choose(self, op, specs, candidates, *rest, **more):
-        names = [c.name for c in candidates]
-        seconds = {n: 1.0 if layout in n else 2.0 for n in names}
-        return Choice(min(names, key=seconds.__getitem__), (), seconds, {})
-
-    monkeypatch.setattr(GpuTuner, "choose", choose)
-
-
 def basic() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1, bias=False),
@@ -114,7 +103,7 @@ def basic() -> nn.Module:
 def test_layouts_of_both_passes(form: str, layout: str, inner: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients as eager's whatever layouts are chosen, laid out as eager's."""
     if layout != "as timed":
-        favours(monkeypatch, layout)
+        favours(monkeypatch, layout, GpuTuner)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
     net = basic().cuda()
