@@ -51,6 +51,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "autocast cuda": lambda: torch.set_autocast_dtype("cuda", torch.bfloat16),
     "autocast cache": lambda: torch.set_autocast_cache_enabled(False),
     "autocast nesting": torch.autocast_increment_nesting,
+    "attention": lambda: (torch._C._set_sdp_use_math(False), torch._C._set_sdp_priority_order([2, 1, 0, 3, 4])),
     "warnings": lambda: entered(warnings.catch_warnings()),
     "collector": gc.disable,
     "recursion limit": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 100),

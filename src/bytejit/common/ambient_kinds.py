@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils import _python_dispatch
 
-from . import inference
+from . import attention_choice, inference
 
 _C = torch._C
 _AUTOGRAD, _FUNCTORCH, _AD = _C._autograd, _C._functorch, torch.autograd.forward_ad
@@ -268,6 +268,7 @@ KINDS: tuple[Kind, ...] = (
     *map(_autocast_kind, _DEVICES),
     Kind("autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     Kind("autocast nesting", autocast_nesting, _write_nesting),
+    Kind("attention", attention_choice.settled, attention_choice.write),
     Kind("cuda", _read_cuda, _write_cuda),
     Kind("warnings", _read_warnings, _write_warnings, _identical),
     Kind("collector", gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
@@ -288,15 +289,6 @@ WATCHED: tuple[Kind, ...] = (
     Kind("matmul precision", torch.get_float32_matmul_precision),
     Kind("mkldnn", _C._get_mkldnn_enabled),
     Kind("cudnn", lambda: (_C._get_cudnn_enabled(), _C._get_cudnn_benchmark(), _C._get_cudnn_deterministic())),
-    Kind(
-        "attention",
-        lambda: (
-            _C._get_flash_sdp_enabled(),
-            _C._get_mem_efficient_sdp_enabled(),
-            _C._get_math_sdp_enabled(),
-            _C._get_cudnn_sdp_enabled(),
-        ),
-    ),
     Kind("threads", torch.get_num_threads),
 )
 
@@ -309,6 +301,7 @@ _SETTABLE = {
     "anomaly",
     "autocast cache",
     "autocast nesting",
+    "attention",
     *(f"autocast {device}" for device in _DEVICES),
 }
 SET_BY_EXITS = tuple(kind for kind in KINDS if kind.name in _SETTABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +32,10 @@ class GraphInfo:
     measures: bool = False  # it has sizes that only the run knows
     sets_data: bool = False  # it sets a tensor's `data`
     overlapping: bool = False  # inputs share memory
+    arrays: bool = False  # inputs are the memory of arrays of NumPy's, so that storages do not tell who shares it
     texts: bool = False  # somebody records what becomes of it: the report is to hold its plan and its kernels' text
     weights: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers
+    replayer: Callable | None = None  # (call, policy) -> what records and replays it, where that is not as for every graph
 
 
 @dataclass

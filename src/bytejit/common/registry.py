@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from bytejit.common import packages, torch_controls
+from bytejit.common import packages, special_cases, torch_controls
 from bytejit.common.identity import IdentityMap
 from bytejit.errors import BackendFailed, BadSetting, MissingPackage
 
@@ -202,6 +202,23 @@ LEFT_WHOLE = frozenset(
 )
 
 EXPOSED = ("torch.func", "torch._functorch.eager_transforms")
+# of these modules, what is never looked into: what goes by a tensor's lengths, another one each batch; messages; filters of
+# warnings, which hold for the operations that a graph would make later; what readies gradients for other processes
+AS_THEY_ARE = (
+    (
+        special_cases.PACKED_SEQUENCES,
+        frozenset({"pack_padded_sequence", "pad_packed_sequence", "pack_sequence", "unpack_sequence"}),
+    ),
+    (special_cases.LOGGING, frozenset({"Logger._log"})),
+    (
+        special_cases.DISTRIBUTED,
+        frozenset({"DistributedDataParallel._pre_forward", "DistributedDataParallel._post_forward"}),
+    ),
+    (
+        special_cases.WARNINGS,
+        frozenset({"catch_warnings.__enter__", "catch_warnings.__exit__", "simplefilter", "filterwarnings", "resetwarnings"}),
+    ),
+)
 
 
 def kept_out(fn: Callable) -> str:
@@ -215,7 +232,12 @@ def kept_out(fn: Callable) -> str:
         return f"{name} is marked torch.compiler.disable"
     if torch_controls.loaded() and (reason := torch_controls.refused(fn)):
         return reason
-    if fn.__module__ in LEFT_WHOLE or fn.__module__ in EXPOSED and name.startswith("linearize"):
+    if (
+        fn.__module__ in LEFT_WHOLE
+        or fn.__module__ in EXPOSED
+        and name.startswith("linearize")
+        or any(name in names and where.made(fn) for where, names in AS_THEY_ARE)
+    ):
         return f"{fn.__module__}.{name} runs as it is"
     return ""
 

@@ -1,7 +1,8 @@
-"""What a tensor looks like: shape, strides, dtype, device; and how to print it in one line."""
+"""What a tensor looks like: shape, strides, dtype, device; how to print it in one line; dimensions by number."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,32 @@ def contiguous_stride(shape: tuple) -> tuple:
         stride.append(step)
         step = step * (size if not isinstance(size, int) or size > 1 else 1)
     return tuple(reversed(stride))
+
+
+def channels_last_stride(shape: tuple) -> tuple:
+    """Strides of torch.channels_last (4 dims) and channels_last_3d (5 dims). Units: elements."""
+    stride = [0] * len(shape)
+    step = 1
+    for dim in (1, *range(len(shape) - 1, 1, -1), 0):
+        stride[dim] = step
+        step = step * (shape[dim] if shape[dim] != 0 else 1)
+    return tuple(stride)
+
+
+def wrap_dim(dim: int, rank: int) -> int:
+    """A dimension counted from the front; a tensor without dimensions counts as one of one. Raises: IndexError, as torch."""
+    span = rank or 1
+    if not -span <= dim < span:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got {dim})")
+    return dim + span if dim < 0 else dim
+
+
+def reduced_dims(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
+    """The dimensions that a reduction takes, in order: all of them for None and for (). Raises: IndexError."""
+    if dims is None or not isinstance(dims, int) and not len(dims):
+        return tuple(range(rank))
+    found = {wrap_dim(d, rank) for d in ((dims,) if isinstance(dims, int) else dims)}
+    return tuple(sorted(found)) if rank else ()
 
 
 def same_places(shape: tuple, a: tuple, b: tuple) -> bool:

@@ -41,13 +41,40 @@ class Origin:
 
 
 TORCH = Origin(("torch.*",), "torch's own Python: a user's line, mark, override or hook is one outside of it")
-NOT_THE_USERS = Origin(("torch.*", "bytejit.*"), "Python that the tracer follows, in which no line is the user's")
+NOT_THE_USERS = Origin(
+    (
+        "torch.*",
+        "bytejit.*",
+        "logging",
+        "logging.*",
+        "warnings",
+        "_py_warnings",
+        "contextlib",
+        "weakref",
+        "_weakrefset",
+        "typing",
+        "functools",
+    ),
+    "Python that the tracer follows, in which no line is the user's",
+)
+MESSAGES = Origin(
+    ("logging", "logging.*", "warnings", "_py_warnings", "traceback", "json", "json.*", "pickle", "threading", "subprocess"),
+    "a call into these that breaks a graph computes no tensors: nothing of it is compiled",
+)
 TORCH_PACKAGES = Origin(("torch", "torch.*"), "classes whose __instancecheck__ knows tensors only")
 TORCH_CALLABLES = Origin(("torch._C", "torch._ops"), "callable objects of torch that are operators, of no public class")
 TORCH_TOP = Origin(("torch",), "built-in functions of torch.* that are operators: of all others torch says where they are from")
 SCRIPT_MODULE, GRAPH_BREAK = "ScriptModule", "graph_break"  # names in TORCH_SCRIPT and TORCH_COMPILER
 TORCH_SCRIPT = Origin(("torch.jit*",), "torch.jit.ScriptModule, without an import of torch.jit")
 TORCH_FUNCTIONAL = Origin(("torch.functional",), "functions that torch exports under its own name")
+DISTRIBUTED = Origin(("torch.nn.parallel.distributed",), "what its wrapper does before and after a module runs as it is")
+LOGGING = Origin(("logging",), "a logger's message that is to be said breaks the graph")
+WARNINGS = Origin(("warnings", "_py_warnings"), "functions that set what becomes of warnings run as they are")
+PACKED_SEQUENCES = Origin(("torch.nn.utils.rnn",), "functions that pack sequences run as they are: they go by tensors' values")
+LIGHTNING = Origin(
+    ("pytorch_lightning.*", "lightning.pytorch.*"),
+    "modules whose Trainer calls steps of theirs: these are compiled too",
+)
 TORCH_COMPILER = Origin(("torch._dynamo*",), "marks of torch's compiler, which is never imported here")
 OPERATORS = Origin(
     ("torch", "torch.*", "bytejit", "bytejit.*", "_operator"), "calls in a graph that run no Python of the program"

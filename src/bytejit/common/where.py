@@ -6,7 +6,7 @@ import functools
 import linecache
 import os
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType
 
 
 def short_path(file: str) -> str:
@@ -125,8 +125,3 @@ def where_of_function(fn: object) -> Where:
         return Where("<no Python source>", 0, getattr(fn, "__qualname__", type(fn).__qualname__))
     line = code.co_firstlineno
     return Where(code.co_filename, line, code.co_qualname, source_line(code.co_filename, line))
-
-
-def where_of_frame(frame: FrameType) -> Where:
-    """The place at which a frame stands now."""
-    return where_of(frame.f_code, frame.f_lasti)

@@ -47,7 +47,8 @@ TORCH = (
         _is_autocast_available _is_any_autocast_enabled _DisableAutocast
         _InferenceMode TensorBase.is_inference _get_cudnn_benchmark _get_cudnn_deterministic
         _get_cudnn_enabled _get_cudnn_sdp_enabled _get_flash_sdp_enabled _get_math_sdp_enabled _get_mem_efficient_sdp_enabled
-        _get_mkldnn_enabled""",
+        _get_sdp_priority_order _set_sdp_priority_order _set_sdp_use_cudnn _set_sdp_use_flash _set_sdp_use_math
+        _set_sdp_use_mem_efficient _get_mkldnn_enabled""",
     ),
     *_rows(
         "modes and overrides on torch's stacks: read, taken off while tracing, put back",
@@ -173,6 +174,12 @@ TORCH = (
     Interface("torch._logging._internal.log_state", "TORCH_LOGS, torch._logging.set_logs", "BYTEJIT_LOGS only is heard"),
     *_rows("what torch.fx says of a trace that runs", "fx._symbolic_trace", prefix="torch."),
     *_rows("the cached source of a graph is freed with it", "fx.graph_module._loader.eval_cache", prefix="torch."),
+    *_rows(
+        "the calls that torch.nn's attention and encoder layers are in evaluation mode: their parts are compiled",
+        "_addmm_activation _native_multi_head_attention _transformer_encoder_layer_fwd",
+        prefix="torch.",
+    ),
+    *_rows("lets torch put its attentions in the order that it prefers", "_fused_sdp_choice", prefix="torch."),
     *_rows(
         "operators that graphs hold",
         """_adaptive_avg_pool2d _efficientzerotensor _log_softmax _native_batch_norm_legit _native_batch_norm_legit_no_training

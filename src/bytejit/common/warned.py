@@ -1,0 +1,34 @@
+"""Warnings that torch's Python gives while the compiler runs it. They are not kept from other threads, and no filter is touched:
+a changed filter would make Python say anew all that it has said."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Say = Callable[[Any, Any], object]  # of a warning and its class
+
+
+@contextmanager
+def warnings_to(say: Say) -> Iterator[None]:
+    """What this thread's Python warns of inside is said by `say`."""
+    own, thread = warnings.warn, threading.get_ident()
+
+    def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **more: Any) -> None:
+        if threading.get_ident() != thread:
+            own(message, category, stacklevel + 1, source, **more)
+        else:
+            say(message, category or (type(message) if isinstance(message, Warning) else UserWarning))
+
+    warnings.warn = warn  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.warn = own
+
+
+def silently(message: Any, category: Any) -> None:
+    """Says nothing: the tracer has said it."""
