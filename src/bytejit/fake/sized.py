@@ -197,3 +197,50 @@ def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> torch.Tensor | Non
     shape = torch.broadcast_shapes(others, tuple(1 if i == at else n for i, n in enumerate(indices.m.shape)))
     shape = tuple(indices.m.shape[at] if i == at else n for i, n in enumerate(shape))
     return make(new(shape, None, x.m.dtype, x.m.device))
+
+
+# ---- recurrent layers -------------------------------------------------------------------------------------------------
+# Where a layer is one call of a library, which reads the weights as they lie together: torch looks for that in their addresses,
+# which fakes have none of.
+ONE_CALL = frozenset({"cuda"})
+
+
+def _layers(
+    x: Any, states: Any, weights: Any, dropout: float, training: bool, bidirectional: bool, batch_first: bool
+) -> tuple[Fake, ...] | None:
+    """(result, states after it); None where its parts are to be followed."""
+    if x.m.device.type not in ONE_CALL or training and dropout or torch.is_autocast_enabled(x.m.device.type):
+        return None
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights)):
+        return None
+    first, second, _ = x.m.shape
+    features = states[0].m.shape[-1] * (1 + bidirectional)
+    stride = (features, first * features, 1) if batch_first else None  # of a library that has the steps outside
+    made = [new((first, second, features), stride, x.m.dtype, x.m.device)]
+    return tuple(map(make, (*made, *(new(s.m.shape, None, s.m.dtype, s.m.device) for s in states))))
+
+
+def _packed(args: tuple) -> bool:
+    """Whether a call is of packed sequences, whose lengths are a tensor before the weights."""
+    return isinstance(args[1], torch.Tensor) and isinstance(args[2], torch.Tensor)
+
+
+@sized(aten.lstm.input, torch.lstm, always=True)
+def _lstm(*args: Any) -> tuple[Fake, ...] | None:
+    if isinstance(args[1], torch.Tensor):
+        return None
+    x, states, weights, _, _, dropout, training, bidirectional, batch_first = args
+    return _layers(x, states, weights, dropout, training, bidirectional, batch_first)
+
+
+def _gated(name: str) -> None:
+    @sized(getattr(aten, name).input, getattr(torch, name), always=True)
+    def _recurrent(*args: Any) -> tuple[Fake, ...] | None:
+        if _packed(args):
+            return None
+        x, state, weights, _, _, dropout, training, bidirectional, batch_first = args
+        return _layers(x, (state,), weights, dropout, training, bidirectional, batch_first)
+
+
+for _name in ("gru", "rnn_tanh", "rnn_relu"):
+    _gated(_name)

@@ -20,7 +20,7 @@ from bytejit.fake.rules.core import ROWS, FakeStorage, Meta, NeedsMeta, Size, is
 
 from . import foreach
 from .errors import DataDependent, NoFake
-from .kernel import Ways, check_known_count, reshape_in_place, through_kernel
+from .kernel import Ways, check_known_count, reshape_in_place, select_from_nothing, through_kernel
 from .meta import keep_plain
 from .rules import backward, factories, linalg, networks, pointwise, products, quantized, rearranged, reductions, views
 
@@ -170,20 +170,10 @@ def extent_of(shape: tuple, stride: tuple) -> Size:
     return extent
 
 
-def is_fake(x: object) -> bool:
-    """Whether `x` is a fake tensor."""
-    return type(x) is Fake
-
-
 def spec_of(fake: Fake) -> Spec:
     """The spec of a fake."""
     m = fake.m
     return Spec(m.shape, m.stride, m.dtype, m.device)
-
-
-def storage_id(fake: Fake) -> int:
-    """Equal for two fakes exactly when one is a view of the other or both of a third."""
-    return fake.m.store.id
 
 
 # --- inference ------------------------------------------------------------------------------------
@@ -333,6 +323,7 @@ def _faked(args: tuple) -> tuple:
 def through_meta(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """Infer by torch's meta kernel. Cost: 100 to 400 us."""
     keep_plain()
+    select_from_nothing(func, args, kwargs)
     if torch.SymInt in map(type, _numbers((args, kwargs))):
         from .symbolic import through_reference  # on first use: few programs have symbols
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from .core import HasMeta, Meta, NeedsMeta, Operand, channels_last_stride, new, row
+from bytejit.common.spec import channels_last_stride
+
+from .core import HasMeta, Meta, NeedsMeta, Operand, new, row
 from .elementwise import elementwise
 from .pointwise import as_operands
 from .products import convolution_stride, matched, per_dim, spatial_dims, suggests_channels_last

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from bytejit.common.spec import contiguous_stride
+from bytejit.common.spec import channels_last_stride, contiguous_stride
 from bytejit.shapes.symbols import hint
 
 ROWS: dict[str, Callable] = {}
@@ -169,16 +169,6 @@ def is_contiguous(m: Meta) -> bool:
     return True
 
 
-def channels_last_stride(shape: tuple) -> tuple:
-    """Strides of torch.channels_last (4 dims) and channels_last_3d (5 dims)."""
-    stride = [0] * len(shape)
-    step = 1
-    for dim in (1, *range(len(shape) - 1, 1, -1), 0):
-        stride[dim] = step
-        step = step * (shape[dim] if shape[dim] != 0 else 1)
-    return tuple(stride)
-
-
 def is_channels_last(m: Meta) -> bool:
     if len(m.shape) not in (4, 5):
         return False
@@ -204,10 +194,3 @@ def memory_order(m: Meta) -> list[int] | None:
 
 def _hints(pair: tuple) -> tuple:
     return hint(pair[0]), hint(pair[1])
-
-
-def wrap_dim(dim: int, rank: int) -> int:
-    span = rank or 1
-    if not -span <= dim < span:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got {dim})")
-    return dim + span if dim < 0 else dim

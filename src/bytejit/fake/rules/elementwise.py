@@ -122,9 +122,6 @@ def permuted_stride(shape: tuple, perm: list[int]) -> tuple | None:
     return tuple(stride)
 
 
-_SCALAR = {bool: torch.bool, int: torch.int64, float: None, complex: None}
-
-
 def category(dtype: torch.dtype) -> int:
     """Of bools, integers, floats, complex numbers: a number of a higher one raises the dtype of what it meets."""
     if dtype is _BOOL:

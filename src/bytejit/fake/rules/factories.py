@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
+from bytejit.common.spec import channels_last_stride, wrap_dim
+
 from .core import (
     HasMeta,
     Meta,
     NeedsMeta,
     Operand,
     Size,
-    channels_last_stride,
     device_given,
     is_contiguous,
     is_dense,
     new,
     row,
-    wrap_dim,
 )
 from .elementwise import permuted_stride, promoted, sorted_dims
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from .core import ROWS, HasMeta, Meta, NeedsMeta, Operand, Size, alike, channels_last_stride, new, row
+from bytejit.common.spec import channels_last_stride
+
+from .core import ROWS, HasMeta, Meta, NeedsMeta, Operand, Size, alike, new, row
 from .factories import like_stride
 from .products import per_dim, suggests_channels_last
 from .rearranged import like_last
@@ -209,3 +211,35 @@ def _native_dropout_backward(grad: Operand, mask: Operand, scale: Operand) -> Me
     if grad.m.device.type != "cpu":
         raise NeedsMeta
     return ROWS["aten::mul.Tensor"](grad, mask)
+
+
+@row("_transformer_encoder_layer_fwd")
+def _encoder_layer(src: HasMeta, *rest: Any) -> Meta:
+    if len(src.m.shape) != 3:
+        raise NeedsMeta
+    return new(src.m.shape, None, src.m.dtype, src.m.device)
+
+
+@row("_native_multi_head_attention")
+def _attention_layer(
+    query: HasMeta,
+    key: HasMeta,
+    value: HasMeta,
+    embed_dim: int,
+    heads: int,
+    qkv_weight: HasMeta,
+    qkv_bias: HasMeta,
+    proj_weight: HasMeta,
+    proj_bias: HasMeta,
+    mask: Operand = None,
+    need_weights: bool = True,
+    average: bool = True,
+    mask_type: int | None = None,
+) -> tuple:
+    """The weights are the second result where they are asked for."""
+    m = query.m
+    if len(m.shape) != 3 or len(key.m.shape) != 3:
+        raise NeedsMeta
+    batch, length, _ = m.shape
+    weights = (batch, length, key.m.shape[1]) if average else (batch, heads, length, key.m.shape[1])
+    return new(m.shape, None, m.dtype, m.device), new(weights, None, m.dtype, m.device) if need_weights else None

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from .core import HasMeta, Meta, NeedsMeta, Number, Operand, Size, channels_last_stride, new, row
+from bytejit.common.spec import channels_last_stride
+
+from .core import HasMeta, Meta, NeedsMeta, Number, Operand, Size, new, row
 
 
 def matched(*tensors: HasMeta) -> None:

@@ -7,8 +7,12 @@ from typing import Any, NoReturn
 
 import torch
 
-from .core import HasMeta, Meta, NeedsMeta, Operand, Size, channels_last_stride, memory_order, new, numel, row
+from bytejit.common.spec import channels_last_stride, contiguous_stride
+
+from .core import HasMeta, Meta, NeedsMeta, Operand, Size, is_one, memory_order, new, numel, row
+from .elementwise import broadcast, permuted_stride, sorted_dims
 from .products import suggests_channels_last
+from .views import viewed_stride
 
 
 @row("bernoulli_.float", "uniform_")
@@ -46,6 +50,34 @@ def _gather(x: HasMeta, dim: int, index: HasMeta, *, sparse_grad: bool = False) 
     if 0 not in m.shape and any(m.shape[d] > x.m.shape[d] for d in range(rank) if d != dim % rank):
         raise NeedsMeta
     return new(m.shape, None, x.m.dtype, x.m.device)
+
+
+@row("index.Tensor")
+def _index(x: HasMeta, indices: Sequence[HasMeta | None]) -> Meta:
+    """Positions of integers. The result lies in memory as TensorIterator has it, which looks at x and at the indices."""
+    m, rank = x.m, len(x.m.shape)
+    given = {d: i.m for d, i in enumerate(indices) if i is not None}
+    if not given or len(indices) > rank or 0 in m.shape or any(i.dtype not in (torch.int64, torch.int32) for i in given.values()):
+        raise NeedsMeta
+    if any(i.device != m.device and (i.shape or i.device.type != "cpu") for i in given.values()):
+        raise NeedsMeta
+    picked = broadcast([i.shape for i in given.values()])
+    kept = [d for d in range(rank) if d not in given]
+    at = min(given) if max(given) - min(given) + 1 == len(given) else 0  # where there is a gap, what they pick comes first
+    before, after = [m.shape[d] for d in kept[:at]], [m.shape[d] for d in kept[at:]]
+    shape = (*before, *picked, *after)
+    stride = (*(m.stride[d] for d in kept[:at]), *(0 for _ in picked), *(m.stride[d] for d in kept[at:]))
+    operands = [Meta(shape, stride, 0, m.dtype, m.device, m.store)]
+    for i in given.values():
+        pad = len(picked) - len(i.shape)
+        plain = contiguous_stride(picked)[pad:]  # of a dim of size 1 no stride is asked, which may be a symbol
+        spread = tuple(
+            s if not is_one(n) else plain[d] if is_one(picked[pad + d]) else 0 for d, (n, s) in enumerate(zip(i.shape, i.stride))
+        )
+        wide = (*(1 for _ in before), *picked, *(1 for _ in after))
+        own = viewed_stride(picked, (0,) * pad + spread, wide)
+        operands.append(Meta(wide, contiguous_stride(wide) if own is None else own, 0, i.dtype, i.device, i.store))
+    return new(shape, permuted_stride(shape, sorted_dims(shape, operands)), m.dtype, m.device)
 
 
 @row("put_")

@@ -7,7 +7,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .core import HasMeta, Meta, NeedsMeta, is_contiguous, new, row, wrap_dim
+from bytejit.common.spec import reduced_dims, wrap_dim
+
+from .core import HasMeta, Meta, NeedsMeta, is_contiguous, new, row
 from .views import needs_meta
 
 _BOOL = torch.bool
@@ -16,12 +18,7 @@ Dims: TypeAlias = Sequence[int] | int | None
 
 def reduced_shape(shape: tuple, dims: Dims, keepdim: bool) -> tuple:
     """The shape left after reducing `dims` (None or empty: all of them)."""
-    rank = len(shape)
-    gone = (
-        range(rank)
-        if dims is None or (not isinstance(dims, int) and len(dims) == 0)
-        else {wrap_dim(d, rank) for d in ((dims,) if isinstance(dims, int) else dims)}
-    )
+    gone = reduced_dims(dims, len(shape))
     if keepdim:
         return tuple(1 if i in gone else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in gone)

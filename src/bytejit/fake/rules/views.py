@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from bytejit.common.spec import contiguous_stride
+from bytejit.common.spec import contiguous_stride, wrap_dim
 from bytejit.shapes.symbols import any_symbolic, hint, is_symbolic, same
 
-from .core import HasMeta, Meta, NeedsMeta, Size, alike, differ, is_one, looks_contiguous, new, numel, row, wrap_dim
+from .core import HasMeta, Meta, NeedsMeta, Size, alike, differ, is_one, looks_contiguous, new, numel, row
 from .factories import like_stride
 
 _Tensor = torch.Tensor
