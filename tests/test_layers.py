@@ -26,7 +26,6 @@ LEVELS = (
     ("tracer", "codegen", "kernels"),
     ("autograd",),
     ("backends",),
-    ("inspection",),
     ("tools",),
     ("pipeline",),
     ("api", "explanation", "exporting", "patching"),

@@ -12,6 +12,7 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "bytejit"
 ROOT = "the root"
 HELD = [ROOT, *sorted(path.name for path in SRC.iterdir() if path.is_dir() and path.name != "__pycache__")]
 LINES, FUNCTION, METHODS = 400, 60, 25
+FILES = 12  # of the root
 
 
 def files(room: str) -> list[Path]:
@@ -45,6 +46,11 @@ def faults(text: str) -> Iterator[str]:
 def test_sizes(room: str) -> None:
     found = [f"{path.relative_to(SRC)}: {fault}" for path in files(room) for fault in faults(path.read_text())]
     assert not found, "\n".join(found)
+
+
+def test_the_root_is_seen_at_a_glance() -> None:
+    names = [path.name for path in files(ROOT)]
+    assert len(names) <= FILES, names
 
 
 def test_what_is_too_large_is_found() -> None:

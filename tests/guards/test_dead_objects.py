@@ -417,3 +417,62 @@ def test_methods_of_models_in_turn():
         want = [fn(net.forward, x) for net in nets]
         for i in range(CALLS):
             assert same(f(nets[i % 3].forward, x), want[i % 3])
+
+
+class Held:
+    """What weak collections hold."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+
+def weak_collections():
+    """A program that looks into weak collections by an object, and changes of them between calls."""
+    owners = [Held(n) for n in range(4)]
+    table = weakref.WeakKeyDictionary({o: torch.full((4,), float(o.scale)) for o in owners[:2]})
+    members, chosen = weakref.WeakSet(owners[:2]), [owners[0]]
+
+    def f(x):
+        o = chosen[0]
+        y = x * table[o] if o in table else x - 1
+        if o in members:
+            y = y + o.scale
+        return y, table.get(owners[-1]) is None, len(members)
+
+    def changes():
+        yield
+        yield chosen.__setitem__(0, owners[1])
+        yield chosen.__setitem__(0, owners[2])
+        yield table.__setitem__(owners[2], torch.ones(4) * 7)
+        yield members.add(owners[2])
+        yield members.discard(owners[2])
+        yield table.pop(owners[2])
+        yield table.__setitem__(chosen[0], torch.ones(4) * 9)
+        yield (owners.pop(0), chosen.__setitem__(0, owners[0]))
+        yield owners.clear() or owners.append(chosen[0])
+
+    return f, changes
+
+
+def test_weak_collections():
+    """Looked into within one graph; what changes in them between calls is seen, and dies as it does without compiling"""
+    (plain, changed), (fn, changes) = weak_collections(), weak_collections()
+    compiled = bytejit.compile(fn, backend="eager", fullgraph=True, options={"recompile_limit": 20})
+    for _ in zip(changed(), changes()):
+        gc.collect()
+        want, made = plain(torch.ones(4)), compiled(torch.ones(4))
+        assert torch.equal(want[0], made[0]) and want[1:] == made[1:]
+
+
+def test_weak_references_as_keys_keep_nothing_alive():
+    def f(x, o):
+        return x + (o in members)
+
+    members, compiled = weakref.WeakSet(), bytejit.compile(f, backend="eager", fullgraph=True)
+    for _ in range(3):
+        o = Held(1)
+        members.add(o)
+        assert compiled(torch.zeros(1), o).item() == 1
+        gone = weakref.ref(o)
+        del o
+        assert gone() is None and not members

@@ -14,9 +14,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import bytejit
-from bytejit.common import ambient, ambient_kinds
+from bytejit.common import ambient, ambient_kinds, attention_choice
 
 BACKENDS = ("eager", "inductor")
+if torch.cuda.is_available():  # what torch sets up once for a GPU is no trace of a program
+    torch.cuda.init()
+    attention_choice.settled()
 EVERY = ambient_kinds.KINDS + ambient_kinds.WATCHED
 
 

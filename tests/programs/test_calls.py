@@ -384,6 +384,21 @@ def test_associative_scan(x):
     return gates, states, products
 
 
+@case(F(3, 7), graphs=1)
+def test_order_of_associative_scan(x):
+    """associative_scan combines in torch's order: sums are rounded alike, and so is what is not associative"""
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def uneven(a, b):
+        return a * b + b
+
+    return [
+        associative_scan(fn, x[:, :n], 1, reverse, combine_mode="generic")
+        for n in range(1, 8)
+        for fn, reverse in ((uneven, False), (uneven, True), (torch.add, False))
+    ]
+
+
 @torch.jit.script
 def scripted(x, k: float = 2.0, n: int = 3, y: typing.Optional[torch.Tensor] = None):  # noqa: UP045 - TorchScript's own way
     if y is not None:

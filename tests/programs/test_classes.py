@@ -2,6 +2,7 @@
 """Classes and objects"""
 
 import abc
+import collections.abc
 import dataclasses
 import enum
 import functools
@@ -1480,3 +1481,34 @@ def test_a_weak_reference_to_a_tensor_let_go_of(x):
     z = y * 2
     del y
     return ref() is None, z
+
+
+T, P = typing.TypeVar("T"), typing.ParamSpec("P")
+
+
+@case(F(4), graphs=1)
+def test_annotations_computed(x):
+    """Annotations of functions and classes made inside, of type variables and forms of typing; forms kept and asked"""
+
+    def wraps(fn: collections.abc.Callable[P, T]) -> typing.Callable[[T], typing.Any]:
+        def wrapped(*args: P.args, **kwargs: P.kwargs) -> typing.Iterator[T]:
+            return fn(*args, **kwargs)
+
+        return wrapped
+
+    def g(a: int | None, b: typing.Union[int, T], c: typing.Literal["a"], d: tuple[T, ...], *e: typing.Annotated[int, 3]):  # noqa: UP007
+        return a
+
+    class Pair(typing.NamedTuple):
+        a: torch.Tensor
+        b: typing.Optional[T] = None  # noqa: UP045
+
+    known = collections.abc.Callable[[T], T], list[T], dict[str, typing.Sequence[T]]
+    pair = Pair(wraps(torch.sin)(x))
+    return tuple(pair), sorted(g.__annotations__), known[0].__args__, typing.get_origin(known[2]), g(1, 2, "a", ())
+
+
+@case(F(4), Turn(T, typing.TypeVar("U")), graphs=1, total=2)
+def test_type_variable_as_argument(x, v):
+    """A type variable that is another one in the next call"""
+    return x + 1, typing.Sequence[v].__args__[0].__name__

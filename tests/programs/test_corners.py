@@ -296,3 +296,21 @@ def test_wrong_counts_of_builtins(x):
         except TypeError as e:
             said.append(str(e))
     return x + 1, said, items, type(collections.Counter("a").elements())
+
+
+@program(F(2), calls=2)
+def test_pop_of_an_empty_dict():
+    """Its key is not hashed, so that no hash is missed"""
+    outside, filled = {}, {1: 2}
+
+    def f(x):
+        found = [{}.pop([], 5), outside.pop([1], 6)]
+        for d in ({}, outside, filled, {1: x}):
+            for key in ([], {}, 7):
+                try:
+                    found.append(d.pop(key))
+                except (KeyError, TypeError) as e:
+                    found.append((type(e).__name__, str(e), e.args))
+        return x + 1, found
+
+    return f

@@ -6,6 +6,7 @@ import threading
 
 import torch
 from torch import nn
+from torch.nn.utils import rnn
 
 from .harness import F, I, Sign, case, program
 
@@ -733,3 +734,37 @@ def test_parameters_in_a_dict_of_the_programs():
         table.update(part._parameters)
         part._parameters = table
     return m, lambda: log
+
+
+class Reader(nn.Module):
+    """Words, packed by their lengths, through a recurrent layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.words, self.layer, self.out = nn.Embedding(10, 4), layer, nn.Linear(2 * layer.hidden_size, 3)
+
+    def forward(self, x, lengths):
+        packed = rnn.pack_padded_sequence(self.words(x).tanh(), lengths, batch_first=True, enforce_sorted=False)
+        made, state = self.layer(packed)
+        padded, given = rnn.pad_packed_sequence(made, batch_first=True, total_length=x.shape[1])
+        return self.out(padded.sum(1)).relu(), given, state, packed
+
+
+@program(I(3, 6), I(3, lo=1, hi=6), graphs=2, breaks=True)
+def test_packed_sequences():
+    """Packed sequences through an LSTM of two directions: packing, the layer and unpacking break once each"""
+    return seeded(lambda: Reader(nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True)))
+
+
+@program(F(3, 4), graphs=3, breaks=True)
+def test_packed_list():
+    """pack_sequence of tensors made inside, a PackedSequence made anew, unpack_sequence"""
+    layer = seeded(lambda: nn.GRU(4, 5))
+
+    def f(x):
+        packed = rnn.pack_sequence([x.sin(), x[:1] * 2, x[:2] + 1], enforce_sorted=False)
+        made, _ = layer(packed)
+        again = rnn.PackedSequence(made.data * 2, made.batch_sizes, made.sorted_indices, made.unsorted_indices)
+        return [part + 1 for part in rnn.unpack_sequence(again)], again.data
+
+    return f

@@ -3,6 +3,8 @@
 import contextlib
 
 import torch
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from .harness import F, Sign, case, program
 
@@ -455,3 +457,77 @@ def test_record_function_decorator(x):
 
     with torch.profiler.record_function("outer"), torch.autograd.profiler.record_function("both"):
         return inner(x) + 1
+
+
+@sdpa_kernel(SDPBackend.MATH)
+def by_products(q):
+    return scaled_dot_product_attention(q, q, q)
+
+
+@case(F(2, 2, 8, 16, grad=True), graphs=1)
+def test_attention_kernel_chosen(q):
+    """`sdpa_kernel`: one kernel, several in an order, as a decorator, nested, left by an exception; asked inside and behind"""
+    asked = []
+    with sdpa_kernel(SDPBackend.MATH):
+        a = scaled_dot_product_attention(q, q, q)
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True):
+            b = scaled_dot_product_attention(q, q, q, is_causal=True)
+            asked.append(_cur_sdpa_kernel_backends(with_priority=True))
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            asked.append(torch.backends.cuda.flash_sdp_enabled())
+            raise ValueError
+    except ValueError:
+        asked.append(torch.backends.cuda.flash_sdp_enabled())
+    return a, b, by_products(q), scaled_dot_product_attention(q, q, q), asked, _cur_sdpa_kernel_backends()
+
+
+@case(F(2, 2, 32, 16), F(2, 2, 32, 16), graphs=1, backend="inductor", tol=(1e-5, 1e-5))
+def test_attention_kernel_chosen_kernels(q, k):
+    """`sdpa_kernel`, compiled to kernels"""
+    with sdpa_kernel(SDPBackend.MATH):
+        a = scaled_dot_product_attention(q, k, k)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        b = scaled_dot_product_attention(q, k, k) * 2
+    return a, b, scaled_dot_product_attention(q, k, k)
+
+
+@case(F(2, 2, 8, 16))
+def test_attention_kernel_that_there_is_not(q):
+    """`sdpa_kernel` of a kernel that the CPU has not: torch's exception, and what was chosen before is chosen again"""
+    try:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            scaled_dot_product_attention(q, q, q).sin()
+    except RuntimeError as e:
+        said = str(e)
+    return q + 1, said, _cur_sdpa_kernel_backends()
+
+
+@program(F(2, 2, 8, 16), breaks=True)
+def test_break_in_attention_kernel():
+    """Break inside `sdpa_kernel`: the choice holds after it and ends with the block"""
+    asked = []
+
+    def f(q):
+        with sdpa_kernel(SDPBackend.MATH):
+            a = scaled_dot_product_attention(q, q, q)
+            print("in between")
+            asked.append(_cur_sdpa_kernel_backends())
+            b = scaled_dot_product_attention(a, q, q)
+        return b + 1, _cur_sdpa_kernel_backends()
+
+    return f, lambda: asked
+
+
+@program(F(4), graphs=1)
+def test_c_enumeration():
+    """Members of an enumeration made in C++: keys, items of a list, compared, name, value, int, repr"""
+    table = {SDPBackend.MATH: 2, SDPBackend.FLASH_ATTENTION: 3}
+
+    def f(x):
+        picked = [b for b in table if b in (SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION)]
+        b = picked[0]
+        same = b == SDPBackend.MATH, b != SDPBackend.MATH, b is SDPBackend.MATH, hash(b) == hash(SDPBackend.MATH)
+        return x * table[b] + int(b), b.name, b.value, repr(b), str(b), f"{b}", same, list(dict.fromkeys([b, b]))
+
+    return f

@@ -940,3 +940,93 @@ def test_which_loops_are_copied():
     ids = [k for loop in found.loops for _, _, k in loop.heads]
     assert ids == list(range(len(found.points), len(found.points) + len(ids)))
     assert not rewrite(stops.__code__).loops and not rewrite(waits.__code__).loops
+
+
+# ---- interrupts ------------------------------------------------------------------------------------------------------
+class Stop(BaseException):
+    """What a handler of a signal raises while a site compiles."""
+
+
+class Balance:
+    """A manager that counts how often it is entered and not left."""
+
+    def __init__(self):
+        self.open = 0
+
+    def __enter__(self):
+        self.open += 1
+        return self
+
+    def __exit__(self, *exc):
+        self.open -= 1
+        return bool(exc[0] and issubclass(exc[0], KeyError))
+
+
+def leaves_with_loops(b, n):
+    with b:
+        for i in range(n):
+            if i > 5:
+                break
+    while n:
+        with b as c, c:
+            n -= 1
+            if n == 2:
+                continue
+            n -= 0
+    return n
+
+
+def leaves_with_returns(b, n):
+    with b, b:
+        if n == 1:
+            return [n]
+        with b:
+            try:
+                n = n + 1 if n else [][0]
+            except IndexError:
+                return {}[n] if n else n
+            finally:
+                n = str(n)
+    return n
+
+
+def leaves_by_exceptions(b, n):
+    total = 0
+    for i in range(n):
+        with b:
+            if i:
+                raise KeyError
+            total += 1
+        try:
+            with b:
+                total += 1
+                int("x" * i)
+        except ValueError:
+            with b:
+                total -= 1 if i else 2
+    return total
+
+
+@pytest.mark.parametrize("fn", [leaves_with_loops, leaves_with_returns, leaves_by_exceptions])
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_with_is_left_when_a_site_is_interrupted(fn, n):
+    """A compile takes long, so an interrupt often comes in one: managers are left for it at every site"""
+    expected = fn(Balance(), n)
+    for chosen in range(len(rewrite(fn.__code__).sites)):
+        for turn in range(3):
+            rewritten, left = rewrite(fn.__code__), [turn]
+            point = rewritten.sites[chosen]
+
+            def dispatcher(*args, point=point, left=left):
+                if not left[0]:
+                    raise Stop(point)
+                left[0] -= 1
+                return args[: point.values + len(point.live)], point.id
+
+            rewritten.cells[point.id].append(dispatcher)
+            balance = Balance()
+            try:
+                assert bind(rewritten, fn)(balance, n) == expected
+            except Stop:
+                pass
+            assert balance.open == 0, (point, turn)

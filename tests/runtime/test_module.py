@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
 
@@ -254,3 +255,75 @@ def test_class_attributes_set_through_the_instance_reach_the_class(x: torch.Tens
     del type(m).made
     assert not hasattr(Counting, "made")
     Counting.made = 0
+
+
+def test_a_framework_calls_the_steps_of_a_module() -> None:
+    """Lightning's Trainer calls `training_step`, which is compiled with the module; what its own class has runs as it is."""
+
+    class LightningModule(torch.nn.Module):
+        __module__ = "pytorch_lightning.core.module"
+
+        def test_step(self, x):
+            return x + 1
+
+        test_step.__module__ = __module__
+
+    class Module(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(4, 4)
+
+        def training_step(self, batch, i, *, scale=2):
+            x, y = batch
+            self.seen = i
+            return (self.net(x).relu() - y).abs().sum() * scale
+
+        @torch.compiler.disable
+        def validation_step(self, x):
+            return x
+
+    m, x = Module(), torch.randn(3, 4)
+    c = bytejit.compile(m, backend="eager")
+    assert isinstance(c, Module) and inspect.signature(c.training_step) == inspect.signature(m.training_step)
+    torch.testing.assert_close(c.training_step((x, x), 5, scale=3), m.training_step((x, x), 5, scale=3))
+    assert m.seen == 5 and bytejit.counters["graphs"]["eager"] == 1 and not bytejit.counters["breaks"]
+    assert type(c).test_step is LightningModule.test_step and type(c).validation_step is Module.validation_step
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process."""
+    distributed = pytest.importorskip("torch.distributed")
+    if not distributed.is_available():
+        pytest.skip("torch without torch.distributed")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def trained(wrap) -> tuple[list[torch.Tensor], int]:
+    """The parameters after three steps of what `wrap` makes of a module, and the breaks of the second and third."""
+    torch.manual_seed(0)
+    m = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    model, optimizer = wrap(m), torch.optim.SGD(m.parameters(), lr=0.1)
+    x = torch.randn(6, 4)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return [p.detach() for p in m.parameters()], bytejit.counters.total("breaks")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_distributed_data_parallel(alone) -> None:
+    """DistributedDataParallel around a compiled module, and compiled: what it does around the module breaks the graph."""
+    parallel = torch.nn.parallel.DistributedDataParallel
+    want, _ = trained(parallel)
+    made, breaks = trained(lambda m: parallel(bytejit.compile(m)))
+    torch.testing.assert_close(made, want)
+    assert bytejit.counters["graphs"]["inductor"] == 1 and not breaks
+    bytejit.reset()
+    made, breaks = trained(lambda m: bytejit.compile(parallel(m)))
+    torch.testing.assert_close(made, want)
+    assert bytejit.counters["graphs"]["inductor"] == 1 and breaks < 15
+    assert all("_pre_forward" in b or "_post_forward" in b or "profiler" in b for b in bytejit.counters["breaks"])

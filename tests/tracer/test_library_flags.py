@@ -1,4 +1,4 @@
-"""Which of torch's settings a graph on a GPU is guarded by. The GPU is pretended."""
+"""Which of torch's settings a graph is guarded by. The GPU is pretended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nodes_of(fn) -> list[torch.fx.Node]:
         (lambda x: F.linear(x, x), ["gpu_products"]),
         (lambda x: torch.baddbmm(x, x, x), ["gpu_products"]),
         (lambda x: F.conv2d(x, x), ["gpu_convolutions"]),
-        (lambda x: F.scaled_dot_product_attention(x, x, x), ["gpu_products", "gpu_attention"]),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), ["gpu_products", "attention"]),
         (lambda x: x.matmul(F.conv1d(x, x)), ["gpu_products", "gpu_convolutions"]),
     ],
 )
@@ -43,7 +43,7 @@ def test_what_decides_how_operations_compute(fn, states: list[str]) -> None:
     assert states_of(nodes) == states
     for n in nodes:
         n.meta["val"] = torch.ones(2)
-    assert states_of(nodes) == []
+    assert states_of(nodes) == [s for s in states if s == "attention"]
 
 
 def test_a_part_of_the_programs_own_may_do_anything() -> None:
@@ -66,3 +66,14 @@ def test_a_setting_that_changes_is_another_entry(monkeypatch: pytest.MonkeyPatch
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         compiled(x)
     assert bytejit.counters["graphs"]["inductor"] == 2
+
+
+def test_whether_the_gpu_has_bfloat16_is_known_while_tracing() -> None:
+    """torch.autocast asks it where it is entered."""
+
+    def fn(x):
+        with torch.autocast("cpu", torch.bfloat16, enabled=torch.cuda.is_bf16_supported(including_emulation=False)):
+            return x @ x
+
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(bytejit.compile(fn, fullgraph=True)(x), fn(x))

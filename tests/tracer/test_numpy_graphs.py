@@ -130,9 +130,51 @@ def test_a_write_to_an_array_from_outside():
     same(a, b)
 
 
+def memory(case: int) -> tuple:
+    """Two arrays and a tensor: apart, one memory, parts of one memory, other strides."""
+    a = np.arange(12, dtype=np.float32)
+    return (
+        (a, np.ones(12, np.float32), torch.ones(3)),
+        (a, a, torch.ones(3)),
+        (a, a[::-1].copy(), torch.from_numpy(a)),
+        (a[:6], a[3:9], torch.from_numpy(a[4:10])),
+        (a.reshape(3, 4).T, np.ones((4, 3), np.float32), torch.ones(2)),
+    )[case]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_writes_to_arrays_from_outside_that_may_share_memory(backend):
+    def f(a, b, t):
+        a[0] = 7
+        a += b
+        t.mul_(2)
+        a.sort(axis=0)
+        np.add(a, b, out=b)
+        return b * 1, t + 1, torch.from_numpy(a) * t.sum(), a
+
+    c = bytejit.compile(f, backend=backend, fullgraph=True)
+    for case in (0, 1, 2, 3, 0, 4, 1, 2, 3):
+        x, y = memory(case), memory(case)
+        made, want = c(*x), f(*y)
+        assert made[3] is x[0]
+        same((*made, *x), (*want, *y))
+    a = np.arange(12, dtype=np.float32)
+    a.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        bytejit.compile(f, backend=backend)(a, a, X)
+
+
+def test_a_tensor_made_of_an_array_warns_of_nothing(recwarn):
+    f = lambda a: (torch.tensor(a), torch.tensor(a.T, dtype=torch.float64), torch.tensor(a, requires_grad=True) * 2)  # noqa: E731
+    made = bytejit.compile(f, fullgraph=True)(A)
+    same([x.detach() for x in made], [x.detach() for x in f(A)])
+    assert [x.stride() for x in made] == [x.stride() for x in f(A)] and made[2].requires_grad
+    assert not recwarn.list
+
+
 def test_wrap_numpy():
     f = lambda x: wrapped(x, x + 1).sin()  # noqa: E731
-    same(bytejit.compile(f, backend="aot_eager")(X), f(X))
+    same(bytejit.compile(f, backend="aot_eager", fullgraph=True)(X), f(X))
 
 
 def test_a_size_that_changes():

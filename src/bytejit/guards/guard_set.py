@@ -68,9 +68,9 @@ class GuardSet:
         guard = Guard(kind, source, _kept(kind, value), where)
         mine = self._by_source.setdefault(source, {})
         slot = (kind, _slot(guard))
-        if slot in mine or any(_implied(kind, guard, old) for old in mine.values()):
+        if slot in mine or any(_implied(kind, old) for old in mine.values()):
             return
-        for key in [k for k, old in mine.items() if _implied(old.kind, old, guard)]:
+        for key in [k for k, old in mine.items() if _implied(old.kind, guard)]:
             self._order.remove(mine.pop(key))
         mine[slot] = guard
         self._order.append(guard)
@@ -160,8 +160,8 @@ def _slot(guard: Guard) -> Any:
     return None
 
 
-def _implied(kind: str, guard: Guard, by: Guard) -> bool:
-    """Whether `by`, on the same source, makes `guard` redundant."""
+def _implied(kind: str, by: Guard) -> bool:
+    """Whether `by`, on the same source, makes a guard of `kind` redundant."""
     if kind == PRESENT:
         return True
     if by.kind == ID_IS:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common import attention_choice
 from bytejit.common.graph_calls import why_opaque
 
 _C = torch._C
@@ -33,9 +34,6 @@ _CONVOLUTIONS = (
     *_precision("conv", "_get_cudnn_allow_tf32"),
     *_present("_get_cudnn_enabled", "_get_cudnn_benchmark", "_get_cudnn_deterministic"),
 )
-_ATTENTION = _present(
-    "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled", "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled"
-)
 
 
 def products() -> tuple:
@@ -46,34 +44,33 @@ def convolutions() -> tuple:
     return tuple([f() for f in _CONVOLUTIONS])
 
 
-def attention() -> tuple:
-    return tuple([f() for f in _ATTENTION])
-
-
 # name -> (getter, text of its call), as in guards.STATES. Cost: 0.1 to 0.4 us a call
 STATES: dict[str, tuple[Callable[[], Any], str]] = {
     "gpu_products": (products, "{f}()"),
     "gpu_convolutions": (convolutions, "{f}()"),
-    "gpu_attention": (attention, "{f}()"),
+    "attention": (attention_choice.read, "{f}()"),
 }
 # parts of an operation's name -> the states that decide how it computes
 _WORDS = {
     "conv": ("gpu_convolutions",),
-    "attention": ("gpu_attention", "gpu_products"),
-    **dict.fromkeys(("mm", "mat", "linear", "einsum", "dot", "inner", "mv", "cdist", "lstm", "gru", "rnn"), ("gpu_products",)),
+    "attention": ("attention", "gpu_products"),
+    **dict.fromkeys(("mm", "mat", "linear", "einsum", "dot", "inner", "mv", "cdist"), ("gpu_products",)),
+    **dict.fromkeys(("lstm", "gru", "rnn"), ("gpu_products", "gpu_convolutions")),
 }
 
 
 def states_of(nodes: Iterable[torch.fx.Node]) -> list[str]:
-    """The states that decide how a graph's operations on a GPU compute, in order of STATES."""
+    """The states that decide how a graph's operations compute, in order of STATES: on a GPU; of an attention, anywhere."""
     found: set[str] = set()
     for n in nodes:
-        if n.op in ("placeholder", "output") or not _on_gpu(n.meta.get("val")):
+        if n.op in ("placeholder", "output"):
             continue
-        if why_opaque(n):  # Python of the program's: any operation
+        on_gpu = _on_gpu(n.meta.get("val"))
+        if on_gpu and why_opaque(n):  # Python of the program's: any operation
             return list(STATES)
         name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target))
-        found.update(s for word, states in _WORDS.items() if word in name.lower() for s in states)
+        decide = {s for word, states in _WORDS.items() if word in name.lower() for s in states}
+        found |= decide if on_gpu else decide & {"attention"}
     return [s for s in STATES if s in found]
 
 

@@ -67,7 +67,8 @@ class Flow:
     """The analysed code. Lists are indexed by instruction; ``states[i]`` is None where nothing leads to.
 
     ``cells``: the slot of each of co_cellvars + co_freevars; -1 for a variable that is a cell only within an inlined
-    comprehension (3.12) and a plain local, or nothing, where points are.
+    comprehension (3.12) and a plain local, or nothing, where points are. ``leaving``: the range of the `with` whose body is
+    done, at the instructions that go on to call its ``__exit__``.
     """
 
     code: CodeType
@@ -78,6 +79,7 @@ class Flow:
     live: list[int]
     first: int
     cells: tuple[int, ...]
+    leaving: dict[int, Try]
 
     def __repr__(self) -> str:
         return f"flow of {self.code.co_qualname}: {len(self.instrs)} instructions, {len(self.tries)} try ranges"
@@ -98,10 +100,13 @@ class Flow:
         The table's own row for i may be wrong for that, as the instruction itself cannot raise: at a handler's head it
         already takes the exception as saved, on the way out of a handler it no longer restores the one before. The site at
         the function's start stands before all of it: of `try: x` in one line the row for x would take what the site says
-        of the call as a whole.
+        of the call as a whole. Between a `with`'s body and the call of its `__exit__` nothing raises but an interrupt, which
+        a compile makes likely there: `__exit__` is called for it, as for one at the body's end.
         """
         if i == self.first:
             return None
+        if i in self.leaving:
+            return self.leaving[i]
         caught = self.caught[i]
         if self.instrs[i].op == PUSH_EXC_INFO:
             return caught and self.caught[caught.target]
@@ -118,11 +123,8 @@ class Flow:
 
     def next(self, i: int) -> Iterator[int]:
         """Instructions that may run right after instruction i, handlers included."""
-        ins, caught = self.instrs[i], self.caught[i]
-        if ins.target >= 0:
-            yield ins.target
-        if ins.op not in FINAL:
-            yield i + 1
+        caught = self.caught[i]
+        yield from onward(self.instrs[i])
         if caught is not None:
             yield caught.target
 
@@ -141,7 +143,7 @@ def analyse(code: CodeType) -> Flow:
     first = next((ins.index + 1 for ins in instrs if ins.op == resume), None)
     if first is None:
         raise CannotRewrite(f"{code.co_qualname}: its code has no RESUME")
-    writes = [local_effects(ins, code) for ins in instrs]
+    writes = [local_effects(ins) for ins in instrs]
     states = flow_states(code, instrs, caught, writes)
     for ins, state in zip(instrs, states, strict=True):
         if ins.op == CLEARING and state is not None and not state.may >> ins.arg & 1:
@@ -150,7 +152,37 @@ def analyse(code: CodeType) -> Flow:
     own = len(code.co_cellvars)
     cells = tuple(slot if n >= own or slot in made else -1 for n, slot in enumerate(cell_slots(code)))
     live = liveness(code, instrs, caught, writes, cells)
-    return Flow(code, instrs, tries, caught, states, live, first, cells)
+    leaving = leaving_with(instrs, caught, states)
+    return Flow(code, instrs, tries, caught, states, live, first, cells, leaving)
+
+
+def leaving_with(instrs: list[Ins], caught: list[Try | None], states: list[FrameState | None]) -> dict[int, Try]:
+    """The range of the `with` that is left, of each instruction from the end of its body up to the call of `__exit__`."""
+    found: dict[int, Try] = {}
+    work: list[tuple[int, Try]] = []
+    for i, entry in enumerate(caught):
+        if entry is None or states[i] is None or not enters_with_handler(instrs, entry):
+            continue
+        work += [(j, entry) for j in onward(instrs[i]) if (into := caught[j]) is None or into.depth < entry.depth]
+    while work:
+        i, entry = work.pop()
+        if i in found or OPNAME[instrs[i].op] == "SWAP":  # what is on the stack lies otherwise from there on
+            continue
+        found[i] = entry
+        if instrs[i].op not in CALLS:
+            work += [(j, entry) for j in onward(instrs[i])]
+    return found
+
+
+def enters_with_handler(instrs: list[Ins], entry: Try) -> bool:
+    """Whether a range's handler is that of a `with`, which calls `__exit__` with the exception."""
+    after = instrs[entry.target : entry.target + 2]
+    return [OPNAME[ins.op] for ins in after] == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
+
+
+def onward(ins: Ins) -> list[int]:
+    """Instructions that may run right after this one, unless it raises."""
+    return ([ins.target] if ins.target >= 0 else []) + ([] if ins.op in FINAL else [ins.index + 1])
 
 
 def push(stack: bytes, ins: Ins, jump: bool, slot_kind: int) -> bytes:
@@ -291,7 +323,7 @@ def cell_slots(code: CodeType) -> list[int]:
     return slots + list(range(after, after + len(code.co_freevars)))
 
 
-def local_effects(ins: Ins, code: CodeType) -> tuple[int, int, int]:
+def local_effects(ins: Ins) -> tuple[int, int, int]:
     """Bit masks over slots: read, assigned, unassigned by one instruction."""
     op, arg = ins.op, ins.arg
     name = OPNAME[op]

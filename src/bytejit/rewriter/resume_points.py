@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .flow import ASIDE, ASIDE_NULL, MAYBE, NULL, RAW, Flow
+from .flow import ASIDE, ASIDE_NULL, MAYBE, NULL, RAW, Flow, enters_with_handler
 from .opcodes import (
     AFTER_LOOP,
     CALL_INSIDE,
@@ -109,7 +109,9 @@ def wanted_points(flow: Flow, every_point: bool) -> tuple[set[int], set[int]]:
                 sites.add(i + 1)
     for entry in flow.tries:
         wanted.add(entry.target)
-        if instrs[entry.target].op == PUSH_EXC_INFO:
+        if enters_with_handler(instrs, entry):  # an interrupt of a compile would keep `__exit__` from being called
+            loops.add(entry.target)
+        elif instrs[entry.target].op == PUSH_EXC_INFO:
             sites.add(entry.target)
         else:  # puts back the exception state and raises again: what a site raised here would come back here
             loops.add(entry.target)

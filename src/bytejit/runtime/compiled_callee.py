@@ -6,12 +6,15 @@ import dataclasses
 import types
 from typing import Any
 
-from bytejit.common import registry
+import torch
+
+from bytejit.common import registry, special_cases
 from bytejit.errors import CannotRewrite
 from bytejit.rewriter.trampoline import follows_lines
 
 from .function import ORIGINALS, Function, cannot_rewrite, handle_of, original_code, with_sites
 
+RECURRENT = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)  # their call breaks for a packed sequence: a library's call is all it is
 MAX_CALLEES = 256  # callees of broken calls whose compiled form a Function keeps
 
 
@@ -35,7 +38,7 @@ def compiled_callee(callee: Any, owner: Function) -> Any:
         return callee if func is callee.__func__ else types.MethodType(func, callee.__self__)
     if isinstance(callee, types.FunctionType):
         return _compiled_function(callee, owner)
-    if not isinstance(callee, type):
+    if not isinstance(callee, type) and type(callee) not in RECURRENT:
         call = getattr(type(callee), "__call__", None)
         if isinstance(call, types.FunctionType):
             return types.MethodType(compiled_callee(call, owner), callee)
@@ -44,7 +47,7 @@ def compiled_callee(callee: Any, owner: Function) -> Any:
 
 def _compiled_function(callee: types.FunctionType, owner: Function) -> types.FunctionType:
     code = callee.__code__
-    if code in ORIGINALS or not_inlined(callee):
+    if code in ORIGINALS or special_cases.MESSAGES.made(callee) or not_inlined(callee):
         return callee
     key = (id(code), id(callee.__globals__))  # the handle keeps both alive
     handle = owner.callees.get(key)

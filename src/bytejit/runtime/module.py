@@ -20,6 +20,7 @@ import torch
 from bytejit.common import registry, special_cases, torch_controls
 from bytejit.options import Settings
 
+STEPS = ("training_step", "validation_step", "test_step", "predict_step")  # what Lightning's Trainer calls
 _TRAIT = registry.MODULE_TRAIT  # attribute of a class made here: its _Trait
 
 
@@ -79,6 +80,17 @@ def _copied(self: torch.nn.Module, memo: dict | None) -> torch.nn.Module:
     return make(copy.deepcopy(source, memo))
 
 
+PREFIX = "_orig_mod."  # in names of the parameters that torch.compile saved
+
+
+def _load(self: torch.nn.Module, state: dict, prefix: str, *rest: object) -> None:
+    """Load the module's own parameters and buffers; names that torch.compile saved lose what it put before them."""
+    before = prefix + PREFIX
+    for name in [n for n in state if n.startswith(before)]:
+        state[prefix + name.removeprefix(before)] = state.pop(name)
+    type(self).__dict__[_TRAIT].cls._load_from_state_dict(self, state, prefix, *rest)
+
+
 def _set_class(self: torch.nn.Module, cls: type) -> None:
     """`m.__class__ = C` makes the module a plain C, as on the original."""
     object.__dict__["__class__"].__set__(self, cls)
@@ -127,6 +139,7 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
         "__deepcopy__": _copied,
         # by these names programs for torch.compile, and torch's own compiler, find the module that was compiled
         "_orig_mod": property(given),
+        "_load_from_state_dict": _load,
         "_torchdynamo_orig_callable": property(given),
         "_torchdynamo_wrapper_id": property(id),
     }
@@ -136,6 +149,18 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
     made = types.new_class(cls.__name__, (torch.nn.Module,), {"metaclass": meta}, lambda ns: ns.update(members))
     made.__bases__ = (cls,)
     return made
+
+
+def other_entrances(cls: type) -> list[str]:
+    """Methods of the program's that a framework calls in place of the module."""
+    if not any(special_cases.LIGHTNING.made(c) for c in cls.__mro__):
+        return []
+    found = ((name, getattr(cls, name, None)) for name in STEPS)
+    return [
+        name
+        for name, step in found
+        if isinstance(step, types.FunctionType) and not special_cases.LIGHTNING.made(step) and not torch_controls.disabled(step)
+    ]
 
 
 def own(fn: types.FunctionType) -> types.FunctionType:
@@ -191,6 +216,7 @@ def compile_module(
     forward = cls.forward
     if isinstance(forward, types.FunctionType) and not (forward is torch.nn.Module.forward or torch_controls.disabled(forward)):
         members["forward"] = compile_function(own(cls.forward), settings)
+    members |= {name: compile_function(own(getattr(cls, name)), settings) for name in other_entrances(cls)}
     return _view(m, _subclass(cls, _Trait(cls, settings, None, make, m), members))
 
 

@@ -15,6 +15,8 @@ GRAPH, CALLED, PROGRAM, BYTEJIT = "graph", "called", "program", "bytejit"
 PACKAGE = __name__.partition(".")[0]
 # called by whoever is further out; generated code has no name
 PASSED_OVER = frozenset({"", "torch", "triton", "cffi", "sympy", *sys.stdlib_module_names})
+GRAPHS = ("<eval_with_key>", "<bytejit call", "<aten graph>")  # text made of graphs
+MADE = (f"{PACKAGE}.autograd.", f"{PACKAGE}.backends.", f"{PACKAGE}.codegen.")  # what runs graphs, for a program's backend too
 
 
 def frames_of(error: BaseException) -> Iterator[FrameType]:
@@ -27,13 +29,13 @@ def frames_of(error: BaseException) -> Iterator[FrameType]:
 
 
 def owner_of(error: BaseException) -> str:
-    """GRAPH: an operation of an FX graph raised it; CALLED: Python code of the program that such a graph calls; PROGRAM: other
-    Python code of the program, or of a library of its; BYTEJIT: nobody else."""
+    """GRAPH: an operation of an FX graph, or of what bytejit made of one, raised it; CALLED: Python code of the program that such
+    a graph calls; PROGRAM: other Python code of the program, or of a library of its; BYTEJIT: nobody else."""
     inner = ""
     for frame in frames_of(error):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
         package = module.partition(".")[0]
-        if file.startswith("<eval_with_key>") or module == "torch.fx.interpreter":
+        if file.startswith(GRAPHS) or module == "torch.fx.interpreter" or module.startswith(MADE):
             return CALLED if inner == PROGRAM else GRAPH
         if package == PACKAGE or file.startswith("<bytejit"):
             inner = inner or BYTEJIT

@@ -12,7 +12,8 @@ from bytejit.tracer.core.signals import Break
 
 MANY = 1 << 30
 TWO_ARGUMENTS = {"__getitem__", "__contains__"}  # methods of containers without a signature to read
-COUNTS = {getattr: (2, 3), next: (1, 2), iter: (1, 2), min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}  # nor have these
+COUNTS: dict[Any, tuple[int, int]] = {getattr: (2, 3), next: (1, 2), iter: (1, 2)}  # nor have these
+COUNTS |= {min: (1, MANY), max: (1, MANY), dict.pop: (2, 3)}
 COUNTS |= {map: (2, MANY), filter: (2, 2), enumerate: (1, 2), reversed: (1, 1), deque: (0, 2), list: (0, 1), tuple: (0, 1)}
 COUNTS |= {set: (0, 1), frozenset: (0, 1), bool: (0, 1), float: (0, 1), slice: (1, 3), range: (1, 3), vars: (0, 1)}
 COUNTS |= {list.__init__: (1, 2), set.__init__: (1, 2), slice.indices: (2, 2), types.MappingProxyType.get: (2, 3)}

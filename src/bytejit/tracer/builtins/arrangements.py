@@ -12,7 +12,7 @@ from .lazy_iterators import iterates
 
 @iterates(itertools.product)
 def _product(*pools: Sequence, repeat: int) -> Iterator:
-    result = [()]
+    result: list[tuple] = [()]
     for pool in pools * repeat:
         result = [(*x, y) for x in result for y in pool]
     yield from result

@@ -16,21 +16,10 @@ import torch
 from bytejit.compat import numpy_types
 from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import (
-    FALSE,
-    NONE,
-    ArrayVar,
-    DictVar,
-    Known,
-    NumpyVar,
-    SeqVar,
-    SymVar,
-    TensorArrayVar,
-    TensorVar,
-    Var,
-)
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, DictVar, FuncVar, Known, SeqVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.containers import NotConstant, to_python
@@ -93,7 +82,7 @@ LARGEST = 4096  # items of an array that becomes a tensor of the graph
 class Arrays(Component):
     """The part of the tracer that deals in numpy arrays."""
 
-    def array(self, real: numpy_types.ARRAY) -> Var:
+    def array(self, real: Any) -> Var:
         """The Var of an array that belongs to the trace."""
         if real.dtype.hasobject or type(real) is not numpy_types.ARRAY:
             raise Break(f"a numpy array of {real.dtype}" if real.dtype.hasobject else f"a {type(real).__name__}")
@@ -123,7 +112,7 @@ class Arrays(Component):
             self.t.effects.mutations += 1  # it may have written an array
         return self.array_result(result)
 
-    def array_result(self, value: object) -> Var:
+    def array_result(self, value: Any) -> Var:
         if isinstance(value, numpy_types.ARRAY):
             return self.array(value)
         if type(value) in (list, tuple) and any(isinstance(v, numpy_types.ARRAY) for v in value):
@@ -218,10 +207,12 @@ def _tensor_of(function: Callable, shares: bool) -> None:
             named = {k: a for k, a in kwargs.items() if k not in ("data", "obj")}
             if function is torch.from_numpy:
                 return alias
+            if function is torch.tensor and "pin_memory" not in named:  # which warns of a tensor
+                return t.tensors.call_tensor_op(torch.asarray, [alias, *args[1:]], {**named, "copy": TRUE})
             return t.tensors.call_tensor_op(function, [alias, *args[1:]], named)
         if not isinstance(v, ArrayVar):
             if function is torch.from_numpy:
-                raise Break(f"torch.from_numpy of {words(v)}")
+                raise Break(f"torch.from_numpy of {words(v) if v is not None else 'nothing'}")
             if v is not None and function in (torch.tensor, torch.as_tensor) and len(args) == 1:
                 kwargs = with_dtype(t, v, args, kwargs)
                 made = t.numpy_arrays.tensor_of_sizes(v, kwargs)
@@ -287,7 +278,7 @@ def new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.tensors.call_tensor_op(torch.Tensor.new, args, {})
 
 
-def places_of(indices: Any, shape: tuple):
+def places_of(indices: Any, shape: tuple) -> Any:
     """torch.unravel_index, for sizes that are symbolic: tensors are made of them."""
     sizes, steps = list(shape), [1]
     for n in reversed(sizes[1:]):
@@ -303,10 +294,13 @@ def unravel_index(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if (
         any(type(n) is SymVar for n in sizes)
         and all(t.numbers.number_of(n) is not None for n in sizes)
+        and isinstance(shape, SeqVar)
         and isinstance(indices, TensorVar)
         and indices.fake.dtype in (torch.int64, torch.int32)
     ):
-        return t.calls.inline(t.values.constant(places_of), [indices, shape], {})
+        function = t.values.constant(places_of)
+        assert isinstance(function, FuncVar), function
+        return t.calls.inline(function, [indices, shape], {})
     return t.tensors.call_tensor_op(torch.unravel_index, args, kwargs)
 
 

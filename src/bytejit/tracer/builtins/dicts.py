@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
@@ -47,7 +48,7 @@ def no_sequence(t: Tracer, n: int) -> Raised:
     return error
 
 
-def _dict_of(cls) -> None:
+def _dict_of(cls: type) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return fill_dict(t, DictVar({}, cls), args, kwargs)
 
@@ -80,7 +81,7 @@ def mappingproxy(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 OD = collections.OrderedDict
 
 
-def dict_methods(name: str):
+def dict_methods(name: str) -> set:
     """The method of that name of every dict kind (the kinds that override it have their own descriptor)."""
     return {
         d
@@ -99,7 +100,7 @@ def on_dict(*names: str) -> Callable:
     return register
 
 
-def _dict_base(t: Tracer, v: Var):
+def _dict_base(t: Tracer, v: Var) -> DictVar:
     d = base_of(v)
     if not isinstance(d, DictVar):
         raise Break(f"a dict method of a {t.type_of(v).__name__}")
@@ -123,13 +124,20 @@ def setdefault(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -
 
 @on_dict("pop")
 def dict_pop(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    key = key_of(t, args[0])
-    found = t.values.lookup(d, key)
+    try:
+        key = key_of(t, args[0])
+        found = t.values.lookup(d, key)
+    except Raised:
+        if t.comparisons.truth(d):
+            raise
+        key = found = None  # of an empty dict, whose keys are not hashed
     default = args[1] if len(args) > 1 else kwargs.get("default")
     if found is None:
         if default is not None:
             return default
-        return t.subscripts.dict_item(DictVar({}), args[0])
+        e = t.raised(KeyError("?"))
+        e.exc.slots["args"] = SeqVar([args[0]], tuple)
+        raise e
     t.subscripts.dict_del(d, key)
     return t.values.real(found)
 
@@ -195,9 +203,10 @@ def dict_or(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> V
     return t.operators.binary("or", d, other) if isinstance(other, DictVar) else Known(NotImplemented)
 
 
-def _own_copy(t: Tracer, v: InstanceVar):
+def _own_copy(t: Tracer, v: InstanceVar) -> Var:
     """copy() of an instance of a subclass of OrderedDict or defaultdict: an instance of that class."""
-    return t.calls.call(Known(v.cls), [v.base.factory, v.base] if issubclass(v.cls, collections.defaultdict) else [v.base], {})
+    base = _dict_base(t, v)
+    return t.calls.call(Known(v.cls), [base.factory or NONE, base] if issubclass(v.cls, collections.defaultdict) else [base], {})
 
 
 def _of_own_kind(plainly: Callable, merging: bool) -> Callable:
@@ -214,10 +223,10 @@ def _of_own_kind(plainly: Callable, merging: bool) -> Callable:
     return run
 
 
-for _m in (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__):
-    HANDLERS[_m] = _of_own_kind(HANDLERS[_m], merging=False)
-for _m in (OD.__or__, collections.defaultdict.__or__):
-    HANDLERS[_m] = _of_own_kind(HANDLERS[_m], merging=True)
+COPIES: tuple[Any, ...] = (OD.copy, collections.defaultdict.copy, collections.defaultdict.__copy__)
+UNIONS: tuple[Any, ...] = (OD.__or__, collections.defaultdict.__or__)
+for _method in (*COPIES, *UNIONS):
+    HANDLERS[_method] = _of_own_kind(HANDLERS[_method], merging=_method in UNIONS)
 
 
 @models(OD.move_to_end)
@@ -249,16 +258,14 @@ for _kind in ("keys", "values", "items"):
         t.values.complete(d)
         return DictView(d, kind)
 
-    for _m in dict_methods(_kind):
-        HANDLERS[_m] = _view
-del _kind, _m, _view
+    for _method in dict_methods(_kind):
+        HANDLERS[_method] = _view
 
 
 def _disjoint(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(not t.iteration.until(args[1], lambda v: t.subscripts.contains(args[0], v)))
 
 
-for _m in (type({}.keys()).isdisjoint, type({}.items()).isdisjoint):
-    HANDLERS[_m] = _disjoint
-for _m in (types.MappingProxyType.get, types.MappingProxyType.keys, types.MappingProxyType.items, types.MappingProxyType.values):
-    HANDLERS[_m] = HANDLERS[getattr(dict, _m.__name__)]
+HANDLERS[type({}.keys()).isdisjoint] = HANDLERS[type({}.items()).isdisjoint] = _disjoint
+for _kind in ("get", "keys", "items", "values"):
+    HANDLERS[getattr(types.MappingProxyType, _kind)] = HANDLERS[getattr(dict, _kind)]

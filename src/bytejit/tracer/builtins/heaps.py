@@ -9,46 +9,46 @@ from typing import Any
 from bytejit.tracer.objects.calls import replaces
 
 
-# the heap functions of the standard library's own Python version, which C versions stand in for
+# the heap functions of the standard library's own Python version, which C versions stand in for; no stub has their helpers
 @replaces(heapq.heapify)
 def heapify(x: Any) -> None:
     for i in reversed(range(len(x) // 2)):
-        heapq._siftup(x, i)
+        heapq._siftup(x, i)  # type: ignore[attr-defined]
 
 
 @replaces(heapq.heappush)
 def heappush(heap: list, item: Any) -> None:
     heap.append(item)
-    heapq._siftdown(heap, 0, len(heap) - 1)
+    heapq._siftdown(heap, 0, len(heap) - 1)  # type: ignore[attr-defined]
 
 
 @replaces(heapq.heappop)
-def heappop(heap: list):
+def heappop(heap: list) -> Any:
     last = heap.pop()
     if not heap:
         return last
     first, heap[0] = heap[0], last
-    heapq._siftup(heap, 0)
+    heapq._siftup(heap, 0)  # type: ignore[attr-defined]
     return first
 
 
 @replaces(heapq.heapreplace)
-def heapreplace(heap: list, item: Any):
+def heapreplace(heap: list, item: Any) -> Any:
     first, heap[0] = heap[0], item
-    heapq._siftup(heap, 0)
+    heapq._siftup(heap, 0)  # type: ignore[attr-defined]
     return first
 
 
 @replaces(heapq.heappushpop)
-def heappushpop(heap: list, item: Any):
+def heappushpop(heap: list, item: Any) -> Any:
     if heap and heap[0] < item:
         item, heap[0] = heap[0], item
-        heapq._siftup(heap, 0)
+        heapq._siftup(heap, 0)  # type: ignore[attr-defined]
     return item
 
 
 @replaces(bisect.bisect_right)
-def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any = None):
+def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any = None) -> int:
     hi = len(a) if hi is None else hi
     while lo < hi:
         middle = (lo + hi) // 2
@@ -60,7 +60,7 @@ def bisect_right(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any
 
 
 @replaces(bisect.bisect_left)
-def bisect_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any = None):
+def bisect_left(a: Any, x: Any, lo: int = 0, hi: int | None = None, *, key: Any = None) -> int:
     hi = len(a) if hi is None else hi
     while lo < hi:
         middle = (lo + hi) // 2

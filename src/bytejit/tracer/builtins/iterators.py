@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.tracer.core.signals import Raised
+from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, InstanceVar, IterVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, GenVar, InstanceVar, IterVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.objects import generators
 from bytejit.tracer.objects.calls import HANDLERS, models
 
@@ -80,9 +80,16 @@ def reversed_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return IterVar("seq", {"seq": SeqVar(items), "at": 0}, t.limits.steps)
 
 
+def generator_of(v: Var) -> GenVar:
+    """A generator that the tracer runs. Raises: Break."""
+    if not isinstance(v, GenVar):
+        raise Break("a method of a generator called on what is none")
+    return v
+
+
 @models(types.GeneratorType.send)
 def generator_send(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    finished, value = t.calls.resume(args[0], args[1])
+    finished, value = t.calls.resume(generator_of(args[0]), args[1])
     if finished:
         raise t.stop(value)
     return value
@@ -112,7 +119,7 @@ def generator_throw(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(types.GeneratorType.close)
 def generator_close(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    generators.close(t, args[0])
+    generators.close(t, generator_of(args[0]))
     return NONE
 
 
@@ -183,7 +190,8 @@ def _extreme(function: Callable, name: str, symbolic: Callable) -> None:
                 return found
             if (found := extreme_of_tensors(t, name, items)) is not None:
                 return found
-        best, best_key = None, None
+        best: Var | None = None
+        best_key: Var = NONE
         for item in items:
             k = item if plain else t.calls.call(key, [item], {})
             if best is None or t.comparisons.truth(t.comparisons.compare(name, k, best_key)):
@@ -213,12 +221,9 @@ def reduce_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not t.iteration.has_iter(args[1]):
         raise t.fold_error(functools.reduce, max, 0)
     iterator = t.iteration.iter(args[1])
-    if len(args) > 2:
-        total = args[2]
-    else:
-        total = t.iteration.next(iterator)
-        if total is None:
-            raise t.fold_error(functools.reduce, max, ())
+    total = args[2] if len(args) > 2 else t.iteration.next(iterator)
+    if total is None:
+        raise t.fold_error(functools.reduce, max, ())
     while (item := t.iteration.next(iterator)) is not None:
         total = t.calls.call(args[0], [total, item], {})
     return t.values.real(total)

@@ -233,7 +233,8 @@ def accumulate(iterable: Iterable, func: Callable | None = None, *, initial: Any
 
 @iterates(itertools.zip_longest)
 def _zip_longest(*iterators: Iterator, fillvalue: Any) -> Iterator:
-    sources, left = list(iterators), len(iterators)
+    sources: list[Iterator | None] = list(iterators)
+    left = len(iterators)
     while left:
         row = []
         for i, source in enumerate(sources):
@@ -292,7 +293,8 @@ def groupby(iterable: Iterable, key: Any = None) -> Iterator:
 def tee(iterable: Iterable, n: int = 2, /) -> tuple[Iterator, ...]:
     if n < 0:
         raise ValueError("n must be >= 0")
-    iterator, seen = iter(iterable), []
+    iterator = iter(iterable)
+    seen: list = []
     return tuple([_branch(iterator, seen) for _ in range(n)])
 
 

@@ -7,13 +7,15 @@ import functools
 import operator
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from bytejit.tracer.core.numpy_values import TensorArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorArrayVar, TensorVar, Var
-from bytejit.tracer.core.words import words
+from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.words import shown_name, words
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.containers import NotConstant, to_python
@@ -33,7 +35,7 @@ def bool_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(bool(args) and t.comparisons.truth(args[0]))
 
 
-def _number(cls, special: str) -> None:
+def _number(cls: type, special: tuple[str, ...]) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if args and type(args[0]) is TensorArrayVar and t.traced_arrays.tensor(args[0]).fake.dim() == 0:
             args = [t.traced_arrays.tensor(args[0]), *args[1:]]
@@ -41,13 +43,13 @@ def _number(cls, special: str) -> None:
             if len(args) == 1 and (known := t.tensor_values.python_value(args[0], cls)) is not None:
                 return known
             raise Break(f"{cls.__name__}() of a tensor needs its value")
-        if args and isinstance(args[0], InstanceVar):
-            if isinstance(args[0].base, Known):
-                args = [args[0].base, *args[1:]]
+        if args and isinstance(v := args[0], InstanceVar):
+            if isinstance(v.base, Known):
+                args = [v.base, *args[1:]]
             else:
                 for name in special:
-                    if t.attributes.of_class(args[0].cls, name) is not None:
-                        return t.calls.call(t.attributes.special(args[0], name), [], {})
+                    if t.attributes.of_class(v.cls, name) is not None:
+                        return t.calls.call(t.attributes.special(v, name), [], {})
         try:
             make = functools.partial(cls, **{k: to_python(t, v) for k, v in kwargs.items()})
             return t.operators.fold(make, *(to_python(t, a) for a in args))
@@ -64,6 +66,14 @@ _number(float, ("__float__", "__index__"))
 _number(complex, ("__complex__", "__float__"))
 
 
+def _asked(t: Tracer, v: InstanceVar, method: str, args: list[Var], says: str) -> Var:
+    """What an instance's special method returns. says: of the TypeError where its class has none."""
+    found = t.attributes.find_special(v, method)
+    if found is None:
+        raise t.raised(TypeError(says.format(shown_name(v.cls))))
+    return t.calls.call(found, args, {})
+
+
 @models(builtins.abs)
 def abs_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], TensorVar):
@@ -71,7 +81,7 @@ def abs_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if type(args[0]) is TensorArrayVar:
         return t.traced_arrays.call(operator.abs, args, {})
     if isinstance(args[0], InstanceVar):
-        return t.calls.call(t.attributes.special(args[0], "__abs__"), [], {})
+        return _asked(t, args[0], "__abs__", [], "bad operand type for abs(): '{}'")
     return t.operators.fold(abs, t.const(args[0]))
 
 
@@ -80,7 +90,7 @@ def round_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], TensorVar):
         return t.tensors.call_tensor_op(torch.Tensor.round, args[:1], {"decimals": args[1]} if len(args) > 1 else kwargs)
     if isinstance(args[0], InstanceVar):
-        return t.calls.call(t.attributes.special(args[0], "__round__"), args[1:], {})
+        return _asked(t, args[0], "__round__", args[1:], "type {} doesn't define __round__ method")
     return t.operators.fold(round, *map(t.const, args))
 
 
@@ -89,13 +99,15 @@ def divmod_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     a, b = args
     if isinstance(a, Known) and isinstance(b, Known) and SymVar not in (type(a), type(b)):
         return t.operators.fold(divmod, a.obj, b.obj)
+    if not all(isinstance(x, (Known, SymVar)) for x in (a, b)):
+        return t.operators.binary("divmod", a, b)
     return SeqVar([t.operators.binary("floordiv", a, b), t.operators.binary("mod", a, b)], tuple)
 
 
 @models(builtins.pow)
 def pow_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) == 2 and not kwargs:
-        return t.operators.binary("pow", *args)
+        return t.operators.binary("pow", args[0], args[1])
     return t.operators.fold(functools.partial(pow, **{k: t.const(v) for k, v in kwargs.items()}), *map(t.const, args))
 
 
@@ -111,7 +123,7 @@ def _container_text(t: Tracer, v: Var) -> Var:
     raise Break(f"repr() of {words(v)}")
 
 
-def _text(function: Callable, methods: Callable) -> None:
+def _text(function: Callable, methods: tuple[str, ...]) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if not args:
             return Known("")
@@ -189,7 +201,7 @@ def str_format(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         raise
 
 
-def _formatted(t: Tracer, v: Var):
+def _formatted(t: Tracer, v: Var) -> Any:
     """A constant, or what stands for a value in a format."""
     try:
         return to_python(t, v, classes=True)
@@ -208,8 +220,10 @@ def range_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 # ---- the operator module ---------------------------------------------------------------------------------------------
+_f: Any
 for _name, _f in FUNCTIONS.items():
-    HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args)
+    if _f not in HANDLERS:  # divmod has its own
+        HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args)
 for _name, _f in IN_PLACE.items():
     HANDLERS[_f] = lambda t, args, kwargs, name=_name: t.operators.binary(name, *args, in_place=True)
 for _name, _f in UNARY.items():

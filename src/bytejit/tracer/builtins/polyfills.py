@@ -23,11 +23,12 @@ from bytejit.tracer.objects.calls import models, replaces, replaces_named
 @replaces(functools._lru_cache_wrapper)
 def lru_cache_wrapper(function: Callable, maxsize: Any, typed: Any, info: Callable) -> Callable:
     """A cached function made in the region, which cannot leave it."""
-    cache, hits, misses = {}, 0, 0
+    cache: dict = {}
+    hits, misses = 0, 0
 
-    def cached(*args: Any, **kwargs: Any):
+    def cached(*args: Any, **kwargs: Any) -> Any:
         nonlocal hits, misses
-        key = (args, tuple(kwargs.items()))
+        key: tuple = (args, tuple(kwargs.items()))
         if typed:
             key = (key, tuple(type(a) for a in args), tuple(type(a) for a in kwargs.values()))
         if key in cache:
@@ -43,7 +44,7 @@ def lru_cache_wrapper(function: Callable, maxsize: Any, typed: Any, info: Callab
         cache[key] = value
         return value
 
-    def cache_info():
+    def cache_info() -> Any:
         return info(hits, misses, maxsize, len(cache))
 
     def cache_clear() -> None:
@@ -51,15 +52,15 @@ def lru_cache_wrapper(function: Callable, maxsize: Any, typed: Any, info: Callab
         hits = misses = 0
         cache.clear()
 
-    cached.cache_info, cached.cache_clear = cache_info, cache_clear
+    cached.cache_info, cached.cache_clear = cache_info, cache_clear  # type: ignore[attr-defined]
     return cached
 
 
 @replaces(logging.Logger.isEnabledFor)
 def is_enabled_for(logger: logging.Logger, level: int) -> bool:
     """Without filling the cache of answers, which is done under a lock."""
-    if level in logger._cache:
-        return not logger.disabled and logger._cache[level]
+    if level in logger._cache:  # type: ignore[attr-defined]
+        return not logger.disabled and logger._cache[level]  # type: ignore[attr-defined]
     off = logger._is_disabled() if hasattr(logger, "_is_disabled") else logger.disabled  # 3.14 has the method
     return not off and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
@@ -72,7 +73,7 @@ for _code in lru_cache_wrapper.__code__.co_consts:
 
 
 @replaces(collections.Counter.update)
-def counter_update(self, iterable: Iterable | None = None, /, **kwds: Any) -> None:
+def counter_update(self: collections.Counter, iterable: Iterable | None = None, /, **kwds: Any) -> None:
     if iterable is not None:
         if isinstance(iterable, dict):
             for key, n in iterable.items():
@@ -92,26 +93,26 @@ class SortKey:
     def __init__(self, compare: Any, obj: object) -> None:
         self.compare, self.obj = compare, obj
 
-    def __lt__(self, other: Any):
+    def __lt__(self, other: Any) -> Any:
         return self.compare(self.obj, other.obj) < 0
 
-    def __gt__(self, other: Any):
+    def __gt__(self, other: Any) -> Any:
         return self.compare(self.obj, other.obj) > 0
 
-    def __eq__(self, other: Any):
+    def __eq__(self, other: Any) -> Any:
         return self.compare(self.obj, other.obj) == 0
 
-    def __le__(self, other: Any):
+    def __le__(self, other: Any) -> Any:
         return self.compare(self.obj, other.obj) <= 0
 
-    def __ge__(self, other: Any):
+    def __ge__(self, other: Any) -> Any:
         return self.compare(self.obj, other.obj) >= 0
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
 
 @replaces(functools.cmp_to_key)
-def cmp_to_key(mycmp: Callable):
+def cmp_to_key(mycmp: Callable) -> Callable:
     return lambda obj: SortKey(mycmp, obj)
 
 
@@ -131,7 +132,7 @@ class Range(contextlib.ContextDecorator):
     def __init__(self, name: str, args: str | None = None) -> None:
         self.name, self.args = name, args
 
-    def __enter__(self):
+    def __enter__(self) -> Range:
         ranges.enter(self.name, self.args)
         return self
 
@@ -140,11 +141,11 @@ class Range(contextlib.ContextDecorator):
 
 
 @replaces(torch.profiler.record_function)
-def record_function(name: str, args: str | None = None):
+def record_function(name: str, args: str | None = None) -> Range:
     return Range(name, args)
 
 
-def fixed(size: Any):
+def fixed(size: Any) -> Any:
     """A size, as a constant."""
     return size
 

@@ -7,7 +7,6 @@ import collections
 import functools
 import types
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from bytejit.tracer.core.values import NONE, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import SHOWS_MISSING
 from bytejit.tracer.objects import external_lists
 from bytejit.tracer.objects.calls import HANDLERS, models
+from bytejit.tracer.objects.class_facts import is_named_tuple
 from bytejit.tracer.objects.containers import base_of
 
 
@@ -35,10 +35,12 @@ def tuple_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(tuple.__new__)
 def tuple_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls = t.as_class(args[0])
+    if cls is None:
+        raise Break("tuple.__new__ of no class")
     items = list(t.iteration.iterate(args[1])) if len(args) > 1 else []
     if cls is tuple:
         return SeqVar(items, tuple)
-    if hasattr(cls, "_fields") and cls.__dict__.get("__slots__") == () and cls.__mro__[1] is tuple:
+    if is_named_tuple(cls):
         return SeqVar(items, cls)
     made = t.instantiation.object_new(cls)
     made.base = SeqVar(items, tuple)
@@ -64,10 +66,10 @@ def deque_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 def on_sequence(*methods: Callable) -> Callable:
-    """Register a method of lists or deques: handler(t, seq, args, kwargs); `seq` is touched when `writes`."""
+    """Register a method of lists or deques: handler(t, seq, args, kwargs), which changes `seq`."""
 
-    def register(handler: Callable, writes: bool = True) -> Callable:
-        def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]):
+    def register(handler: Callable) -> Callable:
+        def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
             seq = base_of(args[0])
             if not isinstance(seq, SeqVar):
                 raise Break(f"{handler.__name__} of a {t.type_of(args[0]).__name__}")
@@ -202,11 +204,13 @@ def list_init(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -
 def list_sort(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Sorted by keys that are constants or modelled instances; comparisons run in the trace."""
     seq = base_of(args[0])
+    if not isinstance(seq, SeqVar):
+        raise Break(f"list.sort of a {t.type_of(args[0]).__name__}")
     t.touch(seq)
     key, reverse_ = kwargs.get("key", NONE), "reverse" in kwargs and t.comparisons.truth(kwargs["reverse"])
     keyed = [(item if t.comparisons.is_same(key, NONE) else t.calls.call(key, [item], {}), item) for item in seq.items]
 
-    def compare(a: Any, b: Var):
+    def compare(a: tuple[Var, Var], b: tuple[Var, Var]) -> int:
         t.limits.work_step()
         if t.comparisons.truth(t.comparisons.compare("lt", a[0], b[0])):
             return -1
@@ -266,16 +270,16 @@ def index(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> Va
 def size_numel(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     import math
 
-    return t.operators.fold(lambda: math.prod(t.const(v) for v in args[0].items))
+    return t.operators.fold(lambda: math.prod(t.const(args[0])))
 
 
 @_reader(list.__getitem__, tuple.__getitem__, deque.__getitem__, dict.__getitem__, collections.OrderedDict.__getitem__)
-def base_getitem(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+def base_getitem(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.subscripts.getitem(v, args[0])
 
 
 @_reader(list.__len__, tuple.__len__, dict.__len__, set.__len__, deque.__len__, frozenset.__len__)
-def base_len(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+def base_len(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return Known(t.subscripts.length(v))
 
 
@@ -288,15 +292,15 @@ def base_len(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
     collections.OrderedDict.__iter__,
     frozenset.__iter__,
 )
-def base_iter(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+def base_iter(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.iteration.iter(v)
 
 
 @_reader(list.__contains__, tuple.__contains__, dict.__contains__, set.__contains__, deque.__contains__, frozenset.__contains__)
-def base_contains(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+def base_contains(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.values.constant(t.subscripts.contains(v, args[0]))
 
 
 @_reader(list.__eq__, tuple.__eq__, dict.__eq__, set.__eq__, collections.OrderedDict.__eq__)
-def base_eq(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]):
+def base_eq(t: Tracer, v: Var, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return t.comparisons.compare("eq", v, base_of(args[0]))

@@ -11,7 +11,7 @@ from bytejit.tracer.objects.calls import HANDLERS
 from bytejit.tracer.objects.containers import ELEMENT, base_of, elements, key_of
 
 
-def _set_of(cls) -> None:
+def _set_of(cls: type) -> None:
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         return SetVar(elements(t, t.iteration.iterate(args[0])) if args else {}, cls)
 
@@ -81,7 +81,7 @@ def set_update(t: Tracer, s: SetVar, args: list[Var]) -> None:
 
 
 @on_set("pop", writes=True)
-def set_pop(t: Tracer, s: SetVar, args: list[Var]):
+def set_pop(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     if not s.items:
         raise t.raised(KeyError("pop from an empty set"))
     first = key_of(t, t.iteration.iterate(s)[0])
@@ -89,12 +89,12 @@ def set_pop(t: Tracer, s: SetVar, args: list[Var]):
 
 
 @on_set("copy")
-def set_copy(t: Tracer, s: SetVar, args: list[Var]):
+def set_copy(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     return SetVar(dict(s.items), s.cls)
 
 
 @on_set("union")
-def set_union(t: Tracer, s: SetVar, args: list[Var]):
+def set_union(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     out = dict(s.items)
     for other in args:
         for key, v in elements(t, t.iteration.iterate(other)).items():
@@ -103,7 +103,7 @@ def set_union(t: Tracer, s: SetVar, args: list[Var]):
 
 
 @on_set("intersection")
-def set_intersection(t: Tracer, s: SetVar, args: list[Var]):
+def set_intersection(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     out = dict(s.items)
     for other in args:
         keys = t.subscripts.as_set(other).items
@@ -112,7 +112,7 @@ def set_intersection(t: Tracer, s: SetVar, args: list[Var]):
 
 
 @on_set("difference")
-def set_difference(t: Tracer, s: SetVar, args: list[Var]):
+def set_difference(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     out = dict(s.items)
     for other in args:
         keys = t.subscripts.as_set(other).items
@@ -121,7 +121,7 @@ def set_difference(t: Tracer, s: SetVar, args: list[Var]):
 
 
 @on_set("symmetric_difference")
-def set_symmetric_difference(t: Tracer, s: SetVar, args: list[Var]):
+def set_symmetric_difference(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     other = t.subscripts.as_set(args[0]).items
     out = {k: v for k, v in s.items.items() if k not in other}
     out.update({k: v for k, v in other.items() if k not in s.items})
@@ -129,17 +129,17 @@ def set_symmetric_difference(t: Tracer, s: SetVar, args: list[Var]):
 
 
 @on_set("issubset")
-def issubset(t: Tracer, s: SetVar, args: list[Var]):
+def issubset(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     return t.values.constant(set(s.items) <= set(t.subscripts.as_set(args[0]).items))
 
 
 @on_set("issuperset")
-def issuperset(t: Tracer, s: SetVar, args: list[Var]):
+def issuperset(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     return t.values.constant(not t.iteration.until(args[0], lambda v: key_of(t, t.values.real(v), ELEMENT) not in s.items))
 
 
 @on_set("isdisjoint")
-def isdisjoint(t: Tracer, s: SetVar, args: list[Var]):
+def isdisjoint(t: Tracer, s: SetVar, args: list[Var]) -> Var:
     return t.values.constant(not t.iteration.until(args[0], lambda v: key_of(t, t.values.real(v), ELEMENT) in s.items))
 
 

@@ -20,8 +20,9 @@ from bytejit.compat import numpy_types
 from bytejit.guards.sources import Computed, Ref, Source
 from bytejit.shapes.symbols import hint
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.signals import Break, CannotReconstruct
-from bytejit.tracer.core.values import ArrayVar, DictVar, Known, SeqVar, SliceVar, TensorArrayVar, TensorVar, Var
+from bytejit.tracer.core.values import DictVar, Known, SeqVar, SliceVar, TensorVar, Var
 
 from .argument_counts import describe
 
@@ -47,6 +48,16 @@ UNSET = frozenset(("empty", "empty_like"))  # functions whose results hold nothi
 FILLINGS = ("numbers of both signs", "zeros and ones", "ones", "positive definite matrices", "nan and infinities")
 
 
+DETACH: Any = torch.Tensor.detach
+
+
+def as_traced(v: Var) -> TensorArrayVar:
+    """An array that the graph computes. Raises: Break."""
+    if not isinstance(v, TensorArrayVar):
+        raise Break("a function of NumPy's of what is no array of the graph")
+    return v
+
+
 class TracedArrays(Component):
     """The part of the tracer that computes NumPy's arrays in the graph."""
 
@@ -66,7 +77,7 @@ class TracedArrays(Component):
             raise Break("Tensor.numpy() of a tensor that NumPy does not take")
         if fake.dtype not in numpy_types.OF_TORCH:
             raise Break(f"Tensor.numpy() of {fake.dtype}")
-        alias = self.t.tensors.call_tensor_op(torch.Tensor.detach, [v], {})
+        alias = self.t.tensors.one_tensor(DETACH, [v])
         return TensorArrayVar(alias, numpy_types.ARRAY, None, self.t.limits.steps)
 
     def from_outside(self, real: Any, source: Source) -> TensorArrayVar:
@@ -81,13 +92,14 @@ class TracedArrays(Component):
                 raise Break(f"an array of {v.real.dtype} from outside that no tensor can stand for")
             self.first_step = self.first_step or self.t.limits.steps
             self.t.keep.append(tensor)
-            source = Computed(Ref.strong(numpy_types.as_tensor, "torch.from_numpy"), (v.source,))
-            v.tensor = self.t.values.real(self.t.tensors.tensor_input(tensor, source))
+            source = Computed(Ref.strong(numpy_types.as_tensor, "torch.from_numpy"), (v.origin,))
+            v.tensor = self.t.tensors.tensor_input(tensor, source)
         return v.tensor
 
     def check_writes(self, written: bool) -> None:
-        """Raises: CannotReconstruct where an input is written and an array from outside may share its memory."""
-        if written and self.first_step:
+        """Raises: CannotReconstruct where an input is written and an array from outside may share its memory, unless the graph
+        can see to it: what the trace has read of tensors it cannot."""
+        if written and self.first_step and self.t.by_value:
             raise CannotReconstruct("a write beside an array from outside, which may share its memory,", self.first_step)
 
     # ---- calls -----------------------------------------------------------------------------------------------------------------
@@ -104,9 +116,9 @@ class TracedArrays(Component):
         """function(*args, **kwargs) of NumPy, in the graph. Raises: Break."""
         name = getattr(function, "__name__", "")
         if name in READERS and not kwargs and len(args) == 1:
-            return self.t.calls.call_python(READERS[name], [self.tensor(self.t.values.real(args[0]))])
+            return self.t.calls.call_python(READERS[name], [self.tensor(as_traced(self.t.values.real(args[0])))])
         if name in LOOKS and space_of(function) == "" and len(args) == 1:
-            return self.attribute(self.t.values.real(args[0]), name)
+            return self.attribute(as_traced(self.t.values.real(args[0])), name)
         version = version_of(function)
         if version is None:
             raise Break(f"a call of {describe(function)}, which no graph computes,")
@@ -129,7 +141,9 @@ class TracedArrays(Component):
                 raise Break(f"a call of {describe(function)}, whose result is laid out otherwise in a graph,")
         node = self.t.tensors.add_node(target, None, nodes, {})
         node.meta["val"] = made
-        tensors = iter(self.t.values.real(v) for v in self.t.tensors.wrap_result(node, made).items)
+        results = self.t.tensors.wrap_result(node, made)
+        assert isinstance(results, SeqVar), results
+        tensors = map(self.t.values.real, results.items)
         return self._wrapped(trial.result, tensors)
 
     def _wrapped(self, result: Any, tensors: Any) -> Var:
@@ -239,7 +253,7 @@ class Trial:
         if flat is None or len(flat) != len(made):
             return False
         for a, x in zip(flat, made):
-            dtype = numpy_types.OF_NUMPY.get(a.dtype)
+            is_array, dtype = isinstance(a, numpy_types.ARRAY), numpy_types.OF_NUMPY.get(a.dtype)
             if dtype is None or tuple(a.shape) != tuple(x.shape):
                 return False
             shared = [numpy_types.shares_memory(a, b) for b in arrays]
@@ -249,7 +263,7 @@ class Trial:
             stride = tuple(s // a.itemsize for s in a.strides)
             fit = Fit(dtype, any(shares) and not any(shared), not any(shared) and a.flags.c_contiguous)
             x = fit(x)
-            expected = torch.from_numpy(a.copy("K")) if isinstance(a, numpy_types.ARRAY) else torch.tensor(a)
+            expected = torch.from_numpy(a.copy("K")) if is_array else torch.tensor(a)
             if not same_places(tuple(a.shape), x.stride(), stride) or not (self.unset or close(expected, x)):
                 return False
             fits.append(fit)

@@ -32,7 +32,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.objects.calls import models
 from bytejit.tracer.objects.class_facts import MRO, WRITTEN, class_attribute, class_lookup, is_library
-from bytejit.tracer.objects.containers import NotConstant, plain_key, to_python
+from bytejit.tracer.objects.containers import NotConstant, own_hash, plain_key, to_python
 from bytejit.tracer.objects.instantiation import solid_base
 
 from .argument_counts import describe
@@ -186,6 +186,8 @@ def check_excess(cls: type, own: str, other: str) -> None:
 
 @models(BaseException.with_traceback)
 def with_traceback(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    if not isinstance(args[0], InstanceVar):
+        raise Break("BaseException.with_traceback of no exception")
     t.attribute_writes.generic_setattr(args[0], "__traceback__", args[1])
     return args[0]
 
@@ -213,17 +215,22 @@ def object_ne(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(builtins.super)
 def super_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if not args:
-        frame = t.frame
+        frame = t.present_frame
         if not frame.code.co_argcount:
             raise t.raised(RuntimeError("super(): no arguments"))
         if "__class__" not in frame.cells:
             raise t.raised(RuntimeError("super(): __class__ cell not found"))
         first = frame.code.co_varnames[0]
-        obj = frame.locals.get(first) or frame.cells[first].content
-        args = [t.values.real(frame.cells["__class__"].content), t.values.real(obj)]
+        held = frame.locals.get(first) or frame.cells[first].content, frame.cells["__class__"].content
+        if held[0] is None or held[1] is None:
+            raise Break("super() whose class or first argument is gone")
+        args = [t.values.real(held[1]), t.values.real(held[0])]
     cls = t.as_class(args[0])
     if cls is None or len(args) < 2:
         raise Break("an unbound super()")
+    real = args[1].obj if isinstance(args[1], Known) and isinstance(args[1].obj, type) else None
+    if not (real is not None and cls in MRO(real)) and cls not in MRO(t.type_of(args[1])):
+        raise Break(f"super() of a {cls.__name__} and what is no instance of it")
     return SuperVar(cls, args[1])
 
 
@@ -249,7 +256,7 @@ def id_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def hash_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     v = args[0]
     if isinstance(v, InstanceVar) and isinstance(t.attributes.of_class(v.cls, "__hash__"), types.FunctionType):
-        return t.calls.call(t.attributes.special(v, "__hash__"), [], {})
+        return Known(own_hash(t, v))
     try:
         return t.operators.fold(hash, to_python(t, v))
     except NotConstant:
@@ -264,8 +271,10 @@ def partial(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     made = InstanceVar(functools.partial, step=t.limits.steps)
     inner = args[0]
     if isinstance(inner, InstanceVar) and inner.cls is functools.partial and inner.real is None:
-        args = [inner.slots["func"], *inner.slots["args"].items, *args[1:]]
-        kwargs = {**{k: v for k, (_, v) in inner.slots["keywords"].items.items()}, **kwargs}
+        given, named = inner.slots["args"], inner.slots["keywords"]
+        assert isinstance(given, SeqVar) and isinstance(named, DictVar), inner
+        args = [inner.slots["func"], *given.items, *args[1:]]
+        kwargs = {**{k: v for k, (_, v) in named.items.items()}, **kwargs}
     made.slots.update(
         func=args[0], args=SeqVar(list(args[1:]), tuple), keywords=DictVar({k: (Known(k), v) for k, v in kwargs.items()})
     )
@@ -294,13 +303,14 @@ ONE_DICT = _one_dict()
 @models(builtins.locals)
 def locals_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The variables of the frame that calls, as a dict."""
-    frame = t.frame
+    frame = t.present_frame
     if frame.names is not None:
         raise Break("locals() of a class body")
-    code, found = frame.code, {}
+    code = frame.code
+    found: dict[str, tuple[Var, Var]] = {}
     for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
         cell = frame.cells.get(name)
-        value = frame.locals.get(name) if cell is None else t.values.real(cell).content
+        value = frame.locals.get(name) if cell is None else cell.content
         if value is not None and not name.startswith("."):
             found[name] = t.values.constant(name), value
     known = t.memo.get(("locals", frame)) if ONE_DICT else None
@@ -318,7 +328,7 @@ def subclasses(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls = t.as_class(args[0])
     if cls is None or len(args) != 1:
         raise Break("type.__subclasses__ of what is not known")
-    found = cls.__subclasses__()
+    found: list[type] = cls.__subclasses__()
     source = CallOf(KnownSource.of(type.__subclasses__), (Ref(cls),))
     t.guard("LEN_IS", source, len(found))
     return SeqVar([Lazy(c, Item(source, i)) for i, c in enumerate(found)], list)

@@ -12,7 +12,7 @@ from bytejit.rewriter import decoder
 from bytejit.rewriter.opcodes import OPNAME, has_argument
 
 from .signals import Break, Raised
-from .values import CellVar, DictVar, FuncVar, Known, SeqVar, Var
+from .values import CellVar, DictVar, FuncVar, GenVar, Known, SeqVar, Var
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Ins:
 
     op: str
     arg: int
-    val: object
+    val: Any
     offset: int
     line: int
     jump: int
@@ -84,18 +84,22 @@ class Frame:
         "names",
         "inject",
     )
+    returned: Var  # once it has
+    suspended: bool  # whether it yielded that
 
     def __init__(self, code: CodeType, globals_: dict, parent: Frame | None, func: FuncVar | None = None) -> None:
         self.decoded, self.code, self.globals = decode(code), code, globals_
-        self.ip, self.stack = 0, []
+        self.ip = 0
+        self.stack: list[Var] = []
         self.locals: dict[str, Var] = {}
         self.cells: dict[str, CellVar] = {}
-        self.func, self.parent, self.kwnames = func, parent, ()
-        self.depth = parent.depth + 1 if parent else 0
+        self.func, self.parent = func, parent
+        self.kwnames: tuple[str, ...] = ()
+        self.depth: int = parent.depth + 1 if parent else 0
         self.handling: list[Var] = []  # exceptions being handled, innermost last
-        self.generator = None
-        self.names = None  # class bodies: the namespace DictVar
-        self.inject = None  # an exception thrown into a generator
+        self.generator: GenVar | None = None
+        self.names: DictVar | None = None  # class bodies: the namespace
+        self.inject: Raised | None = None  # an exception thrown into a generator
 
     @property
     def line(self) -> int:
@@ -108,6 +112,7 @@ class Frame:
     def injected(self) -> Raised:
         """The exception thrown into the generator; the frame holds it no longer, nor must the caller (see `unwind`)."""
         thrown, self.inject = self.inject, None
+        assert thrown is not None, "nothing was thrown into the generator"
         return thrown
 
     def pop_raw(self) -> Var:

@@ -21,8 +21,8 @@ def run_region(t: Tracer) -> Stop:
     before = ambient.capture()
     try:
         set_up_root(t)
-        value = t.run(t.root)
-        if t.root.suspended:
+        value = t.run(t.root_frame)
+        if t.root_frame.suspended:
             raise Break("a yield")
         return Stop(value=value)
     except ExitHere:

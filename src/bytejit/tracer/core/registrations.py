@@ -27,6 +27,7 @@ from bytejit.tracer.torch import (
     optimizers,
     overrides,
     parameters,
+    recurrent,
     scans,
     scripted,
     state,

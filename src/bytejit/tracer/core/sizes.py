@@ -54,6 +54,11 @@ class Feed:
     now: int | None = None  # what it is in this call, where it was traced as something else
 
     @property
+    def origin(self) -> Source:
+        """As a tensor's."""
+        return self.source
+
+    @property
     def real(self) -> int | float:
         """What it is in the call that is traced."""
         return self.value.node.hint if self.now is None else self.now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
+from typing import Any
 
 from bytejit.common.identity import IdentityMap
 
@@ -40,4 +41,4 @@ def missing() -> set[str]:
 
 
 # owner: objects/calls.py; filled when modules of models are imported
-REPLACED: IdentityMap[object] = IdentityMap()  # the code of a function that Python code stands for -> what it stands for
+REPLACED: IdentityMap[Any] = IdentityMap()  # the code of a function that Python code stands for -> what it stands for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from .job import Job, Stop
 from .region import let_go, run_region
 from .signals import Break, CannotReconstruct, LeaveToTorch, Restart, Specialise
 from .tracer import Tracer
-from .values import TensorVar
+from .values import TensorVar, Var
 
 
 @dataclass
@@ -77,11 +77,13 @@ def trace(job: Job, compiled_callee: Callable | None = None) -> Trace:
 
 def _trace(job: Job, compiled_callee: Callable | None) -> Trace:
     stop_at, cause, where, depth = None, None, None, 0
-    job, t, seen = replace(job), None, set()
-    for _ in range(50):
-        if t is not None:
+    seen: set[int] = set()
+    job = replace(job)
+    t = new_tracer(job, stop_at)
+    for again in range(50):
+        if again:
             let_go(t)
-        t = new_tracer(job, stop_at)
+            t = new_tracer(job, stop_at)
         t.limits.visited |= seen
         try:
             stop = run_region(t)
@@ -158,7 +160,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     returns_sizes = t.sizes.sizes_leave and stop.snapshot is None
     return Trace(
         gm,
-        [v.source for v in inputs],
+        [v.origin for v in inputs],
         [v.real for v in inputs],
         t.guards,
         lambda at: replay.write(at, way.values, way.last),
@@ -178,7 +180,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         catches=t.catches,
         effects=effects_of(t),
         sizes_leave=t.sizes.sizes_leave,
-        returned_sizes=returned_sizes(t, stop.value) if returns_sizes else (),
+        returned_sizes=returned_sizes(t, stop.value) if returns_sizes and stop.value is not None else (),
         resolve=lambda: t.symbol_guards.resolve(t.guards),
         let_go=partial(let_go, t),
         at_work=any(
@@ -192,7 +194,7 @@ def add_last_guards(t: Tracer) -> None:
     if t.reads_grad and not t.grad_matters:
         for v in t.inputs:
             if isinstance(v, TensorVar):
-                t.guards.add("TENSOR", v.source, t.sizes.tensor_check(v.real, v.source, True))
+                t.guards.add("TENSOR", v.origin, t.sizes.tensor_check(v.real, v.origin, True))
     add_alias_guards(t)
     add_key_guards(t)
     external_iterators.add_guards(t)
@@ -206,8 +208,14 @@ def add_last_guards(t: Tracer) -> None:
 def drop_unread(t: Tracer, outputs: list[torch.fx.Node]) -> None:
     """Take tensors that the region only looked at out of the graph: a call would hold them, and with them their memory, until
     its end (a step that begins with `zero_grad()`: all gradients of the step before)."""
-    for v in [v for v in t.inputs if isinstance(v, TensorVar) and not v.node.users and v.node not in outputs]:
-        if not is_written(t, v):
+    for v in list(t.inputs):
+        if (
+            isinstance(v, TensorVar)
+            and v.node is not None
+            and not v.node.users
+            and v.node not in outputs
+            and not is_written(t, v)
+        ):
             t.graph.erase_node(v.node)
             t.inputs.remove(v)
 
@@ -225,6 +233,7 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModul
     gm.meta[INFO] = GraphInfo(
         needs_grad=any(map(gets_history, tensors)) or any(isinstance(v, torch.Tensor) and v.requires_grad for v in values),
         overlapping=bool(t.overlapping),
+        arrays=bool(t.traced_arrays.first_step),
         inference=inference_mode.kind_of_outputs(t, outputs),
         overrides=bool(t.overrides.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
         autocast=torch._C._is_any_autocast_enabled(),
@@ -280,19 +289,24 @@ def effects_of(t: Tracer) -> tuple[str, ...]:
 
 def add_alias_guards(t: Tracer) -> None:
     """What the region changes must not be, under another name, something else that it read."""
-    written = [v for v in t.effects.dirty.values() if v.source is not None and getattr(v, "real", None) is not None]
-    others = [v for v in t.by_id.values() if v.source is not None and getattr(v, "real", None) is not None]
-    for v in written:
-        for o in others:
+    written, others = _from_outside(t.effects.dirty.values()), _from_outside(t.by_id.values())
+    for v, real in written:
+        for o, other in others:
             if isinstance(o.source, KnownSource) and isinstance(v.source, KnownSource):
                 continue  # two objects
-            if o is not v and type(o.real) is type(v.real) and not isinstance(v.real, torch.nn.Module):
-                if not isinstance(v.real, types.CellType) and o.source != v.source:
-                    t.guards.add("ALIAS", v.source, (o.source, False))
-    near = [v.source for v in t.inputs if isinstance(v, TensorVar) and _near(v.source)]
+            if o is not v and type(other) is type(real) and not isinstance(real, torch.nn.Module):
+                if not isinstance(real, types.CellType) and o.source != v.source:
+                    t.guards.add("ALIAS", v.origin, (o.source, False))
+    near = [v.origin for v in t.inputs if isinstance(v, TensorVar) and _near(v.origin)]
     for i, a in enumerate(near):
         for b in near[i + 1 :]:
             t.guards.add("ALIAS", a, (b, False))
+
+
+def _from_outside(values: Iterable[Var]) -> list[tuple[Var, Any]]:
+    """Those with a source and a real object, each with it."""
+    pairs = ((v, getattr(v, "real", None)) for v in values if v.source is not None)
+    return [(v, real) for v, real in pairs if real is not None]
 
 
 def _near(source: Source) -> bool:

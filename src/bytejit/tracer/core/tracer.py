@@ -13,9 +13,11 @@ from bytejit.common.interrupts import SIGNALS
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
 from bytejit.compat.class_versions import FLAGS, HEAP_TYPE
+from bytejit.errors import Bug
 from bytejit.fake.tensor import FakeMode
 from bytejit.guards.guard_set import GuardSet
 from bytejit.guards.sources import Source
+from bytejit.rewriter.resume_points import Point
 from bytejit.tracer.core.frame import Ins
 from bytejit.tracer.objects.containers import NotConstant, to_python
 from bytejit.tracer.objects.exceptions import exception_var, with_context
@@ -25,12 +27,12 @@ from .frame import Frame
 from .job import Job, Snapshot
 from .limits import Limits
 from .made_ids import IdVar
+from .numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from .signals import Break, Raised
 from .sizes import Feed
 from .table import HANDLERS, REFUSED, REPLACED, RETURN
 from .values import (
     NONE,
-    ArrayVar,
     CellVar,
     DeferredVar,
     DictVar,
@@ -42,14 +44,12 @@ from .values import (
     Known,
     Lazy,
     MethodVar,
-    NumpyVar,
     PropertyVar,
     SeqVar,
     SetVar,
     SliceVar,
     SuperVar,
     SymVar,
-    TensorArrayVar,
     TensorVar,
     TracebackVar,
     Var,
@@ -141,7 +141,7 @@ class Tracer:
         v = f.stack.pop()
         return self.values.real(v) if type(v) is Lazy else v
 
-    def const(self, v: Var):
+    def const(self, v: Var) -> Any:
         """The real value of a constant. Raises: Break."""
         try:
             return to_python(self, v, classes=True)
@@ -157,8 +157,8 @@ class Tracer:
         e.exc.slots.update(value=value, args=SeqVar([] if self.comparisons.is_same(value, NONE) else [value], tuple))
         return e
 
-    def next_value(self, v: Var) -> Var:
-        """next(v). Raises: Raised(StopIteration) with the generator's result."""
+    def next_value(self, v: Var) -> Var | None:
+        """next(v), or None at the end. Raises: Raised(StopIteration) with a generator's result."""
         v = self.values.real(v)
         if isinstance(v, GenVar):
             finished, value = self.calls.resume(v, NONE)
@@ -338,7 +338,21 @@ class Tracer:
         self.limits.check_time()
 
     @property
-    def start(self):
+    def root_frame(self) -> Frame:
+        """The frame of the code that is compiled. Raises: Bug before the region is set up."""
+        if self.root is None:
+            raise Bug("there is no region yet")
+        return self.root
+
+    @property
+    def present_frame(self) -> Frame:
+        """The frame that is being evaluated. Raises: Bug."""
+        if self.frame is None:
+            raise Bug("nothing is being traced")
+        return self.frame
+
+    @property
+    def start(self) -> Point:
         return self.job.rewritten.points[self.job.point]
 
 
@@ -360,7 +374,7 @@ BOUND_TYPES = {
     types.BuiltinFunctionType: types.BuiltinMethodType,
     types.WrapperDescriptorType: types.MethodWrapperType,
 }
-ITERATOR_TYPES = {
+ITERATOR_TYPES: dict[str, type] = {
     "seq": type(iter([])),
     "reversed": type(reversed([])),
     "dict": type(iter({})),

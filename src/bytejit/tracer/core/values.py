@@ -6,11 +6,12 @@ A value read from outside the region stays `Lazy` until something looks at it; o
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType, MappingProxyType
+from types import CodeType, GeneratorType, MappingProxyType
 from typing import Any
 
 import torch
 
+from bytejit.errors import Bug
 from bytejit.guards.sources import InstanceDict, PastDict, Source
 
 from .signals import Break
@@ -27,15 +28,23 @@ class Var:
     def __repr__(self) -> str:
         return type(self).__name__
 
+    @property
+    def origin(self) -> Source:
+        """The source of a value that came from outside. Raises: Bug for one made in the trace."""
+        if self.source is None:
+            raise Bug(f"{self} was made in the trace: it has no source")
+        return self.source
+
 
 class Lazy(Var):
     """A real object with its source that nothing has looked at yet. `var`: what it became."""
 
     __slots__ = ("obj", "var")
 
-    def __init__(self, obj: object, source: Source | None) -> None:
+    def __init__(self, obj: Any, source: Source | None) -> None:
         super().__init__(source)
-        self.obj, self.var = obj, None
+        self.obj = obj
+        self.var: Var | None = None
 
     def __repr__(self) -> str:
         return f"Lazy({self.source})"
@@ -55,7 +64,7 @@ class Known(Var):
 
     __slots__ = ("obj",)
 
-    def __init__(self, obj: object, source: Source | None = None) -> None:
+    def __init__(self, obj: Any, source: Source | None = None) -> None:
         super().__init__(source)
         self.obj = obj
 
@@ -76,36 +85,13 @@ class SymVar(Known):
         self.value = value
 
     @property
-    def obj(self):
+    def obj(self) -> int | float:  # type: ignore[override]  # what Known keeps in a slot
         """The number when traced, made a constant."""
         node = self.value.node
         return node.guard_int() if node.is_int() else node.guard_float()
 
     def __repr__(self) -> str:
         return f"SymVar({self.value})"
-
-
-class NumpyVar(Known):
-    """A NumPy number from outside that changes between calls: `real` now. Its type is guarded.
-
-    Whoever reads `obj` gets the number; `fix` then guards that it is this one. `plain`: the SymVar of its `.item()`, made
-    where it is first asked for (sizes/numpy_numbers.py).
-    """
-
-    __slots__ = ("fix", "plain", "real")
-
-    def __init__(self, real: Any, source: Any, fix: Callable[[], None]) -> None:
-        Var.__init__(self, source)
-        self.real, self.fix, self.plain = real, fix, None
-
-    @property
-    def obj(self) -> Any:
-        """The number, made a constant."""
-        self.fix()
-        return self.real
-
-    def __repr__(self) -> str:
-        return f"NumpyVar({self.real!r})"
 
 
 NONE, TRUE, FALSE = Known(None), Known(True), Known(False)
@@ -172,7 +158,7 @@ class ProxyVar(DictVar):
         self.owner = owner
 
     @property
-    def items(self):
+    def items(self) -> dict:
         """What the owner holds now."""
         return self.owner.items
 
@@ -251,7 +237,8 @@ class FuncVar(Var):
     ) -> None:
         super().__init__(source)
         self.code, self.globals, self.closure, self.real = code, globals_, closure, real
-        self.defaults, self.kwdefaults, self.attrs, self.annotations = defaults, kwdefaults or {}, {}, None
+        self.defaults, self.kwdefaults, self.annotations = defaults, kwdefaults or {}, None
+        self.attrs: dict[str, Var] = {}
         self.name, self.qualname, self.step = code.co_name, code.co_qualname, step
 
     def __repr__(self) -> str:
@@ -271,29 +258,6 @@ class MethodVar(Var):
         return f"MethodVar({self.func}, {self.self})"
 
 
-class ArrayVar(Var):
-    """A numpy array made in the trace (see tracer/builtins/arrays.py). `shared`: its value is not known."""
-
-    __slots__ = ("array", "step", "shared")
-
-    def __init__(self, array: Any, step: int = 0) -> None:
-        super().__init__(None)
-        self.array, self.step, self.shared = array, step, False
-
-    def __repr__(self) -> str:
-        return f"ArrayVar({self.array.dtype}{list(self.array.shape)})"
-
-
-class TensorArrayVar(ArrayVar):
-    """An array or number of NumPy's (`cls`) that the graph computes as `tensor`; one from outside (`real`) may have none yet."""
-
-    __slots__ = ("tensor", "cls", "real")
-
-    def __init__(self, tensor: TensorVar | None, cls: type, source: Source | None, step: int, real: Any = None) -> None:
-        super().__init__(None, step)
-        self.tensor, self.cls, self.source, self.real, self.shared = tensor, cls, source, real, True
-
-
 class DeferredVar(Var):
     """What a call with effects gives when the region ends: a draw of `random`, a hook's handle (see core/deferred_calls.py).
 
@@ -302,9 +266,10 @@ class DeferredVar(Var):
 
     __slots__ = ("kind", "function", "args", "watched", "step")
 
-    def __init__(self, kind: str, function: Callable, args: list[Var], step: int = 0) -> None:
+    def __init__(self, kind: type, function: Callable, args: list[Var], step: int = 0) -> None:
         super().__init__(None)
-        self.kind, self.function, self.args, self.watched, self.step = kind, function, args, None, step
+        self.kind, self.function, self.args, self.step = kind, function, args, step
+        self.watched: tuple | None = None
 
     def __repr__(self) -> str:
         return f"DeferredVar({getattr(self.function, '__name__', self.function)})"
@@ -328,7 +293,7 @@ class InstanceVar(Var):
         self.slots: dict[str, Var] = {}
         self.new_args: list[Var] | None = None
         if real is None:
-            self.ns = DictVar({})
+            self.ns: DictVar | None = DictVar({})
         else:
             past = cls.__getattribute__ is not object.__getattribute__ and source is not None
             try:
@@ -338,7 +303,9 @@ class InstanceVar(Var):
             except TypeError as e:  # an instance whose class got another class's `__dict__` to read it by
                 raise Break(f"the namespace of a {cls.__name__} cannot be had ({e})") from None
             self.ns = (
-                DictVar({}, dict, (PastDict if past else InstanceDict)(source), namespace) if type(namespace) is dict else None
+                DictVar({}, dict, (PastDict if past else InstanceDict)(self.origin), namespace)
+                if type(namespace) is dict
+                else None
             )
 
     def __repr__(self) -> str:
@@ -397,4 +364,6 @@ class GenVar(Var):
     def __init__(self, frame: Any, step: int = 0) -> None:
         super().__init__(None)
         self.frame, self.started, self.finished, self.step, self.running = frame, False, False, step, False
-        self.call, self.real, self.closable = None, None, True
+        self.call: tuple | None = None
+        self.real: GeneratorType | None = None
+        self.closable = True

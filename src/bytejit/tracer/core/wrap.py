@@ -7,6 +7,7 @@ import enum
 import gc
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,8 +29,16 @@ from bytejit.guards.sources import (
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import decode
-from bytejit.tracer.objects.class_facts import MRO, NAMESPACE, class_attribute, hides_dict, is_library, replaces_lookup
-from bytejit.tracer.objects.containers import is_constant, item_source
+from bytejit.tracer.objects.class_facts import (
+    MRO,
+    NAMESPACE,
+    class_attribute,
+    hides_dict,
+    is_library,
+    is_named_tuple,
+    replaces_lookup,
+)
+from bytejit.tracer.objects.containers import is_constant, item_source, model_key, runs_code
 from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
 from bytejit.tracer.objects.external_lists import ExternalList
@@ -88,10 +97,10 @@ class Wrapping(Component):
         if type(v) is not Lazy:
             return v
         if v.var is None:
-            v.var = self.wrap(v.obj, v.source)
+            v.var = self.wrap(v.obj, v.origin)
         return v.var
 
-    def lazy(self, obj: object, source: Source | None) -> Var:
+    def lazy(self, obj: Any, source: Source | None) -> Var:
         """A value from outside; constants of the trace itself have no source."""
         return self._fetched(Lazy(obj, source)) if source is not None else self.constant(obj)
 
@@ -100,7 +109,7 @@ class Wrapping(Component):
         self.t.fetched.append(lazy)
         return lazy
 
-    def constant(self, obj: object) -> Var:
+    def constant(self, obj: Any) -> Var:
         """A real object that needs no guard: code constants, results of folding, library objects known by name."""
         if obj is None:
             return NONE
@@ -160,7 +169,7 @@ class Wrapping(Component):
         else:
             self.t.guard("ALIAS", source, seen.source)
 
-    def _wrap_constant(self, obj: Any, source: Source | None, guard: bool) -> Var:
+    def _wrap_constant(self, obj: Any, source: Source, guard: bool) -> Var:
         if issubclass(type(obj), (*SINGLETONS, enum.Enum)):
             if guard:
                 self.t.guard("ID_IS", source, obj)
@@ -177,7 +186,7 @@ class Wrapping(Component):
             return SeqVar([self.constant(o) for o in obj], type(obj), source=source, real=obj)
         return Known(obj, source)
 
-    def _wrap_object(self, obj: Any, source: Source | None, guard: bool) -> Var:
+    def _wrap_object(self, obj: Any, source: Source, guard: bool) -> Var:
         cls = type(obj)  # not isinstance(): what an object says of its class is the program's business, and may be code
         if cls in BOUND and guard and (bound := self.bound_builtin(obj, source)) is not None:
             return bound
@@ -227,10 +236,10 @@ class Wrapping(Component):
             self.t.guard(kind, of, value)
         return MethodVar(Known(found), Lazy(owner, Attr(source, "__self__")), source)
 
-    def wrap_cell(self, cell: types.CellType, source: Source | None) -> CellVar:
+    def wrap_cell(self, cell: types.CellType, source: Source) -> CellVar:
         """A closure cell; two functions that share a cell share the CellVar."""
         seen = self.t.by_id.get(id(cell))
-        if seen is not None:
+        if isinstance(seen, CellVar):
             return seen
         try:
             content = Lazy(cell.cell_contents, CellContents(source))
@@ -241,7 +250,7 @@ class Wrapping(Component):
         self.t.keep.append(cell)
         return var
 
-    def _wrap_function(self, fn: types.FunctionType, source: Source | None, guard: bool) -> FuncVar:
+    def _wrap_function(self, fn: types.FunctionType, source: Source, guard: bool) -> FuncVar:
         """A function by identity where it is permanent or has no closure, else by its code, with its parts as sources."""
         by_identity = permanent(fn)
         if guard:
@@ -256,12 +265,12 @@ class Wrapping(Component):
                 self.t.guard("FUNCTION", source, fn)  # its code can be replaced
         closure = tuple(self.wrap_cell(cell, Item(Attr(source, "__closure__"), i)) for i, cell in enumerate(fn.__closure__ or ()))
         defaults = tuple(Lazy(d, Defaults(source, i)) for i, d in enumerate(fn.__defaults__ or ()))
-        kwdefaults = {k: Lazy(v, KwDefaults(source, k)) for k, v in (fn.__kwdefaults__ or {}).items()}
+        kwdefaults: dict[str, Var] = {k: Lazy(v, KwDefaults(source, k)) for k, v in (fn.__kwdefaults__ or {}).items()}
         var = FuncVar(self.t.job.original(fn.__code__), fn.__globals__, closure, defaults, kwdefaults, real=fn, source=source)
         var.name, var.qualname = fn.__name__, fn.__qualname__
         return var
 
-    def _wrap_container(self, obj: Any, source: Source | None) -> Var:
+    def _wrap_container(self, obj: Any, source: Source) -> Var:
         cls = type(obj)
         if cls is list:
             return ExternalList(self.t, obj, source)
@@ -270,7 +279,7 @@ class Wrapping(Component):
             items = [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
             return SeqVar(items, cls, source, obj, maxlen=getattr(obj, "maxlen", None))
         if issubclass(cls, tuple):
-            if cls is tuple or hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
+            if cls is tuple or is_named_tuple(cls) or hasattr(cls, "n_sequence_fields"):
                 self.t.guard("LEN_IS", source, len(obj))
                 items = [Lazy(o, TupleItem(source, i)) for i, o in enumerate(tuple.__iter__(obj))]
                 return SeqVar(items, cls, source, obj)
@@ -280,12 +289,12 @@ class Wrapping(Component):
             return DictVar({}, cls, source, obj, factory=Lazy(obj.default_factory, Attr(source, "default_factory")))
         if cls is types.MappingProxyType and type(*gc.get_referents(obj)) in (dict, collections.OrderedDict):
             return DictVar({}, cls, source, obj)
-        if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, IN_SETS) for o in obj):
+        if cls in (set, frozenset) and all(is_constant(o) or isinstance(o, IN_SETS) or is_reference(o) for o in obj):
             self.t.guard("SET_ITEMS", source, frozenset(obj))
             return SetVar({o: self.constant(o) for o in obj}, cls, source, obj)
         return self._wrap_instance(obj, source)
 
-    def _wrap_instance(self, obj: Any, source: Source | None) -> InstanceVar:
+    def _wrap_instance(self, obj: Any, source: Source) -> InstanceVar:
         """An instance of a user's class, or of a library's that nothing here models: its attributes are read one by one."""
         cls = type(obj)
         base: Var | None = None
@@ -313,6 +322,8 @@ class Wrapping(Component):
         """The value under a real key, or None. An outside dict is asked, and what it returned is guarded. decides: whether
         it matters that the key is there, too, where nothing looks at its value."""
         if d.real is not None:
+            if runs_code(key):
+                self.complete(d)
             fix_key(self.t, key)
         found = d.items.get(key)
         if found is not None:
@@ -343,21 +354,29 @@ class Wrapping(Component):
         gone, read, d.complete = d.deleted, d.items, True
         d.items = {}
         for key, value in pairs:
-            if key in gone:
+            modelled = model_key(self.t, key)
+            if modelled in gone:
                 continue  # put in again it comes last, with what was added
-            if key in read:
-                d.items[key] = read.pop(key)
+            if modelled in read:
+                d.items[modelled] = read.pop(modelled)
             else:
-                d.items[key] = (self.constant(key), Lazy(value, item_source(d, key)))
+                d.items[modelled] = (self.constant(key), Lazy(value, item_source(d, key)))
         d.items.update(read)  # keys added in the trace come last
 
     # ---- names ------------------------------------------------------------------------------------------------------
 
-    def memo_lazy(self, key: object, obj: Any, source: Source | None) -> Lazy:
+    def memo_lazy(self, key: object, obj: Any, source: Callable[[], Source]) -> Lazy:
         found = self.t.memo.get(key)
         if found is None or found.obj is not obj:
             found = self.t.memo[key] = self._fetched(Lazy(obj, source()))
         return found
+
+
+def is_reference(obj: object) -> bool:
+    """Whether it is a weak reference to an object that is equal to itself only."""
+    if not isinstance(obj, weakref.ReferenceType) or (of := obj()) is None:
+        return False
+    return (type(of).__hash__, type(of).__eq__) == (object.__hash__, object.__eq__)
 
 
 def hash_has_effects(cls: type) -> bool:

@@ -8,8 +8,9 @@ import types
 import torch
 
 from bytejit.compat import numpy_types
+from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import ArrayVar, DictVar, DictView, ProxyVar, SeqVar, SetVar, SliceVar, TensorArrayVar, TensorVar
+from bytejit.tracer.core.values import NONE, DictVar, DictView, ProxyVar, SeqVar, SetVar, SliceVar, TensorVar
 
 from .statements import Statements
 
@@ -40,7 +41,7 @@ def sequence(out: Statements, v: SeqVar) -> str:
 def mapping(out: Statements, v: DictVar) -> str:
     name = out.new_name(v)
     if v.cls is collections.defaultdict:
-        made = f"{out.bind(v.cls)}({out.value(v.factory)})"
+        made = f"{out.bind(v.cls)}({out.value(v.factory or NONE)})"
     else:
         made = "{}" if v.cls is dict else f"{out.bind(v.cls)}()"
     out.lines.append(f"{name} = {made}")
@@ -81,6 +82,7 @@ def make_slice(out: Statements, v: SliceVar) -> str:
 
 def traced_array(out: Statements, v: TensorArrayVar) -> str:
     """An array of a tensor's memory, or the number in it."""
+    assert v.tensor is not None, v
     name = out.new_name(v)
     number = "" if v.cls is numpy_types.ARRAY else "[()]"
     out.lines.append(f"{name} = {out.bind(torch.Tensor.numpy)}({out.value(v.tensor)}){number}")

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from bytejit.tracer.core.values import NULL, CellVar, DictVar, FuncVar, InstanceVar, SeqVar, SetVar, TensorVar, Var
-from bytejit.tracer.objects.containers import is_unchanged
+from bytejit.tracer.objects.containers import is_unchanged, real_key
 from bytejit.tracer.objects.external_lists import ExternalList
 
 from .containers import attributes
@@ -23,7 +23,7 @@ def write_cell(out: Statements, v: CellVar) -> list[str]:
 
 
 def write_sequence(out: Statements, v: SeqVar) -> list[str]:
-    target = out.at.source(v.source)
+    target = out.at.source(v.origin)
     if isinstance(v, ExternalList) and v.tail is not None:
         return [f"{out.bind(list.extend)}({target}, [{out.many(v.tail)}])"]
     inside = out.many(v.items)
@@ -33,25 +33,26 @@ def write_sequence(out: Statements, v: SeqVar) -> list[str]:
 
 
 def write_set(out: Statements, v: SetVar) -> list[str]:
-    target, inside = out.at.source(v.source), out.many(v.items.values())
+    target, inside = out.at.source(v.origin), out.many(v.items.values())
     return [f"{target}.clear()", f"{target}.update(({inside}))"]
 
 
 def write_dict(out: Statements, v: DictVar) -> list[str]:
     """Changed keys one by one where that gives the right order, else all of them anew."""
-    target = out.at.source(v.source)
+    target = out.at.source(v.origin)
     real = v.real
     kind = next((c for c in (collections.OrderedDict, dict) if isinstance(real, c)), dict)
     setter, deleter, clear = (out.bind(getattr(kind, n)) for n in ("__setitem__", "__delitem__", "clear"))
     entries = [(out.value(k), out.value(x), key, x) for key, (k, x) in v.items.items()]
-    kept = {k: None for k in real if k not in v.deleted}
-    natural = [*kept, *(k for k in v.items if k not in kept)]
-    if v.complete and not _same_keys(list(v.items), natural):
+    now, gone = [*map(real_key, v.items)], {real_key(k): None for k in v.deleted}
+    kept = {k: None for k in real if k not in gone}
+    natural = [*kept, *(k for k in now if k not in kept)]
+    if v.complete and not _same_keys(now, natural):
         anew = [f"{setter}({target}, {k}, {x})" for k, x, _, _ in entries]
         return [f"{clear}({target})", *anew, *attributes(out, target, v)]
-    lines = [f"{deleter}({target}, {out.value(out.t.values.constant(k))})" for k in v.deleted if k in real]
+    lines = [f"{deleter}({target}, {out.value(out.t.values.constant(k))})" for k in gone if k in real]
     for k, x, key, var in entries:
-        if key in v.deleted or not is_unchanged(v, key, var):
+        if real_key(key) in gone or not is_unchanged(v, key, var):
             lines.append(f"{setter}({target}, {k}, {x})")
     return lines + attributes(out, target, v)
 
@@ -62,7 +63,7 @@ def _same_keys(a: list, b: list) -> bool:
 
 
 def write_instance(out: Statements, v: InstanceVar) -> list[str]:
-    target = out.at.source(v.source)
+    target = out.at.source(v.origin)
     of = threading.local if isinstance(v.real, threading.local) else object
     return [
         f"{out.bind(of.__setattr__)}({target}, {n!r}, {out.value(x)})"
@@ -73,12 +74,12 @@ def write_instance(out: Statements, v: InstanceVar) -> list[str]:
 
 
 def write_function(out: Statements, v: FuncVar) -> list[str]:
-    target = out.at.source(v.source)
+    target = out.at.source(v.origin)
     return [f"{out.bind(setattr)}({target}, {name!r}, {out.value(x)})" for name, x in v.attrs.items()]
 
 
 def write_tensor(out: Statements, v: TensorVar) -> list[str]:
-    return attributes(out, out.at.source(v.source), v)
+    return attributes(out, out.at.source(v.origin), v)
 
 
 WRITERS: dict[type[Var], Callable] = {

@@ -24,14 +24,15 @@ def function(out: Statements, v: FuncVar) -> str:
         raise CannotReconstruct(f"a function of the tracer's own ({v.name}) made in the region", v.step)
     name = out.new_name(v)
     cells = []
-    for cell in v.closure:
-        cell = out.t.values.real(cell)
+    for part in v.closure:
+        cell = out.t.values.real(part)
+        assert isinstance(cell, CellVar), cell
         if id(cell) not in out.names and cell.source is None:
             inner = out.new_name(cell)
             out.lines.append(f"{inner} = {out.bind(types.CellType)}()")
             out.fills.append((inner, cell))
         out.kept_cells.add(id(cell))
-        cells.append(out.names.get(id(cell)) or out.at.source(cell.source))
+        cells.append(out.names.get(id(cell)) or out.at.source(cell.origin))
     defaults = f"({out.many(v.defaults)})" if v.defaults else "None"
     closure = "(" + "".join(c + ", " for c in cells) + ")" if cells else "None"
     out.lines.append(

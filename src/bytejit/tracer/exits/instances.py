@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import functools
 import weakref
+from collections.abc import Callable
 
 from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.tracer.core.signals import CannotReconstruct
-from bytejit.tracer.core.values import NULL, DictVar, InstanceVar, Known, SeqVar, Var
+from bytejit.tracer.core.values import NONE, NULL, DictVar, InstanceVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.objects.class_facts import class_lookup, is_data_descriptor
 from bytejit.tracer.torch import inference_mode, overrides
 
@@ -58,15 +59,16 @@ def instance(out: Statements, v: InstanceVar) -> str:
 def fill_base(out: Statements, name: str, v: InstanceVar) -> None:
     if isinstance(v.base, DictVar):
         if v.base.cls is collections.defaultdict:
-            out.lines.append(f"{name}.default_factory = {out.value(v.base.factory)}")
-        fill_dict(out, name, v.base, out.bind(setter_of(out, v.base.cls)))
+            out.lines.append(f"{name}.default_factory = {out.value(v.base.factory or NONE)}")
+        fill_dict(out, name, v.base, out.bind(setter_of(v.base.cls)))
     elif isinstance(v.base, SeqVar):
         out.lines.append(f"{out.bind(list.extend)}({name}, [{out.many(v.base.items)}])")
     else:
+        assert isinstance(v.base, SetVar), v.base
         out.lines.append(f"{out.bind(set.update)}({name}, ({out.many(v.base.items.values())}))")
 
 
-def setter_of(out: Statements, cls: type):
+def setter_of(cls: type) -> Callable:
     return collections.OrderedDict.__setitem__ if issubclass(cls, collections.OrderedDict) else dict.__setitem__
 
 

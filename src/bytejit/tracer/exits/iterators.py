@@ -62,6 +62,7 @@ def generator(out: Statements, v: GenVar) -> str:
     """A generator made in the region that has not begun, or has ended: its function is called again."""
     if v.started and not v.finished:
         raise CannotReconstruct("a generator that is still running", v.step)
+    assert v.call is not None, "a generator that the region did not make"
     fn, args, kwargs = v.call
     if fn.code in STAYING:
         raise CannotReconstruct(f"an iterator of the tracer's own ({fn.name})", v.step)

@@ -8,10 +8,10 @@ from bytejit.common.gradients import spent
 from bytejit.common.overriding import as_subclass
 from bytejit.guards.references import written_out
 from bytejit.tracer.core.made_ids import IdVar
+from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import (
     NULL,
-    ArrayVar,
     CellVar,
     DeferredVar,
     DictVar,
@@ -23,7 +23,6 @@ from bytejit.tracer.core.values import (
     Known,
     Lazy,
     MethodVar,
-    NumpyVar,
     PropertyVar,
     ProxyVar,
     SeqVar,
@@ -31,7 +30,6 @@ from bytejit.tracer.core.values import (
     SliceVar,
     SuperVar,
     SymVar,
-    TensorArrayVar,
     TensorVar,
     TracebackVar,
     Var,
@@ -63,7 +61,7 @@ class Reconstruction(Statements):
         """A Python expression for a Var; statements that it needs go to `lines` first."""
         if type(v) is Lazy:
             if v.var is None:
-                return self.at.source(v.source)
+                return self.at.source(v.origin)
             if v.var.source is None and v.source is not None and not isinstance(v.var, (TensorVar, Known)):
                 return self.value(v.var)
             v = v.var
@@ -98,6 +96,7 @@ class Reconstruction(Statements):
 
     def subclass_instance(self, v: TensorVar) -> str:
         """A tensor of a user's class, made from the plain one that it is an alias of."""
+        assert v.base is not None, v
         of = self.value(v.base)
         name = self.new_name(v)
         self.lines.append(f"{name} = {self.bind(as_subclass)}({of}, {self.bind(v.cls)})")
@@ -119,7 +118,7 @@ class Reconstruction(Statements):
                 return self.output(self.t.numbers.number_node(v.value))
             return self.at.source(v.source) if v.source is not None else f"({self.t.numbers.number_text(v.value, self.at)})"
         if type(v) is NumpyVar:
-            return self.at.source(v.source)
+            return self.at.source(v.origin)
         obj = v.obj
         if written_out(obj):
             return repr(obj)

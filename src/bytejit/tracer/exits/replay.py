@@ -31,7 +31,7 @@ class SideEffectReplay(Reconstruction):
         texts = [self.value(v) for v in values]
         writes, left = self.effects(), self.leave(last(texts))
         if writes and self.t.locked:
-            locks = dict.fromkeys(self.at.source(v.source) for v in self.t.locked)
+            locks = dict.fromkeys(self.at.source(v.origin) for v in self.t.locked)
             writes = [f"with {', '.join(locks)}:", *("    " + e for e in writes)]
         return "\n".join([*self.lines, *writes, *left])
 
@@ -47,11 +47,11 @@ class SideEffectReplay(Reconstruction):
         out += caching.count_calls(self.t, self.at) + caching.symbolic_calls(self)
         for v in self.t.effects.dirty.values():  # first: over what is written next
             if isinstance(v, IterVar):
-                out += external_iterators.advance(self.at.source(v.source), v)
+                out += external_iterators.advance(self.at.source(v.origin), v)
             elif isinstance(v, GenVar):
                 if not v.finished or not v.closable:
                     raise CannotReconstruct("a generator from outside that has more to give", v.step, generator=True)
-                out += external_generators.close(self.at.source(v.source))
+                out += external_generators.close(self.at.source(v.origin))
         cells = [v for v in self.t.effects.dirty.values() if isinstance(v, CellVar)]
         for v in list(self.t.effects.dirty.values()):
             if not isinstance(v, (CellVar, GenVar, IterVar)):
@@ -121,5 +121,5 @@ class SideEffectReplay(Reconstruction):
     def dies_here(self, v: CellVar) -> bool:
         """Whether the cell is this frame's own, not yet seen by anyone, and the frame ends with the region."""
         t = self.t
-        own = isinstance(v.source, Cell) and v.source.var in t.root.code.co_cellvars
+        own = isinstance(v.source, Cell) and v.source.var in t.root_frame.code.co_cellvars
         return own and self.returns and t.job.point == t.job.rewritten.start

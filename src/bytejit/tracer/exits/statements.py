@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import torch
 
 from bytejit.guards.sources import Printer
+from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import ArrayVar, CellVar, Var
+from bytejit.tracer.core.values import CellVar, Var
 
 
 class Statements:

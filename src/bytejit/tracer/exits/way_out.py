@@ -27,9 +27,10 @@ class WayOut:
 def way_out(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) -> WayOut:
     """How a trace that ended at `stop` goes on. compiled_callee: compiles the function in which a call breaks."""
     if stop.snapshot is None:
+        assert stop.value is not None, "a region without a way out"
         return WayOut([stop.value], lambda texts: f"return ({texts[0]}, None)")
     snapshot = stop.snapshot
-    ins = t.root.decoded.ins[snapshot.ip]
+    ins = t.root_frame.decoded.ins[snapshot.ip]
     point = job.rewritten.points[job.rewritten.by_offset[ins.offset]]
     if len(snapshot.stack) != point.depth:
         raise AssertionError(f"stack {snapshot.stack} at {point}")
@@ -57,7 +58,7 @@ def callee_slot(t: Tracer, ins: Ins, stack: list[Var]) -> int | None:
     """Which stack slot holds the function of the call that starts at `ins`."""
     if ins.op not in CALLS:
         return None
-    code, at = t.root.decoded.ins, ins.index
+    code, at = t.root_frame.decoded.ins, ins.index
     while code[at].op in ("KW_NAMES", "PRECALL"):
         at += 1
     call = code[at]

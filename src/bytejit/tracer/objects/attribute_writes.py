@@ -103,7 +103,7 @@ class AttributeWrites(Component):
         if isinstance(found, property):
             if found.fset is None:
                 raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no setter"))
-            self.t.calls.call(self.t.attributes.lift(found.fset, owner, name), [v, value], {})
+            self.t.calls.call(self.t.attributes.lift(found.fset, owner), [v, value], {})
             return
         if isinstance(found, types.MemberDescriptorType) or (
             isinstance(found, types.GetSetDescriptorType) and issubclass(v.cls, BaseException)
@@ -167,7 +167,7 @@ class AttributeWrites(Component):
         if isinstance(found, property):
             if found.fdel is None:
                 raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no deleter"))
-            self.t.calls.call(self.t.attributes.lift(found.fdel, owner, name), [v], {})
+            self.t.calls.call(self.t.attributes.lift(found.fdel, owner), [v], {})
         elif isinstance(deleter, types.FunctionType):
             self.t.calls.call(self.t.values.constant(deleter), [self.t.attributes.class_value(owner, name, found), v], {})
         elif isinstance(setter, types.FunctionType):

@@ -11,15 +11,16 @@ from typing import Any
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.type_forms import FORMS
 from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.sources import Attr, DictItem, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     NONE,
     NULL,
-    ArrayVar,
     CellVar,
     DeferredVar,
     DictVar,
@@ -38,8 +39,8 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS, NAMES_THE_ENTER
 
 from . import thread_locals
-from .class_facts import MISSING, WRITTEN, class_lookup, is_data_descriptor, is_library, structseq_fields
-from .containers import full_name
+from .class_facts import MISSING, NAMESPACE, WRITTEN, class_lookup, is_data_descriptor, is_library, structseq_fields
+from .containers import full_name, to_python
 
 GENERIC_GETATTR = (
     object.__getattribute__,
@@ -47,6 +48,7 @@ GENERIC_GETATTR = (
     functools.partial.__getattribute__,
     types.SimpleNamespace.__getattribute__,
 )
+FIELD = type(NAMESPACE(collections.namedtuple("_OfField", "a"))["a"])  # what reads a named tuple's field
 InstanceMethod = type(torch._C._InferenceMode.__dict__["__enter__"])
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
@@ -152,11 +154,11 @@ class Attributes(Component):
         if isinstance(found, types.ClassMethodDescriptorType):
             return self.c_classmethod(found, self.t.values.constant(cls))
         if isinstance(found, staticmethod):
-            return self.lift(found.__func__, owner, name)
+            return self.lift(found.__func__, owner)
         if isinstance(found, property):
             if found.fget is None:
                 raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter", name=name))
-            return self.t.calls.call(self.lift(found.fget, owner, name), [v], {})
+            return self.t.calls.call(self.lift(found.fget, owner), [v], {})
         if isinstance(found, functools.cached_property):
             holder = self.t.values.real(self.class_value(owner, name, found))
             func, attr = self.getattr(holder, "func"), self.t.const(self.getattr(holder, "attrname"))
@@ -165,6 +167,8 @@ class Attributes(Component):
             return value
         if isinstance(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.c_attribute(v, found, name)
+        if type(found) is FIELD and isinstance(v, InstanceVar) and isinstance(v.base, SeqVar):
+            return v.base.items[found.__reduce__()[1][0]]
         getter = class_lookup(type(found), "__get__")[0]
         if isinstance(getter, types.FunctionType):
             descriptor = self.t.values.real(self.class_value(owner, name, found))
@@ -178,10 +182,10 @@ class Attributes(Component):
         inside = found.__func__
         chained = CLASSMETHODS_CHAIN and class_lookup(type(inside), "__get__")[0] is not MISSING
         if not chained or isinstance(inside, types.FunctionType):
-            return MethodVar(self.lift(inside, owner, name), cls)
+            return MethodVar(self.lift(inside, owner), cls)
         if not isinstance(inside, property):
             raise Break(f"a classmethod of a {type(inside).__name__}")
-        return self.t.calls.call(self.lift(inside.fget, owner, name), [cls], {})
+        return self.t.calls.call(self.lift(inside.fget, owner), [cls], {})
 
     def c_classmethod(self, found: types.ClassMethodDescriptorType, cls: Known) -> Var:
         """A class method written in C, read from a class: with its class apart where the tracer models the descriptor."""
@@ -192,7 +196,7 @@ class Attributes(Component):
         found = class_lookup(cls, name)[0]
         return None if found is MISSING else found
 
-    def lift(self, fn: Callable, owner: type, name: str) -> Var:
+    def lift(self, fn: Callable, owner: type) -> Var:
         """A function inside a class attribute (a property's getter, a classmethod's function): which it is is guarded with the
         class, here its code."""
         if type(fn) is types.FunctionType and not self.t.cannot_change(owner) and not is_library(fn.__module__):
@@ -225,6 +229,8 @@ class Attributes(Component):
                 return v.base.factory
             if issubclass(v.cls, BaseException):
                 return self.exception_attribute(v, name)
+            if v.cls in FORMS and v.real is not None:
+                return self.t.operators.fold(getattr, to_python(self.t, v, classes=True), name)
             if v.real is None and isinstance(found, types.MemberDescriptorType):
                 raise self.no_attribute(full_name(v.cls) if FULL_NAMES_OF_SLOTS else v.cls.__name__, name)
             if v.real is not None and (
@@ -372,7 +378,7 @@ class Attributes(Component):
             if isinstance(found, classmethod):
                 return self.classmethod_value(found, owner, name, obj)
             if isinstance(found, staticmethod):
-                return self.lift(found.__func__, owner, name)
+                return self.lift(found.__func__, owner)
             if isinstance(found, types.ClassMethodDescriptorType):
                 return self.c_classmethod(found, obj)
             return self.class_value(owner, name, found)

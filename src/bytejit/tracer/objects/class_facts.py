@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import sys
@@ -103,6 +104,21 @@ def is_library(module: object) -> bool:
         return module != "__main__"
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
+
+
+# what is in every class of named tuples, and what Python or `typing` adds and no operator asks for
+_OF_NAMED_TUPLES = frozenset(NAMESPACE(collections.namedtuple("_OfAll", "a"))) | {
+    *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__orig_bases__"),
+    *("__firstlineno__", "__static_attributes__", "__type_params__", "__parameters__", "__str__", "__format__"),
+}
+
+
+def is_named_tuple(cls: type) -> bool:
+    """Whether a class is a named tuple without special methods of its own: operators take its instances for tuples."""
+    names = NAMESPACE(cls)
+    if "_fields" not in names or names.get("__slots__") != () or MRO(cls)[1:] != (tuple, object):
+        return False
+    return not any(n not in _OF_NAMED_TUPLES and (n[:2] == n[-2:] == "__" or hasattr(tuple, n)) for n in names)
 
 
 @functools.cache

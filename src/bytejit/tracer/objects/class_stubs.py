@@ -5,9 +5,10 @@ from __future__ import annotations
 import types
 
 from bytejit.compat.class_versions import HEAP_TYPE
+from bytejit.tracer.core.numpy_values import NumpyVar
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FuncVar, InstanceVar, Known, NumpyVar, PropertyVar, SymVar, Var
+from bytejit.tracer.core.values import FuncVar, InstanceVar, Known, PropertyVar, SymVar, Var
 
 from .class_facts import class_lookup
 from .containers import NotConstant, to_python

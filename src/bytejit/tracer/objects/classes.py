@@ -307,7 +307,7 @@ class Classes(Component):
         cls, made = v.obj, self.t.made_classes.get(v.obj)
         on_meta, owner = class_lookup(type(cls), name)
         if isinstance(on_meta, property) and on_meta.fset is not None:
-            self.t.calls.call(self.t.attributes.lift(on_meta.fset, owner, name), [v, value], {})
+            self.t.calls.call(self.t.attributes.lift(on_meta.fset, owner), [v, value], {})
             return
         own = on_meta is not MISSING and is_data_descriptor(on_meta)
         if own or made is None and name.startswith("__") or not cls.__flags__ & HEAP_TYPE:

@@ -10,11 +10,11 @@ from bytejit.compat import numpy_types
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.made_ids import IdVar
+from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
     FALSE,
     TRUE,
-    ArrayVar,
     DeferredVar,
     DictVar,
     DictView,
@@ -22,7 +22,6 @@ from bytejit.tracer.core.values import (
     Known,
     Lazy,
     MethodVar,
-    NumpyVar,
     SeqVar,
     SetVar,
     SliceVar,

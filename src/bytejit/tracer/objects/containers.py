@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import datetime
 import enum
+import sys
 import types
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.type_forms import FORMS
 from bytejit.compat import numpy_types
-from bytejit.guards.sources import Source, dict_item
+from bytejit.guards.sources import KnownSource, Source, dict_item
 from bytejit.tracer.core.made_ids import IdKey, IdVar
+from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import (
-    ArrayVar,
     DeferredVar,
     DictVar,
     FuncVar,
@@ -34,7 +37,7 @@ from bytejit.tracer.core.versions import NAMES_THE_KEY
 from bytejit.tracer.core.words import shown_name, words
 
 from .class_facts import class_attribute
-from .identities import keyed
+from .identities import fixed, keyed
 
 # immutable values whose operations may be carried out at trace time
 VALUE_TYPES = frozenset({datetime.date, datetime.time, datetime.datetime, datetime.timedelta, *numpy_types.SCALARS})
@@ -62,11 +65,18 @@ CONSTANT_TYPES = VALUE_TYPES | frozenset(
     }
 )
 
+C_CLASS = type(torch._C.DispatchKey)  # the metaclass of what pybind11 makes
+
+
+def is_c_enumeration(cls: type) -> bool:
+    """Whether a class is an enumeration that pybind11 made."""
+    return type(cls) is C_CLASS and "__entries" in cls.__dict__
+
 
 def is_constant(obj: object) -> bool:
     """Whether a real object is an immutable value, equal objects being interchangeable."""
     cls = type(obj)
-    if cls in CONSTANT_TYPES or issubclass(cls, enum.Enum):
+    if cls in CONSTANT_TYPES or issubclass(cls, enum.Enum) or is_c_enumeration(cls):
         return True
     if cls in (tuple, frozenset, torch.Size):
         return all(map(is_constant, obj))
@@ -82,7 +92,17 @@ def item_source(d: DictVar, key: object) -> Source:
 def is_unchanged(d: DictVar, key: object, value: Var) -> bool:
     """Whether what a dict from outside has under a key is what it had, in every call that the guards let pass. That the two
     are one object now does not tell: nothing may have looked at either, and in the next call they are two."""
-    return type(value) is Lazy and value.source == item_source(d, key)
+    return type(value) is Lazy and value.source == item_source(d, real_key(key))
+
+
+def own_hash(t: Any, v: InstanceVar) -> int:
+    """hash(v), where its class says so in Python. Raises: Raised(TypeError), Break."""
+    found = t.const(t.calls.call(t.attributes.special(v, "__hash__"), [], {}))
+    if not isinstance(found, int):
+        raise t.raised(TypeError("__hash__ method should return an integer"))
+    if -sys.maxsize - 1 <= found <= sys.maxsize:  # taken as it is, where hash(found) may be another
+        return -2 if found == -1 else int(found)
+    return hash(found)
 
 
 class ByIdentity:
@@ -101,16 +121,21 @@ class ByIdentity:
 
 
 class ByHash:
-    """The key of an instance made in the trace whose class defines __hash__ and __eq__: both run in the trace."""
+    """The key of an instance whose class defines __hash__ and __eq__: both run in the trace. hash: of one that is a key
+    already, which its container does not ask again."""
 
     __slots__ = ("t", "var", "hash")
 
-    def __init__(self, t: Any, var: InstanceVar) -> None:
+    def __init__(self, t: Any, var: InstanceVar, hash: int | None = None) -> None:
         self.t, self.var = t, var
-        before = t.effects.mutations
-        self.hash = hash(t.const(t.calls.call(t.attributes.special(var, "__hash__"), [], {})))
+        self.hash = self._traced_hash() if hash is None else hash
+
+    def _traced_hash(self) -> int:
+        t, before = self.t, self.t.effects.mutations
+        found = own_hash(t, self.var)
         if t.effects.mutations != before:  # a container that leaves is made anew, and hashes its keys once more
-            raise Break(f"a __hash__ that has effects ({var.cls.__name__})")
+            raise Break(f"a __hash__ that has effects ({self.var.cls.__name__})")
+        return found
 
     def __hash__(self) -> int:
         return self.hash
@@ -119,6 +144,33 @@ class ByHash:
         if isinstance(other, ByIdentity | ByHash):
             return self.t.comparisons.equal(self.var, other.var)
         return self.t.comparisons.equal(self.var, self.t.values.constant(other))
+
+
+def compares_itself(v: Var) -> bool:
+    """Whether a value is an instance whose class says in Python what it equals and hashes to."""
+    return isinstance(v, InstanceVar) and isinstance(class_attribute(v.cls, "__hash__"), types.FunctionType)
+
+
+def model_key(t: Any, key: object) -> object:
+    """The key of a modelled dict for that of a real one. Python must compare no instance with a `ByHash`."""
+    if not isinstance(class_attribute(type(key), "__hash__"), types.FunctionType):
+        return tuple(model_key(t, part) for part in tuple.__iter__(key)) if isinstance(key, tuple) else key
+    v = t.values.constant(key)
+    return ByHash(t, v, hash(key)) if compares_itself(v) else key
+
+
+def real_key(key: object) -> object:
+    """The key of a real dict that a modelled one stands for; of an instance made in the trace, one that no dict has."""
+    if isinstance(key, tuple):
+        return tuple(map(real_key, key))
+    if isinstance(key, ByHash):
+        return ByIdentity(key.var) if key.var.real is None else key.var.real
+    return key
+
+
+def runs_code(key: object) -> bool:
+    """Whether finding a key among others runs the program's code, which is traced."""
+    return isinstance(key, ByHash) or isinstance(key, tuple) and any(map(runs_code, key))
 
 
 DICT_KEY, ELEMENT = "a dict key", "a set element"
@@ -181,19 +233,23 @@ def plain_key(t: Any, var: Var):
     if isinstance(var, FuncVar) and var.real is not None:
         keyed(t, var)
         return var.real
+    if isinstance(var, InstanceVar) and var.cls is weakref.ReferenceType and (ref := _reference(t, var)) is not None:
+        return ref
     if isinstance(var, InstanceVar):
         if isinstance(var.base, Known) and not isinstance(getattr(var.cls, "__hash__", None), types.FunctionType):
             return plain_key(t, var.base)
         if var.real is not None and getattr(var.cls, "__hash__", None) is object.__hash__:
             keyed(t, var)
             return var.real
+        if compares_itself(var):
+            return ByHash(t, var)
+        if isinstance(var.base, SeqVar) and class_attribute(var.cls, "__hash__") is tuple.__hash__:
+            return plain_key(t, var.base)
         cls_hash = getattr(var.cls, "__hash__", None)
         if cls_hash is None:
             raise t.raised(TypeError(f"unhashable type: '{shown_name(var.cls)}'"))
         if cls_hash is not object.__hash__ and cls_hash is not BaseException.__hash__:
-            if var.real is not None or not isinstance(cls_hash, types.FunctionType):
-                raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
-            return ByHash(t, var)
+            raise Break(f"a key with its own __hash__ ({var.cls.__name__})")
     if isinstance(var, DeferredVar):
         raise Break("a random number used as a key")
     if isinstance(var, ArrayVar):
@@ -208,12 +264,25 @@ def plain_key(t: Any, var: Var):
     return ByIdentity(var)
 
 
+def _reference(t: Any, var: InstanceVar) -> weakref.ref | None:
+    """A weak reference that the region made to an object from outside, as a key of what lies outside: objects that are equal
+    to themselves only. None for any other."""
+    of = t.values.real(var.slots["of"]) if var.real is None else None
+    if not isinstance(of, InstanceVar) or of.real is None or of.base is not None:
+        return None
+    if (of.cls.__hash__, of.cls.__eq__) != (object.__hash__, object.__eq__):
+        return None
+    fixed(t, of)
+    return weakref.ref(of.real)
+
+
 class NotConstant(Exception):
     """A value has parts that exist only when the graph runs, or that may not be touched while tracing."""
 
 
-def to_python(t: Any, var: Var, *, classes: bool = False) -> object:
-    """The real value of a Var made of constants (deeply). Raises: NotConstant. `classes`: admit functions and classes."""
+def to_python(t: Any, var: Var, *, classes: bool = False) -> Any:
+    """The real value of a Var made of constants (deeply). Raises: NotConstant. `classes`: admit functions and classes, and
+    what stands in annotations, by identity."""
     var = t.values.real(var)
     if isinstance(var, Known):
         if classes or is_constant(var.obj) or isinstance(var.obj, (type, types.BuiltinFunctionType, types.ModuleType)):
@@ -235,6 +304,10 @@ def to_python(t: Any, var: Var, *, classes: bool = False) -> object:
     if isinstance(var, InstanceVar) and isinstance(var.base, Known) and var.real is not None:
         return var.real
     if classes and isinstance(var, FuncVar) and var.real is not None:
+        return var.real
+    if classes and isinstance(var, InstanceVar) and var.cls in FORMS and var.real is not None:
+        if var.source is not None and not isinstance(var.source, KnownSource):
+            t.guard("ID_IS", var.source, var.real)
         return var.real
     raise NotConstant(words(var))
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from bytejit.guards.kinds import Expr
 from bytejit.guards.sources import KnownSource
-from bytejit.tracer.core.values import FuncVar, Lazy, MethodVar, NumpyVar, SymVar, Var
+from bytejit.tracer.core.numpy_values import NumpyVar
+from bytejit.tracer.core.values import FuncVar, Lazy, MethodVar, SymVar, Var
 
 BY_VALUE = (int, str, bool, bytes, type(None))  # whether equal ones are one object is no promise of Python's
 MOST_PAIRS = 5  # keys of one class that are told apart by pairs; of more one guard counts the objects

@@ -15,7 +15,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, TensorVar, Var
 from bytejit.tracer.objects.pure_functions import is_pure
 
-from .class_facts import MRO, NAMESPACE, class_attribute, class_lookup, hides_dict
+from .class_facts import MRO, NAMESPACE, class_attribute, class_lookup, hides_dict, is_named_tuple
 from .containers import NotConstant, to_python
 from .exceptions import exception_var
 
@@ -110,7 +110,7 @@ class Instantiation(Component):
                 raise self.t.raised(e) from None
         if hides_dict(cls):
             raise Break(f"making a {describe(cls)}, which replaces __dict__")
-        if hasattr(cls, "__del__"):
+        if class_lookup(cls, "__del__")[1] is not None:
             raise Break(f"making a {describe(cls)}, which has a finalizer")
         self.t.effects.mutations += 1
         made = InstanceVar(cls, step=self.t.limits.steps)
@@ -140,7 +140,7 @@ class Instantiation(Component):
         maker = self.t.values.passing(fn) if cls in self.t.rebuilt_classes else self.t.values.constant(fn)
         bound = bind(self.t, maker, [Known(cls), *args], kwargs)
         items = SeqVar([bound[name] for name in cls._fields], cls)
-        if cls.__new__ is fn and cls.__dict__.get("__slots__") == () and cls.__mro__[1] is tuple:
+        if cls.__new__ is fn and is_named_tuple(cls):
             return items
         made = self.object_new(cls)
         made.base = SeqVar(items.items, tuple)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import (
     NONE,
-    ArrayVar,
     DictVar,
     DictView,
     GenVar,

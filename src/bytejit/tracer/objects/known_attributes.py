@@ -15,7 +15,7 @@ from bytejit.tracer.core.versions import ANNOTATES
 from bytejit.tracer.objects.attributes import C_METHODS
 
 from .class_facts import MISSING, class_lookup, docstring, is_data_descriptor, is_library
-from .containers import is_constant
+from .containers import is_c_enumeration, is_constant
 
 ENUMS_OWN = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "__dict__", "__class__"})  # set once, by enum
 
@@ -64,7 +64,7 @@ class KnownAttributes(Component):
         cls = type(obj)
         found, owner = class_lookup(cls, name)
         if isinstance(found, (types.FunctionType, property)) and not isinstance(found, types.DynamicClassAttribute):
-            if not special_cases.ENUM.made(owner):
+            if not special_cases.ENUM.made(owner) and not is_c_enumeration(cls):
                 return self.t.attributes.bind_descriptor(found, owner, Known(obj), cls, name)
         try:
             value = getattr(obj, name)
@@ -110,7 +110,7 @@ class KnownAttributes(Component):
         meta, meta_owner = class_lookup(type(cls), name)
         if meta is not MISSING and is_data_descriptor(meta):
             if isinstance(meta, property):
-                return self.t.calls.call(self.t.attributes.lift(meta.fget, meta_owner, name), [v], {})
+                return self.t.calls.call(self.t.attributes.lift(meta.fget, meta_owner), [v], {})
             if name == "__dict__":
                 return self.t.classes.namespace(cls)
             self.check_annotations(cls, name)
@@ -120,7 +120,7 @@ class KnownAttributes(Component):
             if isinstance(found, classmethod):
                 return self.t.attributes.classmethod_value(found, owner, name, v)
             if isinstance(found, staticmethod):
-                return self.t.attributes.lift(found.__func__, owner, name)
+                return self.t.attributes.lift(found.__func__, owner)
             if isinstance(found, types.ClassMethodDescriptorType):
                 return self.t.attributes.c_classmethod(found, v)
             if type(found) is types.BuiltinFunctionType:
@@ -133,7 +133,8 @@ class KnownAttributes(Component):
             if (
                 isinstance(found, types.MemberDescriptorType)
                 or getter is MISSING
-                or isinstance(found, (types.FunctionType, property, types.GetSetDescriptorType, *C_METHODS))
+                or isinstance(found, (types.FunctionType, types.GetSetDescriptorType, *C_METHODS))
+                or getter is property.__get__
             ):
                 return self.t.attributes.class_value(owner, name, found)
             return self.t.values.constant(getattr(cls, name))

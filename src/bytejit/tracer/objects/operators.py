@@ -12,16 +12,15 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import SIGNALS, Break
 from bytejit.tracer.core.values import (
-    ArrayVar,
     DeferredVar,
     DictVar,
     DictView,
     InstanceVar,
     Known,
     MethodVar,
-    NumpyVar,
     SeqVar,
     SetVar,
     SymVar,
@@ -31,8 +30,9 @@ from bytejit.tracer.core.values import (
 from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
-from .containers import NotConstant, is_constant, to_python
-from .plain_parts import Said, plain, plain_binary
+from .class_facts import MISSING, class_lookup
+from .containers import NotConstant, base_of, is_constant, to_python
+from .plain_parts import Said, plain_binary
 
 FUNCTIONS = {
     "add": operator.add,
@@ -48,6 +48,7 @@ FUNCTIONS = {
     "and": operator.and_,
     "or": operator.or_,
     "xor": operator.xor,
+    "divmod": divmod,
 }
 IN_PLACE = {
     "add": operator.iadd,
@@ -81,6 +82,7 @@ SYMBOL = {
     "and": "&",
     "or": "|",
     "xor": "^",
+    "divmod": "divmod()",
 }
 
 
@@ -112,12 +114,12 @@ class Operators(Component):
         if isinstance(a, ArrayVar) or isinstance(b, ArrayVar):
             return self.t.numpy_arrays.array_call((IN_PLACE if in_place else FUNCTIONS)[name], [a, b])
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
-            if not self.overloads(a, name) and not self.overloads(b, name):
+            if not self.overloads(a) and not self.overloads(b):
                 return self.tensor_binary(name, a, b, in_place)
         found = self._binary_containers(name, a, b, in_place)
         return found if found is not None else self._binary_special(name, a, b, in_place)
 
-    def overloads(self, v: Var, name: str) -> bool:
+    def overloads(self, v: Var) -> bool:
         """Whether a modelled instance brings its own operator."""
         return isinstance(v, InstanceVar) and v.base is None
 
@@ -187,7 +189,7 @@ class Operators(Component):
             return self.fold(operator.mod, a.obj, to_python(self.t, b))
         except NotConstant:
             parts = b.items if isinstance(b, SeqVar) and issubclass(b.cls, tuple) else [b]
-            values = [plain(self.t.values.real(p)) for p in parts]
+            values = [base_of(self.t.values.real(p)) for p in parts]
             if all(map(self._is_plain, values)) and not any(self._has_text(self.t.values.real(p)) for p in parts):
                 return self.fold(operator.mod, a.obj, tuple(to_python(self.t, v) for v in values))
             texts = [to_python(self.t, p) if self._is_plain(p) else Said.of(self.t, self.t.values.real(p)) for p in parts]
@@ -216,8 +218,10 @@ class Operators(Component):
             return found
         a_cls, b_cls = self.t.type_of(a), self.t.type_of(b)
         attempts = [(a, f"__{name}__", b), (b, f"__r{name}__", a)]
-        if b_cls is not a_cls and issubclass(b_cls, a_cls) and hasattr(b_cls, f"__r{name}__"):
-            attempts.reverse()
+        if b_cls is not a_cls and issubclass(b_cls, a_cls):
+            own = class_lookup(b_cls, f"__r{name}__")[0]
+            if own is not MISSING and own is not class_lookup(a_cls, f"__r{name}__")[0]:  # one that it inherits comes second
+                attempts.reverse()
         if a_cls is b_cls:
             attempts = attempts[:1]
         if in_place:

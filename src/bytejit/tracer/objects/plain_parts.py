@@ -10,13 +10,9 @@ from bytejit.tracer.core.values import DictVar, InstanceVar, Known, SeqVar, SetV
 from bytejit.tracer.core.words import OF_OWN_KIND
 
 from .class_facts import MISSING, class_lookup
+from .containers import base_of
 
 MUTABLE = (SeqVar, DictVar, SetVar)
-
-
-def plain(v: Var) -> Var:
-    """The built-in part of an instance; any other value itself."""
-    return v.base if isinstance(v, InstanceVar) and v.base is not None else v
 
 
 class Said:
@@ -53,7 +49,7 @@ class SaidFloat(Said, float):
 
 def plain_binary(t: Tracer, name: str, a: Var, b: Var, in_place: bool, tried: bool = False) -> Var | None:
     """`a op b` of the built-in parts, if no class on the way has a method of its own for it (or `tried`: those declined)."""
-    left, right = plain(a), plain(b)
+    left, right = base_of(a), base_of(b)
     if left is a and right is b or any(isinstance(v, InstanceVar) for v in (left, right)):
         return None
     if in_place and left is not a and isinstance(left, MUTABLE) and left.cls is not tuple:
@@ -77,7 +73,7 @@ def plain_binary(t: Tracer, name: str, a: Var, b: Var, in_place: bool, tried: bo
 
 def plain_equal(t: Tracer, name: str, a: Var, b: Var) -> Var | None:
     """`==` or `!=` of the built-in parts, where classes with methods of their own declined."""
-    left, right = plain(a), plain(b)
+    left, right = base_of(a), base_of(b)
     if left is a and right is b or not all(isinstance(v, MUTABLE) for v in (left, right)):
         return None
     for v, method in ((a, "__eq__"), (b, "__eq__")):

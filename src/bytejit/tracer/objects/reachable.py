@@ -11,7 +11,7 @@ import torch
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar, TensorVar, Var
 
-from .containers import is_unchanged
+from .containers import is_unchanged, real_key
 from .external_lists import ExternalList
 
 CONTAINERS = (CellVar, DictVar, FuncVar, InstanceVar, MethodVar, SeqVar, SetVar)
@@ -56,7 +56,7 @@ def lets_go(v: Var) -> bool:
     if not isinstance(v, DictVar) or type(v.real) not in (dict, collections.OrderedDict):
         return True
     for key in (*v.deleted, *v.items):
-        old = v.real.get(key)
+        old = v.real.get(real_key(key))
         new = v.items[key][1] if key in v.items and key not in v.deleted else None
         if not holds_nothing(old) and not (new is not None and is_unchanged(v, key, new)):
             return True

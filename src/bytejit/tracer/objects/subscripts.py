@@ -9,26 +9,16 @@ import types
 import torch
 
 from bytejit.common import special_cases
+from bytejit.common.type_forms import FORMS
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import (
-    NONE,
-    ArrayVar,
-    DictVar,
-    DictView,
-    InstanceVar,
-    Known,
-    SeqVar,
-    SetVar,
-    SliceVar,
-    TensorVar,
-    Var,
-)
+from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, SeqVar, SetVar, SliceVar, TensorVar, Var
 from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.core.words import words
 
 from .class_facts import class_lookup
-from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, to_python
+from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, runs_code, to_python
 from .external_lists import ExternalList
 
 
@@ -89,6 +79,8 @@ class Subscripts(Component):
         if isinstance(container, Known):
             return self._known_item(container, key)
         if isinstance(container, InstanceVar):
+            if container.cls in FORMS and container.real is not None:
+                return self._known_item(container, key)
             found = self.t.attributes.of_class(container.cls, "__getitem__")
             if isinstance(found, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(container, "__getitem__"), [key], {})
@@ -149,7 +141,13 @@ class Subscripts(Component):
         e.exc.slots["args"] = SeqVar([key], tuple)
         raise e
 
-    def _known_item(self, v: Known, key: Var) -> Var:
+    def _known_item(self, v: Known | InstanceVar, key: Var) -> Var:
+        if isinstance(v, InstanceVar):  # a form of an annotation
+            try:
+                parts = to_python(self.t, v, classes=True), to_python(self.t, key, classes=True)
+            except NotConstant:
+                raise Break(f"indexing {words(v)} with {words(key)}") from None
+            return self.t.operators.fold(operator.getitem, *parts)
         if isinstance(v.obj, type) or not is_constant(v.obj):
             if isinstance(v.obj, type) and "__class_getitem__" not in dir(v.obj) and type(v.obj) is not type:
                 found = self.t.attributes.find_special(v, "__getitem__")
@@ -314,6 +312,8 @@ class Subscripts(Component):
 
     def dict_del(self, d: DictVar, real_key: object) -> None:
         self.t.touch(d)
+        if d.real is not None and runs_code(real_key):  # the key that the dict has, which equals this one
+            real_key = next(key for key in d.items if key == real_key)
         d.items.pop(real_key, None)
         if d.real is not None:
             d.deleted.add(real_key)

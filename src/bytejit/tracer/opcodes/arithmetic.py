@@ -27,9 +27,10 @@ SYMBOLS = ["+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"] 
 
 
 @handles("BINARY_OP")
-def binary_op(t: Tracer, f: Frame, ins: Ins) -> int | None:
+def binary_op(t: Tracer, f: Frame, ins: Ins) -> None:
     if ins.arg == 26:  # 3.14: NB_SUBSCR
-        return binary_subscr(t, f, ins)
+        binary_subscr(t, f, ins)
+        return
     right, left = t.pop(f), t.pop(f)
     in_place = ins.arg >= len(SYMBOLS)
     f.push(t.operators.binary(BINARY[SYMBOLS[ins.arg % len(SYMBOLS)]], left, right, in_place))
@@ -137,11 +138,12 @@ def pop_jump_if_true(t: Tracer, f: Frame, ins: Ins) -> int | None:
     return branch(t, f, ins, True)
 
 
-def branch(t: Tracer, f: Frame, ins: Ins, wanted: bool):
+def branch(t: Tracer, f: Frame, ins: Ins, wanted: bool) -> int | None:
     if t.comparisons.truth(t.pop(f)) is wanted:
         if ins.jump <= ins.index:
             t.limits.loop_step(f, ins)
         return ins.jump
+    return None
 
 
 @handles("JUMP_IF_FALSE_OR_POP")
@@ -154,16 +156,18 @@ def jump_if_true_or_pop(t: Tracer, f: Frame, ins: Ins) -> int | None:
     return or_pop(t, f, ins, True)
 
 
-def or_pop(t: Tracer, f: Frame, ins: Ins, wanted: bool):
+def or_pop(t: Tracer, f: Frame, ins: Ins, wanted: bool) -> int | None:
     if t.comparisons.truth(t.values.real(f.stack[-1])) is wanted:
         return ins.jump
     f.stack.pop()
+    return None
 
 
 @handles("JUMP_IF_FALSE", "JUMP_IF_TRUE")
 def jump_if(t: Tracer, f: Frame, ins: Ins) -> int | None:
     if t.comparisons.truth(t.values.real(f.stack[-1])) is (ins.op == "JUMP_IF_TRUE"):
         return ins.jump
+    return None
 
 
 @handles("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
@@ -11,7 +13,7 @@ from bytejit.tracer.core.versions import NULL_BELOW
 from bytejit.tracer.objects.containers import ELEMENT, elements, key_of
 from bytejit.tracer.objects.exceptions import exception_var
 
-from .call import shown
+from .call import as_tuple, shown
 
 
 @handles("BUILD_TUPLE")
@@ -40,10 +42,8 @@ def build_map(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("BUILD_CONST_KEY_MAP")
 def build_const_key_map(t: Tracer, f: Frame, ins: Ins) -> None:
-    keys = t.pop(f)
-    keys = map(t.values.constant, keys.obj) if isinstance(keys, Known) else keys.items
     out = DictVar({})
-    for key, value in zip(keys, f.popn(ins.arg)):
+    for key, value in zip(map(t.values.constant, t.const(t.pop(f))), f.popn(ins.arg)):
         t.subscripts.dict_set(out, key, value)
     f.push(out)
 
@@ -55,13 +55,21 @@ def build_string(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("LIST_TO_TUPLE")
 def list_to_tuple(t: Tracer, f: Frame, ins: Ins) -> None:
-    f.push(SeqVar(t.pop(f).items, tuple))
+    f.push(as_tuple(t.pop(f)))
 
 
-def target_of(t: Tracer, f: Frame, ins: Ins) -> int | None:
+def target_of(t: Tracer, f: Frame, ins: Ins) -> Any:
     """The container below the stack's top that is about to change; a region may start with it half filled."""
     target = t.values.real(f.stack[-ins.arg])
     t.touch(target)
+    return target
+
+
+def set_of(t: Tracer, f: Frame, ins: Ins) -> SetVar:
+    """`target_of` a set. Raises: Break for one from before the region whose items are not modelled."""
+    target = target_of(t, f, ins)
+    if not isinstance(target, SetVar):
+        raise Break("a set that is not modelled, half filled before the region")
     return target
 
 
@@ -81,7 +89,7 @@ def list_extend(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("SET_UPDATE")
 def set_update(t: Tracer, f: Frame, ins: Ins) -> None:
     values = t.iteration.iterate(t.pop(f))
-    target = target_of(t, f, ins)
+    target = set_of(t, f, ins)
     for v in values:
         target.items.setdefault(key_of(t, t.values.real(v), ELEMENT), v)
 
@@ -122,7 +130,7 @@ def list_append(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("SET_ADD")
 def set_add(t: Tracer, f: Frame, ins: Ins) -> None:
     value = t.pop(f)
-    target_of(t, f, ins).items.setdefault(key_of(t, value, ELEMENT), value)
+    set_of(t, f, ins).items.setdefault(key_of(t, value, ELEMENT), value)
 
 
 @handles("MAP_ADD")
@@ -220,7 +228,7 @@ MATCH_SELF = frozenset({bool, bytearray, bytes, dict, float, frozenset, int, lis
 
 def _check_patterns(t: Tracer, cls: Var, count: int, given: int) -> None:
     if given > count:
-        what = f"{t.as_class(cls).__name__}() accepts {count} positional sub-pattern{'' if count == 1 else 's'} ({given} given)"
+        what = f"{t.const(cls).__name__}() accepts {count} positional sub-pattern{'' if count == 1 else 's'} ({given} given)"
         raise t.raised(TypeError(what))
 
 
@@ -238,7 +246,7 @@ def match_class(t: Tracer, f: Frame, ins: Ins) -> None:
     elif ins.arg:
         match_args = t.attributes.getattr(cls, "__match_args__", SeqVar([], tuple))
         if t.type_of(match_args) is not tuple:
-            what = f"{t.as_class(cls).__name__}.__match_args__ must be a tuple (got {t.type_of(match_args).__name__})"
+            what = f"{t.const(cls).__name__}.__match_args__ must be a tuple (got {t.type_of(match_args).__name__})"
             raise t.raised(TypeError(what))
         args = [t.const(v) for v in t.iteration.iterate(match_args)]
         _check_patterns(t, cls, len(args), ins.arg)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles, refuse
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NULL, DictVar, FuncVar, Known, SeqVar, Var
+from bytejit.tracer.core.values import NULL, DictVar, FuncVar, InstanceVar, Known, MethodVar, SeqVar, Var
 from bytejit.tracer.core.versions import ATTR_METHOD_BIT, NULL_BELOW
 from bytejit.tracer.objects.exceptions import exception_var, left_generator
 
@@ -18,7 +19,7 @@ def kw_names(t: Tracer, f: Frame, ins: Ins) -> None:
     f.kwnames = f.code.co_consts[ins.arg]
 
 
-def split(values: list[Var], kwnames: tuple):
+def split(values: list[Var], kwnames: tuple) -> tuple[list[Var], dict[str, Var]]:
     """The flat arguments of a call as (positional, keyword)."""
     n = len(kwnames)
     return (values[:-n], dict(zip(kwnames, values[-n:]))) if n else (values, {})
@@ -31,7 +32,7 @@ def call(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(t.calls.call(callee(f), args, kwargs))
 
 
-def callee(f: Frame):
+def callee(f: Frame) -> Var:
     """Pop the callable and its NULL or self; a self goes into a MethodVar only in the layouts that push one."""
     second, first = f.pop_raw(), f.pop_raw()
     if NULL_BELOW:
@@ -39,9 +40,7 @@ def callee(f: Frame):
     return first if second is NULL else _with_self(first, second)
 
 
-def _with_self(func: Var, self_: Var):
-    from bytejit.tracer.core.values import MethodVar
-
+def _with_self(func: Var, self_: Var) -> MethodVar:
     return MethodVar(func, self_)
 
 
@@ -90,7 +89,7 @@ def shown(t: Tracer, function: Var) -> str:
 @handles("MAKE_FUNCTION")
 def make_function(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.11, 3.12: flags 1 defaults, 2 keyword defaults, 4 annotations, 8 closure. 3.13+: SET_FUNCTION_ATTRIBUTE."""
-    code = t.pop(f).obj
+    code = t.const(t.pop(f))
     func = FuncVar(code, f.globals, (), step=t.limits.steps)
     for flag in (8, 4, 2, 1):
         if ins.arg & flag:
@@ -101,12 +100,13 @@ def make_function(t: Tracer, f: Frame, ins: Ins) -> None:
 @handles("SET_FUNCTION_ATTRIBUTE")
 def set_function_attribute(t: Tracer, f: Frame, ins: Ins) -> None:
     func = t.pop(f)
+    assert isinstance(func, FuncVar), func
     set_function_part(t, func, ins.arg, f.pop_raw())
     f.push(func)
 
 
-def set_function_part(t: Tracer, func: Var, flag: int, value: Var) -> None:
-    value = t.values.real(value)
+def set_function_part(t: Tracer, func: FuncVar, flag: int, part: Var) -> None:
+    value: Any = t.values.real(part)
     if flag == 8:
         func.closure = tuple(value.items)
     elif flag == 2:
@@ -174,9 +174,9 @@ def import_from(t: Tracer, f: Frame, ins: Ins) -> None:
     module = t.values.real(f.stack[-1])
     found = t.attributes.getattr(module, ins.val, NULL)
     if found is NULL:
-        full = f"{module.obj.__name__}.{ins.val}"
+        full = f"{module.obj.__name__}.{ins.val}" if isinstance(module, Known) else ""
         if full not in sys.modules:
-            raise Break(f"an import that fails or loads a module: {full}")
+            raise Break(f"an import that fails or loads a module: {full or ins.val}")
         found = Known(sys.modules[full])
     f.push(found)
 
@@ -196,13 +196,19 @@ def setup_annotations(t: Tracer, f: Frame, ins: Ins) -> None:
         t.names.namespace_set(f.names, "__annotations__", DictVar({}))
 
 
+def as_tuple(made: Var) -> SeqVar:
+    """The tuple of a list that was made for it."""
+    assert isinstance(made, SeqVar), made
+    return SeqVar(made.items, tuple)
+
+
 @handles("CALL_INTRINSIC_1")
 def call_intrinsic_1(t: Tracer, f: Frame, ins: Ins) -> None:
     """3.12+: 3 StopIteration error, 5 unary +, 6 list to tuple; printing, star imports and typing break."""
     if ins.arg == 5:
         f.push(t.operators.unary("pos", t.pop(f)))
     elif ins.arg == 6:
-        f.push(SeqVar(t.pop(f).items, tuple))
+        f.push(as_tuple(t.pop(f)))
     elif ins.arg == 3:
         raise_from_generator(t, f)
     else:
@@ -212,6 +218,7 @@ def call_intrinsic_1(t: Tracer, f: Frame, ins: Ins) -> None:
 def raise_from_generator(t: Tracer, f: Frame) -> None:
     """A StopIteration that leaves a generator becomes a RuntimeError."""
     exc = t.values.real(f.stack[-1])
+    assert isinstance(exc, InstanceVar), exc
     if issubclass(exc.cls, StopIteration):
         f.stack[-1] = left_generator(exc)
 

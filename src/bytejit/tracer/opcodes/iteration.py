@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import YIELD, handles, refuse
@@ -93,7 +95,7 @@ def with_except_start(t: Tracer, f: Frame, ins: Ins) -> None:
     """[exit, lasti, prev, exc] (3.14: exit, NULL, lasti, prev, exc) -> the same and exit's result."""
     exc = t.values.real(f.stack[-1])
     exit_ = f.stack[-4] if f.stack[-4] is not NULL else f.stack[-5]
-    f.push(t.calls.call(exit_, [Known(exc.cls), exc, t.attributes.getattr(exc, "__traceback__")], {}))
+    f.push(t.calls.call(exit_, [Known(t.type_of(exc)), exc, t.attributes.getattr(exc, "__traceback__")], {}))
 
 
 @handles("PUSH_EXC_INFO")
@@ -119,7 +121,7 @@ def check_exc_match(t: Tracer, f: Frame, ins: Ins) -> None:
 
 
 @handles("RERAISE")
-def reraise(t: Tracer, f: Frame, ins: Ins):
+def reraise(t: Tracer, f: Frame, ins: Ins) -> NoReturn:
     exc = t.pop(f)
     if not isinstance(exc, InstanceVar):
         raise Break("an exception from outside the region raised again")
@@ -127,7 +129,7 @@ def reraise(t: Tracer, f: Frame, ins: Ins):
 
 
 @handles("RAISE_VARARGS")
-def raise_varargs(t: Tracer, f: Frame, ins: Ins):
+def raise_varargs(t: Tracer, f: Frame, ins: Ins) -> NoReturn:
     """0: raise again; 1: raise it; 2: raise it from a cause."""
     if ins.arg == 0:
         current = t.current_exception(f)
@@ -153,7 +155,7 @@ def raise_varargs(t: Tracer, f: Frame, ins: Ins):
 def cleanup_throw(t: Tracer, f: Frame, ins: Ins) -> None:
     """An exception thrown into `yield from`: StopIteration gives its value, all else goes on."""
     exc = t.values.real(f.stack[-1])
-    if not issubclass(exc.cls, StopIteration):
+    if not issubclass(t.type_of(exc), StopIteration):
         raise Raised(exc)
     del f.stack[-3:]
     f.stack.extend((NONE, t.attributes.getattr(exc, "value")))

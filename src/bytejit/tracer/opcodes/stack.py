@@ -6,6 +6,7 @@ import builtins
 import weakref
 from collections import deque
 from types import FunctionType, GeneratorType, ModuleType
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from bytejit.tracer.core.table import RETURN, handles
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NULL, CellVar, DictVar, GenVar, InstanceVar, Known, Lazy, SeqVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
+from bytejit.tracer.objects.class_facts import class_attribute
 from bytejit.tracer.objects.exceptions import exception_var
 
 
@@ -150,13 +152,13 @@ def let_go(t: Tracer, f: Frame, value: Var) -> None:
             raise Break("an object with a finalizer let go")
 
 
-def ends_by_code(obj: object, deep: bool = True) -> bool:
+def ends_by_code(obj: Any, deep: bool = True) -> bool:
     """Whether an object, or one of a small container's items, has a finalizer, or weak references that tell its end."""
     if type(obj) in (list, tuple, set, deque):
         return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj)
     if type(obj) is dict:
         return deep and len(obj) <= 64 and any(ends_by_code(o, False) for o in obj.values())
-    if hasattr(type(obj), "__del__"):
+    if class_attribute(type(obj), "__del__") is not None:
         return True
     known = isinstance(obj, (torch.Tensor, torch.nn.Module, type, FunctionType, ModuleType))
     return not known and weakref.getweakrefcount(obj) > 0
@@ -165,7 +167,7 @@ def ends_by_code(obj: object, deep: bool = True) -> bool:
 PLAIN = (torch.Tensor, int, float, str, type(None))  # whose end no weak reference of the program tells, as a rule
 
 
-def store_local(f: Frame, name: str, value: object) -> None:
+def store_local(f: Frame, name: str, value: Var) -> None:
     if value is NULL:
         f.locals.pop(name, None)
     elif isinstance(value, CellVar) and name in f.cells:
@@ -206,16 +208,22 @@ def load_deref(t: Tracer, f: Frame, ins: Ins) -> None:
     f.push(cell_content(t, f.cells[ins.val], ins.val, ins.val in f.code.co_freevars))
 
 
+def in_namespace(t: Tracer, names: Var | None, name: str) -> Var | None:
+    """What a class body's namespace, where there is one, has under a name; None for nothing."""
+    if names is None:
+        return None
+    assert isinstance(names, DictVar), names
+    return t.names.namespace_get(names, name)
+
+
 @handles("LOAD_CLASSDEREF")
 def load_classderef(t: Tracer, f: Frame, ins: Ins) -> None:
-    found = t.names.namespace_get(f.names, ins.val) if f.names is not None else None
-    f.push(found if found is not None else cell_content(t, f.cells[ins.val], ins.val, True))
+    f.push(in_namespace(t, f.names, ins.val) or cell_content(t, f.cells[ins.val], ins.val, True))
 
 
 @handles("LOAD_FROM_DICT_OR_DEREF")
 def load_from_dict_or_deref(t: Tracer, f: Frame, ins: Ins) -> None:
-    found = t.names.namespace_get(t.pop(f), ins.val)
-    f.push(found if found is not None else cell_content(t, f.cells[ins.val], ins.val, True))
+    f.push(in_namespace(t, t.pop(f), ins.val) or cell_content(t, f.cells[ins.val], ins.val, True))
 
 
 @handles("STORE_DEREF")
@@ -253,8 +261,7 @@ def delete_global(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("LOAD_NAME")
 def load_name(t: Tracer, f: Frame, ins: Ins) -> None:
-    found = t.names.namespace_get(f.names, ins.val) if f.names is not None else None
-    f.push(found if found is not None else t.names.load_global(f, ins.val))
+    f.push(in_namespace(t, f.names, ins.val) or t.names.load_global(f, ins.val))
 
 
 @handles("STORE_NAME")
@@ -279,8 +286,7 @@ def load_locals(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("LOAD_FROM_DICT_OR_GLOBALS")
 def load_from_dict_or_globals(t: Tracer, f: Frame, ins: Ins) -> None:
-    found = t.names.namespace_get(t.pop(f), ins.val)
-    f.push(found if found is not None else t.names.load_global(f, ins.val))
+    f.push(in_namespace(t, t.pop(f), ins.val) or t.names.load_global(f, ins.val))
 
 
 @handles("RETURN_VALUE")

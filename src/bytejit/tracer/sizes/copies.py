@@ -41,13 +41,13 @@ class Copies(Component):
 
     def rely_on(self, terms: list) -> None:
         """The differences are not 0: conditions of the trace from now on."""
-        was = self.t.sizes.env.where
+        was = self.t.sizes.environment().where
         try:
             for difference, where in terms:
-                self.t.sizes.env.where = lambda where=where: where
-                self.t.sizes.env.ask("ne0", difference)
+                self.t.sizes.environment().where = lambda where=where: where
+                self.t.sizes.environment().ask("ne0", difference)
         finally:
-            self.t.sizes.env.where = was
+            self.t.sizes.environment().where = was
 
     def resolve_copies(self, outputs: list[torch.fx.Node]) -> None:
         """Ask for the terms of copies whose memory was written since, or of which more than one end leaves the region."""

@@ -1,12 +1,12 @@
 """Symbolic sizes and ints in a trace: which become symbols, their values as graph nodes and as Python text, their guards.
 
-`Tracer.env` is None until the first symbol is made; sympy is imported then.
+`Symbols.env` is None until the first symbol is made; sympy is imported then.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,9 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.sizes import Dynamic, Feed
 from bytejit.tracer.core.values import SymVar, Var
 
+if TYPE_CHECKING:
+    from bytejit.shapes.environment import Env
+
 NUMBERS = (int, float, bool)
 
 
@@ -29,9 +32,10 @@ class Symbols(Component):
 
     def start_symbols(self, dynamic: Dynamic) -> None:
         """No symbols yet."""
-        self.dynamic, self.env = dynamic, None
+        self.dynamic = dynamic
+        self.env: Env | None = None  # until the first symbol is made
         self.sizes_leave = False  # whether a symbolic number leaves the region
-        self.t.manner: Manner | None = None  # of the operation inferred last
+        self.manner: Manner | None = None  # of the operation inferred last
         self.symbols: dict[Source, Feed] = {}
         self.sources: dict[Any, Source] = {}  # sympy symbol -> its source
         self.number_nodes: dict[Any, torch.fx.Node] = {}
@@ -43,8 +47,8 @@ class Symbols(Component):
         self.t.unit_strides.start_unit_strides()
         self.t.measures.start_measuring()
 
-    def environment(self) -> Any:
-        """The Env, made with the first symbol."""
+    def environment(self) -> Env:
+        """Of the symbols; made with the first."""
         if self.env is None:
             from bytejit.shapes.environment import Env  # sympy comes with it
 
@@ -61,7 +65,7 @@ class Symbols(Component):
             return found.value
         env = self.environment()
         name = f"{'f' if type(real) is float else 's'}{len(self.symbols)}"
-        value = env.float_symbol(name, real) if type(real) is float else env.symbol(name, real, low, high)
+        value = env.float_symbol(name, real) if isinstance(real, float) else env.symbol(name, real, low, high)
         node = self.t.graph.placeholder(name)
         node.target, node.meta["val"] = node.name, value
         feed = self.symbols[source] = Feed(source, value, node, now)
@@ -72,7 +76,8 @@ class Symbols(Component):
     def input_sizes(self, obj: torch.Tensor, source: Source) -> tuple[tuple, tuple] | None:
         """Shape and stride of a tensor from outside with symbols for sizes that are dynamic; None where none is."""
         d, shape, stride = self.dynamic, tuple(obj.shape), obj.stride()
-        marks, fixed, weak = getattr(obj, DYNAMIC_DIMS, None) or {}, getattr(obj, STATIC_DIMS, ()), ()
+        marks, fixed = getattr(obj, DYNAMIC_DIMS, None) or {}, getattr(obj, STATIC_DIMS, ())
+        weak: frozenset[int] = frozenset()
         said = torch_controls.dims_of(obj)
         if said is not None:
             marks, weak, fixed = {**said.dynamic, **marks}, said.weak, said.fixed.union(fixed).difference(marks)
@@ -94,9 +99,9 @@ class Symbols(Component):
         check = self.steps_of(shape, stride, sizes)
         steps: list = []
         for i, s in enumerate(check):
-            key = TensorStride(source, i)
-            if s > 1 and d.wants(key) and not d.at_once:
-                steps.append(self.symbol(key, s))
+            step = TensorStride(source, i)
+            if s > 1 and d.wants(step) and not d.at_once:
+                steps.append(self.symbol(step, s))
                 self.t.guard("EXPR", source, self.t.numbers.expr_guard(steps[-1].node.e, f"2 <= {steps[-1].node.e}"))
             else:
                 steps.append(s)
@@ -159,7 +164,7 @@ class Symbols(Component):
         d = self.dynamic
         if not (d.at_once and isinstance(source, (Local, StackSlot)) or source in d.changed) or source in d.static:
             return None
-        if type(obj) is float:
+        if isinstance(obj, float):
             self.t.guard("TYPE_IS", source, float)
             return SymVar(self.symbol(source, obj), source)
         if not self.is_usable(obj):

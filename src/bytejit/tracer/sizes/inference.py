@@ -80,7 +80,7 @@ class SymbolicInference(Component):
 
     def run_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
         """What `fn(*args, **kwargs)` gives on fakes with symbolic sizes. Raises: Break, where eager may refuse what is empty."""
-        with self.t.sizes.env.rely():
+        with self.t.sizes.environment().rely():
             result = self.infer_symbolic(fn, args, kwargs)
         name = getattr(fn, "__name__", "")
         if any(word in name for word in REFUSE_EMPTY) and any(n == 0 for n in sizes_in((args, kwargs, result))):
@@ -90,7 +90,7 @@ class SymbolicInference(Component):
     def infer_symbolic(self, fn: Callable, args: Any, kwargs: dict) -> Any:
         """fn(*args, **kwargs) on fakes with symbolic sizes. Where torch's C++ made a size constant, or refused, the call
         is made again with torch's Python decompositions of composite ops, which keep more sizes symbolic."""
-        env = self.t.sizes.env
+        env = self.t.sizes.environment()
         with self.t.fake_mode:
             said = infer_sized(fn, args, kwargs)
         if said is not None:
@@ -98,7 +98,7 @@ class SymbolicInference(Component):
         before, fixed, error, result = env.save(), env.fixed, None, None
         may_copy = fn in MAY_COPY
         plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS)
-        self.t.manner = plain if plain.relaxed else None
+        self.t.sizes.manner = plain if plain.relaxed else None
         env.waived.clear()
         try:
             with plain(), self.t.fake_mode:
@@ -120,7 +120,7 @@ class SymbolicInference(Component):
             with decomposed(), self.t.fake_mode:
                 again = fn(*args, **kwargs)
             if error is not None or env.fixed < made:
-                self.t.manner = decomposed
+                self.t.sizes.manner = decomposed
                 if may_copy:
                     self.t.copying.note_copy(args, again, [*env.waived])
                 return again

@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Callable
 from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import torch
 from bytejit.common.graph_calls import opaque, why_opaque
 from bytejit.errors import Unsupported
 from bytejit.fake.rules.core import FakeStorage, Meta
-from bytejit.fake.tensor import make, was_written
+from bytejit.fake.tensor import Fake, make, was_written
 from bytejit.runtime.rollback import random_states
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
@@ -70,7 +71,7 @@ def require(text: str, names: tuple[str, ...], *values: int | float) -> None:
 
 
 @lru_cache(maxsize=1000)
-def _code_of(text: str):
+def _code_of(text: str) -> CodeType:
     return compile(text, "<a condition on sizes>", "eval")
 
 
@@ -98,7 +99,7 @@ class Measured(Component):
             return item if made is None else self.t.numbers.symbolic_call(made, [item], {})
         if v.fake.dim() > 1 or v.fake.shape[0] > MOST_ITEMS:
             return None
-        parts = [self.t.tensors.call_tensor_op(operator.getitem, [v, Known(i)], {}) for i in range(int(v.fake.shape[0]))]
+        parts = [self.t.tensors.one_tensor(operator.getitem, [v, Known(i)]) for i in range(int(v.fake.shape[0]))]
         return SeqVar([self.measured_value(p, torch.Tensor.item) for p in parts], list)
 
     def measured_result(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
@@ -114,12 +115,12 @@ class Measured(Component):
             places = self._places(v)
             return self.t.tensors.call_tensor_op(torch.unbind, [places, Known(1)], {}) if as_tuple else places
         if name == "masked_select" and len(args) == 2 and not kwargs and isinstance(args[1], TensorVar):
-            both = self.t.tensors.call_tensor_op(torch.broadcast_tensors, args, {})
-            return self.t.tensors.call_tensor_op(operator.getitem, list(both.items), {})
+            both = self.t.tensors.tensors_of(torch.broadcast_tensors, args)
+            return self.t.tensors.call_tensor_op(operator.getitem, both, {})
         if name == "repeat_interleave" and "output_size" not in kwargs:
             repeats = kwargs.get("repeats", args[1] if len(args) > 1 else v)
             if isinstance(repeats, TensorVar) and repeats.fake.dim() == 1 and "dim" in kwargs or repeats is v:
-                total = self.measured_value(self.t.tensors.call_tensor_op(torch.sum, [repeats], {}), torch.Tensor.item)
+                total = self.measured_value(self.t.tensors.one_tensor(torch.sum, [repeats]), torch.Tensor.item)
                 return None if total is None else self.t.tensors.call_tensor_op(fn, args, {**kwargs, "output_size": total})
         if name in VALUES and len(args) == 1 and kwargs.keys() <= {"sorted", "return_counts", "minlength", "weights"}:
             return self._of_length(fn, args, kwargs)
@@ -128,21 +129,20 @@ class Measured(Component):
     def _index_by_places(self, key: Var) -> Var:
         """An index with the places that its masks pick in their stead."""
         key = self.t.values.real(key)
-        several = isinstance(key, SeqVar) and key.cls is tuple
-        given, parts = list(map(self.t.values.real, key.items)) if several else [key], []
+        given = [*map(self.t.values.real, key.items)] if isinstance(key, SeqVar) and key.cls is tuple else [key]
+        parts: list[Var] = []
         masks = [p for p in given if isinstance(p, TensorVar) and p.fake.dtype is torch.bool and p.fake.dim()]
         if not masks:
             return key
         for part in given:
-            parts += (
-                self.t.tensors.call_tensor_op(torch.unbind, [self._places(part), Known(1)], {}).items if part in masks else [part]
-            )
+            parts += self.t.tensors.tensors_of(torch.unbind, [self._places(part), Known(1)]) if part in masks else [part]
         return parts[0] if len(parts) == 1 else SeqVar(parts, tuple)
 
-    def _places(self, v: TensorVar) -> TensorVar:
+    def _places(self, v: Var) -> Var:
         """v.nonzero(), once for each value."""
+        assert isinstance(v, TensorVar), v
 
-        def measure():
+        def measure() -> Var:
             node = self._node(torch.nonzero, (v.node,))
             count = self._measure(size_of, (node, 0), 0)
             dims, size = v.fake.dim(), count.value
@@ -196,8 +196,8 @@ class Measured(Component):
     def _node(self, function: Any, args: tuple, kwargs: dict | None = None) -> torch.fx.Node:
         return self.t.tensors.add_node(function, None, args, kwargs or {})
 
-    def _fake(self, shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device):
-        with self.t.sizes.env.rely(), self.t.fake_mode:
+    def _fake(self, shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device) -> Fake:
+        with self.t.sizes.environment().rely(), self.t.fake_mode:
             return make(Meta(shape, stride, 0, dtype, device, FakeStorage(math.prod(shape) * dtype.itemsize)))
 
     def is_measured(self, v: Var) -> bool:
@@ -279,7 +279,7 @@ class Measured(Component):
             return
         order = {node: i for i, node in enumerate(self.t.graph.nodes)}
         last: dict[torch.fx.Node, torch.fx.Node] = {}
-        for relation, where in self.t.sizes.env.conditions:
+        for relation, where in self.t.sizes.environment().conditions:
             if relation in self.required or not self.inside(relation):
                 continue
             self.required.add(relation)

@@ -14,7 +14,8 @@ from bytejit.fake.tensor import Fake
 from bytejit.guards.kinds import Expr
 from bytejit.shapes.symbols import NotReal, is_symbolic
 from bytejit.tracer.core.component import Component
-from bytejit.tracer.core.values import Known, NumpyVar, SeqVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.numpy_values import NumpyVar
+from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
 from bytejit.tracer.sizes.dynamic import NUMBERS
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
@@ -69,7 +70,7 @@ class SymbolicNumbers(Component):
         from bytejit.shapes.nodes import apply
 
         try:
-            found = apply(function, numbers)
+            found = apply(function, tuple(numbers))
         except NotReal:  # a complex number: of what the floats are now
             return function(
                 *(float(n) if isinstance(n, torch.SymFloat) else int(n) if isinstance(n, torch.SymInt) else n for n in numbers)
@@ -131,7 +132,8 @@ class SymbolicNumbers(Component):
         from bytejit.shapes.integer_math import is_float
         from bytejit.shapes.nodes import Node
 
-        return torch.SymFloat(Node(self.t.sizes.env, e, float)) if is_float(e) else torch.SymInt(Node(self.t.sizes.env, e, int))
+        env = self.t.sizes.environment()
+        return torch.SymFloat(Node(env, e, float)) if is_float(e) else torch.SymInt(Node(env, e, int))
 
     def number_text(self, value: Any, at: Any) -> str:
         """Python text of a symbolic number over sources."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from bytejit.compat import numpy_types
 from bytejit.guards.references import Ref
 from bytejit.guards.sources import Attr, CallOf, Computed, Constant, Local, Source, StackSlot
-from bytejit.tracer.core.values import Known, NumpyVar, SeqVar, SymVar, Var
+from bytejit.tracer.core.numpy_values import NumpyVar
+from bytejit.tracer.core.values import Known, SeqVar, SymVar, Var
 
 if TYPE_CHECKING:
     from bytejit.tracer.core.tracer import Tracer
@@ -46,7 +47,7 @@ def plain_number(t: Tracer, v: Var) -> Var:
     if type(v) is not NumpyVar:
         return v
     if v.plain is None:
-        value, item = v.real.item(), item_of(v.source)
+        value, item = v.real.item(), item_of(v.origin)
         v.plain = SymVar(t.sizes.symbol(item, value), item) if type(value) is float else t.sizes.int_symbol(value, item)
     return v.plain
 
@@ -54,14 +55,14 @@ def plain_number(t: Tracer, v: Var) -> Var:
 def apply_numpy(t: Tracer, function: Callable, args: list[Var]) -> Known | None:
     """NumPy's arithmetic between numbers of which some change: it is done anew in each call, by NumPy, before the graph runs.
     None where something else is among them, or where the result is no such number or comes with a warning."""
-    sources = [_source_of(a) for a in args]
-    if None in sources or not any(type(a) is NumpyVar for a in args):
+    sources = [source for a in args if (source := _source_of(a)) is not None]
+    if len(sources) < len(args) or not any(type(a) is NumpyVar for a in args):
         return None
     source = Computed(Ref.strong(function, getattr(function, "__name__", "a function")), tuple(sources))
     if _depth(source) > DEEPEST:
         return None
     try:
-        obj = numpy_types.without_warnings(function, *(a.real if type(a) is NumpyVar else a.obj for a in args))
+        obj = numpy_types.without_warnings(function, *(a.real if type(a) is NumpyVar else t.const(a) for a in args))
     except (ArithmeticError, TypeError, ValueError):  # a warning of NumPy's too: the number is made a constant
         return None
     if type(obj) not in numpy_types.NUMBERS:

@@ -62,4 +62,5 @@ class SizeHysteresis(Component):
         if not self.in_use:
             return True
         values = {f.value.node.e: f.real for f in self.t.sizes.symbols.values()}
-        return all(relation.holds(values) for relation, _ in self.t.sizes.env.conditions if relation.symbols() <= values.keys())
+        conditions = self.t.sizes.environment().conditions
+        return all(relation.holds(values) for relation, _ in conditions if relation.symbols() <= values.keys())

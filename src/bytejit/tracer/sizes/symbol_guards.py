@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from bytejit.common import logs
 from bytejit.errors import ConstraintViolation
 from bytejit.guards.guard_set import GuardSet
-from bytejit.guards.sources import TensorSize
+from bytejit.guards.sources import Source, TensorSize
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.sizes.dynamic import NUMBERS
+
+if TYPE_CHECKING:  # sympy comes with it
+    from bytejit.shapes.conditions import Condition
 
 
 class SymbolGuards(Component):
@@ -31,7 +34,7 @@ class SymbolGuards(Component):
                 for g in guards.on(source):
                     if g.kind == "TENSOR":
                         guards.replace(g, g.value.with_sizes(fixed, stride))
-        for relation, where in self.t.sizes.env.conditions:
+        for relation, where in self.t.sizes.environment().conditions:
             if self.t.measures.inside(relation):
                 self.t.measures.refuse_later(relation, where)
                 continue
@@ -40,15 +43,20 @@ class SymbolGuards(Component):
                 continue
             guards.add("EXPR", self.t.sizes.sources[symbols[0]], self.t.numbers.expr_guard(relation, relation.text()), where)
 
+    def _named(self, relation: Condition) -> str:
+        """A condition with the program's names for its symbols."""
+        names = {str(s): self.t.sizes.sources[s].name() for s in relation.symbols() if s in self.t.sizes.sources}
+        return re.sub(r"\b[sf]\d+\b", lambda m: names.get(m[0], m[0]), relation.text())
+
     def check_marks(self) -> None:
         """Sizes that became constants: an error where the user marked one dynamic, else a line of the log.
 
         Raises: ConstraintViolation.
         """
-        fixed = [
-            (f.source, f.value.node.hint, *self.t.sizes.env.why_fixed(f.value.node.e))
+        fixed: list[tuple[Source, int | None, Condition | None, Any]] = [
+            (f.source, f.value.node.hint, *self.t.sizes.environment().why_fixed(f.value.node.e))
             for f in self.t.sizes.symbols.values()
-            if isinstance(f.source, TensorSize) and isinstance(self.t.sizes.env.simplified(f.value.node.e), int)
+            if isinstance(f.source, TensorSize) and isinstance(self.t.sizes.environment().simplified(f.value.node.e), int)
         ]
         done = {n.meta.get("where") for n in self.t.graph.nodes}
         fixed += [
@@ -57,9 +65,8 @@ class SymbolGuards(Component):
         for key, size, relation, where in fixed:
             why = "an operation there takes constant sizes only"
             if relation is not None:
-                named = {str(s): self.t.sizes.sources[s].name() for s in relation.symbols() if s in self.t.sizes.sources}
-                why = "the code needs " + re.sub(r"\b[sf]\d+\b", lambda m, of=named: of.get(m[0], m[0]), relation.text())
-            if key in self.t.sizes.marked:
+                why = f"the code needs {self._named(relation)}"
+            if isinstance(key, TensorSize) and key in self.t.sizes.marked:
                 raise ConstraintViolation(
                     f"{key.name()} is marked dynamic, but can only be {size}",
                     where,
@@ -71,7 +78,7 @@ class SymbolGuards(Component):
     def size_check(self, size: torch.SymInt) -> int:
         """A symbolic size as its tensor's guard has it: the constant that it became, or 1 or 2 as its least value, negative."""
         e = size.node.public
-        return e if isinstance(e, int) else -min(max(int(self.t.sizes.env.range(size.node.e)[0]), 1), 2)
+        return e if isinstance(e, int) else -min(max(int(self.t.sizes.environment().range(size.node.e)[0]), 1), 2)
 
     def is_said(self, relation: Any, symbol: Any) -> bool:
         """Whether the guard of the tensor whose size this is says it already: what constant it is, or that it is not 1."""
@@ -80,11 +87,11 @@ class SymbolGuards(Component):
         source = self.t.sizes.sources[symbol]
         if not isinstance(source, TensorSize) or source.base not in self.t.sizes.checks:
             return False
-        return isinstance(self.t.sizes.env.simplified(symbol), int) or relation == Condition("<=", 2, symbol)
+        return isinstance(self.t.sizes.environment().simplified(symbol), int) or relation == Condition("<=", 2, symbol)
 
     def drop_unused_symbols(self) -> None:
         """Take placeholders out of the graph whose symbol became a constant and that nothing uses."""
         for feed in list(self.t.sizes.symbols.values()):
-            if not feed.node.users and isinstance(self.t.sizes.env.simplified(feed.value.node.e), NUMBERS):
+            if not feed.node.users and isinstance(self.t.sizes.environment().simplified(feed.value.node.e), NUMBERS):
                 self.t.graph.erase_node(feed.node)
                 self.t.inputs.remove(feed)

@@ -99,12 +99,10 @@ class TensorValues(Component):
         return v
 
     def _find_value(self, v: TensorVar) -> torch.Tensor | None:
-        if v.real is not None and v.source is not None:
-            if not self._is_leaf(v.node):
-                return None
-            nodes = [v.node]
-        else:
-            nodes = self._chain(v.node)
+        if v.node is None:
+            return None
+        outside = v.real is not None and v.source is not None
+        nodes = self._chain(v.node) if not outside else [v.node] if self._is_leaf(v.node) else None
         if nodes is None:
             return None
         by_node = {x.node: x for x in self.t.inputs}
@@ -133,12 +131,13 @@ class TensorValues(Component):
             order = [x.node for x in leaves]
             run = _function(sorted(nodes, key=lambda n: order.index(n) if n in order else len(order)), v.node)
             self.t.by_value = self.t.by_value or not lasting
-            self.t.guard("VALUE", leaves[0].source, ComputedItems(run, tuple(x.source for x in leaves), value.tolist()))
+            self.t.guard("VALUE", leaves[0].source, ComputedItems(run, tuple(x.origin for x in leaves), value.tolist()))
         return value
 
     def _chain(self, last: torch.fx.Node) -> list | None:
         """The nodes that a node's value takes, in order; None where it takes something that is not known."""
-        found, todo, asked = {}, [last], []
+        found: dict[torch.fx.Node, None] = {}
+        todo, asked = [last], []
         answers = isinstance(last.meta["val"], Fake) and not last.meta["val"].dtype.is_floating_point
         while todo:
             node = todo.pop()
@@ -187,12 +186,12 @@ class TensorValues(Component):
         None where the values are not known."""
         if getattr(fn, "__name__", "") not in COUNTED or "out" in kwargs:
             return None
-        tensors = [a for a in (*args, *kwargs.values()) if isinstance(self.t.values.real(a), TensorVar)]
-        known = {id(self.t.values.real(a)): self.tensor_value(self.t.values.real(a)) for a in tensors}
+        tensors = [v for v in map(self.t.values.real, (*args, *kwargs.values())) if isinstance(v, TensorVar)]
+        known = {id(v): self.tensor_value(v) for v in tensors}
         if any(v is None for v in known.values()):
             return self._repeated(fn, args, kwargs, known)
-        real = [known.get(id(self.t.values.real(a)), a) for a in args]
-        named = {k: known.get(id(self.t.values.real(a)), a) for k, a in kwargs.items()}
+        real: list[Any] = [known.get(id(self.t.values.real(a)), a) for a in args]
+        named: dict[str, Any] = {k: known.get(id(self.t.values.real(a)), a) for k, a in kwargs.items()}
         if fn in (torch.where, torch.Tensor.where):
             fn, named = torch.nonzero, {"as_tuple": self.t.values.constant(True)}
         as_tuple = self.t.const(named.pop("as_tuple")) if "as_tuple" in named else False
@@ -253,7 +252,8 @@ class TensorValues(Component):
         """Whether a placeholder is a few floats of a module's buffer: what is asked of them (`self.p[0] > 0`) seldom changes."""
         var = next(x for x in self.t.inputs if x.node is node)
         return (
-            isinstance(var.source, ModuleBuffer)
+            isinstance(var, TensorVar)
+            and isinstance(var.source, ModuleBuffer)
             and _small(var.fake)
             and var.fake.device.type == "cpu"
             and var.real.numel() <= FEW
@@ -305,9 +305,10 @@ def _small(value: Any, written: bool = False) -> bool:
     return not all(type(n) is int for n in value.shape) or value.numel() <= LARGEST
 
 
-def _function(nodes: list, last: torch.fx.Node, unset: int = 0):
+def _function(nodes: list, last: torch.fx.Node, unset: int = 0) -> Callable:
     """The nodes as a function of the placeholders among them; memory without a value holds `unset`."""
-    graph, made = torch.fx.Graph(), {}
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in nodes:
         made[node] = graph.node_copy(node, made.__getitem__)
         if called(node) in UNSET:

@@ -40,7 +40,7 @@ class UnitStrides(Component):
         """Guard those strides too, where strides were read. Once, when the trace is done."""
         if not self.strides_read:
             return
-        tensors: dict[Source, TensorVar] = {v.source: v for v in self.t.inputs if isinstance(v, TensorVar)}
+        tensors: dict[Source, TensorVar] = {v.origin: v for v in self.t.inputs if isinstance(v, TensorVar)}
         for source, v in tensors.items():
             open_strides = {i for i, s in enumerate(self.t.sizes.fake_sizes.get(source, ((), ()))[1]) if is_symbolic(s)}
             for g in guards.on(source):

@@ -7,6 +7,7 @@ import operator
 import torch
 
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, TensorVar, Var
 
 
@@ -21,6 +22,28 @@ class Indexing(Component):
         if not self.by_tensors or not all(isinstance(p, TensorVar) for p in parts):
             return None
         return self.t.tensors.call_tensor_op(torch.ops.aten.index.Tensor, [of, SeqVar(parts, list)], {})
+
+    def index_by_value(self, args: list[Var], key: Var, reads: bool) -> Var:
+        """The index of getitem or setitem on args, whose value is asked for, with known places for masks of known values.
+        Raises: Break for a mask that eager refuses."""
+        if not self.masks_fit(args[0], args[1]):
+            raise Break("a mask of another shape than what it picks from")
+        return self.t.tensor_values.index_by_value(key) if reads else key
+
+    def masks_fit(self, of: Var, key: Var) -> bool:
+        """Whether each mask in an index of a tensor has the shape of the dimensions that it picks from."""
+        key = self.t.values.real(key)
+        parts = [self.t.values.real(p) for p in key.items] if isinstance(key, SeqVar) and key.cls is tuple else [key]
+        takes = [dimensions_taken(p) for p in parts]
+        if not isinstance(of, TensorVar) or not any(takes):
+            return True
+        left, dim = of.fake.dim() - sum(takes), 0
+        for part, taken in zip(parts, takes):
+            mask = part.fake if isinstance(part, TensorVar) and part.fake.dtype is torch.bool else None
+            if mask is not None and of.fake.shape[dim : dim + taken] != mask.shape:
+                return False
+            dim += left if isinstance(part, Known) and part.obj is ... else taken
+        return left >= 0
 
     def index_without_masks(self, of: TensorVar, key: Var) -> Var:
         """A list of bools in an index picks known places: it becomes the list of their numbers."""
@@ -73,3 +96,10 @@ class Indexing(Component):
         for dim, part in reversed(dims):
             found = self.t.tensors.call_tensor_op(torch.Tensor.select, [found, Known(dim), part], {})
         return [found, Known(...), *args[2:]]
+
+
+def dimensions_taken(part: Var) -> int:
+    """How many dimensions of a tensor one part of an index picks from; 0 for an ellipsis."""
+    if isinstance(part, TensorVar) and part.fake.dtype in (torch.bool, torch.uint8):
+        return part.fake.dim()
+    return int(not (isinstance(part, Known) and (part.obj is None or part.obj is ... or type(part.obj) is bool)))

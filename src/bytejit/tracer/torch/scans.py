@@ -1,6 +1,6 @@
 """`associative_scan` of torch's higher-order operators, as Python that is inlined: torch itself runs it under locks,
 through function transforms. A combining function that works element by element is called on whole slices, a few times;
-another one is called once a row.
+another one is called for each pair of rows. The order is torch's own, so that sums are rounded alike.
 """
 
 from __future__ import annotations
@@ -48,22 +48,27 @@ def plain(tree: Any):
     return type(tree) in (tuple, list, dict) and all([plain(v) for v in (tree.values() if type(tree) is dict else tree)])
 
 
-def doubling(combine: Callable, leaves: list):
-    """All prefixes in log2(n) calls on slices."""
-    step, n = 1, leaves[0].shape[0]
-    while step < n:
-        made = combine([x[:-step] for x in leaves], [x[step:] for x in leaves])
-        leaves = [torch.cat([x[:step], m]) for x, m in zip(leaves, made)]
-        step *= 2
-    return leaves
+def on_slices(combine: Callable, leaves: list):
+    """All prefixes, in 2 log2(n) calls on slices. In the order of torch's own: neighbours first, then what lies between."""
+    n = leaves[0].shape[0]
+    if n < 2:
+        return leaves
+    later = on_slices(combine, combine([x[: n - 1 : 2] for x in leaves], [x[1::2] for x in leaves]))
+    first = [x[:1] for x in leaves]
+    if n > 2:
+        between = combine([x[: (n - 1) // 2] for x in later], [x[2::2] for x in leaves])
+        first = [torch.cat([x, m]) for x, m in zip(first, between)]
+    both = [torch.stack([a[: n // 2], b], 1).flatten(0, 1) for a, b in zip(first, later)]
+    return [torch.cat([x, a[n // 2 :]]) for x, a in zip(both, first)] if n % 2 else both
 
 
-def one_by_one(combine: Callable, leaves: list):
-    """All prefixes by a call for each row."""
-    rows = [[x[0] for x in leaves]]
-    for i in range(1, leaves[0].shape[0]):
-        rows.append(combine(rows[-1], [x[i] for x in leaves]))
-    return [torch.stack([row[k] for row in rows]) for k in range(len(leaves))]
+def on_rows(combine: Callable, rows: list):
+    """The same by a call for each pair of rows."""
+    if len(rows) < 2:
+        return rows
+    later = on_rows(combine, [combine(a, b) for a, b in zip(rows[::2], rows[1::2])])
+    first = [rows[0], *[combine(a, b) for a, b in zip(later, rows[2::2])]]
+    return [(later if i % 2 else first)[i // 2] for i in range(len(rows))]
 
 
 @replaces_named("torch._higher_order_ops.associative_scan", "associative_scan")
@@ -87,7 +92,11 @@ def associative_scan(combine_fn: Callable, xs: Any, dim: int, reverse: bool = Fa
         return flatten(combine_fn(unflatten(xs, iter(a)), unflatten(xs, iter(b))))
 
     if leaves[0].shape[0] > 1:
-        leaves = doubling(combine, leaves) if works_by_element(combine, leaves) else one_by_one(combine, leaves)
+        if works_by_element(combine, leaves):
+            leaves = on_slices(combine, leaves)
+        else:
+            rows = on_rows(combine, [[x[i] for x in leaves] for i in range(leaves[0].shape[0])])
+            leaves = [torch.stack([row[k] for row in rows]) for k in range(len(leaves))]
     if reverse:
         leaves = [torch.flip(x, [0]) for x in leaves]
     return unflatten(xs, iter([torch.movedim(x, 0, dim) for x in leaves]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common import ambient_kinds, ranges, registry
+from bytejit.common import ambient_kinds, attention_choice, ranges, registry
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -26,12 +26,14 @@ SETTERS = {
     torch.set_autocast_dtype: lambda args: (args[0], torch.get_autocast_dtype(args[0])),
     torch.set_autocast_cache_enabled: lambda args: (torch.is_autocast_cache_enabled(),),
     torch.set_anomaly_enabled: lambda args: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+    **{setter: lambda args, now=getter: (now(),) for setter, getter in attention_choice.GETTERS.items()},
 }
 # setter -> the states of which a guard says what was set before the region; autocast's go by the device
 GUARDS = {
     _C._set_grad_enabled: ("grad_mode",),
     torch.set_autocast_cache_enabled: ("autocast_cache",),
     torch.set_anomaly_enabled: ("anomaly",),
+    **dict.fromkeys(attention_choice.GETTERS, ("attention",)),
 }
 GUARDED_DEVICES = ("cpu", "cuda")
 GETTERS = {
@@ -46,6 +48,7 @@ GETTERS = {
     torch.are_deterministic_algorithms_enabled: "deterministic",
     torch.is_deterministic_algorithms_warn_only_enabled: "deterministic",
     torch._C._get_deterministic_algorithms: "deterministic",
+    **dict.fromkeys(attention_choice.GETTERS.values(), "attention"),
 }
 # results that do not change while a compiled function runs
 FIXED = {
@@ -112,15 +115,16 @@ for _function, _answer in FIXED.items():
 
 
 def _fixed_by_arguments(function: Callable) -> None:
-    """A question about the build of torch: the same arguments always get the same result."""
+    """A question about the build of torch, or the machine: the same arguments always get the same result."""
 
     @models(function)
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        return t.values.constant(function(*(t.const(a) for a in args)))
+        return t.values.constant(function(*(t.const(a) for a in args), **{k: t.const(v) for k, v in kwargs.items()}))
 
 
 _fixed_by_arguments(_C._is_autocast_available)
 _fixed_by_arguments(_C._get_privateuse1_backend_name)
+_fixed_by_arguments(torch.cuda.is_bf16_supported)  # autocast asks, through calls that make a context of CUDA
 
 
 @models(_C._is_torch_function_mode_enabled)

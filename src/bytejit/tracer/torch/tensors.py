@@ -5,33 +5,26 @@ from __future__ import annotations
 import enum
 import operator
 import types
+from functools import partial
 from typing import Any
 
 import torch
 
 from bytejit.common import special_cases
 from bytejit.common.overriding import PLAIN, overrides
+from bytejit.common.warned import warnings_to
 from bytejit.common.where import Where
 from bytejit.compat import numpy_types
 from bytejit.errors import Bug
+from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_like
 from bytejit.guards.references import PLAIN_VALUE
 from bytejit.guards.sources import Source
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.component import Component
+from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.signals import Break, NotNow
-from bytejit.tracer.core.values import (
-    NONE,
-    DictVar,
-    InstanceVar,
-    Known,
-    Lazy,
-    SeqVar,
-    SliceVar,
-    SymVar,
-    TensorVar,
-    Var,
-)
+from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.containers import NotConstant, is_constant, to_python
 from bytejit.tracer.sizes.numbers import numbers_in
@@ -42,6 +35,7 @@ from bytejit.tracer.torch.subclasses import check_class, dispatches
 from .operations import is_program_code
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
+from .warned import say
 
 NEEDS_DATA = {
     "item",
@@ -104,7 +98,7 @@ class NeedsValue(Break):
 class Tensors(Component):
     """The part of the tracer that deals in tensors."""
 
-    def tensor_input(self, obj: torch.Tensor, source: Source) -> Var:
+    def tensor_input(self, obj: torch.Tensor, source: Source) -> TensorVar:
         """A tensor from outside: a placeholder of the graph."""
         if isinstance(obj, Fake):
             raise Break("a fake tensor of another trace")
@@ -130,14 +124,15 @@ class Tensors(Component):
         fake = fake_like(obj, self.t.stores, *(sizes or ()))
         node = self.t.graph.placeholder(self.placeholder_name(source))
         node.target = node.name  # unique, unlike what two sources' names may come to
-        node.meta["val"], node.meta["autograd"] = fake, (obj.requires_grad, obj.is_leaf)  # the fake's may change
+        # as it is when the graph begins: `requires_grad_`, `resize_` and `t_` change the fake
+        node.meta.update(val=fake, autograd=(obj.requires_grad, obj.is_leaf), look=fake.m)
         var = TensorVar(node, fake, source, obj, type(obj))
         self.t.inputs.append(var)
         sharing.append(var)
         self.t.by_fake[id(fake)] = var
         return var
 
-    def opaque_tensor(self, obj: torch.Tensor, source: Source) -> Var:
+    def opaque_tensor(self, obj: torch.Tensor, source: Source) -> TensorVar:
         """A tensor that runs its operations itself: its attributes and what overrides make of it are known, no graph takes it."""
         self.t.overrides.relies_on_overrides()
         self.t.guard("TENSOR", source, self.t.sizes.tensor_check(obj, source, True))
@@ -195,8 +190,8 @@ class Tensors(Component):
             if (scaled := with_tensor_factor(self.t, self.op_name(fn), args, kwargs)) is not None:
                 return scaled
             again = [a if method and a is args[0] else self.t.tensor_values.sizes_by_value(a) for a in args]
-            if fn is operator.getitem:
-                again[1] = self.t.tensor_values.index_by_value(again[1])
+            if fn in (operator.getitem, operator.setitem):
+                again[1] = self.t.indexing.index_by_value(args, again[1], reads=fn is operator.getitem)
             named = {k: self.t.tensor_values.sizes_by_value(v) for k, v in kwargs.items()}
             if all(map(operator.is_, (*again, *named.values()), (*args, *map(self.t.values.real, kwargs.values())))):
                 counted = self.t.tensor_values.counted(fn, args, kwargs) or self.t.measures.measured_result(fn, args, kwargs)
@@ -215,12 +210,29 @@ class Tensors(Component):
         node.meta["val"] = result
         return self.wrap_result(node, result)
 
-    def run_fake(self, fn: Any, args: list[Var], kwargs: dict[str, Var]):
+    def one_tensor(self, fn: Any, args: list[Var]) -> TensorVar:
+        """`call_tensor_op`, of what returns a tensor. Raises: Break."""
+        made = self.call_tensor_op(fn, args, {})
+        assert isinstance(made, TensorVar), made
+        return made
+
+    def tensors_of(self, fn: Any, args: list[Var]) -> list[Var]:
+        """The tensors of a `call_tensor_op` that returns several. Raises: Break."""
+        made = self.call_tensor_op(fn, args, {})
+        assert isinstance(made, SeqVar), made
+        return made.items
+
+    def run_fake(self, fn: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """fn(*args, **kwargs) on fakes. Raises: NeedsValue, Break."""
         try:
             if self.t.sizes.env is not None and any(map(is_symbolic, numbers_in((args, kwargs)))):
                 return self.t.size_inference.run_symbolic(fn, args, kwargs)
             with self.t.fake_mode:
-                return fn(*args, **kwargs)
+                said = infer_sized(fn, args, kwargs)
+                if said is not None or not isinstance(fn, types.FunctionType):
+                    return fn(*args, **kwargs) if said is None else said[1]
+                with warnings_to(partial(say, self.t)):
+                    return fn(*args, **kwargs)
         except DataDependent as e:
             raise NeedsValue(f"{self.op_name(fn)} needs a tensor's value ({e})") from None
         except NoFake as e:
@@ -247,15 +259,15 @@ class Tensors(Component):
             return name
         return None
 
-    def add_node(self, fn: Any, method: bool, args: list[Var], kwargs: dict[str, Var]) -> torch.fx.Node:
+    def add_node(self, fn: Any, method: str | None, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
         self.t.effects.mutations += 1
         if method is not None:
             node = self.t.graph.call_method(method, args, kwargs)
         else:
             node = self.t.graph.call_function(fn, args, kwargs)
         node.meta["where"] = self.where()
-        if self.t.manner is not None:
-            node.meta["manner"], self.t.manner = self.t.manner, None
+        if self.t.sizes.manner is not None:
+            node.meta["manner"], self.t.sizes.manner = self.t.sizes.manner, None
         if method is None and is_program_code(fn):
             self.t.catches = self.t.catches or self.in_try()
         return node
@@ -269,18 +281,24 @@ class Tensors(Component):
             frame = frame.parent
         return False
 
-    def where(self) -> Where:
-        """The user's line: the innermost frame outside torch."""
+    def users_frame(self) -> Frame:
+        """The innermost frame outside torch."""
         frame = self.t.frame
+        assert frame is not None, "nothing is being traced"
         while frame.parent is not None and special_cases.NOT_THE_USERS.runs(frame.globals):
             frame = frame.parent
+        return frame
+
+    def where(self) -> Where:
+        """The user's line."""
+        frame = self.users_frame()
         key = (frame.code.co_filename, frame.line, frame.code.co_qualname)
         found = self.t.places.get(key)
         if found is None:
             found = self.t.places[key] = Where(*key)
         return found
 
-    def effect_only(self, fn: Any, method: bool, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    def effect_only(self, fn: Any, method: str | None, args: tuple, kwargs: dict[str, Any]) -> Var:
         """A call for its effect: x[i] = y, a foreach op."""
         node = self.add_node(fn, method, args, kwargs)
         node.meta["val"] = None
@@ -365,8 +383,6 @@ class Tensors(Component):
         if known is not None:
             return known.obj
         raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")
-
-    # ---- attributes -----------------------------------------------------------------------------------------------------
 
 
 def set_data(x: torch.Tensor, value: torch.Tensor) -> None:

@@ -33,6 +33,7 @@ from bytejit.tracer.core.values import (
     Var,
 )
 from bytejit.tracer.objects.calls import models, replaces
+from bytejit.tracer.objects.containers import real_key
 from bytejit.tracer.objects.reachable import reachable
 from bytejit.tracer.torch.transformed import draws, transformed
 
@@ -234,7 +235,7 @@ class Touched(dict):
             return False
         after = held_by(self[key])
         real = self[key].real if type(self[key].real) is dict else {}
-        return all(before.get(k, real.get(k)) is after.get(k, real.get(k)) for k in (*before, *after))
+        return all(before.get(k, real.get(real_key(k))) is after.get(k, real.get(real_key(k))) for k in (*before, *after))
 
 
 def held_by(d: DictVar) -> dict:

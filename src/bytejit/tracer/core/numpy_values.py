@@ -1,0 +1,57 @@
+"""Symbolic values of NumPy's: numbers from outside that change, arrays made in the trace, arrays that tensors stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bytejit.guards.sources import Source
+
+from .values import Known, SymVar, TensorVar, Var
+
+
+class NumpyVar(Known):
+    """A NumPy number from outside that changes between calls: `real` now. Its type is guarded.
+
+    Whoever reads `obj` gets the number; `fix` then guards that it is this one. `plain`: the SymVar of its `.item()`, made
+    where it is first asked for (sizes/numpy_numbers.py).
+    """
+
+    __slots__ = ("fix", "plain", "real")
+
+    def __init__(self, real: Any, source: Any, fix: Callable[[], None]) -> None:
+        Var.__init__(self, source)
+        self.real, self.fix = real, fix
+        self.plain: SymVar | None = None
+
+    @property
+    def obj(self) -> Any:  # type: ignore[override]  # what Known keeps in a slot
+        """The number, made a constant."""
+        self.fix()
+        return self.real
+
+    def __repr__(self) -> str:
+        return f"NumpyVar({self.real!r})"
+
+
+class ArrayVar(Var):
+    """A numpy array made in the trace (see tracer/builtins/arrays.py). `shared`: its value is not known."""
+
+    __slots__ = ("array", "step", "shared")
+
+    def __init__(self, array: Any, step: int = 0) -> None:
+        super().__init__(None)
+        self.array, self.step, self.shared = array, step, False
+
+    def __repr__(self) -> str:
+        return f"ArrayVar({self.array.dtype}{list(self.array.shape)})"
+
+
+class TensorArrayVar(ArrayVar):
+    """An array or number of NumPy's (`cls`) that the graph computes as `tensor`; one from outside (`real`) may have none yet."""
+
+    __slots__ = ("tensor", "cls", "real")
+
+    def __init__(self, tensor: TensorVar | None, cls: type, source: Source | None, step: int, real: Any = None) -> None:
+        super().__init__(None, step)
+        self.tensor, self.cls, self.source, self.real, self.shared = tensor, cls, source, real, True

@@ -1,0 +1,187 @@
+# ruff: noqa: B023, E731
+"""Keys and elements whose class says in Python what they equal and hash to, in containers from outside and made inside"""
+
+import collections
+import dataclasses
+import typing
+
+import torch
+
+from .harness import F, Turn, program
+
+
+class K:
+    """Its hash is larger than what hash() of a number gives, its __eq__ says False to what it does not know."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __eq__(self, o):
+        return isinstance(o, K) and self.n == o.n
+
+    def __hash__(self):
+        return hash(("K", self.n))
+
+    def __repr__(self):
+        return f"K{self.n}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    n: int
+    what: str = "a"
+    note: float = dataclasses.field(default=0.0, compare=False)
+
+
+@program(F(3), Turn(1, 2), calls=4)
+def test_looked_up_in_a_dict_from_outside():
+    store = {K(1): 10, (K(5), 1): 7}
+
+    def f(x, n):
+        store[K(n)] = store.get(K(n), 0) + 1
+        d = {K(n): x, (K(n), 1): x * 2}
+        return d[K(n)], d[K(n), 1], store[K(n)], K(9) in store, store[K(5), 1], {K(1), K(2)} & {K(n)} == {K(n)}
+
+    return f, lambda: [(repr(k), v) for k, v in store.items()]
+
+
+@program(F(3), Turn(1, 2, 3, 1), calls=6)
+def test_cache_by_frozen_dataclass():
+    cache = {}
+
+    def f(x, n):
+        k = Key(n, note=n + 0.5)
+        if k not in cache:
+            cache[k] = torch.ones(3) * n
+        first = next(iter(cache))
+        return x + cache[Key(n)], first.note, first is k, len(cache)
+
+    return f, lambda: cache
+
+
+@program(F(3), Turn(1, 2, 3, 1), calls=8)
+def test_taken_out_and_put_back():
+    cache = {Key(1): 5, Key(2, note=3.0): 6, "s": 1, (Key(3), 2): 7}
+    olds = list(cache)
+
+    def f(x, n):
+        had = cache.pop(Key(n), None)
+        if had is None:
+            cache[Key(n, note=x.shape[0])] = 9
+        d = dict(cache)
+        d.pop((Key(3), 2), None)
+        c = cache.copy()
+        c[Key(2)] = 3
+        e = {**cache, Key(n): 1}
+        return x + 1, had, d, list(e), Key(2) in c, cache.get((Key(3), 2)), c == cache, Key(2) in cache.keys()
+
+    return f, lambda: (list(cache.items()), [any(k is o for o in olds) for k in cache])
+
+
+@program(F(3), calls=5)
+def test_kept_in_order():
+    d = collections.OrderedDict((Key(i), i) for i in range(4))
+    e = collections.defaultdict(list)
+    n = [0]
+
+    def f(x):
+        d.move_to_end(Key(n[0] % 4))
+        e[Key(n[0] % 3)].append(x.sum())
+        n[0] += 1
+        del d[Key(3)]
+        d[Key(3)] = n[0]
+        d.setdefault(Key(9), 0)
+        d[Key(9)] += 1
+        return list(d.values()), len(e), e[Key(0)][0], [k.note for k in d]
+
+    return f, lambda: (list(d.items()), e)
+
+
+@program(F(3), Turn(0, 1, 2), calls=5)
+def test_objects_from_outside_as_keys():
+    ks = [Key(i, note=float(i)) for i in range(3)]
+    d = {k: i for i, k in enumerate(ks)}
+    s, fs = set(ks), frozenset(ks[:2])
+
+    def f(x, i):
+        k = ks[i]
+        d[k] = d[k] + 1
+        r = k in s, Key(i) in s, Key(i) in fs, len({*ks, Key(0)}), ks.index(Key(i))
+        return x * d[Key(i)], r, {k: x}[Key(i)]
+
+    return f, lambda: d
+
+
+@program(F(3), Turn(1, 2), calls=5)
+def test_equal_hashes():
+    class M:
+        def __init__(self, n):
+            self.n = n
+
+        def __eq__(self, o):
+            return self.n == o.n
+
+        def __hash__(self):
+            return 7
+
+    b = M(2)
+    d = {M(1): 1, b: 2}
+
+    def f(x, n):
+        return x + 1, d.get(M(n)), M(3) in d, d[b]
+
+    return f, lambda: [(k.n, v) for k, v in d.items()]
+
+
+@program(F(3), calls=2)
+def test_hashes_as_python_takes_them():
+    class H:
+        def __init__(self, h):
+            self.h = h
+
+        def __hash__(self):
+            return self.h
+
+    given = H(2**62 + 5)
+
+    def f(x):
+        found = [hash(H(h)) for h in (-1, 5, True, 2**61, 2**63 - 1, 2**64 + 3, -(2**63))]
+        for wrong in (1.5, None):
+            try:
+                hash(H(wrong))
+            except TypeError as e:
+                found.append(str(e))
+        return x + 1, found, hash(given)
+
+    return f
+
+
+class Pair(typing.NamedTuple):
+    a: torch.Tensor
+    b: int
+
+    def __hash__(self):
+        return hash(self.b)
+
+    def __eq__(self, o):
+        return self.b == o[1]
+
+
+class Named(str):
+    def __hash__(self):
+        return hash(self.lower())
+
+    def __eq__(self, o):
+        return self.lower() == str(o).lower()
+
+
+@program(F(3), Turn(1, 2), calls=3)
+def test_subclasses_of_builtins():
+    d = {Pair(0, 1): "x", Pair(0, 2): "y"}
+    e = {Named("Ab"): 1}
+
+    def f(x, n):
+        made = {Pair(x, n): 3}[Pair(x, n)], len({Pair(x, 1), Pair(x, 1)}), Pair(x, n) == (0, n)
+        return x + 1, d[Pair(x, n)], Pair(x, 5) in d, made, e[Named("aB")], Named("ab") in e, {Named("x"): 2}.get(Named("X"))
+
+    return f

@@ -1,0 +1,102 @@
+"""Inputs that get another shape, other strides or more memory within a graph, compiled to kernels"""
+
+import warnings
+
+import pytest
+import torch
+
+from .harness import Rand, check
+
+CHANGES = {
+    "resize_": lambda q: q.resize_(20, 3).fill_(3),
+    "resize_ to less": lambda q: q.resize_(2).fill_(3),
+    "resize_ the same": lambda q: q.resize_(2, 3).fill_(3),
+    "resize_as_": lambda q: q.resize_as_(torch.empty(7, 5)).fill_(3),
+    "out=": lambda q: torch.arange(12.0, out=q),
+    "out= of less": lambda q: torch.add(torch.ones(3), 1, out=q),
+    "set_": lambda q: q.set_(torch.arange(30.0).view(6, 5)),
+    "t_": lambda q: q.t_(),
+    "transpose_": lambda q: q.transpose_(0, 1),
+    "unsqueeze_": lambda q: q.unsqueeze_(1),
+    "squeeze_": lambda q: q.squeeze_(),
+    "as_strided_": lambda q: q.as_strided_((2, 2), (1, 2)),
+    "data": lambda q: setattr(q, "data", torch.ones(9, 4)),
+}
+USES = {
+    "read": lambda q, x: q.sum() + x,
+    "written": lambda q, x: (q.fill_(2), x + 1)[1],
+    "returned": lambda q, x: (q, q * 2, x + 1),
+    "viewed": lambda q, x: (q.flatten() + 1, q.reshape(-1)[:2].add_(1) if q.numel() > 1 else q, x),
+}
+LIKE = {
+    "plain": lambda r: r.f(2, 3),
+    "with a size of 1": lambda r: r.f(2, 1, 3)[:, :, :1].clone(),
+    "a view": lambda r: r.f(4, 3)[1:3],
+    "empty": lambda r: r.f(0),
+}
+
+
+@pytest.mark.parametrize("like", LIKE)
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_input_gets_another_look(change: str, like: str) -> None:
+    """resize_, out=, t_... of an input: memory past its end is never written"""
+
+    def make(use: str):
+        def f(q, x):
+            with_warnings = CHANGES[change](q)
+            made = USES[use](q, x)
+            return made, with_warnings if isinstance(with_warnings, torch.Tensor) else None, q.shape, q.stride()
+
+        return f
+
+    def args(r: Rand) -> tuple:
+        return LIKE[like](r), r.f(3)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for use in USES:
+            check(make(use), args=args, backend="inductor", calls=2, tol=(1e-6, 1e-6))
+
+
+def saliency(x):
+    x.requires_grad_()
+    (x * x).sum().backward()
+    return x.grad
+
+
+def by_attribute(x):
+    x.requires_grad = True
+    return x.detach() + 1
+
+
+def switched_off(x):
+    x.requires_grad_(False)
+    return x * 2
+
+
+def there_and_back(x):
+    x.requires_grad_(not x.requires_grad)
+    y = x.detach() * 2
+    x.requires_grad_(not x.requires_grad)
+    return y
+
+
+def penalty(x):
+    x = x.requires_grad_(True)
+    (slope,) = torch.autograd.grad(x.pow(3).sum(), x, create_graph=True)
+    loss = (slope.norm() - 1).square()
+    loss.backward()
+    return loss, x.grad
+
+
+def tracked_result(x):
+    x.requires_grad_()
+    return x * 2, x
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor", "aot_eager"])
+@pytest.mark.parametrize("program", [saliency, by_attribute, switched_off, there_and_back, penalty, tracked_result])
+def test_an_input_requires_gradients_from_then_on(program, backend: str) -> None:
+    """requires_grad_ of an input is seen by the caller, whatever runs the graph"""
+    for grad in (False, True):
+        check(program, args=lambda r, grad=grad: (r.f(2, 3, grad=grad),), backend=backend, calls=3, tol=(1e-5, 1e-6))
