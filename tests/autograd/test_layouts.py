@@ -12,9 +12,12 @@ from bytejit.autograd.partition import Parts, split
 from bytejit.backends.inductor import laid_out
 from bytejit.backends.surround import fakes_of
 from bytejit.backends.target import Target
-from bytejit.codegen.libraries.layout import JOINT_PASSES
+from bytejit.codegen.libraries.choices import Choices
+from bytejit.codegen.libraries.layout import JOINT_PASSES, choose_convs
 from bytejit.common.graph_info import info_of
+from bytejit.kernels import conv_grad, library
 from bytejit.kernels.tune import Choice, Tuner
+from bytejit.options import config
 
 from .beside import beside, places
 
@@ -84,7 +87,7 @@ def test_what_is_saved_lies_as_both_passes_want_it(layout: str, monkeypatch: pyt
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc", "apart"])
 @pytest.mark.parametrize("inner", [False, True])
 def test_steps_are_as_eager_in_any_layout(layout: str, inner: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients laid out as eager's, but for what a library says of dimensions of size 1; also for a model that has its
@@ -100,6 +103,20 @@ def test_steps_are_as_eager_in_any_layout(layout: str, inner: bool, monkeypatch:
         return [x.grad, *(p.grad for p in net.parameters()), *net.buffers()]
 
     beside("inductor", lambda net, x: net(x), inputs, drive, tol=1e-4, strides=places)
+
+
+@pytest.mark.cxx
+def test_the_gradient_of_a_weight_is_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that have the channels for it, where timing says so; that of a bias is a sum in a kernel."""
+    favours(monkeypatch, "apart")
+    own = conv_grad.register(config.current) and torch.ops.bytejit.conv_weight_grad.default
+    graph = parts_of(model(), torch.randn(2, 3, 32, 32)).backward.graph
+    choose_convs(graph, Choices(Tuner(), library))
+    calls = [n for n in graph.nodes if n.op == "call_function"]
+    assert [n.args[2] for n in calls if n.target is own] == [[1, 1], [3, 3]]
+    masks = [tuple(n.args[10]) for n in calls if n.target is torch.ops.aten.convolution_backward.default]
+    assert masks == [(True, False, False), (True, False, False), (False, True, False)]
+    assert all(n.meta["spec"].stride[1] != 1 for n in calls if n.target is own and n.args[2] == [3, 3])
 
 
 @pytest.mark.cxx

@@ -180,7 +180,18 @@ def keep_number(x):
     return x.to(torch.float64) * number, number
 
 
-@pytest.mark.parametrize(("fn", "moved"), [(write_number, True), (keep_number, False)])
+def compute_number(x):
+    return x.to(torch.float64) / torch.sqrt(torch.full((), 64.0) * 3) + torch.ceil(torch.full((), 2.5)) ** 2
+
+
+def compute_and_keep(x):
+    scale = torch.sqrt(torch.full((), 3.0))
+    return x.to(torch.float64) * scale, scale
+
+
+@pytest.mark.parametrize(
+    ("fn", "moved"), [(write_number, True), (keep_number, False), (compute_number, True), (compute_and_keep, False)]
+)
 def test_numbers_move_to_the_gpu(fn, moved) -> None:
     """A 0-dim tensor of a constant on the CPU is one on the GPU, where no output shows it."""
     made = mixed(fn, X)
@@ -188,7 +199,9 @@ def test_numbers_move_to_the_gpu(fn, moved) -> None:
     assert on_cpu and all(n.meta["spec"].shape == () for n in on_cpu)
     found = numbers_on_gpu(made, torch.device("cuda", 0))
     left = [n for n in found.graph.nodes if n.op == "call_function" and n.meta["spec"].device.type == "cpu"]
-    assert not left if moved else [n.name for n in left] == [n.name for n in on_cpu]
+    assert not left if moved else [n.meta["spec"] for n in left] == [n.meta["spec"] for n in on_cpu][-len(left) :]
+    made_here = [n for n in found.graph.nodes if n.op == "call_function" and n.meta["spec"].shape == ()]
+    assert {n.target for n in made_here} <= {torch.ops.aten.full.default, torch.ops.aten.scalar_tensor.default}
     assert all(n.meta["spec"].device.type == "cpu" for n in on_cpu)  # the graph given is as it was
 
 

@@ -13,9 +13,9 @@ import bytejit
 from bytejit.backends import compiled as compiled_module
 from bytejit.backends import inductor, plan_cache
 from bytejit.backends.cpu import CpuTarget, compile_plan, cpu_machine
-from bytejit.codegen.aten import normalise as normalise_module
+from bytejit.codegen.aten import whole_functions
 from bytejit.codegen.aten.normalise import normalise
-from bytejit.codegen.aten.rewrite import channels_last_stride, contiguous
+from bytejit.codegen.aten.rewrite import contiguous
 from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.emit import call as call_module
 from bytejit.codegen.emit import check
@@ -24,7 +24,7 @@ from bytejit.codegen.libraries.stride_feedback import foreseen
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.passes.fuse import fuse
 from bytejit.common import registry
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, channels_last_stride
 from bytejit.errors import Bug
 from bytejit.fake.tensor import fake_of_spec
 from bytejit.guards.native_checker import CHECKER
@@ -261,7 +261,7 @@ def masked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: to
 
 def foreseen_graph(monkeypatch: pytest.MonkeyPatch, shown: str, wide: bool) -> torch.fx.Graph:
     """The graph of an attention under a mask of bools (wide: expanded along its last dimension) on a pretended GPU."""
-    monkeypatch.setitem(normalise_module.WHOLE, masked_attention, torch.ops.aten.scaled_dot_product_attention.default)
+    monkeypatch.setitem(whole_functions.WHOLE, masked_attention, torch.ops.aten.scaled_dot_product_attention.default)
     gpu = torch.device("cuda", 0)
     graph = torch.fx.Graph()
     q, mask = graph.placeholder("q"), graph.placeholder("mask")

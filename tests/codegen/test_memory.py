@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from graphs import aten, same, stages
 from interp import run
 
-from bytejit.codegen.loops.cost import kernel_cost, plan_cost
 from bytejit.codegen.loops.memory import ALIGN, extent, lives, plan_memory
 
 W = torch.randn(32, 32)
@@ -118,11 +117,3 @@ def test_no_input_is_written_before_an_index_is_checked() -> None:
     plan = mutated(lambda x, i, y: (x + 1, y[i] * 2), torch.randn(4), torch.tensor([0, 1]), torch.randn(4))
     order = [s.kernel.ops for s in plan.steps]
     assert plan.mutations[0].done <= ("add.Tensor" in order[-1])
-
-
-def test_cost_counts_each_byte_once() -> None:
-    _, fused, plan = same(lambda x: x.softmax(-1), torch.randn(64, 128))
-    total = plan_cost(plan)
-    assert (total.read, total.written) == (64 * 128 * 4, 64 * 128 * 4)
-    assert kernel_cost(fused.steps[0], fused.buffers).read == total.read
-    assert total.work > 64 * 128 * 8

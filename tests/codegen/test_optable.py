@@ -7,7 +7,7 @@ import torch
 from graphs import same
 
 from bytejit.codegen.ops.table import Op, OpTable, table
-from bytejit.kernels import attention, conv, gemm
+from bytejit.kernels import attention, conv, conv_grad, gemm
 
 ROWS = table()
 PRIMITIVES = [r for r in ROWS.by_name.values() if r.kind == "pointwise"]
@@ -36,6 +36,7 @@ def test_every_primitive_has_both_texts_for_its_dtypes(row: Op) -> None:
 def test_overloads_exist_in_torch() -> None:
     gemm._namespace()  # defines our own operators
     conv.define()
+    conv_grad.define()
     attention.define()
     known = [*ROWS.by_aten]
     for name in known:

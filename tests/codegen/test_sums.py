@@ -12,7 +12,7 @@ import bytejit
 from bytejit.backends.surround import fakes_of
 from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.libraries.choices import Choices
-from bytejit.codegen.libraries.sums import join_products
+from bytejit.codegen.libraries.sums import join_sums
 
 r = torch.randn
 
@@ -38,7 +38,7 @@ def products_of(f: Callable, *args: object) -> int:
 
     def backend(gm, examples):
         aten = normalise(gm, fakes_of(gm))
-        join_products(aten.graph, Choices(None, None))
+        join_sums(aten.graph, Choices(None, None))
         aten.graph.lint()
         found.append(sum(n.target is torch.ops.aten.mm.default for n in aten.graph.nodes))
         return gm.forward

@@ -41,6 +41,12 @@ def ints(low: int, high: int, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.randint(low, high, shape, generator=numbers)
 
 
+def norm_of_sum(x, y, w):
+    """Rows of which one operand, and the sum, lie along the rows in memory."""
+    h = x.transpose(1, 2) + y
+    return h, F.layer_norm(h, (w.shape[0],), w)
+
+
 #: sms, room, and the limits of schedule_cuda that are set
 WAYS = {
     "persistent": (4, 4096, {"ROW": 4, "TILE": 16, "LOOP": 4096}),
@@ -67,6 +73,7 @@ PROGRAMS = {
         (ints(0, 999, (5, 35)),),
     ),
     "turned": (lambda x: (x.t() - x.mean(1)).flip(0).softmax(1), (r(31, 18),)),
+    "across": (lambda x, y, w: norm_of_sum(x, y, w), (r(3, 24, 67), r(3, 67, 24), r(24))),
     "gathered": (lambda x, i: F.rms_norm(x[i] * 2, (19,)).sum(1), (r(6, 19), ints(-6, 6, (4, 3)))),
 }
 
@@ -97,6 +104,17 @@ def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) 
             torch.testing.assert_close(a, b, equal_nan=True, rtol=1e-4, atol=5e-5, msg=lambda m, what=what: f"{what}: {m}")
         assert fault == 0
     assert {"persistent": "rows", "looped": "looped rows", "split": "looped split", "columns": "looped rows"}[name] in taken
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 8), (torch.float16, 16)])
+def test_rows_that_lie_across_share_a_program(dtype: torch.dtype, rows: int) -> None:
+    """So many that they fill the sectors of memory, where there are programs enough."""
+    args = [t.to(dtype) for t in (r(8, 96, 500), r(8, 500, 96), r(96))]
+    (step,) = (s for s in planned(norm_of_sum, args).steps if isinstance(s, Call))
+    assert step.schedule.tiles[0]["X"] == rows
+    long = [t.to(dtype) for t in (r(2, 768, 500), r(2, 500, 768), r(768))]
+    assert planned(norm_of_sum, long).steps[-1].schedule.tiles[0]["X"] == rows
+    assert planned(norm_of_sum, [long[1].transpose(1, 2), *long[1:]]).steps[-1].schedule.tiles[0]["X"] == 1
 
 
 # ---- the width of offsets and of what is computed of positions ------------------------------------------------------

@@ -42,6 +42,12 @@ def rand(*shape: int, **kwargs: object) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", **kwargs)
 
 
+def residual(x, y):
+    """A sum that lies as its first operand, and its norm."""
+    h = x.transpose(1, 2) + y
+    return h, F.layer_norm(h * 2, h.shape[-1:])
+
+
 CASES = {
     "pointwise": (lambda x, y: torch.sin(torch.cos(x)) + y * 2, lambda: (rand(1000), rand(1000))),
     "broadcast": (lambda x, y: x[:, None] * y + 1, lambda: (rand(33), rand(17))),
@@ -72,6 +78,23 @@ CASES = {
     "matmul": (lambda x, y: F.relu(x @ y), lambda: (rand(64, 32), rand(32, 48))),
     "attention": (lambda q: F.scaled_dot_product_attention(q, q, q), lambda: (rand(2, 4, 64, 32),)),
     "empty": (lambda x: x * 2, lambda: (rand(0, 5),)),
+    "cumsum_long": (
+        lambda x, y: (x.cumsum(0), y.cumsum(-1)),
+        lambda: (rand(20000, 64, dtype=torch.double), rand(3, 100003, dtype=torch.double)),
+    ),
+    "rows_across": (residual, lambda: (rand(4, 96, 500, dtype=torch.half), rand(4, 500, 96, dtype=torch.half))),
+    "linear_of_columns": (
+        lambda x, w: F.linear(F.layer_norm(x, (96,)).transpose(1, 2), w),
+        lambda: (rand(4, 500, 96), rand(64, 500)),
+    ),
+    "numbers_of_numbers": (lambda x: x / torch.sqrt(torch.tensor(64.0) * 3) + torch.tensor(2.5), lambda: (rand(100),)),
+}
+LAYERS = {
+    "encoder": lambda: torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2),
+    "encoder_gelu": lambda: torch.nn.TransformerEncoderLayer(64, 4, 128, activation="gelu", batch_first=True),
+    "lstm": lambda: torch.nn.LSTM(64, 32, 2, bidirectional=True),
+    "lstm_batch_first": lambda: torch.nn.LSTM(64, 32, batch_first=True),
+    "gru": lambda: torch.nn.GRU(64, 32, batch_first=True),
 }
 
 
@@ -79,6 +102,12 @@ CASES = {
 def test_equals_eager(name: str) -> None:
     fn, make = CASES[name]
     same(fn, *make())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_torch(name: str) -> None:
+    """Each is one graph, in evaluation mode."""
+    same(LAYERS[name]().cuda().eval(), rand(8, 20, 64))
 
 
 def test_unaligned_input() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,8 +12,10 @@ import torch
 from torch import nn
 
 import bytejit
+from bytejit.kernels import cuda_graphs
 from bytejit.kernels.tune_gpu import GpuTuner
 from tests.autograd.test_layouts import favours
+from tests.kernels import test_cuda_passes as passes
 
 pytestmark = pytest.mark.gpu
 STEPS = 14  # the second step's graph is recorded, twice: results of the first recording are held
@@ -80,6 +84,79 @@ def test_whole_steps(name: str, mode: str) -> None:
         assert told["recorded"], told
 
 
+# ---- a learning rate that changes in each step ------------------------------------------------------------------------
+def cycled(optimizer: torch.optim.Optimizer) -> object:
+    """Of momentum and beta1 too."""
+    momentum = any("momentum" in g or "betas" in g for g in optimizer.param_groups)
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=40, cycle_momentum=momentum)
+
+
+RATES: dict[str, Callable] = {
+    "one cycle": cycled,
+    "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 40),
+    "warm up": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda turn: min(1.0, turn / 8)),
+    "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 5),
+}
+FORMS: dict[str, Callable] = {
+    "sgd": lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9),
+    "sgd, fused": lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, 1e-3),
+    "adamw, loop": lambda p: torch.optim.AdamW(p, 1e-3, foreach=False),
+    "adamw, fused": lambda p: torch.optim.AdamW(p, 1e-3, fused=True),
+    "adamw, capturable": lambda p: torch.optim.AdamW(p, 1e-3, capturable=True),
+}
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("name", FORMS)
+def test_one_recording_serves_all_rates(name: str, rate: str) -> None:
+    torch.manual_seed(0)
+    net = network().cuda()
+    x = torch.randn(16, 32, device="cuda")
+
+    def trained(compiled: bool) -> list[torch.Tensor]:
+        own = copy.deepcopy(net)
+        optimizer = FORMS[name](own.parameters())
+        scheduler = RATES[rate](optimizer)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = own(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        call, losses = bytejit.compile(step, mode="reduce-overhead") if compiled else step, []
+        for _ in range(30):
+            losses.append(call(x).clone())
+            scheduler.step()
+        return losses
+
+    torch.testing.assert_close(trained(True), trained(False), rtol=1e-4, atol=1e-6)
+    told = bytejit.counters["cudagraphs"]
+    first = told.pop("not recorded: a tensor is on the CPU", 0)  # the step that makes the optimizer's counters
+    assert first <= 1 and not any("ran plain" in what or "not recorded" in what for what in told), told
+    assert 1 <= told["recorded"] <= 4, told  # a rate that was constant so far, then any rate
+
+
+# ---- a model alone --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", [passes.Net, passes.Wide])
+@pytest.mark.parametrize("step", passes.STEPS, ids=lambda step: step.__name__)
+def test_both_passes_are_recorded(step: passes.Step, kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the program does with results and gradients; where a replay is no faster, that is what is said."""
+    monkeypatch.setitem(passes.place, 0, "cuda")
+    monkeypatch.setattr(cuda_graphs, "GAIN", float("inf"))
+    torch.manual_seed(0)
+    eager = kind().cuda()
+    mine = copy.deepcopy(eager)
+    want = passes.trained(eager, step, 50)
+    got = passes.trained(bytejit.compile(mine, mode="reduce-overhead"), step, 50)
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(dict(mine.state_dict()), dict(eager.state_dict()), rtol=1e-2, atol=1e-3)
+    told = bytejit.counters["cudagraphs"]
+    assert told["recorded"] >= 2 and not any("failed" in what for what in told), told
+
+
 def basic() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1, bias=False),
@@ -137,3 +214,48 @@ def test_layouts_of_both_passes(form: str, layout: str, inner: bool, monkeypatch
         assert a.shape == b.shape
         if a.dim() == 4 and min(a.shape[1:]) > 1:
             assert a.stride() == b.stride()
+
+
+def test_a_step_with_autocast_inside() -> None:
+    """One graph; the products with an odd number of words, which may get zeros at their ends, are near eager's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(4001, 128), nn.LayerNorm(128), nn.Linear(128, 4001)).cuda()
+    ids = torch.randint(0, 4001, (8, 65), device="cuda")
+
+    def gradients(compiled: bool) -> list[torch.Tensor]:
+        own = copy.deepcopy(model)
+
+        def step() -> torch.Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = nn.functional.cross_entropy(own(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+            loss.backward()
+            return loss.detach()
+
+        run = bytejit.compile(step, fullgraph=True) if compiled else step
+        for _ in range(3):
+            own.zero_grad()
+            loss = run()
+        return [loss, *(p.grad for p in own.parameters())]
+
+    for got, expected in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(got, expected, rtol=3e-2, atol=1e-2 * float(expected.abs().max()))
+        assert got.stride() == expected.stride()
+
+
+ORDER = """
+import torch, torch.nn.functional as F, bytejit
+def attend(x):
+    return F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+x = torch.randn(2, 4, 64, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+bytejit.compile(attend)(x).sum().backward() if {compiled} else attend(x)
+print(torch._C._get_sdp_priority_order())
+"""
+
+
+def test_the_order_of_attentions_is_what_torch_made_it() -> None:
+    """It does so where it chooses for the first time in a process, which may be while a region is traced."""
+    orders = [
+        subprocess.run([sys.executable, "-c", ORDER.format(compiled=c)], capture_output=True, text=True, check=True).stdout
+        for c in (False, True)
+    ]
+    assert orders[0] == orders[1] != ""

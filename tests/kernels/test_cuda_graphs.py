@@ -63,7 +63,7 @@ class Device:
                     out.copy_(again)
 
         replayer.policy.say("recorded")
-        outside = cuda_capture.Outside(None)
+        outside = cuda_capture.Outside(None, None)
         outside.fault = getattr(self.fn, "fault", None)
         return types.SimpleNamespace(replay=replay), result, outside
 
@@ -275,7 +275,7 @@ def test_outputs_are_allocated_outside(relaid: bool, monkeypatch: pytest.MonkeyP
         written.fill_(7)
         return out.copy_(x), x, x[1:], (inner := x * 2), inner[1:]
 
-    outside = cuda_capture.Outside(None)
+    outside = cuda_capture.Outside(None, None)
     recorded = outside.through(Replaceable(call, {}, lambda returned: None) if relaid else call)
     x = torch.arange(3.0)
     result = recorded(x)
@@ -497,3 +497,11 @@ def test_explain_names_the_reason() -> None:
     assert report.regions[0].cudagraphs == ("not recorded: no tensor is on a GPU",)
     assert "CUDA graphs:\n  graph 0: not recorded: no tensor is on a GPU" in str(report)
     assert "CUDA graphs" not in str(bytejit.explain(lambda x: x + 1, torch.ones(3)))
+
+
+def test_inputs_made_anew_for_each_call_are_copied_from_the_first_recording_on(device: Device) -> None:
+    run, told = made(device, fresh=frozenset({1}))
+    x, kept = tensor(), [tensor() for _ in range(WARM + 4)]  # each lies elsewhere
+    for row in kept:
+        run(x, row)
+    assert told == ["recorded"] and device.replays == 4

@@ -12,6 +12,8 @@ import torch
 from bytejit.codegen.aten.batched_numbers import batch_numbers
 from bytejit.codegen.aten.cpu_part import cpu_part, cpu_rest
 from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.number_row import number_row
+from bytejit.codegen.aten.rewrite import spec_or_none
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.libraries.freeze import freeze
 from bytejit.codegen.libraries.layout import choose_libraries
@@ -26,6 +28,7 @@ from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.where import Where, with_source
 from bytejit.kernels import library
 from bytejit.kernels.build import BuildFailed
+from bytejit.kernels.number_row import RowSender, with_row
 from bytejit.kernels.replaceable import Replaceable
 from bytejit.options import Options
 
@@ -88,13 +91,22 @@ class Compiled:
     # ---- one part ---------------------------------------------------------------------------------------------------
     def build_part(self, aten: Aten) -> Callable:
         """Libraries, loops, kernels, call sequence."""
+        through_memory = self.target.numbers_in_memory()
+        found = number_row(aten, self.target.device) if through_memory else None
+        given = aten.inputs()
+        aten = aten if found is None else found.aten
         tuner = self.target.tuner()
         self.target.prepare_libraries(aten)
         if self.options.debug:
             self.journal.note("aten", aten.text())
         chosen = choose_libraries(aten, self.target.aten_passes, tuner, library, journal=self.journal)
         tuner.save()
-        return self.target.replay(self.gm, aten, self.emit(chosen))
+        call, read = self.emit(chosen)
+        call = self.target.replay(self.gm, aten, call)
+        unread = frozenset(i for i, n in enumerate(given) if spec_or_none(n) is None) - read
+        if not through_memory or found is None and not unread:
+            return call
+        return with_row(call, None if found is None else RowSender(found.pack, self.target.device), unread)
 
     def frozen(self, inputs: Sequence) -> Callable:
         """The same with weights folded in; notices writes to them by version and address, and folds anew."""
@@ -107,7 +119,7 @@ class Compiled:
             params = {i: t for i, t in enumerate(args) if isinstance(t, torch.Tensor) and i in weights}
             made, _, state["check"] = freeze(self.aten, params, self.target.aten_passes, tuner, library, self.journal)
             tuner.save()
-            state["call"] = self.target.replay(self.gm, self.aten, self.emit(made))
+            state["call"] = self.target.replay(self.gm, self.aten, self.emit(made)[0])
 
         def call(*args: Any) -> Any:
             if not state["check"](args):
@@ -118,18 +130,18 @@ class Compiled:
         fold(inputs)
         return call
 
-    def emit(self, aten: Aten) -> Callable:
-        """The graph's callable. Where a kernel cannot be built, all are planned anew as the target's `smaller` says; where that
-        fails too, the graph runs through torch."""
+    def emit(self, aten: Aten) -> tuple[Callable, frozenset[int]]:
+        """The graph's callable, and the inputs that are numbers and that it looks at. Where a kernel cannot be built, all are
+        planned anew as the target's `smaller` says; where that fails too, the graph runs through torch."""
         target: Target | None = self.target
         while target is not None:
             try:
                 return self.emit_for(target, aten)
             except BuildFailed as error:
                 target = target.smaller(error)
-        return run_aten(aten)
+        return run_aten(aten), frozenset(range(len(aten.inputs())))
 
-    def emit_for(self, target: Target, aten: Aten) -> Callable:
+    def emit_for(self, target: Target, aten: Aten) -> tuple[Callable, frozenset[int]]:
         """Loops, plan, kernels, a callable. Raises: BuildFailed."""
         began = time.perf_counter()
         aten = foreseen(aten)
@@ -146,7 +158,7 @@ class Compiled:
         report.stats, report.lower_seconds, report.plan = made.stats, lowered, plan if self.texts else None
         report.stages, report.pass_seconds = list(self.journal.stages), dict(self.journal.seconds)
         if made.fits is None:
-            return made.call
+            return made.call, made.numbers
 
         def again(returned: dict[str, tuple]) -> Callable | None:
             """The graph with its libraries' own strides; what they return then is copied where it still differs."""
@@ -157,7 +169,7 @@ class Compiled:
                 registry.count("fallbacks", f"a graph keeps its copies: {str(error).partition(chr(10))[0]}")
                 return None
 
-        return Replaceable(made.call, made.fits.returned, again)
+        return Replaceable(made.call, made.fits.returned, again), made.numbers
 
     def planned(self, target: Target, aten: Aten) -> tuple[Plan, object]:
         """The plan and the kernels' text: from disk, unless texts are kept."""

@@ -13,13 +13,13 @@ from bytejit.codegen.cpu.emit import CppSource, emit_cpp
 from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.emit.call import emit_call
 from bytejit.codegen.libraries.attention import match_attention
-from bytejit.codegen.libraries.convolution import match_conv
+from bytejit.codegen.libraries.convolution import match_conv, match_conv_backward
 from bytejit.codegen.libraries.layout import CPU_PASSES, JOINT_PASSES
 from bytejit.codegen.libraries.linear import match_linear
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.passes.fuse import FUSE
 from bytejit.codegen.loops.plan import Machine, Plan
-from bytejit.kernels import attention, conv, gemm
+from bytejit.kernels import attention, conv, conv_grad, gemm
 from bytejit.kernels.build_cpp import Built, build
 from bytejit.kernels.json_cache import json_cache
 from bytejit.kernels.machine import cpu
@@ -56,7 +56,7 @@ def compile_plan(
     source = source or printed(plan)
     built = build(source.units, options) if source.units else Built((), 0, 0.0)
     runs = [built.calls[r.unit][r.function] for r in source.runs]
-    made = emit_call(plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | attention.BUILT)
+    made = emit_call(plan, source, runs, constants, outs, single, gemm.BUILT | conv.BUILT | conv_grad.BUILT | attention.BUILT)
     stats = Stats(
         source.kernels, len(source.runs), made.externs, source.bytes, plan.arena, built.seconds, built.cached == len(source.units)
     )
@@ -81,7 +81,7 @@ class CpuTarget(Target):
 
     def prepare_libraries(self, aten: Aten) -> None:
         """Build our own matrix product, convolution and attention, on first use, where the graph has such calls."""
-        serves = {conv: match_conv, gemm: match_linear, attention: match_attention}
+        serves = {conv: match_conv, conv_grad: match_conv_backward, gemm: match_linear, attention: match_attention}
         wanted = [module for module, match in serves.items() if any(match(n) is not None for n in aten.graph.nodes)]
         if len(wanted) > 1:
             build([module.UNIT for module in wanted], self.options)  # side by side

@@ -17,7 +17,7 @@ from bytejit.codegen.cuda.emit import emit_triton
 from bytejit.codegen.cuda.main import runnable
 from bytejit.codegen.cuda.schedule import PERSISTENT, SMALL, schedule_cuda
 from bytejit.codegen.cuda.source import Arg, TritonSource
-from bytejit.codegen.libraries.layout import GPU_PASSES, JOINT_PASSES
+from bytejit.codegen.libraries.layout import GPU_JOINT_PASSES, GPU_PASSES
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.memory import extent
@@ -125,7 +125,7 @@ def compile_plan_cuda(
         len(source.launches) + len(made.externs),
     )
     text = runnable(plan, source) if options.debug else source.text
-    return CompiledGraph(made.make(), text, made.text, stats, files, made.fits)
+    return CompiledGraph(made.make(), text, made.text, stats, files, made.fits, made.numbers)
 
 
 def span(plan: Plan, source: TritonSource, arg: Arg, sizes: dict[str, int]) -> int:
@@ -145,7 +145,7 @@ class CudaTarget(Target):
     host = "cpu"
     records = True
     aten_passes = GPU_PASSES
-    joint_passes = JOINT_PASSES
+    joint_passes = GPU_JOINT_PASSES
     loop_passes = FUSE_LAUNCHES
     room = PERSISTENT
 
@@ -158,6 +158,10 @@ class CudaTarget(Target):
 
     def machine(self) -> Machine:
         return cuda_machine(self.device.index)
+
+    def numbers_in_memory(self) -> bool:
+        """So that one recording serves all their values."""
+        return bool(how_of(self.options))
 
     def prepare(self, aten: Aten) -> Aten:
         """Numbers that only the GPU reads are made there."""

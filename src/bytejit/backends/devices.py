@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 import torch
 
 from bytejit.common import registry
 from bytejit.common.graph_info import info_of
 from bytejit.options import Options
 
-from .compiled import Compiled
 from .target import Target
 
 CPU = torch.device("cpu")
@@ -46,9 +42,3 @@ def target_of(gm: torch.fx.GraphModule) -> tuple[Target, str]:
 def made(name: str, device: torch.device, options: Options) -> Target:
     """A target by its name."""
     return registry.lookup_target(name)(device, options)
-
-
-def compiler_of(gm: torch.fx.GraphModule) -> tuple[Callable[..., Compiled], str]:
-    """make(gm, aten, options) -> the `Compiled` that a graph's kernels come from; and why there are none, "" when there are."""
-    target, reason = target_of(gm)
-    return functools.partial(Compiled, target=target), reason

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import torch
 
-from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.graph import FRESH, Aten
 from bytejit.common import logs
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.spec import Spec
 from bytejit.kernels.cuda_graphs import TIMED, WARM, Policy, replayed
 from bytejit.options import Options
 
-FEW = 4  # launches below which a replay saves nothing
+FEW = 2  # launches below which a replay saves nothing; a library behind one may launch twenty
 WAITING = {
     "forced": f"recorded after {WARM} calls",
     "auto": f"recorded after {WARM + TIMED} calls where launching takes much of a call and a replay is faster",
@@ -36,14 +36,13 @@ class Told:
 
 
 def draws(node: torch.fx.Node) -> bool:
-    """Whether an op draws random numbers: attention without dropout only might."""
+    """Whether an op draws random numbers: attention without dropout only might, and a recurrent layer."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    for i, argument in enumerate(node.target._schema.arguments):
-        if argument.name == "dropout_p":
-            given = node.kwargs.get("dropout_p", argument.default_value)
-            return (node.args[i] if i < len(node.args) else given) != 0
-    return True
+    named = {a.name: a.default_value for a in node.target._schema.arguments}
+    given = named | dict(zip(named, node.args)) | node.kwargs
+    dropout = given.get("dropout_p", given.get("dropout"))
+    return dropout is None or dropout != 0 and given.get("train", True) is not False
 
 
 def waits(node: torch.fx.Node) -> bool:
@@ -86,7 +85,8 @@ def record_graph(gm: torch.fx.GraphModule, aten: Aten, call: Callable, index: in
             reason = reason or f"{n.target} is the program's own: it may do something else in each call"
     weights = info_of(gm).weights
     written = frozenset(m.input for m in aten.mutations)
+    fresh = frozenset(i for i, n in enumerate(aten.inputs()) if FRESH in n.meta)
     tell = Told(gm, info_of(gm).settings.options)
     if not reason:
         tell(WAITING[how])
-    return replayed(call, Policy(how, index, weights, written, reason, tell))
+    return replayed(call, Policy(how, index, weights, written, reason, tell, fresh), info_of(gm).replayer)

@@ -29,7 +29,37 @@ def not_normalised(gm: torch.fx.GraphModule) -> str:
         return "it has sizes that only the run knows"
     if info.sets_data:
         return "it sets a tensor's data"
+    inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and "look" in n.meta]
+    if any(n.meta["val"].m is not n.meta["look"] for n in inputs):
+        return "it changes an input's shape or strides"
+    if info.needs_grad and tracked_anew(gm):
+        return "its outputs need gradients, and it sets requires_grad of an input"
     return ""
+
+
+def tracked_anew(gm: torch.fx.GraphModule) -> list[tuple[int, bool]]:
+    """Inputs whose requires_grad the graph sets, and to what."""
+    inputs = [n.meta for n in gm.graph.nodes if n.op == "placeholder"]
+    return [
+        (i, meta["val"].requires_grad)
+        for i, meta in enumerate(inputs)
+        if "autograd" in meta and meta["val"].is_leaf and meta["val"].requires_grad != meta["autograd"][0]
+    ]
+
+
+def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
+    """`call`, after which inputs require gradients as the graph says: no kernel does that."""
+    flags = tracked_anew(gm)
+    if not flags:
+        return call
+
+    def setting(*inputs: Any) -> Any:
+        found = call(*inputs)
+        for i, on in flags:
+            inputs[i].requires_grad_(on)
+        return found
+
+    return setting
 
 
 def through_torch(gm: torch.fx.GraphModule, reason: str) -> Callable:
@@ -83,17 +113,37 @@ def within(manager: Callable, call: Callable) -> Callable:
     return inside
 
 
+def share_a_storage(inputs: tuple, written: list[int]) -> bool:
+    """Whether a written input has the storage of another input."""
+    storages = [t.untyped_storage()._cdata for t in inputs if isinstance(t, torch.Tensor)]
+    return len(set(storages)) < len(storages) and any(storages.count(inputs[i].untyped_storage()._cdata) > 1 for i in written)
+
+
+def overlap_in_memory(inputs: tuple, written: list[int]) -> bool:
+    """Whether the storage of a written input has bytes of another input's. Cost: 1 us an input."""
+    spans = [(s.data_ptr(), s.nbytes()) if (s := storage_of(t)) is not None else (0, 0) for t in inputs]
+    return any(
+        first < spans[i][0] + spans[i][1] and spans[i][0] < first + size
+        for i in written
+        for j, (first, size) in enumerate(spans)
+        if j != i and size
+    )
+
+
+def storage_of(x: Any) -> torch.UntypedStorage | None:
+    return x.untyped_storage() if isinstance(x, torch.Tensor) else None
+
+
 def guarded(gm: torch.fx.GraphModule, call: Callable, aten: Aten) -> Callable:
     """`call`, except where an input that it writes shares memory with another input: there the graph runs as it is."""
-    call = ranges.around(in_mode(gm, call), ranges.events_of(gm.graph))
+    call = ranges.around(setting_requires_grad(gm, in_mode(gm, call)), ranges.events_of(gm.graph))
     if not aten.mutations:
         return call
     written = sorted({m.input for m in aten.mutations})
-    plain = gm.forward
+    plain, shared = gm.forward, overlap_in_memory if info_of(gm).arrays else share_a_storage
 
     def checked(*inputs: Any) -> Any:
-        storages = [t.untyped_storage()._cdata for t in inputs if isinstance(t, torch.Tensor)]
-        if len(set(storages)) < len(storages) and any(storages.count(inputs[i].untyped_storage()._cdata) > 1 for i in written):
+        if shared(inputs, written):
             registry.count("fallbacks", "a graph runs through torch: a written input shares memory with another")
             return plain(*inputs)
         return call(*inputs)

@@ -50,7 +50,8 @@ class Stats:
 @dataclass(frozen=True)
 class CompiledGraph:
     """call(*inputs): the graph's outputs. source: the kernels' text; call_source: Python text of `call`. fits: what the first
-    call sees of the results of libraries, where sizes are all known."""
+    call sees of the results of libraries, where sizes are all known. numbers: the inputs that are numbers and that `call` looks
+    at."""
 
     call: Callable[..., Any]
     source: str
@@ -58,6 +59,7 @@ class CompiledGraph:
     stats: Stats
     files: tuple[str, ...] = field(default=(), repr=False)
     fits: Fits | None = field(default=None, repr=False)
+    numbers: frozenset[int] = frozenset()
 
     def __repr__(self) -> str:
         s = self.stats
@@ -88,6 +90,10 @@ class Target:
     def machine(self) -> Machine:
         """The device as `schedule` wants it."""
         return Machine(self.name)
+
+    def numbers_in_memory(self) -> bool:
+        """Whether kernels read numbers that are known at the call only from memory, and are not passed them by value."""
+        return False
 
     def prepare(self, aten: Aten) -> Aten:
         """The graph before it is cut in parts."""

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.graph import Aten, Value, acts
-from bytejit.codegen.aten.rewrite import is_static, spec_of
+from bytejit.codegen.aten.rewrite import is_static, spec_or_none
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.libraries.freeze import watch
 from bytejit.common import registry, special_cases
@@ -193,7 +193,7 @@ def _check(gm: fx.GraphModule, aten: Aten, varying: Callable[[fx.Node], bool]) -
     if len(distinct) < len(aten.outputs) or fixed_values(aten.graph, varying):
         raise Refused("an output is another one, or depends on no input")
     for n in aten.graph.nodes:
-        if n.op == "placeholder" and not is_static(spec_of(n)):
+        if n.op == "placeholder" and not is_static(spec_or_none(n)):
             raise Refused("an input is no tensor of known sizes")
         if n.op == "call_function" and acts(n):
             raise Refused(f"{n.target} has an effect")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import fx
@@ -21,6 +22,7 @@ from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.torch_controls import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.cuda_launch import NoDriver
+from bytejit.kernels.cuda_passes import BackwardReplayer, ForwardReplayer, Passes
 
 from .surround import fakes_of, guarded, not_normalised, through_torch
 
@@ -70,10 +72,16 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
             report.stages += [(f"part{i}_{name}", text, suffix) for name, text, suffix in own.stages]
         return joined(gm, halves, *calls)
 
+    first = len(parts.saved_inputs)
+    info, passes = info_of(gm), Passes(parts.results, range(first, first + parts.saved))
+
     def backward(aten: Aten) -> Callable:
         apart = fx.GraphModule(torch.nn.Module(), fx.Graph())
         apart.meta["backward"] = True
-        apart.meta[INFO] = replace(info_of(gm), weights=frozenset(), autocast=True)  # autocast may be on around `backward()`
+        apart.meta[INFO] = replace(  # autocast may be on around `backward()`
+            info, weights=frozenset(), autocast=True, replayer=partial(BackwardReplayer, passes=passes)
+        )
+        report_of(apart).cudagraphs = report_of(gm).cudagraphs
         try:
             with torch._C.DisableTorchFunction():
                 return build(apart, aten)
@@ -82,6 +90,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
             registry.count("fallbacks", f"a backward graph runs through torch: {reason}")
             return run_aten(aten)
 
+    gm.meta[INFO] = replace(info, replayer=partial(ForwardReplayer, passes=passes))
     forward, report = build(gm, parts.forward), report_of(gm)
     report.saved.append(parts.summary())
     report.stages = [*report.stages, ("backward", parts.backward.text(), ".txt"), ("saved", parts.summary(), ".txt")]

@@ -37,9 +37,6 @@ def copied(output: torch.Tensor, inputs: Sequence, rooms: dict) -> torch.Tensor:
     return window(rooms[output.untyped_storage()._cdata], output)
 
 
-OWNED = (alias, copied)  # of what they hand out, the memory is the recording's
-
-
 def itself(output: Any, inputs: Sequence, rooms: dict) -> Any:
     """What is no tensor."""
     return output

@@ -173,10 +173,11 @@ def allocating() -> Iterator[None]:
 class Outside:
     """While a call is recorded: its outputs in memory of the allocator's own, not of the pool. made: that memory, by storage.
     Keep it as long as the recording is replayed: what the call makes and does not return (what it writes into an input at its
-    end) lies there too. fault: tells of an index that a kernel of the call found out of range; None where none looks."""
+    end) lies there too. fault: tells of an index that a kernel of the call found out of range; None where none looks. pool: where
+    all else is; own: it is for this recording alone, and outputs stay where the call makes them."""
 
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
+    def __init__(self, stream: Any, pool: Pool, own: bool = False) -> None:
+        self.stream, self.pool, self.own = stream, pool, own
         self.made: dict[int, torch.Tensor] = {}
         self.fault: Any = None
         self.kept: dict | None = None  # the call's own memory, kept between plain calls
@@ -191,9 +192,12 @@ class Outside:
         names = code.co_varnames[code.co_argcount - len(call.__defaults__) : code.co_argcount]
         values = dict(zip(names, call.__defaults__))
         self.kept, self.fault = values.get("pool"), values.get("fault")
-        defaults = tuple(
-            self.maker(v) if n.startswith("new_") else defaultdict(list) if n == "pool" else v for n, v in values.items()
-        )
+        for n, v in values.items():
+            if n == "pool":
+                values[n] = defaultdict(list)
+            elif n.startswith("new_") and not self.own:
+                values[n] = self.maker(v)
+        defaults = tuple(values.values())
         return types.FunctionType(code, call.__globals__, code.co_name, defaults, call.__closure__)
 
     def maker(self, plain: Callable) -> Callable:
@@ -216,6 +220,8 @@ class Outside:
             if not isinstance(t, torch.Tensor) or t.untyped_storage()._cdata in inputs | self.made.keys():
                 return t
             t = t.resolve_conj().resolve_neg()
+            if self.own:
+                return t
             whole = bytes_of(t)
             room = moved.get(t.untyped_storage()._cdata)
             if room is None:

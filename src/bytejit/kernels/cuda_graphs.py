@@ -26,7 +26,7 @@ import torch
 from bytejit.common import caches
 from bytejit.common.registry import count
 from bytejit.guards.native_checker import exchange_fill
-from bytejit.kernels.cuda_buffers import OWNED, giver, static_of
+from bytejit.kernels.cuda_buffers import giver, static_of
 from bytejit.kernels.cuda_recording import Recording
 
 from .cuda_capture import (
@@ -56,7 +56,7 @@ PUT_OFF = 8  # calls that find other threads at work, after which `auto` stays p
 class Policy:
     """What is known of a graph before it runs. weights: inputs whose addresses rarely change; written: inputs that it
     writes; reason: why it cannot be recorded, "" when it may; tell: is told what becomes of it, the same words as the
-    counters."""
+    counters; fresh: inputs that are new tensors in each call: small, and always copied."""
 
     how: str
     device: int
@@ -64,6 +64,7 @@ class Policy:
     written: frozenset[int] = frozenset()
     reason: str = ""
     tell: Callable[[str], None] | None = field(default=None, compare=False)
+    fresh: frozenset[int] = frozenset()
 
     def say(self, what: str) -> None:
         """Count what became of the graph's recording, and tell it."""
@@ -72,12 +73,12 @@ class Policy:
             self.tell(what)
 
 
-def replayed(call: Callable, policy: Policy) -> Callable:
-    """`call`, replayed from a CUDA graph where that is possible and pays."""
+def replayed(call: Callable, policy: Policy, make: Callable[[Callable, Policy], Replayer] | None = None) -> Callable:
+    """`call`, replayed from a CUDA graph where that is possible and pays. make: the replayer; default: `Replayer`."""
     if policy.reason:
         policy.say(f"not recorded: {policy.reason}")
         return call
-    return Replayer(call, policy)
+    return (make or Replayer)(call, policy)
 
 
 @dataclass
@@ -106,6 +107,11 @@ class Lane:
     pool: Pool | None = None
 
 
+def on_cpu(t: torch.Tensor) -> bool:
+    """Whether a tensor is where no GPU reads it."""
+    return t.device.type != "cuda"
+
+
 class Replayer:
     """Plain calls, then timing, then replays. One call at a time on each stream: another thread's call meanwhile runs plain."""
 
@@ -113,6 +119,7 @@ class Replayer:
         self.call, self.policy = call, policy
         self.lanes: dict[int, Lane] = {}
         self.stream_of = torch._C._cuda_getCurrentRawStream
+        self.numbers: tuple[int, ...] | None = None  # positions of the inputs that are numbers
 
     def __repr__(self) -> str:
         made = sum(len(s.recordings) for lane in self.lanes.values() for s in lane.sized.values())
@@ -138,22 +145,30 @@ class Replayer:
 
     def choose(self, lane: Lane, inputs: Sequence) -> Any:
         """A plain call, a timed one, or a replay."""
-        key = tuple(x if type(x) is int else x.hex() for x in inputs if type(x) in (int, float))
+        key = self.key(inputs)
+        if key is None:
+            return self.call(*inputs)
         state = lane.sized.get(key)
         if state is None:
             if len(lane.sized) >= SHAPES:
                 self.policy.say(f"a call ran plain: more than {SHAPES} combinations of sizes")
                 return self.call(*inputs)
-            state = lane.sized[key] = Sized()
+            state = lane.sized[key] = Sized(moved=set(self.policy.fresh))
         if state.verdict:
             return self.call(*inputs)
         state.calls += 1
         if state.calls <= WARM:
             return self.note(state, inputs, self.call(*inputs))
-        measured = self.policy.how == "auto" or state.moved - self.policy.weights
+        measured = self.policy.how == "auto" or state.moved - self.policy.weights - self.policy.fresh
         if state.calls <= WARM + TIMED and measured:
             return self.time_plain(state, inputs)
         return self.by_recording(lane, state, inputs)
+
+    def key(self, inputs: Sequence) -> tuple | None:
+        """What a recording is for: the inputs that are numbers. None: the call runs plain."""
+        if self.numbers is None:  # which they are, the graph decides: a model has hundreds of inputs
+            self.numbers = tuple(i for i, x in enumerate(inputs) if type(x) in (int, float))
+        return tuple([x if type(x) is int else x.hex() for x in map(inputs.__getitem__, self.numbers)])
 
     def note(self, state: Sized, inputs: Sequence, result: Any) -> Any:
         """Remember where the inputs of a plain call were, and who called."""
@@ -203,7 +218,7 @@ class Replayer:
     # ---- recordings -----------------------------------------------------------------------------------------------
     def by_recording(self, lane: Lane, state: Sized, inputs: Sequence) -> Any:
         """A replay of a recording that may be overwritten; made now if need be."""
-        recording = next((r for r in state.recordings if r.copies or not r.held()), None)
+        recording = next((r for r in state.recordings if not r.held()), None)
         if recording is not None:
             off = recording.moved(*inputs)
             if off >= 0:
@@ -248,7 +263,7 @@ class Replayer:
     def record(self, lane: Lane, state: Sized, inputs: Sequence, copies: bool) -> Recording | None:
         """Record the call on these inputs, without running it. None: it cannot be recorded (the reason is counted), or
         another thread records now."""
-        if any(isinstance(t, torch.Tensor) and t.device.type != "cuda" for t in inputs):
+        if any(isinstance(t, torch.Tensor) and on_cpu(t) for t in inputs):
             self.stays_plain(state, "an input is on the CPU")
             return None
         if self.policy.how == "auto":
@@ -285,7 +300,8 @@ class Replayer:
         graph, result, outside = made
         single = not isinstance(result, (tuple, list))
         outputs = (result,) if single else tuple(result)
-        give = tuple(giver(o, given, copies) for o in outputs)
+        lent = self.copied(outputs)
+        give = tuple(giver(o, given, copies or i in lent) for i, o in enumerate(outputs))
         recording = Recording(
             graph,
             policy.device,
@@ -295,25 +311,33 @@ class Replayer:
             give,
             single,
             self.check(addresses),
-            copies,
             kept=tuple(outside.made.values()),
-            pool=lane.pool,
+            pool=outside.pool,
             fault=outside.fault,
             written=tuple(i for i in sorted(policy.written) if i < len(inputs)),
         )
         del result, outputs, made, outside
-        recording.own_outputs([o for o, g in zip(recording.outputs, give) if g in OWNED])
+        recording.own_outputs()
         return recording
+
+    def copied(self, outputs: Sequence) -> frozenset[int]:
+        """The outputs that are handed out as copies by every recording."""
+        return frozenset()
+
+    def outside(self, lane: Lane) -> Outside:
+        """Where a recording's memory is taken."""
+        device = self.policy.device
+        lane.pool = pool_of(device, lane.stream)
+        return Outside(torch.cuda.current_stream(device), lane.pool)
 
     def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any, Outside] | None:
         """(CUDA graph, what the call returned, what it has outside the pool), from a stream of our own."""
         device = self.policy.device
-        lane.pool = pool_of(device, lane.stream)
-        outside = Outside(torch.cuda.current_stream(device))
+        outside = self.outside(lane)
         call = outside.through(self.call)
         result: list = []
         graph, failure = captured(
-            lambda: result.append(outside.moved_out(call(*given), given)), device, lane.pool.handle, lane.pool.side
+            lambda: result.append(outside.moved_out(call(*given), given)), device, outside.pool.handle, outside.pool.side
         )
         if failure is None:
             failure = instantiated(graph, device)
@@ -330,9 +354,3 @@ class Replayer:
         caches.GRAPH_POOLS.pop((self.policy.device, lane.stream), None)
         lane.pool = None
         self.stays_plain(state, f"recording failed: {type(failure).__name__}: {str(failure)[:100]}")
-
-
-# ---- inputs -------------------------------------------------------------------------------------------------------------
-
-
-# ---- outputs ------------------------------------------------------------------------------------------------------------

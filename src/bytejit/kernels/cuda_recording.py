@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bytejit.kernels.cuda_buffers import lying
+from bytejit.kernels.cuda_buffers import alias, copied, lying
 
 from . import other_streams
 from .cuda_capture import (
@@ -20,9 +20,9 @@ from .cuda_capture import (
 @dataclass(eq=False)
 class Recording:
     """One CUDA graph. addresses: of inputs read in place (None: copied, or no tensor); statics: input -> its copy here;
-    outputs: what the call returned; give: how each is handed out; own: the memory of outputs that is the recording's;
-    copies: it is handed out as a copy; others: streams that the program says work on outputs; kept, pool: memory that it
-    writes, kept alive; fault: as in `Outside`; written: inputs whose version counts a write in each replay."""
+    outputs: what the call returned; give: how each is handed out; copied: the memory of those of which copies are;
+    storages: that of those which are handed out themselves; others: streams that the program says work on outputs; kept, pool:
+    memory that it writes, kept alive; fault: as in `Outside`; written: inputs whose version counts a write in each replay."""
 
     graph: Any
     device: int
@@ -32,8 +32,7 @@ class Recording:
     give: tuple[Callable[[Any, Sequence, dict[int, torch.Tensor]], Any], ...]
     single: bool
     moved: Callable[..., int]  # (*inputs) -> the first that is not where it was, or -1
-    copies: bool = False
-    own: tuple[torch.Tensor, ...] = ()
+    copied: dict[int, torch.Tensor] = field(default_factory=dict)
     storages: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
     others: list[torch.Stream] = field(default_factory=list)
@@ -46,16 +45,17 @@ class Recording:
         direct = sum(a is not None for a in self.addresses)
         return f"recording: {direct} inputs in place, {len(self.statics)} copied, {len(self.outputs)} outputs"
 
-    def own_outputs(self, owned: Sequence[torch.Tensor]) -> None:
+    def own_outputs(self) -> None:
         """Note what of the outputs is the recording's memory, and that nobody else has it yet."""
-        self.own = tuple({t.untyped_storage()._cdata: bytes_of(t) for t in owned}.values())
-        self.storages = tuple(t.untyped_storage()._cdata for t in self.own)
+        pairs = [(o, g) for o, g in zip(self.outputs, self.give) if g in (alias, copied)]
+        self.copied = {o.untyped_storage()._cdata: bytes_of(o) for o, g in pairs if g is copied}
+        self.storages = tuple({o.untyped_storage()._cdata: None for o, g in pairs if g is alias})
         self.idle = tuple(map(torch._C._storage_Use_Count, self.storages))
-        if not self.copies and self.storages:
+        if self.storages:
             other_streams.watch(self.storages, self)
 
     def held(self) -> bool:
-        """Whether somebody still has an output."""
+        """Whether somebody still has an output, copies aside."""
         use = torch._C._storage_Use_Count
         return any(use(s) > n for s, n in zip(self.storages, self.idle))
 
@@ -64,7 +64,7 @@ class Recording:
         anything is written. Raises: DeviceFault (of an earlier replay)."""
         if self.fault is not None and self.fault.word.value:
             self.fault.report()
-        rooms = {s: torch.empty_like(t) for s, t in zip(self.storages, self.own)} if self.copies else {}
+        rooms = {s: torch.empty_like(t) for s, t in self.copied.items()}
         if self.others:
             other_streams.wait_for(self.others, self.device)
         if self.statics:
@@ -73,7 +73,7 @@ class Recording:
         if self.written:
             torch.autograd.graph.increment_version([inputs[i] for i in self.written])
         if rooms:
-            torch._foreach_copy_(list(rooms.values()), list(self.own))
+            torch._foreach_copy_(list(rooms.values()), list(self.copied.values()))
         if self.single:
             return self.give[0](self.outputs[0], inputs, rooms)
         return tuple(g(o, inputs, rooms) for g, o in zip(self.give, self.outputs))

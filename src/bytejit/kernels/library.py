@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from . import attention, conv, gemm
+from . import attention, conv, conv_grad, gemm
 
 aten = torch.ops.aten
 Operand: TypeAlias = torch.Tensor | torch.fx.Node  # rows work on both
@@ -111,6 +111,11 @@ def available() -> frozenset[str]:
     own = {"linear_own": gemm.BUILT, "conv_own": conv.BUILT, "attention_own": attention.BUILT}
     missing = [name for name, built in own.items() if not built] + ([] if onednn else ["linear_onednn", "conv_onednn"])
     return frozenset(n for n in ROWS if not n.startswith(tuple(missing)))
+
+
+def weight_grad() -> Any:
+    """Our own gradient of a convolution's weight (`conv_grad.py`); None where it is not built."""
+    return torch.ops.bytejit.conv_weight_grad.default if conv_grad.BUILT else None
 
 
 # ---- linear -------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
 import torch
@@ -13,7 +14,8 @@ from bytejit.common.spec import Spec
 from .tune import DROP, ROUNDS, Choice, Store, Tuner
 
 CALLS = 4  # calls between two events: a launch's own gaps count less
-BUSY_CYCLES = 300_000  # 0.2 ms: what the host needs to enqueue them
+CYCLES = 2e9  # of a GPU's clock, a second, at most
+BUSY, MOST = 1.5e-4, 8e-3  # seconds that the device is kept busy at first while the host enqueues them, and at most
 COLD = 128 << 20  # bytes of operands that are read from memory: more than the L2 cache holds
 COPIES = 32  # of such an operand, at most
 
@@ -40,11 +42,12 @@ class GpuTuner(Tuner):
 
     def __init__(self, store: Store | None, device: int, enabled: bool = True) -> None:
         super().__init__(store, enabled, threads=1)
+        self.busy = BUSY
         self.device = torch.device("cuda", device)
         flags = (*precisions(), torch.backends.cudnn.benchmark)
         self.machine = (
             f"{torch.cuda.get_device_name(device)}|torch {torch.__version__}|"
-            f"cudnn {torch.backends.cudnn.version()}|{flags}|queued"
+            f"cudnn {torch.backends.cudnn.version()}|{flags}|enqueued ahead"
         )
 
     def choose(
@@ -67,27 +70,37 @@ class GpuTuner(Tuner):
             return None
 
     def _rounds(self, ready: Mapping[str, tuple], first: Mapping[str, float], default: str) -> dict[str, list[float]]:
-        """Seconds a call of each, a number a round of calls between events. They are enqueued while the device is busy with
-        something else, so that the host's time does not count."""
+        """Seconds a call of each, a number a round of calls between events."""
         samples: dict[str, list[float]] = {n: [] for n in ready}
         active = list(ready)
         for turn in range(ROUNDS):
             for name in active:
                 call, runs = ready[name]
-                torch.cuda._sleep(BUSY_CYCLES)
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                for k in range(CALLS):
-                    call(*runs[(turn * CALLS + k) % len(runs)])
-                end.record()
-                end.synchronize()
-                samples[name].append(start.elapsed_time(end) / 1e3 / CALLS)
+                samples[name].append(self._seconds(call, [runs[(turn * CALLS + k) % len(runs)] for k in range(CALLS)]))
             if turn > 0:
                 least = min(min(t) for t in samples.values())
                 active = [n for n in active if n == default or min(samples[n]) <= DROP * least]
                 if len(active) == 1:
                     break
         return samples
+
+    def _seconds(self, call: Callable, runs: Sequence[tuple]) -> float:
+        """Seconds a call on the device. All are enqueued while it is busy with something else, for so long as this host needs:
+        what a slow one measures else is itself."""
+        while True:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(round(self.busy * CYCLES))
+            began = time.perf_counter()
+            start.record()
+            for operands in runs:
+                call(*operands)
+            end.record()
+            queued = time.perf_counter() - began
+            end.synchronize()
+            ahead = queued < self.busy or self.busy >= MOST
+            self.busy = min(MOST, max(BUSY, 2 * queued))
+            if ahead:
+                return start.elapsed_time(end) / 1e3 / len(runs)
 
     def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
         size = sum(_bytes(specs[i]) for i in cold)

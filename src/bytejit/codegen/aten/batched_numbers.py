@@ -20,7 +20,7 @@ from torch import fx
 from bytejit.common.spec import Spec
 
 from .graph import Aten, acts
-from .rewrite import aten, call_before, copy_graph, spec_of
+from .rewrite import aten, call_before, copy_graph, is_cpu_number, spec_or_none
 
 FEWEST = 4  # inputs: fewer chains stay as they are
 COPY = aten._to_copy.default
@@ -61,7 +61,7 @@ def _chains(graph: fx.Graph) -> Chains:
     found = Chains()
     met: dict[fx.Node, set[fx.Node]] = defaultdict(set)
     for node in graph.nodes:
-        if node.op == "placeholder" and _is_number(node):
+        if node.op == "placeholder" and is_cpu_number(node):
             found.leaves[node] = frozenset((node,))
         elif _computes(node) and all(a in found.leaves for a in node.all_input_nodes):
             leaves = found.leaves[node] = frozenset().union(*(found.leaves[a] for a in node.all_input_nodes))
@@ -103,16 +103,11 @@ def _families(chains: Chains) -> list[list[Lane]]:
     return [lanes for lanes in families.values() if len(lanes) >= FEWEST]
 
 
-def _is_number(node: fx.Node) -> bool:
-    spec = spec_of(node)
-    return spec is not None and spec.shape == () and spec.device.type == "cpu"
-
-
 def _computes(node: fx.Node) -> bool:
     """Whether a node is a number computed of numbers, by an operator that treats each element by itself."""
-    if node.op != "call_function" or not _is_number(node) or acts(node):
+    if node.op != "call_function" or not is_cpu_number(node) or acts(node):
         return False
-    if not node.all_input_nodes or not all(map(_is_number, node.all_input_nodes)):
+    if not node.all_input_nodes or not all(map(is_cpu_number, node.all_input_nodes)):
         return False
     if node.target is COPY:
         return set(node.kwargs) <= {"dtype"}
@@ -189,7 +184,7 @@ def _join(graph: fx.Graph, chains: Chains, lanes: list[Lane]) -> None:
 
 def _reads_from(user: fx.Node) -> torch.device | None:
     """The GPU that a call reads a number of the CPU on, as it may."""
-    spec = spec_of(user)
+    spec = spec_or_none(user)
     tagged = isinstance(user.target, torch._ops.OpOverload) and torch.Tag.pointwise in user.target.tags
     return spec.device if tagged and spec is not None and spec.device.type == "cuda" else None
 

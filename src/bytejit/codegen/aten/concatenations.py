@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from .rewrite import aten, spec_of
+from .rewrite import aten, spec_or_none
 
 FEW = 3  # parts: so many are read in one kernel for less than it costs to store them first
 
@@ -21,7 +21,7 @@ def share_concatenations(graph: fx.Graph, choices: Any = None) -> None:
     made: dict[tuple[int, tuple[fx.Node, ...]], fx.Node] = {}
     lengths: set[int] = set()
     for node in graph.nodes:
-        spec = spec_of(node)
+        spec = spec_or_none(node)
         if node.op != "call_function" or node.target is not aten.cat.default or spec is None or not alike(node):
             continue
         parts, dim = tuple(node.args[0]), dim_of(node, len(spec.shape))
@@ -43,8 +43,8 @@ def dim_of(node: fx.Node, rank: int) -> int:
 
 def alike(node: fx.Node) -> bool:
     """Whether all parts of a concatenation are tensors of its dtype and number of dimensions."""
-    spec = spec_of(node)
-    parts = [spec_of(part) for part in node.args[0]]
+    spec = spec_or_none(node)
+    parts = [spec_or_none(part) for part in node.args[0]]
     return spec is not None and all(
         p is not None and p.dtype is spec.dtype and len(p.shape) == len(spec.shape) and p.device == spec.device for p in parts
     )

@@ -16,9 +16,9 @@ from torch import fx
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.common.spec import Spec
 
-from .graph import Aten, Input, Mutation, Out, Value, base_of, positions, renumbered
+from .graph import FRESH, Aten, Input, Mutation, Out, Value, base_of, positions, renumbered
 from .recorder import SEEDED
-from .rewrite import at_hints, copy_graph, drop_dead, spec_of
+from .rewrite import at_hints, copy_graph, drop_dead, spec_or_none
 
 LEAST_POINTS = 4096  # elements of the largest tensor computed: fewer are not worth kernels
 LEAST_OPS = 2  # one op is torch's own kernel
@@ -79,7 +79,7 @@ def cpu_part(aten: Aten) -> Before | None:
         part = _part(nodes, given, inside, [ends[m.position] for m in late])
         writes = Aten(part, (), tuple(Mutation(given.index(x), k) for k, x in enumerate(written)))
     first = _first(aten, inside, [sent.get(n, n) for n in made], late)
-    to = tuple((s.device, s.dtype) if n in sent and (s := spec_of(sent[n])) is not None else None for n in made)
+    to = tuple((s.device, s.dtype) if n in sent and (s := spec_or_none(sent[n])) is not None else None for n in made)
     return Before(first, before, writes, to, taken, _unread(first, inputs, taken))
 
 
@@ -108,6 +108,7 @@ def _first(aten: Aten, inside: set[fx.Node], made: list[fx.Node], late: list[Mut
             last = new.placeholder(f"from_cpu_{i}")
         node = same[old]
         last.meta.update(node.meta)
+        last.meta[FRESH] = True
         node.replace_all_uses_with(last, propagate_meta=False)
     for old in reversed([n for n in aten.graph.nodes if n in inside or n in made]):
         new.erase_node(same[old])
@@ -127,7 +128,7 @@ def _only_written(aten: Aten, nodes: list[fx.Node]) -> set[fx.Node]:
 def _copy_of(n: fx.Node) -> fx.Node | None:
     """The one call that reads a value, where it is a copy of it on a GPU."""
     user = next(iter(n.users)) if len(n.users) == 1 else None
-    if user is None or user.target is not torch.ops.aten._to_copy.default or _on_cpu(user) or spec_of(user) is None:
+    if user is None or user.target is not torch.ops.aten._to_copy.default or _on_cpu(user) or spec_or_none(user) is None:
         return None
     return user if set(user.kwargs) <= {"dtype", "device", "non_blocking"} else None
 
@@ -136,7 +137,7 @@ def _unread(first: Aten, inputs: list[fx.Node], taken: tuple[int, ...]) -> froze
     """The tensors on the CPU among the inputs taken that a graph neither reads nor writes nor returns."""
     shown = {m.input for m in first.mutations} | {b.index for o in first.outputs if isinstance(b := base_of(o), Input)}
     own = [n for n in first.graph.nodes if n.op == "placeholder"]
-    return frozenset(i for i in taken if i not in shown and not own[i].users and spec_of(inputs[i]) is not None)
+    return frozenset(i for i in taken if i not in shown and not own[i].users and spec_or_none(inputs[i]) is not None)
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def _worth(part: set[fx.Node]) -> bool:
 
 def _taken(inputs: list[fx.Node], part: set[fx.Node], written: Collection[fx.Node] = ()) -> tuple[int, ...]:
     """The positions of the inputs that a part takes: the tensors that it reads or writes, all numbers."""
-    return tuple(i for i, n in enumerate(inputs) if spec_of(n) is None or n in written or any(u in part for u in n.users))
+    return tuple(i for i, n in enumerate(inputs) if spec_or_none(n) is None or n in written or any(u in part for u in n.users))
 
 
 def _base(out: Out) -> int | None:

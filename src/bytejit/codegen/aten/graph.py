@@ -12,6 +12,8 @@ import torch
 from bytejit.common.spec import Spec
 from bytejit.errors import Bug
 
+FRESH = "fresh"  # in the meta of a placeholder: its tensor is a new one in each call, made by what stands around the graph
+
 
 @dataclass(frozen=True)
 class Value:
@@ -116,6 +118,11 @@ class Aten:
 
     def __repr__(self) -> str:
         return f"Aten({len(self.graph.nodes)} nodes, outputs {list(self.outputs)}, mutations {list(self.mutations)})"
+
+    def inputs(self) -> list[torch.fx.Node]:
+        """The placeholders of what the caller passes."""
+        found = [n for n in self.graph.nodes if n.op == "placeholder"]
+        return found[: len(found) - len(self.constants)]
 
     def text(self) -> str:
         """The graph in lines: `v3: f32[2,4] = add.Tensor(p0, 1)  # model.py:14`; the last lines name outputs

@@ -14,41 +14,32 @@ from torch.utils import _pytree as pytree
 from bytejit.codegen.aten.recorded_values import Bound, Root, is_view
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, Sizes, same, same_spec
-from bytejit.common import inference, ranges
+from bytejit.common import attention_choice, inference, ranges
 from bytejit.common.ambient import preserved
 from bytejit.common.applied import Applied
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.common.graph_calls import GraphCall, why_opaque
 from bytejit.common.graph_info import info_of
 from bytejit.common.interrupts import poll
-from bytejit.common.spec import Spec, contiguous_stride
-from bytejit.fake.rules.core import FakeStorage, Meta
+from bytejit.common.warned import silently, warnings_to
 from bytejit.fake.sized import infer_sized
-from bytejit.fake.tensor import Fake, FakeMode, fake_of_spec, make, spec_of, with_history
+from bytejit.fake.tensor import Fake, fake_of_spec, make, spec_of, with_history
 from bytejit.shapes import symbols
 from bytejit.shapes.symbols import manner_of
 
 from .applied_functions import applied
 from .decompositions import RULES
+from .encoder_layers import IN_PARTS, in_parts
 from .fused_optimizers import FUSED
 from .graph import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
 from .mutation import CannotNormalise, same_stride
 from .recomputed import checkpointed
 from .recorder import Recorder
 from .rewrite import drop_dead
+from .whole_functions import PADS, differentiates, pad, stays_whole, whole
 
 __all__ = ["CannotNormalise", "normalise"]
 aten = torch.ops.aten
-
-# torch functions that stay one node: a library serves them better whole than in parts.
-WHOLE = {
-    torch.nn.functional.scaled_dot_product_attention: aten.scaled_dot_product_attention.default,
-    torch.nn.functional.linear: aten.linear.default,
-}
-
-
-# torch functions of which one form stays one node, where torch would write memory piece by piece
-PADS = frozenset((torch.nn.functional.pad, torch._C._nn.pad))
 
 
 def normalise(gm: torch.fx.GraphModule, fakes: Sequence, instead: Mapping[Callable, Callable] | None = None) -> Aten:
@@ -79,6 +70,7 @@ class Run:
         self.env: dict[torch.fx.Node, object] = {}
         info = info_of(gm)
         self.backward, self.grad_at_start = info.backward, info.backward and info.grad_at_start
+        self.attention_at_start = attention_choice.read()
 
     def run(self) -> object:
         """What the graph returns, on fakes. Leaves the modes that the graph leaves."""
@@ -89,7 +81,7 @@ class Run:
         for node in nodes:
             if node.op == "placeholder":
                 env[node] = self.input(node, next(given))
-        with rec:
+        with rec, warnings_to(silently):
             for node in nodes:
                 if node.op == "output":
                     return torch.fx.node.map_arg(node.args[0], env.__getitem__)
@@ -155,14 +147,13 @@ class Run:
             raise CannotNormalise("the seed of random numbers is set within the graph")
         if node.target in FUSED:
             return FUSED[node.target](*args, **kwargs)
-        whole = WHOLE.get(node.target)
-        if whole is not None and not differentiates(args, kwargs):
-            return self.whole(node.target, whole, args, kwargs)
+        if (op := stays_whole(node.target, args, kwargs, self.attention_at_start)) is not None:
+            return whole(self.rec, node.target, op, args, kwargs)
         if node.target in PADS and not differentiates(args, kwargs):
-            return self.pad(*args, **kwargs)
-        if isinstance(node.target, (FunctionType, GraphCall)):
+            return pad(self.rec, *args, **kwargs)
+        if isinstance(node.target, (FunctionType, GraphCall)) or node.target in IN_PARTS:
             with _Wholes(self):
-                return node.target(*args, **kwargs)
+                return in_parts(node.target, args, kwargs)
         return node.target(*args, **kwargs)
 
     def _written(self, node: torch.fx.Node) -> object:
@@ -178,46 +169,6 @@ class Run:
     def _value(self, x: object) -> object:
         return self.env[x] if isinstance(x, torch.fx.Node) else x
 
-    def pad(self, input: Fake, pad: Sequence, mode: str = "constant", value: float | None = None) -> Fake:
-        """torch's pad; a circular one as one op."""
-        x = self.rec.fake(input)
-        sides = list(zip(pad[::2], pad[1::2], reversed(x.shape)))
-        if (
-            mode != "circular"
-            or len(x.shape) not in (len(sides) + 1, len(sides) + 2)
-            or not all(0 <= low <= n and 0 <= high <= n for low, high, n in sides)
-        ):
-            return torch._C._nn.pad(input, pad, mode, value)
-        shape = (*x.shape[: -len(sides)], *(n + low + high for low, high, n in reversed(sides)))
-        made = fake_of_spec(Spec(shape, contiguous_stride(shape), x.dtype, x.device))
-        return self.rec.new(aten._pad_circular.default, (x, list(pad)), {}, made)
-
-    def whole(self, function: Callable, op: Any, args: tuple, kwargs: dict) -> Fake:
-        """Record a torch function as one op, cast as autocast would have it."""
-        rec = self.rec
-        names = [a.name for a in op._schema.arguments]
-        given = rec.fake(tuple(args))
-        named = {k: rec.fake(v) for k, v in kwargs.items()}
-        for name in [n for n in names[len(given) :] if n in named and not _keyword_only(op, n)]:
-            if names[len(given)] != name:
-                break
-            given += (named.pop(name),)
-        device = next(x.m.device.type for x in given if isinstance(x, Fake))
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-            given = tuple(_cast(x, dtype) for x in given)
-            named = {k: _cast(v, dtype) for k, v in named.items()}
-        expected = _expected(function, given, named, device)
-        made = rec.new(op, given, named, fake_of_spec(expected))
-        mask = given[3] if len(given) > 3 else named.get("attn_mask")
-        numbers = _as_numbers(mask, given[0])
-        if device != "cpu" and op is aten.scaled_dot_product_attention.default and numbers is not mask:
-            rest = {k: v for k, v in named.items() if k != "attn_mask"}
-            later = _expected(function, (*given[:3], numbers, *given[4:]), rest, device)
-            if later.stride != expected.stride and all(type(n) is int for n in (*later.shape, *later.stride)):
-                made.bound.root.node.meta["returns"] = later.stride
-        return made
-
 
 class _Wholes(TorchFunctionMode):
     """Inside Python functions and modules, calls of what stays whole are recorded as such too."""
@@ -228,46 +179,14 @@ class _Wholes(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        whole = WHOLE.get(func)
+        if (op := stays_whole(func, args, kwargs, self.run.attention_at_start)) is not None:
+            return whole(self.run.rec, func, op, args, kwargs)
         if differentiates(args, kwargs):
             return func(*args, **kwargs)
-        if whole is not None:
-            return self.run.whole(func, whole, args, kwargs)
-        return (self.run.pad if func in PADS else func)(*args, **kwargs)
-
-
-def differentiates(args: tuple, kwargs: dict) -> bool:
-    """Whether autograd follows a call: what it records in place of torch's own parts has no gradient."""
-    if not torch.is_grad_enabled():
-        return False
-    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
-
-
-def _expected(function: Callable, given: tuple, named: dict, device: str) -> Spec:
-    """What a torch function returns for tensors like these fakes, without autocast."""
-
-    def plain(x: object) -> object:
-        return fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x
-
-    with torch.utils._python_dispatch._disable_current_modes(), FakeMode(), torch.autocast(device, enabled=False):
-        return spec_of(function(*map(plain, given), **{k: plain(v) for k, v in named.items()}))
-
-
-def _as_numbers(x: object, query: Fake) -> object:
-    """A mask of attention as `lower` hands it over on a GPU: numbers side by side."""
-    if not isinstance(x, Fake) or x.m.dtype is not torch.bool and x.m.stride[-1:] == (1,):
-        return x
-    return make(Meta(x.m.shape, contiguous_stride(x.m.shape), 0, query.m.dtype, x.m.device, FakeStorage(0)))
-
-
-def _keyword_only(op: Any, name: str) -> bool:
-    return next(a.kwarg_only for a in op._schema.arguments if a.name == name)
-
-
-def _cast(x: object, dtype: torch.dtype) -> object:
-    if isinstance(x, Fake) and x.m.dtype.is_floating_point and x.m.dtype not in (dtype, torch.float64):
-        return x.to(dtype)
-    return x
+        if func in IN_PARTS:
+            with self:
+                return in_parts(func, args, kwargs)
+        return pad(self.run.rec, *args, **kwargs) if func in PADS else func(*args, **kwargs)
 
 
 # --- outputs --------------------------------------------------------------------------------------

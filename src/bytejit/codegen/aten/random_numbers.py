@@ -22,7 +22,7 @@ from bytejit.common.dtypes import SHORT
 from bytejit.common.spec import Spec
 
 from .graph import Aten
-from .rewrite import aten, call_before, copy_graph, spec_of
+from .rewrite import aten, call_before, copy_graph, spec_or_none
 from .rewrite import replace as replace_node
 
 MOST_SEED = 2**63 - 1
@@ -74,15 +74,23 @@ def _plain(draws: Draws, node: fx.Node, kind: Any) -> fx.Node:
 
 
 def _uniform(draws: Draws, node: fx.Node) -> fx.Node:
-    low, high = (*node.args[1:], 0.0, 1.0)[:2] if len(node.args) != 2 else (node.args[1], 1.0)
-    part = draws.apply(node, aten.mul.Tensor, _plain(draws, node, own.uniform.default), high - low)
-    return draws.apply(node, aten.add.Tensor, part, low)
+    low, high = _two_numbers(node)
+    return _scaled(draws, node, own.uniform.default, high - low, low)
 
 
 def _normal(draws: Draws, node: fx.Node) -> fx.Node:
-    mean, deviation = (*node.args[1:], 0.0, 1.0)[:2] if len(node.args) != 2 else (node.args[1], 1.0)
-    part = draws.apply(node, aten.mul.Tensor, _plain(draws, node, own.normal.default), deviation)
-    return draws.apply(node, aten.add.Tensor, part, mean)
+    mean, deviation = _two_numbers(node)
+    return _scaled(draws, node, own.normal.default, deviation, mean)
+
+
+def _two_numbers(node: fx.Node) -> tuple:
+    """The two numbers after the tensor; 0 and 1 where they are not given."""
+    return (*node.args[1:], 0.0, 1.0)[:2] if len(node.args) != 2 else (node.args[1], 1.0)
+
+
+def _scaled(draws: Draws, node: fx.Node, kind: Any, factor: Any, plus: Any) -> fx.Node:
+    part = draws.apply(node, aten.mul.Tensor, _plain(draws, node, kind), factor)
+    return draws.apply(node, aten.add.Tensor, part, plus)
 
 
 def _bernoulli(draws: Draws, node: fx.Node) -> fx.Node:
@@ -128,7 +136,7 @@ def draws_of(node: fx.Node) -> bool:
         return False
     if _bernoulli is RULES[node.target]:
         limit = node.args[1] if len(node.args) > 1 else node.args[0]
-        of_limit = spec_of(limit)
+        of_limit = spec_or_none(limit)
         return of_limit is None or of_limit.dtype in random.BITS
     return spec.dtype in random.BITS
 

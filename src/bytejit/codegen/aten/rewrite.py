@@ -3,14 +3,17 @@ beside its inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
 
 from bytejit.codegen.loops import index as ix
 from bytejit.common.spec import Spec, contiguous_stride
+from bytejit.errors import Bug
+from bytejit.fake.tensor import fake_of_spec, infer
+from bytejit.fake.tensor import spec_of as fake_spec
 
 from .graph import acts
 
@@ -36,31 +39,45 @@ def copy_graph(graph: fx.Graph) -> fx.Graph:
     return new
 
 
-def spec_of(node: object) -> Spec | None:
+def spec_or_none(node: object) -> Spec | None:
     """Spec of a node that yields one tensor; None for anything else."""
     spec = node.meta.get("spec") if isinstance(node, fx.Node) else None
     return spec if isinstance(spec, Spec) else None
 
 
-def is_static(spec: Spec | None) -> bool:
+def spec_of(node: object) -> Spec:
+    """Spec of a node that is known to yield one tensor. Raises: Bug."""
+    spec = spec_or_none(node)
+    if spec is None:
+        raise Bug(f"{node} is no node that yields one tensor")
+    return spec
+
+
+def specs_of(*nodes: object) -> tuple[Spec, ...] | None:
+    """Specs of nodes that yield one tensor each; None where one of them does not."""
+    specs = tuple(spec for spec in map(spec_or_none, nodes) if spec is not None)
+    return specs if len(specs) == len(nodes) else None
+
+
+def is_static(spec: Spec | None) -> TypeGuard[Spec]:
     """All sizes and strides are plain ints."""
     return spec is not None and all(isinstance(n, int) for n in (*spec.shape, *spec.stride))
 
 
-def plain_cpu(*specs: Spec | None) -> bool:
+def plain_cpu(*specs: Spec) -> bool:
     """All are float32 tensors on the CPU: what the library rows are offered."""
-    return all(s is not None and s.dtype is torch.float32 and s.device.type == "cpu" for s in specs)
+    return all(s.dtype is torch.float32 and s.device.type == "cpu" for s in specs)
 
 
 GPU_FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 
-def plain_floats(*specs: Spec | None) -> bool:
+def plain_floats(*specs: Spec) -> bool:
     """All are float32 on the CPU, or of one float dtype on a GPU: what the convolution rows are offered."""
     if plain_cpu(*specs):
         return True
-    kinds = {(s.dtype, s.device.type) for s in specs if s is not None}
-    return None not in specs and len(kinds) == 1 and all(d in GPU_FLOATS and t == "cuda" for d, t in kinds)
+    kinds = {(s.dtype, s.device.type) for s in specs}
+    return len(kinds) == 1 and all(d in GPU_FLOATS and t == "cuda" for d, t in kinds)
 
 
 def at_hints(spec: Spec) -> Spec:
@@ -68,8 +85,15 @@ def at_hints(spec: Spec) -> Spec:
     return Spec(tuple(map(ix.hint, spec.shape)), tuple(map(ix.hint, spec.stride)), spec.dtype, spec.device)
 
 
-def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spec: Spec, kwargs: dict | None = None) -> fx.Node:
-    """A new call just before `node`, with its spec and the place in the user's code that `node` has."""
+def call_before(
+    graph: fx.Graph,
+    node: fx.Node,
+    target: object,
+    args: tuple,
+    spec: Spec | tuple[Spec, ...],
+    kwargs: dict | None = None,
+) -> fx.Node:
+    """A new call just before `node`, with its spec (a tuple: of its results) and the place in the user's code that `node` has."""
     assert not node._erased, f"{node} has gone: what is placed before it may be lost"
     with graph.inserting_before(node):
         new = graph.call_function(target, args, kwargs or {})
@@ -77,6 +101,29 @@ def call_before(graph: fx.Graph, node: fx.Node, target: object, args: tuple, spe
     if "where" in node.meta:
         new.meta["where"] = node.meta["where"]
     return new
+
+
+def order_of(view: fx.Node, rank: int) -> list[int] | None:
+    """The order in which a transposed view shows the dims of what it reads, of so many; None for other nodes."""
+    if view.target is aten.permute.default:
+        return [d % rank for d in view.args[1]]
+    if view.target is aten.transpose.int:
+        order, (a, b) = list(range(rank)), (d % rank for d in view.args[1:3])
+        order[a], order[b] = order[b], order[a]
+        return order
+    return None
+
+
+def is_cpu_number(node: fx.Node) -> bool:
+    """Whether a node yields a 0-dim tensor on the CPU."""
+    spec = spec_or_none(node)
+    return spec is not None and spec.shape == () and spec.device.type == "cpu"
+
+
+def infer_before(graph: fx.Graph, node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    """`call_before`, of an ATen operator whose spec is inferred from its arguments'."""
+    fakes = fx.node.map_arg(args, lambda a: fake_of_spec(a.meta["spec"]))
+    return call_before(graph, node, target, args, fake_spec(infer(target, fakes, kwargs)), kwargs)
 
 
 def replace(node: fx.Node, new: fx.Node) -> None:
@@ -98,12 +145,6 @@ def drop_dead(graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if node.op == "call_function" and not node.users and not acts(node):
             graph.erase_node(node)
-
-
-def channels_last_stride(shape: tuple) -> tuple:
-    """Strides of a 4-d tensor with the channels innermost. Units: elements."""
-    batch, channels, height, width = shape
-    return (channels * height * width, 1, width * channels, channels)
 
 
 def contiguous(spec: Spec) -> Spec:
@@ -149,8 +190,3 @@ class Constants:
     def in_order(self, graph: fx.Graph) -> tuple[torch.Tensor, ...]:
         """The tensors as the graph's last placeholders want them."""
         return tuple(self.tensors[n.name] for n in graph.nodes if n.op == "placeholder" and n.name in self.tensors)
-
-
-def same_shape(specs: Iterable[Spec | None], shape: tuple) -> list[Spec]:
-    """Those of the specs that have this very shape (no broadcasting)."""
-    return [s for s in specs if s is not None and s.shape == shape]

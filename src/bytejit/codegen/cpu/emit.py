@@ -25,7 +25,7 @@ from bytejit.codegen.ops.table import OpTable
 from bytejit.codegen.ops.table import table as op_table
 
 from .kernel import KernelPrinter
-from .reductions import Text
+from .reductions import CppText
 
 HEAD = '#include "glue.h"\n#define BJ_KERNEL static __attribute__((noinline)) void\n'
 UNIT_CHARS = 12_000  # of kernel text, from which a second unit pays for its own start of the compiler
@@ -68,7 +68,7 @@ class CppSource:
 class Kernels:
     """Distinct kernels: text without name and comments -> (name, text, raises)."""
 
-    found: dict[str, tuple[str, Text, bool]]
+    found: dict[str, tuple[str, CppText, bool]]
 
     def add(self, printer: KernelPrinter) -> tuple[str, bool]:
         text = printer.print()
@@ -139,7 +139,7 @@ def _pointer(plan: Plan, name: str, args: dict[tuple[str, str], str], start: int
     return f"({b.dtype}*){args.setdefault(('buffer', name), f'n{len(args)}')}{more}"
 
 
-def _units(names: Mapping[str, Text], bodies: Mapping[str, str], max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
+def _units(names: Mapping[str, CppText], bodies: Mapping[str, str], max_units: int) -> tuple[tuple[str, ...], dict[str, int]]:
     """Unit texts, and the unit of each run body. A kernel stands in every unit that a run of it is in."""
     sizes = {name: len(text.plain()) for name, text in names.items()}
     count = max(1, min(max_units, 1 + sum(sizes.values()) // UNIT_CHARS, len(bodies)))

@@ -22,7 +22,7 @@ from bytejit.common.dtypes import itemsize
 
 from .expressions import ExprText, IndexText
 from .nests import NestPrinter
-from .reductions import Text
+from .reductions import CppText
 
 STACK = 64 * 1024  # bytes of a thread's rows that may lie on the stack
 
@@ -44,7 +44,7 @@ class KernelPrinter(NestPrinter):
 
     def __init__(self, call: Call, buffers: dict[str, Buffer], table: OpTable, name: str) -> None:
         self.call, self.kernel, self.sched, self.buffers, self.table = call, call.kernel, call.schedule, buffers, table
-        self.name, self.text = name, Text()
+        self.name, self.text = name, CppText()
         self.pointers = {b: f"p{i}" for i, b in enumerate((*call.reads, *call.writes))}
         self.locals = sorted({b for p in self.kernel.nests for b in self._names(p)} - set(self.pointers))
         self.pointers.update((b, f"l{i}") for i, b in enumerate(self.locals))
@@ -85,7 +85,7 @@ class KernelPrinter(NestPrinter):
     def arguments(self) -> list[str]:
         return [self.pointers[b] for b in (*self.call.reads, *self.call.writes)] + [f"s_{s}" for s in self.symbols]
 
-    def print(self) -> Text:
+    def print(self) -> CppText:
         """The kernel's two functions."""
         t, threads = self.text, ["i64 threads"] if self.sched.split else []
         params = [*self.params(), "i64 begin", "i64 end", "i32* err", *threads]

@@ -9,6 +9,7 @@ from typing import Any
 
 from bytejit.codegen.cpu.sums import Sums, accumulator, emptied
 from bytejit.codegen.emit import common
+from bytejit.codegen.emit.text import Text
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Kernel, LoopNest, Reduce
 from bytejit.codegen.loops.plan import NestSchedule, Schedule
@@ -16,15 +17,14 @@ from bytejit.codegen.loops.plan import NestSchedule, Schedule
 from .expressions import IndexText, combine, identity
 
 
-class Text:
-    """Lines with an indent, and beside each the user's line, kept apart: equal code may come from different lines."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, str]] = []
-        self.depth = 0
+class CppText(Text):
+    """A kernel's C++."""
 
     def add(self, line: str, comment: str = "") -> None:
-        self.rows.append(("    " * self.depth + line if line and not line.startswith("#") else line, comment))
+        if line and not line.startswith("#"):
+            super().add(line, comment)
+        else:
+            self.rows.append((line, comment))
 
     def open(self, line: str) -> None:
         self.add(line + " {")
@@ -33,14 +33,6 @@ class Text:
     def close(self, end: str = "}") -> None:
         self.depth -= 1
         self.add(end)
-
-    def plain(self) -> str:
-        """The code alone: what decides whether two kernels are one."""
-        return "\n".join(line for line, _ in self.rows)
-
-    def full(self) -> str:
-        """The code with the user's lines."""
-        return "\n".join(f"{line}  // {note}" if note else line for line, note in self.rows)
 
 
 @dataclass
@@ -68,7 +60,7 @@ class Reductions(ABC):
     """The part of a kernel's printer that knows reductions. ref_text: what a reduction's result is called; refs: the
     axes it depends on."""
 
-    text: Text
+    text: CppText
     kernel: Kernel
     sched: Schedule
     sizes: dict[str, Any]

@@ -7,7 +7,7 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from bytejit.codegen.loops.memory import Memory, plan_memory, write_inputs
 from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.codegen.loops.plan import Call, ExternCall, Machine, NestSchedule, Plan, Schedule
-from bytejit.codegen.loops.simplify import Rewriter, cost, kernel_roots, loads, points
+from bytejit.codegen.loops.simplify import Rewriter, cost, kernel_roots, known, loads, points
 from bytejit.common.dtypes import acc_dtype, itemsize
 from bytejit.common.interrupts import poll
 
@@ -217,13 +217,8 @@ def schedule_kernel(k: Kernel, buffers: dict[str, Buffer], cons: Cons, machine: 
         parallel, split = (), machine.threads
     if work * rows < 2 * GRAIN and known(a for p in k.nests for a in (*k.axes, *p.axes)):
         parallel, split = (), 0
-    grain = max(1, -(-GRAIN // unit)) * (block[1] if block else 1)
+    grain = max(1, -(-GRAIN // max(1, unit))) * (block[1] if block else 1)
     return k, Schedule(parallel, grain, nests, block, split)
-
-
-def known(axes: Iterable[Axis]) -> bool:
-    """Whether all sizes are numbers: then how many points there are decides what is worth a thread."""
-    return all(isinstance(a.size, int) for a in axes)
 
 
 def order_pointwise(k: Kernel, least: int = TILE) -> Kernel:

@@ -35,7 +35,7 @@ from bytejit.codegen.emit.call_source import FAULTS, CallSource
 from bytejit.codegen.emit.memory import fixed
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.ir import View
-from bytejit.codegen.loops.plan import Call, ExternCall, Plan
+from bytejit.codegen.loops.plan import Call, Plan
 from bytejit.common.dtypes import torch_dtype
 from bytejit.errors import DeviceFault
 
@@ -304,8 +304,3 @@ def emit_call_cuda(
     """The Python of a plan on `device` (the CPU: Triton's interpreter). rows: `rows_of(plan, source)`; scratch:
     `source.scratch`; the rest as `emit_call`."""
     return CudaPrinter(plan, rows, runs, device, scratch, constants).print(outs, single)
-
-
-def extern_only(plan: Plan) -> bool:
-    """Whether a plan has library calls alone."""
-    return all(isinstance(s, ExternCall) for s in plan.steps)

@@ -6,19 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bytejit.codegen.cuda.tiles import Tile
+from bytejit.codegen.emit.text import Text
 
 from .source import Arg, Config
 
 
-class PyText:
-    """Lines with an indent, and beside each the user's line, kept apart: equal code may come from different lines."""
+class PyText(Text):
+    """A function's body in Triton."""
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[str, str]] = []
-        self.depth = 1
-
-    def add(self, line: str, comment: str = "") -> None:
-        self.rows.append(("    " * self.depth + line, comment))
+    mark, start = "#", 1
 
     def open(self, line: str) -> None:
         self.add(line)
@@ -26,14 +22,6 @@ class PyText:
 
     def close(self) -> None:
         self.depth -= 1
-
-    def plain(self) -> str:
-        """The code alone: what decides whether two kernels are one."""
-        return "\n".join(line for line, _ in self.rows)
-
-    def full(self) -> str:
-        """The code with the user's lines."""
-        return "\n".join(f"{line}  # {note}" if note else line for line, note in self.rows)
 
 
 @dataclass

@@ -43,9 +43,9 @@ from bytejit.codegen.cuda.tiles import (
     COLUMNS,
     LOOP,
     Tile,
+    across_tiles,
     blocks,
     column_tiles,
-    known,
     looped_tiles,
     power,
     row_tiles,
@@ -60,7 +60,7 @@ from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.online_reductions import joined
 from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.codegen.loops.plan import Call, Machine, Plan
-from bytejit.codegen.loops.simplify import kernel_roots, loads, points
+from bytejit.codegen.loops.simplify import kernel_roots, known, loads, points
 from bytejit.common.dtypes import itemsize
 from bytejit.errors import Bug
 
@@ -275,7 +275,9 @@ def schedule_rows(
     many = len(near.nests) > 1
     room //= max(1, widest(near, buffers) // 4)
     if sized and power(longest) * kept(near) <= (room if many else min(room, LOOP * 2)) and not column:
-        tiles = row_tiles(rows, longest, machine)
+        width = across(near, buffers)
+        tiles = across_tiles(rows, longest, width, room // kept(near), machine) if width else []
+        tiles = tiles if tiles and tiles[0][0] > 1 else row_tiles(rows, longest, machine)
         return near, CudaSchedule(
             "rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces, barriers(near, overlap)
         )
@@ -299,6 +301,18 @@ def schedule_rows(
     two = 2 * machine.threads * sum(longest * itemsize(d) for d in read_again(k)) <= STAYS * machine.cache_bytes
     turns = looped_tiles(x, longest, (TWO_LOOPS if two else WIDE_LOOP) if again else None)
     return k, CudaSchedule("rows", blocks(turns, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
+
+
+def across(k: Kernel, buffers: dict[str, Buffer]) -> int:
+    """Bytes an element of what the nests touch along the last outer axis, with gaps along their own: 0 where nothing is."""
+    found = 0
+    for p in k.nests:
+        touched = [(e.attr, e.dtype) for e in loads(p.roots())] + [(s.coords, buffers[s.buffer].dtype) for s in p.stores]
+        for at, dtype in touched if p.axes and k.axes else ():
+            strides = [abs(ix.hint(at[0].coefficient(a.name))) for a in p.axes if ix.hint(a.size) > 1]
+            if strides and min(strides) > 1 and at[0].coefficient(k.axes[-1].name) == 1:
+                found = max(found, itemsize(dtype))
+    return found
 
 
 def read_again(k: Kernel) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bytejit.codegen.loops.ir import Axis, LoopNest
 from bytejit.codegen.loops.plan import Machine
-from bytejit.codegen.loops.simplify import points
+from bytejit.codegen.loops.simplify import known, points
 
 ROW = 512  # elements of a row from which a program takes one row only
 
@@ -23,6 +23,9 @@ COLUMNS = 64  # columns of a tile whose rows walk memory: two cache lines of f32
 MOST_WARPS = 32
 
 
+SECTOR = 32  # bytes that memory moves at least
+
+
 @dataclass(frozen=True)
 class Tile:
     """Block sizes by name (powers of two) and warps. Names: X (outer points), Y (second side of a square), R, R1, ...
@@ -34,11 +37,6 @@ class Tile:
 
     def __getitem__(self, name: str) -> int:
         return dict(self.blocks).get(name, 1)
-
-
-def known(axes: tuple[Axis, ...]) -> bool:
-    """Whether all sizes are numbers."""
-    return all(isinstance(a.size, int) for a in axes)
 
 
 def power(n: int) -> int:
@@ -80,6 +78,17 @@ def row_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, int]
     warps = max(1, min(MOST_WARPS, x * r // (256 if x > 1 or r <= 1024 else 512)))
     out = [(x, warps), (x, max(1, warps // 2)), (x, min(MOST_WARPS, warps * 2))]
     return list(dict.fromkeys(out + ([(x * 2, warps)] if x > 1 else [])))
+
+
+def across_tiles(rows: int, longest: int, width: int, room: int, machine: Machine) -> list[tuple[int, int]]:
+    """The same where some of a row lies along the rows in memory: as many rows as fill its sectors. width: bytes an element;
+    room: points that a program may hold."""
+    r = power(longest)
+    x = max(1, min(SECTOR // width, power(rows), power(room // r + 1) // 2))
+    while x > 1 and -(-rows // x) < machine.threads:
+        x //= 2
+    warps = max(1, min(MOST_WARPS, x * r // 512))
+    return list(dict.fromkeys([(x, warps), (x, min(MOST_WARPS, warps * 2)), (max(1, x // 2), max(1, warps // 2))]))
 
 
 def column_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, int]]:

@@ -241,6 +241,7 @@ class CallPrinter(Operands):
         given = [f"p{i}" for i in range(self.given)]
         held = dict.fromkeys(v for s, v in self.symbols.items() if v and s[0] not in "fr")  # sizes: floats decide no strides
         key = f"({''.join(f'{v}, ' for v in held)})" if checks else ""
+        self.numbers |= {self.plan.symbols[s] for s in self.plan.symbols if checks and s[0] not in "fr"}
         if checks:
             self.bind("learn", self.fits.learn)
             self.lines.append(Check(f"learn({key}, read)"))
@@ -263,6 +264,7 @@ class CallPrinter(Operands):
             names,
             tuple(self.externs),
             self.fits if checks and not held else None,
+            frozenset(self.numbers),
         )
 
 

@@ -14,12 +14,13 @@ FAULTS = {1: (RuntimeError, "ZeroDivisionError"), 2: (IndexError, "index out of 
 @dataclass(frozen=True)
 class CallSource:
     """Python text of `call` and the values of its names. externs: (target, reason) of each library call; fits: what its
-    first call sees of them, where sizes are all known."""
+    first call sees of them, where sizes are all known; numbers: the inputs that are numbers and that it looks at."""
 
     text: str
     names: dict[str, Any]
     externs: tuple[tuple[str, str], ...]
     fits: Fits | None = None
+    numbers: frozenset[int] = frozenset()
 
     def __repr__(self) -> str:
         return f"call source: {self.text.count(chr(10))} lines, {len(self.externs)} externs"

@@ -56,6 +56,7 @@ class Operands:
         self.symbols: dict[str, str] = {s: f"p{i}" for s, i in plan.symbols.items()}
         self.fetched: dict[str, str] = {}  # symbols that are read off an input's shape, once
         self.given = len(plan.inputs) - len(constants)
+        self.numbers: set[int] = set()  # inputs that are numbers and that the text looks at
         self.runs = {run.steps[0]: (run, fn) for run, fn in zip(source.runs, runs)}
         self.pointers: dict[str, str] = {}
         for i, buffer in enumerate(plan.inputs):
@@ -102,6 +103,8 @@ class Operands:
 
     def symbol(self, name: str, text: str = "") -> str:
         """The local that holds a size symbol; text: how it is computed."""
+        if name in self.plan.symbols:
+            self.numbers.add(self.plan.symbols[name])
         if not self.symbols.get(name):
             text = text or getattr(self.derived.get(name), "text", "")
             if not text and name not in self.fetched:

@@ -11,7 +11,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.rewrite import at_hints, aten, call_before, contiguous, is_static, plain_cpu, replace, spec_of
+from bytejit.codegen.aten.rewrite import (
+    at_hints,
+    aten,
+    call_before,
+    contiguous,
+    is_static,
+    plain_cpu,
+    replace,
+    spec_of,
+    spec_or_none,
+    specs_of,
+)
 from bytejit.common.spec import Spec
 
 from .choices import Choices, call_of, choose_each, timed
@@ -48,8 +59,8 @@ def match_attention(node: fx.Node) -> Attention | None:
         return None
     given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), node.args)) | dict(node.kwargs)
     q, k, v, mask = (given.get(n) for n in ("query", "key", "value", "attn_mask"))
-    specs = [spec_of(n) for n in (q, k, v, node)]
-    if given.get("dropout_p", 0.0) or not plain_cpu(*specs) or any(len(s.shape) != 4 for s in specs):
+    specs = specs_of(q, k, v, node)
+    if given.get("dropout_p", 0.0) or specs is None or not plain_cpu(*specs) or any(len(s.shape) != 4 for s in specs):
         return None
     of_q, of_k, of_v, result = specs
     groups = given.get("enable_gqa", False)
@@ -57,7 +68,7 @@ def match_attention(node: fx.Node) -> Attention | None:
         return None
     if of_k.shape[:3] != of_v.shape[:3] or of_q.shape[0] != of_k.shape[0] or not _heads_fit(of_q, of_k, groups):
         return None
-    if mask is not None and not _mask_fits(spec_of(mask)) or any(0 in s.shape for s in specs):
+    if mask is not None and not _mask_fits(spec_or_none(mask)) or any(0 in s.shape for s in specs):
         return None
     aside = result.stride != contiguous(result).stride
     if aside and result.stride != _aside(result).stride:

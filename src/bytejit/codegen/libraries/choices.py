@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import fx
 
 from bytejit.codegen.aten.graph import Aten, check, text
 from bytejit.codegen.aten.rewrite import Constants
 from bytejit.codegen.passes import Form, Pass
 from bytejit.common.spec import Spec
+from bytejit.errors import Bug
 
+Found = TypeVar("Found")  # what a pass matched
+Way = TypeVar("Way")  # what it decided on
 ATEN = Form("aten", check, text)
 
 
@@ -24,6 +28,20 @@ class Choices:
     tune: Any
     library: Any
     constants: Constants | None = None
+
+    def packs(self, weight: fx.Node) -> bool:
+        """Whether a weight may be prepacked."""
+        return self._real(weight) is not None
+
+    def prepack(self, graph: fx.Graph, weight: fx.Node, pack: Callable[[torch.Tensor], torch.Tensor], spec: Spec) -> fx.Node:
+        """A weight as `pack` lays it out for a library. spec: of what it is to the graph. Raises: Bug."""
+        real = self._real(weight)
+        if self.constants is None or real is None:
+            raise Bug(f"{weight} is no constant: it cannot be prepacked")
+        return self.constants.add(graph, pack(real), "packed", spec=spec)
+
+    def _real(self, weight: fx.Node) -> torch.Tensor | None:
+        return None if self.constants is None else self.constants.of(weight)
 
 
 def on_graph(change: Callable[[fx.Graph, Choices], None], why: str = "") -> Pass:
@@ -38,23 +56,22 @@ def on_graph(change: Callable[[fx.Graph, Choices], None], why: str = "") -> Pass
 
 def choose_each(
     graph: fx.Graph,
-    match: Callable[[fx.Node], Any],
-    decide: Callable[[Any], Any],
-    apply: Callable[[Any, Any], None],
+    match: Callable[[fx.Node], Found | None],
+    decide: Callable[[Found], Way | None],
+    apply: Callable[[Found, Way], None],
 ) -> None:
     """Replace what `match` finds at a node as `apply(found, way)` does, where `decide(found)` names a way and is not None."""
     for node in list(graph.nodes):
         found = match(node)
-        way = None if found is None else decide(found)
-        if way is not None:
+        if found is not None and (way := decide(found)) is not None:
             apply(found, way)
 
 
 def choose_together(
     graph: fx.Graph,
-    match: Callable[[fx.Node], Any],
-    decide: Callable[[list], Sequence],
-    apply: Callable[[Any, Any], None],
+    match: Callable[[fx.Node], Found | None],
+    decide: Callable[[list[Found]], Sequence[Way | None]],
+    apply: Callable[[Found, Way], None],
 ) -> None:
     """As `choose_each`, where one choice depends on the others: `decide` gets all that was found, and returns a way each."""
     found = [f for f in map(match, list(graph.nodes)) if f is not None]

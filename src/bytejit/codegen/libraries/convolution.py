@@ -8,20 +8,21 @@ shift, so no frozen weights are needed for that. On a GPU `convolution_cuda.py` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import (
     at_hints,
     aten,
-    channels_last_stride,
     is_static,
     plain_floats,
     sole_user,
     spec_of,
+    spec_or_none,
+    specs_of,
 )
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, channels_last_stride
 
 EVERY_EPILOGUE = frozenset({"affine", "relu", "add", "add_relu"})
 
@@ -76,8 +77,8 @@ def match_conv(node: fx.Node) -> Conv | None:
     if node.op != "call_function" or node.target is not aten.convolution.default:
         return None
     x, w, b, stride, padding, dilation, transposed, _, groups = node.args
-    specs = [spec_of(x), spec_of(w), spec_of(node)]
-    if transposed or not plain_floats(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
+    specs = specs_of(x, w, node)
+    if transposed or specs is None or not plain_floats(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
         return None
     if 0 in (*specs[0].shape, *specs[2].shape):
         return None
@@ -91,8 +92,8 @@ def match_conv_backward(node: fx.Node) -> ConvBackward | None:
     if node.op != "call_function" or node.target is not aten.convolution_backward.default:
         return None
     grad, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
-    specs = [spec_of(grad), spec_of(x), spec_of(w)]
-    if transposed or not plain_floats(*specs) or not all(map(is_static, specs)) or len(specs[1].shape) != 4:
+    specs = specs_of(grad, x, w)
+    if transposed or specs is None or not plain_floats(*specs) or not all(map(is_static, specs)) or len(specs[1].shape) != 4:
         return None
     if specs[0].device.type != "cpu" and groups == specs[1].shape[1] > 1:
         return None
@@ -102,7 +103,7 @@ def match_conv_backward(node: fx.Node) -> ConvBackward | None:
     return ConvBackward(node, grad, x, w, dict(zip(("stride", "padding", "dilation"), sizes), groups=groups), tuple(mask))
 
 
-def convertible(spec: Spec | None) -> bool:
+def convertible(spec: Spec | None) -> TypeGuard[Spec]:
     """A 4-d tensor whose two layouts differ: with one channel or one pixel torch itself cannot tell them apart."""
     if spec is None or len(spec.shape) != 4:
         return False
@@ -110,7 +111,7 @@ def convertible(spec: Spec | None) -> bool:
     return channels > 1 and height * width > 1
 
 
-def is_nhwc(spec: Spec | None) -> bool:
+def is_nhwc(spec: Spec | None) -> TypeGuard[Spec]:
     """The channels are innermost."""
     return convertible(spec) and spec.stride == channels_last_stride(spec.shape)
 
@@ -126,7 +127,7 @@ def what_follows(node: fx.Node, epilogues: frozenset[str]) -> After:
         return After(user, scale, shift, "relu")
     if user is not None and user.target is aten.add.Tensor and "add" in epilogues and not user.kwargs and len(user.args) == 2:
         other = user.args[1] if user.args[0] is last else user.args[0]
-        if spec_of(other) == spec_of(node):
+        if spec_or_none(other) == spec_of(node):
             after = sole_user(user)
             if after is not None and after.target is aten.relu.default and "add_relu" in epilogues:
                 return After(after, scale, shift, "add_relu", other)
@@ -139,7 +140,7 @@ def _by_channel(node: fx.Node, op: Any) -> tuple[fx.Node | None, fx.Node]:
     user, spec = sole_user(node), spec_of(node)
     if user is not None and user.target is op and not user.kwargs and len(user.args) == 2:
         other = user.args[1] if user.args[0] is node else user.args[0]
-        numbers = spec_of(other)
+        numbers = spec_or_none(other)
         if numbers is None or (numbers.dtype, numbers.device) != (spec.dtype, spec.device) or spec_of(user).shape != spec.shape:
             return None, node
         if (

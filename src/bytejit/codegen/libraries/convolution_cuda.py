@@ -19,13 +19,13 @@ from bytejit.codegen.aten.rewrite import (
     at_hints,
     aten,
     call_before,
-    channels_last_stride,
     drop_dead,
     replace,
     sole_user,
     spec_of,
+    spec_or_none,
 )
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, channels_last_stride
 
 from .choices import Choices, choose_together, fastest
 from .convolution import EVERY_EPILOGUE, After, Conv, convertible, is_nhwc, match_conv, what_follows
@@ -103,32 +103,33 @@ def _numbers(graph: fx.Graph, afters: Sequence[After]) -> dict[fx.Node, fx.Node]
     convolutions is computed for them together, on their parameters end to end."""
     groups: dict[Any, list[After]] = {}
     for after in afters:
-        key = tuple(_steps(_flat(n)) for n in (after.scale, after.shift))
+        key = tuple(None if n is None else _steps(_flat(n)) for n in (after.scale, after.shift))
         if any(k is not None for k in key):
             groups.setdefault(key, []).append(after)
     made: dict[fx.Node, fx.Node] = {}
     place = next(n for n in graph.nodes if n.op != "placeholder")
     for group in groups.values():
         for start in range(0, len(group), TOGETHER):
-            part, memo = group[start : start + TOGETHER], {}
+            part = group[start : start + TOGETHER]
+            memo: dict[tuple[fx.Node, ...], fx.Node] = {}
             for pick in (lambda a: a.scale, lambda a: a.shift):
-                nodes = [pick(a) for a in part]
+                nodes = [n for n in map(pick, part) if n is not None]  # of all or of none: the key says which
                 bases = tuple(map(_flat, nodes))
-                if len(part) > 1 and _steps(bases[0]) is not None and bases[0].op != "placeholder":
+                if len(nodes) > 1 and _steps(bases[0]) is not None and bases[0].op != "placeholder":
                     made |= zip(nodes, _pieces(graph, place, bases, memo))
     return made
 
 
-def _flat(node: fx.Node | None) -> fx.Node | None:
+def _flat(node: fx.Node) -> fx.Node:
     """The tensor [C] that a node [1, C, 1, 1] is a view of, or the node itself."""
-    while node is not None and node.target in VIEWS and len(spec_of(node.args[0]).shape) <= len(spec_of(node).shape):
+    while node.target in VIEWS and len(spec_of(node.args[0]).shape) <= len(spec_of(node).shape):
         node = node.args[0]
     return node
 
 
-def _steps(node: fx.Node | None) -> Any:
+def _steps(node: fx.Node) -> Any:
     """How a tensor [C] is computed from placeholders [C], in a form that can be compared; None where it is not."""
-    spec = spec_of(node)
+    spec = spec_or_none(node)
     if spec is None or len(spec.shape) != 1 or spec.stride != (1,) or not isinstance(spec.shape[0], int):
         return None
     if node.op == "placeholder":

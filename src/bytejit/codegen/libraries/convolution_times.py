@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +12,19 @@ import torch
 from bytejit.codegen.aten.rewrite import (
     at_hints,
     aten,
-    channels_last_stride,
     contiguous,
     sole_user,
     spec_of,
 )
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, channels_last_stride
 
 from .choices import call_of, timed
 from .convolution import EVERY_EPILOGUE, Conv, ConvBackward, is_nhwc, what_follows
 
 PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolution in a kernel of its own
 BACKWARD_OPS = 1e9  # multiplications and additions of a timed backward pass: of fewer images where there would be more
+APART = "nhwc, the weight's apart"  # the way of a backward pass with our own gradient of the weight
+LEAST_CHANNELS = 8  # of fewer most lanes of our kernel are empty
 CONVERT_START = 4e-6  # seconds a call on top
 GPU_CONVERT_START, GPU_CONVERT_RATE = 1e-6, 1.5e12  # the same and bytes a second, in a kernel of ours that often does other work
 
@@ -44,12 +46,13 @@ def time_conv(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     on_gpu = x.device.type != "cpu"
     bias = [] if conv.b is None else [spec_of(conv.b)]
 
-    def converted(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor):
+    def converted(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if on_gpu:  # such a weight too: its conversion is a kernel of ours
             w = w.contiguous(memory_format=torch.channels_last)
         return (x.contiguous(memory_format=torch.channels_last), w, *rest)
 
-    ways, prepare = {}, {}
+    ways: dict[str, Callable] = {}
+    prepare: dict[str, Callable] = {}
     for row in _rows(conv, packs, library):
         ways[row.name] = call_of(row, ("x", "w", "b"), n=w.shape[0], **geometry)
         if row.pack:
@@ -73,8 +76,9 @@ def time_conv(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
     return Times(plain, other.get(best, float("inf")), best, library.ROWS[best].any_layout)
 
 
-def time_backward(conv: ConvBackward, tune: Any) -> Times:
-    """By timing, on as few images as do; without timing, the channels innermost."""
+def time_backward(conv: ConvBackward, tune: Any, own: Any) -> Times:
+    """By timing, on as few images as do; without timing, the channels innermost. own: our gradient of the weight, beside which
+    the library makes that of the input; None where there is none."""
     g, x, w = spec_of(conv.grad), spec_of(conv.x), spec_of(conv.w)
     ops = 4 * math.prod(g.shape[1:]) * math.prod(w.shape[1:])
     on_gpu = x.device.type != "cpu"
@@ -82,23 +86,38 @@ def time_backward(conv: ConvBackward, tune: Any) -> Times:
     specs = [Spec((images, *s.shape[1:]), contiguous(s).stride, s.dtype, s.device) for s in (g, x)]
     of = conv.geometry
 
-    def call(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        where = (of["stride"], of["padding"], of["dilation"], False, (0, 0), of["groups"], (*conv.mask[:2], False))
+    def call(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, of_weight: bool = conv.mask[1]) -> torch.Tensor:
+        where = (of["stride"], of["padding"], of["dilation"], False, (0, 0), of["groups"], (conv.mask[0], of_weight, False))
         made = aten.convolution_backward.default(g, x, w, None, *where)
         return made[1] if made[0] is None else made[0]
+
+    def apart(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        made = own(g, x, w.shape[2:], of["stride"], of["padding"], of["dilation"])
+        return call(g, x, w, False) if conv.mask[0] else made
 
     def inner(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple:
         converted = (t.contiguous(memory_format=torch.channels_last) for t in ((g, x, w) if on_gpu else (g, x)))
         return (*converted, w)[:3]
 
-    ways = {"nchw": call, "nhwc": call}
+    ways: dict[str, Callable] = {"nchw": call, "nhwc": call}
+    prepare: dict[str, Callable] = {"nhwc": inner}
+    if own is not None and may_part(conv):
+        ways[APART], prepare[APART] = apart, inner
     kind = "gpu conv_backward" if on_gpu else "conv_backward"
-    choice = timed(tune, kind, [*specs, w], ways, {"nhwc": inner}, cold=[2], attrs=conv.attrs)
-    if choice is None or len(choice.seconds) < 2:
+    choice = timed(tune, kind, [*specs, w], ways, prepare, cold=[2], attrs=conv.attrs)
+    if choice is None or not {"nchw", "nhwc"} <= choice.seconds.keys():
         return Times(1.0, 0.5, "")
-    row_major, innermost = (choice.seconds[n] * x.shape[0] / images for n in ("nchw", "nhwc"))
+    best = min((n for n in choice.seconds if n != "nchw"), key=choice.seconds.__getitem__)
+    row_major, innermost = (choice.seconds[n] * x.shape[0] / images for n in ("nchw", best))
     fixed = w.stride == channels_last_stride(w.shape) != contiguous(w).stride  # results are as the weight is
-    return Times(float("inf") if fixed else row_major, innermost, "")
+    return Times(float("inf") if fixed else row_major, innermost, best if best == APART else "")
+
+
+def may_part(conv: ConvBackward) -> bool:
+    """Whether our gradient of the weight serves a backward pass."""
+    w = spec_of(conv.w)
+    dense = w.stride == contiguous(w).stride and w.device.type == "cpu"
+    return conv.mask[1] and dense and conv.geometry["groups"] == 1 and w.shape[1] >= LEAST_CHANNELS
 
 
 def _left_over(conv: Conv, row: Any) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,11 +29,12 @@ from bytejit.codegen.aten.rewrite import (
     replace,
     sole_user,
     spec_of,
+    spec_or_none,
 )
 from bytejit.codegen.passes import Journal, Pass
 from bytejit.common.spec import Spec, contiguous_stride
 
-from .choices import choose_together
+from .choices import choose_each, choose_together
 from .layout import choose_libraries
 from .linear import least_seconds, match_linear
 from .products import Product
@@ -125,9 +127,9 @@ def _materialise(graph: fx.Graph, known: dict, constant: set[fx.Node], constants
     for node in list(graph.nodes):
         if node not in constant or not any(user not in constant for user in node.users):
             continue
-        if not isinstance(node.meta.get("spec"), Spec):
+        spec = spec_or_none(node)
+        if spec is None:
             continue  # several results: the getitem behind it is what gets replaced
-        spec = spec_of(node)
         size = 1
         for n in spec.shape:
             size *= n
@@ -161,17 +163,27 @@ def _laid_out(value: torch.Tensor, spec: Spec) -> torch.Tensor:
 # ---- affine folding ------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Affine:
+    """What a convolution is multiplied by and added to, a double for each channel; last: the node whose value that is."""
+
+    last: fx.Node
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+
 def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants: Constants) -> None:
     """Fold multiplications and additions by constants per channel into the convolution before them, batch norms
     included."""
-    for node in list(graph.nodes):
+
+    def match(node: fx.Node) -> fx.Node | None:
+        """A convolution of constant weight and bias."""
         if node.op != "call_function" or node.target is not aten.convolution.default or node.args[6]:
-            continue
-        weight, bias = node.args[1], node.args[2]
-        if weight not in constant or (bias is not None and bias not in constant):
-            continue
-        channels = spec_of(node).shape[1]
-        device = spec_of(node).device
+            return None
+        return node if all(a is None or a in constant for a in node.args[1:3]) else None
+
+    def decide(node: fx.Node) -> Affine | None:
+        channels, device = spec_of(node).shape[1], spec_of(node).device
         scale = torch.ones(channels, dtype=torch.float64, device=device)
         shift = torch.zeros(channels, dtype=torch.float64, device=device)
         last = node
@@ -179,18 +191,24 @@ def fold_affine(graph: fx.Graph, known: dict, constant: set[fx.Node], constants:
         while (step := _affine_step(last, channels, constant, known, memo)) is not None:
             last, by, plus = step
             scale, shift = scale * by, shift * by + plus
-        if last is node:
-            continue
-        exact = evaluate(weight, known, double=True, memo=memo)
-        before = torch.zeros(channels, dtype=torch.float64, device=device)
-        if bias is not None:
-            before = evaluate(bias, known, double=True, memo=memo)
-        spec = spec_of(node)
-        w = constants.add(graph, _laid_out(exact * scale.view(-1, *(1,) * (exact.dim() - 1)), spec_of(weight)), "weight")
-        b = constants.add(graph, (before * scale + shift).to(spec.dtype), "bias")
-        replace(last, call_before(graph, node, node.target, (node.args[0], w, b, *node.args[3:]), spec))
-        known.update({w: constants.tensors[w.name], b: constants.tensors[b.name]})
-        drop_dead(graph)
+        return None if last is node else Affine(last, scale, shift)
+
+    choose_each(graph, match, decide, lambda node, affine: _fold(graph, node, affine, known, constants))
+
+
+def _fold(graph: fx.Graph, node: fx.Node, affine: Affine, known: dict, constants: Constants) -> None:
+    """A convolution with other constants in the place of itself and what follows."""
+    x, weight, bias, *rest = node.args
+    spec = spec_of(node)
+    memo: dict = {}
+    exact = evaluate(weight, known, double=True, memo=memo)
+    before = torch.zeros_like(affine.shift) if bias is None else evaluate(bias, known, double=True, memo=memo)
+    scaled = exact * affine.scale.view(-1, *(1,) * (exact.dim() - 1))
+    w = constants.add(graph, _laid_out(scaled, spec_of(weight)), "weight")
+    b = constants.add(graph, (before * affine.scale + affine.shift).to(spec.dtype), "bias")
+    replace(affine.last, call_before(graph, node, node.target, (x, w, b, *rest), spec))
+    known.update({w: constants.tensors[w.name], b: constants.tensors[b.name]})
+    drop_dead(graph)
 
 
 def _affine_step(node: fx.Node, channels: int, constant: set, known: dict, memo: dict) -> tuple | None:
@@ -208,10 +226,10 @@ def _affine_step(node: fx.Node, channels: int, constant: set, known: dict, memo:
         return None
     left, right = user.args
     other = right if left is node else left
-    after, before = spec_of(user), spec_of(node)
+    after, before = spec_or_none(user), spec_of(node)
     if after is None or after.shape != before.shape or after.dtype is not before.dtype:
         return None
-    value = _per_channel(other, channels, spec_of(node), constant, known, memo)
+    value = _per_channel(other, channels, before, constant, known, memo)
     if value is None or (user.target is aten.div.Tensor and left is not node):
         return None
     one, zero = torch.ones_like(value), torch.zeros_like(value)
@@ -229,9 +247,10 @@ def _per_channel(other: Any, channels: int, of: Spec, constant: set, known: dict
     rank = len(of.shape)
     if isinstance(other, (int, float)) and not isinstance(other, bool):
         return torch.full((channels,), float(other), dtype=torch.float64, device=of.device)
-    if not isinstance(other, fx.Node) or other not in constant or spec_of(other) is None:
+    spec = spec_or_none(other)
+    if spec is None or other not in constant:
         return None
-    shape = (1,) * (rank - len(spec_of(other).shape)) + spec_of(other).shape
+    shape = (1,) * (rank - len(spec.shape)) + spec.shape
     if len(shape) != rank or shape[1] not in (1, channels) or any(n != 1 for i, n in enumerate(shape) if i != 1):
         return None
     return evaluate(other, known, double=True, memo=memo).double().reshape(-1).expand(channels)
@@ -298,10 +317,11 @@ def _merge(graph: fx.Graph, group: list[Product], known: dict, constants: Consta
 
 def _merging_pays(group: list[Product], tune: Any, library: Any) -> bool:
     """By timing; without it yes: one call reads the input once and starts its threads once."""
-    narrow = [least_seconds(g.weight.shape, spec_of(g.x), tune, library) for g in group]
+    each = [least_seconds(g.weight.shape, spec_of(g.x), tune, library) for g in group]
+    narrow = [seconds for seconds in each if seconds is not None]
     outputs = sum(g.weight.shape[0] for g in group)
     wide = least_seconds((outputs, group[0].weight.shape[1]), spec_of(group[0].x), tune, library)
-    return wide is None or None in narrow or wide <= sum(narrow)
+    return wide is None or len(narrow) < len(each) or wide <= sum(narrow)
 
 
 def _origin(node: fx.Node) -> tuple:

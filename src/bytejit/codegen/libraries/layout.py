@@ -21,6 +21,7 @@ from torch import fx
 
 from bytejit.codegen.aten.concatenations import alike, share_concatenations
 from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.long_scans import split_long_scans
 from bytejit.codegen.aten.rewrite import (
     Constants,
     at_hints,
@@ -30,15 +31,17 @@ from bytejit.codegen.aten.rewrite import (
     drop_dead,
     replace,
     spec_of,
+    spec_or_none,
 )
 from bytejit.codegen.passes import Journal, Pass, run_passes
 from bytejit.common.spec import Spec
 
 from .attention import choose_attentions
-from .choices import ATEN, Choices, choose_together, on_graph
+from .choices import ATEN, Choices, choose_each, choose_together, on_graph
 from .convolution import Conv, ConvBackward, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
 from .convolution_cuda import fuse_convs
 from .convolution_times import (
+    APART,
     CONVERT_START,
     GPU_CONVERT_RATE,
     GPU_CONVERT_START,
@@ -50,8 +53,10 @@ from .convolution_times import (
 )
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
-from .relayout import convert, restride, share_weights, weight_inner
-from .sums import join_products
+from .padding import pad_products
+from .relayout import convert, restride, share_weights, take_apart, weight_inner
+from .stream_layouts import lay_out_streams
+from .sums import join_sums
 
 FOLLOWS = frozenset(
     {  # not tagged pointwise, but the result has the layout of the first operand
@@ -101,15 +106,15 @@ def choose_libraries(
 
 def split_biases(graph: fx.Graph, choices: Choices) -> None:
     """The bias of each convolution as an addition of its own: cuDNN through torch adds it in a kernel of its own anyway."""
-    for node in list(graph.nodes):
-        conv = match_conv(node)
-        if conv is None or conv.b is None:
-            continue
-        spec, bias = spec_of(node), spec_of(conv.b)
+
+    def split(conv: Conv, b: fx.Node) -> None:
+        node, spec, bias = conv.node, spec_of(conv.node), spec_of(b)
         bare = call_before(graph, node, node.target, (conv.x, conv.w, None, *node.args[3:]), spec)
         column = Spec((bias.shape[0], 1, 1), (bias.stride[0], 1, 1), bias.dtype, bias.device)
-        converted = call_before(graph, node, aten.view.default, (conv.b, list(column.shape)), column)
+        converted = call_before(graph, node, aten.view.default, (b, list(column.shape)), column)
         replace(node, call_before(graph, node, aten.add.Tensor, (bare, converted), spec))
+
+    choose_each(graph, match_conv, lambda conv: conv.b, split)
 
 
 # ---- which layout each tensor gets ---------------------------------------------------------------------------------
@@ -135,21 +140,25 @@ def _places(graph: fx.Graph) -> list[Place]:
     """What stays the same whichever layouts are chosen, of every node."""
     found = []
     for node in graph.nodes:
-        spec, kind = spec_of(node), "input" if node.op == "placeholder" else _kind(node)
+        spec, kind = spec_or_none(node), "input" if node.op == "placeholder" else _kind(node)
         inputs = node.all_input_nodes
-        alike = tuple(a for a in inputs if spec is not None and spec_of(a) is not None and spec_of(a).shape == spec.shape)
+        alike = tuple(a for a in inputs if spec is not None and (s := spec_or_none(a)) is not None and s.shape == spec.shape)
         found.append(
             Place(
                 node,
                 kind,
                 is_nhwc(spec),
-                node.args[: 1 + _is_backward(node)] if kind == "conv" else tuple(a for a in inputs if convertible(spec_of(a))),
+                node.args[: 1 + _is_backward(node)] if kind == "conv" else tuple(filter(_can_convert, inputs)),
                 alike,
                 _first(node, spec),
                 _convert_seconds(spec),
             )
         )
     return found
+
+
+def _can_convert(node: fx.Node) -> bool:
+    return convertible(spec_or_none(node))
 
 
 def _first(node: fx.Node, spec: Spec | None) -> fx.Node | None:
@@ -184,7 +193,7 @@ def _layouts(
         elif p.kind == "joins":  # a kernel of our own, which reads each part as it lies
             inner[node] = sum(q * (1 if inner[a] else -1) for a, q in zip(p.operands, map(_elements, p.operands))) > 0
         elif p.kind == "follows":
-            inner[node] = _follows(p, inner)
+            inner[node] = _follows(p, inner) and not _own(node, nhwc, times)
             # an op that torch runs itself takes its result's layout from all operands: a mix would make it a guess
             if inner[node]:
                 conversions.extend((node, a) for a in p.operands if not inner[a] and a in p.alike)
@@ -225,14 +234,16 @@ def _kind(node: fx.Node) -> str:
 
 def _is_weight(node: fx.Node) -> bool:
     """The gradient of a weight on a GPU. It comes laid out as the images are, and meets what is laid out as the weight is."""
-    return (
-        _is_getitem(node)
-        and node.args[1] == 1
-        and _is_backward(node.args[0])
-        and convertible(spec_of(node))
-        and spec_of(node).device.type != "cpu"
-        and _match(node.args[0]) is not None
-    )
+    if not _is_getitem(node) or node.args[1] != 1 or not _is_backward(node.args[0]):
+        return False
+    spec = spec_or_none(node)
+    return convertible(spec) and spec.device.type != "cpu" and _match(node.args[0]) is not None
+
+
+def _own(node: fx.Node, nhwc: frozenset[fx.Node], times: dict[fx.Node, Times]) -> bool:
+    """Whether a value is the gradient of a weight that our own kernel makes: row-major."""
+    of = node.args[0] if _is_getitem(node) and node.args[1] == 1 else None
+    return of in nhwc and times[of].nhwc_call == APART
 
 
 def _is_backward(node: fx.Node) -> bool:
@@ -299,9 +310,15 @@ def choose_convs(graph: fx.Graph, choices: Choices) -> None:
     def decide(convs: list) -> list:
         """The row of each that gets its channels innermost, once all strides are as chosen."""
         calls = _lay_out(graph, convs, choices)
-        return [choices.library.ROWS[calls[c.node]] if calls.get(c.node) else None for c in convs]
+        return [choices.library.ROWS.get(calls[c.node], calls[c.node]) if calls.get(c.node) else None for c in convs]
 
-    choose_together(graph, _match, decide, lambda conv, row: _use(graph, conv, row, choices.constants))
+    def use(conv: Conv | ConvBackward, row: Any) -> None:
+        if isinstance(conv, ConvBackward):
+            take_apart(graph, conv, choices.library.weight_grad())
+        else:
+            _use(graph, conv, row, choices)
+
+    choose_together(graph, _match, decide, use)
     share_weights(graph)
 
 
@@ -314,13 +331,13 @@ def choose_layouts(graph: fx.Graph, choices: Choices) -> None:
 
 def _lay_out(graph: fx.Graph, convs: list, choices: Choices) -> dict[fx.Node, str]:
     """Write the best layouts into a graph. Returns: of convolutions with their channels innermost, the name of the best row."""
-    tune, library, constants = choices.tune, choices.library, choices.constants
+    tune, library = choices.tune, choices.library
     times = {}
     for conv in convs:
         if isinstance(conv, ConvBackward):
-            times[conv.node] = time_backward(conv, tune)
+            times[conv.node] = time_backward(conv, tune, library.weight_grad())
         else:
-            packs = constants is not None and constants.of(conv.w) is not None
+            packs = choices.packs(conv.w)
             times[conv.node] = time_conv(conv, tune, library, packs) or untimed(conv, packs, library)
     places = _places(graph)
     nhwc = _assign(places, times)
@@ -331,14 +348,14 @@ def _lay_out(graph: fx.Graph, convs: list, choices: Choices) -> dict[fx.Node, st
     return {n: times[n].nhwc_call for n in nhwc}
 
 
-def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> None:
+def _use(graph: fx.Graph, conv: Conv, row: Any, choices: Choices) -> None:
     """Make a convolution the call that `row` builds, with a lone relu (or addition and relu) behind it fused where
     the row can."""
     node, spec = conv.node, spec_of(conv.node)
     x, w = node.args[0], conv.w
     if row.pack:
-        real = constants.of(w)
-        w = constants.add(graph, row.pack(real, **conv.geometry, shape=at_hints(spec_of(x)).shape), "packed", spec=spec_of(w))
+        shape = at_hints(spec_of(x)).shape
+        w = choices.prepack(graph, w, lambda real: row.pack(real, **conv.geometry, shape=shape), spec_of(w))
     elif spec.device.type != "cpu" and convertible(spec_of(w)) and not is_nhwc(spec_of(w)):
         w = weight_inner(graph, node, w)
     after = what_follows(node, row.epilogues)
@@ -361,13 +378,18 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, constants: Constants | None) -> 
 
 CPU_PASSES = (
     on_graph(share_concatenations, "first: layouts follow what is read"),
-    on_graph(join_products, "before linears: what it makes is a product as others"),
+    on_graph(join_sums, "before linears: what it makes is a product as others"),
     on_graph(choose_linears, "before attentions: their projections are products"),
     on_graph(choose_attentions),
     on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),
 )
 JOINT_PASSES = (on_graph(choose_layouts, "before a joint graph is cut: both passes take what is saved as it lies"),)
+GPU_STREAMS = on_graph(lay_out_streams, "before what chooses by how operands lie")
+GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
 GPU_PASSES = (
+    on_graph(split_long_scans),
+    on_graph(pad_products, "before linears: what it makes are products of another size"),
+    GPU_STREAMS,
     on_graph(choose_gpu_linears),
     on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),
     on_graph(choose_convs),

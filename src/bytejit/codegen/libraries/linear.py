@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from torch import fx
 
 from bytejit.codegen.aten.rewrite import (
     VIEWS,
-    Constants,
     at_hints,
     aten,
     call_before,
@@ -25,12 +25,14 @@ from bytejit.codegen.aten.rewrite import (
     replace,
     sole_user,
     spec_of,
+    specs_of,
 )
 from bytejit.common.spec import Spec
 
 from .choices import Choices, call_of, choose_each, timed
 from .products import Product, match_product
 
+Epilogue = tuple[fx.Node, str]  # a node, and what the rows call it
 EPILOGUES = {aten.relu.default: "relu", aten.gelu.default: "gelu"}
 SAMPLE = 64  # rows of a product that are compared with float64
 LEAST_WORK = 2_000_000  # multiply-adds below which a call's own cost decides and the choice is not worth timing
@@ -42,14 +44,17 @@ def match_linear(node: fx.Node) -> Product | None:
     if found is None or node.target is aten.bmm.default:
         return None
     found = found.through_transpose()
-    x, m, b = spec_of(found.x), spec_of(found.m), spec_of(found.b)
-    if not plain_cpu(x, m, *([b] if found.b is not None else [])) or not is_static(m) or len(m.shape) != 2:
+    specs = specs_of(found.x, found.m, *([found.b] if found.b is not None else []))
+    if specs is None or not plain_cpu(*specs):
         return None
-    good_bias = found.b is None or b.shape == (found.weight.shape[0],)
+    x, m, *b = specs
+    if not is_static(m) or len(m.shape) != 2:
+        return None
+    good_bias = not b or b[0].shape == (found.weight.shape[0],)
     return found if good_bias and 0 not in (*x.shape, *m.shape) else None
 
 
-def match_epilogue(node: fx.Node) -> tuple[fx.Node, str] | None:
+def match_epilogue(node: fx.Node) -> Epilogue | None:
     """The relu or gelu that alone reads a node's result, views between them allowed, and what the rows call it."""
     user = sole_user(node)
     while user is not None and user.op == "call_function" and user.target in VIEWS:
@@ -65,18 +70,17 @@ def match_epilogue(node: fx.Node) -> tuple[fx.Node, str] | None:
 def choose_linears(graph: fx.Graph, choices: Choices) -> None:
     """Replace each matmul whose default is not the fastest. Changes `graph`; with `constants` it may prepack
     constant weights."""
-    tune, library, constants = choices.tune, choices.library, choices.constants
+    library = choices.library
 
-    def decide(found: Product) -> tuple | None:
+    def decide(found: Product) -> tuple[Any, Epilogue | None] | None:
         if found.work < LEAST_WORK:
             return None
-        packs = constants is not None and constants.of(found.m) is not None
         epilogue = match_epilogue(found.node)
-        name = _time(found, epilogue[1] if epilogue else None, packs, tune, library)
+        name = _time(found, epilogue[1] if epilogue else None, choices.packs(found.m), choices.tune, library)
         row = library.ROWS[name.split("+")[0]]
         return None if row is library.rows("linear")[0] else (row, epilogue if "+" in name else None)
 
-    choose_each(graph, match_linear, decide, lambda found, way: _apply(graph, found, *way, constants))
+    choose_each(graph, match_linear, decide, lambda found, way: _apply(graph, found, *way, choices))
     if "linear_own" in library.available():
         join_products(graph, library.gemm.MOST)
 
@@ -128,7 +132,8 @@ def _timed(x: Spec, weight: Spec, epilogue: str | None, packs: bool, tune: Any, 
         "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
     }[epilogue]
     rows, n = math.prod(at_hints(x).shape[:-1]), weight.shape[0]
-    ways, prepare = {}, {}
+    ways: dict[str, Callable] = {}
+    prepare: dict[str, Callable] = {}
     for row in library.rows("linear", packed=packs):
         plain = call_of(row, ("x", "w", "b"), n=n)
         ways[row.name] = plain if after is None else lambda *operands, plain=plain: after(plain(*operands))
@@ -163,13 +168,15 @@ def _time(found: Product, epilogue: str | None, packs: bool, tune: Any, library:
     return names[-1].split("+")[0] if packs and len(names) > 1 else names[0]
 
 
-def _apply(graph: fx.Graph, found: Product, row: Any, epilogue: tuple | None, constants: Constants | None) -> None:
+def _apply(graph: fx.Graph, found: Product, row: Any, epilogue: Epilogue | None, choices: Choices) -> None:
     node, spec = found.node, spec_of(found.node)
     if row.pack:
         rows = math.prod(at_hints(spec_of(found.x)).shape[:-1])
-        real = constants.of(found.m)
-        weight = (real if found.transposed else real.t()).contiguous()
-        w = constants.add(graph, row.pack(weight, rows=rows), "packed", spec=Spec.of(weight))
+
+        def pack(real: torch.Tensor) -> torch.Tensor:
+            return row.pack((real if found.transposed else real.t()).contiguous(), rows=rows)
+
+        w = choices.prepack(graph, found.m, pack, contiguous(found.weight))
     elif not found.transposed:
         w = call_before(graph, node, aten.t.default, (found.m,), found.weight)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.rewrite import GPU_FLOATS, VIEWS, aten, call_before, is_static, replace, spec_of
+from bytejit.codegen.aten.rewrite import GPU_FLOATS, VIEWS, aten, call_before, contiguous, is_static, replace, spec_of, specs_of
 from bytejit.codegen.ops.table import table
 from bytejit.common.spec import Spec, contiguous_stride
 
@@ -26,9 +26,26 @@ def choose_gpu_linears(graph: fx.Graph, choices: Choices) -> None:
     """Replace each linear whose bias costs less elsewhere, or that a kernel of our own does faster (max-autotune: `tune` has
     `products`). Changes `graph`."""
     tune = choices.tune
+    lay_rows(graph)
     if getattr(tune, "products", None) is not None:
         fuse_products(graph, tune, _fuses)
     choose_each(graph, match, lambda found: _decide(found, tune), lambda found, name: _apply(graph, found, name))
+
+
+def lay_rows(graph: fx.Graph) -> None:
+    """A copy in rows before each linear of a tensor whose rows lie across: torch copies it by a general kernel of its own, and
+    adds the bias in another. Ours is often the end of a kernel that is there anyway. Changes `graph`."""
+    made: dict[fx.Node, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target is not aten.linear.default:
+            continue
+        x, spec = node.args[0], spec_of(node.args[0])
+        if not is_static(spec) or spec.stride[-1] == 1 or math.prod(spec.shape[:-2]) < 2 or spec.device.type != "cuda":
+            continue  # one matrix of columns is read as it lies
+        if x not in made:
+            form = {"memory_format": torch.contiguous_format}
+            made[x] = call_before(graph, node, aten.clone.default, (x,), contiguous(spec), form)
+        node.args = (made[x], *node.args[1:])
 
 
 def match(node: fx.Node) -> Product | None:
@@ -36,7 +53,9 @@ def match(node: fx.Node) -> Product | None:
     found = match_product(node)
     if found is None or not all(isinstance(a, fx.Node) for a in (found.x, found.m, found.b)):
         return None
-    specs = [spec_of(n) for n in (found.x, found.m, found.b, node)]
+    specs = specs_of(found.x, found.m, found.b, node)
+    if specs is None:
+        return None
     x, m, b = specs[:3]
     if not all(map(is_static, specs)) or {(s.dtype, s.device) for s in specs} != {(x.dtype, x.device)}:
         return None

@@ -15,10 +15,23 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.rewrite import GPU_FLOATS, VIEWS, aten, call_before, contiguous, is_static, replace, sole_user, spec_of
+from bytejit.codegen.aten.rewrite import (
+    GPU_FLOATS,
+    VIEWS,
+    aten,
+    call_before,
+    contiguous,
+    is_static,
+    replace,
+    sole_user,
+    spec_of,
+    spec_or_none,
+    specs_of,
+)
 from bytejit.codegen.ops import products as ops_products  # noqa: F401  (defines the operator)
 from bytejit.codegen.ops.table import table
 from bytejit.common.spec import Spec, contiguous_stride
+from bytejit.errors import Bug
 
 from .choices import choose_each, fastest
 from .products import Product, match_product
@@ -62,7 +75,9 @@ def match(node: fx.Node) -> Fused | None:
     if found is None or not all(isinstance(a, (fx.Node, type(None))) for a in node.args):
         return None
     found = Fused(node, found.x, found.m, found.b, found.transposed, last=node)
-    specs = [spec_of(n) for n in (found.x, found.m, node, *([found.b] if found.b is not None else []))]
+    specs = specs_of(found.x, found.m, node, *([found.b] if found.b is not None else []))
+    if specs is None:
+        return None
     x, m = specs[:2]
     if not all(map(is_static, specs)) or {(s.dtype, s.device) for s in specs} != {(x.dtype, x.device)}:
         return None
@@ -70,14 +85,16 @@ def match(node: fx.Node) -> Fused | None:
         return None
     if found.b is not None and (len(specs[3].shape) != 1 or specs[3].stride != (1,)) or len(m.shape) not in (2, 3):
         return None
-    dense = specs[2].stride == contiguous_stride(specs[2].shape) and flat_strides(x, found.batched) is not None
-    return found if dense and LEAST_WORK <= found.batch * math.prod(found.shape) and _narrow(found) else None
+    strides = flat_strides(x, found.batched)
+    if specs[2].stride != contiguous_stride(specs[2].shape) or strides is None:
+        return None
+    return found if LEAST_WORK <= found.batch * math.prod(found.shape) and _narrow(found, *strides[1:]) else None
 
 
-def _narrow(found: Fused) -> bool:
-    """Whether all offsets within one product fit i32, and the products the grid."""
+def _narrow(found: Fused, step: int, inner: int) -> bool:
+    """Whether all offsets within one product fit i32, and the products the grid. step, inner: strides of its first operand."""
     rows, n, k = found.shape
-    (_, step, inner), m = flat_strides(spec_of(found.x), found.batched), spec_of(found.m)
+    m = spec_of(found.m)
     return (
         max(rows * n, rows * step, k * inner, m.shape[-2] * m.stride[-2], m.shape[-1] * m.stride[-1]) < 1 << 30
         and found.batch < 1 << 16
@@ -128,15 +145,18 @@ def lead(found: Fused) -> Fused | None:
         node = node.args[0]
     if _alone(node) and node.target is aten.mul.Tensor and all(isinstance(a, fx.Node) for a in node.args):
         first, second = node.args
-        if _epilogue(second) or spec_of(first) is None or spec_of(first).shape != own.shape:
+        of_first = spec_or_none(first)
+        if _epilogue(second) or of_first is None or of_first.shape != own.shape:
             first, second = second, first
         if first is second:
             return None
         node, y = first, second
     if _alone(node) and (kind := _epilogue(node)):
         node, prologue = node.args[0], kind
-    specs = [spec_of(n) for n in ((node,) if y is None else (node, y))]
-    if node is top or not all(is_static(s) and s.device == own.device for s in specs) or specs[0].shape != own.shape:
+    specs = specs_of(node) if y is None else specs_of(node, y)
+    if node is top or specs is None or not all(is_static(s) and s.device == own.device for s in specs):
+        return None
+    if specs[0].shape != own.shape:
         return None
     if (
         specs[0].dtype not in GPU_FLOATS
@@ -144,10 +164,10 @@ def lead(found: Fused) -> Fused | None:
         or not all(map(_lies, (node,) if y is None else (node, y)))
     ):
         return None
-    wide = specs if y is None else [specs[0], _expanded(specs[1], own.shape)]
+    wide = [specs[0]] if y is None else [specs[0], _expanded(specs[1], own.shape)]
     if any(s is None or flat_strides(s, found.batched) is None for s in wide):
         return None
-    moved = sum(math.prod(own.shape) * s.dtype.itemsize for s in (*wide, own))
+    moved = sum(math.prod(own.shape) * s.dtype.itemsize for s in (*specs, own))
     return dataclasses.replace(found, x=node, prologue=prologue, y=y, saves=moved)
 
 
@@ -175,6 +195,14 @@ def _expanded(spec: Spec, shape: tuple) -> Spec | None:
     return Spec(shape, (0,) * ahead + tuple(strides), spec.dtype, spec.device)
 
 
+def _wide(node: fx.Node, shape: tuple) -> Spec:
+    """The spec of a tensor expanded to a shape that it goes to. Raises: Bug."""
+    spec = _expanded(spec_of(node), shape)
+    if spec is None:
+        raise Bug(f"{node} does not go to {shape}")
+    return spec
+
+
 def _through(node: fx.Node) -> fx.Node:
     """The last of the views that alone read a node."""
     while (user := sole_user(node)) is not None and user.target in VIEWS:
@@ -191,7 +219,7 @@ def _epilogue(node: fx.Node) -> str:
 def _addend(add: fx.Node, value: fx.Node) -> fx.Node | None:
     """What is added to a value, when it is laid out as the sum is."""
     others = [a for a in add.args if a is not value]
-    spec = spec_of(others[0]) if len(others) == 1 else None
+    spec = spec_or_none(others[0]) if len(others) == 1 else None
     return others[0] if spec is not None and spec == spec_of(add) else None
 
 
@@ -201,23 +229,21 @@ def _operands(found: Fused) -> dict[str, Spec]:
     front = (found.batch,) if found.batched else ()
     own = spec_of(found.m)
 
-    def like(shape: tuple, stride: tuple, spec: Spec) -> Spec:
-        return Spec(shape, stride, spec.dtype, spec.device)
+    def flat(spec: Spec) -> Spec:
+        strides = flat_strides(spec, found.batched)
+        if strides is None:
+            raise Bug(f"{spec} is no [rows, k]")
+        return Spec((*front, rows, k), strides if front else strides[1:], spec.dtype, spec.device)
 
     x = spec_of(found.x)
-    made = {"x": like((*front, rows, k), _cut(flat_strides(x, found.batched), front), x)}
+    made = {"x": flat(x)}
     if found.b is not None:
         made["b"] = spec_of(found.b)
     if found.other is not None:
-        made["other"] = contiguous(like((*front, rows, n), (), own))
+        made["other"] = contiguous(Spec((*front, rows, n), (), own.dtype, own.device))
     if found.y is not None:
-        y = _expanded(spec_of(found.y), x.shape)
-        made["y"] = like((*front, rows, k), _cut(flat_strides(y, found.batched), front), y)
+        made["y"] = flat(_wide(found.y, x.shape))
     return made
-
-
-def _cut(strides: tuple, front: tuple) -> tuple:
-    return strides if front else strides[1:]
 
 
 def _time(found: Fused, tune: Any) -> tuple[float, Any] | None:
@@ -271,7 +297,7 @@ def _apply(graph: fx.Graph, found: Fused, way: Any) -> None:
 
     y = found.y
     if y is not None and spec_of(y).shape != spec_of(found.x).shape:
-        wide = _expanded(spec_of(y), spec_of(found.x).shape)
+        wide = _wide(y, spec_of(found.x).shape)
         y = made(aten.expand.default, (y, list(wide.shape)), wide)
     right = found.m
     if found.transposed:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.rewrite import aten, call_before, channels_last_stride, contiguous, spec_of
-from bytejit.common.spec import Spec, contiguous_stride
+from bytejit.codegen.aten.rewrite import aten, call_before, contiguous, replace, spec_of
+from bytejit.common.spec import Spec, channels_last_stride, contiguous_stride
 
-from .convolution import convertible, is_nhwc, match_conv_backward
+from .convolution import ConvBackward, convertible, is_nhwc, match_conv_backward
 
 
 def convert(graph: fx.Graph, inner: dict[fx.Node, bool], conversions: list[tuple[fx.Node, fx.Node]]) -> None:
@@ -70,3 +72,21 @@ def weight_inner(graph: fx.Graph, node: fx.Node, w: fx.Node) -> fx.Node:
     spec = spec_of(w)
     converted = Spec(spec.shape, channels_last_stride(spec.shape), spec.dtype, spec.device)
     return call_before(graph, node, aten.clone.default, (w,), converted, {"memory_format": torch.channels_last})
+
+
+def take_apart(graph: fx.Graph, conv: ConvBackward, own: Any) -> None:
+    """Let our kernel make the gradient of the weight in a convolution's backward pass, a sum that of the bias, and the library
+    that of the input alone. Changes `graph`."""
+    node, of = conv.node, conv.geometry
+    grad, x, sizes = node.args[0], node.args[1], [list(of[n]) for n in ("stride", "padding", "dilation")]
+    for user in list(node.users):
+        if user.args[1] == 1:
+            kernel = list(spec_of(conv.w).shape[2:])
+            replace(user, call_before(graph, user, own, (grad, x, kernel, *sizes), contiguous(spec_of(user))))
+        elif user.args[1] == 2:
+            replace(user, call_before(graph, user, aten.sum.dim_IntList, (grad, [0, 2, 3]), spec_of(user)))
+    if node.users:
+        node.args = (*node.args[:10], (True, False, False))
+        node.meta["spec"] = (node.meta["spec"][0], None, None)
+    else:
+        graph.erase_node(node)

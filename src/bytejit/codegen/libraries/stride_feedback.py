@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from bytejit.codegen.aten.rewrite import aten as aten_ops
-from bytejit.codegen.aten.rewrite import copy_graph, is_static, spec_of
+from bytejit.codegen.aten.rewrite import copy_graph, is_static, order_of, spec_of, spec_or_none
 from bytejit.codegen.loops.plan import ExternCall, Plan
 from bytejit.codegen.ops.table import table
 from bytejit.common.spec import Spec
@@ -36,7 +36,7 @@ def relaid(aten: Any, plan: Plan, returned: dict[str, tuple]) -> Any | None:
         if len(names) != len(nodes.get(target, ())):  # some of them are no calls: which, is not known here
             continue
         found.update({node: returned[name] for name, node in zip(names, nodes[target]) if name in returned})
-    return dataclasses.replace(aten, graph=graph) if restride(graph, found) else None
+    return dataclasses.replace(aten, graph=graph) if restride(found) else None
 
 
 def foreseen(aten: Any) -> Any:
@@ -46,16 +46,16 @@ def foreseen(aten: Any) -> Any:
     if not known:
         return aten
     graph = copy_graph(aten.graph)
-    restride(graph, {node: known[node.name] for node in graph.nodes if node.name in known})
+    restride({node: known[node.name] for node in graph.nodes if node.name in known})
     return dataclasses.replace(aten, graph=graph)
 
 
-def restride(graph: fx.Graph, strides: dict[fx.Node, tuple]) -> bool:
+def restride(strides: dict[fx.Node, tuple]) -> bool:
     """Set the strides that nodes will return, and drop copies behind them that would not change the layout. Returns: whether
     anything changed."""
     changed = False
     for node, stride in strides.items():
-        if is_static(spec_of(node)) and not _shown(node):
+        if is_static(spec_or_none(node)) and not _shown(node):
             changed = True
             _with_stride(node, stride)
     return changed
@@ -65,13 +65,8 @@ def _with_stride(node: fx.Node, stride: tuple) -> None:
     spec = spec_of(node)
     node.meta["spec"] = Spec(spec.shape, tuple(stride), spec.dtype, spec.device)
     for user in list(node.users):
-        if user.target in (aten_ops.transpose.int, aten_ops.permute.default) and not _shown(user):
-            order = list(range(len(stride)))
-            if user.target is aten_ops.permute.default:
-                order = [d % len(order) for d in user.args[1]]
-            else:
-                a, b = (d % len(order) for d in user.args[1:3])
-                order[a], order[b] = order[b], order[a]
+        order = order_of(user, len(stride))
+        if order is not None and not _shown(user):
             _with_stride(user, tuple(stride[d] for d in order))
         elif user.target is aten_ops.clone.default and not _shown(user) and spec_of(user) == node.meta["spec"]:
             user.replace_all_uses_with(node, propagate_meta=False)

@@ -7,6 +7,7 @@ writes the result once; the single products and their additions would do so each
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import fx
 
@@ -20,35 +21,53 @@ from bytejit.codegen.aten.rewrite import (
     replace,
     sole_user,
     spec_of,
+    specs_of,
 )
 from bytejit.common.spec import Spec
 
-from .choices import Choices
+from .choices import Choices, choose_each
 
 LEAST = 4  # products that are worth it
 
 
-def join_products(graph: fx.Graph, choices: Choices) -> None:
+@dataclass(frozen=True)
+class Sum:
+    """A sum of which some parts are products. turned: the transposes of the products are added."""
+
+    node: fx.Node
+    products: tuple[fx.Node, ...]
+    turned: bool
+    others: tuple[fx.Node, ...]
+
+
+def join_sums(graph: fx.Graph, choices: Choices) -> None:
     """Make sums of float32 products on the CPU one product, where their operands are smaller than their results."""
-    for node in list(graph.nodes):
-        user = sole_user(node)
-        if is_sum(node) and not (user is not None and is_sum(user)):
-            parts = addends(node)
-            found = {part: untransposed(part) for part in parts}
-            plain, turned = ([p for p in parts if is_product(found[p][0]) and found[p][1] is way] for way in (False, True))
-            chosen = max(plain, turned, key=len)
-            products = [found[p][0] for p in chosen]
-            if len(chosen) >= LEAST and pays(products):
-                join(graph, node, products, chosen is turned, [p for p in parts if p not in chosen])
+    choose_each(graph, match_sum, lambda found: pays(found.products) or None, lambda found, _: join(graph, found))
     drop_dead(graph)
+
+
+def match_sum(node: fx.Node) -> Sum | None:
+    """A tree of additions, at its root, with enough products among its parts; None for other nodes."""
+    user = sole_user(node)
+    if not is_sum(node) or user is not None and is_sum(user):
+        return None
+    parts = addends(node)
+    found = {part: untransposed(part) for part in parts}
+    plain, turned = ([p for p in parts if is_product(found[p][0]) and found[p][1] is way] for way in (False, True))
+    chosen = max(plain, turned, key=len)
+    if len(chosen) < LEAST:
+        return None
+    return Sum(node, tuple(found[p][0] for p in chosen), chosen is turned, tuple(p for p in parts if p not in chosen))
 
 
 def is_sum(node: fx.Node) -> bool:
     """An addition of two matrices of one shape and layout."""
     if node.target is not aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
         return False
-    specs = [spec_of(node), *map(spec_of, node.args)]
-    return plain_cpu(*specs) and is_static(specs[0]) and len(specs[0].shape) == 2 and specs[0] == specs[1] == specs[2]
+    specs = specs_of(node, *node.args)
+    if specs is None or not plain_cpu(*specs):
+        return False
+    return is_static(specs[0]) and len(specs[0].shape) == 2 and specs[0] == specs[1] == specs[2]
 
 
 def is_product(node: fx.Node) -> bool:
@@ -84,17 +103,17 @@ def pays(products: Sequence[fx.Node]) -> bool:
     return 0 < inner * (rows + columns) < len(products) * rows * columns
 
 
-def join(graph: fx.Graph, node: fx.Node, products: Sequence[fx.Node], turned: bool, others: Sequence[fx.Node]) -> None:
-    """Put one product, and what else is added, in the place of a sum. turned: the transposes of the products are added."""
-    spec = spec_of(node)
+def join(graph: fx.Graph, found: Sum) -> None:
+    """Put one product, and what else is added, in the place of a sum."""
+    node, products, spec = found.node, found.products, spec_of(found.node)
     left = beside(graph, node, [p.args[0] for p in products], 1)
     right = beside(graph, node, [p.args[1] for p in products], 0)
     total = call_before(graph, node, aten.mm.default, (left, right), contiguous(spec_of(products[0])))
-    if turned:
+    if found.turned:
         total = transposed(graph, node, total)
     if spec != spec_of(total):
         total = call_before(graph, node, aten.clone.default, (total,), spec)
-    for other in others:
+    for other in found.others:
         total = call_before(graph, node, aten.add.Tensor, (total, other), spec)
     replace(node, total)
 

@@ -44,7 +44,6 @@ from .index import values_in
 
 #: kinds of reduction; `emit.common.identity` says what each starts from
 REDUCTIONS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin", "logsum")
-CARRIED = ("expsum", "expsum0", "moments")  # of plans for a GPU: `codegen/loops/passes/online_reductions.py`
 
 
 def updates(step: Any) -> list[str]:

@@ -26,7 +26,7 @@ from bytejit.errors import Bug
 from . import index as ix
 from .index import Index
 from .ir import Extern, Loops, MutationCopy, Result
-from .sizes import Real
+from .sizes import ROW, Real
 
 
 def lower_pointwise(ctx: Lowering, row: Op, *args: Any, **kwargs: Any) -> Value:
@@ -93,6 +93,8 @@ def _placeholder(ctx: Lowering, node: Any) -> Value | Index | None:
         return spec
     b = ctx.buffer(spec.shape, ir_dtype(spec), spec.stride, "input", name=f"p{len(ctx.inputs)}")
     ctx.inputs.append(b.name)
+    if ROW in node.meta:
+        ctx.row = b.name, node.meta[ROW]
     return Value(b.name, spec.shape, b.dtype)
 
 

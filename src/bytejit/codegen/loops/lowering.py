@@ -58,6 +58,7 @@ class Lowering:
         self.inputs: list[str | None] = []
         self.symbols: dict[str, int] = {}  # symbol -> the input that is its value
         self.reals: dict[str, Sym] = {}  # text of a symbolic float -> the symbol that is its bits
+        self.row: tuple[str, tuple[str, ...]] = "", ()  # the buffer that holds symbolic floats, and their texts
         self.counts: dict[str, int] = {}
         self.where: Any = None
         self.node: Any = None
@@ -153,7 +154,10 @@ class Lowering:
         return self.cons.const(value, dtype)
 
     def real(self, value: Real) -> Expr:
-        """A symbolic float: its bits are a symbol, which Python computes at the call."""
+        """A symbolic float: an element of the row of numbers, or its bits are a symbol, which Python computes at the call."""
+        buffer, texts = self.row
+        if value.text in texts and self.device() == self.home:
+            return self.cons.load(buffer, (ix.index(texts.index(value.text)),), "f64", None, self.where)
         if value.text not in self.reals:
             self.reals[value.text] = Sym(f"r{len(self.reals)}", 0, -ix.inf, f"bits_of({value.text})")
         return self.op("real_of_bits", self.cons.index(ix.index(self.reals[value.text]), self.where), dtype="f64")

@@ -197,6 +197,11 @@ def points(axes: Iterable[Axis]) -> int:
     return n
 
 
+def known(axes: Iterable[Axis]) -> bool:
+    """Whether all sizes are numbers: then how many points there are decides what is worth a thread."""
+    return all(isinstance(a.size, int) for a in axes)
+
+
 def drop_unused(k: Kernel, used: Callable[[Store], bool]) -> Kernel | None:
     """The kernel without stores that are not used and reductions that nothing reads; None when nothing is left."""
     nests: list[LoopNest] = []

@@ -28,6 +28,8 @@ from bytejit.shapes.symbols import same
 from . import index as ix
 from .index import Index, Size, Sym
 
+ROW = "numbers"  # in the meta of a placeholder that holds symbolic floats: their texts
+
 
 @dataclass(frozen=True)
 class Real:

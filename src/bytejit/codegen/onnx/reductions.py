@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.codegen.loops.index import Index
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, reduced_dims
 
 from .pointwise import either, numeric
 from .table import COMPUTED, FLOATS, row
@@ -20,9 +20,7 @@ aten = torch.ops.aten
 
 def axes_of(x: Tensor, dim: Any) -> list[int]:
     """The dimensions that a reduction takes: all of them for None and for no dimension."""
-    rank = len(x.shape)
-    dims = [dim] if isinstance(dim, int) else list(dim or [])
-    return [d % rank for d in dims] if dims and rank else list(range(rank))
+    return list(reduced_dims(dim, len(x.shape)))
 
 
 def reduced(w: Writer, kind: str, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:

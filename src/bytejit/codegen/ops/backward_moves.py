@@ -18,13 +18,14 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
 from bytejit.common.dtypes import FLOATS, acc_dtype
+from bytejit.common.spec import wrap_dim
 
 from .composite import F
 from .gather import numbers, row
 from .moves import on_diagonal
 from .pools import UNROLL, spread
 from .scatter import INDICES, update
-from .view import both, clamped, view, within, wrap
+from .view import both, clamped, view, within
 
 
 def masked(ctx: Lowering, g: Value, own: tuple, mask: Expr | None, dtype: str) -> Expr:
@@ -42,7 +43,7 @@ def _part(ctx: Lowering, g: Value, own: Callable[[tuple], tuple[tuple, Expr | No
 
 @view("slice_backward", "slice_backward")
 def slice_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, start: Any, end: Any, step: int) -> Value:
-    dim = wrap(dim, len(sizes))
+    dim = wrap_dim(dim, len(sizes))
     start, count = clamped(start, sizes[dim]), g.shape[dim]
     if 0 in g.shape:
         return ctx.map(lambda c: ctx.const(0, acc_dtype(g.dtype)))
@@ -61,7 +62,7 @@ def slice_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, start: Any, en
 
 @view("select_backward", "select_backward")
 def select_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, i: Any) -> Value:
-    dim = wrap(dim, len(sizes))
+    dim = wrap_dim(dim, len(sizes))
     i = i + sizes[dim] if ix.hint(i) < 0 else i
 
     def own(c: tuple) -> tuple[tuple, Expr | None]:
@@ -73,7 +74,7 @@ def select_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, i: Any) -> Va
 
 @view("diagonal_backward", "diagonal_backward")
 def diagonal_backward(ctx: Lowering, g: Value, sizes: Any, offset: int, a: int, b: int) -> Value:
-    a, b = wrap(a, len(sizes)), wrap(b, len(sizes))
+    a, b = wrap_dim(a, len(sizes)), wrap_dim(b, len(sizes))
     if g.shape[-1] == 0:
         return ctx.map(lambda c: ctx.const(0, acc_dtype(g.dtype)))
 
@@ -154,7 +155,7 @@ def windows(ctx: Lowering, k: int, stride: int, padding: int, dilation: int, out
 @view("unfold_backward", "unfold_backward")
 def unfold_backward(ctx: Lowering, g: Value, sizes: Any, dim: int, size: int, step: int) -> Value:
     """g has the windows along `dim` and their elements along the last."""
-    dim, work = wrap(dim, len(sizes)), acc_dtype(g.dtype)
+    dim, work = wrap_dim(dim, len(sizes)), acc_dtype(g.dtype)
     if not sizes or -(-size // max(step, 1)) > UNROLL or 0 in g.shape:
         raise NoRule("a large window, or none")
     taps = windows(ctx, size, step, 0, 1, g.shape[dim])
@@ -277,15 +278,19 @@ def adaptive_taps(ctx: Lowering, n: int, m: int, work: str, weights: bool = True
     return Taps(m, at)
 
 
+def all_adaptive_taps(ctx: Lowering, g: Value, x: Value, n: int, weights: bool = True) -> list[Taps]:
+    """`adaptive_taps` of the last n dimensions. Raises: NoRule."""
+    sizes, outs = x.shape[len(x.shape) - n :], g.shape[len(g.shape) - n :]
+    numbers(*sizes, *outs)
+    if x.dtype not in FLOATS or 0 in g.shape or 0 in x.shape:
+        raise NoRule("a pool of whole numbers, or of nothing")
+    return [adaptive_taps(ctx, s, o, acc_dtype(x.dtype), weights) for s, o in zip(sizes, outs)]
+
+
 def _adaptive_avg_pool_backward(n: int) -> None:
     @row(f"adaptive_avg_pool{n}d_backward", f"_adaptive_avg_pool{n}d_backward")
     def lower(ctx: Lowering, g: Value, x: Value) -> Value:
-        sizes, outs = x.shape[len(x.shape) - n :], g.shape[len(g.shape) - n :]
-        numbers(*sizes, *outs)
-        if x.dtype not in FLOATS or 0 in g.shape or 0 in x.shape:
-            raise NoRule("a pool of whole numbers, or of nothing")
-        work = acc_dtype(x.dtype)
-        return gathered(ctx, g, tuple(sizes), [adaptive_taps(ctx, s, o, work) for s, o in zip(sizes, outs)])
+        return gathered(ctx, g, tuple(x.shape[len(x.shape) - n :]), all_adaptive_taps(ctx, g, x, n))
 
 
 _adaptive_avg_pool_backward(2)
@@ -333,12 +338,7 @@ _max_pool_backward(3)
 def _adaptive_max_pool_backward(n: int) -> None:
     @row(f"adaptive_max_pool{n}d_backward", f"adaptive_max_pool{n}d_backward")
     def lower(ctx: Lowering, g: Value, x: Value, indices: Value) -> Value:
-        sizes, outs = x.shape[len(x.shape) - n :], g.shape[len(g.shape) - n :]
-        numbers(*sizes, *outs)
-        if x.dtype not in FLOATS or 0 in g.shape or 0 in x.shape:
-            raise NoRule("a pool of whole numbers, or of nothing")
-        work = acc_dtype(x.dtype)
-        return _chosen(ctx, g, x, indices, [adaptive_taps(ctx, s, o, work, False) for s, o in zip(sizes, outs)])
+        return _chosen(ctx, g, x, indices, all_adaptive_taps(ctx, g, x, n, False))
 
 
 _adaptive_max_pool_backward(2)

@@ -13,25 +13,32 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
 from bytejit.common.dtypes import FLOATS, acc_dtype
+from bytejit.common.spec import wrap_dim
 
 from .composite import F
 from .reduce import copied, count, kept, number, row
-from .view import wrap
+
+Reading = Callable[[tuple], F]
 
 
-def reading(ctx: Lowering, v: Value, acc: str) -> Callable[[tuple], F]:
+def reading(ctx: Lowering, v: Value, acc: str) -> Reading:
     """A function from coordinates to the element of v there."""
     return lambda c: F(ctx, ctx.read(v, c, acc))
 
 
 # ---- softmax ------------------------------------------------------------------------------------------------------
+def softmax_rows(ctx: Lowering, g: Value, y: Value, dim: int) -> tuple[tuple[int], str, Reading, Reading]:
+    """The dimension and the dtype of the sum of each row, and how gradient and result are read. Raises: NoRule."""
+    if not y.shape or y.dtype not in FLOATS or g.dtype != y.dtype:
+        raise NoRule("a softmax of one number")
+    acc = acc_dtype(g.dtype)
+    return (wrap_dim(dim, len(y.shape)),), acc, reading(ctx, g, acc), reading(ctx, y, acc)
+
+
 @row("softmax_backward", "_softmax_backward_data")
 def softmax_backward(ctx: Lowering, g: Value, y: Value, dim: int, dtype: Any) -> Value:
     """y * (g - sum(g * y))."""
-    dims, acc = (wrap(dim, len(y.shape)),), acc_dtype(g.dtype)
-    if not y.shape or y.dtype not in FLOATS or g.dtype != y.dtype:
-        raise NoRule("a softmax of one number")
-    up, out = reading(ctx, g, acc), reading(ctx, y, acc)
+    dims, acc, up, out = softmax_rows(ctx, g, y, dim)
     total = ctx.reduce(y, dims, "sum", lambda c: (up(c) * out(c)).e, acc)
     return ctx.map(lambda c: ((up(c) - F(ctx, ctx.read(total, kept(c, dims, True)))) * out(c)).e)
 
@@ -39,10 +46,7 @@ def softmax_backward(ctx: Lowering, g: Value, y: Value, dim: int, dtype: Any) ->
 @row("log_softmax_backward", "_log_softmax_backward_data")
 def log_softmax_backward(ctx: Lowering, g: Value, y: Value, dim: int, dtype: Any) -> Value:
     """g - exp(y) * sum(g)."""
-    dims, acc = (wrap(dim, len(y.shape)),), acc_dtype(g.dtype)
-    if not y.shape or y.dtype not in FLOATS or g.dtype != y.dtype:
-        raise NoRule("a softmax of one number")
-    up, out = reading(ctx, g, acc), reading(ctx, y, acc)
+    dims, acc, up, out = softmax_rows(ctx, g, y, dim)
     total = ctx.reduce(g, dims, "sum", None, acc)
     return ctx.map(lambda c: (up(c) - out(c).do("exp") * F(ctx, ctx.read(total, kept(c, dims, True)))).e)
 

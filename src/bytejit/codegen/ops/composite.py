@@ -294,7 +294,7 @@ def _lerp(ctx: Lowering, a: Any, b: Any, w: Any) -> Value:
     def at(c: tuple) -> Expr:
         x, y, t = (F(ctx, ctx.read(v, c, dtype)) for v in (a, b, w))
         low, high = x + t * (y - x), y - (y - x) * (1 - t)
-        if not isinstance(w, Value):
+        if type(w) in (int, float):
             return (low if abs(w) < 0.5 else high).e
         return t.do("abs").do("lt", 0.5).pick(low, high).e
 

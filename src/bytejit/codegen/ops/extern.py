@@ -42,6 +42,7 @@ _library(
     out="bytejit.linear.default",
 )
 _library("own_conv", "bytejit.conv.default", "bytejit.conv_packed.default", out="bytejit.conv.default")
+_library("own_conv_grad", "bytejit.conv_weight_grad.default")
 _library("linear_dynamic", *(f"quantized.linear{kind}.default" for kind in ("_dynamic", "_relu_dynamic")))
 _library("linear_dynamic_fp16", *(f"quantized.linear{kind}_fp16.default" for kind in ("_dynamic", "_relu_dynamic")))
 _library("recurrent_dynamic", "aten.quantized_lstm.input", "aten.quantized_gru.input")

@@ -8,10 +8,10 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
+from bytejit.common.spec import wrap_dim
 
 from .composite import F
 from .table import Lower, lowers
-from .view import wrap
 
 WHOLE = ("i64", "i32", "i16", "i8", "u8")
 
@@ -36,7 +36,7 @@ def embedding(ctx: Lowering, weight: Value, at: Value, *_: Any) -> Value:
 
 @row("gather", "gather")
 def gather(ctx: Lowering, x: Value, dim: int, at: Value, *, sparse_grad: bool = False) -> Value:
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     if not x.shape or not at.shape:
         raise NoRule("gather of 0-dim tensors")
 
@@ -49,7 +49,7 @@ def gather(ctx: Lowering, x: Value, dim: int, at: Value, *, sparse_grad: bool = 
 
 @row("index_select", "index_select")
 def index_select(ctx: Lowering, x: Value, dim: int, at: Value) -> Value:
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     if not x.shape or not at.shape:
         raise NoRule("index_select of 0-dim tensors")
 

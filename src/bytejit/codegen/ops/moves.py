@@ -12,15 +12,15 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import acc_dtype
-from bytejit.common.spec import contiguous_stride
+from bytejit.common.spec import contiguous_stride, wrap_dim
 
 from .composite import F
 from .pools import UNROLL, pair
-from .view import both, view, within, wrap
+from .view import both, view, within
 
 
 # ---- pads ---------------------------------------------------------------------------------------------------------
-def place(ctx: Lowering, e: Expr, size: Any) -> ix.Index:
+def place(e: Expr, size: Any) -> ix.Index:
     """A computed coordinate, known to lie in range(size)."""
     return ix.index(ix.Val(e, size))
 
@@ -39,13 +39,13 @@ def mirrored(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
     """v, which leaves range(n) by less than n on either side, turned back at the ends."""
     last = ctx.const(ix.size_of(ix.index(n) - 1), "i64")
     low = F(ctx, ctx.cons.index(v)).do("abs")
-    return place(ctx, F(ctx, ctx.op("sub", last, (F(ctx, last) - low).do("abs").e)).e, n)
+    return place(F(ctx, ctx.op("sub", last, (F(ctx, last) - low).do("abs").e)).e, n)
 
 
 def held(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
     """v, kept within range(n)."""
     low = F(ctx, ctx.cons.index(v)).do("maximum", 0)
-    return place(ctx, ctx.op("minimum", low.e, ctx.const(ix.size_of(ix.index(n) - 1), "i64")), n)
+    return place(ctx.op("minimum", low.e, ctx.const(ix.size_of(ix.index(n) - 1), "i64")), n)
 
 
 def around(ctx: Lowering, v: ix.Index, n: Any) -> ix.Index:
@@ -137,7 +137,7 @@ def _others(c: tuple, *dims: int) -> tuple:
 @view("diag_embed", "diag_embed")
 def diag_embed(ctx: Lowering, x: Value, offset: int = 0, a: int = -2, b: int = -1) -> Value:
     n, work = len(ctx.spec().shape), acc_dtype(x.dtype)
-    a, b = wrap(a, n), wrap(b, n)
+    a, b = wrap_dim(a, n), wrap_dim(b, n)
 
     def at(c: tuple) -> Expr:
         here, i = on_diagonal(ctx, c[a], c[b], offset)
@@ -149,7 +149,7 @@ def diag_embed(ctx: Lowering, x: Value, offset: int = 0, a: int = -2, b: int = -
 @view("diagonal_scatter", "diagonal_scatter")
 def diagonal_scatter(ctx: Lowering, x: Value, src: Value, offset: int = 0, a: int = 0, b: int = 1) -> Value:
     n, work = len(x.shape), acc_dtype(x.dtype)
-    a, b = wrap(a, n), wrap(b, n)
+    a, b = wrap_dim(a, n), wrap_dim(b, n)
     if src.shape[-1] == 0:
         return ctx.map(lambda c: ctx.load(x, c))
 
@@ -195,7 +195,7 @@ def trace(ctx: Lowering, x: Value) -> Value:
 # ---- turned and rolled --------------------------------------------------------------------------------------------
 @view("rot90", "rot90")
 def rot90(ctx: Lowering, x: Value, k: int = 1, dims: Any = (0, 1)) -> Value:
-    a, b = (wrap(d, len(x.shape)) for d in dims)
+    a, b = (wrap_dim(d, len(x.shape)) for d in dims)
 
     def at(c: tuple) -> Expr:
         own = list(c)

@@ -17,24 +17,15 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce, Store
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import FLOATS, acc_dtype, torch_dtype
-from bytejit.common.spec import contiguous_stride
+from bytejit.common.spec import contiguous_stride, reduced_dims, wrap_dim
 
 from .composite import F
 from .table import Lower, lowers
-from .view import wrap
 
 
 def row(name: str, *overloads: str, **fields: Any) -> Callable[[Lower], Lower]:
     """Declares a row of kind reduce whose lower function is decorated."""
     return lowers("reduce", name, overloads, **fields)
-
-
-def dims_list(dims: Any, n: int) -> tuple[int, ...]:
-    """The dims to reduce, sorted; None and () mean all."""
-    if dims is None or dims == ():
-        return tuple(range(n))
-    dims = (dims,) if isinstance(dims, int) else dims
-    return tuple(sorted({wrap(d, n) for d in dims})) if n and len(dims) else tuple(range(n))
 
 
 def kept(coords: tuple, dims: tuple[int, ...], keepdim: bool) -> tuple:
@@ -67,7 +58,7 @@ def _simple(name: str, kind: str, *overloads: str, ref: Any, b8: bool = False) -
 
     @row(name, *overloads, ref=ref)
     def lower(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-        dims = dims_list(dims, len(x.shape))
+        dims = reduced_dims(dims, len(x.shape))
         out = ir_dtype(ctx.spec())
         if kind in ("amax", "amin") and count(x, dims) == 0:
             raise NoRule("the greatest of nothing: eager refuses it")
@@ -89,7 +80,7 @@ _simple("all", "all", "all", "all.dim", "all.dims", ref=torch.all, b8=True)
 
 @row("mean", "mean", "mean.dim", ref=torch.mean)
 def mean(ctx: Lowering, x: Value, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
-    dims = dims_list(dims, len(x.shape))
+    dims = reduced_dims(dims, len(x.shape))
     r = ctx.reduce(x, dims, "sum", None, acc_dtype(ir_dtype(ctx.spec())))
     n = count(x, dims)
     return restore(ctx, r, dims, keepdim, lambda s: s / number(n))
@@ -112,7 +103,7 @@ def best(ctx: Lowering, x: Value, dims: tuple[int, ...], kind: str) -> Value:
 def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
     @row(name, overload)
     def lower(ctx: Lowering, x: Value, dim: int, keepdim: bool = False) -> tuple:
-        d = dims_list(dim, len(x.shape))
+        d = reduced_dims(dim, len(x.shape))
         if not x.shape:
             raise NoRule("of a 0-dim tensor")
         if not ctx.used(1):  # far faster than with places, but of zeros of both signs any
@@ -131,7 +122,7 @@ def _extreme(name: str, kind: str, arg: str, overload: str) -> None:
     def lower_arg(ctx: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
         if not x.shape:
             raise NoRule("of a 0-dim tensor")
-        d = dims_list(dim, len(x.shape))
+        d = reduced_dims(dim, len(x.shape))
         return restore(ctx, best(ctx, x, d, arg), d, keepdim)
 
 
@@ -157,7 +148,7 @@ def moments(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[V
 def _variance(name: str, finish: Callable[[F], F], *overloads: str, with_mean: bool = False, ref: Any = None) -> None:
     @row(name, *overloads, ref=ref)
     def lower(ctx: Lowering, x: Value, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
-        dims = dims_list(dims, len(x.shape))
+        dims = reduced_dims(dims, len(x.shape))
         correction, n = 1 if correction is None else correction, count(x, dims)
         known = isinstance(n, int) and isinstance(correction, (int, float))
         if known and n <= correction or x.dtype not in FLOATS:
@@ -182,7 +173,7 @@ _variance("std_mean", lambda v: v.do("sqrt"), "std_mean.correction", with_mean=T
 
 
 def _norm(ctx: Lowering, x: Value, p: Any = 2, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    dims = dims_list(dims, len(x.shape))
+    dims = reduced_dims(dims, len(x.shape))
     p = 2 if p is None else p
     if x.dtype not in FLOATS:
         raise NoRule("norm of ints")
@@ -322,21 +313,25 @@ def batch_norm(ctx: Lowering, x: Value, weight: Any, bias: Any, avg: Any, var: A
     return (channel_norm(ctx, x, weight, bias, avg, var, rest[-1], 0), *empty)
 
 
-# ---- scans
-# ------------------------------------------------------------------------------------------------------------
+# ---- scans ---------------------------------------------------------------------------------------------------
+def scanned(ctx: Lowering, shape: tuple, d: int) -> tuple[tuple[Axis, ...], Axis, tuple]:
+    """Axes of a shape without dimension d, an axis along d in which points follow each other, the coordinates of a point."""
+    outer, coords = ctx.axes(tuple(1 if i == d else s for i, s in enumerate(shape)))
+    axis = Axis(ctx.name("a"), shape[d], "scan")
+    ctx.sizes[axis.name] = axis.size
+    return outer, axis, (*coords[:d], ix.var(axis.name), *coords[d + 1 :])
+
+
 def _scan(name: str, kind: str, overload: str) -> None:
     @row(name, overload)
     def lower(ctx: Lowering, x: Value, dim: int, *, dtype: Any = None) -> Value:
         out = ctx.spec()
-        acc, d = acc_dtype(ir_dtype(out)), wrap(dim, len(x.shape))
+        acc, d = acc_dtype(ir_dtype(out)), wrap_dim(dim, len(x.shape))
         if acc == "b8":
             raise NoRule("torch has none of bools")
         if not x.shape or x.shape[d] == 1:
             return ctx.map(lambda c: ctx.read(x, c, acc))
-        outer, coords = ctx.axes(tuple(1 if i == d else s for i, s in enumerate(x.shape)))
-        axis = Axis(ctx.name("a"), x.shape[d], "scan")
-        ctx.sizes[axis.name] = axis.size
-        coords = (*coords[:d], ix.var(axis.name), *coords[d + 1 :])
+        outer, axis, coords = scanned(ctx, x.shape, d)
         r = Reduce(ctx.name("r"), kind, (ctx.read(x, coords, acc),), acc, True, ctx.where)
         b = ctx.buffer(out.shape, ir_dtype(out), out.stride)
         value = ctx.finish(ctx.cons.ref(r.name, acc, ctx.where), b.dtype)

@@ -86,7 +86,7 @@ class Between:
         low = F(ctx, ctx.cast(pos.e, "i32")).do("minimum", n - 1)  # i32: vector units turn floats into those
         high = (low + 1).do("minimum", n - 1)
         part = (pos - F(ctx, ctx.cast(low.e, self.acc))).do("minimum", 1.0)
-        return place(ctx, ctx.cast(low.e, "i64"), n), place(ctx, ctx.cast(high.e, "i64"), n), part
+        return place(ctx.cast(low.e, "i64"), n), place(ctx.cast(high.e, "i64"), n), part
 
     def cubic(self, d: int, c: tuple) -> list[tuple[ix.Index, F]]:
         """The four pixels around a position, and their weights."""
@@ -94,7 +94,7 @@ class Between:
         low = pos.do("floor")
         first = F(ctx, ctx.cast(low.e, "i32"))
         places = ((first + (k - 1)).do("maximum", 0).do("minimum", n - 1) for k in range(4))
-        return [(place(ctx, ctx.cast(i.e, "i64"), n), w) for i, w in zip(places, weights(pos - low))]
+        return [(place(ctx.cast(i.e, "i64"), n), w) for i, w in zip(places, weights(pos - low))]
 
 
 def weights(t: F) -> list[F]:
@@ -180,7 +180,7 @@ class Grid:
         for v, n in ((y, self.x.shape[-2]), (z, self.x.shape[-1])):
             tests += [v.do("ge", 0.0).e, v.do("le", float(n - 1)).e]
             i = ctx.cast(v.do("fmax", 0.0).do("fmin", float(n - 1)).e, "i32")
-            own.append(place(ctx, ctx.cast(i, "i64"), n))
+            own.append(place(ctx.cast(i, "i64"), n))
         e = F(ctx, ctx.read(self.x, (*c[:2], *own), acc))
         inside = both(ctx, *tests)
         return e if self.padding != ZEROS or inside is None else F(ctx, inside).pick(e, 0.0)

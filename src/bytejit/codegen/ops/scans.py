@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce, Store
+from bytejit.codegen.loops.ir import LoopNest, Reduce, Store
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
 from bytejit.common.dtypes import FLOATS, INTS, acc_dtype
+from bytejit.common.spec import wrap_dim
 
 from .composite import F
-from .reduce import row
-from .view import wrap
+from .reduce import row, scanned
 
 
 def _best_so_far(name: str, kind: str) -> None:
@@ -20,14 +19,11 @@ def _best_so_far(name: str, kind: str) -> None:
         ones, and of several nan, the last counts."""
         if x.dtype not in FLOATS | INTS:
             raise NoRule(f"{name} of {x.dtype}")
-        d = wrap(dim, len(x.shape))
+        d = wrap_dim(dim, len(x.shape))
         if not x.shape or x.shape[d] == 1:
             return ctx.map(lambda c: ctx.load(x, c), 0), ctx.map(lambda c: ctx.const(0, "i64"), 1)
         acc, spec = acc_dtype(x.dtype), ctx.spec(0)
-        outer, coords = ctx.axes(tuple(1 if i == d else s for i, s in enumerate(x.shape)))
-        axis = Axis(ctx.name("a"), x.shape[d], "scan")
-        ctx.sizes[axis.name] = axis.size
-        coords = (*coords[:d], ix.var(axis.name), *coords[d + 1 :])
+        outer, axis, coords = scanned(ctx, x.shape, d)
         e = F(ctx, ctx.read(x, coords, acc))
         best = Reduce(ctx.name("r"), kind, (e.e,), acc, True, ctx.where)
         value = ctx.cons.ref(best.name, acc, ctx.where)

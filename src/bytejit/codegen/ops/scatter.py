@@ -23,10 +23,11 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import LoopNest, Store
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value
 from bytejit.common.dtypes import acc_dtype
+from bytejit.common.spec import wrap_dim
 
 from .composite import F
 from .gather import broadcast, row
-from .view import both, clamped, view, within, wrap
+from .view import both, clamped, view, within
 
 AREA = 4  # parts of a tensor of which the program writes one: from there on elements are written, not all made
 FEW = 4  # places a row up to which a scatter asks at each point
@@ -135,7 +136,7 @@ def _along(
     indices_of(ctx, at)
     if not x.shape:
         raise NoRule(f"{label} of a 0-dim tensor")
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     shape = (*x.shape[:dim], at.shape[0] if at.shape else 1, *x.shape[dim + 1 :])
 
     def place(c: tuple) -> tuple[tuple, Expr]:
@@ -177,7 +178,7 @@ def _scattered(ctx: Lowering, x: Value, dim: int, at: Value, value: Callable[...
     indices_of(ctx, at)
     if not x.shape or not at.shape:
         raise NoRule("scatter of 0-dim tensors")
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     n = at.shape[dim]
     if mode == "set" and isinstance(n, int) and n <= FEW and ctx.node not in ctx.written and 0 not in at.shape:
         return _asked(ctx, x, dim, at, value)
@@ -269,7 +270,7 @@ def points(shape: tuple) -> int:
 
 @view("slice_scatter", "slice_scatter")
 def slice_scatter(ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     start = clamped(0 if start is None else start, x.shape[dim])
     size, count = x.shape[dim], src.shape[dim]
     if count == 0:
@@ -291,7 +292,7 @@ def slice_scatter(ctx: Lowering, x: Value, src: Value, dim: int = 0, start: Any 
 
 @view("select_scatter", "select_scatter")
 def select_scatter(ctx: Lowering, x: Value, src: Value, dim: int, i: int) -> Value:
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     i = i + x.shape[dim] if ix.hint(i) < 0 else i
     return _window(
         ctx,

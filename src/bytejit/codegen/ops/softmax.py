@@ -11,10 +11,10 @@ import torch
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import acc_dtype
+from bytejit.common.spec import reduced_dims, wrap_dim
 
 from .composite import F
-from .reduce import dims_list, kept, row
-from .view import wrap
+from .reduce import kept, row
 
 
 def exponentials(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple[Value, Value]:
@@ -38,7 +38,7 @@ def quotients(ctx: Lowering, x: Value, dims: tuple[int, ...], acc: str) -> tuple
 
 @row("softmax", "_softmax", "softmax.int", ref=torch.softmax)
 def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
-    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
+    dims, acc = (wrap_dim(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
     if not x.shape:
         return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0 + 1.0).e)
     _, quotient = quotients(ctx, x, dims, acc)
@@ -48,7 +48,7 @@ def softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
 @row("safe_softmax", "_safe_softmax")
 def safe_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
     """Softmax, and 0 where all of a row is -inf: of an attention whose mask leaves nothing."""
-    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(x.dtype)
+    dims, acc = (wrap_dim(dim, len(x.shape)),), acc_dtype(x.dtype)
     if not x.shape or x.dtype != ir_dtype(ctx.spec()):
         raise NoRule("of a number, or of another dtype than its result")
     most, quotient = quotients(ctx, x, dims, acc)
@@ -57,7 +57,7 @@ def safe_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
 
 @row("log_softmax", "_log_softmax", "log_softmax.int", ref=torch.log_softmax)
 def log_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
-    dims, acc = (wrap(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
+    dims, acc = (wrap_dim(dim, len(x.shape)),), acc_dtype(ir_dtype(ctx.spec()))
     if not x.shape:
         return ctx.map(lambda c: (F(ctx, ctx.read(x, c, acc)) * 0.0).e)
     most, e = exponentials(ctx, x, dims, acc)
@@ -73,7 +73,7 @@ def log_softmax(ctx: Lowering, x: Value, dim: int, _: Any = None) -> Value:
 
 @row("logsumexp", "logsumexp", ref=torch.logsumexp)
 def logsumexp(ctx: Lowering, x: Value, dims: Any, keepdim: bool = False) -> Value:
-    dims, acc = dims_list(dims, len(x.shape)), acc_dtype(ir_dtype(ctx.spec()))
+    dims, acc = reduced_dims(dims, len(x.shape)), acc_dtype(ir_dtype(ctx.spec()))
     most = ctx.reduce(x, dims, "amax", None, acc)
 
     def safe(k: tuple) -> F:

@@ -14,14 +14,9 @@ from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.codegen.ops.create import create
 from bytejit.common.dtypes import DTYPES, acc_dtype
-from bytejit.common.spec import contiguous_stride
+from bytejit.common.spec import contiguous_stride, wrap_dim
 
 from .table import Lower, lowers
-
-
-def wrap(dim: int, n: int) -> int:
-    """A dim counted from the front; 0-dim tensors count as one dim."""
-    return dim + max(n, 1) if dim < 0 else dim
 
 
 def view(name: str, *overloads: str) -> Callable[[Lower], Lower]:
@@ -74,7 +69,7 @@ def reshape(ctx: Lowering, x: Value, *_: Any) -> Value:
 
 @view("permute", "permute")
 def permute(ctx: Lowering, x: Value, dims: Any) -> Value:
-    dims = [wrap(d, len(x.shape)) for d in dims]
+    dims = [wrap_dim(d, len(x.shape)) for d in dims]
     return ctx.view(x, ctx.spec().shape, lambda c: tuple(c[dims.index(i)] for i in range(len(dims))))
 
 
@@ -84,7 +79,7 @@ def transpose(ctx: Lowering, x: Value, a: int = -2, b: int = -1) -> Value:
     if n < 2:
         return x
     order = list(range(n))
-    a, b = wrap(a, n), wrap(b, n)
+    a, b = wrap_dim(a, n), wrap_dim(b, n)
     order[a], order[b] = b, a
     return ctx.view(x, ctx.spec().shape, lambda c: tuple(c[i] for i in order))
 
@@ -98,7 +93,7 @@ def expand(ctx: Lowering, x: Value, *_: Any, implicit: bool = False) -> Value:
 
 @view("slice", "slice.Tensor")
 def slice_(ctx: Lowering, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     start = clamped(0 if start is None else start, x.shape[dim])
     return ctx.view(x, ctx.spec().shape, lambda c: tuple(v * step + start if i == dim else v for i, v in enumerate(c)))
 
@@ -110,7 +105,7 @@ def narrow(ctx: Lowering, x: Value, dim: int, start: Any, length: Any) -> Value:
 
 @view("select_view", "select.int")
 def select(ctx: Lowering, x: Value, dim: int, i: int) -> Value:
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     i = i + x.shape[dim] if ix.hint(i) < 0 else i
     return ctx.view(x, ctx.spec().shape, lambda c: (*c[:dim], ix.index(i), *c[dim:]))
 
@@ -119,7 +114,7 @@ def select(ctx: Lowering, x: Value, dim: int, i: int) -> Value:
 def squeeze(ctx: Lowering, x: Value, dims: Any = None) -> Value:
     n = len(x.shape)
     dims = range(n) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {wrap(d, n) for d in dims if n and x.shape[wrap(d, n)] == 1}
+    gone = {wrap_dim(d, n) for d in dims if n and x.shape[wrap_dim(d, n)] == 1}
 
     def back(c: tuple) -> tuple:
         left = iter(c)
@@ -130,7 +125,7 @@ def squeeze(ctx: Lowering, x: Value, dims: Any = None) -> Value:
 
 @view("unsqueeze", "unsqueeze")
 def unsqueeze(ctx: Lowering, x: Value, dim: int) -> Value:
-    dim = wrap(dim, len(x.shape) + 1)
+    dim = wrap_dim(dim, len(x.shape) + 1)
     return ctx.view(x, ctx.spec().shape, lambda c: c[:dim] + c[dim + 1 :])
 
 
@@ -142,7 +137,7 @@ def alias(ctx: Lowering, x: Value, *_: Any) -> Value:
 @view("diagonal", "diagonal")
 def diagonal(ctx: Lowering, x: Value, offset: int = 0, a: int = 0, b: int = 1) -> Value:
     n = len(x.shape)
-    a, b = wrap(a, n), wrap(b, n)
+    a, b = wrap_dim(a, n), wrap_dim(b, n)
 
     def back(c: tuple) -> tuple:
         left, last = iter(c[:-1]), c[-1]
@@ -153,7 +148,7 @@ def diagonal(ctx: Lowering, x: Value, offset: int = 0, a: int = 0, b: int = 1) -
 
 @view("unfold", "unfold")
 def unfold(ctx: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
     return ctx.view(
         x, ctx.spec().shape, lambda c: tuple(v * step + c[-1] if i == dim else v for i, v in enumerate(c[:-1])) if x.shape else ()
     )
@@ -175,12 +170,12 @@ def _pieces(ctx: Lowering, x: Value, dim: int) -> tuple[Value, ...]:
 
 @view("split", "split.Tensor", "split_with_sizes", "chunk", "split.sizes", "tensor_split.sections")
 def split(ctx: Lowering, x: Value, sizes: Any, dim: int = 0) -> tuple[Value, ...]:
-    return _pieces(ctx, x, wrap(dim, len(x.shape)))
+    return _pieces(ctx, x, wrap_dim(dim, len(x.shape)))
 
 
 @view("unbind", "unbind.int")
 def unbind(ctx: Lowering, x: Value, dim: int = 0) -> tuple[Value, ...]:
-    dim = wrap(dim, len(x.shape))
+    dim = wrap_dim(dim, len(x.shape))
 
     def at(k: int, shape: tuple) -> Value:
         return ctx.view(x, shape, lambda c: (*c[:dim], ix.index(k), *c[dim:]))
@@ -234,7 +229,7 @@ def to_copy(ctx: Lowering, x: Value, source: Any = None, **kw: Any) -> Value:
 
 @view("flip", "flip")
 def flip(ctx: Lowering, x: Value, dims: Any) -> Value:
-    dims = {wrap(d, len(x.shape)) for d in dims}
+    dims = {wrap_dim(d, len(x.shape)) for d in dims}
     return ctx.map(
         lambda c: ctx.load(x, tuple(x.shape[i] - 1 - v if i in dims and x.shape[i] != 1 else v for i, v in enumerate(c)))
     )
@@ -254,7 +249,7 @@ def roll(ctx: Lowering, x: Value, shifts: Any, dims: Any = ()) -> Value:
         return out if same else ctx.map(lambda c: ctx.load(out, c))
     shift: dict[int, int] = {}
     for s, d in zip(shifts, dims):
-        d = wrap(d, len(x.shape))
+        d = wrap_dim(d, len(x.shape))
         shift[d] = shift.get(d, 0) + s
     shift = {d: s for d, s in shift.items() if x.shape[d] not in (0, 1)}
     last = len(x.shape) - 1 if len(x.shape) - 1 in shift else None
@@ -338,7 +333,7 @@ PIECES = 16  # of a `cat` on the CPU; more are copied by torch, one after anothe
 def cat(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
     out = ctx.spec()
     dtype = acc_dtype(ir_dtype(out))
-    dim = wrap(dim, len(out.shape))
+    dim = wrap_dim(dim, len(out.shape))
     parts, start = [], 0
     for x in xs:
         if x.shape == (0,) and len(out.shape) != 1 or x.shape[dim] == 0:
@@ -367,7 +362,7 @@ def cat(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
 @view("stack", "stack")
 def stack(ctx: Lowering, xs: Any, dim: int = 0) -> Value:
     out = ctx.spec()
-    dim = wrap(dim, len(out.shape))
+    dim = wrap_dim(dim, len(out.shape))
     shape = (*out.shape[:dim], 1, *out.shape[dim + 1 :])
     return cat(ctx, [ctx.view(x, shape, lambda c: c[:dim] + c[dim + 1 :]) for x in xs], dim)
 

@@ -318,14 +318,14 @@ def place_buffers(
 ) -> tuple[Kernel, dict[str, Buffer]] | None:
     """Decides for each buffer stored and not needed outside: dropped, computed again, row-local, or still in
     memory."""
-    stores = {s.buffer: (i, s) for i, p in enumerate(k.nests) for s in p.stores}
+    stores = {s.buffer: s for p in k.nests for s in p.stores}
     left = {e.name for e in loads(kernel_roots(k))}
     outer = {a.name for a in k.axes}
     scans = {r.name for p in k.nests for r in p.reduces if r.running}
     made: dict[str, Buffer] = {}
     drop: set[str] = set()
     again: dict[str, Store] = {}
-    for name, (i, s) in stores.items():
+    for name, s in stores.items():
         if name in outside or buffers[name].kind == "local" and name in left:
             continue
         if name not in left:
@@ -336,15 +336,15 @@ def place_buffers(
             if cost((s.value,)) < HEAVY and len(refs) <= 1 and not passing and aligned(k, name, s):
                 again[name] = s
             elif fits(k, s, buffers, outer):
-                made[name] = local_buffer(s, buffers[name], outer, k.nests[i])
-    if any(not rows_meet(k, n, s, outer) for n, (_, s) in stores.items() if n in left):
+                made[name] = local_buffer(s, buffers[name], outer)
+    if any(not rows_meet(k, n, s, outer) for n, s in stores.items() if n in left):
         return None
 
     def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
         if e.name in again:
             return rewrite(again[e.name].value)
         if e.name in made:
-            return cons.load(e.name, own_coords(stores[e.name][1], coords, outer), e.dtype, mask, e.where)
+            return cons.load(e.name, own_coords(stores[e.name], coords, outer), e.dtype, mask, e.where)
         return None
 
     rewrite = Rewriter(cons, sizes, None, on_load)
@@ -352,7 +352,7 @@ def place_buffers(
     for p in k.nests:
         p = rewrite.body(p)
         kept = tuple(
-            replace(s, coords=own_coords(stores[s.buffer][1], s.coords, outer)) if s.buffer in made else s
+            replace(s, coords=own_coords(stores[s.buffer], s.coords, outer)) if s.buffer in made else s
             for s in p.stores
             if s.buffer not in drop and s.buffer not in again
         )
@@ -390,7 +390,7 @@ def fits(k: Kernel, s: Store, buffers: dict[str, Buffer], outer: set[str]) -> bo
     return not any(innermost(k, p, buffers) in outer for p in k.nests if p.axes)
 
 
-def local_buffer(s: Store, b: Buffer, outer: set[str], p: LoopNest) -> Buffer:
+def local_buffer(s: Store, b: Buffer, outer: set[str]) -> Buffer:
     """The row-local form of a buffer."""
     shape = tuple(n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer)
     return Buffer(b.name, shape, contiguous_stride(shape), b.dtype, "local", b.device, b.where)

@@ -103,7 +103,7 @@ class Place:
         ((out, base),) = {(s.buffer, s.over) for p in self.kernel(i).nests for s in p.stores if s.over}
         old = self.buffers[base]
         i = self.apart(i, base)
-        if self.last_reader(i, out, base) and alike(old, self.buffers[out]):
+        if self.last_reader(i, base) and alike(old, self.buffers[out]):
             if old.kind == "temp":
                 self.steps[: i + 1] = [self.renamed(s, base, out) for s in self.steps[: i + 1]]
                 del self.buffers[base]
@@ -121,7 +121,7 @@ class Place:
             self.copy(i, out, base)
         self.steps = [without_over(s, {base, out}) if out in writes(s) or base in writes(s) else s for s in self.steps]
 
-    def last_reader(self, i: int, out: str, base: str) -> bool:
+    def last_reader(self, i: int, base: str) -> bool:
         """Whether nobody needs what the buffer held before, once the update has run."""
         if any(base in reads(s) or base in writes(s) for s in self.steps[i + 1 :]):
             return False

@@ -1,0 +1,116 @@
+"""Torch functions that stay one node: calls of a library, which serves them better whole than in parts, and a pad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from bytejit.common import attention_choice
+from bytejit.common.spec import Spec, contiguous_stride
+from bytejit.fake.rules.core import FakeStorage, Meta
+from bytejit.fake.tensor import Fake, FakeMode, fake_of_spec, make, spec_of
+
+from .graph_writer import GraphWriter
+
+aten = torch.ops.aten
+
+# torch functions that stay one node: a library serves them better whole than in parts.
+WHOLE = {
+    torch.nn.functional.scaled_dot_product_attention: aten.scaled_dot_product_attention.default,
+    torch.nn.functional.linear: aten.linear.default,
+}
+
+
+# torch functions of which one form stays one node, where torch would write memory piece by piece
+PADS = frozenset((torch.nn.functional.pad, torch._C._nn.pad))
+
+
+def stays_whole(function: Any, args: tuple, kwargs: dict, attention: tuple) -> Any:
+    """The op that a call is recorded as; None where its parts are. Of an attention these are the kernel that torch takes:
+    so where the graph itself says which, and on the CPU, where a kernel of ours may be faster, where the program does."""
+    op = WHOLE.get(function)
+    if op is None or differentiates(args, kwargs):
+        return None
+    if function is torch.nn.functional.scaled_dot_product_attention:
+        on_cpu = any(isinstance(x, Fake) and x.m.device.type == "cpu" for x in (*args, *kwargs.values()))
+        if attention_choice.read() != attention or on_cpu and not attention_choice.free_on_cpu():
+            return None
+    return op
+
+
+def whole(rec: GraphWriter, function: Callable, op: Any, args: tuple, kwargs: dict) -> Fake:
+    """Record a torch function as one op, cast as autocast would have it."""
+    names = [a.name for a in op._schema.arguments]
+    given = rec.fake(tuple(args))
+    named = {k: rec.fake(v) for k, v in kwargs.items()}
+    for name in [n for n in names[len(given) :] if n in named and not _keyword_only(op, n)]:
+        if names[len(given)] != name:
+            break
+        given += (named.pop(name),)
+    device = next(x.m.device.type for x in given if isinstance(x, Fake))
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        given = tuple(_cast(x, dtype) for x in given)
+        named = {k: _cast(v, dtype) for k, v in named.items()}
+    expected = _expected(function, given, named, device)
+    made = rec.new(op, given, named, fake_of_spec(expected))
+    mask = given[3] if len(given) > 3 else named.get("attn_mask")
+    numbers = _as_numbers(mask, given[0])
+    if device != "cpu" and op is aten.scaled_dot_product_attention.default and numbers is not mask:
+        rest = {k: v for k, v in named.items() if k != "attn_mask"}
+        later = _expected(function, (*given[:3], numbers, *given[4:]), rest, device)
+        if later.stride != expected.stride and all(type(n) is int for n in (*later.shape, *later.stride)):
+            made.bound.root.node.meta["returns"] = later.stride
+    return made
+
+
+def pad(rec: GraphWriter, input: Fake, pad: Sequence, mode: str = "constant", value: float | None = None) -> Fake:
+    """torch's pad; a circular one as one op."""
+    x = rec.fake(input)
+    sides = list(zip(pad[::2], pad[1::2], reversed(x.shape)))
+    if (
+        mode != "circular"
+        or len(x.shape) not in (len(sides) + 1, len(sides) + 2)
+        or not all(0 <= low <= n and 0 <= high <= n for low, high, n in sides)
+    ):
+        return torch._C._nn.pad(input, pad, mode, value)
+    shape = (*x.shape[: -len(sides)], *(n + low + high for low, high, n in reversed(sides)))
+    made = fake_of_spec(Spec(shape, contiguous_stride(shape), x.dtype, x.device))
+    return rec.new(aten._pad_circular.default, (x, list(pad)), {}, made)
+
+
+def differentiates(args: tuple, kwargs: dict) -> bool:
+    """Whether autograd follows a call: what it records in place of torch's own parts has no gradient."""
+    if not torch.is_grad_enabled():
+        return False
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))
+
+
+def _expected(function: Callable, given: tuple, named: dict, device: str) -> Spec:
+    """What a torch function returns for tensors like these fakes, without autocast."""
+
+    def plain(x: object) -> object:
+        return fake_of_spec(spec_of(x)) if isinstance(x, Fake) else x
+
+    with torch.utils._python_dispatch._disable_current_modes(), FakeMode(), torch.autocast(device, enabled=False):
+        return spec_of(function(*map(plain, given), **{k: plain(v) for k, v in named.items()}))
+
+
+def _as_numbers(x: object, query: Fake) -> object:
+    """A mask of attention as `lower` hands it over on a GPU: numbers side by side."""
+    if not isinstance(x, Fake) or x.m.dtype is not torch.bool and x.m.stride[-1:] == (1,):
+        return x
+    return make(Meta(x.m.shape, contiguous_stride(x.m.shape), 0, query.m.dtype, x.m.device, FakeStorage(0)))
+
+
+def _keyword_only(op: Any, name: str) -> bool:
+    return next(a.kwarg_only for a in op._schema.arguments if a.name == name)
+
+
+def _cast(x: object, dtype: torch.dtype) -> object:
+    if isinstance(x, Fake) and x.m.dtype.is_floating_point and x.m.dtype not in (dtype, torch.float64):
+        return x.to(dtype)
+    return x

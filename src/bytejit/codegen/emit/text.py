@@ -1,0 +1,25 @@
+"""The text of a kernel as it is written."""
+
+from __future__ import annotations
+
+
+class Text:
+    """Lines with an indent, and beside each the user's line, kept apart: equal code may come from different lines."""
+
+    mark = "//"  # how a comment begins
+    start = 0  # the first indent
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str]] = []
+        self.depth = self.start
+
+    def add(self, line: str, comment: str = "") -> None:
+        self.rows.append(("    " * self.depth + line, comment))
+
+    def plain(self) -> str:
+        """The code alone: what decides whether two kernels are one."""
+        return "\n".join(line for line, _ in self.rows)
+
+    def full(self) -> str:
+        """The code with the user's lines."""
+        return "\n".join(f"{line}  {self.mark} {note}" if note else line for line, note in self.rows)
