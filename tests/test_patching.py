@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.__main__ import main
 from bytejit.common import caches
 from bytejit.runtime.compiled import settings_of
 
@@ -174,6 +175,21 @@ def test_compiled_modules_as_programs_look_at_them():
     assert c._orig_mod is m and getattr(c, "_orig_mod", c).state_dict().keys() == m.state_dict().keys()
     again = torch.compile(c, backend="eager")
     assert again._orig_mod is m and torch.equal(again(X), m(X))
+
+
+def test_parameters_saved_by_torchs_compiled_modules():
+    """Their names begin with `_orig_mod.`, of the whole and of parts of it."""
+    m = torch.nn.Sequential(Net(), Net())
+    for compiled, names in (
+        (torch.compile(torch.nn.Sequential(Net(), Net())), lambda n: "_orig_mod." + n),
+        (torch.nn.Sequential(torch.compile(Net()), Net()), lambda n: n.replace("0.", "0._orig_mod.", 1) if n[0] == "0" else n),
+    ):
+        saved = {names(n): v for n, v in m.state_dict().items()}
+        assert compiled.load_state_dict(saved) == ([], []) and saved.keys() == {names(n) for n in m.state_dict()}
+        assert torch.equal(compiled(X), m(X))
+        with pytest.raises(RuntimeError, match="Unexpected key.*other"):
+            compiled.load_state_dict({**saved, "_orig_mod.other": X})
+        assert compiled.load_state_dict(m.state_dict()) == ([], [])
 
 
 # ---- controls ----------------------------------------------------------------------------------------------------------
@@ -368,7 +384,35 @@ def test_run_is_told_by_the_environment(folder):
 
 
 def test_run_of_nothing(folder):
-    done = ran(folder, "-m", "bytejit", "run", "no_such.py")
-    assert done.returncode == 2 and done.stderr == "bytejit run: no such file: no_such.py\n"
+    for arguments, line in (
+        (("no_such.py",), "no such file: no_such.py"),
+        (("-m", "no_such"), "no module named no_such"),
+        (("-m", "no_such.part"), "no module named no_such"),
+        ((str(folder),), f"no __main__.py in {folder}"),
+    ):
+        done = ran(folder, "-m", "bytejit", "run", *arguments)
+        assert done.returncode == 2 and done.stderr == f"bytejit run: {line}\n"
     done = ran(folder, "-m", "bytejit", "run")
     assert done.returncode == 2 and done.stderr.startswith("usage:")
+
+
+# ---- python -m bytejit -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "arguments, status, out, err",
+    [
+        (["--help"], 0, "usage: python -m bytejit COMMAND", ""),
+        (["--version"], 0, f"bytejit {bytejit.__version__}", ""),
+        (["no_such"], 2, "", "bytejit: no command 'no_such': it is one of verify, run, explain, bench"),
+        (["verify", "--backend", "eager"], 0, "All that this machine can do works.", ""),
+        (["--backend", "eager"], 0, "All that this machine can do works.", ""),
+        (["bench", "x.py:f", "--seconds", "0"], 2, "", "argument --seconds: '0' is no number of seconds above 0"),
+        (["bench", "x.py:f", "--seconds", "many"], 2, "", "argument --seconds: 'many' is no number of seconds above 0"),
+    ],
+)
+def test_commands(arguments, status, out, err, capsys):
+    try:
+        left = main(arguments)
+    except SystemExit as e:
+        left = e.code
+    said = capsys.readouterr()
+    assert (left, out in said.out, err in said.err) == (status, True, True) and bool(said.out) == bool(out), said

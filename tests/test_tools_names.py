@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import runpy
+import warnings
 from pathlib import Path
 
 import pytest
@@ -182,3 +184,89 @@ def test_messages_have_the_program_s_words() -> None:
     guards = [g for r in report.regions for g in r.guards]
     assert any(g.startswith("FUNCTION ") and "Net.forward at " in g for g in guards)
     assert not [g for g in guards if re.search(r"\b0x[0-9a-f]{6}", g)]
+
+
+def breaks_of(fn, *args) -> list[str]:
+    """Where a call breaks, and how often, in the second of two calls that are compiled anew."""
+    for _ in range(2):
+        bytejit.reset()
+        bytejit.counters.clear()
+        bytejit.compile(fn, backend="eager")(*args)
+    return [f"{n} {what.rpartition(':')[2]}" for what, n in bytejit.counters["breaks"].items()]
+
+
+def test_messages_break_once_at_the_users_line(capsys) -> None:
+    logger, records = logging.Logger("eco"), []
+    keep = logging.Handler()
+    keep.emit = records.append
+    logger.addHandler(keep)
+
+    def f(x):
+        y = x.sin()
+        logger.info("sum %s", y.sum())
+        y = y + 1
+        logger.warning("shape %s", tuple(y.shape))
+        y = y * 2
+        warnings.warn("careful", stacklevel=1)
+        y = y.exp()
+        print("y is", tuple(y.shape))
+        return y.cos()
+
+    first = line_of(f)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert breaks_of(f, torch.ones(3)) == [f"1 {first + n}" for n in (2, 4, 6, 8)]
+    assert [(w.filename, w.lineno) for w in said] == [(HERE, first + 6)] * 2
+    assert [(r.pathname, r.lineno, r.funcName) for r in records] == [(HERE, first + 2, "f"), (HERE, first + 4, "f")] * 2
+    assert capsys.readouterr().out == "y is (3,)\n" * 2
+    assert bytejit.counters["graphs"]["eager"] == 5
+
+
+def test_a_message_that_is_not_said_breaks_nothing() -> None:
+    logger = logging.Logger("eco", logging.ERROR)
+
+    def f(x):
+        logger.info("sum %s", x.sum())
+        if logger.isEnabledFor(logging.DEBUG):
+            print(x)
+        return x + 1
+
+    bytejit.compile(f, backend="eager", fullgraph=True)(torch.ones(3))
+
+
+def test_filters_of_warnings_break_at_the_users_lines() -> None:
+    def f(x):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            y = x.sin()
+            warnings.warn("inside", stacklevel=1)
+        return y + 1, [str(w.message) for w in said]
+
+    filters = list(warnings.filters)
+    assert bytejit.compile(f, backend="eager")(torch.ones(3))[1] == ["inside"]
+    assert warnings.filters == filters
+    lines = {line.split()[1] for line in breaks_of(f, torch.ones(3))}
+    assert lines == {str(line_of(f) + n) for n in (1, 2, 4)}
+
+
+def test_what_torch_warns_of_is_said_of_the_users_line() -> None:
+    def f(x):
+        y = x.sin()
+        return torch.nn.functional.mse_loss(y, torch.zeros(1))
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        bytejit.compile(f)(torch.ones(3))
+    assert [(w.filename, w.lineno) for w in said] == [(HERE, line_of(f) + 2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="target size"):
+            bytejit.compile(f)(torch.ones(3))
+    registry = globals().setdefault("__warningregistry__", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.warn_explicit("once", UserWarning, HERE, 1, registry=registry)
+        before = registry["version"]
+        bytejit.compile(lambda x: torch.nn.functional.relu(x) + 1)(torch.ones(3))
+        warnings.warn_explicit("again", UserWarning, HERE, 1, registry=registry)
+        assert registry["version"] == before  # what was said is not said anew

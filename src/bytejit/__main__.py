@@ -1,36 +1,46 @@
-"""`python -m bytejit` checks the installation, as `python -m bytejit.verify`; `run` runs a script; commands.py has the others."""
+"""`python -m bytejit COMMAND`: verify (also without a command), run, and those of commands.py."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
+from collections.abc import Callable
 
+from . import __version__, verify
 from .commands import COMMANDS
 from .options import config
 from .patching import patch_torch_compile
-from .verify import main
 
-USAGE = "usage: python -m bytejit run [-m MODULE | SCRIPT.py] ARGUMENTS..."
+USAGE = """usage: python -m bytejit COMMAND ARGUMENTS...
+
+  verify    what works here, what does not, what to install; also without a command
+  run       a script or a module, with torch.compile replaced by bytejit's
+  explain   what becomes of a function or a model: graphs, breaks, kernels
+  bench     how fast it is, beside eager
+
+python -m bytejit COMMAND -h says more. --version prints the version."""
+RUN_USAGE = "usage: python -m bytejit run [-m MODULE | SCRIPT.py] ARGUMENTS..."
 
 
-def run(arguments: list[str]) -> int | str:
+def run(arguments: list[str]) -> int:
     """Run a script or module as Python does, with torch.compile replaced by bytejit's. Returns: the exit status.
 
     BYTEJIT_REPLACE_TORCH_COMPILE=0 leaves torch.compile as it is.
     """
     as_module = arguments[:1] == ["-m"]
     if len(arguments) < 1 + as_module or arguments[0] in ("-h", "--help"):
-        print(USAGE, file=sys.stderr)
+        print(RUN_USAGE, file=sys.stderr)
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
     name = arguments[as_module]
-    if not as_module and not os.path.exists(name):
-        print(f"bytejit run: no such file: {name}", file=sys.stderr)
-        return 2
     if config.replace_torch_compile is None:
         patch_torch_compile()
-    sys.argv = arguments[as_module:]
     sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.abspath(name))
+    if missing := no_module(name) if as_module else no_script(name):
+        print(f"bytejit run: {missing}", file=sys.stderr)
+        return 2
+    sys.argv = arguments[as_module:]
     if as_module:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
@@ -38,9 +48,36 @@ def run(arguments: list[str]) -> int | str:
     return 0
 
 
+def no_script(name: str) -> str:
+    """Why a file or folder cannot be run; "" where it may be."""
+    if not os.path.exists(name):
+        return f"no such file: {name}"
+    return f"no __main__.py in {name}" if os.path.isdir(name) and not os.path.exists(os.path.join(name, "__main__.py")) else ""
+
+
+def no_module(name: str) -> str:
+    """Why a module cannot be run; "" where it may be."""
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:  # of the package that it would be in
+        return f"no module named {error.name}"
+    return "" if found is not None else f"no module named {name}"
+
+
+def main(arguments: list[str]) -> int:
+    """The command that is named. Returns: the exit status."""
+    name, rest = (arguments[0], arguments[1:]) if arguments else ("verify", [])
+    if name in ("-h", "--help", "--version"):
+        print(f"bytejit {__version__}" if name == "--version" else USAGE)
+        return 0
+    if name.startswith("-"):  # of `verify`
+        name, rest = "verify", arguments
+    known: dict[str, Callable[[list[str]], int]] = {"verify": verify.main, "run": run, **COMMANDS}
+    if name not in known:
+        print(f"bytejit: no command {name!r}: it is one of {', '.join(known)}", file=sys.stderr)
+        return 2
+    return known[name](rest)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["run"]:
-        sys.exit(run(sys.argv[2:]))
-    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        sys.exit(COMMANDS[sys.argv[1]](sys.argv[2:]))
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -60,11 +60,21 @@ def compilers() -> dict[str, Callable[[Callable], Callable]]:
     return {"eager": lambda f: f, "bytejit": api.compile, "torch.compile": lambda f: vars(torch)["compile"](f)}
 
 
+def seconds(text: str) -> float:
+    """A time. Raises: ArgumentTypeError."""
+    try:
+        if 0 < (value := float(text)) < float("inf"):
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+
+
 def bench_parser() -> argparse.ArgumentParser:
     """The arguments of `bench`."""
     options = parser("bench")
     options.add_argument("--torch-compile", action="store_true", help="measure torch.compile, too")
-    options.add_argument("--seconds", type=float, default=2.0, help="how long each is called")
+    options.add_argument("--seconds", type=seconds, default=2.0, help="how long each is called")
     options.add_argument("--json", metavar="FILE", help="write the figures")
     options.add_argument("--picture", metavar="FILE", help="write a picture of them, as SVG")
     options.add_argument("--only", choices=WAYS, help=argparse.SUPPRESS)

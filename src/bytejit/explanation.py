@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bytejit.common.text import indent, plural, table
-from bytejit.inspection import BreakReason, Region, recording
+from bytejit.tools.inspection import NOTHING, BreakReason, Region, recording
 
 from .common import registry
 from .errors import backend_name
@@ -79,6 +79,8 @@ class Explanation:
                 for i, r in enumerate(self.with_graph)
             ]
             parts += ["", table(["graph", "ops", "guards", "seconds", "from", "in", "what"], rows)]
+        elif not self.break_reasons and not self.fallbacks:
+            parts += ["", NOTHING]
         sections = (
             ("Breaks", [f"{b}" + (f"\n  do: {b.do}" if b.do else "") for b in self.break_reasons]),
             (

@@ -22,7 +22,7 @@ from bytejit.common.graph_script import stack_trace
 from bytejit.common.where import Where, where_of_function
 from bytejit.guards.kinds import Expr
 from bytejit.guards.sources import Source, TensorSize, TensorStride
-from bytejit.inspection import Region, recording
+from bytejit.tools.inspection import Region, recording
 from bytejit.tracer.torch.control_flow import Branches
 
 from .errors import Unsupported

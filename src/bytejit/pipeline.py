@@ -36,6 +36,7 @@ from bytejit.runtime.live_values import ModulePass, holds_work, modules_among
 from bytejit.runtime.ownership import is_own
 from bytejit.runtime.rollback import rewinding
 from bytejit.runtime.verification import verify
+from bytejit.tools import inspection
 from bytejit.tools.accuracy import check_region
 from bytejit.tools.cell import cell
 from bytejit.tools.timing import seconds_of
@@ -44,7 +45,6 @@ from bytejit.tracer.core.signals import Break, NotNow, TooLong
 from bytejit.tracer.core.sizes import Dynamic
 from bytejit.tracer.core.trace import Trace, trace
 
-from . import inspection
 from .common import interrupts, logs, profiling, ranges, registry, torch_controls
 from .errors import BackendFailed, IncorrectResult, Unsupported, backend_name, note_place
 from .options import Options, Settings

@@ -114,29 +114,37 @@ def with_accelerate(compiled):
     return [p.detach() for p in run.unwrap_model(model).parameters()]
 
 
-def with_lightning(compiled):
+def with_lightning(compiled, whole=False):
     if importlib.util.find_spec("torchvision"):
         torchvision()
-    lightning = pytest.importorskip("lightning")
+    name = "lightning" if importlib.util.find_spec("lightning") else "pytorch_lightning"
+    lightning = pytest.importorskip(name)
 
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.net = torch.compile(net(), backend="eager") if compiled else net()
+            self.net = torch.compile(net(), backend="eager") if compiled and not whole else net()
 
         def training_step(self, batch, i):
-            return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+            loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+            self.log("loss", loss)
+            return loss
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     module = Module()
-    lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(module, batches())
+    given = torch.compile(module, backend="eager") if compiled and whole else module
+    lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(given, batches())
     return [p.detach() for p in module.parameters()]
 
 
-@pytest.mark.parametrize("train", [with_accelerate, with_lightning])
+def with_a_lightning_module(compiled):
+    return with_lightning(compiled, whole=True)
+
+
+@pytest.mark.parametrize("train", [with_accelerate, with_lightning, with_a_lightning_module])
 @pytest.mark.filterwarnings("ignore")
 def test_training_loops(train):
     want = train(False)

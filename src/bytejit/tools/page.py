@@ -10,9 +10,9 @@ from html import escape
 from bytejit.codegen.loops.plan import Plan
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.where import Where, short_path, source_line
-from bytejit.inspection import BreakReason, Region
 
 from .drawing import drawing
+from .inspection import NOTHING, BreakReason, Region
 
 AROUND = 2  # lines shown before and after one that is in a graph
 COLOURS = 6  # of graphs, again from the first after the last
@@ -37,7 +37,7 @@ table.code{width:100%;background:var(--code);border-radius:6px}
 table.code td{padding:0 8px;white-space:pre;vertical-align:top;text-align:left}
 table.code td.l{color:var(--soft);text-align:right;width:1%;font:12px/1.5 ui-monospace,monospace}
 td.g{width:1%}
-td.u{color:var(--soft);border-right:1px solid var(--line);max-width:460px;overflow:hidden;text-overflow:ellipsis}
+td.u{color:var(--soft);border-right:1px solid var(--line);max-width:min(460px,30vw);overflow:hidden;text-overflow:ellipsis}
 tr.break td{background:var(--badbg)}
 table.code tr.said td{background:var(--badbg);color:var(--bad);white-space:normal;padding-bottom:4px}
 .t{display:inline-block;min-width:18px;text-align:center;border-radius:9px;font:11px/17px system-ui;color:#fff;margin-right:2px}
@@ -101,6 +101,8 @@ def body(story: Story) -> str:
         parts += [section(f"Graph {i}: {escape(r.function)}", graph(i, r), f"graph{i}") for i, r in enumerate(graphs)]
     elif story.breaks:
         parts.append(section("Program", program(graphs, story.breaks)))
+    elif not story.left:
+        parts.append(f"<p>{NOTHING}</p>")
     parts.append(section("Compiled again in this process, and why", listed(story.recompiles)) if story.recompiles else "")
     parts.append(section("Left to the original code", listed(story.left)) if story.left else "")
     return "".join(parts)

@@ -9,18 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .common import debug, logs, ranges
-from .common.graph_info import info_of, report_of
-from .common.graph_script import graph_file, read_only
-from .common.where import Where
-from .options import Options
-from .runtime.places import Named
+from bytejit.common import debug, logs, ranges
+from bytejit.common.graph_info import info_of, report_of
+from bytejit.common.graph_script import graph_file, read_only
+from bytejit.common.where import Where
+from bytejit.options import Options
+from bytejit.runtime.places import Named
 
 if TYPE_CHECKING:
     import torch
 
-    from .tracer.core.trace import Trace
+    from bytejit.tracer.core.trace import Trace
 
+NOTHING = "No graph was made: the call holds no work for one."
 COMMENTS = {".py": "#", ".cpp": "//"}  # suffix of a file of code -> how its comments begin
 
 
