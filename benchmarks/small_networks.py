@@ -50,7 +50,7 @@ class UNet(nn.Module):
 
     def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         angle = t[:, None] * torch.exp(-torch.arange(16, device=t.device) / 2)
-        t = self.embed(torch.cat((angle.sin(), angle.cos()), 1))
+        t = self.embed(torch.cat((angle.sin(), angle.cos()), 1).to(x.dtype))
         x, skips = self.enter(x), []
         for block in self.down:
             x = block(x, t)
