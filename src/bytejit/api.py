@@ -141,7 +141,8 @@ def compile(
     options: fields of `bytejit.Options`, for this model only; also names of torch.compile's, such as "triton.cudagraphs".
     disable: return the model as it is. name: taken for torch.compile's sake, and not used.
     Compilation itself happens in the first call. A compiled function is a function of its own: later changes of the
-    original's `__defaults__` or `__code__` are not its own. Raises: ValueError (backend, mode, options), TypeError (model).
+    original's `__defaults__` or `__code__` are not its own. A compiled module runs the `forward` that the original's class has
+    at the time. Raises: ValueError (backend, mode, options), TypeError (model).
     """
     backend = torch_controls.default_backend() if backend is None else backend
     settings = Settings.make(registry.check_backend(backend), fullgraph, dynamic, mode, options)

@@ -26,6 +26,12 @@ from .text import unknown
 MODULE_TRAIT = "__bytejit_module__"  # attribute of the class of a compiled module (runtime/module.py): what it was made from
 
 
+class PresentMethod:
+    """A method of a compiled module's class that stands for what the original's class has by that name: a trace looks past it."""
+
+    __slots__ = ()
+
+
 def seen_as(cls: type) -> type:
     """The class that the program made; for the class of a compiled module, the original's."""
     trait = vars(cls).get(MODULE_TRAIT)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from bytejit.common.registry import PresentMethod
 from bytejit.compat import class_versions
 
 from .equality import same
@@ -33,10 +34,11 @@ def searched(cls: type, after: type | None = None) -> tuple[type, ...]:
 
 
 def find(cls: type, name: str, after: type | None = None) -> tuple[Any, type | None]:
-    """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one."""
+    """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one. For a method of a
+    compiled module it is what the original's class has now."""
     for c in searched(cls, after):
         found = NAMESPACE(c).get(name, MISSING)
-        if found is not MISSING:
+        if found is not MISSING and not isinstance(found, PresentMethod):
             return found, c
     return MISSING, None
 
