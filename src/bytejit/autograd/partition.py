@@ -16,7 +16,6 @@ import torch
 from torch import fx
 
 from bytejit.codegen.aten.graph import Alias, Aten, Const, Input, Number, Out, Value, acts, base_of, check, positions, renumbered
-from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import Real
@@ -46,6 +45,7 @@ class Parts:
     tangents: tuple[Spec, ...]
     layouts: tuple[tuple[int, int, int] | None, ...]  # where sizes and strides of a tangent begin and end; None: as its spec
     written: tuple[int, ...]  # inputs
+    copied: tuple[int, ...]  # those that results with gradients are computed from
     random: bool  # whether the forward pass draws random numbers
     grads: tuple[tuple[int, int | None], ...]
     recipes: tuple[Recipe, ...]
@@ -88,11 +88,10 @@ class _Split:
         self.written = {self.inputs[m.input] for m in joint.aten.mutations if m.input < joint.inputs}
 
     def parts(self) -> Parts:
-        """Both graphs. Raises: CannotNormalise."""
+        """Both graphs."""
         ahead = self.ahead()
         followed = [self.flat[p] for o in self.results[: len(self.tangents)] for p in positions(o)]
-        if not self.written.isdisjoint(ancestors(followed)):
-            raise CannotNormalise("an output that needs a gradient is computed from an input that is written")
+        read_and_written = self.written & ancestors(followed)
         shown = [self.flat[p] for o in self.gradients for p in positions(o)]
         self.recomputed = self.cheapest(shown)
         back, read = self.back(shown)
@@ -117,6 +116,7 @@ class _Split:
             self.joint.tangents,
             layouts,
             tuple(sorted(map(self.inputs.index, self.written))),
+            tuple(sorted(map(self.inputs.index, read_and_written))),
             any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in forward.graph.nodes),
             grads,
             self.joint.recipes,

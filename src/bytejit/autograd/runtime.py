@@ -56,17 +56,22 @@ class Program:
         grad, states = torch.is_grad_enabled(), random_states() if self.parts.random else ()
         try:
             torch._C._set_grad_enabled(False)
+            before = self.before(inputs) if self.parts.copied else inputs
             made = self.forward(*inputs)
             if self.detached:  # a view that was made without gradients is no result of a node
                 made = [t.detach() if k in self.detached else t for k, t in enumerate(made)]
             torch._C._set_grad_enabled(True)
             if self.first:
-                grown = apply(self, inputs, made, states, *[inputs[i] for i in self.inputs])
+                grown = apply(self, before, made, states, *[inputs[i] for i in self.inputs])
                 made = (grown if self.first > 1 else (grown,)) + tuple(made[self.first :])
             found = tuple([out(made, inputs) for out in self.outs])
         finally:
             torch._C._set_grad_enabled(grad)
         return found[0] if self.parts.single else found
+
+    def before(self, inputs: Sequence) -> tuple:
+        """The inputs as they are now, for a backward pass that is differentiated itself: it runs the forward pass again."""
+        return tuple([x.detach().clone() if i in self.parts.copied else x for i, x in enumerate(inputs)])
 
     # ---- backward ----------------------------------------------------------------------------------------------------
     def backward(self, missing: frozenset[int]) -> tuple[Callable, tuple[int | None, ...]]:
