@@ -86,7 +86,9 @@ def test_a_buffer(name: str, drive: Callable, backend: str) -> None:
 
 def test_modules_of_torch(backend: str) -> None:
     def make() -> nn.Module:
-        return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 5)), nn.Tanh(), nn.utils.spectral_norm(nn.Linear(5, 2)))
+        return nn.Sequential(
+            nn.utils.parametrizations.spectral_norm(nn.Linear(4, 5)), nn.Tanh(), nn.utils.spectral_norm(nn.Linear(5, 2))
+        )
 
     def drive(f: Callable, m: nn.Module, x: torch.Tensor) -> torch.Tensor:
         out = f(m, x)

@@ -11,12 +11,17 @@ from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.loops.index import Undecided
 from bytejit.common.graph_info import info_of, report_of
 
+from .set_data import apart_from_sets
 from .surround import fakes_of, guarded, not_normalised, through_torch, without_autocast
 from .training import trained
 
 
 def aot_eager(gm: torch.fx.GraphModule, example_inputs: list) -> Callable:
     """The normalised ATen graph, run by torch."""
+    return apart_from_sets(gm, _aot_eager)
+
+
+def _aot_eager(gm: torch.fx.GraphModule) -> Callable:
     reason = not_normalised(gm)
     if reason:
         return through_torch(gm, reason)

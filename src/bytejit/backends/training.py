@@ -24,6 +24,7 @@ from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.cuda_launch import NoDriver
 from bytejit.kernels.cuda_passes import BackwardReplayer, ForwardReplayer, Passes
 
+from .set_data import apart_from_sets
 from .surround import fakes_of, guarded, not_normalised, through_torch
 
 Build = Callable[[fx.GraphModule, Aten], Callable]
@@ -48,6 +49,10 @@ def either(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> C
 
 def from_aten(gm: fx.GraphModule, build: Build) -> Callable:
     """The callable of a traced graph, made by `build` of each graph in ATen; through torch where there is none."""
+    return apart_from_sets(gm, partial(_from_aten, build=build))
+
+
+def _from_aten(gm: fx.GraphModule, build: Build) -> Callable:
     if reason := not_normalised(gm):
         return through_torch(gm, reason)
     try:

@@ -39,3 +39,8 @@ def why_opaque(node: torch.fx.Node) -> str:
 def parts_of(node: torch.fx.Node) -> tuple[torch.fx.GraphModule, ...]:
     """The graphs that a node runs."""
     return node.target.parts if isinstance(node.target, GraphCall) else ()
+
+
+def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
+    """`x.data = value`."""
+    x.data = value

@@ -6,6 +6,7 @@ import types
 
 import torch
 
+from bytejit.common.graph_calls import set_data
 from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent
 from bytejit.guards.sources import Attr, Called, TensorGrad
@@ -14,7 +15,7 @@ from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, Known, Lazy, MethodVar, TensorVar, Var
 from bytejit.tracer.objects.calls import models
-from bytejit.tracer.torch.tensors import NONE_OVERRIDES, set_data
+from bytejit.tracer.torch.tensors import NONE_OVERRIDES
 
 SAID_BY_THE_REAL_ONE = ("_version", "_python_dispatch")  # a fake has others
 

@@ -383,8 +383,3 @@ class Tensors(Component):
         if known is not None:
             return known.obj
         raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")
-
-
-def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
-    """`x.data = value`, for a graph."""
-    x.data = value

@@ -1,0 +1,101 @@
+"""Graphs that set a tensor's `data`: what is set becomes a further result, which a tensor from outside gets after the call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx
+
+from bytejit.common.graph_calls import parts_of, set_data
+from bytejit.common.graph_info import INFO, info_of, report_of
+from bytejit.fake.tensor import Fake, make
+
+from .surround import through_torch
+
+
+@dataclass(frozen=True)
+class Without:
+    """A graph that sets nothing. sets: the inputs whose data were set; the graph's last results are these data. given: (result,
+    input) of what is returned and is such an input itself."""
+
+    graph: fx.GraphModule
+    sets: tuple[int, ...]
+    given: tuple[tuple[int, int], ...]
+
+
+def apart_from_sets(gm: fx.GraphModule, compile: Callable[[fx.GraphModule], Callable]) -> Callable:
+    """The callable that `compile` makes of a graph, which sets no data itself."""
+    if not info_of(gm).sets_data:
+        return compile(gm)
+    found = without_sets(gm)
+    if isinstance(found, str):
+        return through_torch(gm, found)
+    call, sets, given, lent = compile(found.graph), found.sets, dict(found.given), info_of(gm).needs_grad
+
+    def setting(*inputs: Any) -> Any:
+        # what a backward pass may compute from is the tensor as it is now
+        seen = [x.detach() if lent and i in sets else x for i, x in enumerate(inputs)]
+        made = call(*seen)
+        results = [inputs[given[k]] if k in given else x for k, x in enumerate(made[: len(made) - len(sets)])]
+        for i, x in zip(sets, made[len(results) :]):
+            inputs[i].data = x
+        return tuple(results)
+
+    report = report_of(gm)
+    if not report.through_torch and (report.writes_last is None or report.writes_last() is call):
+        report.writes_last = weakref.ref(setting)
+    return setting
+
+
+def without_sets(gm: fx.GraphModule) -> Without | str:
+    """The graph in which each tensor whose data are set is, from then on, what it was set to; or why there is none."""
+    nodes = list(gm.graph.nodes)
+    if any(sets_within(part) for n in nodes for part in parts_of(n)):
+        return "it sets a tensor's data in a part of it that torch runs"
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    now: dict[fx.Node, fx.Node] = {}  # tensor -> what has its memory, in the new graph
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for n in nodes[:-1]:
+        if n.target is set_data:
+            x, value = n.args
+            env[x] = now[x] = detached(graph, env[value], x)
+            continue
+        if any(follows(x, n, info_of(gm).needs_grad) for x in n.all_input_nodes if x in now):
+            return "it sets a tensor's data and computes gradients of it"
+        made = env[n] = graph.node_copy(n, env.__getitem__)
+        if n.op == "placeholder" and "look" in n.meta:
+            made.meta["val"] = make(n.meta["look"], n.meta["autograd"][0])
+    wanted = nodes[-1].args[0]
+    if not isinstance(wanted, tuple) or any(x in now and x.meta["val"].requires_grad for x in wanted if x not in placeholders):
+        return "it sets the data of a tensor that it makes"
+    sets = [n for n in placeholders if n in now]
+    if info_of(gm).needs_grad and any(n.meta["val"].requires_grad for n in sets):
+        return "it sets a tensor's data and computes gradients of it"
+    graph.output((*fx.node.map_arg(wanted, env.__getitem__), *(env[n] for n in sets)))
+    module = fx.GraphModule(gm, graph)
+    report_of(gm)  # of both
+    module.meta = {**gm.meta, INFO: replace(info_of(gm), sets_data=False)}
+    given = tuple((k, placeholders.index(x)) for k, x in enumerate(wanted) if x in sets)
+    return Without(module, tuple(map(placeholders.index, sets)), given)
+
+
+def sets_within(gm: fx.GraphModule) -> bool:
+    """Whether a part of a graph sets data."""
+    return any(n.target is set_data or any(map(sets_within, parts_of(n))) for n in gm.graph.nodes)
+
+
+def detached(graph: fx.Graph, value: fx.Node, x: fx.Node) -> fx.Node:
+    """A tensor in the memory of `value`, for `x`."""
+    made = graph.call_method("detach", (value,))
+    made.meta.update(x.meta, val=make(x.meta["val"].m))
+    return made
+
+
+def follows(x: fx.Node, user: fx.Node, needs_grad: bool) -> bool:
+    """Whether autograd may follow what a node computes from a tensor whose data were set."""
+    value = user.meta.get("val")
+    return bool(x.meta["val"].requires_grad) and (type(value) is not Fake or value.requires_grad or needs_grad)
