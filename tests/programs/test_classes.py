@@ -1512,3 +1512,89 @@ def test_annotations_computed(x):
 def test_type_variable_as_argument(x, v):
     """A type variable that is another one in the next call"""
     return x + 1, typing.Sequence[v].__args__[0].__name__
+
+
+@program(F(4))
+def test_metaclass_property_without_getter():
+    """A property of a metaclass that can only be set"""
+
+    class Meta(type):
+        level = property(None, lambda cls, value: None)
+
+    class Plain(metaclass=Meta):
+        pass
+
+    def f(x):
+        try:
+            return x + Plain.level
+        except AttributeError as e:
+            return x * 2, str(e)
+
+    return f
+
+
+@program(F(4))
+def test_class_made_inside_with_a_metaclass_that_watches_writes():
+    """A metaclass whose __setattr__ counts, of a class made in the function"""
+    seen = []
+
+    class Meta(type):
+        def __setattr__(cls, name, value):
+            seen.append(name)
+            super().__setattr__(name, value)
+
+    class Base(metaclass=Meta):
+        def __init_subclass__(cls):
+            cls.made = True
+
+    def f(x):
+        class Sub(Base):
+            scale = 3
+
+        Sub.late = 1
+        return x * Sub.scale + Sub.late
+
+    return f, lambda: seen
+
+
+@program(F(4))
+def test_class_of_an_instance_that_watches_writes_changed():
+    """An instance whose __setattr__ counts gets another class"""
+    seen = []
+
+    class Before:
+        def __setattr__(self, name, value):
+            seen.append(name)
+            object.__setattr__(self, name, value)
+
+    class After:
+        def scaled(self, x):
+            return x * self.k
+
+    def f(x):
+        v = Before()
+        v.k = 3
+        v.__class__ = After
+        return v.scaled(x)
+
+    return f, lambda: seen
+
+
+@program(F(4))
+def test_messages_of_properties_of_nested_classes():
+    """A property that cannot be read, set or deleted names its class in full"""
+
+    class Plain:
+        written = property(None, lambda self, value: None)
+        read = property(lambda self: 1)
+
+    def f(x):
+        v, said = Plain(), []
+        for what in (lambda: v.written, lambda: setattr(v, "read", 2), lambda: delattr(v, "read")):
+            try:
+                what()
+            except AttributeError as e:
+                said.append(str(e))
+        return x + 1, said
+
+    return f

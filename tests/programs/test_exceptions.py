@@ -491,3 +491,37 @@ def test_refused_within_one_line(program):
     for _ in range(2):
         with pytest.raises(targets.unsupported()):
             run(torch.ones(2))
+
+
+@program(F(4))
+def test_args_that_the_class_defines():
+    """An exception whose class has an attribute `args` of its own"""
+
+    class Own(Exception):
+        args = 5
+
+    def f(x):
+        e = Own("a", 1)
+        return x + 1, repr(e), str(e), e.args
+
+    return f
+
+
+@case(F(4))
+def test_notes_that_are_no_list(x):
+    """add_note where `__notes__` was set to something else"""
+    e = ValueError("a")
+    e.__notes__ = "no list"
+    try:
+        e.add_note("one")
+    except TypeError as wrong:
+        return x + 1, str(wrong), e.__notes__
+
+
+@case(F(4))
+def test_note_added_to_no_exception(x):
+    """BaseException.add_note of another object"""
+    try:
+        BaseException.add_note(object(), "one")
+    except TypeError as wrong:
+        return x + 1, type(wrong)

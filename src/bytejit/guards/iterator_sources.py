@@ -133,7 +133,10 @@ class Suspended:
         if generator.gi_running:
             raise NotSeen("a generator that runs")
         frame = generator.gi_frame
-        self.function, self.code, self.globals, self.at, self.values = None, generator.gi_code, None, ENDED, ()
+        self.function: types.FunctionType | None = None
+        self.globals: dict[str, Any] | None = None
+        self.code, self.at = generator.gi_code, ENDED
+        self.values: tuple[Any, ...] = ()
         if frame is not None:
             held = gc.get_referents(generator)  # names, frame, function, code, then what the frame holds
             first = next((i for i, v in enumerate(held) if i and v is self.code and type(held[i - 1]) is types.FunctionType), 0)

@@ -215,6 +215,12 @@ class Tracer:
         v = self.values.real(v)
         return v.obj if isinstance(v, Known) and isinstance(v.obj, type) else None
 
+    def class_of(self, v: Var, unlike: str) -> type:
+        """The class that v is. Raises: Break(unlike)."""
+        if (cls := self.as_class(v)) is None:
+            raise Break(unlike)
+        return cls
+
     def as_exception(self, v: Var, message: str) -> InstanceVar:
         """An exception class or instance, as raise takes it."""
         v = self.values.real(v)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType, GeneratorType, MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -34,6 +34,16 @@ class Var:
         if self.source is None:
             raise Bug(f"{self} was made in the trace: it has no source")
         return self.source
+
+
+V = TypeVar("V", bound=Var)
+
+
+def expect(v: Var | None, cls: type[V], unlike: str = "") -> V:
+    """v, which is of that class. Raises: Break(unlike) where a program may bring another here, else Bug."""
+    if isinstance(v, cls):
+        return v
+    raise Break(unlike) if unlike else Bug(f"a {cls.__name__} was expected, not {v}")
 
 
 class Lazy(Var):
@@ -237,7 +247,8 @@ class FuncVar(Var):
     ) -> None:
         super().__init__(source)
         self.code, self.globals, self.closure, self.real = code, globals_, closure, real
-        self.defaults, self.kwdefaults, self.annotations = defaults, kwdefaults or {}, None
+        self.defaults, self.kwdefaults = defaults, kwdefaults or {}
+        self.annotations: Var | None = None
         self.attrs: dict[str, Var] = {}
         self.name, self.qualname, self.step = code.co_name, code.co_qualname, step
 
@@ -310,6 +321,11 @@ class InstanceVar(Var):
 
     def __repr__(self) -> str:
         return f"InstanceVar({self.cls.__name__})"
+
+    @property
+    def namespace(self) -> DictVar:
+        """The model of its `__dict__`. Raises: Break for an instance without one."""
+        return expect(self.ns, DictVar, f"an attribute of a {self.cls.__name__}, which has no namespace")
 
 
 class TracebackVar(Var):

@@ -102,7 +102,7 @@ class AttributeWrites(Component):
         found, owner = class_lookup(v.cls, name)
         if isinstance(found, property):
             if found.fset is None:
-                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no setter"))
+                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__qualname__}' object has no setter"))
             self.t.calls.call(self.t.attributes.lift(found.fset, owner), [v, value], {})
             return
         if isinstance(found, types.MemberDescriptorType) or (
@@ -166,7 +166,7 @@ class AttributeWrites(Component):
         deleter, setter = (class_lookup(type(found), n)[0] for n in ("__delete__", "__set__"))
         if isinstance(found, property):
             if found.fdel is None:
-                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__name__}' object has no deleter"))
+                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__qualname__}' object has no deleter"))
             self.t.calls.call(self.t.attributes.lift(found.fdel, owner), [v], {})
         elif isinstance(deleter, types.FunctionType):
             self.t.calls.call(self.t.values.constant(deleter), [self.t.attributes.class_value(owner, name, found), v], {})

@@ -35,6 +35,7 @@ from bytejit.tracer.core.values import (
     TensorVar,
     TracebackVar,
     Var,
+    expect,
 )
 from bytejit.tracer.core.versions import CLASSMETHODS_CHAIN, FULL_NAMES_OF_SLOTS, NAMES_THE_ENTER
 
@@ -96,16 +97,17 @@ class Attributes(Component):
         if isinstance(v, SliceVar) and name in ("start", "stop", "step"):
             return v.parts[("start", "stop", "step").index(name)]
         if isinstance(v, SeqVar) and isinstance(v.cls, type) and issubclass(v.cls, tuple):
-            if name == "_fields" and hasattr(v.cls, "_fields"):
-                return self.t.values.constant(v.cls._fields)
-            if name in getattr(v.cls, "_fields", ()) and not isinstance(class_lookup(cls, name)[0], property):
-                return v.items[v.cls._fields.index(name)]
+            fields = getattr(v.cls, "_fields", None)
+            if name == "_fields" and fields is not None:
+                return self.t.values.constant(fields)
+            if fields is not None and name in fields and not isinstance(class_lookup(cls, name)[0], property):
+                return v.items[fields.index(name)]
             if hasattr(v.cls, "n_sequence_fields"):
                 place = structseq_fields(v.cls).get(name, len(v.items))
                 if place < len(v.items):
                     return v.items[place]
         if isinstance(v, DictVar) and name == "default_factory" and v.cls is collections.defaultdict:
-            return v.factory
+            return v.factory or NONE
         if isinstance(v, SeqVar) and name == "maxlen":
             return self.t.values.constant(v.maxlen)
         if isinstance(v, CellVar) and name == "cell_contents":
@@ -115,9 +117,9 @@ class Attributes(Component):
         if isinstance(v, ArrayVar) and (known := self.t.numpy_arrays.array_getattr(v, name)) is not None:
             return known
         found, owner = class_lookup(cls, name)
-        if found is MISSING and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)) is not None:
-            return own
         if found is MISSING:
+            if isinstance(v, DictVar) and cls is collections.OrderedDict and (own := self.ordered_dict_attribute(v, name)):
+                return own
             # C types are called by their full names
             in_c = not special_cases.BUILTINS.made(cls) and not cls.__flags__ & HEAP_TYPE
             raise self.no_attribute(f"{cls.__module__}.{cls.__name__}" if in_c else cls.__name__, name)
@@ -132,13 +134,14 @@ class Attributes(Component):
         if name not in v.real.__dict__:
             self.t.guard("ATTR_ABSENT", v.source, name)
             return None
-        return self.t.values.memo_lazy(("od", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
+        return self.t.values.memo_lazy(("od", id(v), name), v.real.__dict__[name], lambda: Attr(v.origin, name))
 
     def ordered_dict_attributes(self, v: DictVar) -> dict[str, Var]:
         """All that was set on a dict."""
         if v.cls is collections.OrderedDict and v.real is not None:
-            self.t.guard("DICT_KEYS", InstanceDict(v.source), tuple(v.real.__dict__))
-            return {**{name: self.ordered_dict_attribute(v, name) for name in v.real.__dict__}, **v.attrs}
+            self.t.guard("DICT_KEYS", InstanceDict(v.origin), tuple(v.real.__dict__))
+            found = {name: self.ordered_dict_attribute(v, name) for name in v.real.__dict__}
+            return {**{name: value for name, value in found.items() if value is not None}, **v.attrs}
         return v.attrs
 
     def bind_descriptor(self, found: Any, owner: type, v: Var, cls: type, name: str) -> Var:
@@ -152,12 +155,12 @@ class Attributes(Component):
         if type(found) is InstanceMethod:  # a method of a class that pybind11 made
             return MethodVar(Known(found.__func__), v)
         if isinstance(found, types.ClassMethodDescriptorType):
-            return self.c_classmethod(found, self.t.values.constant(cls))
+            return self.c_classmethod(found, expect(self.t.values.constant(cls), Known))
         if isinstance(found, staticmethod):
             return self.lift(found.__func__, owner)
         if isinstance(found, property):
             if found.fget is None:
-                raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter", name=name))
+                raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__qualname__}' object has no getter", name=name))
             return self.t.calls.call(self.lift(found.fget, owner), [v], {})
         if isinstance(found, functools.cached_property):
             holder = self.t.values.real(self.class_value(owner, name, found))
@@ -177,7 +180,7 @@ class Attributes(Component):
             raise Break(f"reading the attribute {cls.__name__}.{name} ({type(found).__name__})")
         return self.class_value(owner, name, found)
 
-    def classmethod_value(self, found: classmethod, owner: type, name: str, cls: Known) -> Var:
+    def classmethod_value(self, found: classmethod, owner: type, name: str, cls: Var) -> Var:
         """What a classmethod gives for a class: its function bound to it."""
         inside = found.__func__
         chained = CLASSMETHODS_CHAIN and class_lookup(type(inside), "__get__")[0] is not MISSING
@@ -242,7 +245,7 @@ class Attributes(Component):
                 except AttributeError as e:
                     self.t.guard("ATTR_ABSENT", v.source, name)
                     raise self.t.raised(e) from None
-                return self.t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
+                return self.t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.origin, name))
         raise Break(f"reading the attribute {self.t.type_of(v).__name__}.{name} of a C object")
 
     def exception_attribute(self, v: InstanceVar, name: str) -> Var:
@@ -252,7 +255,7 @@ class Attributes(Component):
             except AttributeError as e:  # a field that no argument set
                 self.t.guard("ATTR_ABSENT", v.source, name)
                 raise self.t.raised(e) from None
-            return self.t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
+            return self.t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.origin, name))
         if name == "args":
             return SeqVar([], tuple)
         if name == "__traceback__" and id(v) in self.t.raised_at:
@@ -262,10 +265,10 @@ class Attributes(Component):
         if name == "__suppress_context__":
             return self.t.values.constant(False)
         if name == "value" and issubclass(v.cls, StopIteration):
-            args = v.slots["args"].items
+            args = expect(v.slots["args"], SeqVar).items
             return args[0] if args else NONE
         if name == "code" and issubclass(v.cls, SystemExit):
-            args = v.slots["args"].items
+            args = expect(v.slots["args"], SeqVar).items
             return NONE if not args else args[0] if len(args) == 1 else SeqVar(list(args), tuple)
         if issubclass(v.cls, (AttributeError, NameError, ImportError, OSError, SyntaxError, UnicodeError)):
             return NONE
@@ -320,7 +323,7 @@ class Attributes(Component):
             raise Break(f"{cls.__name__}.__getattr__ written in C")
         raise self.no_attribute(cls.__name__, name)
 
-    def _owner(self, cls: type, name: str):
+    def _owner(self, cls: type, name: str) -> tuple[Any, str, Any]:
         found, owner = class_lookup(cls, name)
         return owner, name, found
 
@@ -335,14 +338,14 @@ class Attributes(Component):
             if type(raw) is dict and v.source is not None:
                 # the common case: not yet looked at, so it is read through the short source
                 if name in raw:
-                    return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.source, name))
+                    return self.t.values.memo_lazy(("m", id(v), table, name), raw[name], lambda: kind(v.origin, name))
                 unread.append(d)  # where a later table has the name its entry decides: register_* keeps names apart
                 continue
             value = self.t.subscripts.found(self.t.values.real(d), name)
             if value is not None:
                 return value
         for d in unread:
-            self.t.values.lookup(self.t.values.real(d), name)  # guards that it is not there
+            self.t.values.lookup(expect(self.t.values.real(d), DictVar), name)  # guards that it is not there
         raise self.t.raised(AttributeError(f"'{v.cls.__name__}' object has no attribute '{name}'"))
 
     def special(self, v: Var, name: str) -> Var:

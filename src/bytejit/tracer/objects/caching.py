@@ -27,7 +27,7 @@ def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, V
     """A call of a cached function: with known arguments the cache is asked."""
     inner = fn.real.__wrapped__
     library = is_library(inner.__module__)
-    plainly = Lazy(inner, Attr(fn.source, "__wrapped__"))
+    plainly = Lazy(inner, Attr(fn.origin, "__wrapped__"))
     if fn.real.cache_parameters()["maxsize"] == 0:
         return t.calls.call(plainly, args, kwargs)
     if any(_symbolic(t, a) for a in (*args, *kwargs.values())) and not _pending(t):
@@ -48,8 +48,8 @@ def cached_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, V
     parts = tuple(a if _plain(a) else Ref(a) for a in real_args)
     named = tuple((k, a if _plain(a) else Ref(a)) for k, a in real_kwargs.items())
     if library:
-        return Lazy(result, CallOf(fn.source, parts, named))
-    return _of_user(t, fn, CachedCall(fn.source, parts, named), plainly, (args, kwargs), (real_args, real_kwargs))
+        return Lazy(result, CallOf(fn.origin, parts, named))
+    return _of_user(t, fn, CachedCall(fn.origin, parts, named), plainly, (args, kwargs), (real_args, real_kwargs))
 
 
 def _symbolic(t: Tracer, v: Var) -> bool:
@@ -76,7 +76,7 @@ def _uncached(t: Tracer, fn: InstanceVar, plainly: Lazy, args: list[Var], kwargs
         if outermost:
             del t.cached_calls[count:]  # made by the body, where the cache holds no result
     if outermost:
-        held = [(c, _items(c)) for c in _containers(t, known)]
+        held = [(c, _items(c)) for c in _containers(t, known) if isinstance(c, (SeqVar, DictVar))]
         t.symbolic_calls.append((fn, args, kwargs, held, t.tensors.where()))
     return known
 
@@ -109,7 +109,7 @@ def symbolic_calls(out: Statements) -> list[str]:
 
     def text(fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> str:
         given = [*map(out.value, args), *(f"{k}={out.value(v)}" for k, v in kwargs.items())]
-        return f"{out.at.source(fn.source)}({', '.join(given)})"
+        return f"{out.at.source(fn.origin)}({', '.join(given)})"
 
     return [text(fn, args, kwargs) for fn, args, kwargs, *_ in out.t.symbolic_calls]
 

@@ -37,6 +37,7 @@ from bytejit.tracer.core.values import (
     SetVar,
     TensorVar,
     Var,
+    expect,
 )
 from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.objects.pure_functions import is_pure
@@ -156,12 +157,12 @@ class Calls(Component):
             if reason:
                 inner = getattr(fn.real, "_torchdynamo_orig_callable", None)  # torch wraps some of its own, once asked
                 if isinstance(inner, types.FunctionType) and inner in HANDLERS:
-                    return self.call_function(self.t.values.constant(inner), args, kwargs)
+                    return self.call_function(expect(self.t.values.constant(inner), FuncVar), args, kwargs)
                 raise Break(reason)
             if fn.real in POLYFILLS:
-                fn = self.t.values.constant(POLYFILLS[fn.real])
+                fn = expect(self.t.values.constant(POLYFILLS[fn.real]), FuncVar)
             elif fn.qualname == fn.name and (polyfill := BY_NAME.get((fn.real.__module__, fn.name))) is not None:
-                fn = self.t.values.constant(polyfill)
+                fn = expect(self.t.values.constant(polyfill), FuncVar)
             elif (found := single_dispatch.dispatched(self.t, fn, args, kwargs)) is not None:
                 return found
         return self.inline(fn, args, kwargs)
@@ -196,7 +197,7 @@ class Calls(Component):
         for name in code.co_cellvars:
             frame.cells[name] = CellVar(values.pop(name, None))
         for name, cell in zip(code.co_freevars, closure):
-            frame.cells[name] = self.t.values.real(cell)
+            frame.cells[name] = expect(self.t.values.real(cell), CellVar)
         frame.locals.update(values)
 
     def moved(self, v: Var) -> GenVar:
@@ -248,21 +249,19 @@ class Calls(Component):
 
     def call_instance(self, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if fn.cls is functools.partial and fn.real is not None:
-            inner, first, named = (Lazy(getattr(fn.real, n), Attr(fn.source, n)) for n in ("func", "args", "keywords"))
-            merged = {self.t.const(k): v for k, v in self.t.iteration.mapping_items(named)}
-            return self.call(inner, [*self.t.iteration.iterate(named := first), *args], {**merged, **kwargs})
+            inner, first, named = (Lazy(getattr(fn.real, n), Attr(fn.origin, n)) for n in ("func", "args", "keywords"))
+            merged = {self.t.const(k): v for k, v in self.t.iteration.mapping_items(named) or ()}
+            return self.call(inner, [*self.t.iteration.iterate(first), *args], {**merged, **kwargs})
         if fn.cls is functools.partial:
-            return self.call(
-                fn.slots["func"],
-                [*fn.slots["args"].items, *args],
-                {**{self.t.const(k): v for k, v in fn.slots["keywords"].items.values()}, **kwargs},
-            )
+            first_args, keywords = expect(fn.slots["args"], SeqVar), expect(fn.slots["keywords"], DictVar)
+            merged = {self.t.const(k): v for k, v in keywords.items.values()}
+            return self.call(fn.slots["func"], [*first_args.items, *args], {**merged, **kwargs})
         if fn.cls is weakref.ReferenceType and fn.real is None:
             if not surely_held(self.t, self.t.values.real(fn.slots["of"])):
                 raise Break("a weak reference to what the region may have let go of")
             return fn.slots["of"]
         if issubclass(fn.cls, torch._ops.HigherOrderOperator) and fn.real is not None and fn.real.name() in OPERATORS:
-            return self.call_function(self.t.values.constant(OPERATORS[fn.real.name()]), args, kwargs)
+            return self.call_function(expect(self.t.values.constant(OPERATORS[fn.real.name()]), FuncVar), args, kwargs)
         found, owner = class_lookup(fn.cls, "__call__")
         if isinstance(found, types.FunctionType):
             return self.call(self.t.attributes.class_value(owner, "__call__", found), [fn, *args], kwargs)
@@ -298,7 +297,7 @@ class Calls(Component):
             check_count(obj, len(args), len(kwargs))
             return handler(self.t, args, {k: self.t.values.real(v) for k, v in kwargs.items()})
         if isinstance(obj, types.FunctionType):
-            return self.call_function(self.t.values.constant(obj), args, kwargs)
+            return self.call_function(expect(self.t.values.constant(obj), FuncVar), args, kwargs)
         if is_torch_function(obj):
             return self.t.tensors.call_tensor_op(obj, args, kwargs)
         if isinstance(obj, type) and obj not in POLYFILLS:
@@ -312,7 +311,7 @@ class Calls(Component):
         except TypeError:
             polyfill = None
         if polyfill is not None:
-            return self.inline(self.t.values.constant(polyfill), args, kwargs)
+            return self.inline(expect(self.t.values.constant(polyfill), FuncVar), args, kwargs)
         if isinstance(obj, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return self.call_builtin(obj, args, kwargs)
         raise Break(f"a call of {describe(obj)}")
@@ -321,7 +320,7 @@ class Calls(Component):
         """A C function: folded when it is pure and its arguments are constants."""
         polyfill = POLYFILLS.get(obj) if not isinstance(getattr(obj, "__self__", None), (list, dict, set)) else None
         if polyfill is not None:
-            return self.inline(self.t.values.constant(polyfill), args, kwargs)
+            return self.inline(expect(self.t.values.constant(polyfill), FuncVar), args, kwargs)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, (tuple, str, bytes, int, float, complex, range, frozenset, type)) or (
             is_constant(owner) and owner is not None
@@ -350,7 +349,7 @@ class Calls(Component):
         v = self.t.values.real(v)
         return v.base if isinstance(v, InstanceVar) and isinstance(v.base, Known) else v
 
-    def model(self, value: object) -> Var:
+    def model(self, value: Any) -> Var:
         """A fresh value that a folded call made."""
         if type(value) is list:
             return SeqVar([self.model(v) for v in value], list)

@@ -20,7 +20,7 @@ WRITTEN: dict[type, dict[str, object]] = {}
 LOOKED_UP: dict[tuple[int, str, int], tuple[type, str, type | None, Any, type | None]] = {}
 
 
-def class_lookup(cls: type, name: str, after: type | None = None):
+def class_lookup(cls: type, name: str, after: type | None = None) -> tuple[Any, Any]:
     """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one. What it returns is
     guarded."""
     found = find(cls, name, after)
@@ -122,7 +122,7 @@ def is_named_tuple(cls: type) -> bool:
 
 
 @functools.cache
-def structseq_fields(cls: type) -> dict[str, int]:
+def structseq_fields(cls: Any) -> dict[str, int]:
     """Place of each field of a C struct sequence (torch.return_types.*, os.stat_result), those past its items included."""
     if not cls.n_unnamed_fields:
         return {n: i for i, n in enumerate(cls.__match_args__)}

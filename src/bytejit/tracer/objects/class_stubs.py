@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.tracer.core.numpy_values import NumpyVar
@@ -44,7 +45,7 @@ PLAIN_BASES = (object, dict, list, tuple, set, frozenset, int, float, str, type)
 
 def real_class(t: Tracer, meta: type, name: str, bases: tuple[type, ...], items: dict[str, Var]) -> type:
     """The stand-in: a real class with the parts of its namespace that decide its layout."""
-    first = {}
+    first: dict[str, object] = {}
     for key in IN_CREATION:
         if key in items:
             try:
@@ -56,9 +57,9 @@ def real_class(t: Tracer, meta: type, name: str, bases: tuple[type, ...], items:
         first["__classcell__"] = types.CellType()
     hook = any(not isinstance(class_lookup(b, "__init_subclass__")[0], types.ClassMethodDescriptorType) for b in bases)
     try:
-        real = type.__new__(meta, name, (Quiet, *bases) if hook else bases, first)
+        real: type = type.__new__(meta, name, (Quiet, *bases) if hook else bases, first)
         if hook:
-            real.__bases__ = bases
+            type.__setattr__(real, "__bases__", bases)
     except (TypeError, ValueError) as e:
         if hook:
             raise Break(f"a class that cannot be stood for ({e})") from None
@@ -81,8 +82,8 @@ def stub(t: Tracer, v: Var) -> object:
     if not isinstance(v, (SymVar, NumpyVar)):  # numbers that change between calls: looking at one would make it a constant
         if isinstance(v, Known):
             return v.obj
-        if getattr(v, "real", None) is not None:
-            return v.real
+        if (real := getattr(v, "real", None)) is not None:
+            return real
     found = t.stubs.get(id(v))
     if found is None:
         found = t.stubs[id(v)] = _new_stub(t, v)
@@ -94,11 +95,12 @@ def stub(t: Tracer, v: Var) -> object:
 def _new_stub(t: Tracer, v: Var) -> object:
     if isinstance(v, FuncVar):
         made = types.FunctionType(v.code, v.globals, v.name, None, tuple(types.CellType() for _ in v.code.co_freevars))
-        made.__isabstractmethod__ = _is_abstract(t, v)
+        setattr(made, "__isabstractmethod__", _is_abstract(t, v))
         return made
     if isinstance(v, PropertyVar):
         if v.cls is property:
-            return property(*(stub(t, a) for a in v.args[:3]))
+            parts: list[Any] = [stub(t, a) for a in v.args[:3]]
+            return property(*parts)
         return v.cls(stub(t, v.args[0]))
     if isinstance(v, InstanceVar) and v.base is None and v.cls.__flags__ & HEAP_TYPE:
         return object.__new__(v.cls)

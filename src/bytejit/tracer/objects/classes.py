@@ -8,7 +8,7 @@ __init_subclass__ and metaclasses are traced. The real class never leaves: the e
 
 from __future__ import annotations
 
-import _abc
+import abc
 import builtins
 import functools
 import types
@@ -21,7 +21,19 @@ from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, SeqVar, SuperVar, Var
+from bytejit.tracer.core.values import (
+    NONE,
+    CellVar,
+    DictVar,
+    FuncVar,
+    InstanceVar,
+    Known,
+    PropertyVar,
+    SeqVar,
+    SuperVar,
+    Var,
+    expect,
+)
 from bytejit.tracer.core.words import words
 from bytejit.tracer.objects.class_stubs import (
     NOT_IN_CLASSES,
@@ -43,9 +55,9 @@ class _Gone:
 @models(builtins.__build_class__)
 def build_class(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """Run the class body in the trace and call the metaclass. https://docs.python.org/3/reference/datamodel.html#metaclasses"""
-    body, name, given = t.values.real(args[0]), args[1], [t.values.real(a) for a in args[2:]]
+    body, name, given = expect(t.values.real(args[0]), FuncVar), args[1], [t.values.real(a) for a in args[2:]]
+    names: Var = DictVar({})
     if kind := rebuilt_classes.kind_of(t, given):
-        names = DictVar({})
         run_body(t, body, names)
         return rebuilt_classes.of_body(t, kind, name, given, names, kwargs)
     bases, kwargs = resolve_bases(t, given), dict(kwargs)
@@ -53,7 +65,6 @@ def build_class(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     prepare, owner = class_lookup(type(meta), "__prepare__")
     if prepare is MISSING:
         prepare, owner = class_lookup(meta, "__prepare__")
-    names: Var = DictVar({})
     if isinstance(prepare, classmethod):
         names = t.values.real(
             t.calls.call(t.attributes.getattr(Known(meta), "__prepare__"), [name, SeqVar(bases, tuple)], kwargs)
@@ -72,7 +83,7 @@ def build_class(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def run_body(t: Tracer, body: FuncVar, names: Var) -> Var:
     """Run a class's body, whose names go into `names`; it returns the cell of its class, or None."""
     frame = Frame(body.code, body.globals, t.frame, body)
-    frame.names = names
+    frame.names = expect(names, DictVar)
     t.calls.set_up(frame, {}, body.closure)
     t.inlined[id(body.code)] = body.code
     return t.values.real(t.run(frame))
@@ -119,13 +130,13 @@ def make_class(t: Tracer, meta: type, name: Var, bases: Var, names: Var, kwargs:
         raise Break("a class made from a namespace that is no dict")
     t.values.complete(names)
     items = {t.const(k): v for k, v in names.items.values()}
-    real_bases = tuple(t.as_class(b) for b in bases.items)
+    real_bases = tuple(c for c in map(t.as_class, bases.items) if c is not None)
     odd = [key for key in items if key in NOT_IN_CLASSES]
     if odd:
         raise Break(f"a class with a {odd[0]} of its own")
     if answers_itself(meta) or any(answers_itself(type(b)) for b in real_bases):
         raise Break("a class of a metaclass that replaces how attributes of classes are read")
-    if None in real_bases or not all(
+    if len(real_bases) != len(bases.items) or not all(
         b.__flags__ & HEAP_TYPE or b in PLAIN_BASES or issubclass(b, BaseException) for b in real_bases
     ):
         raise Break("a class with a base written in C")
@@ -191,15 +202,23 @@ def type_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 def type_new(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if len(args) != 4:
         raise Break("type.__new__ without name, bases and namespace")
-    return make_class(t, t.as_class(args[0]), *args[1:], kwargs)
+    return make_class(t, first_class(t, args), args[1], args[2], args[3], kwargs)
 
 
-@models(type.__init__, _abc._abc_init)
+def first_class(t: Tracer, args: list[Var]) -> type:
+    """The class that a method of `type` is asked of. Raises: Break for an object that is none."""
+    return t.class_of(args[0] if args else NONE, "a method of `type` called on what is no class")
+
+
+ABC_INIT = getattr(abc, "_abc_init")  # what sets up a class with abstract methods
+
+
+@models(type.__init__, ABC_INIT)
 def nothing(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The stand-in of a class with abstract methods gets its set of them here."""
     cls = t.as_class(args[0]) if args else None
     if cls is not None and len(args) == 1 and cls in t.made_classes:
-        _abc._abc_init(cls)
+        ABC_INIT(cls)
     elif len(args) == 1:
         raise Break("an abstract class set up by hand")
     return NONE
@@ -207,13 +226,13 @@ def nothing(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(type.__call__)
 def type_call(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.instantiation.make_instance(t.as_class(args[0]), args[1:], kwargs)
+    return t.instantiation.make_instance(first_class(t, args), args[1:], kwargs)
 
 
 @models(object.__dict__["__init_subclass__"])
 def object_init_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if kwargs:
-        raise t.raised(TypeError(f"{t.as_class(args[0]).__name__}.__init_subclass__() takes no keyword arguments"))
+        raise t.raised(TypeError(f"{first_class(t, args).__name__}.__init_subclass__() takes no keyword arguments"))
     return NONE
 
 
@@ -223,18 +242,19 @@ def total_ordering(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     cls = t.as_class(args[0])
     if cls is None or cls not in t.made_classes:
         raise Break("functools.total_ordering of a class from outside")
-    roots = {op for op in functools._convert if class_lookup(cls, op)[0] is not object.__dict__[op]}
+    convert: dict[str, list] = getattr(functools, "_convert")
+    roots = {op for op in convert if class_lookup(cls, op)[0] is not object.__dict__[op]}
     if not roots:
         raise t.raised(ValueError("must define at least one ordering operation: < > <= >="))
-    for name, function in functools._convert[max(roots)]:
+    for name, function in convert[max(roots)]:
         if name not in roots:
             function.__name__ = name  # as the library does, to its own function
-            t.classes.type_setattr(args[0], name, t.values.constant(function))
+            t.classes.type_setattr(expect(args[0], Known), name, t.values.constant(function))
     return args[0]
 
 
 # ---- descriptor objects ------------------------------------------------------------------------------------------------------
-def _descriptor_of(cls) -> None:
+def _descriptor_of(cls: type) -> None:
     """property(fget, fset, fdel, doc), staticmethod(f), classmethod(f)."""
 
     def make(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
@@ -274,7 +294,7 @@ def cached_property(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     func = args[0] if args else kwargs["func"]
     made = t.instantiation.object_new(functools.cached_property)
     for name, value in (("func", func), ("attrname", NONE), ("__doc__", t.attributes.getattr(func, "__doc__"))):
-        t.subscripts.dict_set(made.ns, Known(name), value)
+        t.subscripts.dict_set(made.namespace, Known(name), value)
     return made
 
 
@@ -328,7 +348,7 @@ class Classes(Component):
         if cls is None:
             raise self.t.raised(TypeError(f"__class__ must be set to a class, not '{self.t.type_of(value).__name__}' object"))
         try:
-            object.__new__(v.cls).__class__ = cls
+            object.__setattr__(object.__new__(v.cls), "__class__", cls)  # past what the class itself does there
         except TypeError as e:
             raise self.t.raised(e) from None
         v.cls = cls
@@ -339,12 +359,13 @@ class Classes(Component):
         WRITTEN.clear()
         for cls in self.t.made_classes:
             try:
-                cls.__bases__ = (_Gone,)
+                type.__setattr__(cls, "__bases__", (_Gone,))
             except TypeError:
                 pass  # another layout: the garbage collector takes it
 
 
 @models(type.__setattr__)
 def type_setattr(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    t.classes.type_setattr(args[0], t.const(args[1]), args[2])
+    first_class(t, args)
+    t.classes.type_setattr(expect(args[0], Known), t.const(args[1]), args[2])
     return NONE

@@ -41,6 +41,10 @@ COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": op
 REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 
 
+# what an instance compares by whose class says nothing
+OF_OBJECT = tuple(getattr(object, f"__{name}__") for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+
+
 class Comparisons(Component):
     """The part of the tracer that compares values and asks for their truth."""
 
@@ -101,7 +105,8 @@ class Comparisons(Component):
                 return self.t.values.constant(name == "ne") if name in ("eq", "ne") else None
             return self._compare_sequences(name, a.items, b.items)
         if isinstance(a, DictVar) and isinstance(b, DictVar) and name in ("eq", "ne"):
-            self.t.values.complete(a), self.t.values.complete(b)
+            self.t.values.complete(a)
+            self.t.values.complete(b)
             ordered = all(issubclass(v.cls, collections.OrderedDict) for v in (a, b))
             equal = (
                 len(a.items) == len(b.items)
@@ -141,7 +146,7 @@ class Comparisons(Component):
         """Of id() of what the region made: the same for the same value, and no number that was there before."""
         if name not in ("eq", "ne") or not all(type(v) is IdVar or type(v) is Known and is_constant(v.obj) for v in (a, b)):
             raise Break("id() of a value made in the region compared by its size")
-        same = type(a) is type(b) and self.is_same(a.of, b.of)
+        same = isinstance(a, IdVar) and isinstance(b, IdVar) and self.is_same(a.of, b.of)
         return TRUE if same is (name == "eq") else FALSE
 
     def _compare_special(self, name: str, a: Var, b: Var) -> Var:
@@ -159,14 +164,7 @@ class Comparisons(Component):
                         if name in ("eq", "ne") or not issubclass(e.exc.cls, TypeError):
                             raise
                         continue  # the message names the classes
-                if own in (
-                    object.__eq__,
-                    object.__ne__,
-                    object.__lt__,
-                    object.__le__,
-                    object.__gt__,
-                    object.__ge__,
-                ):
+                if own in OF_OBJECT:
                     if name == "ne" and self.t.attributes.of_class(v.cls, "__eq__") is not object.__eq__:
                         result = self.t.operators.try_special(v, "__eq__", [other])
                         if result is not None:
@@ -270,4 +268,7 @@ class Comparisons(Component):
 
 
 def _base_class(v: InstanceVar) -> type:
-    return type(v.base.obj) if isinstance(v.base, Known) else v.base.cls
+    if isinstance(v.base, Known):
+        return type(v.base.obj)
+    assert isinstance(v.base, (SeqVar, DictVar, SetVar)), v.base
+    return v.base.cls

@@ -73,7 +73,7 @@ def is_c_enumeration(cls: type) -> bool:
     return type(cls) is C_CLASS and "__entries" in cls.__dict__
 
 
-def is_constant(obj: object) -> bool:
+def is_constant(obj: Any) -> bool:
     """Whether a real object is an immutable value, equal objects being interchangeable."""
     cls = type(obj)
     if cls in CONSTANT_TYPES or issubclass(cls, enum.Enum) or is_c_enumeration(cls):
@@ -86,7 +86,7 @@ def is_constant(obj: object) -> bool:
 def item_source(d: DictVar, key: object) -> Source:
     """Where the value under a real key of a dict from outside comes from."""
     own_getitem = isinstance(d.real, dict) and isinstance(class_attribute(type(d.real), "__getitem__"), types.FunctionType)
-    return dict_item(d.source, key, own_getitem)
+    return dict_item(d.origin, key, own_getitem)
 
 
 def is_unchanged(d: DictVar, key: object, value: Var) -> bool:
@@ -176,7 +176,7 @@ def runs_code(key: object) -> bool:
 DICT_KEY, ELEMENT = "a dict key", "a set element"
 
 
-def key_of(t: Any, var: Var, role: str = DICT_KEY):
+def key_of(t: Any, var: Var, role: str = DICT_KEY) -> object:
     """A hashable key for a modelled dict: equal values get equal keys. `role`: what 3.14 says that it was to be.
 
     Raises: Raised(TypeError) for unhashable ones.
@@ -205,7 +205,7 @@ def full_name(cls: type) -> str:
     return cls.__qualname__ if special_cases.SHORT_NAMES.made(cls) else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def plain_key(t: Any, var: Var):
+def plain_key(t: Any, var: Var) -> object:
     """key_of, with the error that `hash` raises."""
     var = t.values.real(var)
     if isinstance(var, Known):
@@ -312,11 +312,11 @@ def to_python(t: Any, var: Var, *, classes: bool = False) -> Any:
     raise NotConstant(words(var))
 
 
-def _sequence(var: SeqVar, items: list):
+def _sequence(var: SeqVar, items: list) -> Any:
     if var.cls in (list, tuple, torch.Size):
         return var.cls(items)
-    if hasattr(var.cls, "_fields"):
-        return var.cls._make(items)
+    if (make := getattr(var.cls, "_make", None)) is not None:  # a named tuple
+        return make(items)
     raise NotConstant(words(var))
 
 

@@ -12,7 +12,7 @@ import types
 from bytejit.errors import CannotRewrite
 from bytejit.guards.iterator_sources import ENDED, NOT_STARTED, NotSeen, StandOf, Suspended
 from bytejit.guards.sources import Attr, Item, Source
-from bytejit.rewriter.flow import OBJ, analyse
+from bytejit.rewriter.flow import OBJ, Flow, analyse
 from bytejit.tracer.core.frame import Frame
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import GenVar, Lazy
@@ -36,6 +36,7 @@ def external_generator(t: Tracer, gen: types.GeneratorType, source: Source) -> G
     if stand.at == ENDED:
         made.started = made.finished = True
         return made
+    assert stand.globals is not None, stand
     frame = made.frame = Frame(code, stand.globals, t.frame)
     frame.generator = made
     sources = [Item(Attr(held, "values"), i) for i in range(stand.count)]
@@ -54,7 +55,7 @@ def external_generator(t: Tracer, gen: types.GeneratorType, source: Source) -> G
 
 
 @functools.lru_cache(maxsize=256)
-def _flow(code: types.CodeType):
+def _flow(code: types.CodeType) -> Flow:
     return analyse(code)
 
 
@@ -93,7 +94,8 @@ def layout(stand: Suspended, code: types.CodeType) -> tuple[list[str], frozenset
 
 def add_guards(t: Tracer, gen: GenVar) -> None:
     """The generator stands where it stood. What it holds is guarded as it is read."""
-    stand, held = Suspended(gen.real), StandOf(gen.source)
+    assert gen.real is not None, gen
+    stand, held = Suspended(gen.real), StandOf(gen.origin)
     t.guard("ID_IS", Attr(held, "code"), stand.code)
     for name in ("at", "count"):
         t.guard("EQUALS", Attr(held, name), getattr(stand, name))

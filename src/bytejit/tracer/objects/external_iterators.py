@@ -56,7 +56,7 @@ def _mapped(t: Tracer, obj: object, source: Source) -> Var | None:
     return var
 
 
-def item_of(iterator: Any, value: object, source: Source) -> Var:
+def item_of(iterator: Any, value: Any, source: Source) -> Var:
     """An item: the tuples that enumerate and zip make anew each time are made in the trace."""
     if type(iterator) not in JOINED:
         return Lazy(value, source)
@@ -96,7 +96,7 @@ def add_guards(t: Tracer) -> None:
     for var in t.looked_into:
         s = var.state
         if s["at"] or s["end"]:
-            source = Attr(RestSource(var.source), "left")
+            source = Attr(RestSource(var.origin), "left")
             t.guard("EXPR", source, Expr(f"n == {s['at']}" if s["end"] else f"n >= {s['at']}", (("n", source),)))
 
 

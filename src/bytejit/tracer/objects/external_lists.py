@@ -16,7 +16,9 @@ class ExternalList(SeqVar):
     __slots__ = ("t", "known", "tail")
 
     def __init__(self, t: Any, obj: list, source: Source) -> None:
-        self.t, self.known, self.tail = t, None, []
+        self.t = t
+        self.known: list[Var] = []
+        self.tail: list[Var] | None = []
         super().__init__(None, list, source, obj)
 
     @property
@@ -24,9 +26,14 @@ class ExternalList(SeqVar):
         """All items, once looked at: their number is guarded then."""
         if self.tail is not None:
             self.t.guard("LEN_IS", self.source, len(self.real))
-            self.known = [*(Lazy(o, Item(self.source, i)) for i, o in enumerate(self.real)), *self.tail]
+            self.known = [*(Lazy(o, Item(self.origin, i)) for i, o in enumerate(self.real)), *self.tail]
             self.tail = None
         return self.known
+
+    @items.setter
+    def items(self, items: list[Var] | None) -> None:
+        if items is not None:
+            self.known, self.tail = items, None
 
     def picked(self, i: int) -> Var | None:
         """Item `i`, counted from the side that it is asked from. None where that takes the length: the items are known, or
@@ -38,12 +45,7 @@ class ExternalList(SeqVar):
         at = i + len(self.tail) if i < 0 else i
         if not -len(self.real) <= at < len(self.real):
             return None
-        return self.t.values.lazy(self.real[at], Item(self.source, at))
-
-    @items.setter
-    def items(self, items: list[Var] | None) -> None:
-        if items is not None:
-            self.known, self.tail = items, None
+        return self.t.values.lazy(self.real[at], Item(self.origin, at))
 
     def __repr__(self) -> str:
         return f"list of {self.source}" if self.tail is not None else super().__repr__()

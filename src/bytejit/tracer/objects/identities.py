@@ -68,7 +68,7 @@ def add_key_guards(t: Any) -> None:
             by_class.setdefault(t.type_of(v), []).append(v)
     for found in by_class.values():
         if len(found) > MOST_PAIRS:
-            names = tuple((f"o{i}", v.source) for i, v in enumerate(found))
+            names = tuple((f"o{i}", v.origin) for i, v in enumerate(found))
             ids = ", ".join(f"id({name})" for name, _ in names)
             outside = next((v.source for v in found if not isinstance(v.source, KnownSource)), None)
             if outside is not None:

@@ -6,13 +6,15 @@ import enum
 import types
 from typing import Any
 
+import torch
+
 from bytejit.common import special_cases
 from bytejit.compat.class_versions import HEAP_TYPE
 from bytejit.tracer.builtins.argument_counts import describe
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import bind
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, DictVar, FuncVar, InstanceVar, Known, SeqVar, SetVar, TensorVar, Var, expect
 from bytejit.tracer.objects.pure_functions import is_pure
 
 from .class_facts import MRO, NAMESPACE, class_attribute, class_lookup, hides_dict, is_named_tuple
@@ -44,7 +46,7 @@ class Instantiation(Component):
             if isinstance(init, types.FunctionType):
                 self.t.calls.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
         if isinstance(obj, InstanceVar) and issubclass(obj.cls, cls) or isinstance(obj, TensorVar) and obj.base is not None:
-            init, init_owner = class_lookup(obj.cls, "__init__")
+            init, init_owner = class_lookup(obj.cls or torch.Tensor, "__init__")
             if isinstance(init, types.FunctionType):
                 result = self.t.values.real(
                     self.t.calls.call(self.t.attributes.class_value(init_owner, "__init__", init), [obj, *args], kwargs)
@@ -138,8 +140,8 @@ class Instantiation(Component):
 
     def _named_tuple(self, cls: type, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         maker = self.t.values.passing(fn) if cls in self.t.rebuilt_classes else self.t.values.constant(fn)
-        bound = bind(self.t, maker, [Known(cls), *args], kwargs)
-        items = SeqVar([bound[name] for name in cls._fields], cls)
+        bound = bind(self.t, expect(maker, FuncVar), [Known(cls), *args], kwargs)
+        items = SeqVar([bound[name] for name in getattr(cls, "_fields")], cls)
         if cls.__new__ is fn and is_named_tuple(cls):
             return items
         made = self.object_new(cls)
@@ -160,7 +162,7 @@ def solid_base(cls: type) -> type:
     return next((c for c in MRO(cls)[:-1] if not c.__flags__ & HEAP_TYPE), object)
 
 
-def class_lookup_new(base: type, cls: type):
+def class_lookup_new(base: type, cls: type) -> Any:
     """The C-level __new__ that a subclass of `base` inherits when no Python class on its way defines one."""
     found = class_attribute(cls, "__new__")
     maker = getattr(found, "__self__", None)

@@ -60,7 +60,7 @@ class Iteration(Component):
         if isinstance(v, Known) and type(v.obj) in (str, bytes, frozenset):
             return IterVar("seq", {"seq": SeqVar([Known(c) for c in v.obj], list), "at": 0, "text": v}, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, type) and self.t.attributes.find_special(v, "__iter__") is not None:
-            return self.iter(SeqVar([self.t.values.constant(m) for m in v.obj], list))  # an Enum's members
+            return self.iter(SeqVar([self.t.values.constant(m) for m in getattr(v.obj, "__iter__")()], list))  # an Enum's members
         if isinstance(v, TensorVar):
             if v.fake.dim() == 0:
                 raise self.t.raised(TypeError("iteration over a 0-d tensor"))
@@ -221,7 +221,7 @@ class Iteration(Component):
 # ---- one step of each kind of iterator: the next item, or None --------------------------------------------------------
 
 
-def _seq(t: Tracer, s: dict[str, Any]):
+def _seq(t: Tracer, s: dict[str, Any]) -> Var | None:
     seq = s["seq"]
     if s["at"] >= len(seq.items):
         return None
@@ -229,14 +229,14 @@ def _seq(t: Tracer, s: dict[str, Any]):
     return seq.items[s["at"] - 1]
 
 
-def _reversed(t: Tracer, s: dict[str, Any]):
+def _reversed(t: Tracer, s: dict[str, Any]) -> Var | None:
     if s["at"] < 0 or s["at"] >= len(s["seq"].items):
         return None
     s["at"] -= 1
     return s["seq"].items[s["at"] + 1]
 
 
-def _dict(t: Tracer, s: dict[str, Any]):
+def _dict(t: Tracer, s: dict[str, Any]) -> Var | None:
     owner = s["owner"]
     if len(owner.items) != len(s["keys"]):
         raise t.raised(RuntimeError("dictionary changed size during iteration"))
@@ -250,14 +250,14 @@ def _dict(t: Tracer, s: dict[str, Any]):
     return {"keys": k, "values": v, "items": None}[s["kind"]] or SeqVar([k, v], tuple)
 
 
-def _range(t: Tracer, s: dict[str, Any]):
+def _range(t: Tracer, s: dict[str, Any]) -> Var | None:
     if s["at"] >= len(s["range"]):
         return None
     s["at"] += 1
     return Known(s["range"][s["at"] - 1])
 
 
-def _getitem(t: Tracer, s: dict[str, Any]):
+def _getitem(t: Tracer, s: dict[str, Any]) -> Var | None:
     try:
         item = t.subscripts.getitem(s["of"], Known(s["at"]))
     except Raised as e:
@@ -268,7 +268,7 @@ def _getitem(t: Tracer, s: dict[str, Any]):
     return item
 
 
-def _enumerate(t: Tracer, s: dict[str, Any]):
+def _enumerate(t: Tracer, s: dict[str, Any]) -> Var | None:
     item = t.iteration.next(s["of"])
     if item is None:
         return None
@@ -276,7 +276,7 @@ def _enumerate(t: Tracer, s: dict[str, Any]):
     return SeqVar([Known(s["at"] - 1), item], tuple)
 
 
-def _zip(t: Tracer, s: dict[str, Any]):
+def _zip(t: Tracer, s: dict[str, Any]) -> Var | None:
     out = []
     for n, it in enumerate(s["of"]):
         item = t.iteration.next(it)
@@ -298,16 +298,16 @@ def _strict_zip(t: Tracer, s: dict[str, Any], n: int) -> None:
             raise t.raised(ValueError(f"zip() argument {m + 1} is longer than argument{plural}"))
 
 
-def _map(t: Tracer, s: dict[str, Any]):
-    args = []
+def _map(t: Tracer, s: dict[str, Any]) -> Var | None:
+    args: list[Var] = []
     for it in s["of"]:
-        args.append(t.iteration.next(it))
-        if args[-1] is None:
+        if (item := t.iteration.next(it)) is None:
             return None
+        args.append(item)
     return t.calls.call(s["function"], args, {})
 
 
-def _filter(t: Tracer, s: dict[str, Any]):
+def _filter(t: Tracer, s: dict[str, Any]) -> Var | None:
     while (item := t.iteration.next(s["of"])) is not None:
         keep = item if t.comparisons.is_same(s["function"], NONE) else t.calls.call(s["function"], [item], {})
         if t.comparisons.truth(keep):
@@ -315,7 +315,7 @@ def _filter(t: Tracer, s: dict[str, Any]):
     return None
 
 
-def _callable(t: Tracer, s: dict[str, Any]):
+def _callable(t: Tracer, s: dict[str, Any]) -> Var | None:
     value = t.calls.call(s["function"], [], {})
     return None if t.comparisons.equal(value, s["sentinel"]) else value
 

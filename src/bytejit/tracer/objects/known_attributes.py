@@ -54,7 +54,9 @@ class KnownAttributes(Component):
             return self.t.values.memo_lazy(("e", id(obj), name), obj.__dict__[name], lambda: Attr(source, name))
         if found is MISSING or not name.startswith("__"):  # a method may be hidden; a special one is not read here
             self.t.guard("DICT_ABSENT", InstanceDict(source), name)
-        getter, owner = class_lookup(cls, "__getattr__") if found is MISSING else (MISSING, None)
+        if found is not MISSING:
+            return None
+        getter, owner = class_lookup(cls, "__getattr__")
         if isinstance(getter, types.FunctionType):
             return self.t.calls.call(self.t.attributes.class_value(owner, "__getattr__", getter), [v, Known(name)], {})
         return None
@@ -110,7 +112,7 @@ class KnownAttributes(Component):
         meta, meta_owner = class_lookup(type(cls), name)
         if meta is not MISSING and is_data_descriptor(meta):
             if isinstance(meta, property):
-                return self.t.calls.call(self.t.attributes.lift(meta.fget, meta_owner), [v], {})
+                return self.t.attributes.bind_descriptor(meta, meta_owner, v, type(cls), name)
             if name == "__dict__":
                 return self.t.classes.namespace(cls)
             self.check_annotations(cls, name)
@@ -170,7 +172,7 @@ class KnownAttributes(Component):
         if name in v.attrs:
             return v.attrs[name]
         if name in ("__name__", "__qualname__") and v.real is not None and v.source is not None:
-            return self.t.values.memo_lazy(("f", id(v), name), getattr(v, name.strip("_")), lambda: Attr(v.source, name))
+            return self.t.values.memo_lazy(("f", id(v), name), getattr(v, name.strip("_")), lambda: Attr(v.origin, name))
         if name in simple:
             return simple[name]()
         if name == "__kwdefaults__":
@@ -185,7 +187,7 @@ class KnownAttributes(Component):
             except AttributeError as e:
                 self.t.guard("ATTR_ABSENT", v.source, name)
                 raise self.t.raised(e) from None
-            return self.t.values.memo_lazy(("f", id(v), name), value, lambda: Attr(v.source, name))
+            return self.t.values.memo_lazy(("f", id(v), name), value, lambda: Attr(v.origin, name))
         if name in ("__module__", "__doc__"):
             return self.t.values.constant(v.globals.get("__name__") if name == "__module__" else docstring(v.code))
         if name == "__dict__":

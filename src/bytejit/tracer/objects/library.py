@@ -19,6 +19,7 @@ import types
 import typing
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -53,7 +54,7 @@ from .containers import NotConstant, is_constant, to_python
 from .reachable import lets_go
 
 # Python functions without effects that return the same as long as their arguments are the same objects
-PURE_FUNCTIONS = [
+PURE_FUNCTIONS: list[Callable] = [
     inspect.signature,
     inspect.Signature.from_callable,
     inspect.getfullargspec,
@@ -94,7 +95,7 @@ PURE_FUNCTIONS = [
 PURE_C_TYPES = (re.Pattern, re.Match, inspect.Signature)
 
 
-def real_object(t: Tracer, v: Var) -> object:
+def real_object(t: Tracer, v: Var) -> Any:
     """The real object behind a Var that the trace has not changed. Raises: NotConstant."""
     v = t.values.real(v)
     if isinstance(v, MethodVar):
@@ -140,7 +141,7 @@ def _weak_call(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Va
     lost = t.lost or t.effects.globals_written or any(v.source is not None and lets_go(v) for v in t.effects.dirty.values())
     if fn.real() is not None and lost:
         raise Break("a weak reference read after the region let go of something")  # which may have been the last to hold it
-    return Lazy(fn.real(), Called(fn.source))
+    return Lazy(fn.real(), Called(fn.origin))
 
 
 CALLED[weakref.ReferenceType] = _weak_call
@@ -171,33 +172,33 @@ def _parts(fn: InstanceVar) -> list:
     return list(made[1])
 
 
-def _itemgetter(t: Tracer, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def _itemgetter(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     found = [t.subscripts.getitem(args[0], t.values.constant(key)) for key in _parts(fn)]
     return t.values.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
 
 
-def _attrgetter(t: Tracer, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def _attrgetter(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     found = [functools.reduce(t.attributes.getattr, path.split("."), args[0]) for path in _parts(fn)]
     return t.values.real(found[0]) if len(found) == 1 else SeqVar(found, tuple)
 
 
-def _methodcaller(t: Tracer, fn: Callable, args: list[Var], kwargs: dict[str, Var]) -> Var:
+def _methodcaller(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
     name, *rest = _parts(fn)
     return t.calls.call(t.attributes.getattr(args[0], name), [t.values.constant(a) for a in rest], {})
 
 
-for _cls, _handler in (
-    (operator.itemgetter, _itemgetter),
-    (operator.attrgetter, _attrgetter),
-    (operator.methodcaller, _methodcaller),
-):
-
-    def _call_of(t: Tracer, fn: Callable, args: list[Var], kwargs: dict[str, Var], handler: Callable = _handler):
+def _getter(cls: type, handler: Callable) -> None:
+    def call_of(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
         t.guard("ID_IS", fn.source, fn.real)  # what it looks up is inside
         return handler(t, fn, args, kwargs)
 
-    CALLED[_cls] = _call_of
-    _folded(_cls)
+    CALLED[cls] = call_of
+    _folded(cls)
+
+
+_getter(operator.itemgetter, _itemgetter)
+_getter(operator.attrgetter, _attrgetter)
+_getter(operator.methodcaller, _methodcaller)
 
 
 @models(slice.indices)
@@ -213,9 +214,9 @@ def simple_namespace(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         raise t.fold_error(types.SimpleNamespace, *[None for _ in args])
     made = InstanceVar(types.SimpleNamespace, step=t.limits.steps)
     if args:
-        t.calls.call_python(dict.update, [made.ns, args[0]])
+        t.calls.call_python(dict.update, [made.namespace, args[0]])
     for name, value in kwargs.items():
-        t.subscripts.dict_set(made.ns, Known(name), value)
+        t.subscripts.dict_set(made.namespace, Known(name), value)
     return made
 
 
@@ -250,13 +251,9 @@ def _lock_given_back(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return NONE
 
 
-for _name, _handler in (
-    ("acquire", _lock_taken),
-    ("__enter__", _lock_taken),
-    ("release", _lock_given_back),
-    ("__exit__", _lock_given_back),
-):
-    HANDLERS[getattr(LOCK, _name)] = _handler
+for _names, _handler in ((("acquire", "__enter__"), _lock_taken), (("release", "__exit__"), _lock_given_back)):
+    for _name in _names:
+        HANDLERS[getattr(LOCK, _name)] = _handler
 
 
 # ---- copies ------------------------------------------------------------------------------------------------------------
@@ -306,13 +303,13 @@ def _copied(t: Tracer, v: Var, part: Callable, hook: str, args: list[Var], seen:
         return v if issubclass(v.cls, tuple) and all(a is t.values.real(b) for a, b in zip(made.items, v.items)) else made
     if isinstance(v, DictVar):
         t.values.complete(v)
-        made = DictVar({}, v.cls, factory=part(v.factory) if v.factory is not None else None)
+        table = DictVar({}, v.cls, factory=part(v.factory) if v.factory is not None else None)
         if seen is not None:
-            seen[id(v)] = made, v
+            seen[id(v)] = table, v
         for key, item in list(v.items.values()):
-            t.subscripts.dict_set(made, t.values.real(part(key)), part(item))
-        made.attrs = {name: part(value) for name, value in t.attributes.ordered_dict_attributes(v).items()}
-        return made
+            t.subscripts.dict_set(table, t.values.real(part(key)), part(item))
+        table.attrs = {name: part(value) for name, value in t.attributes.ordered_dict_attributes(v).items()}
+        return table
     if isinstance(v, SetVar):
         return SetVar({k: t.values.real(part(item)) for k, item in v.items.items()}, v.cls)
     if isinstance(v, SliceVar):
@@ -353,7 +350,7 @@ def _copied_instance(t: Tracer, v: InstanceVar, part: Callable, hook: str, args:
     if v.ns is not None:
         t.values.complete(v.ns)
         for key, item in list(v.ns.items.values()):
-            t.subscripts.dict_set(made.ns, key, part(item))
+            t.subscripts.dict_set(made.namespace, key, part(item))
     for name in _slot_names(v):
         if (value := t.attributes.getattr(v, name, None) if v.real is not None else v.slots.get(name)) is not None:
             made.slots[name] = part(value)
@@ -379,7 +376,7 @@ def _copied_by_state(t: Tracer, v: InstanceVar, part: Callable, seen: dict, get:
         t.calls.call(t.attributes.special(made, "__setstate__"), [state], {})
     elif isinstance(state, DictVar):
         for key, item in state.items.values():
-            t.subscripts.dict_set(made.ns, key, item)
+            t.subscripts.dict_set(made.namespace, key, item)
     else:
         raise Break(f"a copy of a {v.cls.__name__}, whose state is no dict")
     return made

@@ -26,6 +26,7 @@ from bytejit.tracer.core.values import (
     SymVar,
     TensorVar,
     Var,
+    expect,
 )
 from bytejit.tracer.core.words import shown_name
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
@@ -34,7 +35,7 @@ from .class_facts import MISSING, class_lookup
 from .containers import NotConstant, base_of, is_constant, to_python
 from .plain_parts import Said, plain_binary
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -50,7 +51,7 @@ FUNCTIONS = {
     "xor": operator.xor,
     "divmod": divmod,
 }
-IN_PLACE = {
+IN_PLACE: dict[str, Callable] = {
     "add": operator.iadd,
     "sub": operator.isub,
     "mul": operator.imul,
@@ -65,7 +66,7 @@ IN_PLACE = {
     "or": operator.ior,
     "xor": operator.ixor,
 }
-UNARY = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
+UNARY: dict[str, Callable] = {"neg": operator.neg, "pos": operator.pos, "invert": operator.invert}
 LONGEST = 1_000_000  # items of a sequence that repetition may make in the trace
 SET_OPERATIONS = {"and": "intersection", "or": "union", "sub": "difference", "xor": "symmetric_difference"}
 SYMBOL = {
@@ -89,7 +90,7 @@ SYMBOL = {
 class Operators(Component):
     """The part of the tracer that carries out operators."""
 
-    def fold(self, function: Callable, *args: Any):
+    def fold(self, function: Callable, *args: Any) -> Any:
         """Run a pure function on constants now. Raises: Raised with its exception."""
         try:
             result = function(*args)
@@ -104,9 +105,8 @@ class Operators(Component):
         if NumpyVar in (type(a), type(b)) and (found := apply_numpy(self.t, FUNCTIONS[name], [a, b])) is not None:
             return found
         if type(a) is SymVar or type(b) is SymVar:
-            found = self.t.numbers.on_numbers(FUNCTIONS[name], a, b)
-            if found is not None:
-                return found
+            if (number := self.t.numbers.on_numbers(FUNCTIONS[name], a, b)) is not None:
+                return number
         if isinstance(a, Known) and isinstance(b, Known) and (is_constant(a.obj) and is_constant(b.obj)):
             return self.fold((IN_PLACE if in_place else FUNCTIONS)[name], a.obj, b.obj)
         if isinstance(a, DeferredVar) or isinstance(b, DeferredVar):
@@ -116,8 +116,8 @@ class Operators(Component):
         if isinstance(a, TensorVar) or isinstance(b, TensorVar):
             if not self.overloads(a) and not self.overloads(b):
                 return self.tensor_binary(name, a, b, in_place)
-        found = self._binary_containers(name, a, b, in_place)
-        return found if found is not None else self._binary_special(name, a, b, in_place)
+        made = self._binary_containers(name, a, b, in_place)
+        return made if made is not None else self._binary_special(name, a, b, in_place)
 
     def overloads(self, v: Var) -> bool:
         """Whether a modelled instance brings its own operator."""
@@ -129,8 +129,7 @@ class Operators(Component):
         return self.t.tensors.call_tensor_op(table[name], [a, b], {})
 
     def _binary_containers(self, name: str, a: Var, b: Var, in_place: bool) -> Var | None:
-        a_seq, b_seq = isinstance(a, SeqVar), isinstance(b, SeqVar)
-        if a_seq and b_seq and name == "add":
+        if isinstance(a, SeqVar) and isinstance(b, SeqVar) and name == "add":
             same = a.cls is b.cls or (issubclass(a.cls, tuple) and issubclass(b.cls, tuple))
             if same:
                 if in_place and not issubclass(a.cls, tuple):
@@ -141,7 +140,7 @@ class Operators(Component):
                 if a.cls is collections.deque:
                     return self.shorten(SeqVar([*a.items, *b.items], a.cls, maxlen=a.maxlen))
                 return SeqVar([*a.items, *b.items], a.cls if a.cls in (list, tuple, torch.Size) else tuple)
-        if a_seq and in_place and name == "add" and a.cls is list:
+        if isinstance(a, SeqVar) and in_place and name == "add" and a.cls is list:
             items = self.t.iteration.iterate(b)
             self.t.touch(a)
             a.items.extend(items)
@@ -158,9 +157,8 @@ class Operators(Component):
         if isinstance(a, Known) and type(a.obj) in (str, bytes) and name == "mod":
             return self.format_percent(a, b)
         if name in SET_OPERATIONS and isinstance(a, (SetVar, DictView)) and isinstance(b, (SetVar, DictView)):
-            result = self.t.calls.call_python(
-                getattr(set, SET_OPERATIONS[name]), [self.t.subscripts.as_set(a), self.t.subscripts.as_set(b)]
-            )
+            operands: list[Var] = [self.t.subscripts.as_set(a), self.t.subscripts.as_set(b)]
+            result = expect(self.t.calls.call_python(getattr(set, SET_OPERATIONS[name]), operands), SetVar)
             if in_place and isinstance(a, SetVar) and a.cls is set:
                 self.t.touch(a)
                 a.items = result.items
@@ -173,9 +171,9 @@ class Operators(Component):
                 self.t.calls.call_python(dict.update, [target, b])
                 return target
             copied = a.cls.copy if a.cls in (collections.OrderedDict, collections.defaultdict) else dict.copy
-            target = a if in_place else self.t.calls.call_python(copied, [a])
-            self.t.calls.call_python(dict.update, [target, b])
-            return target
+            made = a if in_place else self.t.calls.call_python(copied, [a])
+            self.t.calls.call_python(dict.update, [made, b])
+            return made
         return None
 
     def shorten(self, seq: SeqVar) -> SeqVar:
@@ -269,8 +267,8 @@ class Operators(Component):
             raise Break("a random number used in the region")
         if isinstance(v, TensorVar):
             return self.t.tensors.call_tensor_op(UNARY[name], [v], {})
-        if type(v) is SymVar and name != "invert":
-            return self.t.numbers.on_numbers(UNARY[name], v)
+        if type(v) is SymVar and (number := self.t.numbers.on_numbers(UNARY[name], v)) is not None:
+            return number
         if isinstance(v, Known) and is_constant(v.obj):
             return self.fold(UNARY[name], v.obj)
         result = self.try_special(v, f"__{name}__", [])
@@ -278,9 +276,3 @@ class Operators(Component):
             return result
         sign = {"neg": "-", "pos": "+", "invert": "~"}[name]
         raise self.t.raised(TypeError(f"bad operand type for unary {sign}: '{self.t.type_of(v).__name__}'"))
-
-    # ---- comparison ----------------------------------------------------------------------------------------------------
-
-    # ---- subscripts -----------------------------------------------------------------------------------------------------
-
-    # ---- writes into dicts ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ MUTABLE = (SeqVar, DictVar, SetVar)
 class Said:
     """Stands for a value in a format whose text is made in the trace. Its methods raise: Break, Raised."""
 
-    t: object
+    t: Tracer
     v: Var
 
     @staticmethod

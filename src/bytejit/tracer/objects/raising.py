@@ -5,13 +5,14 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterator
+from typing import TypeGuard
 
 from bytejit.guards.sources import Call0, Item, Source
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, InstanceVar, Known, SeqVar, Var
+from bytejit.tracer.core.values import NONE, InstanceVar, Known, SeqVar, Var, expect
 
 from .calls import models
 from .class_facts import class_lookup
@@ -49,24 +50,28 @@ def add_note(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     note = t.const(args[1])
     if not isinstance(note, str):
         raise t.fold_error(BaseException().add_note, note)
-    notes = t.values.lookup(args[0].ns, "__notes__")
-    if notes is None:
-        notes = SeqVar([], list)
-        t.subscripts.dict_set(args[0].ns, Known("__notes__"), notes)
-    t.touch(t.values.real(notes))
-    t.values.real(notes).items.append(args[1])
+    own = expect(args[0], InstanceVar, "a note added to what is no exception").namespace
+    notes = t.values.real(t.values.lookup(own, "__notes__") or SeqVar([], list))
+    if not isinstance(notes, SeqVar) or notes.cls is not list:
+        raise t.raised(TypeError("Cannot add note: __notes__ is not a list"))
+    if "__notes__" not in own.items:
+        t.subscripts.dict_set(own, Known("__notes__"), notes)
+    t.touch(notes)
+    notes.items.append(args[1])
     return NONE
 
 
-def arguments(t: Tracer, exc: InstanceVar) -> list[Var]:
-    return [t.values.real(v) for v in t.values.real(t.attributes.getattr(exc, "args")).items]
+def arguments(t: Tracer, exc: Var) -> list[Var]:
+    """What an exception was made with. Raises: Break where the program says something else of `args`."""
+    found = expect(t.values.real(t.attributes.getattr(exc, "args")), SeqVar, "an exception whose args are no tuple")
+    return [t.values.real(v) for v in found.items]
 
 
 @models(*(e.__repr__ for e in PLAIN))
 def exception_repr(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     exc = args[0]
     inside = ", ".join(t.const(t.calls.call_python(repr, [v])) for v in arguments(t, exc))
-    return Known(f"{exc.cls.__name__}({inside})")
+    return Known(f"{t.type_of(exc).__name__}({inside})")
 
 
 @models(*(e.__str__ for e in PLAIN if not issubclass(e, (KeyError, ImportError))))
@@ -92,7 +97,7 @@ def exc_info(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 @models(sys.exception)
-def exception(t: Tracer, args: list[Var], kwargs: dict[str, Var]):
+def exception(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     return handled(t, Call0(sys.exception)) or NONE
 
 
@@ -120,9 +125,9 @@ def make_group(t: Tracer, cls: type, message: Var, members: list[Var], like: Ins
         for name in ("__cause__", "__context__", "__suppress_context__"):
             if name in like.slots:
                 made.slots[name] = like.slots[name]
-        notes = t.values.lookup(like.ns, "__notes__")
-        if notes is not None:
-            t.subscripts.dict_set(made.ns, Known("__notes__"), SeqVar(list(t.values.real(notes).items), list))
+        notes = t.values.lookup(like.namespace, "__notes__")
+        if notes is not None and isinstance(notes := t.values.real(notes), SeqVar):
+            t.subscripts.dict_set(made.namespace, Known("__notes__"), SeqVar(list(notes.items), list))
         t.part_of[id(made)] = t.part_of.get(id(like), like)
         t.keep.append(made)
     return made
@@ -157,7 +162,7 @@ def split(t: Tracer, exc: InstanceVar, wanted: Callable) -> tuple[Var | None, Va
         return None, exc
     if class_lookup(exc.cls, "derive")[0] is not BaseExceptionGroup.__dict__["derive"] or exc.real is not None:
         raise Break("an exception group with its own derive()")
-    parts = [split(t, t.values.real(m), wanted) for m in exc.slots["exceptions"].items]
+    parts = [split(t, m, wanted) for m in members_of(t, exc)]
     yes, no = [y for y, _ in parts if y is not None], [n for _, n in parts if n is not None]
     message = exc.slots["message"]
     if not yes:
@@ -168,7 +173,12 @@ def split(t: Tracer, exc: InstanceVar, wanted: Callable) -> tuple[Var | None, Va
     )
 
 
-def is_group(exc: Var) -> bool:
+def members_of(t: Tracer, group: InstanceVar) -> list[InstanceVar]:
+    """The exceptions in a group that the region made."""
+    return [expect(t.values.real(m), InstanceVar) for m in expect(group.slots["exceptions"], SeqVar).items]
+
+
+def is_group(exc: Var) -> TypeGuard[InstanceVar]:
     return isinstance(exc, InstanceVar) and issubclass(exc.cls, BaseExceptionGroup)
 
 
@@ -196,8 +206,9 @@ def check_eg_match(t: Tracer, f: Frame, ins: Ins) -> None:
 
 def classes_of(t: Tracer, cls: Var) -> list[type]:
     cls = t.values.real(cls)
-    found = [t.as_class(c) for c in (cls.items if isinstance(cls, SeqVar) else [cls])]
-    if not all(c is not None and issubclass(c, BaseException) for c in found):
+    given = cls.items if isinstance(cls, SeqVar) else [cls]
+    found = [c for c in map(t.as_class, given) if c is not None and issubclass(c, BaseException)]
+    if len(found) != len(given):
         raise Raised(exception_var(TypeError("catching classes that do not inherit from BaseException is not allowed")))
     return found
 
@@ -206,7 +217,8 @@ def classes_of(t: Tracer, cls: Var) -> list[type]:
 def prep_reraise_star(t: Tracer, f: Frame, ins: Ins) -> None:
     """[original, exceptions left or raised in the clauses] -> what to raise on, or None."""
     excs, orig = t.pop(f), t.pop(f)
-    f.push(reraise_star(t, orig, [e for e in map(t.values.real, excs.items) if isinstance(e, InstanceVar)]))
+    left = map(t.values.real, expect(excs, SeqVar).items)
+    f.push(reraise_star(t, orig, [e for e in left if isinstance(e, InstanceVar)]))
 
 
 @handles("CALL_INTRINSIC_2")
@@ -235,7 +247,7 @@ def reraise_star(t: Tracer, orig: Var, excs: list[InstanceVar]) -> Var:
 
 def leaves(t: Tracer, exc: Var) -> Iterator:
     if is_group(exc):
-        for m in exc.slots["exceptions"].items:
-            yield from leaves(t, t.values.real(m))
+        for m in members_of(t, exc):
+            yield from leaves(t, m)
     else:
         yield exc

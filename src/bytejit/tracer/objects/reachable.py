@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -63,7 +64,7 @@ def lets_go(v: Var) -> bool:
     return False
 
 
-def holds_nothing(x: object) -> bool:
+def holds_nothing(x: Any) -> bool:
     """Whether a value refers to no object of the program."""
     if type(x) in (torch.Tensor, torch.nn.Parameter):
         return not x.__dict__ and x.grad_fn is None and (not x.is_leaf or x.grad is None or holds_nothing(x.grad))

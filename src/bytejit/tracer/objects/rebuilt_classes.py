@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var
+from bytejit.tracer.core.values import CellVar, DictVar, FuncVar, InstanceVar, Known, PropertyVar, Var, expect
 from bytejit.tracer.exits.statements import Statements
 
 from .calls import models
@@ -21,7 +21,7 @@ AUTO = object()  # stands for enum.auto(), which a class may take once
 NAMES = types.CellType()
 
 
-def make(t: Tracer, function: Callable, *args: Var, **kwargs: Var) -> Known:
+def make(t: Tracer, function: Callable, *args: object, **kwargs: object) -> Known:
     """function(*args, **kwargs), a class: known by how it is made. Raises: Raised."""
     made = t.operators.fold(lambda: function(*args, **kwargs))
     t.rebuilt_classes[made.obj] = function, args, kwargs, t.limits.steps
@@ -50,7 +50,7 @@ def in_module(function: Callable, module: str, args: tuple, kwargs: dict) -> typ
 
 def _named(function: Callable) -> None:
     def model(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-        module = t.frame.globals.get("__name__", "__main__")
+        module = t.present_frame.globals.get("__name__", "__main__")
         return make(t, in_module, function, module, tuple(map(t.const, args)), {k: t.const(v) for k, v in kwargs.items()})
 
     models(function)(model)
@@ -68,7 +68,7 @@ def of_body(t: Tracer, kind: str, name: Var, given: list[Var], names: Var, kwarg
     cell = t.values.real(names.items["__classdictcell__"][1]) if "__classdictcell__" in names.items else None
     space = {t.const(k): content(t, kind, t.values.real(v), cell) for k, v in names.items.values()}
     guard_annotations(t, kind, names)
-    bases = tuple(v.real if isinstance(v, FuncVar) else v.obj for v in given)
+    bases = tuple(v.real if isinstance(v, FuncVar) else expect(v, Known).obj for v in given)
     return make(t, of_parts, t.const(name), bases, {k: t.const(v) for k, v in kwargs.items()}, space)
 
 

@@ -22,10 +22,10 @@ def dispatched(t: Tracer, fn: FuncVar, args: list[Var], kwargs: dict[str, Var]) 
     Raises: Raised, Break where the cache of what was found is the program's.
     """
     if fn.code is WRAPPER and args:
-        found = _chosen(t, fn.real.dispatch, Attr(fn.source, "dispatch"), t.type_of(args[0]))
+        found = _chosen(t, fn.real.dispatch, Attr(fn.origin, "dispatch"), t.type_of(args[0]))
         return t.calls.call(found, args, kwargs)
     if fn.code is DISPATCH and len(args) == 1 and not kwargs and (cls := t.as_class(args[0])) is not None:
-        return _chosen(t, fn.real, fn.source, cls)
+        return _chosen(t, fn.real, fn.origin, cls)
     return None
 
 

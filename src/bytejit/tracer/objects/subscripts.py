@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import operator
 import types
@@ -12,8 +13,20 @@ from bytejit.common import special_cases
 from bytejit.common.type_forms import FORMS
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import ArrayVar
-from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NONE, DictVar, DictView, InstanceVar, Known, SeqVar, SetVar, SliceVar, TensorVar, Var
+from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.values import (
+    NONE,
+    DictVar,
+    DictView,
+    InstanceVar,
+    Known,
+    SeqVar,
+    SetVar,
+    SliceVar,
+    TensorVar,
+    Var,
+    expect,
+)
 from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.core.words import words
 
@@ -35,7 +48,7 @@ class Subscripts(Component):
             return int(v.obj)
         if isinstance(v, TensorVar):
             if (known := self.t.tensor_values.python_value(v, operator.index)) is not None:
-                return known.obj
+                return self.index(known)
             raise Break("a tensor's value used as an index")
         if isinstance(v, InstanceVar):
             return self.index(
@@ -43,7 +56,7 @@ class Subscripts(Component):
             )
         raise self.t.raised(TypeError(f"'{self.t.type_of(v).__name__}' object cannot be interpreted as an integer"))
 
-    def real_slice(self, v: SliceVar) -> slice:
+    def real_slice(self, v: SliceVar) -> builtins.slice:
         return slice(*(None if isinstance(p, Known) and p.obj is None else self._bound(p) for p in v.parts))
 
     def _bound(self, v: Var) -> int:
@@ -108,7 +121,7 @@ class Subscripts(Component):
             missing = self.t.attributes.of_class(v.cls, "__missing__")
             if isinstance(missing, types.FunctionType):
                 return self.t.calls.call(self.t.attributes.special(v, "__missing__"), [key], {})
-        return self.getitem(v.base, key)
+        return self.getitem(expect(v.base, Var), key)
 
     def _sequence_item(self, seq: SeqVar, key: Var) -> Var:
         if isinstance(key, SliceVar):
@@ -133,13 +146,16 @@ class Subscripts(Component):
         found = self.t.values.lookup(d, real_key)
         if found is not None:
             return found
-        if d.cls is collections.defaultdict and not self.t.comparisons.is_same(d.factory, NONE):
+        if d.factory is not None and not self.t.comparisons.is_same(d.factory, NONE):
             value = self.t.calls.call(self.t.values.real(d.factory), [], {})
             self.dict_set(d, key, value)
             return value
-        e = self.t.raised(KeyError(real_key if is_constant(real_key) else "?"))
+        raise self._no_key(real_key if is_constant(real_key) else "?", key)
+
+    def _no_key(self, real_key: object, key: Var) -> Raised:
+        e = self.t.raised(KeyError(real_key))
         e.exc.slots["args"] = SeqVar([key], tuple)
-        raise e
+        return e
 
     def _known_item(self, v: Known | InstanceVar, key: Var) -> Var:
         if isinstance(v, InstanceVar):  # a form of an annotation
@@ -209,9 +225,7 @@ class Subscripts(Component):
         elif isinstance(container, DictVar):
             real_key = key_of(self.t, key)
             if self.t.values.lookup(container, real_key) is None:
-                e = self.t.raised(KeyError("?"))
-                e.exc.slots["args"] = SeqVar([key], tuple)
-                raise e
+                raise self._no_key("?", key)
             self.dict_del(container, real_key)
         elif isinstance(container, InstanceVar):
             own = self.t.attributes.of_class(container.cls, "__delitem__")
@@ -265,7 +279,7 @@ class Subscripts(Component):
     def found(self, table: Var, name: str) -> Var | None:
         """table[name], None where it is not there; a program's own kind of dict is asked as the program would."""
         if not isinstance(table, InstanceVar):
-            return self.t.values.lookup(table, name)
+            return self.t.values.lookup(expect(table, DictVar, "a table of attributes that is no dict"), name)
         return self.getitem(table, Known(name)) if self.contains(table, Known(name)) else None
 
     def length(self, v: Var) -> int:

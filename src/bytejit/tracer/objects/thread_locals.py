@@ -26,7 +26,7 @@ def attribute(t: Tracer, v: InstanceVar, name: str) -> Var:
     except AttributeError as e:
         t.guard("ATTR_ABSENT", v.source, name)
         raise t.raised(e) from None
-    return t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.source, name))
+    return t.values.memo_lazy(("s", id(v), name), value, lambda: Attr(v.origin, name))
 
 
 def write(t: Tracer, v: InstanceVar, name: str, value: Var) -> None:
