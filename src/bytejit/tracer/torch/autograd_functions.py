@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from bytejit.common.applied import Applied
+from bytejit.common.applied import Applied, Passes
 from bytejit.guards.sources import Ref
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import Known, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models, replaces
 from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.objects.containers import NotConstant, is_constant
@@ -33,7 +33,9 @@ class Context:
 
     def __init__(self, needs_input_grad: tuple) -> None:
         self.needs_input_grad = needs_input_grad
-        self.non_differentiable = self.dirty = self.to_save = ()
+        self.non_differentiable: tuple = ()
+        self.dirty: tuple = ()
+        self.to_save: tuple = ()
         self.materialize = True
 
     def save_for_backward(self, *tensors: Sequence) -> None:
@@ -59,7 +61,7 @@ def apply_as_stored() -> object:
 
 
 @replaces(apply_as_stored())
-def apply(cls, *args: Any, **kwargs: Any):
+def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad and torch.is_grad_enabled() for a in args)
     if any(needs) and not kwargs:
         return with_backward(cls, needs, args)
@@ -68,7 +70,7 @@ def apply(cls, *args: Any, **kwargs: Any):
     return run_forward(cls, Context(needs), args, kwargs)
 
 
-def run_forward(cls, ctx: Any, args: Any, kwargs: Any):
+def run_forward(cls: Any, ctx: Any, args: Any, kwargs: Any) -> Any:
     if cls.setup_context is torch.autograd.Function.setup_context:
         return cls.forward(ctx, *args, **kwargs)
     outputs = cls.forward(*args, **kwargs)
@@ -76,48 +78,54 @@ def run_forward(cls, ctx: Any, args: Any, kwargs: Any):
     return outputs
 
 
-def with_backward(cls, needs: Any, args: Any):
+def with_backward(cls: Any, needs: Any, args: Any) -> Any:
     """Stands for the call that becomes a node."""
     raise AssertionError("only traced")
 
 
-def with_keywords(cls):
+def with_keywords(cls: Any) -> Any:
     """Stands for a call with keyword arguments under gradients."""
     raise AssertionError("only traced")
 
 
 @models(with_keywords)
 def refuse_keywords(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    raise Break(f"{t.as_class(args[0]).__name__}.apply with keyword arguments under gradients")
+    raise Break(f"{expect(args[0], Known).obj.__name__}.apply with keyword arguments under gradients")
 
 
 @models(with_backward)
 def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    cls, given = t.as_class(args[0]), [t.values.real(a) for a in args[2].items]
+    cls: type = expect(args[0], Known).obj
+    args_given = expect(args[2], SeqVar)
+    given = [t.values.real(a) for a in args_given.items]
     if cls in t.made_classes or has_external_effects(t):
         raise Break(f"{cls.__name__}.apply, an autograd function, after a change that its forward may see")
-    held = {i: a.obj for i, a in enumerate(given) if isinstance(a, Known) and isinstance(a.obj, SPELLED_BY_NONE)}
+    held: dict[int, object] = {
+        i: a.obj for i, a in enumerate(given) if isinstance(a, Known) and isinstance(a.obj, SPELLED_BY_NONE)
+    }
     try:
         node_args = tuple(None if i in held else t.tensors.to_node_arg(a) for i, a in enumerate(given))
     except NotConstant as e:
         raise Break(f"{cls.__name__}.apply of {e}") from None
     before = len(t.graph.nodes)
-    result, ctx = traced_forward(t, cls, args[0], args[1], args[2])
-    single = not (isinstance(result, SeqVar) and result.cls is tuple)
-    outputs = [t.values.real(o) for o in ([result] if single else result.items)]
+    result, ctx = traced_forward(t, cls, args[0], args[1], args_given)
+    parts = result.items if isinstance(result, SeqVar) and result.cls is tuple else None
+    single, outputs = parts is None, [t.values.real(o) for o in ([result] if parts is None else parts)]
     if not all(isinstance(o, TensorVar) or isinstance(o, Known) and is_constant(o.obj) for o in outputs):
         raise Break(f"{cls.__name__}.apply, which returns more than tensors")
-    marked = [t.values.real(m) for m in t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable"))]
+    noted = map(t.values.real, t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable")))
+    marked = [expect(m, TensorVar, f"{cls.__name__}.apply, which marks more than tensors") for m in noted]
     forward = list(t.graph.nodes)[before:]
-    passes, extra = None, ()
+    passes: Passes | None = None
+    extra: tuple = ()
     if cls not in t.job.left_to_torch:
-        passes, extra = traced_passes(t, Call(cls, args[0], ctx, given, outputs, single, marked), forward)
+        passes, extra = traced_passes(t, Call(cls, args[0], ctx, given, outputs, single, [*marked]), forward)
     for node in reversed(list(t.graph.nodes)[before:]):
         if node.op != "placeholder":
             t.graph.erase_node(node)
     inputs = [a.fake for a in given if isinstance(a, TensorVar)]
     fakes = iter(attached([o.fake for o in outputs if isinstance(o, TensorVar)], [m.fake for m in marked], inputs))
-    made = [next(fakes) if isinstance(o, TensorVar) else o.obj for o in outputs]
+    made = [next(fakes) if isinstance(o, TensorVar) else expect(o, Known).obj for o in outputs]
     for fake in made:
         t.by_fake.pop(id(fake), None)
     target = Applied(cls.__name__, applied(cls, held), len(node_args), passes)
@@ -143,13 +151,13 @@ class _Attach(torch.autograd.Function):
     """Makes fakes the results of an autograd function."""
 
     @staticmethod
-    def forward(ctx: Any, outputs: Any, marked: Any, *inputs: Any):
+    def forward(ctx: Any, outputs: Any, marked: Any, *inputs: Any) -> tuple:
         ctx.mark_non_differentiable(*marked)
         ctx.inputs = [x.detach() for x in inputs]
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any):
+    def backward(ctx: Any, *grads: Any) -> tuple:
         """Fakes of what the program's own backward will give: each looks like its input."""
         return None, None, *(torch.empty_like(x) if needs else None for x, needs in zip(ctx.inputs, ctx.needs_input_grad[2:]))
 

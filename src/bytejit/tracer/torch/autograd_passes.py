@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -21,12 +21,12 @@ from bytejit.guards.kinds import GLOBAL_STATE
 from bytejit.guards.sources import CellContents, Defaults, KwDefaults, Scope
 from bytejit.tracer.core.signals import Break, LeaveToTorch, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, TensorVar, Var, expect
 
 from .effects_of_calls import without_gradients
 from .parts import part_of, taken_by
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 
 
 @dataclass
@@ -47,7 +47,7 @@ def gradient_of(index: int) -> None:
     raise AssertionError("only traced")
 
 
-def run_backward(cls: Any, ctx: Any, grads: Any, devices: tuple):
+def run_backward(cls: Any, ctx: Any, grads: Any, devices: tuple) -> Any:
     """A backward pass runs where autocast is off, whatever it is around the forward pass."""
     if not devices:
         return cls.backward(ctx, *grads)
@@ -93,7 +93,7 @@ def gradient(t: Tracer, call: Call, i: int, output: Var, materialize: bool) -> V
 
 def results(t: Tracer, call: Call, grads: list[Var]) -> list[Var]:
     """What the backward pass returns: one gradient or None for each argument. Raises: Break."""
-    if call.cls.vjp is not torch.autograd.Function.vjp:
+    if getattr(call.cls, "vjp") is not torch.autograd.Function.vjp:
         raise Break("a vjp")
     devices = SeqVar([Known(d) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)], tuple)
     args = [call.cls_var, call.ctx, SeqVar(grads, tuple), devices]
@@ -141,7 +141,7 @@ def put_together(
     """The graphs of both passes."""
     tensors = [o for o in call.outputs if isinstance(o, TensorVar)]
     returned = list(dict.fromkeys(o.node for o in tensors))
-    given = [None if is_none(v) else v.node for v in found]
+    given = [None if is_none(v) else expect(v, TensorVar).node for v in found]
     markers = {g.node: i for i, g in enumerate(grads) if isinstance(g, TensorVar)}
     needed = [n for n in taken_by(backward, [n for n in given if n is not None]) if n not in markers]
     kept = [n for n in needed if n in forward]
@@ -156,7 +156,7 @@ def put_together(
         tuple(map(extra.index, taken)),
         tuple(map(extra.index, outer)),
         len(returned),
-        tuple(returned.index(o.node) if isinstance(o, TensorVar) else (o.obj,) for o in call.outputs),
+        tuple(returned.index(o.node) if isinstance(o, TensorVar) else (expect(o, Known).obj,) for o in call.outputs),
         call.single,
         tuple(markers.values()),
         frozenset(i for i, n in enumerate([*outer, *kept]) if n in saved),

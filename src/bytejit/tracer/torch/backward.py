@@ -16,7 +16,7 @@ from bytejit.guards.sources import Attr
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import FALSE, NONE, DictVar, Known, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models
 
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # attributes of a tensor
@@ -81,7 +81,7 @@ class Backward(Component):
                 hooks = getattr(v.real, name)
                 if hooks:
                     raise Break("the backward pass to a tensor with hooks")
-                self.t.guard(*(("ID_IS", Attr(v.source, name), None) if hooks is None else ("LEN_IS", Attr(v.source, name), 0)))
+                self.t.guard(*(("ID_IS", Attr(v.origin, name), None) if hooks is None else ("LEN_IS", Attr(v.origin, name), 0)))
 
     def check_no_reentrant(self) -> None:
         """Raises: Break where torch refuses to go back through a checkpoint."""
@@ -105,7 +105,7 @@ class Backward(Component):
         before = [self.t.values.real(self.t.tensor_attributes.tensor_getattr(v, "grad")) for v in leaves]
         fresh = SeqVar([Known(g is NONE or isinstance(g, Known)) for g in before], tuple)
         args = [SeqVar(outputs, tuple), SeqVar(leaves, tuple), SeqVar(grads, tuple), Known(retain), fresh]
-        found = self.t.tensors.call_tensor_op(leaf_gradients, args, {})
+        found = expect(self.t.tensors.call_tensor_op(leaf_gradients, args, {}), SeqVar)
         self.ran = True
         for leaf, old, new in zip(leaves, before, found.items):
             if not isinstance(new, TensorVar):
@@ -176,9 +176,9 @@ def _tensors(t: Tracer, v: Var | None) -> list[TensorVar]:
     v = NONE if v is None else t.values.real(v)
     if isinstance(v, TensorVar):
         return [v]
-    items = [x for _, x in t.iteration.mapping_items(v)] if isinstance(v, DictVar) else t.iteration.iterate(v)
-    found = [t.values.real(x) for x in items]
-    if not found or not all(isinstance(x, TensorVar) for x in found):
+    items = [x for _, x in t.iteration.mapping_items(v) or ()] if isinstance(v, DictVar) else t.iteration.iterate(v)
+    found = [x for x in map(t.values.real, items) if isinstance(x, TensorVar)]
+    if not found or len(found) != len(items):
         raise Break("the backward pass of what are no tensors")
     return found
 
@@ -188,7 +188,9 @@ def _grads(t: Tracer, v: Var | None, n: int) -> list[Var]:
     v = NONE if v is None else t.values.real(v)
     if isinstance(v, TensorVar):
         return [v]
-    found = [NONE] * n if isinstance(v, Known) and v.obj is None else [t.values.real(x) for x in t.iteration.iterate(v)]
+    if isinstance(v, Known) and v.obj is None:
+        return [NONE] * n
+    found = [t.values.real(x) for x in t.iteration.iterate(v)]
     if len(found) != n:
         raise Break("the backward pass with another number of gradients")
     return found

@@ -53,8 +53,8 @@ def checkpoint(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if contexts is not None:
         options[CONTEXTS] = contexts_of(t, t.values.real(contexts))
     tensors = [a for a in [*rest, *map(t.values.real, named.values())] if isinstance(a, TensorVar)]
-    given = tuple(dict.fromkeys(a.node for a in tensors))
-    result = kept_apart(t, lambda: t.values.real(t.calls.call(function, rest, named)), given, options)
+    nodes = tuple(dict.fromkeys(a.node for a in tensors))
+    result = kept_apart(t, lambda: t.values.real(t.calls.call(function, rest, named)), nodes, options)
     if reentrant:
         check_reentrant(t, result, tensors)
     return result
@@ -98,11 +98,11 @@ def partial_of(t: Tracer, v: Var) -> tuple[FuncVar | None, list[Var], dict]:
     if v.real is None:
         function, args, named = v.slots["func"], v.slots["args"], v.slots["keywords"]
     else:
-        function, args, named = (Lazy(getattr(v.real, n), Attr(v.source, n)) for n in ("func", "args", "keywords"))
+        function, args, named = (Lazy(getattr(v.real, n), Attr(v.origin, n)) for n in ("func", "args", "keywords"))
     function = t.values.real(function)
     if not isinstance(function, FuncVar):
         return None, [], {}
-    options = {t.const(k): t.const(x) for k, x in t.iteration.mapping_items(named)}
+    options = {t.const(k): t.const(x) for k, x in t.iteration.mapping_items(named) or ()}
     return function, [t.values.real(x) for x in t.iteration.iterate(args)], options
 
 

@@ -9,7 +9,7 @@ import torch
 
 from bytejit.common.graph_calls import GraphCall
 from bytejit.tracer.core.signals import Break, Raised
-from bytejit.tracer.core.values import DictVar, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import DictVar, Known, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models
 
 from .autograd_functions import has_external_effects
@@ -105,7 +105,7 @@ def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list,
             raise Break(f"{WHAT} that return tensors of other shapes, types or devices")
         if x.m.store in given or y.m.store in given:
             raise Break(f"{WHAT} that return their inputs")
-    pairs = [(a, b) for a, b in zip(first, second) if isinstance(a, TensorVar)]
+    pairs = [(a, expect(b, TensorVar)) for a, b in zip(first, second) if isinstance(a, TensorVar)]
     held = {*yes[0], *no[0]}
     taken = list(dict.fromkeys(i for n in (*yes[0], *no[0]) for i in n.all_input_nodes if i not in held))
     parts = tuple(part_of(taken, nodes, [pair[k].node for pair in pairs]) for k, (nodes, _) in enumerate((yes, no)))
@@ -120,7 +120,7 @@ def _joined(t: Any, predicate: TensorVar, yes: tuple[list, Var], no: tuple[list,
         with t.fake_mode:
             fake = (a if a.fake.requires_grad else b).fake.clone(memory_format=torch.preserve_format)
         node.meta["val"] = fake
-        made.append(t.tensors.wrap_result(node, fake))
+        made.append(expect(t.tensors.wrap_result(node, fake), TensorVar))
     call.meta["val"] = tuple(v.fake for v in made)
     tensors = iter(made)
     return _like(t, yes[1], iter([next(tensors) if isinstance(a, TensorVar) else a for a in first]))

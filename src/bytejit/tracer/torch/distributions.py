@@ -26,7 +26,7 @@ def lazy_property(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 @replaces(POSITIVE.check)
-def is_positive_definite(self: Any, value: Any):
+def is_positive_definite(self: Any, value: Any) -> torch.Tensor:
     """torch's, without a branch."""
     symmetric = super(POSITIVE, self).check(value)
     return torch.where(symmetric.all(), torch.linalg.cholesky_ex(value).info.eq(0), symmetric)

@@ -14,7 +14,7 @@ from bytejit.tracer.core.values import IterVar, TensorVar, Var
 
 def has_external_effects(t: Tracer) -> bool:
     """Whether the region has changed what code outside of it can see, other than tensors' data."""
-    own = t.root.code.co_cellvars
+    own = t.root_frame.code.co_cellvars
 
     def is_own(v: Var) -> bool:  # what `.grad` is shows where it is read only: see `Backward.looked_at`
         return isinstance(v.source, Cell) and v.source.var in own or isinstance(v, TensorVar) and v.attrs.keys() == {"grad"}

@@ -21,7 +21,7 @@ from bytejit.common import registry
 from bytejit.common.graph_calls import GraphCall
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models, replaces, replaces_named, replaces_operator
 
 from .control_flow import part_of, traced_part
@@ -31,11 +31,11 @@ MOST_ROWS = 128  # of a scan or a map, each of which is traced
 
 
 @replaces_named("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder")
-def nested_region(func: Callable, *args: Any, **kwargs: Any):
+def nested_region(func: Callable, *args: Any, **kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def rows_of(xs: Any):
+def rows_of(xs: Any) -> int:
     """How many rows are gone over."""
     if len(xs) == 0 or xs[0].shape[0] > MOST_ROWS:
         registry.graph_break("more rows of torch's scan or map than are traced")
@@ -43,7 +43,7 @@ def rows_of(xs: Any):
 
 
 @replaces_operator("scan")
-def scan(combine_fn: Callable, init: Any, xs: Any, additional_inputs: Any):
+def scan(combine_fn: Callable, init: Any, xs: Any, additional_inputs: Any) -> list:
     carry, made = list(init), []
     for i in range(rows_of(xs)):
         given = combine_fn(*carry, *[x[i] for x in xs], *additional_inputs)
@@ -53,14 +53,14 @@ def scan(combine_fn: Callable, init: Any, xs: Any, additional_inputs: Any):
 
 
 @replaces_operator("map_impl")
-def map_impl(f: Callable, xs: Any, pos_args: Any):
+def map_impl(f: Callable, xs: Any, pos_args: Any) -> Any:
     made = [f(*[x[i] for x in xs], *pos_args) for i in range(rows_of(xs))]
     return tree_map(lambda *row: torch.stack(row), made[0], *made[1:])
 
 
 # ---- while_loop -------------------------------------------------------------------------------------------------------------
 @replaces_operator("while_loop")
-def while_loop(cond_fn: Callable, body_fn: Callable, carried_inputs: Any, additional_inputs: Any):
+def while_loop(cond_fn: Callable, body_fn: Callable, carried_inputs: Any, additional_inputs: Any) -> tuple:
     carried = tuple(carried_inputs)
     more = cond_fn(*carried, *additional_inputs)
     if isinstance(more, torch.Tensor):
@@ -75,7 +75,7 @@ def while_loop(cond_fn: Callable, body_fn: Callable, carried_inputs: Any, additi
     return carried
 
 
-def loop(cond_fn: Callable, body_fn: Callable, carried: Any, additional: Any):
+def loop(cond_fn: Callable, body_fn: Callable, carried: Any, additional: Any) -> tuple:
     """A loop that a tensor decides. Known to the tracer only."""
     raise NotImplementedError
 
@@ -101,17 +101,18 @@ class Loop(GraphCall):
 @models(loop)
 def loop_node(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """The node of a loop. Raises: Break where what it carries does not stay as it is, or it does more than return."""
-    carried = [t.values.real(v) for v in t.iteration.iterate(args[2])]
-    if not all(isinstance(v, TensorVar) for v in carried):
+    given = t.iteration.iterate(args[2])
+    carried = [v for v in map(t.values.real, given) if isinstance(v, TensorVar)]
+    if len(carried) != len(given):
         raise Break("a while_loop that a tensor decides and that carries numbers")
     inner = [entered(t, v, None, "while_loop") for v in carried]
     operands = [*inner, *t.iteration.iterate(args[3])]
     traced = [traced_part(t, f, operands, "torch.while_loop of functions") for f in args[:2]]
-    predicate, results = t.values.real(traced[0][1]), [t.values.real(v) for v in t.iteration.iterate(traced[1][1])]
-    if predicate.fake.shape != () or predicate.fake.dtype is not torch.bool:
+    predicate, returned = t.values.real(traced[0][1]), [t.values.real(v) for v in t.iteration.iterate(traced[1][1])]
+    if not isinstance(predicate, TensorVar) or predicate.fake.shape != () or predicate.fake.dtype is not torch.bool:
         raise Break("a while_loop whose condition is no bool")
-    for v, made in zip(inner, results, strict=True):
-        check_carried(v, made, {x.fake.m.store for x in t.by_fake.values() if x.node not in traced[1][0]})
+    outside = {x.fake.m.store for x in t.by_fake.values() if x.node not in traced[1][0]}
+    results = [as_carried(before, after, outside) for before, after in zip(inner, returned, strict=True)]
     marks = [v.node for v in inner]
     nodes = [[n for n in made if n not in marks] for made, _ in traced]
     held = {*marks, *nodes[0], *nodes[1]}
@@ -122,18 +123,18 @@ def loop_node(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     for n in reversed([*marks, *nodes[0], *nodes[1]]):
         t.graph.erase_node(n)
     call = t.tensors.add_node(Loop(parts, len(inner)), None, (*(v.node for v in carried), *taken), {})
-    made = []
+    items = []
     for i, v in enumerate(results):
         node = t.tensors.add_node(operator.getitem, None, (call, i), {})
         with t.fake_mode:
             node.meta["val"] = v.fake.clone(memory_format=torch.preserve_format)
-        made.append(t.tensors.wrap_result(node, node.meta["val"]))
-    call.meta["val"] = tuple(v.fake for v in made)
-    return SeqVar(made, tuple)
+        items.append(expect(t.tensors.wrap_result(node, node.meta["val"]), TensorVar))
+    call.meta["val"] = tuple(v.fake for v in items)
+    return SeqVar(items, tuple)
 
 
-def check_carried(before: TensorVar, after: Var, outside: set) -> None:
-    """Raises: Break unless a carried tensor looks the same after the loop's body, and is a new one."""
+def as_carried(before: TensorVar, after: Var, outside: set) -> TensorVar:
+    """A tensor as the loop's body returns it. Raises: Break unless it looks as it did before, and is a new one."""
     if not isinstance(after, TensorVar):
         raise Break("a while_loop that returns what is no tensor")
     x, y = before.fake, after.fake
@@ -143,10 +144,11 @@ def check_carried(before: TensorVar, after: Var, outside: set) -> None:
         raise Break("a while_loop in which a tensor comes to require gradients")
     if y.m.store in outside:
         raise Break("a while_loop that returns what it was given")
+    return after
 
 
 # ---- flex_attention -----------------------------------------------------------------------------------------------------------
-def items_by_tensors(more: int):
+def items_by_tensors(more: int) -> None:
     """Begin (1) or end (-1) that a subscript of tensors picks an element as under vmap. Known to the tracer only."""
     raise NotImplementedError
 
@@ -157,7 +159,7 @@ def _items_by_tensors(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var
     return NONE
 
 
-def for_each_score(f: Callable, lead: tuple, rest: tuple):
+def for_each_score(f: Callable, lead: tuple, rest: tuple) -> Callable:
     """A function of one score's places as one of all places. lead: how arguments before them are mapped; rest: those behind."""
     for places in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
         f = torch.vmap(f, in_dims=(*lead, *places, *rest))
@@ -165,7 +167,7 @@ def for_each_score(f: Callable, lead: tuple, rest: tuple):
 
 
 @replaces_named("torch.nn.attention.flex_attention", "create_mask")
-def create_mask(mod_fn: Callable, B: Any, H: Any, Q_LEN: int, KV_LEN: int, device: Any = None):
+def create_mask(mod_fn: Callable, B: Any, H: Any, Q_LEN: int, KV_LEN: int, device: Any = None) -> Any:
     if device is None or type(mod_fn) is not types.FunctionType or mod_fn.__code__.co_argcount != 4:
         registry.graph_break("create_mask without a device, or of what is no function of four places")
     places = [torch.arange(1 if n is None else n, device=device) for n in (B, H, Q_LEN, KV_LEN)]
@@ -177,7 +179,7 @@ def create_mask(mod_fn: Callable, B: Any, H: Any, Q_LEN: int, KV_LEN: int, devic
 
 
 @replaces(traceback.annotate)
-def annotate(annotation_dict: dict):
+def annotate(annotation_dict: dict) -> Any:
     """Notes on nodes for other compilers."""
     return contextlib.nullcontext()
 
@@ -193,7 +195,7 @@ def flex_attention(
     kernel_options: dict,
     score_mod_other_buffers: tuple = (),
     mask_mod_other_buffers: tuple = (),
-):
+) -> tuple:
     """The output, and of the scores of each row the logarithm of the sum and the largest, in powers of two."""
     kind = query.device.type
     if torch.is_autocast_enabled(kind) and query.dtype is not torch.float64:

@@ -8,7 +8,7 @@ import torch
 
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, Known, SeqVar, SliceVar, SymVar, TensorVar, Var, expect
 
 
 class Indexing(Component):
@@ -57,13 +57,13 @@ class Indexing(Component):
                 and dim < of.fake.dim()
                 and len(bools) == of.fake.shape[dim]
             ):
-                part = SeqVar([Known(i) for i, b in enumerate(bools) if b.obj], list)
+                part = SeqVar([Known(i) for i, b in enumerate(bools) if isinstance(b, Known) and b.obj], list)
             elif not isinstance(part, (SliceVar, SeqVar, SymVar)) and not (isinstance(part, Known) and type(part.obj) is int):
                 return key  # None, an ellipsis, a tensor: dimensions no longer count one by one
             dim += 1
             out.append(part)
-        out = [self.index_of_sizes(part) for part in out]
-        return SeqVar(out, tuple) if isinstance(key, SeqVar) and key.cls is tuple else out[0]
+        sized = [self.index_of_sizes(part) for part in out]
+        return SeqVar(sized, tuple) if isinstance(key, SeqVar) and key.cls is tuple else sized[0]
 
     def index_of_sizes(self, part: Var) -> Var:
         """A list of numbers in an index, some of them symbolic: a tensor."""
@@ -83,7 +83,7 @@ class Indexing(Component):
                 dims.append((dim, part))
                 part = SliceVar([NONE, NONE, NONE])
             elif isinstance(part, Known) and part.obj is ...:
-                dim += args[0].fake.dim() - taken - 1
+                dim += expect(args[0], TensorVar).fake.dim() - taken - 1
             elif isinstance(part, Known) and type(part.obj) is int:
                 dim -= 1
             elif not isinstance(part, SliceVar) and not (isinstance(part, Known) and part.obj is None):

@@ -11,15 +11,16 @@ from bytejit.common import inference
 from bytejit.guards.sources import Attr, Called
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, InstanceVar, Known, Lazy, TensorVar, Var
+from bytejit.tracer.core.values import NONE, InstanceVar, Known, Lazy, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models
+from bytejit.tracer.torch.state import effect_node
 
 MANAGER = torch._C._InferenceMode
 SET_GRAD = torch._C._set_grad_enabled
 _regions = itertools.count(1)
 
 
-def method(name: str):
+def method(name: str) -> Callable:
     """The C function behind a method of the manager, as an attribute read finds it."""
     return MANAGER.__dict__[name].__func__
 
@@ -38,14 +39,14 @@ def make_manager(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 @models(method("__enter__"))
 def enter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     manager = args[0]
-    if manager.real is not None or any(manager is m for m, _ in t.inference):
+    if not isinstance(manager, InstanceVar) or manager.real is not None or any(manager is m for m, _ in t.inference):
         raise Break("an inference mode manager made before the region entered")
     if not t.region:
         t.region = next(_regions)
-    mode = manager.slots["mode"].obj
+    mode = expect(manager.slots["mode"], Known).obj
     t.inference.append((manager, t.effects.state_set.pop((SET_GRAD, None), None)))
     inference.enter(mode, t.region)
-    _node(t, inference.enter, mode, t.region)
+    effect_node(t, inference.enter, mode, t.region)
     return NONE
 
 
@@ -58,14 +59,8 @@ def leave(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if grad is not None:
         t.effects.state_set[SET_GRAD, None] = grad
     inference.leave()
-    _node(t, inference.leave)
+    effect_node(t, inference.leave)
     return NONE
-
-
-def _node(t: Tracer, function: Callable, *args: Var) -> None:
-    node = t.graph.call_function(function, args)
-    node.meta["val"], node.meta["where"] = None, t.tensors.where()
-    t.effects.mutations += 1
 
 
 def close(t: Tracer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import torch
 
@@ -30,12 +31,12 @@ class Marks(Component):
             return self.call_constant(fn, args, kwargs)
         return self.call_marked_for_torch(fn, args, kwargs) if torch_controls.loaded() else None
 
-    def call_marked_for_torch(self, fn: object, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
+    def call_marked_for_torch(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """The same for marks of torch's own compiler."""
         if torch_controls.constant(fn):
             return self.call_constant(fn, args, kwargs)
         if reason := torch_controls.refused(fn):
-            if torch_controls.is_graph_break(fn) and special_cases.TORCH.runs(self.t.frame.globals):
+            if torch_controls.is_graph_break(fn) and special_cases.TORCH.runs(self.t.present_frame.globals):
                 return NONE  # torch's own code (optimizers) spares its own compiler something: not the program's wish
             raise Break(reason)
         if torch_controls.allowed(fn) and not (torch_controls.nonstrict(fn) and not self.takes_as_node(args, kwargs)):
@@ -47,9 +48,9 @@ class Marks(Component):
         inner = torch_controls.noted(torch_controls.wrapped(fn))
         if inner is fn or not isinstance(inner, (types.FunctionType, types.MethodType)):
             return None
-        if isinstance(inner, types.MethodType):
-            inner, args = inner.__func__, [self.kept(inner.__self__), *args]
-        return self.t.calls.call(self.t.values.constant(inner), args, kwargs)
+        first = [self.kept(inner.__self__)] if isinstance(inner, types.MethodType) else []
+        function = inner.__func__ if isinstance(inner, types.MethodType) else inner
+        return self.t.calls.call(self.t.values.constant(function), [*first, *args], kwargs)
 
     def takes_as_node(self, args: list[Var], kwargs: dict[str, Var]) -> bool:
         """Whether a node can be given these arguments: tensors, constants, lists and tuples of these."""
@@ -72,7 +73,7 @@ class Marks(Component):
         return False
 
     # ---- constant results --------------------------------------------------------------------------------------------
-    def call_constant(self, fn: object, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    def call_constant(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """fn(*args, **kwargs), called now; its result holds for as long as the entry does. Raises: Break, Raised."""
         try:
             real = [self.known_value(a) for a in args]
@@ -99,7 +100,7 @@ class Marks(Component):
             return v.cls(map(self.known_value, v.items))
         return real_object(self.t, v)
 
-    def kept(self, value: object) -> Var:
+    def kept(self, value: Any) -> Var:
         """A value of the program's that the entry holds on to."""
         if type(value) in (list, tuple):
             return SeqVar([self.kept(v) for v in value], type(value))

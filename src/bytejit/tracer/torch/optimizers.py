@@ -6,9 +6,10 @@ out; the optimizers that branch by it (RAdam, ASGD) or give it to Python's min a
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.optim import Optimizer, _adafactor, asgd, optimizer, radam
@@ -17,7 +18,7 @@ from bytejit.common.registry import graph_break
 from bytejit.shapes.symbols import hint, is_symbolic
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import NONE, Known, SeqVar, TensorVar, Var
+from bytejit.tracer.core.values import NONE, FuncVar, Known, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models, replaces
 
 PRODUCTS: dict[str, Callable] = {"addcdiv": torch.div, "addcmul": torch.mul}  # what the factor is of
@@ -26,9 +27,9 @@ HALVES = (torch.float16, torch.bfloat16)
 IN_PLACE = {torch.Tensor.add: torch.Tensor.add_, torch.Tensor.sub: torch.Tensor.sub_}
 
 
-Tensors = Sequence[torch.Tensor]
-Parts = Sequence[torch.Tensor | None]
-Number = torch.Tensor | float
+Tensors: TypeAlias = Sequence[torch.Tensor]
+Parts: TypeAlias = Sequence[torch.Tensor | None]
+Number: TypeAlias = torch.Tensor | float
 
 
 # ---- numbers ----------------------------------------------------------------------------------------------------------
@@ -90,11 +91,11 @@ def _foreach(function: Callable, one: Callable, in_place: bool) -> None:
         elif set(kwargs) & {"value", "alpha", "scalars"}:
             factors = next(iter(kwargs.values()))
         factors = None if factors is None else t.values.real(factors)
-        given = _items(t, factors) if isinstance(factors, SeqVar) else [factors]
+        given = _items(t, factors) if isinstance(factors, SeqVar) else [] if factors is None else [factors]
         if len(kwargs) > 1 or not any(isinstance(f, TensorVar) for f in given):
             return t.tensors.call_tensor_op(function, args, kwargs)
         columns = [_items(t, v) for v in lists]
-        if not isinstance(factors, SeqVar) and factors.fake.dim():
+        if isinstance(factors, TensorVar) and factors.fake.dim():
             given = [t.calls.call_python(torch.Tensor.select, [factors, Known(0), Known(i)]) for i in range(len(columns[0]))]
         given = given if len(given) > 1 else given * len(columns[0])
         if any(len(c) != len(columns[0]) for c in (*columns, given)):
@@ -109,9 +110,9 @@ for _name in ("add", "sub", "addcdiv", "addcmul", "add_", "sub_", "addcdiv_", "a
 
 # ---- lists of tensors ---------------------------------------------------------------------------------------------------
 @replaces(torch._C._group_tensors_by_device_and_dtype)
-def group_by_device_and_dtype(tensorlists: Sequence[Parts], with_indices: bool = False) -> dict:
+def group_by_device_and_dtype(tensorlists: Sequence[Sequence[Any]], with_indices: bool = False) -> dict:
     """What torch does in C++: (device, dtype) of the first list's tensors -> the lists' parts, and which these are."""
-    grouped = {}
+    grouped: dict[tuple, tuple[list, list]] = {}
     for i, x in enumerate(tensorlists[0]):
         key = (x.device, x.dtype)
         if key not in grouped:
@@ -234,15 +235,16 @@ def adafactor_without_numbers(
         param.sub_(update * (alpha / denom))
 
 
-def _instead(functions: tuple[types.FunctionType, ...], form: types.FunctionType, refused: tuple[str, ...]) -> None:
+def _instead(functions: tuple[types.FunctionType, ...], form: Callable, refused: tuple[str, ...]) -> None:
     """Follow `form` in place of torch's functions, but where one of these arguments is set."""
-    names = form.__code__.co_varnames[: form.__code__.co_argcount + form.__code__.co_kwonlyargcount]
+    by_position = [p.name for p in inspect.signature(form).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = inspect.signature(form).parameters
 
     def run(t: Tracer, function: types.FunctionType, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if any(name in kwargs and t.comparisons.truth(kwargs[name]) for name in refused):
-            return t.calls.inline(t.values.constant(function), args, kwargs)
+            return t.calls.inline(expect(t.values.constant(function), FuncVar), args, kwargs)
         given = {k: v for k, v in kwargs.items() if k in names}
-        return t.calls.inline(t.values.constant(form), args[: form.__code__.co_argcount], given)
+        return t.calls.inline(expect(t.values.constant(form), FuncVar), args[: len(by_position)], given)
 
     for function in functions:
         models(function)(lambda t, args, kwargs, f=function: run(t, f, args, kwargs))

@@ -24,7 +24,20 @@ from bytejit.guards.sources import CallOf, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, DictVar, InstanceVar, Known, Lazy, SeqVar, SliceVar, SymVar, TensorVar, Var
+from bytejit.tracer.core.values import (
+    FALSE,
+    NONE,
+    DictVar,
+    InstanceVar,
+    Known,
+    Lazy,
+    SeqVar,
+    SliceVar,
+    SymVar,
+    TensorVar,
+    Var,
+    expect,
+)
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.class_facts import MISSING, class_lookup
 from bytejit.tracer.torch.subclasses import check_class
@@ -40,7 +53,7 @@ class Noted(BaseException):
 class Noting(TorchFunctionMode):
     """Stops at the first function that torch tells modes of."""
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         raise Noted(func, args, kwargs or {})
 
 
@@ -48,7 +61,7 @@ class Stand:
     """Stands for an object with a `__torch_function__` while torch is asked."""
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None):
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         raise AssertionError("a mode is asked first")
 
 
@@ -59,7 +72,7 @@ class Overrides(Component):
         """The modes around the region. Devices become arguments of what makes tensors (calls.on_device)."""
         self.modes: list[Var] = []  # asked from the last to the first
         self.entered: list[Var] = []  # of these, those that the region entered
-        self.functions_off: list[Var] = []  # managers that turn overrides off
+        self.functions_off: list[InstanceVar] = []  # managers that turn overrides off
         self.outer_modes = torch._C._len_torch_function_stack()
         self.outer_device = None
         for i in range(torch._C._len_torch_function_stack()):
@@ -82,15 +95,13 @@ class Overrides(Component):
     # ---- who overrides ------------------------------------------------------------------------------------------------
     def overriders(self, values: Iterable) -> list[Var]:
         """Those among values, and within lists and tuples of them, whose class overrides torch's functions."""
-        out = []
-        for v in values:
-            v = self.t.values.real(v)
+        out: list[Var] = []
+        for v in map(self.t.values.real, values):
             if isinstance(v, TensorVar):
                 if v.cls is not None and v.cls not in PLAIN and overrides(v.cls):
                     out.append(v)
-            elif isinstance(v, InstanceVar):
-                if overrides(v.cls):
-                    out.append(v)
+            elif isinstance(v, InstanceVar) and overrides(v.cls):
+                out.append(v)
             elif type(v) is SeqVar:
                 out += self.overriders(v.items)
         return [v for i, v in enumerate(out) if v not in out[:i]]
@@ -105,8 +116,8 @@ class Overrides(Component):
             return None
         self.relies_on_overrides()
         found = by_precedence(found, self.t.type_of)
-        if not self.modes and all(isinstance(v, TensorVar) and overrides(v.cls) == "default" for v in found):
-            classes = [v.cls for v in found]
+        classes = [v.cls for v in found if isinstance(v, TensorVar) and v.cls is not None]
+        if not self.modes and len(classes) == len(found) and all(overrides(c) == "default" for c in classes):
             cls = next((c for c in classes if all(issubclass(c, o) for o in classes)), None)
             if cls is not None:
                 with self.without_overrides():
@@ -128,7 +139,7 @@ class Overrides(Component):
         finally:
             self.functions_off.remove(manager)
 
-    def told(self, fn: Any, args: list[Var], kwargs: dict[str, Var]):
+    def told(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> tuple[Any, list[Var], dict[str, Var]] | None:
         """(func, args, kwargs) that torch would tell an override of this call; None when it tells none. Raises: Break."""
         known: dict[int, tuple] = {}
         given = [self._stand_in(a, known) for a in args], {k: self._stand_in(v, known) for k, v in kwargs.items()}
@@ -142,7 +153,7 @@ class Overrides(Component):
             return None
         return None
 
-    def _stand_in(self, v: Var, known: dict):
+    def _stand_in(self, v: Var, known: dict) -> Any:
         v = self.t.values.real(v)
         if isinstance(v, TensorVar):
             made = v.fake
@@ -162,7 +173,7 @@ class Overrides(Component):
         known[id(made)] = made, v
         return made
 
-    def _var_of(self, value: object, known: dict) -> Var:
+    def _var_of(self, value: Any, known: dict) -> Var:
         if id(value) in known:
             return known[id(value)][1]
         if type(value) in (list, tuple):
@@ -222,7 +233,7 @@ class Overrides(Component):
         if cls is torch.nn.Parameter or cls in self.t.made_classes:
             raise Break(f"Tensor.as_subclass({cls.__name__})")
         with self.without_overrides(OFF_ALL):
-            made = self.t.tensors.call_tensor_op(torch.ops.aten.alias.default, [v], {})
+            made = expect(self.t.tensors.call_tensor_op(torch.ops.aten.alias.default, [v], {}), TensorVar)
         made.cls, made.base = made_as, v if made_as is not None else None
         return made
 
@@ -243,12 +254,13 @@ class Overrides(Component):
         if not isinstance(function, types.MethodWrapperType) or not args:
             return None
         of = function.__self__
-        if function != getattr(of, "__get__", None) or not isinstance(self.t.values.real(args[0]), TensorVar):
+        v = self.t.values.real(args[0])
+        if function != getattr(of, "__get__", None) or not isinstance(v, TensorVar):
             return None
         name = getattr(of, "__name__", None) or getattr(getattr(of, "fget", None), "__name__", None)
         if name is None or class_lookup(torch.Tensor, name)[0] is not of:
             return None
-        return self.t.tensor_attributes.tensor_getattr(self.t.values.real(args[0]), name)
+        return self.t.tensor_attributes.tensor_getattr(v, name)
 
 
 def by_precedence(found: list[Var], type_of: Callable) -> list[Var]:
@@ -273,11 +285,14 @@ def default_override(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     """torch.Tensor.__torch_function__."""
     names = ("cls", "func", "types", "args", "kwargs")
     given = dict(zip(names, args)) | kwargs
-    cls, types = t.as_class(given["cls"]), [t.as_class(c) for c in t.iteration.iterate(given["types"])]
-    if not all(issubclass(cls, c) for c in types):
+    cls = t.class_of(given["cls"], "torch.Tensor.__torch_function__ of what is no class")
+    types = [t.as_class(c) for c in t.iteration.iterate(given["types"])]
+    if not all(c is not None and issubclass(cls, c) for c in types):
         return Known(NOT_IMPLEMENTED)
     named = t.values.real(given.get("kwargs", NONE))
-    pairs = [] if t.comparisons.is_same(named, NONE) else t.iteration.mapping_items(named)
+    pairs = () if t.comparisons.is_same(named, NONE) else t.iteration.mapping_items(named)
+    if pairs is None:
+        raise Break("torch.Tensor.__torch_function__ with keywords that are no mapping")
     with t.overrides.without_overrides():
         result = t.calls.call(
             given["func"], list(t.iteration.iterate(given["args"])) if "args" in given else [], {t.const(k): v for k, v in pairs}
@@ -330,7 +345,8 @@ def is_torch_function_enabled(t: Tracer, args: list[Var], kwargs: dict[str, Var]
 @models(torch.Tensor.as_subclass)
 def as_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     # torch tells overrides nothing of it
-    return t.overrides.as_subclass(args[0], t.as_class([*args[1:], *kwargs.values()][0]))
+    cls = t.class_of([*args[1:], *kwargs.values()][0], "Tensor.as_subclass of what is no class")
+    return t.overrides.as_subclass(expect(args[0], TensorVar, "Tensor.as_subclass of what is no tensor"), cls)
 
 
 # ---- modes and managers ---------------------------------------------------------------------------------------------------
@@ -365,7 +381,7 @@ def _managers() -> None:
 
         @models(cls.__dict__["__enter__"])
         def enter(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-            if args[0].source is not None:
+            if not isinstance(args[0], InstanceVar) or args[0].source is not None:
                 raise Break("a manager made before the region")
             t.effects.mutations += 1
             t.overrides.functions_off.append(args[0])
@@ -373,7 +389,7 @@ def _managers() -> None:
 
         @models(cls.__dict__["__exit__"])
         def leave(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-            if args[0] not in t.overrides.functions_off:
+            if not isinstance(args[0], InstanceVar) or args[0] not in t.overrides.functions_off:
                 raise Break("the end of a manager that was entered before the region")
             t.effects.mutations += 1
             t.overrides.functions_off.remove(args[0])

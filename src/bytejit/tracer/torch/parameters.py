@@ -7,7 +7,7 @@ import torch
 from bytejit.common.graph_calls import opaque
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import TensorVar, Var
+from bytejit.tracer.core.values import TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models
 
 KINDS = (torch.nn.Parameter, torch.nn.Buffer)
@@ -33,7 +33,8 @@ def make_subclass(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         and (len(args) < 3 or not t.comparisons.truth(args[2]))
     ):
         with t.overrides.without_overrides():
-            return t.overrides.as_subclass(t.tensors.call_tensor_op(torch.Tensor.detach, [data], {}), cls)
+            plain = expect(t.tensors.call_tensor_op(torch.Tensor.detach, [data], {}), TensorVar)
+            return t.overrides.as_subclass(plain, cls)
     if cls is not torch.nn.Parameter or not isinstance(data, TensorVar) or kwargs or len(args) > 3:
         raise Break(f"Tensor._make_subclass of {getattr(cls, '__name__', cls)}")
     return parameter(t, data, t.comparisons.truth(args[2]) if len(args) > 2 else False)
@@ -47,7 +48,7 @@ def parameter(t: Tracer, data: TensorVar, requires_grad: bool) -> TensorVar:
         raise Break(f"nn.Parameter: {e}") from None
     node = t.tensors.add_node(make_parameter, None, (data.node, requires_grad), {})
     node.meta["val"] = fake
-    made = t.tensors.wrap_result(node, fake)
+    made = expect(t.tensors.wrap_result(node, fake), TensorVar)
     made.cls = torch.nn.Parameter
     return made
 
@@ -58,7 +59,7 @@ def copied(t: Tracer, v: TensorVar) -> Var:
         raise Break("copy.deepcopy of a tensor that has a grad_fn")
     data = t.tensors.call_tensor_op(torch.Tensor.clone, [t.tensors.call_tensor_op(torch.Tensor.detach, [v], {})], {})
     if t.type_of(v) is torch.nn.Parameter:
-        return parameter(t, data, v.fake.requires_grad)
+        return parameter(t, expect(data, TensorVar), v.fake.requires_grad)
     if v.real is not None and (v.real.grad is not None or v.real.__dict__) or v.attrs:
         raise Break("copy.deepcopy of a tensor with a gradient or attributes")
     return t.tensors.call_tensor_op(torch.Tensor.requires_grad_, [data], {})

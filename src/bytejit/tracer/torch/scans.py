@@ -5,7 +5,7 @@ another one is called for each pair of rows. The order is torch's own, so that s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from bytejit.common import registry
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, TRUE, SeqVar, Var
+from bytejit.tracer.core.values import FALSE, TRUE, SeqVar, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models, replaces_named
 
 MOST_ROWS = 512
@@ -25,14 +25,14 @@ ELEMENTWISE = frozenset(
 )
 
 
-def flatten(tree: Any):
+def flatten(tree: Any) -> list:
     """The tensors of nested tuples, lists and dicts, in order."""
     if isinstance(tree, torch.Tensor):
         return [tree]
     return [leaf for part in (tree.values() if isinstance(tree, dict) else tree) for leaf in flatten(part)]
 
 
-def unflatten(like: Any, leaves: list):
+def unflatten(like: Any, leaves: Iterator) -> Any:
     """A tree like `like` of the next tensors that an iterator gives."""
     if isinstance(like, torch.Tensor):
         return next(leaves)
@@ -41,14 +41,14 @@ def unflatten(like: Any, leaves: list):
     return type(like)([unflatten(v, leaves) for v in like])
 
 
-def plain(tree: Any):
+def plain(tree: Any) -> bool:
     """Whether a tree is made of what `flatten` knows."""
     if isinstance(tree, torch.Tensor):
         return True
     return type(tree) in (tuple, list, dict) and all([plain(v) for v in (tree.values() if type(tree) is dict else tree)])
 
 
-def on_slices(combine: Callable, leaves: list):
+def on_slices(combine: Callable, leaves: list) -> list:
     """All prefixes, in 2 log2(n) calls on slices. In the order of torch's own: neighbours first, then what lies between."""
     n = leaves[0].shape[0]
     if n < 2:
@@ -62,7 +62,7 @@ def on_slices(combine: Callable, leaves: list):
     return [torch.cat([x, a[n // 2 :]]) for x, a in zip(both, first)] if n % 2 else both
 
 
-def on_rows(combine: Callable, rows: list):
+def on_rows(combine: Callable, rows: list) -> list:
     """The same by a call for each pair of rows."""
     if len(rows) < 2:
         return rows
@@ -72,7 +72,7 @@ def on_rows(combine: Callable, rows: list):
 
 
 @replaces_named("torch._higher_order_ops.associative_scan", "associative_scan")
-def associative_scan(combine_fn: Callable, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"):
+def associative_scan(combine_fn: Callable, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
     leaves = flatten(xs) if plain(xs) else []
     if (
         not leaves
@@ -88,7 +88,7 @@ def associative_scan(combine_fn: Callable, xs: Any, dim: int, reverse: bool = Fa
     if reverse:
         leaves = [torch.flip(x, [0]) for x in leaves]
 
-    def combine(a: Any, b: Any):
+    def combine(a: Any, b: Any) -> list:
         return flatten(combine_fn(unflatten(xs, iter(a)), unflatten(xs, iter(b))))
 
     if leaves[0].shape[0] > 1:
@@ -102,7 +102,7 @@ def associative_scan(combine_fn: Callable, xs: Any, dim: int, reverse: bool = Fa
     return unflatten(xs, iter([torch.movedim(x, 0, dim) for x in leaves]))
 
 
-def works_by_element(combine: Callable, leaves: list):
+def works_by_element(combine: Callable, leaves: list) -> bool:
     """Whether combine() gives on slices what it gives on each row. Known to the tracer only."""
     raise NotImplementedError
 
@@ -111,7 +111,7 @@ def works_by_element(combine: Callable, leaves: list):
 def _works_by_element(t: Tracer, args: Any, kwargs: Any) -> Var:
     """Tried on slices that are one row short, and looked at; what the trial left in the graph is taken out again."""
     combine, leaves = args
-    shape = tuple(t.values.real(leaves.items[0]).fake.shape)
+    shape = tuple(expect(t.values.real(leaves.items[0]), TensorVar).fake.shape)
     before = list(t.graph.nodes)[-1]
     try:
         rows = [

@@ -25,7 +25,7 @@ def call_scripted(t: Tracer, fn: InstanceVar, args: list[Var], kwargs: dict[str,
     given = {**dict(zip(names, args)), **kwargs}
     if len(args) > len(names) or any(not fits(t, str(a.type), given.get(a.name)) for a in fn.real.schema.arguments):
         raise Break("a call of a torch.jit.ScriptFunction that converts its arguments")
-    return t.calls.call(Lazy(behind, Attr(fn.source, SCRIPTED)), args, kwargs)
+    return t.calls.call(Lazy(behind, Attr(fn.origin, SCRIPTED)), args, kwargs)
 
 
 def fits(t: Tracer, kind: str, v: Var | None) -> bool:

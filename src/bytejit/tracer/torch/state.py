@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -12,12 +12,17 @@ from bytejit.common import ambient_kinds, attention_choice, ranges, registry
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
-from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar, Var
+from bytejit.tracer.core.values import FALSE, NONE, TRUE, TensorVar, Var, expect
 from bytejit.tracer.objects.calls import models
 from bytejit.tracer.objects.containers import to_python
 
 _C = torch._C
 _regions = itertools.count(1)
+
+
+def _as_it_is(getter: Callable[[], object]) -> Callable[[tuple], tuple]:
+    return lambda args: (getter(),)
+
 
 # setter -> what its arguments would be to set what is set now
 SETTERS = {
@@ -26,7 +31,7 @@ SETTERS = {
     torch.set_autocast_dtype: lambda args: (args[0], torch.get_autocast_dtype(args[0])),
     torch.set_autocast_cache_enabled: lambda args: (torch.is_autocast_cache_enabled(),),
     torch.set_anomaly_enabled: lambda args: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-    **{setter: lambda args, now=getter: (now(),) for setter, getter in attention_choice.GETTERS.items()},
+    **{setter: _as_it_is(getter) for setter, getter in attention_choice.GETTERS.items()},
 }
 # setter -> the states of which a guard says what was set before the region; autocast's go by the device
 GUARDS = {
@@ -72,7 +77,7 @@ for _name in ("is_fx_tracing", "is_fx_symbolic_tracing"):  # the second is of to
 _ASKED = {torch.cuda.is_available, torch.backends.mps.is_available, torch.is_autocast_cpu_enabled}
 
 
-def _autocast_key(args: tuple, getter: Callable):
+def _autocast_key(args: tuple, getter: Callable) -> tuple:
     return (args[0], getter(args[0])) if len(args) == 2 else (getter("cuda"),)
 
 
@@ -85,8 +90,7 @@ def _setter(function: Callable, current: Callable) -> None:
             t.guards.add_state(*GUARDS.get(function, ("autocast", f"autocast_{device or 'cuda'}")))
         t.state_first.setdefault((function, device), (current(real), guarded))
         function(*real)
-        _node(t, function, *real)
-        t.effects.mutations += 1
+        effect_node(t, function, *real)
         t.effects.state_set[(function, device)] = tuple(real)
         if function is _C._set_grad_enabled and real[0]:
             t.reads_grad = True
@@ -184,14 +188,13 @@ def autocast_increment_nesting(t: Tracer, args: list[Var], kwargs: dict[str, Var
 @models(torch.autocast_decrement_nesting)
 def autocast_decrement_nesting(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     t.nesting -= 1
-    t.effects.mutations += 1
-    _node(t, ambient_kinds.clear_cache_at, t.nesting)
-    if t.frame.code is torch.autocast.__exit__.__code__:  # which empties the cache at 0: the node has done so
+    effect_node(t, ambient_kinds.clear_cache_at, t.nesting)
+    if t.present_frame.code is torch.autocast.__exit__.__code__:  # which empties the cache at 0: the node has done so
         return t.values.constant(1)
     return _nesting(t)
 
 
-def _nesting(t: Tracer):
+def _nesting(t: Tracer) -> Var:
     """The nesting now, which the program may go by."""
     t.guards.add_state("autocast_nesting")
     return t.values.constant(ambient_kinds.autocast_nesting() + t.nesting)
@@ -199,13 +202,14 @@ def _nesting(t: Tracer):
 
 @models(torch.clear_autocast_cache)
 def clear_autocast_cache(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    t.effects.mutations += 1
-    return _node(t, torch.clear_autocast_cache)
+    return effect_node(t, torch.clear_autocast_cache)
 
 
-def _node(t: Tracer, function: Callable, *args: Var):
+def effect_node(t: Tracer, function: Callable, *args: object) -> Var:
+    """A node that is run for what it does. Returns: None, as the program sees it."""
     node = t.graph.call_function(function, args)
     node.meta["val"], node.meta["where"] = None, t.tensors.where()
+    t.effects.mutations += 1
     return NONE
 
 
@@ -228,7 +232,7 @@ def is_tensor(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(torch.is_floating_point)
 def is_floating_point(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.values.constant(args[0].fake.is_floating_point())
+    return t.values.constant(expect(args[0], TensorVar, "torch.is_floating_point of what is no tensor").fake.is_floating_point())
 
 
 @models(ranges.enter)
@@ -306,6 +310,6 @@ def is_compiling(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 @models(registry.graph_break)
-def graph_break(t: Tracer, args: list[Var], kwargs: dict[str, Var]):
+def graph_break(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> NoReturn:
     said = t.const([*args, *kwargs.values()][0]) if args or kwargs else ""
     raise Break(f"bytejit.graph_break({said!r})" if said else "bytejit.graph_break()")

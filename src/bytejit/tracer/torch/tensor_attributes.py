@@ -39,13 +39,13 @@ class TensorAttributes(Component):
             return own
         if name == "grad":
             if v.source is not None:
-                return self.t.values.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.source))
+                return self.t.values.memo_lazy(("grad", id(v)), v.real.grad, lambda: TensorGrad(v.origin))
             return NONE
         if name in ("grad_fn", "_backward_hooks"):
             if name == "grad_fn" and v.fake.grad_fn is None and v.source is None:
                 return NONE
             if name == "grad_fn" and v.source is not None:
-                return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.source, "grad_fn"))
+                return self.t.values.memo_lazy(("grad_fn", id(v)), v.real.grad_fn, lambda: Attr(v.origin, "grad_fn"))
             raise Break(f"a tensor's {name}")
         found = torch.Tensor.__dict__.get(name)
         if found is None:
@@ -88,14 +88,14 @@ class TensorAttributes(Component):
             raise Break("a tensor's _base")
         if of.source is None:
             return NONE if of is v else of
-        base = self.t.values.real(self.t.values.memo_lazy(("_base", id(of)), of.real._base, lambda: Attr(of.source, "_base")))
+        base = self.t.values.real(self.t.values.memo_lazy(("_base", id(of)), of.real._base, lambda: Attr(of.origin, "_base")))
         return base if of is v or not self.t.comparisons.is_same(base, NONE) else of
 
     def _user_attribute(self, v: TensorVar, name: str) -> Var:
         """An attribute that someone set on the tensor, or that its class has."""
         if v.real is not None:
             if name in getattr(v.real, "__dict__", {}):
-                return self.t.values.memo_lazy(("t", id(v), name), v.real.__dict__[name], lambda: Attr(v.source, name))
+                return self.t.values.memo_lazy(("t", id(v), name), v.real.__dict__[name], lambda: Attr(v.origin, name))
             if hasattr(type(v.real), name):
                 raise Break(f"the attribute {name} of a {type(v.real).__name__}")
             self.t.guard("ATTR_ABSENT", v.source, name)

@@ -86,7 +86,7 @@ NONE_OVERRIDES = (None, *PLAIN, torch.Size)
 PYTHON_DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool, complex: torch.complex128}
 
 
-def current_cuda(x: object) -> bool:
+def current_cuda(x: Any) -> bool:
     """Whether an argument names the current GPU: "cuda" without an index."""
     return type(x) is str and x == "cuda" or type(x) is torch.device and x.type == "cuda" and x.index is None
 
@@ -143,7 +143,7 @@ class Tensors(Component):
     def placeholder_name(self, source: Source) -> str:
         name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "x"
         name = first = f"p_{name}" if name[0].isdigit() else name
-        taken, n = {v.node.target for v in self.t.inputs}, 1
+        taken, n = {v.node.target for v in self.t.inputs if v.node is not None}, 1
         while name in taken:  # two sources may differ in what no identifier can hold
             name, n = f"{first}_{n}", n + 1
         return name
@@ -321,7 +321,7 @@ class Tensors(Component):
             self.t.by_fake[id(result)] = var
             return var
         if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
-            items = []
+            items: list[Var] = []
             for i, part in enumerate(result):
                 if self.makes_tensors(part):
                     known = self.t.by_fake.get(id(part))
@@ -336,13 +336,13 @@ class Tensors(Component):
             return SeqVar(items, type(result))
         return self.t.calls.model(result)
 
-    def to_node_arg(self, v: Var):
+    def to_node_arg(self, v: Var) -> Any:
         """A Var as an argument of an FX node. Raises: NotConstant."""
         v = self.t.values.real(v)
         if isinstance(v, TensorVar):
-            if v.node is None and v.cls is None:
-                raise Break("a tensor that left the function transform in which it was made")
             if v.node is None:
+                if v.cls is None:
+                    raise Break("a tensor that left the function transform in which it was made")
                 raise Break(f"a tensor of the subclass {v.cls.__name__}, which has a __torch_dispatch__")
             return v.node
         if type(v := plain_number(self.t, v)) is SymVar:
@@ -381,5 +381,5 @@ class Tensors(Component):
             return checked
         known = self.t.tensor_values.python_value(v, bool)
         if known is not None:
-            return known.obj
+            return self.t.const(known)
         raise Break("a tensor decides a branch", "use torch.where, or let this block run in the original code")

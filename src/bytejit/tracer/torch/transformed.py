@@ -16,7 +16,7 @@ def transformed(kind: str, part: torch.fx.GraphModule, count: int, options: tupl
     function's closure."""
     run = KINDS[kind]
 
-    def under_transform(*inputs: Any):
+    def under_transform(*inputs: Any) -> tuple:
         closed = inputs[count:]
         with torch._C.DisableTorchFunction():
             return tuple(run(lambda *args: tuple(part.forward(*args, *closed)), inputs[:count], *options))
@@ -34,7 +34,7 @@ def _grad(f: Callable, args: tuple, count: int) -> tuple:
     if count != 1:
         raise RuntimeError("torch.func.grad: the function has to return one tensor")
 
-    def first(*given: Any):
+    def first(*given: Any) -> tuple:
         value, *rest = f(*given)
         return value, tuple(rest)
 

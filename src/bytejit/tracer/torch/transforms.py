@@ -9,7 +9,7 @@ torch does, and `normalise` looks through the transform down to plain operations
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from bytejit.tracer.core.values import (
     Lazy,
     TensorVar,
     Var,
+    expect,
 )
 from bytejit.tracer.objects.calls import models, replaces
 from bytejit.tracer.objects.containers import real_key
@@ -40,7 +41,7 @@ from bytejit.tracer.torch.transformed import draws, transformed
 from .checkpoints import begin
 
 
-def transform(kind: str, flat: Callable, leaves: list, user: Any, options: Callable[[], tuple]):
+def transform(kind: str, flat: Callable, leaves: list, user: Any, options: Callable[[], tuple]) -> Sequence:
     """The tensors that `kind` of the function `flat`, from tensors to a list of tensors, makes of `leaves`. Known to the
     tracer only. user: the program's function within `flat`, which must change nothing. options(): asked after the trace."""
     raise NotImplementedError
@@ -57,17 +58,17 @@ def flat_vmap(
     out_dims: Any,
     randomness: str,
     **kwargs: Any,
-):
-    made = []
+) -> Any:
+    made: list = []
 
-    def flat(*given: Any):
+    def flat(*given: Any) -> list:
         rest = iter(given)
         batched = [a if d is None else next(rest) for a, d in zip(flat_args, flat_in_dims)]
         leaves, spec = tree_flatten(func(*tree_unflatten(batched, args_spec), **kwargs))
         made.append(spec)
         return leaves
 
-    def options():
+    def options() -> tuple:
         where = vmap._broadcast_to_and_flatten(out_dims, made[0])
         if where is None or any([d is None for d in where]):
             registry.graph_break("out_dims of torch.vmap")
@@ -78,11 +79,11 @@ def flat_vmap(
 
 
 def with_leaves(
-    func: Callable, args: Any, argnums: int | tuple[int, ...], spec: Any, kwargs: Any, has_aux: bool, made: list
+    func: Callable, args: Any, argnums: int | tuple[int, ...] | None, spec: Any, kwargs: Any, has_aux: bool, made: list
 ) -> Callable:
     """`func` as a function of the leaves of its differentiated arguments; notes how its result is built in `made`."""
 
-    def flat(*given: Any):
+    def flat(*given: Any) -> list:
         new = tree_unflatten(list(given), spec)
         every = new if argnums is None else _replace_args(args, (new,) if type(argnums) is int else new, argnums)
         result, aux = func(*every, **kwargs), None
@@ -101,18 +102,18 @@ def with_leaves(
     return flat
 
 
-def rebuilt(made: list, values: Iterable):
+def rebuilt(made: list, values: Sequence) -> tuple:
     """The result and the aux of a function from `with_leaves`, of the tensors that it gave."""
     n, shape, aux_shape = made[0]
     return tree_unflatten(list(values[:n]), shape), tree_unflatten(list(values[n:]), aux_shape)
 
 
 @replaces(eager_transforms.grad_and_value_impl)
-def grad_and_value(func: Callable, argnums: int | tuple[int, ...], has_aux: bool, args: Any, kwargs: Any):
+def grad_and_value(func: Callable, argnums: int | tuple[int, ...], has_aux: bool, args: Any, kwargs: Any) -> tuple:
     differentiated = _slice_argnums(args, argnums, as_tuple=False)
     argnums = eager_transforms._validate_and_wrap_argnums(argnums, len(args))
     leaves, spec = tree_flatten(differentiated)
-    made = []
+    made: list = []
     flat = with_leaves(func, args, argnums, spec, kwargs, has_aux, made)
     values = transform("grad", flat, leaves, func, lambda: (made[0][0],))
     result, aux = rebuilt(made, values[len(leaves) :])
@@ -121,18 +122,18 @@ def grad_and_value(func: Callable, argnums: int | tuple[int, ...], has_aux: bool
 
 
 @replaces(eager_transforms._vjp_with_argnums)
-def vjp(func: Callable, *primals: Any, argnums: int | tuple[int, ...] | None = None, has_aux: bool = False):
+def vjp(func: Callable, *primals: Any, argnums: int | tuple[int, ...] | None = None, has_aux: bool = False) -> tuple:
     differentiated = primals if argnums is None else _slice_argnums(primals, argnums, as_tuple=False)
     if argnums is not None:
         argnums = eager_transforms._validate_and_wrap_argnums(argnums, len(primals))
     leaves, spec = tree_flatten(differentiated)
-    made = []
+    made: list = []
     flat = with_leaves(func, primals, argnums, spec, {}, has_aux, made)
     values = transform("forward", flat, leaves, func, lambda: (made[0][0],))
     result, aux = rebuilt(made, values)
     count, shape = made[0][0], made[0][1]
 
-    def vjp_fn(cotangents: Any, retain_graph: bool | None = True, create_graph: bool | None = None):
+    def vjp_fn(cotangents: Any, retain_graph: bool | None = True, create_graph: bool | None = None) -> Any:
         given, given_shape = tree_flatten(cotangents)
         if given_shape != shape:
             registry.graph_break("cotangents of torch.func.vjp of another structure than the result")
@@ -147,8 +148,14 @@ STAYING.set(next(c for c in vjp.__code__.co_consts if type(c) is types.CodeType 
 
 @replaces(eager_transforms._jvp_with_argnums)
 def jvp(
-    func: Callable, primals: Any, tangents: Any, argnums: int | tuple[int, ...], *, strict: bool = False, has_aux: bool = False
-):
+    func: Callable,
+    primals: Any,
+    tangents: Any,
+    argnums: int | tuple[int, ...] | None,
+    *,
+    strict: bool = False,
+    has_aux: bool = False,
+) -> tuple:
     if strict or type(primals) is not tuple:
         registry.graph_break("torch.func.jvp, strict")
     differentiated = primals if argnums is None else _slice_argnums(primals, argnums)
@@ -158,10 +165,10 @@ def jvp(
     given, given_spec = tree_flatten(tangents)
     if given_spec != spec:
         registry.graph_break("tangents of torch.func.jvp of another structure than the primals")
-    made = []
+    made: list = []
     args_of = (
         with_leaves(func, primals, argnums, spec, {}, has_aux, made)
-        if argnums is None or type(argnums) is tuple
+        if not isinstance(argnums, int)
         else with_leaves(func, primals, (argnums,), spec, {}, has_aux, made)
     )
     values = transform("jvp", args_of, [*leaves, *given], func, lambda: (len(leaves), made[0][0]))
@@ -264,7 +271,7 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
     marks = [v.node for v in inner]
     versions = [v.fake._version for v in inner]
     try:
-        result = [t.values.real(v) for v in t.iteration.iterate(t.calls.call(flat, inner, {}))]
+        result = [t.values.real(v) for v in t.iteration.iterate(t.calls.call(flat, list(inner), {}))]
     except Raised as e:
         raise Break(f"torch.func.{kind} of a function that raises {e.exc.cls.__name__}") from None
     if [v.fake._version for v in inner] != versions:
@@ -274,9 +281,10 @@ def inside(t: Tracer, kind: str, flat: Var, leaves: list, options: Var) -> tuple
     return [marks, result], t.const(t.calls.call(options, [], {}))
 
 
-def cell_of(t: Tracer, fn: FuncVar, name: str) -> Var:
+def cell_of(t: Tracer, fn: Var, name: str) -> Var:
     """What a variable of a function made in this module holds."""
-    return t.values.real(fn.closure[fn.code.co_freevars.index(name)].content)
+    made = expect(fn, FuncVar)
+    return t.values.real(made.closure[made.code.co_freevars.index(name)].content)
 
 
 def entered(t: Tracer, v: TensorVar, dim: int | None, kind: str) -> TensorVar:
