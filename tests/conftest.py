@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import zlib
@@ -28,6 +29,15 @@ if not torch.cuda.is_available():
 
 import bytejit  # noqa: E402
 from bytejit.kernels.tune import Choice, Tuner  # noqa: E402
+
+with contextlib.suppress(ImportError):  # a GPU machine's Python may lack it
+    import hypothesis
+
+    # the same examples in every run, however slow it is; `python -m tests.fuzz` draws others
+    hypothesis.settings.register_profile(
+        "same", derandomize=True, database=None, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("same")
 
 GOLDEN = ROOT / "tests" / "golden"
 CHOICES = os.environ.get("BYTEJIT_TEST_CHOICES", "0")  # another number: other libraries and layouts are chosen

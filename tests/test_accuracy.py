@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,15 @@ from .conftest import ROOT
 pytestmark = [pytest.mark.cxx, pytest.mark.timed]
 FLOOR = 3 * 2.0**-23  # of the largest value: where eager is that near, both are as right as float32 can be
 LAST = torch.channels_last
+
+
+@pytest.fixture(autouse=True)
+def times(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real tuner, but what a candidate takes is drawn by lot, the same in every run, and no earlier choice is known: any
+    that timing may take has to be near."""
+    draw = random.Random(request.node.name)
+    monkeypatch.setattr(Tuner, "_rounds", lambda self, ready, *rest: {name: [draw.uniform(1e-3, 2e-3)] * 3 for name in ready})
+    monkeypatch.setattr("bytejit.backends.cpu.json_cache", lambda *given: None)
 
 
 def plain(*shape: int) -> torch.Tensor:
@@ -261,5 +271,5 @@ def test_a_candidate_that_rounds_more_is_not_chosen() -> None:
 @pytest.mark.skipif(cpu().vector_bytes < 64, reason="this CPU has no AVX-512: all of this file ran on AVX2")
 def test_a_block_on_avx2() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "accuracy.py"), "--avx2", "--seeds", "1", "unet_block"]
-    done = subprocess.run(command, env={**os.environ, **AVX2}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env={**os.environ, **AVX2}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and "AVX2" in done.stdout, done.stdout + done.stderr

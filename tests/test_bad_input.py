@@ -19,7 +19,7 @@ from bytejit.options import Options
 def said(code: str, **environ: str) -> str:
     """What a fresh process writes to stderr. Raises where it fails."""
     env = {**os.environ, **environ}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=env)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -75,7 +75,7 @@ assert torch.equal(bytejit.compile(m, backend="eager", fullgraph=True)(x), want)
 @pytest.mark.parametrize("case", CASES)
 def test_in_one_process(case):
     env = {**os.environ, "BYTEJIT_SUPPRESS_ERRORS": "0"}
-    done = subprocess.run([sys.executable, "-c", HEAD + CASES[case]], capture_output=True, text=True, timeout=300, env=env)
+    done = subprocess.run([sys.executable, "-c", HEAD + CASES[case]], capture_output=True, text=True, timeout=600, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "bytejit" not in done.stderr, done.stderr[-3000:]
 

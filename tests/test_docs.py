@@ -103,7 +103,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 @pytest.mark.parametrize("script", ["make_picture.py", "make_api.py"])
 def test_generated_pages_are_current(script: str) -> None:
-    out = subprocess.run([sys.executable, str(DOCS / script), "--check"], capture_output=True, text=True, timeout=60)
+    out = subprocess.run([sys.executable, str(DOCS / script), "--check"], capture_output=True, text=True, timeout=600)
     assert out.returncode == 0, out.stderr
 
 
@@ -115,5 +115,5 @@ def test_code_blocks_run(page: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("\n".join(blocks))
     env = {**os.environ, "BYTEJIT_SUPPRESS_ERRORS": "0"}  # PYTHONPATH begins with src/: conftest.py
-    out = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300, env=env, cwd=tmp_path)
+    out = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=600, env=env, cwd=tmp_path)
     assert out.returncode == 0, out.stdout + out.stderr

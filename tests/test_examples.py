@@ -23,6 +23,6 @@ def test_the_programs_of_the_documents_are_there() -> None:
 def test_example(path: Path, tmp_path: Path) -> None:
     paths = [str(path.parent.parent / "src"), os.environ.get("PYTHONPATH", "")]
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)))
-    out = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    out = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     assert out.returncode == 0, f"{out.stdout}\n{out.stderr}"
     assert "[bytejit fault]" not in out.stderr, out.stderr

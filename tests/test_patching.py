@@ -68,7 +68,7 @@ def test_every_argument_of_torchs():
     import inspect
 
     code = "import inspect, torch; print([*inspect.signature(torch.compile).parameters])"
-    names = eval(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120).stdout)
+    names = eval(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600).stdout)
     assert not set(names) - {*inspect.signature(torch.compile).parameters} - {"shapes_spec"}
     caches.clear()
     with warnings.catch_warnings(record=True) as found:
@@ -356,7 +356,7 @@ if "fail" in sys.argv: raise KeyError("its own")
 def ran(folder, *command, **environ):
     path = os.pathsep.join(filter(None, (os.path.abspath("src"), os.environ.get("PYTHONPATH"))))
     env = {**os.environ, "PYTHONPATH": path, **environ}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, env=env, cwd=folder)
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=600, env=env, cwd=folder)
 
 
 @pytest.fixture

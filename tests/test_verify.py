@@ -21,7 +21,7 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess:
         [sys.executable, "-m", "bytejit.verify", *args],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env={**os.environ, **env},
     )
 

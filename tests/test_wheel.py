@@ -33,7 +33,7 @@ assert bytejit.counters["graphs"]["inductor"] == 2
 def ran(*command: str, **environ: str) -> str:
     """The output of a command. Raises where it fails."""
     env = {**os.environ, **environ}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, cwd=environ.get("TMPDIR"))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env, cwd=environ.get("TMPDIR"))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -40,7 +40,7 @@ def trees() -> st.SearchStrategy:
     return st.recursive(leaf, grow, max_leaves=8)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(trees(), st.integers(0, 11), st.integers(0, 63), st.integers(0, 4))
 def test_simplification_keeps_the_value(tree: tuple, i: int, j: int, k: int) -> None:
     x, plain = tree
@@ -50,13 +50,13 @@ def test_simplification_keeps_the_value(tree: tuple, i: int, j: int, k: int) -> 
     assert low <= plain(at) <= high
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(trees())
 def test_text_reads_back(tree: tuple) -> None:
     assert ix.parse_index(ix.index_text(tree[0])) == tree[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(trees(), trees(), st.integers(0, 11), st.integers(0, 63), st.integers(0, 4))
 def test_substitution_is_evaluation(a: tuple, b: tuple, i: int, j: int, k: int) -> None:
     low, high = ix.bounds(b[0], SIZES)

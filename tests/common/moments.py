@@ -6,8 +6,11 @@ signal come again is called at each of them; `interrupted` lets it raise at the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import signal
+import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 _add = ctypes.pythonapi.Py_AddPendingCall
 _add.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 _trip = ctypes.cast(ctypes.pythonapi.PyErr_SetInterruptEx, ctypes.c_void_p)
+_send = ctypes.cast(ctypes.CDLL(None)["raise"], ctypes.c_void_p)  # of the C library: the signal comes as another process sends it
 
 
 def again(number: int) -> None:
@@ -88,3 +92,30 @@ def each_moment(
             return
         yield moment
     raise AssertionError(f"{most} moments and the call has not ended")
+
+
+class Steps:
+    """Calls and returns of functions so far, of all code; at the `last` one a signal is sent."""
+
+    def __init__(self, number: int, last: int) -> None:
+        self.number, self.last, self.count = number, last, 0
+
+    def __call__(self, frame: types.FrameType, event: str, arg: object) -> None:
+        self.count += 1
+        if self.count == self.last:
+            _add(_send, self.number)
+
+
+@contextlib.contextmanager
+def sent_at(step: int, number: int = signal.SIGALRM) -> Iterator[Steps]:
+    """A signal comes at that step of what runs within, counted from 1; none at step 0: then the steps are counted. No collection
+    adds any. In CPython 3.11 and later the handler runs at the next or the second call, jump back or beginning of a function."""
+    steps, before, collects = Steps(number, step), sys.getprofile(), gc.isenabled()
+    gc.disable()
+    try:
+        sys.setprofile(steps)
+        yield steps
+    finally:
+        sys.setprofile(before)
+        if collects:
+            gc.enable()

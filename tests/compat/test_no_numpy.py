@@ -41,5 +41,5 @@ print("fine")
 
 @pytest.mark.cxx
 def test_without_numpy() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and done.stdout.endswith("fine\n"), done.stdout + done.stderr

@@ -148,7 +148,7 @@ def test_a_child_reads_no_file_of_the_program(tmp_path: Path) -> None:
         "print([Probes().failed('layouts')])\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
     assert done.stdout == "['']\n" and not (tmp_path / "read").exists(), done.stdout + done.stderr
 
 
@@ -204,5 +204,5 @@ def test_a_newer_torch_that_is_not_supported(newer: pytest.MonkeyPatch, lost: bo
 
 def test_the_trial_passes_here() -> None:
     command = [sys.executable, "-I", "-S", "-c", BEGIN, json.dumps(search_path()), "trial"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0 and done.stdout == "passed\n", done.stderr

@@ -34,7 +34,7 @@ def in_time() -> Iterator[None]:
     """No warning is remembered, and what waits for a pipe fails."""
     caches.clear()
     before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
-    signal.alarm(60)
+    signal.alarm(300)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

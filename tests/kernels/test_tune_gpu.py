@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import types
 
 import pytest
 import torch
@@ -30,12 +30,18 @@ class Event:
 @pytest.mark.parametrize(("host", "enough"), [(0.0, tune_gpu.BUSY), (5e-4, CALLS * 5e-4), (1.0 / 64, tune_gpu.MOST)])
 def test_the_device_is_busy_while_the_host_enqueues(monkeypatch: pytest.MonkeyPatch, host: float, enough: float) -> None:
     slept: list[float] = []
+    clock = [0.0]  # seconds: only the host's calls take any
+    monkeypatch.setattr(tune_gpu, "time", types.SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: slept.append(cycles / CYCLES), raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     tuner = object.__new__(GpuTuner)
     tuner.busy = tune_gpu.BUSY
+
+    def slow() -> None:
+        clock[0] += host
+
     for _ in range(3):
-        assert tuner._seconds(lambda: time.sleep(host), [()] * CALLS) == pytest.approx(1e-3)
+        assert tuner._seconds(slow, [()] * CALLS) == pytest.approx(1e-3)
         assert slept[-1] >= enough
     tuner._seconds(lambda: None, [()] * CALLS)
     assert tuner.busy == tune_gpu.BUSY  # one slow call is not waited for in all later ones
