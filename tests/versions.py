@@ -2,7 +2,8 @@
 
 `python -m tests.versions` makes an environment a pair under .versions/, runs the suite there in parts, a process each,
 and with --write puts the counts into docs/versions.md. `--short` runs a selection in minutes, as CI does with the newest
-pair. Exit status: 0 all passed, 1 a test failed, 3 no environment could be made (said on the last line).
+pair, whose environment it has made beside its own tests: `--make` runs nothing, `--made` makes nothing. Exit status: 0 all
+passed, 1 a test failed, 3 no environment could be made (said on the last line).
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def environment(pair: Pair, folder: Path, short: bool) -> Path:
         found = find_python(pair.python, folder)
         run(found, "-m", "venv", "--without-pip", "--clear", home)
         print(f"{pair.name}: installing torch {pair.torch} for {found}", flush=True)
-        run(*pip, "--no-deps", f"torch=={pair.torch}")
+        install_torch(pip, pair)
         torch = next(home.glob("lib/python*/site-packages/torch"))
         run(*pip, *needs_of_torch(torch), *NEEDS)
         print(f"{pair.name}: stubs for {' '.join(install(torch))}", flush=True)
@@ -131,6 +132,19 @@ def environment(pair: Pair, folder: Path, short: bool) -> Path:
         run(*pip, "--no-deps", "torchvision", "timm")
         whole.touch()
     return python
+
+
+def install_torch(pip: tuple[str | Path, ...], pair: Pair) -> None:
+    """The pair's torch, without what it requires. Where pip is told to constrain torch to older releases (of a folder of the
+    machine's own, say), it comes without the constraint: the pair is this release and no other. Raises: NotMade."""
+    command = (*pip, "--no-deps", f"torch=={pair.torch}")
+    try:
+        run(*command)
+    except NotMade as error:
+        if "ResolutionImpossible" not in str(error):
+            raise
+        print(f"{pair.name}: pip's constraints exclude torch {pair.torch}: installing it without them", flush=True)
+        run(*command, env={**os.environ, "PIP_CONSTRAINT": os.devnull})
 
 
 def needs_of_torch(torch: Path) -> list[str]:
@@ -206,6 +220,8 @@ def main() -> int:
     named = f"of {' '.join(p.name for p in PAIRS)} or `newest`; without one all; newest: the newest that can be made"
     say.add_argument("pairs", nargs="*", help=named)
     say.add_argument("--short", action="store_true", help="a selection instead of the whole suite")
+    say.add_argument("--make", action="store_true", help="make environments, run nothing")
+    say.add_argument("--made", action="store_true", help="only pairs whose environment is there")
     say.add_argument("--parts", nargs="*", default=[], help="these paths only")
     say.add_argument("--envs", type=Path, default=ROOT / ".versions", help="where the environments are")
     say.add_argument("--write", action="store_true", help="put the counts into docs/versions.md")
@@ -216,10 +232,17 @@ def main() -> int:
     bad = lost = 0
     for pair in wanted:
         try:
+            if given.made and not (given.envs / pair.name / ".ready").exists():
+                raise NotMade("none was made")
             python = environment(pair, given.envs, given.short)
         except NotMade as error:
             print(f"{pair.name}: NOT RUN, no environment: {error}", flush=True)
             lost += 1
+            continue
+        if given.make:
+            print(f"{pair.name}: made", flush=True)
+            if newest:
+                return 0
             continue
         begin, total = time.time(), Counter()
         log = given.envs / f"{pair.name}-suite.log"
