@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import types
@@ -111,8 +110,8 @@ def test_f32_only_rounds_its_factors_where_torch_does(monkeypatch: pytest.Monkey
         finally:
             matmul.fp32_precision = newer
     assert not mt.uses_tf32()
-    found = {tf32: {w.precision for w in mt.ways(64, 64, 64, torch.float32, tf32)} for tf32 in (False, True)}
-    assert found == {False: {2}, True: {1}} and {w.precision for w in mt.ways(64, 64, 64)} == {0}
+    found = {tf32: {w.precision for w in mt.ways(64, torch.float32, tf32)} for tf32 in (False, True)}
+    assert found == {False: {2}, True: {1}} and {w.precision for w in mt.ways(64)} == {0}
 
 
 @interpreted
@@ -129,10 +128,9 @@ def test_constants_and_parameters_are_the_kernels() -> None:
     names = [n for n, _ in mt.constants(p, mt.LARGE[0], 80)]
     text = (mt.PRELUDE / "triton_matmul.py").read_text()
     assert parameters(text, "matmul") == ["x", "y", "w", "b", "other", "out", *names]
-    for m, n, k in itertools.product((1, 16, 100, 4000), (64, 1000), (64, 1024)):
-        assert all(
-            min(w.rows, w.columns, w.depth) >= 16 and len({w.name for w in mt.ways(m, n, k)}) >= 4 for w in mt.ways(m, n, k)
-        )
+    for m in (1, 16, 100, 4000):
+        ways = mt.ways(m)
+        assert all(min(w.rows, w.columns, w.depth) >= 16 for w in ways) and len({w.name for w in ways}) >= 4
 
 
 # ---- where a graph takes it ---------------------------------------------------------------------------------------------

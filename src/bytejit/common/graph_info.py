@@ -31,7 +31,6 @@ class GraphInfo:
     overrides: bool = False  # torch function modes or subclasses are around: it runs with none asked
     measures: bool = False  # it has sizes that only the run knows
     sets_data: bool = False  # it sets a tensor's `data`
-    overlapping: bool = False  # inputs share memory
     arrays: bool = False  # inputs are the memory of arrays of NumPy's, so that storages do not tell who shares it
     texts: bool = False  # somebody records what becomes of it: the report is to hold its plan and its kernels' text
     weights: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers

@@ -64,7 +64,7 @@ def _cache_size(level: int) -> int:
     return 0
 
 
-def _vector_bytes(arch: str, flags: frozenset[str]) -> int:
+def _vector_bytes(flags: frozenset[str]) -> int:
     if "avx512f" in flags and "avx512dq" in flags and "avx512bw" in flags and "avx512vl" in flags:
         return 64
     if "avx2" in flags:
@@ -91,4 +91,4 @@ def cpu() -> Cpu:
     flags = frozenset(f for f in flags if not f.startswith(limits()[1])) if limits()[1] else flags
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return Cpu(name, arch, flags, _vector_bytes(arch, flags), cores, _cache_size(1), _cache_size(2), _cache_size(3))
+    return Cpu(name, arch, flags, _vector_bytes(flags), cores, _cache_size(1), _cache_size(2), _cache_size(3))

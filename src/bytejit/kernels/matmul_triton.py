@@ -86,8 +86,9 @@ MIDDLE = Way(64, 64, 128, 4, 4), Way(32, 64, 128, 4, 4), Way(32, 32, 128, 2, 4),
 LITTLE = Way(16, 32, 256, 2, 4), Way(16, 64, 128, 4, 4), Way(16, 128, 64, 4, 4), Way(16, 16, 256, 2, 4)
 
 
-def ways(m: int, n: int, k: int, dtype: torch.dtype = torch.float16, tf32: bool = False) -> tuple[Way, ...]:
-    """What is worth timing. f32 takes twice the room: half the depth. tf32: whether torch's own products may use it."""
+def ways(m: int, dtype: torch.dtype = torch.float16, tf32: bool = False) -> tuple[Way, ...]:
+    """What is worth timing for a product of m rows. f32 takes twice the room: half the depth. tf32: whether torch's own products
+    may use it."""
     found = LITTLE if m <= 16 else MIDDLE if m <= 128 else LARGE
     if dtype is not torch.float32:
         return found

@@ -50,7 +50,7 @@ class LoopedRows(Printer):
         """The inner axes of a nest: r holds their flat position."""
 
     @abstractmethod
-    def masked(self, r: Reduce, e: Expr, other: Any, dtype: str) -> str:
+    def masked(self, e: Expr, other: Any, dtype: str) -> str:
         """A value of a reduction; `other` outside the row."""
 
     def turn(self, p: LoopNest, low: str = "0", high: str = "", exact: bool = False) -> dict[Any, str]:
@@ -139,7 +139,7 @@ class LoopedRows(Printer):
         """Feed a turn's tile to a reduction."""
         t, note, name = self.f.text, common.comment(r.where), accs[r.name]
         dtype = common.value_dtype(r)
-        value = self.masked(r, r.args[0], common.identity(r), dtype)
+        value = self.masked(r.args[0], common.identity(r), dtype)
         if r.running:
             scanned, tile = self.fresh("m"), self.fresh()
             t.add(f"{tile} = {value}")
@@ -147,7 +147,7 @@ class LoopedRows(Printer):
             t.add(f"{name} = {combine(r, name, fold(r, tile, self.axis_number))}")
             self.f.refs[r.name, self.space] = scanned
         elif common.pair(r):
-            at = self.masked(r, r.args[1], MOST_I64, "i64")
+            at = self.masked(r.args[1], MOST_I64, "i64")
             best = "more" if r.kind == "argmax" else "less"
             t.add(f"{name}, {accs[r.name, 'at']} = bj_{best}_of({name}, {accs[r.name, 'at']}, {value}, {at})", note)
         else:
@@ -156,7 +156,7 @@ class LoopedRows(Printer):
     def carry(self, r: Reduce, accs: dict, turn: str) -> None:
         """Feed a turn's tile to a reduction that carries a state. turn: which of the loop, from 1 on."""
         kind = KINDS[r.kind]
-        value = self.masked(r, r.args[0], kind.other, r.dtype)
+        value = self.masked(r.args[0], kind.other, r.dtype)
         state = ", ".join(accs[r.name, i] for i in range(len(kind.start)))
         ok = self.masks.get("r") or constant(True, "b8")
         self.f.text.add(f"{state} = {kind.step}({state}, {value}, {ok}, {turn})", common.comment(r.where))

@@ -177,7 +177,7 @@ class KernelPrinter(LoopedRows):
             if e.refs.isdisjoint(scans) and "r" not in self.dims(e):
                 self.value(e)
 
-    def masked(self, r: Reduce, e: Expr, other: Any, dtype: str) -> str:
+    def masked(self, e: Expr, other: Any, dtype: str) -> str:
         """A reduction's operand over the whole tile, `other` in lanes past the end."""
         text = self.value(e)
         if e.dtype != dtype:
@@ -193,14 +193,14 @@ class KernelPrinter(LoopedRows):
         """A reduction or scan of a whole row."""
         t, note, name = self.f.text, common.comment(r.where), self.fresh("m")
         dtype = common.value_dtype(r)
-        value = self.masked(r, r.args[0], common.identity(r), dtype)
+        value = self.masked(r.args[0], common.identity(r), dtype)
         if r.running:
             t.add(f"{name} = {scan(r, value, self.axis_number)}", note)
             self.f.refs[r.name, self.space] = name
             self.dims_memo.clear()
             return
         if common.pair(r):
-            at = self.masked(r, r.args[1], MOST_I64, "i64")
+            at = self.masked(r.args[1], MOST_I64, "i64")
             t.add(f"_, {name} = bj_{r.kind}({value}, {at}, {self.axis_number})", note)
         else:
             t.add(f"{name} = {fold(r, value, self.axis_number)}", note)

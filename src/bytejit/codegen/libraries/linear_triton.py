@@ -248,7 +248,7 @@ def _operands(found: Fused) -> dict[str, Spec]:
 
 def _time(found: Fused, tune: Any) -> tuple[float, Any] | None:
     """(seconds that it saves, way) of the fastest way of our own, where it beats the library and kernels around it; else None."""
-    products, (rows, n, k) = tune.products, found.shape
+    products, (rows, n, _) = tune.products, found.shape
     given, m = _operands(found), spec_of(found.m)
     extra = [name for name in ("b", "other", "y") if name in given]
     w = Spec(m.shape[::-1], m.stride[::-1], m.dtype, m.device) if found.transposed else m
@@ -264,7 +264,7 @@ def _time(found: Fused, tune: Any) -> tuple[float, Any] | None:
 
         return go
 
-    every = products.prepare(problem, products.ways(rows, n, k, m.dtype, products.uses_tf32()), m.device.index or 0)
+    every = products.prepare(problem, products.ways(rows, m.dtype, products.uses_tf32()), m.device.index or 0)
     ways = {"library": call(lambda whole, x, w, b, other, y: products.plain(whole, w, b, None, ""))}
     for way in every:
         ways[way.name] = call(

@@ -232,7 +232,6 @@ def graph_module(t: Tracer, outputs: list[torch.fx.Node]) -> torch.fx.GraphModul
     values = [n.meta.get("val") for n in outputs]
     gm.meta[INFO] = GraphInfo(
         needs_grad=any(map(gets_history, tensors)) or any(isinstance(v, torch.Tensor) and v.requires_grad for v in values),
-        overlapping=bool(t.overlapping),
         arrays=bool(t.traced_arrays.first_step),
         inference=inference_mode.kind_of_outputs(t, outputs),
         overrides=bool(t.overrides.outer_modes) or any(v.cls is not None and overrides(v.cls) for v in tensors),
