@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bytejit.kernels.build_cpp import build
+from bytejit.kernels.build_cpp import functions
 from bytejit.kernels.cuda_launch import UNIT, Loaded, Param, launch_table
 from bytejit.options import config
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cxx
 @pytest.mark.parametrize("parameters", [0, 1, 254, 255, 2000])
 def test_any_number_of_arguments(arguments: int, parameters: int) -> None:
     """A training step's last row updates all parameters: four tensors each, hundreds of them"""
-    launch = build((UNIT,), config.current).calls[0]["launch"]
+    launch = functions(UNIT, config.current)["launch"]
     last = arguments - 1
     row = (Loaded(0, 128, 0), (0, 1, 1), [Param(last, 0, True)] * parameters)
     table = launch_table([row, row])

@@ -12,7 +12,7 @@ import torch
 import bytejit
 from bytejit.guards.native_checker import exchange_fill
 from bytejit.kernels import cuda_launch as cl
-from bytejit.kernels.build_cpp import build
+from bytejit.kernels.build_cpp import functions
 from bytejit.kernels.build_triton import Binaries, Job, parameters, split_module, triton_version
 from bytejit.kernels.workers import WARM, Workers
 from bytejit.options import config
@@ -103,7 +103,7 @@ def test_a_worker_that_dies_is_replaced() -> None:
 def test_addresses_are_compared_in_one_call() -> None:
     if exchange_fill() is None:
         pytest.skip("this torch has no exchange table")
-    calls = build((cl.UNIT,), config.current).calls[0]
+    calls = functions(cl.UNIT, config.current)
     x, y = torch.randn(4), torch.randn(10)[2:]
     moved = cl.address_check(calls, exchange_fill(), [x.data_ptr(), None, y.data_ptr()])
     assert moved(x, 5, y) == -1 and moved(x, 5, x) == 2 and moved(y, 5, y) == 0

@@ -13,7 +13,7 @@ import torch
 
 from bytejit.options import Options
 
-from .build_cpp import build
+from .build_cpp import functions
 from .gemm import _namespace
 
 UNIT = r"""
@@ -56,7 +56,7 @@ def define() -> None:
 def register(options: Options) -> dict[str, Callable]:
     """Build the unit and make `bytejit::attention` run it. Returns the Python function behind the operator, by the
     operator's name: an emitter may call it directly, with `out=`. Raises: NoCompiler, BuildFailed."""
-    calls = build((UNIT,), options).calls[0]
+    calls = functions(UNIT, options)
     define()
     made = {"bytejit.attention.default": make_attention(calls)}
     if not BUILT:

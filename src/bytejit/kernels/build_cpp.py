@@ -73,6 +73,11 @@ def ahead(unit: str, options: Options) -> None:
         thread.start()
 
 
+def functions(unit: str, options: Options) -> dict[str, Callable]:
+    """The functions of one unit, from the cache when it was built before. Raises: NoCompiler, BuildFailed."""
+    return build((unit,), options).calls[0]
+
+
 def build(units: Sequence[str], options: Options) -> Built:
     """Compile (or find) and load units of C++ text. Raises: NoCompiler, BuildFailed."""
     start = time.perf_counter()

@@ -19,7 +19,7 @@ import torch
 
 from bytejit.options import Options
 
-from .build_cpp import build
+from .build_cpp import functions
 from .gemm import _namespace
 
 UNIT = r"""
@@ -78,11 +78,6 @@ AFTER = (
 )
 
 
-def functions(options: Options) -> dict[str, Callable]:
-    """The compiled unit's functions, from the cache when it was built before. Raises: NoCompiler, BuildFailed."""
-    return build((UNIT,), options).calls[0]
-
-
 @functools.cache
 def define() -> None:
     """Make the operators known to torch; they run once `register` has been called."""
@@ -94,7 +89,7 @@ def define() -> None:
 def register(options: Options) -> dict[str, Callable]:
     """Build the unit and make `bytejit::conv`, `conv_packed` run it. Returns the Python functions behind the operators
     by operator name, and "pack": an emitter may call these directly, with `out=`. Raises: NoCompiler, BuildFailed."""
-    calls = functions(options)
+    calls = functions(UNIT, options)
     define()
     made = {"bytejit.conv.default": make_conv(calls), "bytejit.conv_packed.default": make_packed(calls)}
     if not BUILT:

@@ -13,7 +13,7 @@ import torch
 
 from bytejit.options import Options
 
-from .build_cpp import build
+from .build_cpp import functions
 from .gemm import _namespace
 
 UNIT = r"""
@@ -51,7 +51,7 @@ def define() -> None:
 def register(options: Options) -> dict[str, Callable]:
     """Build the unit and make the operator run it. Returns the function behind it by the operator's name. Raises: NoCompiler,
     BuildFailed."""
-    made = make_weight_grad(build((UNIT,), options).calls[0]["conv_grad"])
+    made = make_weight_grad(functions(UNIT, options)["conv_grad"])
     define()
     if not BUILT:
         _namespace().impl("conv_weight_grad", made, "CPU")

@@ -17,7 +17,7 @@ from bytejit.common import caches
 from bytejit.errors import BytejitError
 from bytejit.options import Options
 
-from .build_cpp import build
+from .build_cpp import functions
 
 UNIT = r"""
 #include "cuda_nodes.h"
@@ -204,7 +204,7 @@ class Loaded:
 @functools.cache
 def driver(options: Options) -> dict[str, Callable]:
     """The unit's functions, with the driver opened. Raises: NoCompiler, BuildFailed, NoDriver."""
-    calls = build((UNIT,), options).calls[0]
+    calls = functions(UNIT, options)
     try:
         calls["open"]()
     except RuntimeError as e:

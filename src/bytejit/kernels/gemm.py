@@ -15,7 +15,7 @@ import torch
 
 from bytejit.options import Options
 
-from .build_cpp import build
+from .build_cpp import functions
 
 # -O3 spends 4.6 s on the tiles, -O2 0.8 s for the same speed: the tiles spell out their vectors
 UNIT = r"""
@@ -58,11 +58,6 @@ EPILOGUES = {None: 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
 MOST = 8  # products of one x in a call
 
 
-def functions(options: Options) -> dict[str, Callable]:
-    """The compiled unit's functions, from the cache when it was built before. Raises: NoCompiler, BuildFailed."""
-    return build((UNIT,), options).calls[0]
-
-
 @functools.cache
 def _namespace() -> torch.library.Library:
     """The operators' definitions; torch forgets them when this object goes."""
@@ -78,7 +73,7 @@ def register(options: Options) -> dict[str, Callable]:
     """Build the unit and make `bytejit::linear`, `linears`, `linear_packed` run it. Returns the Python functions
     behind the operators by operator name, and "pack": an emitter may call these directly, those of one
     result with `out=`. Raises: NoCompiler, BuildFailed."""
-    calls = functions(options)
+    calls = functions(UNIT, options)
     pack, packed = make_packed(calls)
     made = {
         "bytejit.linear.default": make_linear(calls),

@@ -90,8 +90,12 @@ class Tuner:
     takes the default.
 
     `threads` is part of the key: torch's own thread count while tuning must equal it. Time spent is in `spent`
-    (seconds of `clock`). without: candidates whose names begin so are never chosen.
+    (seconds of `clock`). without: candidates whose names begin so are never chosen. copies, cold_bytes: of a cold operand, and
+    of all of them, at most.
     """
+
+    copies = ROUNDS
+    cold_bytes = ARENA
 
     def __init__(
         self,
@@ -229,8 +233,7 @@ class Tuner:
             done = min(map(len, (samples[n] for n in active)))
             if done < 2:
                 continue
-            least = min(min(samples[n]) for n in active)
-            active = [n for n in active if n == default or min(samples[n]) <= DROP * least]
+            active = still_near(active, samples, default)
             best = min(active, key=lambda n: min(samples[n]))
             now = self.clock()
             if now > patient or (_met(samples[best]) and _met(samples[default]) and (done >= ROUNDS or now > begin + BUDGET)):
@@ -238,15 +241,21 @@ class Tuner:
         return samples
 
     def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
-        size = sum(_bytes(specs[i]) for i in cold)
-        count = max(1, min(ROUNDS, ARENA // max(size, 1))) if cold else 1
-        warm = {i: torch.empty_strided(s.shape, s.stride, dtype=s.dtype).zero_() for i, s in enumerate(specs) if i not in cold}
-        return [tuple(self._cut(s) if i in cold else warm[i] for i, s in enumerate(specs)) for _ in range(count)]
+        """The operands of each run, in turn: several of a cold one, the same of the others."""
+        size = sum(span_bytes(specs[i]) for i in cold)
+        count = max(1, min(self.copies, self.cold_bytes // max(size, 1))) if cold else 1
+        warm = {i: self._warm(s) for i, s in enumerate(specs) if i not in cold}
+        return [tuple(self._cold(s) if i in cold else warm[i] for i, s in enumerate(specs)) for _ in range(count)]
 
-    def _cut(self, spec: Spec) -> torch.Tensor:
-        need = -(-_bytes(spec) // 4096) * 4096
+    def _warm(self, spec: Spec) -> torch.Tensor:
+        """An operand that is in the cache."""
+        return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).zero_()
+
+    def _cold(self, spec: Spec) -> torch.Tensor:
+        """An operand that is read from memory."""
+        need = -(-span_bytes(spec) // 4096) * 4096
         if need > ARENA:
-            return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).zero_()
+            return self._warm(spec)
         if self._arena is None:
             # written once: pages that were only reserved would all read as one cached page of zeros
             self._arena = torch.empty(ARENA, dtype=torch.uint8).zero_()
@@ -255,6 +264,12 @@ class Tuner:
         piece = self._arena[self._offset : self._offset + need].view(spec.dtype)
         self._offset += need
         return piece.as_strided(spec.shape, spec.stride)
+
+
+def still_near(active: Sequence[str], samples: Mapping[str, Sequence[float]], default: str) -> list[str]:
+    """The candidates that are run again: the default, and those that are not much slower than the best."""
+    least = min(min(samples[n]) for n in active)
+    return [n for n in active if n == default or min(samples[n]) <= DROP * least]
 
 
 def _met(samples: Sequence[float]) -> bool:
@@ -289,7 +304,8 @@ def _decide(
     )
 
 
-def _bytes(spec: Spec) -> int:
+def span_bytes(spec: Spec) -> int:
     """Bytes that a tensor of this spec spans."""
-    last = sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True) if n > 0)
-    return (last + 1) * spec.dtype.itemsize
+    if 0 in spec.shape:
+        return 0
+    return (1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True))) * spec.dtype.itemsize

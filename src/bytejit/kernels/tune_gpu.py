@@ -11,7 +11,7 @@ import torch
 from bytejit.common.registry import count
 from bytejit.common.spec import Spec
 
-from .tune import DROP, ROUNDS, Choice, Store, Tuner
+from .tune import ROUNDS, Choice, Store, Tuner, span_bytes, still_near
 
 CALLS = 4  # calls between two events: a launch's own gaps count less
 CYCLES = 2e9  # of a GPU's clock, a second, at most
@@ -39,6 +39,8 @@ class GpuTuner(Tuner):
     matrix products are made by (`matmul_triton`), under max-autotune."""
 
     products: ModuleType | None = None
+    copies = COPIES
+    cold_bytes = COLD
 
     def __init__(self, store: Store | None, device: int, enabled: bool = True) -> None:
         super().__init__(store, enabled, threads=1)
@@ -78,8 +80,7 @@ class GpuTuner(Tuner):
                 call, runs = ready[name]
                 samples[name].append(self._seconds(call, [runs[(turn * CALLS + k) % len(runs)] for k in range(CALLS)]))
             if turn > 0:
-                least = min(min(t) for t in samples.values())
-                active = [n for n in active if n == default or min(samples[n]) <= DROP * least]
+                active = still_near(active, samples, default)
                 if len(active) == 1:
                     break
         return samples
@@ -102,24 +103,13 @@ class GpuTuner(Tuner):
             if ahead:
                 return start.elapsed_time(end) / 1e3 / len(runs)
 
-    def _operands(self, specs: Sequence[Spec], cold: frozenset[int]) -> list[tuple[torch.Tensor, ...]]:
-        size = sum(_bytes(specs[i]) for i in cold)
-        count = max(1, min(COPIES, COLD // max(size, 1))) if cold else 1
-        warm = {i: self._random(s) for i, s in enumerate(specs) if i not in cold}
-        return [tuple(self._random(s) if i in cold else warm[i] for i, s in enumerate(specs)) for _ in range(count)]
-
-    def _random(self, spec: Spec) -> torch.Tensor:
+    def _warm(self, spec: Spec) -> torch.Tensor:
         generator = torch.Generator(self.device)  # the user's random numbers are not touched
-        flat = torch.empty(_bytes(spec) // spec.dtype.itemsize, dtype=spec.dtype, device=self.device)
+        flat = torch.empty(span_bytes(spec) // spec.dtype.itemsize, dtype=spec.dtype, device=self.device)
         if spec.dtype.is_floating_point:
             flat.normal_(generator=generator)
         else:
             flat.zero_()
         return flat.as_strided(spec.shape, spec.stride)
 
-
-def _bytes(spec: Spec) -> int:
-    """Bytes that a tensor of this spec spans."""
-    if 0 in spec.shape:
-        return 0
-    return (1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True))) * spec.dtype.itemsize
+    _cold = _warm  # it is cold once the copies no longer fit into the cache
