@@ -29,7 +29,7 @@ from bytejit.codegen.aten.rewrite import (
 )
 from bytejit.common.spec import Spec
 
-from .choices import Choices, call_of, choose_each, timed
+from .choices import Choices, call_of, choose_each, choose_together, timed
 from .products import Product, match_product
 
 Epilogue = tuple[fx.Node, str]  # a node, and what the rows call it
@@ -90,29 +90,38 @@ def join_products(graph: fx.Graph, most: int) -> None:
     work of all, `most` a call. Those join whose weights and biases are there when the first one runs. Changes `graph`."""
     one, several = torch.ops.bytejit.linear.default, torch.ops.bytejit.linears.default
     order = {node: i for i, node in enumerate(graph.nodes)}
-    groups: dict[fx.Node, list[fx.Node]] = {}
-    for node in graph.nodes:
-        if node.op == "call_function" and node.target is one and (len(node.args) < 4 or not node.args[3]):
+    calls: dict[fx.Node, fx.Node] = {}  # the first product of several -> the call of all
+
+    def match(node: fx.Node) -> fx.Node | None:
+        plain = node.op == "call_function" and node.target is one and (len(node.args) < 4 or not node.args[3])
+        return node if plain else None
+
+    def decide(found: list[fx.Node]) -> list[tuple[list[fx.Node], int] | None]:
+        groups: dict[fx.Node, list[fx.Node]] = {}
+        for node in found:
             groups.setdefault(_seen_through(node.args[0]), []).append(node)
-    for group in groups.values():
-        first = group[0]
-        alike = [
-            n
-            for n in group
-            if spec_of(n.args[0]).shape == spec_of(first.args[0]).shape
-            and all(order[a] < order[first] for a in n.args[1:3] if isinstance(a, fx.Node))
-        ]
-        for start in range(0, len(alike) - 1, most):
-            part = alike[start : start + most]
-            made = call_before(
-                graph,
-                part[0],
-                several,
-                (first.args[0], [n.args[1] for n in part], [n.args[2] for n in part]),
-                tuple(spec_of(n) for n in part),
-            )
-            for i, node in enumerate(part):
-                replace(node, call_before(graph, node, operator.getitem, (made, i), spec_of(node)))
+        ways: dict[fx.Node, tuple[list[fx.Node], int]] = {}
+        for group in groups.values():
+            alike = [n for n in group if _joins(n, group[0], order)]
+            for start in range(0, len(alike) - 1, most):
+                part = alike[start : start + most]
+                ways |= {node: (part, i) for i, node in enumerate(part)}
+        return [ways.get(node) for node in found]
+
+    def apply(node: fx.Node, way: tuple[list[fx.Node], int]) -> None:
+        part, i = way
+        if i == 0:
+            operands = (node.args[0], [n.args[1] for n in part], [n.args[2] for n in part])
+            calls[node] = call_before(graph, node, several, operands, tuple(spec_of(n) for n in part))
+        replace(node, call_before(graph, node, operator.getitem, (calls[part[0]], i), spec_of(node)))
+
+    choose_together(graph, match, decide, apply)
+
+
+def _joins(node: fx.Node, first: fx.Node, order: dict[fx.Node, int]) -> bool:
+    """Whether a product of the same operand can run where the first one runs."""
+    same = spec_of(node.args[0]).shape == spec_of(first.args[0]).shape
+    return same and all(order[a] < order[first] for a in node.args[1:3] if isinstance(a, fx.Node))
 
 
 def _seen_through(node: fx.Node) -> fx.Node:
