@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from .spec import lies_dense
+
 AGAIN = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
     "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True "
@@ -71,12 +73,7 @@ def _own(grad: torch.Tensor, leaf: torch.Tensor, taken: set[int]) -> torch.Tenso
 
 def is_dense(x: torch.Tensor) -> bool:
     """Whether a tensor's elements lie side by side, each once, in some order of its dimensions."""
-    wanted = 1
-    for step, size in sorted((step, size) for step, size in zip(x.stride(), x.shape) if size != 1):
-        if step != wanted:
-            return size == 0 or 0 in x.shape
-        wanted = step * size
-    return True
+    return 0 in x.shape or lies_dense(x.shape, x.stride())
 
 
 def accumulate(grad: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +50,19 @@ def reduced_dims(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...]
 def same_places(shape: tuple, a: tuple, b: tuple) -> bool:
     """Whether two strides lead to the same elements of a shape: those of dimensions of size 1 lead nowhere."""
     return a == b or 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, a, b))
+
+
+def lies_dense(shape: Sequence, stride: Sequence, hint: Callable = int, differ: Callable = operator.ne) -> bool:
+    """Whether elements lie side by side, each once, in some order of the dimensions. hint: a size as an int; differ: whether two
+    strides do. Both know the symbols that the sizes are made of."""
+    step = 1
+    for s, n in sorted(zip(stride, shape), key=lambda pair: (hint(pair[0]), hint(pair[1]))):
+        if isinstance(n, int) and n == 1:
+            continue
+        if differ(s, step):
+            return False
+        step = step * n
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real
 from bytejit.common.dtypes import ONNX
-from bytejit.common.spec import Spec
+from bytejit.common.spec import Spec, lies_dense
 
 from . import table
 from .writer import Cannot, Op, Writer, element
@@ -60,14 +60,7 @@ def memory_order(spec: Spec) -> tuple[int, ...]:
 
 def is_dense(spec: Spec) -> bool:
     """Whether a tensor's elements lie side by side, in some order of its dimensions."""
-    step = 1
-    for d in reversed(memory_order(spec)):
-        if spec.shape[d] == 1:
-            continue
-        if spec.stride[d] != step:
-            return False
-        step = step * spec.shape[d]
-    return True
+    return lies_dense(spec.shape, spec.stride, ix.hint)
 
 
 def size_dtype(size: Index | Real) -> torch.dtype:

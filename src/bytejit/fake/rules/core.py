@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from bytejit.common.spec import channels_last_stride, contiguous_stride
+from bytejit.common.spec import channels_last_stride, contiguous_stride, lies_dense
 from bytejit.shapes.symbols import hint
 
 ROWS: dict[str, Callable] = {}
@@ -177,12 +177,7 @@ def is_channels_last(m: Meta) -> bool:
 
 def is_dense(m: LaidOut) -> bool:
     """Non-overlapping and dense: some order of the dims makes it contiguous. For a choice of strides."""
-    step = 1
-    for stride, size in sorted(((s, n) for s, n in zip(m.stride, m.shape) if not is_one(n)), key=_hints):
-        if differ(stride, step):
-            return False
-        step = step * size
-    return True
+    return lies_dense(m.shape, m.stride, hint, differ)
 
 
 def memory_order(m: Meta) -> list[int] | None:
@@ -190,7 +185,3 @@ def memory_order(m: Meta) -> list[int] | None:
     if not is_dense(m) and not all(type(s) is int for s in m.stride):
         return None
     return sorted(range(len(m.shape)), key=lambda d: hint(m.stride[d]), reverse=True)
-
-
-def _hints(pair: tuple) -> tuple:
-    return hint(pair[0]), hint(pair[1])
