@@ -1598,3 +1598,31 @@ def test_messages_of_properties_of_nested_classes():
         return x + 1, said
 
     return f
+
+
+@program(F(4))
+def test_descriptors_read_by_super_in_a_class_method():
+    """super() in a class method: descriptors, properties and functions of the class behind"""
+
+    class Doubled:
+        def __get__(self, instance, owner):
+            return instance, owner.__name__, 2
+
+    class Base:
+        twice = Doubled()
+        read = property(lambda self: 1)
+        count = 5
+
+        @staticmethod
+        def plain(x):
+            return x + 1
+
+    class Sub(Base):
+        twice = read = plain = None
+
+        @classmethod
+        def seen(cls, x):
+            above = super()
+            return above.twice, type(above.read).__name__, above.count, above.plain(x), above.__init__ is Base.__init__
+
+    return lambda x: Sub.seen(x * 2)

@@ -151,7 +151,7 @@ class Attributes(Component):
         if isinstance(found, C_METHODS) and not isinstance(found, types.BuiltinFunctionType):
             return MethodVar(Known(found), v)
         if isinstance(found, classmethod):
-            return self.classmethod_value(found, owner, name, self.t.values.constant(cls))
+            return self.classmethod_value(found, owner, self.t.values.constant(cls))
         if type(found) is InstanceMethod:  # a method of a class that pybind11 made
             return MethodVar(Known(found.__func__), v)
         if isinstance(found, types.ClassMethodDescriptorType):
@@ -180,7 +180,7 @@ class Attributes(Component):
             raise Break(f"reading the attribute {cls.__name__}.{name} ({type(found).__name__})")
         return self.class_value(owner, name, found)
 
-    def classmethod_value(self, found: classmethod, owner: type, name: str, cls: Var) -> Var:
+    def classmethod_value(self, found: classmethod, owner: type, cls: Var) -> Var:
         """What a classmethod gives for a class: its function bound to it."""
         inside = found.__func__
         chained = CLASSMETHODS_CHAIN and class_lookup(type(inside), "__get__")[0] is not MISSING
@@ -307,7 +307,7 @@ class Attributes(Component):
             except Raised as e:
                 if not fallback or not issubclass(e.exc.cls, AttributeError) or class_lookup(cls, "__getattr__")[1] is None:
                     raise
-                return self.t.calls.call(self.class_value(*self._owner(cls, "__getattr__")), [v, Known(name)], {})
+                return self._by_getattr(v, name)
         if v.ns is not None:
             value = self.t.values.lookup(v.ns, name)
             if value is not None:
@@ -318,14 +318,15 @@ class Attributes(Component):
         if fallback_fn is torch.nn.Module.__getattr__:
             return self.module_getattr(v, name)
         if isinstance(fallback_fn, types.FunctionType):
-            return self.t.calls.call(self.class_value(*self._owner(cls, "__getattr__")), [v, Known(name)], {})
+            return self._by_getattr(v, name)
         if fallback_fn is not MISSING:
             raise Break(f"{cls.__name__}.__getattr__ written in C")
         raise self.no_attribute(cls.__name__, name)
 
-    def _owner(self, cls: type, name: str) -> tuple[Any, str, Any]:
-        found, owner = class_lookup(cls, name)
-        return owner, name, found
+    def _by_getattr(self, v: InstanceVar, name: str) -> Var:
+        """What the class's own __getattr__ gives."""
+        found, owner = class_lookup(v.cls, "__getattr__")
+        return self.t.calls.call(self.class_value(owner, "__getattr__", found), [v, Known(name)], {})
 
     def module_getattr(self, v: InstanceVar, name: str) -> Var:
         """nn.Module.__getattr__: parameters, buffers, submodules, in that order."""
@@ -378,13 +379,7 @@ class Attributes(Component):
             found, owner = class_lookup(cls, name, start)
             if found is MISSING:
                 raise self.no_attribute("super", name)
-            if isinstance(found, classmethod):
-                return self.classmethod_value(found, owner, name, obj)
-            if isinstance(found, staticmethod):
-                return self.lift(found.__func__, owner)
-            if isinstance(found, types.ClassMethodDescriptorType):
-                return self.c_classmethod(found, obj)
-            return self.class_value(owner, name, found)
+            return self.t.known_attributes.read_through_class(found, owner, obj, name)
         cls = self.t.type_of(obj)
         found, owner = class_lookup(cls, name, start)
         if found is MISSING:

@@ -19,6 +19,9 @@ from .containers import is_c_enumeration, is_constant
 
 ENUMS_OWN = frozenset({"_name_", "_value_", "_sort_order_", "__objclass__", "__dict__", "__class__"})  # set once, by enum
 
+# what a class gives as it is when it is read there
+GIVE_THEMSELVES = (types.FunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, *C_METHODS)
+
 
 class KnownAttributes(Component):
     """The part of the tracer that reads attributes of constants, modules, classes and functions."""
@@ -119,27 +122,7 @@ class KnownAttributes(Component):
             return self._of_type(cls, name)
         found, owner = class_lookup(cls, name)
         if found is not MISSING:
-            if isinstance(found, classmethod):
-                return self.t.attributes.classmethod_value(found, owner, name, v)
-            if isinstance(found, staticmethod):
-                return self.t.attributes.lift(found.__func__, owner)
-            if isinstance(found, types.ClassMethodDescriptorType):
-                return self.t.attributes.c_classmethod(found, v)
-            if type(found) is types.BuiltinFunctionType:
-                return Known(getattr(cls, name))
-            getter = class_lookup(type(found), "__get__")[0]
-            if isinstance(getter, types.FunctionType):
-                return self.t.calls.call(
-                    self.t.values.constant(getter), [self.t.attributes.class_value(owner, name, found), NONE, v], {}
-                )
-            if (
-                isinstance(found, types.MemberDescriptorType)
-                or getter is MISSING
-                or isinstance(found, (types.FunctionType, types.GetSetDescriptorType, *C_METHODS))
-                or getter is property.__get__
-            ):
-                return self.t.attributes.class_value(owner, name, found)
-            return self.t.values.constant(getattr(cls, name))
+            return self.read_through_class(found, owner, v, name)
         if meta is not MISSING:
             return self.t.attributes.bind_descriptor(meta, meta_owner, v, type(cls), name)
         getter = class_lookup(type(cls), "__getattr__")[0]
@@ -148,6 +131,24 @@ class KnownAttributes(Component):
         e = self.t.raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
         e.exc.slots["name"] = Known(name)
         raise e
+
+    def read_through_class(self, found: Any, owner: type, v: Known, name: str) -> Var:
+        """What a class attribute gives when it is read through the class v, which has or inherits it."""
+        attributes = self.t.attributes
+        if isinstance(found, classmethod):
+            return attributes.classmethod_value(found, owner, v)
+        if isinstance(found, staticmethod):
+            return attributes.lift(found.__func__, owner)
+        if isinstance(found, types.ClassMethodDescriptorType):
+            return attributes.c_classmethod(found, v)
+        if type(found) is types.BuiltinFunctionType:
+            return Known(found)
+        getter = class_lookup(type(found), "__get__")[0]
+        if isinstance(getter, types.FunctionType):
+            return self.t.calls.call(self.t.values.constant(getter), [attributes.class_value(owner, name, found), NONE, v], {})
+        if getter is MISSING or getter is property.__get__ or isinstance(found, GIVE_THEMSELVES):
+            return attributes.class_value(owner, name, found)
+        return self.t.values.constant(found.__get__(None, v.obj))
 
     def _of_type(self, cls: type, name: str) -> Var:
         """What `type` keeps of a class: its names and documentation, which may be changed, and its bases."""
