@@ -17,6 +17,7 @@ and of the program's own state, printed text, the exception (type, args, chain, 
 import contextlib
 import copy
 import functools
+import inspect
 import io
 import random
 from collections.abc import Callable
@@ -167,23 +168,11 @@ def program(*specs, **options):
     return wrap
 
 
+DEFAULTS = {p.name: p.default for p in inspect.signature(check).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
 def _test(build, fn, specs, options):
-    o = (
-        dict(
-            args=None,
-            kwargs=None,
-            graphs=None,
-            total=None,
-            breaks=False,
-            backend="eager",
-            calls=3,
-            drive=None,
-            watch=(),
-            tol=(0.0, 0.0),
-            file=fn.__code__.co_filename,
-        )
-        | options
-    )
+    o = DEFAULTS | {"file": fn.__code__.co_filename} | options
     made = make_case(build, specs, **o)
 
     def test():

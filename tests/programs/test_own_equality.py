@@ -3,11 +3,11 @@
 
 import collections
 import dataclasses
-import typing
 
 import torch
 
 from .harness import F, Turn, program
+from .test_named_tuples import Own
 
 
 class K:
@@ -156,17 +156,6 @@ def test_hashes_as_python_takes_them():
     return f
 
 
-class Pair(typing.NamedTuple):
-    a: torch.Tensor
-    b: int
-
-    def __hash__(self):
-        return hash(self.b)
-
-    def __eq__(self, o):
-        return self.b == o[1]
-
-
 class Named(str):
     def __hash__(self):
         return hash(self.lower())
@@ -177,11 +166,11 @@ class Named(str):
 
 @program(F(3), Turn(1, 2), calls=3)
 def test_subclasses_of_builtins():
-    d = {Pair(0, 1): "x", Pair(0, 2): "y"}
+    d = {Own(0, 1): "x", Own(0, 2): "y"}
     e = {Named("Ab"): 1}
 
     def f(x, n):
-        made = {Pair(x, n): 3}[Pair(x, n)], len({Pair(x, 1), Pair(x, 1)}), Pair(x, n) == (0, n)
-        return x + 1, d[Pair(x, n)], Pair(x, 5) in d, made, e[Named("aB")], Named("ab") in e, {Named("x"): 2}.get(Named("X"))
+        made = {Own(x, n): 3}[Own(x, n)], len({Own(x, 1), Own(x, 1)}), Own(x, n) == (0, n)
+        return x + 1, d[Own(x, n)], Own(x, 5) in d, made, e[Named("aB")], Named("ab") in e, {Named("x"): 2}.get(Named("X"))
 
     return f

@@ -1,4 +1,4 @@
-"""values of small integer tensors"""
+"""Values of small integer tensors"""
 
 import pytest
 import torch
