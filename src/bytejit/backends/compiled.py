@@ -131,8 +131,8 @@ class Compiled:
         return call
 
     def emit(self, aten: Aten) -> tuple[Callable, frozenset[int]]:
-        """The graph's callable, and the inputs that are numbers and that it looks at. Where a kernel cannot be built, all are
-        planned anew as the target's `smaller` says; where that fails too, the graph runs through torch."""
+        """The graph's callable, and which inputs are numbers that it reads. Where a kernel cannot be built, the graph is planned
+        again with the target's `smaller`. Where that fails too, the graph runs through torch."""
         target: Target | None = self.target
         while target is not None:
             try:

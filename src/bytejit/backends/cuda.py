@@ -160,7 +160,7 @@ class CudaTarget(Target):
         return cuda_machine(self.device.index)
 
     def numbers_in_memory(self) -> bool:
-        """So that one recording serves all their values."""
+        """One recording then serves all values of the numbers."""
         return bool(how_of(self.options))
 
     def prepare(self, aten: Aten) -> Aten:

@@ -56,7 +56,7 @@ def _compile_for(target: Target, gm: torch.fx.GraphModule, example_inputs: list,
     options = target.options
     try:
         if info_of(gm).needs_grad:
-            # both passes would have to be timed as one: they are recorded where the program says so, never by the clock
+            # timing would need both passes together: these graphs are recorded only where the program asks for it
             target = type(target)(target.device, replace(options, cudagraphs=options.use_cudagraphs, freeze=False))
             build = partial(compile_training, target=target)
             return in_kernels(gm, lambda: trained(gm, build, partial(laid_out, target=target)))

@@ -13,7 +13,7 @@ from bytejit.common.spec import Spec
 from bytejit.kernels.cuda_graphs import TIMED, WARM, Policy, replayed
 from bytejit.options import Options
 
-FEW = 2  # launches below which a replay saves nothing; a library behind one may launch twenty
+FEW = 2  # with fewer launches a replay saves nothing. One call of a library may launch twenty kernels
 WAITING = {
     "forced": f"recorded after {WARM} calls",
     "auto": f"recorded after {WARM + TIMED} calls where launching takes much of a call and a replay is faster",
@@ -36,7 +36,7 @@ class Told:
 
 
 def draws(node: torch.fx.Node) -> bool:
-    """Whether an op draws random numbers: attention without dropout only might, and a recurrent layer."""
+    """Whether an op draws random numbers. Attention and recurrent layers do so only with dropout."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     named = {a.name: a.default_value for a in node.target._schema.arguments}

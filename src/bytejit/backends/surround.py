@@ -48,7 +48,7 @@ def tracked_anew(gm: torch.fx.GraphModule) -> list[tuple[int, bool]]:
 
 
 def setting_requires_grad(gm: torch.fx.GraphModule, call: Callable) -> Callable:
-    """`call`, after which inputs require gradients as the graph says: no kernel does that."""
+    """`call`, and after it `requires_grad` of inputs as the graph sets it: no kernel does that."""
     flags = tracked_anew(gm)
     if not flags:
         return call

@@ -92,7 +92,7 @@ class Target:
         return Machine(self.name)
 
     def numbers_in_memory(self) -> bool:
-        """Whether kernels read numbers that are known at the call only from memory, and are not passed them by value."""
+        """Whether kernels read numbers of the call from memory. Else the numbers are arguments, passed by value."""
         return False
 
     def prepare(self, aten: Aten) -> Aten:

@@ -43,7 +43,7 @@ def settled() -> tuple:
 
 
 def write(choice: tuple) -> None:
-    """Make them what `read` gave."""
+    """Set the flags and the order to what `read` returned."""
     for setter, value in zip(GETTERS, choice):
         setter(value)
 

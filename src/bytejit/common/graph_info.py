@@ -31,10 +31,10 @@ class GraphInfo:
     overrides: bool = False  # torch function modes or subclasses are around: it runs with none asked
     measures: bool = False  # it has sizes that only the run knows
     sets_data: bool = False  # it sets a tensor's `data`
-    arrays: bool = False  # inputs are the memory of arrays of NumPy's, so that storages do not tell who shares it
+    arrays: bool = False  # inputs are memory of NumPy arrays: storages do not say which of them share memory
     texts: bool = False  # somebody records what becomes of it: the report is to hold its plan and its kernels' text
     weights: frozenset[int] = frozenset()  # positions of the inputs that are parameters or buffers
-    replayer: Callable | None = None  # (call, policy) -> what records and replays it, where that is not as for every graph
+    replayer: Callable | None = None  # (call, policy) -> what records and replays this graph, where it differs from the usual
 
 
 @dataclass

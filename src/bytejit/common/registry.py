@@ -208,8 +208,8 @@ LEFT_WHOLE = frozenset(
 )
 
 EXPOSED = ("torch.func", "torch._functorch.eager_transforms")
-# of these modules, what is never looked into: what goes by a tensor's lengths, another one each batch; messages; filters of
-# warnings, which hold for the operations that a graph would make later; what readies gradients for other processes
+# modules and what in them is never traced: code that reads lengths from a tensor, which differ each batch; logging; filters of
+# warnings, which would apply to operations that the graph runs later; code that prepares gradients for other processes
 AS_THEY_ARE = (
     (
         special_cases.PACKED_SEQUENCES,

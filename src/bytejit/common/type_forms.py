@@ -1,4 +1,4 @@
-"""What stands in annotations, such as `Callable[[T], Any]`: the classes of it, of which nobody changes an instance."""
+"""The classes of objects in annotations, such as `Callable[[T], Any]`. Their instances do not change."""
 
 from __future__ import annotations
 

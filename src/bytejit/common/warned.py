@@ -1,5 +1,5 @@
-"""Warnings that torch's Python gives while the compiler runs it. They are not kept from other threads, and no filter is touched:
-a changed filter would make Python say anew all that it has said."""
+"""Warnings that torch's Python gives while the compiler runs it. Other threads still get theirs. No filter is
+changed: that would make Python repeat all warnings that it has given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Say = Callable[[Any, Any], object]  # of a warning and its class
 
 @contextmanager
 def warnings_to(say: Say) -> Iterator[None]:
-    """What this thread's Python warns of inside is said by `say`."""
+    """Inside, warnings of this thread go to `say`."""
     own, thread = warnings.warn, threading.get_ident()
 
     def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **more: Any) -> None:
@@ -31,4 +31,4 @@ def warnings_to(say: Say) -> Iterator[None]:
 
 
 def silently(message: Any, category: Any) -> None:
-    """Says nothing: the tracer has said it."""
+    """Drops the warning: the tracer has given it."""

@@ -119,8 +119,7 @@ SELECTIONS = frozenset(
 
 
 def select_from_nothing(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
-    """Eager refuses to select of no elements, which torch's meta kernels do not; asked for a tensor without any it costs
-    nothing. Raises: what eager raises."""
+    """Check a selection from no elements, which eager refuses and torch's meta kernels accept. Raises: what eager raises."""
     m = getattr(args[0], "m", None) if func.name() in SELECTIONS else None
     if m is not None and 0 in m.shape:
         func(torch.empty(tuple(map(symbols.hint, m.shape)), dtype=m.dtype, device="cpu"), *args[1:], **kwargs)

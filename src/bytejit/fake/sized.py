@@ -200,28 +200,28 @@ def _take_along_dim(x: Any, indices: Any, dim: Any = None) -> torch.Tensor | Non
 
 
 # ---- recurrent layers -------------------------------------------------------------------------------------------------
-# Where a layer is one call of a library, which reads the weights as they lie together: torch looks for that in their addresses,
-# which fakes have none of.
+# A layer is one call of a library where its weights lie together in memory. torch finds that out from their addresses; fakes have
+# none.
 ONE_CALL = frozenset({"cuda"})
 
 
 def _layers(
     x: Any, states: Any, weights: Any, dropout: float, training: bool, bidirectional: bool, batch_first: bool
 ) -> tuple[Fake, ...] | None:
-    """(result, states after it); None where its parts are to be followed."""
+    """(result, final states), or None: then the parts of the layer are traced."""
     if x.m.device.type not in ONE_CALL or training and dropout or torch.is_autocast_enabled(x.m.device.type):
         return None
     if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *states, *weights)):
         return None
     first, second, _ = x.m.shape
     features = states[0].m.shape[-1] * (1 + bidirectional)
-    stride = (features, first * features, 1) if batch_first else None  # of a library that has the steps outside
+    stride = (features, first * features, 1) if batch_first else None  # the library has the steps as the outer dim
     made = [new((first, second, features), stride, x.m.dtype, x.m.device)]
     return tuple(map(make, (*made, *(new(s.m.shape, None, s.m.dtype, s.m.device) for s in states))))
 
 
 def _packed(args: tuple) -> bool:
-    """Whether a call is of packed sequences, whose lengths are a tensor before the weights."""
+    """Whether a call takes packed sequences: a tensor of lengths stands before the weights."""
     return isinstance(args[1], torch.Tensor) and isinstance(args[2], torch.Tensor)
 
 

@@ -27,7 +27,7 @@ SMALL = 4  # results are copied where all that is saved is so many times as larg
 
 @dataclass
 class Passes:
-    """What the callables of a training graph's two passes know of each other. results: how many outputs of the forward graph the
+    """What the two passes of a training graph share. results: how many outputs of the forward graph the
     program gets, before those that are saved; saved: the positions of the latter among the inputs of a backward graph. places:
     address of a saved value -> the forward recording that it lies in."""
 
@@ -50,7 +50,7 @@ class Passes:
 
 
 class ForwardReplayer(Replayer):
-    """What its recordings save stays where the graph makes it: each has a memory pool of its own."""
+    """Values that its recordings save are not copied: each recording has a memory pool of its own."""
 
     def __init__(self, call: Callable, policy: Policy, passes: Passes) -> None:
         super().__init__(call, policy)
@@ -64,8 +64,8 @@ class ForwardReplayer(Replayer):
         return Outside(torch.cuda.current_stream(device), pool, own=True)
 
     def copied(self, outputs: Sequence) -> frozenset[int]:
-        """Results, where that costs little: a program often holds those of one step while the next one runs. Results in the
-        memory of what is saved are not: that they are written has to be seen."""
+        """Results, where copies cost little: a program often keeps those of one step while the next one runs. Results that share
+        memory with saved values are not copied, as writes to them must be seen."""
         results, saved = outputs[: self.passes.results], outputs[self.passes.results :]
         own = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in results if isinstance(t, torch.Tensor)}
         held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in saved if isinstance(t, torch.Tensor)}

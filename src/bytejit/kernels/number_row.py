@@ -1,4 +1,4 @@
-"""The numbers of a call in the memory of a GPU: sent when they changed."""
+"""The numbers of a call in the memory of a GPU, copied when they changed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 
 class RowSender:
-    """row(*inputs): the numbers of a call as `f64[n]` on a device. Memory that was handed out is never written again: work that
-    reads it may still be under way. pack: the numbers as bytes. Cost: 1 us where they are those of the call before."""
+    """row(*inputs): the numbers of a call as `f64[n]` on a device. Memory that was returned is never written again: kernels
+    that read it may still run. pack: the numbers as bytes. Cost: 1 us where they are those of the call before."""
 
     def __init__(self, pack: Callable[..., bytes], device: torch.device) -> None:
         self.pack, self.device = pack, device
@@ -41,8 +41,8 @@ class RowSender:
 
 
 def with_row(call: Callable, row: RowSender | None, unread: frozenset[int]) -> Callable:
-    """`call`, which takes the row, if there is one, after its own inputs. unread: inputs that it does not look at: it is not
-    handed them, so that it is the same call for all their values."""
+    """`call` with the row, if there is one, after its own inputs. unread: inputs that it does not read. They are not passed,
+    so the call is the same for all their values."""
 
     def sending(*inputs: Any) -> Any:
         read = list(inputs)

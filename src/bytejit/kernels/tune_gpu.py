@@ -15,7 +15,7 @@ from .tune import ROUNDS, Choice, Store, Tuner, span_bytes, still_near
 
 CALLS = 4  # calls between two events: a launch's own gaps count less
 CYCLES = 2e9  # of a GPU's clock, a second, at most
-BUSY, MOST = 1.5e-4, 8e-3  # seconds that the device is kept busy at first while the host enqueues them, and at most
+BUSY, MOST = 1.5e-4, 8e-3  # seconds that the device is kept busy while the host enqueues calls: at first, and at most
 COLD = 128 << 20  # bytes of operands that are read from memory: more than the L2 cache holds
 COPIES = 32  # of such an operand, at most
 
@@ -86,8 +86,8 @@ class GpuTuner(Tuner):
         return samples
 
     def _seconds(self, call: Callable, runs: Sequence[tuple]) -> float:
-        """Seconds a call on the device. All are enqueued while it is busy with something else, for so long as this host needs:
-        what a slow one measures else is itself."""
+        """Seconds a call on the device. The calls are enqueued while the device is busy with something else. Else a slow host
+        would measure its own launches."""
         while True:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda._sleep(round(self.busy * CYCLES))

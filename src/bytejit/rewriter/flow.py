@@ -157,7 +157,7 @@ def analyse(code: CodeType) -> Flow:
 
 
 def leaving_with(instrs: list[Ins], caught: list[Try | None], states: list[FrameState | None]) -> dict[int, Try]:
-    """The range of the `with` that is left, of each instruction from the end of its body up to the call of `__exit__`."""
+    """For each instruction from the end of a `with` body up to the call of `__exit__`: the range of that `with`."""
     found: dict[int, Try] = {}
     work: list[tuple[int, Try]] = []
     for i, entry in enumerate(caught):
@@ -166,7 +166,7 @@ def leaving_with(instrs: list[Ins], caught: list[Try | None], states: list[Frame
         work += [(j, entry) for j in onward(instrs[i]) if (into := caught[j]) is None or into.depth < entry.depth]
     while work:
         i, entry = work.pop()
-        if i in found or OPNAME[instrs[i].op] == "SWAP":  # what is on the stack lies otherwise from there on
+        if i in found or OPNAME[instrs[i].op] == "SWAP":  # the stack is in another order from here on
             continue
         found[i] = entry
         if instrs[i].op not in CALLS:

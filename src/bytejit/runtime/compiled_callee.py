@@ -14,7 +14,11 @@ from bytejit.rewriter.trampoline import follows_lines
 
 from .function import ORIGINALS, Function, cannot_rewrite, handle_of, original_code, with_sites
 
-RECURRENT = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)  # their call breaks for a packed sequence: a library's call is all it is
+RECURRENT = (
+    torch.nn.LSTM,
+    torch.nn.GRU,
+    torch.nn.RNN,
+)  # a packed sequence breaks the graph; compiled they would hold one library call
 MAX_CALLEES = 256  # callees of broken calls whose compiled form a Function keeps
 
 

@@ -85,7 +85,7 @@ PREFIX = "_orig_mod."  # in names of the parameters that torch.compile saved
 
 
 def _load(self: torch.nn.Module, state: dict, prefix: str, *rest: object) -> None:
-    """Load the module's own parameters and buffers; names that torch.compile saved lose what it put before them."""
+    """Load the module's own parameters and buffers. Names that torch.compile saved lose their prefix."""
     before = prefix + PREFIX
     for name in [n for n in state if n.startswith(before)]:
         state[prefix + name.removeprefix(before)] = state.pop(name)
@@ -153,7 +153,7 @@ def _subclass(cls: type, trait: _Trait, members: dict[str, object]) -> type:
 
 
 def other_entrances(cls: type) -> list[str]:
-    """Methods of the program's that a framework calls in place of the module."""
+    """Methods of the program that a framework calls in place of the module."""
     if not any(special_cases.LIGHTNING.made(c) for c in cls.__mro__):
         return []
     found = ((name, getattr(cls, name, None)) for name in STEPS)

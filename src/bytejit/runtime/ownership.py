@@ -16,7 +16,11 @@ PACKAGE = __name__.partition(".")[0]
 # called by whoever is further out; generated code has no name
 PASSED_OVER = frozenset({"", "torch", "triton", "cffi", "sympy", *sys.stdlib_module_names})
 GRAPHS = ("<eval_with_key>", "<bytejit call", "<aten graph>")  # text made of graphs
-MADE = (f"{PACKAGE}.autograd.", f"{PACKAGE}.backends.", f"{PACKAGE}.codegen.")  # what runs graphs, for a program's backend too
+MADE = (
+    f"{PACKAGE}.autograd.",
+    f"{PACKAGE}.backends.",
+    f"{PACKAGE}.codegen.",
+)  # code that runs graphs
 
 
 def frames_of(error: BaseException) -> Iterator[FrameType]:

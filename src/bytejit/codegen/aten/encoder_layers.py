@@ -1,5 +1,5 @@
-"""The calls in one of torch.nn's attention and encoder layers, which it makes in evaluation mode, in terms of their parts:
-products and attention are then chosen as everywhere, and what lies between is fused. With a mask they stay whole."""
+"""torch.nn's fused calls for attention and encoder layers in evaluation mode, taken apart. Their products and attention are then
+chosen as everywhere, and the operations between are fused. With a mask the calls stay whole."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def encoder_layer(
         return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
 
     def feed_forward(x: Tensor) -> Tensor:
-        if use_gelu and x.device.type != "cpu":  # cuBLAS has a gelu of its own behind the product, not quite the function
+        if use_gelu and x.device.type != "cpu":  # torch takes cuBLAS's gelu here, an approximation
             rows = torch._addmm_activation(ffn_bias_1, x.flatten(0, 1), ffn_weight_1.t(), use_gelu=True)
             wide = rows.view(*x.shape[:-1], -1)
         else:
@@ -90,7 +90,7 @@ def _attention(x: Tensor, heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj
     return F.linear(seen.transpose(1, 2).reshape(batch, length, width), proj_weight, proj_bias)
 
 
-# torch's call -> what it comes to, or NotImplemented
+# torch's call -> its parts, or NotImplemented
 IN_PARTS: dict[Callable, Callable[..., Any]] = {
     torch._transformer_encoder_layer_fwd: encoder_layer,
     torch._native_multi_head_attention: attention_layer,
@@ -98,7 +98,7 @@ IN_PARTS: dict[Callable, Callable[..., Any]] = {
 
 
 def in_parts(function: Callable, args: tuple, kwargs: dict) -> Any:
-    """A call in terms of its parts where it has such a form and autograd, which torch's fused calls know nothing of, is off."""
+    """The parts of a call, where it has such a form. Not under autograd, which torch's fused calls do not support."""
     found = IN_PARTS.get(function)
     made = NotImplemented if found is None or differentiates(args, kwargs) else found(*args, **kwargs)
     return function(*args, **kwargs) if made is NotImplemented else made

@@ -12,7 +12,7 @@ import torch
 from bytejit.common.spec import Spec
 from bytejit.errors import Bug
 
-FRESH = "fresh"  # in the meta of a placeholder: its tensor is a new one in each call, made by what stands around the graph
+FRESH = "fresh"  # in the meta of a placeholder: its tensor is new in each call, made by the code around the graph
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ LONG = 4096  # elements of a row that is worth three kernels
 ENOUGH = 256  # programs that keep a GPU busy
 COLUMNS = 16  # columns that one program takes where rows lie across
 PART = 256  # elements of a part, about
-# what adds up without error, or in no less than f32
+# dtypes whose sums are exact, or at least f32
 ADDED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32})
 
 
@@ -49,7 +49,7 @@ def _split(graph: fx.Graph, node: fx.Node) -> None:
     rows = call(aten.view.default, x, [*shape[:d], parts, part, *shape[d + 1 :]])
     totals = call(aten.sum.dim_IntList, rows, [d + 1], True, dtype=made.dtype)
     running = call(aten.cumsum.default, totals, d)
-    # moved on by one, not the totals subtracted: what follows an infinity may not reach back
+    # shifted by one; subtracting the totals would turn elements before an infinity into nan
     earlier = call(aten.constant_pad_nd.default, running, [0, 0] * (len(shape) - d) + [1, -1], 0)
     within = call(aten.cumsum.default, rows, d + 1, dtype=made.dtype)
     result = call(aten.view.default, call(aten.add.Tensor, within, earlier), [*shape[:d], parts * part, *shape[d + 1 :]])

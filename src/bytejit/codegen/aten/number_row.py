@@ -45,7 +45,7 @@ def number_row(aten: Aten, device: torch.device) -> NumberRow | None:
     if not texts:
         return None
     graph = copy_graph(aten.graph)
-    last = [n for n in graph.nodes if n.op == "placeholder"][given - 1]  # there is one: a number is an input
+    last = [n for n in graph.nodes if n.op == "placeholder"][given - 1]  # there is one: a number comes from an input
     with graph.inserting_after(last):
         row = graph.placeholder("numbers")
     row.meta["spec"] = Spec((len(texts),), (1,), torch.float64, device)
@@ -72,7 +72,7 @@ def _reals(value: Any) -> Iterator[Real]:
 
 
 def _names(inputs: list[fx.Node]) -> Iterator[tuple[str, str]]:
-    """The symbols that an input is the value of, with the input's text."""
+    """The symbols whose values are inputs, with the text of each input."""
     for i, node in enumerate(inputs):
         spec = node.meta.get("spec")
         if isinstance(spec, Real):

@@ -19,7 +19,7 @@ from .rewrite import copy_graph, drop_dead, is_cpu_number, spec_or_none
 aten = torch.ops.aten
 MADE = frozenset({aten.full.default, aten.scalar_tensor.default})
 COPIED = frozenset({aten._to_copy.default, aten.clone.default})
-# what arguments beside tensors are, where no size of the call is among them
+# types of arguments other than tensors that hold no size of the call
 WRITTEN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
@@ -37,7 +37,7 @@ def numbers_on_gpu(graph: Aten, device: torch.device) -> Aten:
 
 
 def _compute(graph: fx.Graph) -> None:
-    """Put numbers in the place of the calls that compute them from numbers, pointwise, as torch computes them here."""
+    """Replace pointwise calls on known numbers by their results, which torch computes here."""
     values: dict[fx.Node, torch.Tensor] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or not is_cpu_number(node) or not _known(node, values):

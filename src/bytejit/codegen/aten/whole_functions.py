@@ -1,4 +1,4 @@
-"""Torch functions that stay one node: calls of a library, which serves them better whole than in parts, and a pad."""
+"""Torch functions that stay one node: calls that a library runs faster than their parts, and a pad."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .graph_writer import GraphWriter
 
 aten = torch.ops.aten
 
-# torch functions that stay one node: a library serves them better whole than in parts.
+# torch functions that stay one node: a library runs them faster than their parts.
 WHOLE = {
     torch.nn.functional.scaled_dot_product_attention: aten.scaled_dot_product_attention.default,
     torch.nn.functional.linear: aten.linear.default,
@@ -29,8 +29,8 @@ PADS = frozenset((torch.nn.functional.pad, torch._C._nn.pad))
 
 
 def stays_whole(function: Any, args: tuple, kwargs: dict, attention: tuple) -> Any:
-    """The op that a call is recorded as; None where its parts are. Of an attention these are the kernel that torch takes:
-    so where the graph itself says which, and on the CPU, where a kernel of ours may be faster, where the program does."""
+    """The op that a call is recorded as, or None: then its parts are recorded. The parts of an attention are the kernel that
+    torch takes: right where the graph says which kernel, or on the CPU where the program says so."""
     op = WHOLE.get(function)
     if op is None or differentiates(args, kwargs):
         return None
@@ -42,7 +42,7 @@ def stays_whole(function: Any, args: tuple, kwargs: dict, attention: tuple) -> A
 
 
 def whole(rec: GraphWriter, function: Callable, op: Any, args: tuple, kwargs: dict) -> Fake:
-    """Record a torch function as one op, cast as autocast would have it."""
+    """Record a torch function as one op, with the casts of autocast."""
     names = [a.name for a in op._schema.arguments]
     given = rec.fake(tuple(args))
     named = {k: rec.fake(v) for k, v in kwargs.items()}
@@ -83,7 +83,7 @@ def pad(rec: GraphWriter, input: Fake, pad: Sequence, mode: str = "constant", va
 
 
 def differentiates(args: tuple, kwargs: dict) -> bool:
-    """Whether autograd follows a call: what it records in place of torch's own parts has no gradient."""
+    """Whether autograd follows a call: the op that is recorded instead of torch's parts has no gradient."""
     if not torch.is_grad_enabled():
         return False
     return any(isinstance(x, torch.Tensor) and x.requires_grad for x in pytree.tree_leaves((args, kwargs)))

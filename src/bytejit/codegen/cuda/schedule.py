@@ -304,7 +304,7 @@ def schedule_rows(
 
 
 def across(k: Kernel, buffers: dict[str, Buffer]) -> int:
-    """Bytes an element of what the nests touch along the last outer axis, with gaps along their own: 0 where nothing is."""
+    """Bytes an element of accesses that are dense along the last outer axis but not along the nest's own; 0 if there are none."""
     found = 0
     for p in k.nests:
         touched = [(e.attr, e.dtype) for e in loads(p.roots())] + [(s.coords, buffers[s.buffer].dtype) for s in p.stores]

@@ -23,7 +23,7 @@ COLUMNS = 64  # columns of a tile whose rows walk memory: two cache lines of f32
 MOST_WARPS = 32
 
 
-SECTOR = 32  # bytes that memory moves at least
+SECTOR = 32  # bytes of the smallest transfer from memory
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def row_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, int]
 
 
 def across_tiles(rows: int, longest: int, width: int, room: int, machine: Machine) -> list[tuple[int, int]]:
-    """The same where some of a row lies along the rows in memory: as many rows as fill its sectors. width: bytes an element;
+    """The same for operands that are dense across rows: as many rows as fill a sector. width: bytes an element;
     room: points that a program may hold."""
     r = power(longest)
     x = max(1, min(SECTOR // width, power(rows), power(room // r + 1) // 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Text:
-    """Lines with an indent, and beside each the user's line, kept apart: equal code may come from different lines."""
+    """Lines with an indent. The user's line beside each is kept apart, as equal code may come from different lines."""
 
     mark = "//"  # how a comment begins
     start = 0  # the first indent
@@ -17,7 +17,7 @@ class Text:
         self.rows.append(("    " * self.depth + line, comment))
 
     def plain(self) -> str:
-        """The code alone: what decides whether two kernels are one."""
+        """The code without comments. Two kernels with equal code are one."""
         return "\n".join(line for line, _ in self.rows)
 
     def full(self) -> str:

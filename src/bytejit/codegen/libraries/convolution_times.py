@@ -24,7 +24,7 @@ from .convolution import EVERY_EPILOGUE, Conv, ConvBackward, is_nhwc, what_follo
 PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolution in a kernel of its own
 BACKWARD_OPS = 1e9  # multiplications and additions of a timed backward pass: of fewer images where there would be more
 APART = "nhwc, the weight's apart"  # the way of a backward pass with our own gradient of the weight
-LEAST_CHANNELS = 8  # of fewer most lanes of our kernel are empty
+LEAST_CHANNELS = 8  # with fewer, most lanes of our kernel are empty
 CONVERT_START = 4e-6  # seconds a call on top
 GPU_CONVERT_START, GPU_CONVERT_RATE = 1e-6, 1.5e12  # the same and bytes a second, in a kernel of ours that often does other work
 
@@ -77,7 +77,7 @@ def time_conv(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
 
 
 def time_backward(conv: ConvBackward, tune: Any, own: Any) -> Times:
-    """By timing, on as few images as do; without timing, the channels innermost. own: our gradient of the weight, beside which
+    """Chosen by timing, on few images; without timing, the channels innermost. own: our gradient of the weight, beside which
     the library makes that of the input; None where there is none."""
     g, x, w = spec_of(conv.grad), spec_of(conv.x), spec_of(conv.w)
     ops = 4 * math.prod(g.shape[1:]) * math.prod(w.shape[1:])

@@ -165,7 +165,7 @@ def _laid_out(value: torch.Tensor, spec: Spec) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Affine:
-    """What a convolution is multiplied by and added to, a double for each channel; last: the node whose value that is."""
+    """The factor and the summand of a convolution, a double for each channel. last: the node that has the value."""
 
     last: fx.Node
     scale: torch.Tensor

@@ -33,15 +33,15 @@ def choose_gpu_linears(graph: fx.Graph, choices: Choices) -> None:
 
 
 def lay_rows(graph: fx.Graph) -> None:
-    """A copy in rows before each linear of a tensor whose rows lie across: torch copies it by a general kernel of its own, and
-    adds the bias in another. Ours is often the end of a kernel that is there anyway. Changes `graph`."""
+    """Copy a tensor to row-major strides before each linear that reads it transposed. torch would copy it by a general kernel and
+    add the bias in another; our copy is often part of a kernel that runs anyway. Changes `graph`."""
     made: dict[fx.Node, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not aten.linear.default:
             continue
         x, spec = node.args[0], spec_of(node.args[0])
         if not is_static(spec) or spec.stride[-1] == 1 or math.prod(spec.shape[:-2]) < 2 or spec.device.type != "cuda":
-            continue  # one matrix of columns is read as it lies
+            continue  # a single column-major matrix is read without a copy
         if x not in made:
             form = {"memory_format": torch.contiguous_format}
             made[x] = call_before(graph, node, aten.clone.default, (x,), contiguous(spec), form)

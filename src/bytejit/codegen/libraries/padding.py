@@ -17,9 +17,9 @@ from bytejit.common.spec import Spec, contiguous_stride
 from .choices import Choices, fastest
 from .linear_cuda import START
 
-LINE = 16  # bytes at which a row of an operand had best begin
+LINE = 16  # bytes: rows of operands are fastest when they start at a multiple of this
 LEAST_WORK = 1 << 26  # multiply-adds of a product worth timing
-GAIN = 0.9  # part of the plain product's time that all of it may take
+GAIN = 0.9  # padding, product and cut together may take this part of the plain product's time
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -34,7 +34,7 @@ def pad_products(graph: fx.Graph, choices: Choices) -> None:
 
 
 def _operands(node: fx.Node) -> tuple[Spec | None, Spec | None]:
-    """The operands as those of a product of matrices; None where they are none."""
+    """The operands of a product of two matrices; None for another product."""
     x, w = (spec_or_none(a) for a in node.args[:2])
     if node.target is aten.mm.default or x is None or w is None:
         return x, w
@@ -45,7 +45,7 @@ def _operands(node: fx.Node) -> tuple[Spec | None, Spec | None]:
 
 
 def _odd(a: Spec, b: Spec) -> bool:
-    """Whether a product of matrices is large, and some row of an operand or the result begins between lines."""
+    """Whether a product is large, and rows of an operand or of the result start at no multiple of LINE."""
     if not is_static(a) or not is_static(b) or a.device.type != "cuda" or a.dtype not in HALVES:
         return False
     if b.dtype is not a.dtype or 1 not in a.stride or 1 not in b.stride:
@@ -56,7 +56,7 @@ def _odd(a: Spec, b: Spec) -> bool:
 
 
 def _as_product(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    """The product of matrices that a linear is; its bias is an addition behind it."""
+    """A linear as a product of two matrices, and an addition of its bias."""
     if node.target is aten.mm.default:
         return node
     x, w, *rest = node.args
@@ -84,7 +84,7 @@ def _padded(call: Callable, a: Spec, b: Spec, x: Any, y: Any) -> Any:
     m, k, n = _ends(a, b)
 
     def wide(x: Any, spec: Spec, rows: int, columns: int) -> Any:
-        """In the order in which it lies."""
+        """In the order of memory."""
         if not rows and not columns:
             return x
         if spec.stride[1] == 1:

@@ -34,7 +34,7 @@ class Reader:
 
 
 def lay_out_streams(graph: fx.Graph, choices: Choices) -> None:
-    """Restride groups of pointwise values of one shape that lie across, and that the program does not see. Changes `graph`."""
+    """Restride groups of pointwise values that are not row-major and that the program does not see. Changes `graph`."""
     group: dict[fx.Node, set[fx.Node]] = {}
     for node in graph.nodes:
         if not _lies_across(node):
@@ -76,7 +76,7 @@ def _is_pointwise(node: fx.Node) -> bool:
 
 
 def _readers(node: fx.Node, dims: tuple[int, ...]) -> Iterator[Reader]:
-    """Who reads a value, also through views that only change the order of its dims."""
+    """The nodes that read a value, also through views that only change the order of its dims."""
     for user in node.users:
         order = order_of(user, len(dims))
         if order is None:
@@ -111,7 +111,7 @@ def _votes(members: set[fx.Node]) -> Counter | None:
 
 
 def _walked(reader: Reader) -> list[int] | None:
-    """The dims that a reader had best find side by side; None for one that needs the strides as they are."""
+    """The dims that should be dense for a reader; None for a reader that needs the present strides."""
     node, rank = reader.node, len(reader.dims)
     row = table().by_aten.get(str(node.target))
     if node.op != "call_function":
@@ -134,7 +134,7 @@ def _walked(reader: Reader) -> list[int] | None:
 
 
 def _restride(node: fx.Node, spec: Spec) -> None:
-    """Lay a value out otherwise, and what its transposed views show of it."""
+    """Give a value, and its transposed views, other strides."""
     node.meta["spec"] = spec
     for user in node.users:
         order = order_of(user, len(spec.shape))

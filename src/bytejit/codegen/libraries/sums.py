@@ -104,7 +104,7 @@ def pays(products: Sequence[fx.Node]) -> bool:
 
 
 def join(graph: fx.Graph, found: Sum) -> None:
-    """Put one product, and what else is added, in the place of a sum."""
+    """Replace a sum by one product and the remaining summands."""
     node, products, spec = found.node, found.products, spec_of(found.node)
     left = beside(graph, node, [p.args[0] for p in products], 1)
     right = beside(graph, node, [p.args[1] for p in products], 0)

@@ -236,7 +236,7 @@ def _attention_layer(
     average: bool = True,
     mask_type: int | None = None,
 ) -> tuple:
-    """The weights are the second result where they are asked for."""
+    """The second result is the weights, where the caller asks for them."""
     m = query.m
     if len(m.shape) != 3 or len(key.m.shape) != 3:
         raise NeedsMeta

@@ -54,7 +54,7 @@ def _gather(x: HasMeta, dim: int, index: HasMeta, *, sparse_grad: bool = False) 
 
 @row("index.Tensor")
 def _index(x: HasMeta, indices: Sequence[HasMeta | None]) -> Meta:
-    """Positions of integers. The result lies in memory as TensorIterator has it, which looks at x and at the indices."""
+    """Indices are integer tensors. The result has the strides that TensorIterator gives it from x and the indices."""
     m, rank = x.m, len(x.m.shape)
     given = {d: i.m for d, i in enumerate(indices) if i is not None}
     if not given or len(indices) > rank or 0 in m.shape or any(i.dtype not in (torch.int64, torch.int32) for i in given.values()):
@@ -63,14 +63,14 @@ def _index(x: HasMeta, indices: Sequence[HasMeta | None]) -> Meta:
         raise NeedsMeta
     picked = broadcast([i.shape for i in given.values()])
     kept = [d for d in range(rank) if d not in given]
-    at = min(given) if max(given) - min(given) + 1 == len(given) else 0  # where there is a gap, what they pick comes first
+    at = min(given) if max(given) - min(given) + 1 == len(given) else 0  # a gap between indices: the picked dims come first
     before, after = [m.shape[d] for d in kept[:at]], [m.shape[d] for d in kept[at:]]
     shape = (*before, *picked, *after)
     stride = (*(m.stride[d] for d in kept[:at]), *(0 for _ in picked), *(m.stride[d] for d in kept[at:]))
     operands = [Meta(shape, stride, 0, m.dtype, m.device, m.store)]
     for i in given.values():
         pad = len(picked) - len(i.shape)
-        plain = contiguous_stride(picked)[pad:]  # of a dim of size 1 no stride is asked, which may be a symbol
+        plain = contiguous_stride(picked)[pad:]  # the stride of a dim of size 1 may be a symbol: it is not asked
         spread = tuple(
             s if not is_one(n) else plain[d] if is_one(picked[pad + d]) else 0 for d, (n, s) in enumerate(zip(i.shape, i.stride))
         )

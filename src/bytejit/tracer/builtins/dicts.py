@@ -130,7 +130,7 @@ def dict_pop(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> 
     except Raised:
         if t.comparisons.truth(d):
             raise
-        key = found = None  # of an empty dict, whose keys are not hashed
+        key = found = None  # an empty dict: its keys are not hashed
     default = args[1] if len(args) > 1 else kwargs.get("default")
     if found is None:
         if default is not None:

@@ -67,7 +67,7 @@ _number(complex, ("__complex__", "__float__"))
 
 
 def _asked(t: Tracer, v: InstanceVar, method: str, args: list[Var], says: str) -> Var:
-    """What an instance's special method returns. says: of the TypeError where its class has none."""
+    """What an instance's special method returns. says: the text of the TypeError where its class has no such method."""
     found = t.attributes.find_special(v, method)
     if found is None:
         raise t.raised(TypeError(says.format(shown_name(v.cls))))

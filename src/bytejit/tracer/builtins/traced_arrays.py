@@ -97,8 +97,8 @@ class TracedArrays(Component):
         return v.tensor
 
     def check_writes(self, written: bool) -> None:
-        """Raises: CannotReconstruct where an input is written and an array from outside may share its memory, unless the graph
-        can see to it: what the trace has read of tensors it cannot."""
+        """Raises: CannotReconstruct where the graph writes an input whose memory an array from outside may share. Allowed
+        only while the trace has read no values of tensors."""
         if written and self.first_step and self.t.by_value:
             raise CannotReconstruct("a write beside an array from outside, which may share its memory,", self.first_step)
 

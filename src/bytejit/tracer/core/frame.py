@@ -84,8 +84,8 @@ class Frame:
         "names",
         "inject",
     )
-    returned: Var  # once it has
-    suspended: bool  # whether it yielded that
+    returned: Var  # set by RETURN and YIELD
+    suspended: bool  # whether `returned` was yielded
 
     def __init__(self, code: CodeType, globals_: dict, parent: Frame | None, func: FuncVar | None = None) -> None:
         self.decoded, self.code, self.globals = decode(code), code, globals_

@@ -1,4 +1,4 @@
-"""Symbolic values of NumPy's: numbers from outside that change, arrays made in the trace, arrays that tensors stand for."""
+"""Values of NumPy: numbers from outside that change between calls, arrays made in the trace, arrays that tensors stand for."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ArrayVar(Var):
 
 
 class TensorArrayVar(ArrayVar):
-    """An array or number of NumPy's (`cls`) that the graph computes as `tensor`; one from outside (`real`) may have none yet."""
+    """A NumPy array or number of class `cls`, computed by the graph as `tensor`. One from outside (`real`) may have none yet."""
 
     __slots__ = ("tensor", "cls", "real")
 

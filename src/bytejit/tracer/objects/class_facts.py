@@ -106,7 +106,7 @@ def is_library(module: object) -> bool:
     return f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
 
 
-# what is in every class of named tuples, and what Python or `typing` adds and no operator asks for
+# names in every class of named tuples, and names that Python or `typing` adds and no operator asks for
 _OF_NAMED_TUPLES = frozenset(NAMESPACE(collections.namedtuple("_OfAll", "a"))) | {
     *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__orig_bases__"),
     *("__firstlineno__", "__static_attributes__", "__type_params__", "__parameters__", "__str__", "__format__"),

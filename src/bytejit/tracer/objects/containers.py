@@ -100,7 +100,7 @@ def own_hash(t: Any, v: InstanceVar) -> int:
     found = t.const(t.calls.call(t.attributes.special(v, "__hash__"), [], {}))
     if not isinstance(found, int):
         raise t.raised(TypeError("__hash__ method should return an integer"))
-    if -sys.maxsize - 1 <= found <= sys.maxsize:  # taken as it is, where hash(found) may be another
+    if -sys.maxsize - 1 <= found <= sys.maxsize:  # Python takes it as it is: hash(found) may differ
         return -2 if found == -1 else int(found)
     return hash(found)
 
@@ -121,8 +121,8 @@ class ByIdentity:
 
 
 class ByHash:
-    """The key of an instance whose class defines __hash__ and __eq__: both run in the trace. hash: of one that is a key
-    already, which its container does not ask again."""
+    """The key of an instance whose class defines __hash__ and __eq__: both run in the trace. hash: known for a key that
+    is in its container already, which does not ask again."""
 
     __slots__ = ("t", "var", "hash")
 
@@ -147,12 +147,12 @@ class ByHash:
 
 
 def compares_itself(v: Var) -> bool:
-    """Whether a value is an instance whose class says in Python what it equals and hashes to."""
+    """Whether a value is an instance of a class with a `__hash__` written in Python."""
     return isinstance(v, InstanceVar) and isinstance(class_attribute(v.cls, "__hash__"), types.FunctionType)
 
 
 def model_key(t: Any, key: object) -> object:
-    """The key of a modelled dict for that of a real one. Python must compare no instance with a `ByHash`."""
+    """The key in a modelled dict for a key of a real one. Python must never compare an instance with a `ByHash`."""
     if not isinstance(class_attribute(type(key), "__hash__"), types.FunctionType):
         return tuple(model_key(t, part) for part in tuple.__iter__(key)) if isinstance(key, tuple) else key
     v = t.values.constant(key)
@@ -160,7 +160,7 @@ def model_key(t: Any, key: object) -> object:
 
 
 def real_key(key: object) -> object:
-    """The key of a real dict that a modelled one stands for; of an instance made in the trace, one that no dict has."""
+    """The key in the real dict for a key of the modelled one. For an instance made in the trace: a key that no real dict has."""
     if isinstance(key, tuple):
         return tuple(map(real_key, key))
     if isinstance(key, ByHash):

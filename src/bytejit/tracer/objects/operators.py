@@ -218,7 +218,7 @@ class Operators(Component):
         attempts = [(a, f"__{name}__", b), (b, f"__r{name}__", a)]
         if b_cls is not a_cls and issubclass(b_cls, a_cls):
             own = class_lookup(b_cls, f"__r{name}__")[0]
-            if own is not MISSING and own is not class_lookup(a_cls, f"__r{name}__")[0]:  # one that it inherits comes second
+            if own is not MISSING and own is not class_lookup(a_cls, f"__r{name}__")[0]:  # an inherited method comes second
                 attempts.reverse()
         if a_cls is b_cls:
             attempts = attempts[:1]

@@ -48,7 +48,7 @@ class Symbols(Component):
         self.t.measures.start_measuring()
 
     def environment(self) -> Env:
-        """Of the symbols; made with the first."""
+        """The environment of the symbols. It is made with the first symbol."""
         if self.env is None:
             from bytejit.shapes.environment import Env  # sympy comes with it
 

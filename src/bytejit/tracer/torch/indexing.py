@@ -24,7 +24,7 @@ class Indexing(Component):
         return self.t.tensors.call_tensor_op(torch.ops.aten.index.Tensor, [of, SeqVar(parts, list)], {})
 
     def index_by_value(self, args: list[Var], key: Var, reads: bool) -> Var:
-        """The index of getitem or setitem on args, whose value is asked for, with known places for masks of known values.
+        """The index in a getitem or setitem whose value is needed while tracing. Masks with known values become positions.
         Raises: Break for a mask that eager refuses."""
         if not self.masks_fit(args[0], args[1]):
             raise Break("a mask of another shape than what it picks from")

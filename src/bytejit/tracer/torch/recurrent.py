@@ -1,4 +1,4 @@
-"""Recurrent layers: called with a packed sequence, they run as they are."""
+"""Recurrent layers: calls with a packed sequence run in the original code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import SeqVar, Var
 from bytejit.tracer.objects.calls import models
 
-WEIGHTS = 3  # which argument holds them, where the second is the batch sizes of a packed sequence
+WEIGHTS = 3  # position of the weights when the second argument holds the batch sizes of a packed sequence
 
 
 def _layer(function: Callable) -> None:

@@ -1,4 +1,4 @@
-"""What torch's Python warns of while an operation is traced: said of the user's line, once for each compile."""
+"""Warnings that torch's Python gives while an operation is traced. They name the user's line, once for each compile."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from bytejit.tracer.core.tracer import Tracer
 
 
 def say(t: Tracer, message: Any, category: type[Warning]) -> None:
-    """Say a warning as often as Python's filters have it. Raises: what they make of it."""
+    """Give a warning as often as Python's filters allow. Raises: the warning, where a filter makes it an error."""
     where, registry = t.tensors.where(), t.tensors.users_frame().globals.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, where.file, where.line, registry=registry)
