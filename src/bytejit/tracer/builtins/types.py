@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import functools
 import types
@@ -76,8 +77,12 @@ def _is_a(t: Tracer, cls: type, classes: Var, hook: str, subject: Var) -> bool:
         raise t.raised(TypeError(f"{NO_CLASS[hook == '__instancecheck__']}, or a union"))
     if type(of) is not type and any(c in WRITTEN for c in MRO(of)):
         raise Break("a class check against a class that the region changed")
-    check = class_lookup(type(of), hook)[0]
-    if isinstance(check, types.FunctionType) and not special_cases.CLASS_CHECKS.made(type(of)):
+    check, owner = class_lookup(type(of), hook)
+    if hook == "__instancecheck__" and owner is abc.ABCMeta:  # which asks for the class, by the metaclass's own method
+        by_class, owner = class_lookup(type(of), "__subclasscheck__")
+        if owner is not abc.ABCMeta:
+            check, subject = by_class, t.values.constant(cls)
+    if isinstance(check, types.FunctionType) and not special_cases.CLASS_CHECKS.made(owner):
         if of in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or special_cases.TORCH_PACKAGES.made(type(of)):
             return _tensor_instance(t, subject, of, cls)
         return t.comparisons.truth(t.calls.call(t.values.constant(check), [t.values.constant(of), subject], {}))

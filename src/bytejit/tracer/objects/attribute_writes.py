@@ -7,13 +7,14 @@ import types
 
 import torch
 
+from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.values import NULL, TRUE, DictVar, FuncVar, InstanceVar, Known, SeqVar, TensorVar, Var
 from bytejit.tracer.core.versions import ANNOTATES, NO_DICT
 
 from . import thread_locals
-from .class_facts import MISSING, class_lookup
+from .class_facts import MISSING, class_lookup, is_data_descriptor, is_library
 
 CHAIN = {"__cause__": (BaseException,), "__context__": (BaseException,), "__traceback__": (types.TracebackType,)}
 
@@ -44,8 +45,7 @@ class AttributeWrites(Component):
             v.attrs[name] = value
             self.t.touch(v)
         elif isinstance(v, Known) and isinstance(v.obj, types.ModuleType):
-            self.t.effects.mutations += 1
-            self.t.effects.globals_written.setdefault(id(v.obj.__dict__), (v.obj.__dict__, {}))[1][name] = value
+            self._set_in_module(v, name, value)
         elif isinstance(v, Known) and isinstance(v.obj, type):
             self.t.classes.class_setattr(v, name, value)
         else:
@@ -97,14 +97,39 @@ class AttributeWrites(Component):
             raise self.t.raised(ValueError(f"{v.name}() requires a code object with {want} free vars, not {new}"))
         v.code = value.obj
 
-    def generic_setattr(self, v: InstanceVar, name: str, value: Var) -> None:
-        """object.__setattr__."""
-        found, owner = class_lookup(v.cls, name)
+    def _set_in_module(self, v: Known, name: str, value: Var) -> None:
+        """A module's class may decide what a write does: `torch.backends.cudnn.benchmark = True` sets a flag of torch's."""
+        module, cls = v.obj, type(v.obj)
+        if not is_library(module.__name__):  # its class can be another one later
+            self.t.guard("TYPE_IS", v.source or KnownSource.of(module), cls)
+        found, setter = class_lookup(cls, name)[0], class_lookup(cls, "__setattr__")[0]
+        if setter is not types.ModuleType.__setattr__:
+            raise Break(f"setting {module.__name__}.{name}, where the module's class has its own __setattr__")
+        if self._by_descriptor(v, cls, name, value):
+            return
+        if found is not MISSING and is_data_descriptor(found):
+            raise Break(f"setting {module.__name__}.{name}")
+        self.t.effects.mutations += 1
+        self.t.effects.globals_written.setdefault(id(module.__dict__), (module.__dict__, {}))[1][name] = value
+
+    def _by_descriptor(self, v: Var, cls: type, name: str, value: Var) -> bool:
+        """Whether the class has a property of that name, or another descriptor in Python: it has been called. Raises: Raised."""
+        found, owner = class_lookup(cls, name)
         if isinstance(found, property):
             if found.fset is None:
-                raise self.t.raised(AttributeError(f"property '{name}' of '{v.cls.__qualname__}' object has no setter"))
+                raise self.t.raised(AttributeError(f"property '{name}' of '{cls.__qualname__}' object has no setter"))
             self.t.calls.call(self.t.attributes.lift(found.fset, owner), [v, value], {})
+            return True
+        setter = class_lookup(type(found), "__set__")[0] if found is not MISSING else MISSING
+        if isinstance(setter, types.FunctionType):
+            self.t.calls.call(self.t.values.constant(setter), [self.t.attributes.class_value(owner, name, found), v, value], {})
+        return isinstance(setter, types.FunctionType)
+
+    def generic_setattr(self, v: InstanceVar, name: str, value: Var) -> None:
+        """object.__setattr__."""
+        if self._by_descriptor(v, v.cls, name, value):
             return
+        found = class_lookup(v.cls, name)[0]
         if isinstance(found, types.MemberDescriptorType) or (
             isinstance(found, types.GetSetDescriptorType) and issubclass(v.cls, BaseException)
         ):
@@ -118,10 +143,6 @@ class AttributeWrites(Component):
             return
         if name == "__class__" or isinstance(found, types.GetSetDescriptorType):
             raise Break(f"setting {v.cls.__name__}.{name}")
-        setter, setter_owner = class_lookup(type(found), "__set__") if found is not MISSING else (MISSING, None)
-        if isinstance(setter, types.FunctionType):
-            self.t.calls.call(self.t.values.constant(setter), [self.t.attributes.class_value(owner, name, found), v, value], {})
-            return
         if isinstance(class_lookup(type(found), "__delete__")[0], types.FunctionType):
             raise self.t.raised(AttributeError("__set__"))
         self.set_in_dict(v, name, value)

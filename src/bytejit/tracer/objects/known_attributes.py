@@ -81,11 +81,11 @@ class KnownAttributes(Component):
 
     def python_module_getattr(self, v: Known, name: str) -> Var:
         module = v.obj
-        found = class_lookup(type(module), name)[0]
-        if found is not MISSING and is_data_descriptor(found) and name != "__dict__":
-            raise Break(f"reading {module.__name__}.{name}, which the module's class decides")
+        found, owner = class_lookup(type(module), name)
         if not is_library(module.__name__):  # its class can be another one later
             self.t.guard("TYPE_IS", v.source or KnownSource.of(module), type(module))
+        if found is not MISSING and is_data_descriptor(found) and name != "__dict__":
+            return self.t.attributes.bind_descriptor(found, owner, v, type(module), name)
         written = self.t.effects.globals_written.get(id(module.__dict__))
         if written is not None and written[1].get(name) is not None:
             return written[1][name]

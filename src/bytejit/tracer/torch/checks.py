@@ -12,7 +12,10 @@ import torch
 from bytejit.rewriter.opcodes import FINAL, OPNAME
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.frame import Decoded, Frame
-from bytejit.tracer.core.values import Known, TensorVar
+from bytejit.tracer.core.signals import Break
+from bytejit.tracer.core.tracer import Tracer
+from bytejit.tracer.core.values import NONE, Known, TensorVar, Var
+from bytejit.tracer.objects.calls import models
 
 MESSAGE = "a check of the program's fails"  # nobody reads it: the original code raises
 JUMPS_IF = {"TRUE": True, "FALSE": False}
@@ -35,6 +38,16 @@ class Checks(Component):
         condition = self.t.tensors.call_tensor_op(torch.logical_not, [v], {}) if raising else v
         self.t.tensors.call_tensor_op(torch.ops.aten._assert_async.msg, [condition, Known(MESSAGE)], {})
         return not raising
+
+
+@models(torch._assert_async)
+def assert_async(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """The program's own: where it fails on the CPU, the graph is undone and the original code raises in its words."""
+    condition = args[0] if args else None
+    if not isinstance(condition, TensorVar) or condition.fake.device.type != "cpu" or condition.fake.numel() != 1:
+        raise Break("torch._assert_async of what is no tensor on the CPU with one element")
+    t.tensors.call_tensor_op(torch.ops.aten._assert_async.msg, [condition, Known(MESSAGE)], {})
+    return NONE
 
 
 def side_that_raises(frame: Frame) -> bool | None:

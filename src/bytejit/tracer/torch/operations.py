@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import torch
 
 from bytejit.common import special_cases
+from bytejit.tracer.core.values import Known, Var
 
+BUILT_IN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 # Python functions of torch that are recorded whole: they compute on tensors and do nothing else
 RECORDED_MODULES = {"torch.nn.functional", "torch.functional", "torch._tensor", "torch._C._nn"}
 OPERATORS = {getattr(operator, n) for n in dir(operator) if not n.startswith("_") and callable(getattr(operator, n))} - {
@@ -139,3 +141,14 @@ def _hashable_in(obj: object) -> bool:
         return obj in recorded()
     except TypeError:
         return False
+
+
+def plainly_given(fn: object, args: list[Var], kwargs: dict[str, Var]) -> tuple[list[Var], dict[str, Var]]:
+    """Arguments of an operation as any graph can hold them: `from` is no name that the text of one can have (it is the first of
+    random_, uniform_), and torch's fakes refuse a `generator` of None where an overload has to have one."""
+    if "from" in kwargs and len(args) == 1:
+        args, kwargs = [*args, kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
+    given = kwargs.get("generator")
+    if isinstance(given, Known) and given.obj is None and isinstance(fn, BUILT_IN):
+        kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
+    return args, kwargs

@@ -32,7 +32,7 @@ from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool
 from bytejit.tracer.sizes.unit_strides import READERS
 from bytejit.tracer.torch.subclasses import check_class, dispatches
 
-from .operations import is_program_code
+from .operations import is_program_code, plainly_given
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
 from .warned import say
@@ -152,8 +152,7 @@ class Tensors(Component):
     def call_tensor_op(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var:
         """Record fn(*args, **kwargs) as a node; a result without tensors is a constant. Raises: Break."""
         fn, args, kwargs = packed(self.t, fn, [self.t.values.real(a) for a in args], kwargs)
-        if "from" in kwargs and len(args) == 1:  # no name that the text of a graph can have; it is the first of random_, uniform_
-            args, kwargs = [*args, kwargs["from"]], {k: v for k, v in kwargs.items() if k != "from"}
+        args, kwargs = plainly_given(fn, args, {k: self.t.values.real(v) for k, v in kwargs.items()})
         if (
             self.t.overrides.modes
             or any(type(a) in MAY_OVERRIDE and getattr(a, "cls", None) not in NONE_OVERRIDES for a in (*args, *kwargs.values()))

@@ -1,0 +1,191 @@
+"""What a program asks and sets of torch's libraries, through modules whose classes have properties; checks within the graph."""
+
+from __future__ import annotations
+
+import abc
+import types
+
+import pytest
+import torch
+
+import bytejit
+
+X = torch.randn(4, generator=torch.Generator().manual_seed(0))
+FLAGS = {
+    "cudnn.benchmark": (torch.backends.cudnn, "benchmark", (True, False)),
+    "cudnn.enabled": (torch.backends.cudnn, "enabled", (False, True)),
+    "mkldnn.enabled": (torch.backends.mkldnn, "enabled", (False, True)),
+    "mkldnn.deterministic": (torch.backends.mkldnn, "deterministic", (True, False)),
+    "matmul.allow_fp16_accumulation": (torch.backends.cuda.matmul, "allow_fp16_accumulation", (True, False)),
+}
+
+
+class Settings(types.ModuleType):
+    """A module with a property, as torch.backends' are."""
+
+    kept = [1.0]
+
+    @property
+    def scale(self):
+        return self.kept[0]
+
+    @scale.setter
+    def scale(self, value):
+        self.kept[0] = value * 2
+
+
+class Writes(types.ModuleType):
+    """A module that sees what is set in it."""
+
+    def __setattr__(self, name, value):
+        types.ModuleType.__setattr__(self, name, value + 1)
+
+
+settings, writes = Settings("settings_of_a_test"), Writes("writes_of_a_test")
+
+
+@pytest.fixture(params=FLAGS)
+def flag(request):
+    owner, name, values = FLAGS[request.param]
+    before = getattr(owner, name)
+    yield owner, name, values
+    setattr(owner, name, before)
+
+
+def test_a_flag_is_read_in_one_graph(flag):
+    owner, name, values = flag
+    made = bytejit.compile(lambda x: x + 1 if getattr(owner, name) else x - 1, backend="eager", fullgraph=True)
+    for value in (*values, *values):
+        setattr(owner, name, value)
+        torch.testing.assert_close(made(X), X + 1 if value else X - 1)
+    assert bytejit.counters["graphs"]["eager"] == 2
+
+
+def test_a_flag_set_within_the_function_is_set(flag):
+    owner, name, values = flag
+
+    def f(x, value):
+        y = x.sin()
+        setattr(owner, name, value)
+        return y + 1, getattr(owner, name)
+
+    made = bytejit.compile(f, backend="eager")
+    for value in (*values, *values):
+        torch.testing.assert_close(made(X, value), (X.sin() + 1, value))
+        assert getattr(owner, name) is value
+
+
+def test_other_settings_are_questions():
+    def f(x):
+        exact = torch.get_float32_matmul_precision() == "highest"
+        return x + torch.get_num_threads(), exact, torch.backends.quantized.engine == "none"
+
+    before = torch.get_float32_matmul_precision()
+    made = bytejit.compile(f, backend="eager", fullgraph=True)
+    try:
+        for precision in ("high", "highest", "high"):
+            torch.set_float32_matmul_precision(precision)
+            torch.testing.assert_close(made(X), f(X))
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_a_property_of_a_modules_class():
+    def f(x, n):
+        settings.scale = n
+        return x * settings.scale
+
+    made = bytejit.compile(f, backend="eager", fullgraph=True)
+    for n in (2.0, 3.0):
+        torch.testing.assert_close(made(X, n), X * (n * 2))
+        assert settings.kept == [n * 2] and "scale" not in vars(settings)
+
+
+def test_a_modules_own_setattr():
+    def f(x, n):
+        y = x + 1
+        writes.level = n
+        return y * writes.level
+
+    made = bytejit.compile(f, backend="eager")
+    for n in (1, 4):
+        torch.testing.assert_close(made(X, n), (X + 1) * (n + 1))
+
+
+class Derived(abc.ABCMeta):
+    """A metaclass that inherits its checks."""
+
+
+class Overriding(abc.ABCMeta):
+    """One that has one of them in Python, with an effect."""
+
+    def __subclasscheck__(cls, sub):
+        asked.append(sub)
+        return sub is int
+
+
+class Base(metaclass=Derived):
+    pass
+
+
+class Child(Base):
+    pass
+
+
+class Numbers(metaclass=Overriding):
+    pass
+
+
+asked: list[type] = []
+
+
+def test_metaclasses_that_inherit_the_checks_of_abstract_classes():
+    def f(x, a, b):
+        return x + isinstance(a, Base), isinstance(b, Base), issubclass(type(a), Base)
+
+    made = bytejit.compile(f, backend="eager", fullgraph=True)
+    torch.testing.assert_close(made(X, Child(), 3), f(X, Child(), 3))
+
+    def g(x):
+        return x + 1, isinstance(3, Numbers), isinstance("", Numbers)
+
+    made = bytejit.compile(g, backend="eager", fullgraph=True)
+    for _ in range(2):
+        asked.clear()
+        want, kept = g(X), list(asked)
+        asked.clear()
+        torch.testing.assert_close(made(X), want)
+        assert asked == kept == [int, str]
+
+
+def test_assert_async_is_a_check_in_the_graph():
+    def f(x, y):
+        torch._assert_async(y.sum() > 0, "too small")
+        x.add_(1)
+        return x * 2
+
+    made = bytejit.compile(f, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(made(X.clone(), torch.ones(2)), (X + 1) * 2)
+    kept = X.clone()
+    with pytest.raises(RuntimeError, match="too small"):
+        made(kept, -torch.ones(2))
+    torch.testing.assert_close(kept, X)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.randn((2, 3), generator=None, device=torch.device("cpu"), layout=torch.strided),
+        lambda x: torch.rand(3, generator=None),
+        lambda x: torch.randint(5, (3,), generator=None),
+        lambda x: torch.randperm(4, generator=None),
+        lambda x: torch.bernoulli(x.abs().clamp(max=1), generator=None),
+        lambda x: x.clone().normal_(generator=None),
+        lambda x: torch.normal(x, 1.0, generator=None),
+    ],
+)
+def test_no_generator_may_be_named(draw):
+    torch.manual_seed(0)
+    want = draw(X)
+    torch.manual_seed(0)
+    torch.testing.assert_close(bytejit.compile(draw, fullgraph=True)(X), want)
