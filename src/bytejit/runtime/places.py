@@ -56,15 +56,19 @@ def parameters_of(m: torch.nn.Module) -> tuple[str, ...]:
     return code.co_varnames[fn is not vars(m).get("forward") : code.co_argcount] if code is not None else ()
 
 
+def _own_class(m: torch.nn.Module) -> Any:
+    """The program's class of a module: of a compiled one, that which it was made from."""
+    trait = vars(type(m)).get(registry.MODULE_TRAIT)
+    return type(m) if trait is None else trait.cls
+
+
 def _forward(m: torch.nn.Module) -> Any:
-    return vars(m).get("forward") or inspect.getattr_static(type(m), "forward", None)
+    return vars(m).get("forward") or inspect.getattr_static(_own_class(m), "forward", None)
 
 
 def forward_of(m: torch.nn.Module) -> Where:
     """`MyNet.forward` with the line of its definition; where torch's own forward is inherited, the class's first line of code."""
-    cls: Any = type(m)
-    cls = vars(cls)[registry.MODULE_TRAIT].cls if registry.MODULE_TRAIT in vars(cls) else cls
-    forward = _forward(m)
+    cls, forward = _own_class(m), _forward(m)
     places = [_place(getattr(forward, "__func__", forward))]
     if not places[0].line or places[0].file.startswith(TORCH):
         own = [_place(f) for f in vars(cls).values() if isinstance(f, types.FunctionType)]
