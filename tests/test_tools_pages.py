@@ -84,6 +84,8 @@ def test_the_page(tmp_path: Path) -> None:
     # a box for the library call and one for each kernel
     assert html.count('<g class="library">') == 1 and html.count('<g class="kernel">') == 2
     assert "linear" in text and "relu" in text and "f32[16, 8]" in text
+    # inputs have the program's names: of the forward, and of what it goes on with after the break
+    assert re.findall(r'<g class="input"><title>(\w+)</title>', html) == ["x", "y"]
     assert text.count("guards: what it relies on") == 2 and "TYPE_IS self: Net" in text
     assert (
         re.search(r"\d \N{MICRO SIGN}s<", html) and re.search(r"\d kB<", html) and html.count("GB/s") == 1

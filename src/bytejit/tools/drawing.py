@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -29,11 +29,12 @@ class Box:
     y: float = 0.0
 
 
-def drawing(plan: Plan, weights: Iterable[int] = ()) -> str:
-    """The picture of a plan. weights: inputs that are left out. "" where there is too much to draw."""
+def drawing(plan: Plan, weights: Iterable[int] = (), names: Sequence[str] = ()) -> str:
+    """The picture of a plan. weights: inputs that are left out; names: what the program calls the first inputs. "" where there is
+    too much to draw."""
     if len(plan.steps) > MOST:
         return ""
-    boxes = boxes_of(plan, frozenset(weights))
+    boxes = boxes_of(plan, frozenset(weights), names)
     rows: dict[int, list[Box]] = {}
     for box in boxes:
         box.row = max((b.row + 1 for b in box.reads), default=0)
@@ -51,13 +52,14 @@ def drawing(plan: Plan, weights: Iterable[int] = ()) -> str:
     return f'<svg class="graph" xmlns="http://www.w3.org/2000/svg" role="img" {size}>{"".join(parts)}</svg>'
 
 
-def boxes_of(plan: Plan, weights: frozenset[int]) -> list[Box]:
+def boxes_of(plan: Plan, weights: frozenset[int], names: Sequence[str] = ()) -> list[Box]:
     """Inputs, steps in order, outputs, with what each reads."""
     makers: dict[str, Box] = {}
     boxes = []
     for i, name in enumerate(plan.inputs):
         if name is not None and i not in weights:
-            makers[name] = Box(name, "input", (f"input {i}", form(plan, name)))
+            called = names[i] if i < len(names) else f"input {i}"
+            makers[name] = Box(name, "input", (called, form(plan, name)), called)
             boxes.append(makers[name])
     for step in plan.steps:
         box = kernel_box(plan, step) if isinstance(step, Call) else library_box(plan, step)

@@ -205,7 +205,8 @@ def graph(i: int, r: Region) -> str:
     if report.through_torch:
         parts.append(f"<p>It runs through torch: {escape(report.through_torch)}</p>")
     if isinstance(report.plan, Plan):
-        picture = drawing(report.plan, info_of(r.graph).weights)  # type: ignore[arg-type]
+        names = [source.name() for source in r.trace.inputs]
+        picture = drawing(report.plan, info_of(r.graph).weights, names)  # type: ignore[arg-type]
         parts.append(f"<div class=wide>{picture}</div>" if picture else "<p class=soft>Too many steps to be drawn.</p>")
     texts = {stage: text for stage, text, _ in report.stages}
     for stage, text in texts.items():
