@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -432,6 +433,22 @@ def test_config_of_errors():
             c(torch.ones(6))
     with torch._dynamo.config.patch(disable=True):
         assert bytejit.compile(plus_two) is plus_two
+
+
+@pytest.mark.parametrize("name", torch_controls.UNHEARD)
+def test_fields_that_do_nothing_are_warned_of_once(name):
+    default, instead = torch_controls.UNHEARD[name]
+    assert getattr(torch._dynamo.config, name) == default
+    other = {False: True, True: False, 256: 9}.get(default, "another") if not isinstance(default, set) else {print}
+    with torch._dynamo.config.patch(**{name: other}):
+        with pytest.warns(RuntimeWarning, match=f"{name} does nothing here: ") as said:
+            for _ in range(2):
+                bytejit.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert len(said) == 1 and instead in str(said[0].message)
+    bytejit.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bytejit.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 
 
 def test_environment_that_switches_off(monkeypatch):

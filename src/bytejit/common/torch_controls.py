@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from bytejit.common import special_cases
+from bytejit.common import caches, special_cases
 from bytejit.options import Options
 
 LOADED = "torch._dynamo"
@@ -102,6 +102,15 @@ FIELDS = {
     "automatic_dynamic_shapes": True,
     "dynamic_shapes": True,
     "disable": False,
+}
+# fields that programs set and that do nothing here -> their default, and what is so instead: said once
+UNHEARD: dict[str, tuple[object, str]] = {
+    "capture_scalar_outputs": (False, "where Python needs a number of a tensor's, the graph breaks"),
+    "capture_dynamic_output_shape_ops": (False, "an operation whose result's size goes by values breaks the graph"),
+    "accumulated_recompile_limit": (256, "recompile_limit holds for each function"),
+    "compiled_autograd": (False, "a backward pass is compiled with its forward pass, or in a compiled function that calls it"),
+    "reorderable_logging_functions": (set(), "calls of these break the graph"),
+    "trace_numpy": (True, "NumPy is in the graph; bytejit.disable leaves a function as it is"),
 }
 OURS = "compiled by bytejit"  # what bytejit's own functions are marked with, for torch's compiler to call them as they are
 OFF = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")  # environment: "1" leaves everything uncompiled
@@ -316,6 +325,10 @@ def with_settings(options: Options, own: Mapping[str, object]) -> Options:
     """The options of a compile with what torch's config says; `own`, given in the call, come first."""
     if CONFIG not in sys.modules:
         return options
+    config = sys.modules[CONFIG]
+    for name, (default, instead) in UNHEARD.items():
+        if getattr(config, name, default) != default:
+            caches.warn_once(f"field {name}", f"bytejit: {CONFIG}.{name} does nothing here: {instead}")
     changes = {}
     for name in ("suppress_errors", "recompile_limit", "verify_correctness"):
         value = setting(name)
