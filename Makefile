@@ -39,7 +39,7 @@ demo: $(READY)   ## compile ResNet-18 and BERT-base: speed and errors beside eag
 	@$(PY) benchmarks/demo.py $(ARGS)
 
 test: $(READY)   ## all tests, two processes; JOBS=4
-	$(PY) -m pytest tests -n $(JOBS) --dist loadfile $(ARGS)
+	$(PY) -m pytest tests -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-versions:   ## the suite on every pair of Python and torch; ARGS="py314-t215 --short --write"
 	$(BASE) -m tests.versions $(ARGS)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,6 +41,8 @@ with contextlib.suppress(ImportError):  # a GPU machine's Python may lack it
     hypothesis.settings.load_profile("same")
 
 GOLDEN = ROOT / "tests" / "golden"
+# much work in few tests: begun first where several processes share the files, or one works on them alone at the end
+LONG = ("test_examples.py", "test_fuzz.py", "test_wheel.py")
 CHOICES = os.environ.get("BYTEJIT_TEST_CHOICES", "0")  # another number: other libraries and layouts are chosen
 
 
@@ -48,7 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-ambient", action="store_true", help="all programs of tests/programs/test_ambient.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # of pytest-xdist, which hands out whole files in this order: `make test`
+        many = Counter(item.path for item in items)
+        rank = {name: i for i, name in enumerate(LONG)}
+        items.sort(key=lambda item: (rank.get(item.path.name, len(LONG)), -many[item.path]))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
