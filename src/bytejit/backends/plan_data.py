@@ -222,7 +222,7 @@ REST = either(
 )
 VALUE = Form(lambda v: v if type(v) in PLAIN else REST.pack(v), lambda d: d if type(d) in PLAIN else REST.read(d))
 
-PLACE = maybe(record(Where, file=STR, line=INT, function=STR, source=STR, column=INT, end=INT))
+PLACE = maybe(record(Where, file=STR, line=INT, function=STR, source=STR))
 CALL = record(Call, kernel=record(Kernel, name=NAME, ops=many(STR)), reads=NAMES, writes=NAMES, free=NAMES)
 EXTERN = record(
     Extern,

@@ -1,4 +1,4 @@
-"""Places in the user's code: file, line, function, the source text and the columns that an instruction stands for."""
+"""Places in the user's code: file, line, function, the source text."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ def short_path(file: str) -> str:
 
 @dataclass(frozen=True)
 class Where:
-    """One place in the user's code. `line` counts from 1; `column` and `end` are characters from 0, -1 if unknown."""
+    """One place in the user's code. `line` counts from 1; `source`: its text, "" if unknown."""
 
     file: str
     line: int
     function: str
     source: str = ""
-    column: int = -1
-    end: int = -1
 
     @property
     def short(self) -> str:
@@ -47,27 +45,6 @@ class Where:
 
     def __repr__(self) -> str:
         return f"Where({self})"
-
-    def caret(self) -> str:
-        """The source line with the part that runs marked below it; the line alone when the columns are not known."""
-        line = self.source.strip()
-        if self.column < 0 or not line:
-            return line
-        left = len(self.source) - len(self.source.lstrip())
-        start = max(self.column - left, 0)
-        return f"{line}\n{' ' * start}{'^' * max(min(self.end - left, len(line)) - start, 1)}"
-
-
-def _columns(code: CodeType, index: int, line: int, text: str) -> tuple[int, int]:
-    """Characters that instruction unit `index` covers on its first line; code objects count UTF-8 bytes."""
-    for i, (first, last, start, end) in enumerate(code.co_positions()):
-        if i == index:
-            if first != line or start is None or end is None:
-                return -1, -1
-            raw = text.encode()
-            stop = end if last == first else len(raw)
-            return len(raw[:start].decode(errors="replace")), len(raw[:stop].decode(errors="replace").rstrip())
-    return -1, -1
 
 
 def line_at(code: CodeType, offset: int) -> int:
@@ -106,9 +83,7 @@ def _lines(file: str, changed: int) -> list[str]:
 def where_of(code: CodeType, offset: int = 0) -> Where:
     """The place of the instruction at a byte offset of a code object. The source is "" when the file cannot be read."""
     line = line_at(code, offset)
-    text = source_line(code.co_filename, line)
-    column, end = _columns(code, offset // 2, line, text) if text else (-1, -1)
-    return Where(code.co_filename, line, getattr(code, "co_qualname", code.co_name), text, column, end)
+    return Where(code.co_filename, line, code.co_qualname, source_line(code.co_filename, line))
 
 
 def with_source(where: Where) -> Where:
