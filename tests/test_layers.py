@@ -155,6 +155,17 @@ def test_imports_go_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_module_imports_a_private_name() -> None:
+    """A name with an underscore is its module's own."""
+    wrong = []
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("bytejit")):
+                private = [a.name for a in node.names if a.name.startswith("_") and not a.name.startswith("__")]
+                wrong += [f"{name}:{node.lineno}: {p}" for p in private]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_import_cycle() -> None:
     graph = {name: {own(t) for t, _ in imports(name, path)} - {None, name} for name, path in modules().items()}
     done: set[str] = set()

@@ -14,7 +14,7 @@ import torch
 from bytejit.options import Options
 
 from .build_cpp import functions
-from .gemm import _namespace
+from .gemm import namespace
 
 UNIT = r"""
 #pragma GCC optimize("O2")
@@ -49,7 +49,7 @@ BUILT: dict[str, Callable] = {}  # what `register` made: filled once a process, 
 @functools.cache
 def define() -> None:
     """Make the operator known to torch; it runs once `register` has been called."""
-    _namespace().define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, bool aside) -> Tensor")
+    namespace().define("attention(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float scale, bool aside) -> Tensor")
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def register(options: Options) -> dict[str, Callable]:
     define()
     made = {"bytejit.attention.default": make_attention(calls)}
     if not BUILT:
-        _namespace().impl("attention", made["bytejit.attention.default"], "CPU")
+        namespace().impl("attention", made["bytejit.attention.default"], "CPU")
     BUILT.update(made)
     return made
 

@@ -20,7 +20,7 @@ import torch
 from bytejit.options import Options
 
 from .build_cpp import functions
-from .gemm import _namespace
+from .gemm import namespace
 
 UNIT = r"""
 #pragma GCC optimize("O2")
@@ -81,8 +81,8 @@ AFTER = (
 @functools.cache
 def define() -> None:
     """Make the operators known to torch; they run once `register` has been called."""
-    _namespace().define(f"conv(Tensor x, Tensor w, {AFTER}) -> Tensor")
-    _namespace().define(f"conv_packed(Tensor x, Tensor panels, int n, {AFTER}) -> Tensor")
+    namespace().define(f"conv(Tensor x, Tensor w, {AFTER}) -> Tensor")
+    namespace().define(f"conv_packed(Tensor x, Tensor panels, int n, {AFTER}) -> Tensor")
 
 
 @functools.cache
@@ -94,7 +94,7 @@ def register(options: Options) -> dict[str, Callable]:
     made = {"bytejit.conv.default": make_conv(calls), "bytejit.conv_packed.default": make_packed(calls)}
     if not BUILT:
         for name, fn in made.items():
-            _namespace().impl(name.split(".")[1], fn, "CPU")
+            namespace().impl(name.split(".")[1], fn, "CPU")
     made["conv_pack"] = make_pack(calls)
     BUILT.update(made)
     return made

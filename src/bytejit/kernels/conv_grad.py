@@ -14,7 +14,7 @@ import torch
 from bytejit.options import Options
 
 from .build_cpp import functions
-from .gemm import _namespace
+from .gemm import namespace
 
 UNIT = r"""
 #pragma GCC optimize("O2")
@@ -44,7 +44,7 @@ NAME = "bytejit.conv_weight_grad.default"
 def define() -> None:
     """Make the operator known to torch; it runs once `register` has been called."""
     arguments = "Tensor g, Tensor x, int[] kernel, int[] stride, int[] padding, int[] dilation"
-    _namespace().define(f"conv_weight_grad({arguments}) -> Tensor")
+    namespace().define(f"conv_weight_grad({arguments}) -> Tensor")
 
 
 @functools.cache
@@ -54,7 +54,7 @@ def register(options: Options) -> dict[str, Callable]:
     made = make_weight_grad(functions(UNIT, options)["conv_grad"])
     define()
     if not BUILT:
-        _namespace().impl("conv_weight_grad", made, "CPU")
+        namespace().impl("conv_weight_grad", made, "CPU")
         BUILT[NAME] = made
     return BUILT
 

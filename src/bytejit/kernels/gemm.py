@@ -59,7 +59,7 @@ MOST = 8  # products of one x in a call
 
 
 @functools.cache
-def _namespace() -> torch.library.Library:
+def namespace() -> torch.library.Library:
     """The operators' definitions; torch forgets them when this object goes."""
     made = torch.library.Library("bytejit", "DEF")
     made.define("linear(Tensor x, Tensor w, Tensor? b, int epilogue=0) -> Tensor")
@@ -82,7 +82,7 @@ def register(options: Options) -> dict[str, Callable]:
     }
     if not BUILT:
         for name, fn in made.items():
-            _namespace().impl(name.split(".")[1], fn, "CPU")
+            namespace().impl(name.split(".")[1], fn, "CPU")
     made["pack"] = pack
     BUILT.update(made)
     return made

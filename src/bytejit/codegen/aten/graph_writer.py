@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bytejit.codegen.aten.recorded_values import Bound, Root, _frozen
+from bytejit.codegen.aten.recorded_values import Bound, Root, hashable
 from bytejit.fake.tensor import Fake, as_made, fake_like, fake_of_spec, infer, spec_of
 from bytejit.shapes import symbols
 
@@ -145,7 +145,7 @@ class GraphWriter(TorchDispatchMode):
     def _key(self, func: Any, args: tuple, kwargs: dict) -> Any:
         if SEEDED in func.tags:
             return None
-        key = (func, _frozen(args), tuple((k, _frozen(v)) for k, v in kwargs.items()))
+        key = (func, hashable(args), tuple((k, hashable(v)) for k, v in kwargs.items()))
         try:
             hash(key)
         except TypeError:

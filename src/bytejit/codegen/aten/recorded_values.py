@@ -50,10 +50,10 @@ def is_view(func: Any) -> bool:
     return bool(returns) and returns[0].alias_info is not None and not func._schema.is_mutable
 
 
-def _frozen(value: Any) -> Any:
+def hashable(value: Any) -> Any:
     """A hashable form of an op's argument in which 1, 1.0 and True differ."""
     if isinstance(value, (list, tuple)):
-        return tuple(map(_frozen, value))
+        return tuple(map(hashable, value))
     if symbols.is_symbolic(value):
         return "size", symbols.expr(value)
     return value if isinstance(value, torch.fx.Node) else (type(value), value)

@@ -26,8 +26,8 @@ from .index_core import (
     Undecided,
     Val,
     Var,
-    _collect,
     atoms,
+    collected,
     index,
     index_text,
     product,
@@ -146,7 +146,7 @@ def substitute(
         else:
             out.extend((a, k * c) for a, k in new.terms)
             const += new.const * c
-    return x if plain else _collect(out, const)
+    return x if plain else collected(out, const)
 
 
 def _substitute_atom(atom: Atom, axes: Mapping[str, Index], sizes: Mapping[str, Size], value: Any) -> Index | Atom:

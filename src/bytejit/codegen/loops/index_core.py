@@ -113,7 +113,7 @@ class Index:
             return Index(self.terms, self.const + other.const) if other.const else self
         if not self.terms:
             return Index(other.terms, self.const + other.const) if self.const else other
-        return _collect((*self.terms, *other.terms), self.const + other.const)
+        return collected((*self.terms, *other.terms), self.const + other.const)
 
     __radd__ = __add__
 
@@ -153,7 +153,7 @@ class Index:
                 if len(others) != len(a.parts) - 1 or not all(still(p) for p in others):
                     return 0
                 rest.append((product(others), c))
-        return _collect(rest, number) if rest else number
+        return collected(rest, number) if rest else number
 
     def within_atoms(self, name: str) -> bool:
         """Whether the axis occurs elsewhere than as a factor that `coefficient` returns: inside a division, or beside
@@ -236,7 +236,7 @@ def size_of(x: Size) -> Size:
     return x if isinstance(x, int) else x.const if not x.terms else x
 
 
-def _collect(terms: Iterable[tuple[Atom, int]], const: int) -> Index:
+def collected(terms: Iterable[tuple[Atom, int]], const: int) -> Index:
     sums: dict[Atom, int] = {}
     for atom, c in terms:
         sums[atom] = sums.get(atom, 0) + c
@@ -275,7 +275,7 @@ def _product(a: Index, b: Index) -> Index:
         for y, cy in (*b.terms, (None, b.const)):
             if cx and cy and (x or y):
                 terms.append((product([p for p in (x, y) if p]), cx * cy))
-    return _collect(terms, a.const * b.const)
+    return collected(terms, a.const * b.const)
 
 
 def product(factors: Iterable[Atom]) -> Atom:

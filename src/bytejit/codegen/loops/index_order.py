@@ -17,8 +17,8 @@ from .index_core import (
     Sym,
     Val,
     Var,
-    _collect,
     atoms,
+    collected,
     index,
     product,
     size_of,
@@ -118,7 +118,7 @@ def mod(x: Size, d: Size, sizes: Mapping[str, Size]) -> Index:
         else:
             flat.append((atom, c))
     if len(flat) != len(rest.terms) or const != rest.const or any(f is not t for f, t in zip(flat, rest.terms)):
-        again = _collect(flat, const)
+        again = collected(flat, const)
         return index(Mod(again, d)) if again == rest else mod(again, d, sizes)
     return index(Mod(rest, d))
 
@@ -185,9 +185,9 @@ def lowest(x: Index, sizes: Mapping[str, Size]) -> Index | None:
             moving.setdefault(moves[0], []).append((product(rest), c) if rest else (None, c))
         elif c < 0 or any(_range(m, sizes)[0] is None for m in moves):
             return None
-    least = _collect(out, x.const)
+    least = collected(out, x.const)
     for atom, terms in moving.items():
-        k = _collect([t for t in terms if t[0] is not None], sum(c for a, c in terms if a is None))
+        k = collected([t for t in terms if t[0] is not None], sum(c for a, c in terms if a is None))
         low, high = _range(atom, sizes)
         end = low if _never_negative(k) else high if _never_negative(-k) else None
         if end is None:
