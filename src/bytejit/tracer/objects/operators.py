@@ -267,7 +267,7 @@ class Operators(Component):
             raise Break("a random number used in the region")
         if isinstance(v, TensorVar):
             return self.t.tensors.call_tensor_op(UNARY[name], [v], {})
-        if type(v) is SymVar and (number := self.t.numbers.on_numbers(UNARY[name], v)) is not None:
+        if type(v) is SymVar and name != "invert" and (number := self.t.numbers.on_numbers(UNARY[name], v)) is not None:
             return number
         if isinstance(v, Known) and is_constant(v.obj):
             return self.fold(UNARY[name], v.obj)
