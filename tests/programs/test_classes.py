@@ -1626,3 +1626,19 @@ def test_descriptors_read_by_super_in_a_class_method():
             return above.twice, type(above.read).__name__, above.count, above.plain(x), above.__init__ is Base.__init__
 
     return lambda x: Sub.seen(x * 2)
+
+
+@program(F(4), graphs=1)
+def test_members_of_an_enumeration_of_texts():
+    """Iterating an Enum whose members are iterable themselves"""
+
+    class Kind(str, enum.Enum):  # noqa: UP042 - as programs have it
+        ADD = "add"
+        MUL = "mul"
+
+    def f(x):
+        for kind in Kind:
+            x = x + 2 if kind is Kind.ADD else x * 3
+        return x, [k.value for k in Kind], list(reversed(Kind)), len(Kind)
+
+    return f

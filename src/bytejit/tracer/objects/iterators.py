@@ -60,7 +60,8 @@ class Iteration(Component):
         if isinstance(v, Known) and type(v.obj) in (str, bytes, frozenset):
             return IterVar("seq", {"seq": SeqVar([Known(c) for c in v.obj], list), "at": 0, "text": v}, self.t.limits.steps)
         if isinstance(v, Known) and isinstance(v.obj, type) and self.t.attributes.find_special(v, "__iter__") is not None:
-            return self.iter(SeqVar([self.t.values.constant(m) for m in getattr(v.obj, "__iter__")()], list))  # an Enum's members
+            members: Any = v.obj  # a class whose metaclass iterates, as an Enum's
+            return self.iter(SeqVar([self.t.values.constant(m) for m in members], list))
         if isinstance(v, TensorVar):
             if v.fake.dim() == 0:
                 raise self.t.raised(TypeError("iteration over a 0-d tensor"))
