@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -12,8 +13,9 @@ from graphs import aten, same
 from bytejit.codegen.cpu.emit import emit_cpp
 from bytejit.codegen.loops.ir import Extern, Kernel
 from bytejit.codegen.loops.lower import lower
-from bytejit.codegen.loops.passes.fuse import Merger, Node, fuse
-from bytejit.codegen.loops.simplify import MOST_WORK, kernel_roots, work
+from bytejit.codegen.loops.passes.fuse import Merger, fuse
+from bytejit.codegen.loops.passes.needs import Needs
+from bytejit.codegen.loops.simplify import MOST_WORK, Rewriter, kernel_roots, work
 from bytejit.codegen.loops.text import parse, text
 
 
@@ -164,21 +166,66 @@ def recurrence(x: torch.Tensor, w: torch.Tensor) -> tuple:
 )
 def test_what_a_step_needs_is_known_after_every_merge(args: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noted merge by merge: the same as a search of the whole graph finds."""
-    relink, seen = Merger.relink, []
+    join, seen = Needs.join, []
 
-    def checked(self: Merger, first: Node, second: Node) -> None:
-        relink(self, first, second)
-        above: dict[int, int] = {}
-        for i in self.order():
-            above[i] = 0
-            for b in self.nodes[i].before:
-                above[i] |= above[b] | 1 << b
-        assert above == {i: n.above for i, n in self.nodes.items()}
-        seen.append(first.id)
+    def checked(self: Needs, first: int, second: int) -> None:
+        join(self, first, second)
+        all_is_known(self)
+        seen.append(first)
 
-    monkeypatch.setattr(Merger, "relink", checked)
+    monkeypatch.setattr(Needs, "join", checked)
     same(*args)
     assert seen
+
+
+def all_is_known(needs: Needs) -> None:
+    """`needs` says the same as a search of the whole graph."""
+    above: dict[int, set[int]] = {}
+    for i in sorted(needs.before, key=needs.at.__getitem__):
+        assert all(needs.at[b] < needs.at[i] and i in needs.after[b] for b in needs.before[i])
+        above[i] = set().union(needs.before[i], *(above[b] for b in needs.before[i]))
+    assert sum(map(len, needs.after.values())) == sum(map(len, needs.before.values()))
+    for i, found in above.items():
+        for other in above:
+            if other != i:
+                assert needs.needs(i, other) == (other in found)
+                assert needs.needs(i, other, apart=True) == any(other in above[b] for b in needs.before[i] if b != other)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_step_needs_in_random_graphs_that_shrink(seed: int) -> None:
+    draw = random.Random(seed)
+    before = {i: {b for b in range(i) if draw.random() < draw.choice((0.02, 0.1, 0.3))} for i in range(24)}
+    needs = Needs(before, before)
+    all_is_known(needs)
+    while len(needs.before) > 1:  # some pair can always be joined: one beside another in some order
+        first, second = draw.sample(sorted(needs.before), 2)
+        if not needs.needs(first, second) and not needs.needs(second, first, apart=True):
+            needs.join(first, second)
+            all_is_known(needs)
+
+
+@pytest.mark.parametrize(
+    "cls, method, term", [(Merger, "too_much", lambda x, i: (x * i).sum(i % 2)), (Rewriter, "node", lambda x, i: x + i)]
+)
+def test_the_work_of_fusing_grows_as_the_graph(cls: type, method: str, term: Callable) -> None:
+    """Many readers of one buffer: a step is tried with those near it, and what joins a kernel does not write it anew."""
+    made = [calls_of(cls, method, lambda x, n=n: many(x.sin(), n, term)) for n in (60, 120)]
+    assert made[1] < 2.2 * made[0]
+
+
+def many(x: torch.Tensor, n: int, term: Callable) -> list[torch.Tensor]:
+    """n terms of one tensor."""
+    return [term(x, i) for i in range(n)]
+
+
+def calls_of(cls: type, method: str, fn: Callable) -> int:
+    """How often a method is called while a graph is fused."""
+    with pytest.MonkeyPatch.context() as patch:
+        own, seen = getattr(cls, method), []
+        patch.setattr(cls, method, lambda *args: seen.append(0) or own(*args))
+        fuse(lower(aten(fn, torch.rand(8, 8))))
+        return len(seen)
 
 
 def test_fusing_twice_changes_nothing() -> None:

@@ -26,7 +26,7 @@ class Expr:
     rounds) and `narrow` (the implicit rounding of a f16 or bf16 result: may be dropped where it is widened again).
     """
 
-    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "refs", "_hash", "_loads")
+    __slots__ = ("kind", "name", "args", "dtype", "attr", "where", "needs", "refs", "simple", "_hash", "_loads")
     _hash: int
 
     def __init__(self, kind: str, name: str, args: tuple[Expr, ...], dtype: str, attr: Any = None, where: Any = None):
@@ -39,13 +39,30 @@ class Expr:
                 self.refs = self.refs | e.refs
         self._hash = hash((kind, name, tuple(a._hash for a in args), dtype, _const_key(attr)))
         self._loads: tuple[Expr, ...] | None = None
+        self.simple = False  # it was rewritten, and stayed as it is: no rule makes it simpler
 
     @property
     def loads(self) -> tuple[Expr, ...]:
         """The loads at and below a node, each once, in the order of `walk`; found once."""
         if self._loads is None:
-            self._loads = tuple(e for e in walk((self,)) if e.kind == "load")
+            self._loads = tuple({id(e): e for e in self._find_loads()}.values())
         return self._loads
+
+    def _find_loads(self) -> Iterator[Expr]:
+        """The same, some more than once. What was found for a node below is not looked for again."""
+        seen: set[int] = set()
+        stack = [(self, False)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                yield node
+            elif node._loads is not None:
+                yield from node._loads
+            elif id(node) not in seen:
+                seen.add(id(node))
+                if node.kind == "load":
+                    stack.append((node, True))
+                stack.extend((a, False) for a in reversed(node.needs) if id(a) not in seen)
 
     def __hash__(self) -> int:
         return self._hash

@@ -36,6 +36,7 @@ buffer's first element. Before that (lower, fuse) they hold one coordinate a dim
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from bytejit.codegen.loops.expr import Cons, Expr
@@ -98,6 +99,14 @@ class Store:
     over: str = ""
     where: Any = field(default=None, compare=False)
 
+    def roots(self) -> tuple[Expr, ...]:
+        """Every expression that it evaluates: indirect indices, value, mask. Found once."""
+        found = self.__dict__.get("_roots")
+        if found is None:
+            mask = () if self.mask is None else (self.mask,)
+            found = self.__dict__["_roots"] = (*values_in(self.coords), self.value, *mask)
+        return found
+
     def __repr__(self) -> str:
         return f"store {self.buffer}{list(self.coords)} = {self.value!r}"
 
@@ -133,14 +142,12 @@ class LoopNest:
 
     def roots(self) -> tuple[Expr, ...]:
         """Every expression the nest evaluates, in order: reductions' operands, then stores' values, masks, indirect
-        indices."""
-        out = [a for r in self.reduces for a in r.args]
-        for s in self.stores:
-            out.extend(values_in(s.coords))
-            out.append(s.value)
-            if s.mask is not None:
-                out.append(s.mask)
-        return tuple(out)
+        indices. Found once."""
+        found = self.__dict__.get("_roots")
+        if found is None:
+            reduced = (r.args for r in self.reduces)
+            found = self.__dict__["_roots"] = tuple(chain(*reduced, *(s.roots() for s in self.stores)))
+        return found
 
     def __repr__(self) -> str:
         return f"nest [{', '.join(map(repr, self.axes))}] {len(self.reduces)} reduces {len(self.stores)} stores"

@@ -5,7 +5,8 @@ Every rewriting goes through `Rewriter`, which walks a DAG once, operands first,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,8 @@ OnLoad = Callable[[Expr, tuple, Any], Any]
 
 class Rewriter:
     """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`, all loads masked by `mask`
-    too, reductions renamed by `refs`."""
+    too, reductions renamed by `refs`. only: the buffers whose loads `on_load` may replace, where neither axes nor masks change:
+    expressions without them are not walked again."""
 
     def __init__(
         self,
@@ -33,9 +35,10 @@ class Rewriter:
         on_load: OnLoad | None = None,
         mask: Expr | None = None,
         refs: Mapping[str, str] | None = None,
+        only: Collection[str] | None = None,
     ):
         self.cons, self.sizes, self.axes, self.on_load, self.mask = cons, sizes, axes or {}, on_load, mask
-        self.refs = refs or {}
+        self.refs, self.only = refs or {}, only
         self.memo: dict[int, Expr] = {}
         self.keep: list[Expr] = []  # ids in memo stay valid as long as their nodes live
         self.indices: dict[Index, Index] = {}
@@ -55,11 +58,21 @@ class Rewriter:
     def __call__(self, e: Expr) -> Expr:
         """An expression rewritten."""
         if id(e) not in self.memo:
+            if self.stays(e):
+                return e
             for node in walk((e,)):
                 if id(node) not in self.memo:
                     self.memo[id(node)] = self.node(node)
                     self.keep.append(node)
+            if self.only is not None and self.memo[id(e)] is e:
+                e.simple = True
         return self.memo[id(e)]
+
+    def stays(self, e: Expr) -> bool:
+        """Whether an expression is known to stay as it is."""
+        if self.only is None or not e.simple or not self.refs.keys().isdisjoint(e.refs):
+            return False
+        return all(x.name not in self.only for x in e.loads)
 
     def node(self, e: Expr) -> Expr:
         """One node whose operands are rewritten already."""
@@ -83,7 +96,14 @@ class Rewriter:
 
     def store(self, s: Store) -> Store:
         """A store rewritten."""
-        return replace(s, coords=self.coords(s.coords), value=self(s.value), mask=None if s.mask is None else self(s.mask))
+        if "_simple" in s.__dict__ and all(map(self.stays, s.roots())):
+            return s
+        coords, value, mask = self.coords(s.coords), self(s.value), None if s.mask is None else self(s.mask)
+        if coords == s.coords and value is s.value and mask is s.mask:
+            if self.only is not None:
+                s.__dict__["_simple"] = True  # as `Expr.simple`
+            return s
+        return replace(s, coords=coords, value=value, mask=mask)
 
     def reduce(self, r: Reduce) -> Reduce:
         """A reduction rewritten."""
@@ -91,7 +111,10 @@ class Rewriter:
 
     def body(self, p: LoopNest, axes: tuple[Axis, ...] | None = None) -> LoopNest:
         """A nest rewritten, over new axes if they changed."""
-        return LoopNest(p.axes if axes is None else axes, tuple(map(self.store, p.stores)), tuple(map(self.reduce, p.reduces)))
+        stores, reduces = tuple(map(self.store, p.stores)), tuple(map(self.reduce, p.reduces))
+        if axes is None and not reduces and all(map(operator.is_, stores, p.stores)):
+            return p
+        return LoopNest(p.axes if axes is None else axes, stores, reduces)
 
 
 HEAVY = 3  # additions: cheaper expressions may be computed again instead of stored

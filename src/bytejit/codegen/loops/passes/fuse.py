@@ -5,12 +5,13 @@
 that read
    the same elements. Values pass between nests in registers (the same nest), as refs (one a row), or in a row-local
    buffer.
-Cost is bytes moved. A merge never closes a cycle through other steps. Neither makes a kernel of more than MOST_WORK: so the
-time of a compile grows as the graph does.
+Cost is bytes moved. A merge never closes a cycle through other steps. Neither makes a kernel of more than MOST_WORK, and of the
+many that read a buffer only the nearest are tried: so the time of a compile grows as the graph does.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,11 +27,13 @@ from bytejit.common.dtypes import DTYPES, itemsize
 
 from . import fuse_kernels
 from .inline import inline, transposes
+from .needs import Needs
 from .split import split_axes
 from .uses import drop_dead, reads, writes
 
 FEW = 1 << 22  # points up to which few long rows are one kernel on a GPU: launches cost more than they gain
 SMALL = 4096  # points: a kernel on parameters that may run before all others
+NEAREST = 16  # steps on each side of a step, of those that read a buffer, with which it may become one
 
 
 def merge(loops: Loops, launches: bool = False) -> Loops:
@@ -59,15 +62,14 @@ def fuse(loops: Loops, launches: bool = False) -> Loops:
 
 @dataclass
 class Node:
-    """A step while merging. before: ids of the nodes it needs."""
+    """A step while merging. work: at most so much; exact: it is the work."""
 
     id: int
     step: Kernel | Extern
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
-    before: set[int] = field(default_factory=set)
-    above: int = 0  # bit set of all nodes it needs, directly or not
     work: int = 0
+    exact: bool = False
     merges: int = 0  # how many nodes have become part of it
 
 
@@ -80,53 +82,40 @@ class Merger:
         self.nodes: dict[int, Node] = {}
         self.outputs = {r.view.buffer for r in loops.outputs if r.view is not None}
         self.maker: dict[str, int] = {}
-        self.readers: dict[str, set[int]] = {}
+        self.readers: dict[str, list[int]] = {}  # sorted
+        self.sizes: dict[str, int] = {}  # bytes of buffers that were asked for
         self.failed: dict[tuple[int, int], tuple[int, int]] = {}  # a pair that did not merge -> the merges of each by then
         for i, step in enumerate(loops.steps):
-            self.nodes[i] = Node(i, step)
+            self.nodes[i] = Node(i, step, work=MOST_WORK + 1)
             self.learn(self.nodes[i])
-        self.link()
+        self.needs = self.link()
 
     def learn(self, node: Node) -> None:
         """Notes what a new or changed node reads and writes."""
         node.reads, node.writes = set(reads(node.step)), set(writes(node.step))
-        node.work = work(kernel_roots(node.step)) if isinstance(node.step, Kernel) else 0
         for b in node.reads:
-            self.readers.setdefault(b, set()).add(node.id)
+            insort(self.readers.setdefault(b, []), node.id)
         for b in node.writes:
             self.maker[b] = node.id
 
     def forget(self, node: Node) -> None:
         """Takes back what `learn` noted."""
         for b in node.reads:
-            self.readers[b].discard(node.id)
+            found = self.readers[b]
+            del found[bisect_left(found, node.id)]
         for b in node.writes:
             del self.maker[b]
 
-    def link(self) -> None:
+    def link(self) -> Needs:
         """Who needs whom; extern calls keep their order (some draw random numbers)."""
-        last = None
+        last, before = None, {}
         for n in self.nodes.values():
-            n.before = {self.maker[b] for b in n.reads if b in self.maker} - {n.id}
+            before[n.id] = {self.maker[b] for b in n.reads if b in self.maker} - {n.id}
             if isinstance(n.step, Extern):
                 if last is not None:
-                    n.before.add(last)
+                    before[n.id].add(last)
                 last = n.id
-        for i in self.order():
-            for b in self.nodes[i].before:
-                self.nodes[i].above |= self.nodes[b].above | 1 << b
-
-    def relink(self, first: Node, second: Node) -> None:
-        """Who needs whom after the first has become part of the second. One look at each node: no search of the graph."""
-        both = {first.id, second.id}
-        gone, here = 1 << first.id, 1 << second.id
-        second.before = (second.before | first.before) - both
-        second.above = (second.above | first.above) & ~(gone | here)
-        for n in self.nodes.values():
-            if n.above & (gone | here) and n is not second:
-                n.above = (n.above | second.above | here) & ~gone
-                if first.id in n.before:
-                    n.before = n.before - {first.id} | {second.id}
+        return Needs(before, before)
 
     def order(self) -> list[int]:
         """Ids in an order that runs; where free, the original one, after small kernels that need nothing: side by
@@ -137,7 +126,7 @@ class Merger:
             stack = [root]
             while stack:
                 i = stack[-1]
-                todo = self.nodes[i].before - done if i not in done else ()
+                todo = self.needs.before[i] - done if i not in done else ()
                 if not todo:
                     stack.pop()
                     if i not in done:
@@ -150,7 +139,7 @@ class Merger:
     def small(self, node: Node) -> bool:
         """Whether a step reads only inputs and does next to nothing (a scale of a layer's parameters); none that overwrites."""
         return (
-            not node.before
+            not self.needs.before[node.id]
             and isinstance(node.step, Kernel)
             and not updates(node.step)
             and all(points((*node.step.axes, *p.axes)) <= SMALL for p in node.step.nests)
@@ -172,13 +161,13 @@ class Merger:
         if not isinstance(node.step, Kernel) or updates(node.step):
             return False
         near = {self.maker[b] for b in node.reads if b in self.maker}
-        near = near.union(*(self.readers[b] for b in node.reads)) - {node.id}
+        near = near.union(*(self.nearest(self.readers[b], node.id) for b in node.reads)) - {node.id}
         scored = []
         for i in near:
             other = self.nodes[i]
-            if other.work + node.work > MOST_WORK or self.failed.get((i, node.id)) == (other.merges, node.merges):
+            if self.failed.get((i, node.id)) == (other.merges, node.merges):
                 continue
-            if not isinstance(other.step, Kernel) or updates(other.step) or not self.legal(other, node):
+            if not isinstance(other.step, Kernel) or updates(other.step) or self.too_much(other, node):
                 continue
             made, shared = other.writes & node.reads, other.reads & node.reads
             if made and not self.few and not fuse_kernels.flexible(node.step) and transposes(other.step, self.buffers):
@@ -186,29 +175,44 @@ class Merger:
             scored.append((-self.bytes(made) * 2 - self.bytes(shared), -i))
         for _, i in sorted(scored):
             other = self.nodes[-i]
+            if not self.legal(other, node):
+                continue
             if self.merge(other, node):
                 return True
             self.failed[other.id, node.id] = other.merges, node.merges
         return False
 
+    def nearest(self, steps: list[int], step: int) -> list[int]:
+        """Those of many steps, in order, that stand near to one."""
+        if len(steps) <= 2 * NEAREST:
+            return steps
+        at = bisect_left(steps, step)
+        return steps[max(0, at - NEAREST) : at + NEAREST + 1]
+
+    def too_much(self, *nodes: Node) -> bool:
+        """Whether kernels are too large to be one."""
+        for node in nodes:
+            if sum(n.work for n in nodes) <= MOST_WORK:
+                return False
+            if not node.exact:
+                node.work, node.exact = work(kernel_roots(node.step)) if isinstance(node.step, Kernel) else 0, True
+        return sum(n.work for n in nodes) > MOST_WORK
+
     def legal(self, other: Node, node: Node) -> bool:
         """Whether one step of both leaves no path out of it and back in. `other` must not need `node`."""
-        if other.above >> node.id & 1:
-            return False
-        return not any(self.nodes[b].above >> other.id & 1 for b in node.before if b != other.id)
+        return not self.needs.needs(other.id, node.id) and not self.needs.needs(node.id, other.id, apart=True)
 
     def bytes(self, names: set[str]) -> int:
         """Bytes of some buffers."""
-        total = 0
-        for n in names:
+        for n in names - self.sizes.keys():
             b = self.buffers[n]
-            total += points([Axis("", s) for s in b.shape]) * (itemsize(b.dtype) if b.dtype in DTYPES else 8)
-        return total
+            self.sizes[n] = points([Axis("", s) for s in b.shape]) * (itemsize(b.dtype) if b.dtype in DTYPES else 8)
+        return sum(self.sizes[n] for n in names)
 
     def merge(self, first: Node, second: Node) -> bool:
         """One kernel of both, in the second's place; False when their rows do not meet."""
         both = {first.id, second.id}
-        outside = {b for b in first.writes | second.writes if b in self.outputs or self.readers.get(b, both) - both}
+        outside = {b for b in first.writes | second.writes if b in self.outputs or self.read_apart(b, both)}
         assert isinstance(first.step, Kernel) and isinstance(second.step, Kernel)
         merged = fuse_kernels.merge(first.step, second.step, self.buffers, outside, self.loops.cons, self.few)
         if merged is None:
@@ -218,10 +222,17 @@ class Merger:
         del self.nodes[first.id]
         second.step, made = merged
         self.buffers.update(made)
+        for b in made:
+            self.sizes.pop(b, None)
         self.learn(second)
-        self.relink(first, second)
+        self.needs.join(first.id, second.id)
         second.merges += first.merges + 1
+        second.work, second.exact = first.work + second.work, False
         return True
+
+    def read_apart(self, buffer: str, both: set[int]) -> bool:
+        """Whether a step that is none of two reads a buffer."""
+        return any(i not in both for i in self.readers.get(buffer, ()))
 
 
 FUSE, FUSE_LAUNCHES = passes(), passes(True)

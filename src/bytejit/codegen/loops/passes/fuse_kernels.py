@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, LoopNest, Store
-from bytejit.codegen.loops.simplify import HEAVY, Rewriter, cost, innermost, kernel_roots, loads, points
-from bytejit.common.dtypes import itemsize
-from bytejit.common.spec import contiguous_stride
+from bytejit.codegen.loops.simplify import Rewriter, innermost, kernel_roots, loads, points
+
+from .row_buffers import by_name, place_buffers, plain
 
 SMALL = 65536  # points: below, one thread does it all, so rows need not be many
-LOCAL_MOST = 128 * 1024  # bytes of a row-local buffer: it should stay in a core's cache
 FEW_ROWS = 16
+MANY = 8  # stores of a kernel that is large
 COLUMN_BLOCK = 64
 
 
@@ -37,13 +37,6 @@ class Alignment:
 
     axes: dict[str, str]
     loose: set[str]
-
-
-def plain(c: ix.Index) -> str | None:
-    """The axis, when the coordinate is just one."""
-    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.Var:
-        return c.terms[0][0].parts[0]
-    return None
 
 
 def unify(a: tuple, b: tuple, sizes: dict[str, Any], found: Alignment) -> bool:
@@ -89,14 +82,13 @@ def align(first: Kernel, second: Kernel, sizes: dict[str, Any]) -> Alignment | N
             return None
     if vertical:
         return found
-    firsts = loads(kernel_roots(first))
+    firsts = by_name(loads(kernel_roots(first)))
     best = None
     for e in seconds:
-        for f in firsts:
-            if e.name == f.name:
-                one = Alignment({}, set())
-                if unify(f.attr, e.attr, sizes, one) and not one.loose and (best is None or len(one.axes) > len(best.axes)):
-                    best = one
+        for f in firsts.get(e.name, ()):
+            one = Alignment({}, set())
+            if unify(f.attr, e.attr, sizes, one) and not one.loose and (best is None or len(one.axes) > len(best.axes)):
+                best = one
     return best
 
 
@@ -133,9 +125,10 @@ def merge(
     if al is None:
         return None
     outer = meeting_rows(first, second, al)
-    vertical = any(s.buffer in {e.name for e in loads(kernel_roots(second))} for p in first.nests for s in p.stores)
     if outer is None:
         return None
+    read = {e.name for e in loads(kernel_roots(second))}
+    vertical = any(s.buffer in read for p in first.nests for s in p.stores)
     enough = worthwhile(first, second, outer, al, buffers, vertical)
     if not enough and not (
         few and all(isinstance(n, int) for n in sizes.values()) and worthwhile(first, second, outer, al, buffers, vertical, few)
@@ -145,23 +138,44 @@ def merge(
         names = [al.axes.get(a.name, a.name) for a in (*first.axes, *p.axes)]
         if len(set(names)) < len(names):
             return None
-    rename = Rewriter(cons, sizes, {a: ix.var(x) for a, x in al.axes.items()})
-    order = {a.name: i for i, a in enumerate((*second.axes, *(a for p in second.nests for a in p.axes)))}
-    nests: list[LoopNest] = []
-    for p in first.nests:
-        every = [replace(a, name=al.axes.get(a.name, a.name)) for a in (*first.axes, *p.axes)]
-        inner = sorted((a for a in every if a.name not in outer), key=lambda a: order.get(a.name, 0))
-        nests.append(rename.body(p, tuple(inner)))
-    for p in second.nests:
-        nests.append(replace(p, axes=tuple(a for a in (*second.axes, *p.axes) if a.name not in outer)))
-    by_name = {a.name: a for a in second.axes}
-    axes = tuple(by_name[n] for n in outer)
+    nests, axes = in_a_row(first, second, al, outer, cons, sizes)
     nests = compress(nests, cons, sizes)
     ops = (*first.ops, *(o for o in second.ops if o not in first.ops))
     kernel = Kernel(second.name, axes, tuple(nests), ops, second.where)
     if not enough and any(r.running for p in nests for r in p.reduces):
         return None
     return place_buffers(kernel, buffers, outside, cons, sizes)
+
+
+def in_a_row(
+    first: Kernel, second: Kernel, al: Alignment, outer: tuple[str, ...], cons: Cons, sizes: dict[str, Any]
+) -> tuple[list[LoopNest], tuple[Axis, ...]]:
+    """The nests of both over the same outer axes, and these. The first gets the names of the second's axes; where it is large,
+    the second gets those of the first: so what grows kernel by kernel is not written anew each time."""
+    order = {a.name: i for i, a in enumerate((*second.axes, *(a for p in second.nests for a in p.axes)))}
+    back = {x: a for a, x in al.axes.items()}
+    large = store_count(first) > max(MANY, store_count(second)) and len(back) == len(al.axes)
+    names = {} if large else al.axes
+    rename = Rewriter(cons, sizes, {a: ix.var(x) for a, x in (back if large else names).items()})
+    axes = {a.name: a for a in second.axes}
+    nests: list[LoopNest] = []
+    for p in first.nests:
+        every = [(al.axes.get(a.name, a.name), replace(a, name=names.get(a.name, a.name))) for a in (*first.axes, *p.axes)]
+        every = sorted(((n, a) for n, a in every if n not in outer), key=lambda pair: order.get(pair[0], 0))
+        inner = tuple(a for _, a in every)
+        nests.append(rename.body(p, inner) if not large else p if p.axes == inner else replace(p, axes=inner))
+    for p in second.nests:
+        inner = tuple(a for a in (*second.axes, *p.axes) if a.name not in outer)
+        if large:
+            nests.append(rename.body(p, tuple(replace(a, name=back.get(a.name, a.name)) for a in inner)))
+        else:
+            nests.append(replace(p, axes=inner))
+    return nests, tuple(replace(axes[n], name=back.get(n, n) if large else n) for n in outer)
+
+
+def store_count(k: Kernel) -> int:
+    """How many stores a kernel has."""
+    return sum(len(p.stores) for p in k.nests)
 
 
 def worthwhile(
@@ -214,7 +228,7 @@ def compress(nests: list[LoopNest], cons: Cons, sizes: dict[str, Any]) -> list[L
             return s.value if s is not None and s.coords == coords and mask is None else None
 
         if known or same:
-            p = Rewriter(cons, sizes, None, forward, refs=same).body(p)
+            p = Rewriter(cons, sizes, None, forward, refs=same, only=known).body(p)
         p = adopt_axes(out, p, cons, sizes)
         p = drop_repeated(out, p, same)
         if not p.stores and not p.reduces:
@@ -280,10 +294,10 @@ def place(nests: list[LoopNest], p: LoopNest) -> int | None:
     stores = {s.buffer: (i, s) for i, q in enumerate(nests) for s in q.stores}
     own = {r.name for r in p.reduces}
     least = 0
-    for e in walk(p.roots()):
-        if e.kind == "ref" and e.name not in own:
-            least = max(least, refs[e.name] + 1 if e.name in refs else scans.get(e.name, 0))
-        elif e.kind == "load" and e.name in stores:
+    for name in set().union(*(e.refs for e in p.roots())) - own:
+        least = max(least, refs[name] + 1 if name in refs else scans.get(name, 0))
+    for e in loads(p.roots()):
+        if e.name in stores:
             i, s = stores[e.name]
             same = s.coords == e.attr and e.mask is None and s.mask is None and s.mode == "set"
             same = same and {a.name for a in nests[i].axes} == names
@@ -302,95 +316,8 @@ def join(a: LoopNest, b: LoopNest, cons: Cons, sizes: dict[str, Any]) -> LoopNes
         s = stores.get(e.name)
         return s.value if s is not None and s.coords == coords and mask is None else None
 
-    b = Rewriter(cons, sizes, None, forward).body(b)
+    b = Rewriter(cons, sizes, None, forward, only=stores).body(b)
     rank = {"parallel": 0, "reduce": 1, "scan": 2}
     kinds = {x.name: max(x.kind, y.kind, key=rank.__getitem__) for x in a.axes for y in b.axes if x.name == y.name}
     axes = tuple(replace(x, kind=kinds[x.name]) for x in a.axes)
     return LoopNest(axes, a.stores + b.stores, a.reduces + b.reduces)
-
-
-def place_buffers(
-    k: Kernel,
-    buffers: dict[str, Buffer],
-    outside: set[str],
-    cons: Cons,
-    sizes: dict[str, Any],
-) -> tuple[Kernel, dict[str, Buffer]] | None:
-    """Decides for each buffer stored and not needed outside: dropped, computed again, row-local, or still in
-    memory."""
-    stores = {s.buffer: s for p in k.nests for s in p.stores}
-    left = {e.name for e in loads(kernel_roots(k))}
-    outer = {a.name for a in k.axes}
-    scans = {r.name for p in k.nests for r in p.reduces if r.running}
-    made: dict[str, Buffer] = {}
-    drop: set[str] = set()
-    again: dict[str, Store] = {}
-    for name, s in stores.items():
-        if name in outside or buffers[name].kind == "local" and name in left:
-            continue
-        if name not in left:
-            drop.add(name)
-        elif s.mode == "set" and s.mask is None:
-            refs = [e for e in walk((s.value,)) if e.kind in ("ref", "load")]
-            passing = any(e.kind == "ref" and e.name in scans for e in refs)  # what a scan has only while it runs
-            if cost((s.value,)) < HEAVY and len(refs) <= 1 and not passing and aligned(k, name, s):
-                again[name] = s
-            elif fits(k, s, buffers, outer):
-                made[name] = local_buffer(s, buffers[name], outer)
-    if any(not rows_meet(k, n, s, outer) for n, s in stores.items() if n in left):
-        return None
-
-    def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
-        if e.name in again:
-            return rewrite(again[e.name].value)
-        if e.name in made:
-            return cons.load(e.name, own_coords(stores[e.name], coords, outer), e.dtype, mask, e.where)
-        return None
-
-    rewrite = Rewriter(cons, sizes, None, on_load)
-    nests = []
-    for p in k.nests:
-        p = rewrite.body(p)
-        kept = tuple(
-            replace(s, coords=own_coords(stores[s.buffer], s.coords, outer)) if s.buffer in made else s
-            for s in p.stores
-            if s.buffer not in drop and s.buffer not in again
-        )
-        if kept or p.reduces:
-            nests.append(replace(p, stores=kept))
-    return replace(k, nests=tuple(nests)), made
-
-
-def aligned(k: Kernel, name: str, s: Store) -> bool:
-    """Whether every load of the buffer is at the store's own coordinates (then its value can be computed again
-    there)."""
-    return all(e.attr == s.coords and e.mask is None for e in loads(kernel_roots(k)) if e.name == name)
-
-
-def rows_meet(k: Kernel, name: str, s: Store, outer: set[str]) -> bool:
-    """Whether every load of the buffer is in the row that stored it."""
-    for e in loads(kernel_roots(k)):
-        if e.name == name and any(c != d for c, d in zip(s.coords, e.attr) if ix.variables(c) & outer):
-            return False
-    return True
-
-
-def own_coords(s: Store, coords: tuple, outer: set[str]) -> tuple:
-    """The coordinates of a row-local buffer: those that are not the row's."""
-    return tuple(c for c, d in zip(coords, s.coords) if d.terms and not ix.variables(d) & outer)
-
-
-def fits(k: Kernel, s: Store, buffers: dict[str, Buffer], outer: set[str]) -> bool:
-    """Whether a row of the stored buffer can be thread-local: small, and rows (not columns) are walked."""
-    b = buffers[s.buffer]
-    inner = [n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer]
-    size = points([Axis("", n) for n in inner]) * itemsize(b.dtype)
-    if size > LOCAL_MOST or any(plain(c) is None and c.terms for c in s.coords):
-        return False
-    return not any(innermost(k, p, buffers) in outer for p in k.nests if p.axes)
-
-
-def local_buffer(s: Store, b: Buffer, outer: set[str]) -> Buffer:
-    """The row-local form of a buffer."""
-    shape = tuple(n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer)
-    return Buffer(b.name, shape, contiguous_stride(shape), b.dtype, "local", b.device, b.where)

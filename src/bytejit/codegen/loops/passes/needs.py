@@ -1,0 +1,58 @@
+"""Which steps need which, while steps become one: a search looks only at the steps that stand between two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Needs:
+    """before: what each step needs directly; after: what needs it directly; at: places, each step behind all that it needs."""
+
+    def __init__(self, before: dict[int, set[int]], order: Iterable[int]):
+        self.before = before
+        self.after: dict[int, set[int]] = {i: set() for i in before}
+        for i, found in before.items():
+            for b in found:
+                self.after[b].add(i)
+        self.at = {i: place for place, i in enumerate(order)}
+
+    def needs(self, step: int, other: int, apart: bool = False) -> bool:
+        """Whether `step` needs `other`, directly or not. apart: by way of a third step."""
+        least, seen, stack = self.at[other], {step}, [step]
+        while stack:
+            i = stack.pop()
+            for b in self.before[i]:
+                if b == other:
+                    if not apart or i != step:
+                        return True
+                elif self.at[b] > least and b not in seen:
+                    seen.add(b)
+                    stack.append(b)
+        return False
+
+    def join(self, first: int, second: int) -> None:
+        """The first becomes part of the second. Neither needs the other by way of a third step."""
+        low, high = sorted((first, second), key=self.at.__getitem__)
+        down = self._within(low, self.after, self.at[low], self.at[high])
+        up = self._within(high, self.before, self.at[low], self.at[high])
+        places = sorted(self.at[i] for i in (*up, low, high, *down))
+        for i, place in zip((*up, second), places):
+            self.at[i] = place
+        for i, place in zip(reversed(down), reversed(places)):
+            self.at[i] = place
+        for old, back in ((self.before, self.after), (self.after, self.before)):
+            for other in old.pop(first):
+                back[other].discard(first)
+                if other != second:
+                    back[other].add(second)
+                    old[second].add(other)
+        del self.at[first]
+
+    def _within(self, start: int, steps: dict[int, set[int]], low: int, high: int) -> list[int]:
+        """All that one gets to from `start` and that stands between two places, in order."""
+        seen, stack = {start}, [start]
+        while stack:
+            found = [i for i in steps[stack.pop()] if low < self.at[i] < high and i not in seen]
+            seen.update(found)
+            stack.extend(found)
+        return sorted(seen - {start}, key=self.at.__getitem__)

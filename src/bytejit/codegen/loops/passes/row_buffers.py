@@ -1,0 +1,118 @@
+"""What one nest of a kernel leaves for another: dropped, computed again, kept in a row-local buffer, or still in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Store
+from bytejit.codegen.loops.simplify import HEAVY, Rewriter, cost, innermost, kernel_roots, loads, points
+from bytejit.common.dtypes import itemsize
+from bytejit.common.spec import contiguous_stride
+
+LOCAL_MOST = 128 * 1024  # bytes of a row-local buffer: it should stay in a core's cache
+
+
+def plain(c: ix.Index) -> str | None:
+    """The axis, when the coordinate is just one."""
+    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.Var:
+        return c.terms[0][0].parts[0]
+    return None
+
+
+def by_name(found: Iterable[Expr]) -> dict[str, list[Expr]]:
+    """Loads by their buffers."""
+    out: dict[str, list[Expr]] = {}
+    for e in found:
+        out.setdefault(e.name, []).append(e)
+    return out
+
+
+def place_buffers(
+    k: Kernel,
+    buffers: dict[str, Buffer],
+    outside: set[str],
+    cons: Cons,
+    sizes: dict[str, Any],
+) -> tuple[Kernel, dict[str, Buffer]] | None:
+    """Decides for each buffer stored and not needed outside: dropped, computed again, row-local, or still in
+    memory."""
+    stores = {s.buffer: s for p in k.nests for s in p.stores}
+    left = by_name(loads(kernel_roots(k)))
+    outer = {a.name for a in k.axes}
+    scans = {r.name for p in k.nests for r in p.reduces if r.running}
+    made: dict[str, Buffer] = {}
+    drop: set[str] = set()
+    again: dict[str, Store] = {}
+    for name, s in stores.items():
+        if name in outside or buffers[name].kind == "local" and name in left:
+            continue
+        if name not in left:
+            drop.add(name)
+        elif s.mode == "set" and s.mask is None:
+            refs = [e for e in walk((s.value,)) if e.kind in ("ref", "load")]
+            passing = any(e.kind == "ref" and e.name in scans for e in refs)  # what a scan has only while it runs
+            if cost((s.value,)) < HEAVY and len(refs) <= 1 and not passing and aligned(left[name], s):
+                again[name] = s
+            elif fits(k, s, buffers, outer):
+                made[name] = local_buffer(s, buffers[name], outer)
+    if any(not rows_meet(left[n], s, outer) for n, s in stores.items() if n in left):
+        return None
+
+    def on_load(e: Expr, coords: tuple, mask: Any) -> Expr | None:
+        if e.name in again:
+            return rewrite(again[e.name].value)
+        if e.name in made:
+            return cons.load(e.name, own_coords(stores[e.name], coords, outer), e.dtype, mask, e.where)
+        return None
+
+    rewrite = Rewriter(cons, sizes, None, on_load, only={*again, *made})
+    nests = []
+    for p in k.nests:
+        p = rewrite.body(p)
+        kept = tuple(
+            replace(s, coords=own_coords(stores[s.buffer], s.coords, outer)) if s.buffer in made else s
+            for s in p.stores
+            if s.buffer not in drop and s.buffer not in again
+        )
+        if kept or p.reduces:
+            nests.append(replace(p, stores=kept))
+    return replace(k, nests=tuple(nests)), made
+
+
+def aligned(found: list[Expr], s: Store) -> bool:
+    """Whether every load of the buffer is at the store's own coordinates (then its value can be computed again
+    there)."""
+    return all(e.attr == s.coords and e.mask is None for e in found)
+
+
+def rows_meet(found: list[Expr], s: Store, outer: set[str]) -> bool:
+    """Whether every load of the buffer is in the row that stored it."""
+    for e in found:
+        if any(c != d for c, d in zip(s.coords, e.attr) if ix.variables(c) & outer):
+            return False
+    return True
+
+
+def own_coords(s: Store, coords: tuple, outer: set[str]) -> tuple:
+    """The coordinates of a row-local buffer: those that are not the row's."""
+    return tuple(c for c, d in zip(coords, s.coords) if d.terms and not ix.variables(d) & outer)
+
+
+def fits(k: Kernel, s: Store, buffers: dict[str, Buffer], outer: set[str]) -> bool:
+    """Whether a row of the stored buffer can be thread-local: small, and rows (not columns) are walked."""
+    b = buffers[s.buffer]
+    inner = [n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer]
+    size = points([Axis("", n) for n in inner]) * itemsize(b.dtype)
+    if size > LOCAL_MOST or any(plain(c) is None and c.terms for c in s.coords):
+        return False
+    return not any(innermost(k, p, buffers) in outer for p in k.nests if p.axes)
+
+
+def local_buffer(s: Store, b: Buffer, outer: set[str]) -> Buffer:
+    """The row-local form of a buffer."""
+    shape = tuple(n for n, c in zip(b.shape, s.coords) if c.terms and not ix.variables(c) & outer)
+    return Buffer(b.name, shape, contiguous_stride(shape), b.dtype, "local", b.device, b.where)
