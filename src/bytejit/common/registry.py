@@ -196,7 +196,8 @@ def any_marked() -> bool:
     return any(MARKS[kind] for kind in MARK_KINDS if kind != "disable")
 
 
-# modules of torch whose Python drives its autograd engine or makes graphs of functions: nothing in them is for a graph
+# modules of torch whose Python drives its autograd engine, makes graphs of functions, or frees and fills the memory of
+# parameters (FSDP): nothing in them is for a graph
 LEFT_WHOLE = frozenset(
     {
         "torch.autograd.functional",
@@ -204,6 +205,9 @@ LEFT_WHOLE = frozenset(
         "torch.fx._symbolic_trace",
         "torch.fx.experimental.proxy_tensor",
         "torch.fx.experimental.const_fold",
+        "torch.distributed.fsdp._runtime_utils",
+        "torch.distributed.fsdp._flat_param",
+        "torch.distributed.fsdp._unshard_param_utils",
     }
 )
 
