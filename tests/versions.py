@@ -121,7 +121,7 @@ def environment(pair: Pair, folder: Path, short: bool) -> Path:
         found = find_python(pair.python, folder)
         run(found, "-m", "venv", "--without-pip", "--clear", home)
         print(f"{pair.name}: installing torch {pair.torch} for {found}", flush=True)
-        install_torch(pip, pair)
+        run(*pip, "--no-deps", f"torch=={pair.torch}")
         torch = next(home.glob("lib/python*/site-packages/torch"))
         run(*pip, *needs_of_torch(torch), *NEEDS)
         print(f"{pair.name}: stubs for {' '.join(install(torch))}", flush=True)
@@ -132,19 +132,6 @@ def environment(pair: Pair, folder: Path, short: bool) -> Path:
         run(*pip, "--no-deps", "torchvision", "timm")
         whole.touch()
     return python
-
-
-def install_torch(pip: tuple[str | Path, ...], pair: Pair) -> None:
-    """The pair's torch, without what it requires. Where pip is told to constrain torch to older releases (of a folder of the
-    machine's own, say), it comes without the constraint: the pair is this release and no other. Raises: NotMade."""
-    command = (*pip, "--no-deps", f"torch=={pair.torch}")
-    try:
-        run(*command)
-    except NotMade as error:
-        if "ResolutionImpossible" not in str(error):
-            raise
-        print(f"{pair.name}: pip's constraints exclude torch {pair.torch}: installing it without them", flush=True)
-        run(*command, env={**os.environ, "PIP_CONSTRAINT": os.devnull})
 
 
 def needs_of_torch(torch: Path) -> list[str]:
