@@ -14,7 +14,7 @@ ARGS  ?=
 JOBS  ?= 2
 export PYTHONPATH := src
 
-.PHONY: help setup demo test lint check docs golden sizes bench bench-models bench-compile bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
+.PHONY: help setup demo test lint check docs golden sizes bench bench-models bench-compile bench-growth bench-dispatch bench-costs accuracy fuzz ambient soak opinfo asan
 .PHONY: test-versions clean
 
 help:            ## this list
@@ -70,6 +70,9 @@ bench-models: $(READY)    ## eager and bytejit on 46 models and loops, resumable
 
 bench-compile: $(READY)   ## cold and warm compile seconds, in fresh processes
 	$(PY) benchmarks/bench_compile.py $(ARGS)
+
+bench-growth: $(READY)    ## how compiling grows with the graph, by stage; ARGS="chain --sizes 5000 10000 20000"
+	$(PY) benchmarks/bench_growth.py $(ARGS)
 
 bench-dispatch: $(READY)  ## microseconds of a call beyond its kernels
 	$(PY) benchmarks/bench_dispatch.py $(ARGS)
