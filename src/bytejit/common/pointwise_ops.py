@@ -19,7 +19,8 @@ class PointwiseOp:
     result: the dtype of the result: "same" as the operands' common dtype, "float" (whole numbers become floats), "bool".
     of: which operands the rule serves: "any", "numbers" (no bools), "floats", "positive" (floats, with parameters above 0:
     eager refuses others), "whole" (integers and bools), "alike" (of one float dtype). For others torch's meta kernel infers
-    or raises. leads: the operand that the result is laid out as, where their layouts differ.
+    or raises. leads: the operand that the result is laid out as, where their layouts differ. copies: the result is laid out as
+    `empty_like` of the operand, which keeps strides of dims of size 1.
     """
 
     name: str
@@ -28,6 +29,7 @@ class PointwiseOp:
     result: str = "same"
     of: str = "any"
     leads: int = 0
+    copies: bool = False
 
 
 def _both(*names: str) -> dict[str, tuple[str, ...]]:
@@ -43,10 +45,10 @@ _GRADIENTS = "gelu silu sigmoid tanh hardtanh hardsigmoid mish hardswish softplu
 
 _ROWS = (
     *(PointwiseOp(n, (n,), of="numbers") for n in _ALONE.split()),
-    PointwiseOp("nan_to_num", ("nan_to_num",)),
+    PointwiseOp("nan_to_num", ("nan_to_num",), copies=True),
     PointwiseOp("sign", ("sign", "sgn")),
     PointwiseOp("not", ("bitwise_not",), of="whole"),
-    *(PointwiseOp(n, (n,), of="floats") for n in _ALONE_FLOATS.split()),
+    *(PointwiseOp(n, (n,), of="floats", copies=n == "hardtanh") for n in _ALONE_FLOATS.split()),
     *(PointwiseOp(n, (n,), of="positive") for n in ("celu", "softshrink")),
     *(PointwiseOp(n, (n,), result="float") for n in (*(f.name for f in MATH_FUNCTIONS), *_TO_FLOAT.split())),
     *(PointwiseOp(n, (n,), result="bool") for n in _TO_BOOL.split()),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bytejit.fake.rules.core import FakeStorage, HasMeta, Meta, device_given
+from bytejit.fake.rules.elementwise import eager_stride
 from bytejit.shapes import symbols
 
 from .errors import DataDependent, NoFake
@@ -146,7 +147,7 @@ def through_kernel(func: torch._ops.OpOverload, args: tuple, kwargs: dict, ways:
             return decomposed
         raise NoFake(func.name(), str(error).partition("\n")[0]) from error
     metas.write_back()
-    return _wrap(func, result, metas, args, device)
+    return _wrap(func, result, metas, args, device, kwargs.get("memory_format") is not None)
 
 
 def _viewed_store(func: torch._ops.OpOverload, position: int, args: tuple, ways: Ways) -> Meta | None:
@@ -163,8 +164,16 @@ def _viewed_store(func: torch._ops.OpOverload, position: int, args: tuple, ways:
     return None
 
 
-def _wrap(func: torch._ops.OpOverload, result: Any, metas: MetaArgs, args: tuple, device: torch.device, position: int = 0) -> Any:
-    """Fakes for the metas that a meta kernel returned; other values pass."""
+def _wrap(
+    func: torch._ops.OpOverload,
+    result: Any,
+    metas: MetaArgs,
+    args: tuple,
+    device: torch.device,
+    laid_out: bool,
+    position: int = 0,
+) -> Any:
+    """Fakes for the metas that a meta kernel returned; other values pass. laid_out: the call says how results lie in memory."""
     if isinstance(result, torch.Tensor):
         known = metas.fake_of(result)
         if known is not None:
@@ -173,10 +182,12 @@ def _wrap(func: torch._ops.OpOverload, result: Any, metas: MetaArgs, args: tuple
         shape, stride, offset = tuple(result.shape), result.stride(), result.storage_offset()
         if base is None:
             store = FakeStorage(result.untyped_storage().nbytes())
+            if device.type == "cpu" and not laid_out:
+                stride = eager_stride(func, args, shape, result.dtype) or stride
         else:
             store, offset = base.store, offset + base.offset
         return metas.ways.make(Meta(shape, stride, offset, result.dtype, device, store))
     if isinstance(result, (list, tuple)):
         many = len(func._schema.returns) > 1
-        return type(result)(_wrap(func, r, metas, args, device, i if many else 0) for i, r in enumerate(result))
+        return type(result)(_wrap(func, r, metas, args, device, laid_out, i if many else 0) for i, r in enumerate(result))
     return result

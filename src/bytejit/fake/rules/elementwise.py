@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from bytejit.common.spec import contiguous_stride
 from bytejit.shapes.symbols import hint
 
 from .core import (
@@ -23,6 +24,7 @@ from .core import (
 _Tensor = torch.Tensor
 _BOOL = torch.bool
 _promote = torch.promote_types
+_NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def broadcast(shapes: list[tuple]) -> tuple:
@@ -59,9 +61,10 @@ def device_of(metas: list[Meta]) -> torch.device:
     return device
 
 
-def elementwise_stride(shape: tuple, metas: list[Meta]) -> tuple | None:
-    """The strides that torch's TensorIterator gives a new result of `shape`; None is contiguous."""
-    if all(alike(m.shape, shape) for m in metas):
+def elementwise_stride(shape: tuple, metas: list[Meta], numbers: bool = False) -> tuple | None:
+    """The strides that torch's TensorIterator gives a new result of `shape`; None is contiguous. numbers: some operands are
+    numbers, which it takes for tensors of another shape. That is seen in strides of dims of size 1 only."""
+    if not (numbers and has_ones(shape)) and all(alike(m.shape, shape) for m in metas):
         if all(looks_contiguous(m) for m in metas):
             return None
         if all(is_channels_last(m) for m in metas):
@@ -70,6 +73,10 @@ def elementwise_stride(shape: tuple, metas: list[Meta]) -> tuple | None:
         if is_dense(metas[0]) and not any(differ(a, b) for m in metas for a, b in zip(m.stride, stride)):
             return stride
     return permuted_stride(shape, sorted_dims(shape, metas))
+
+
+def has_ones(shape: tuple) -> bool:
+    return any(type(n) is int and n == 1 for n in shape)
 
 
 def sorted_dims(shape: tuple, metas: list[Meta]) -> list[int]:
@@ -178,17 +185,69 @@ def to_float(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
 
 
+def like_stride(m: Meta) -> tuple | None:
+    """Strides of `empty_like(m)`; None is contiguous."""
+    return m.stride if is_dense(m) else permuted_stride(m.shape, sorted_dims(m.shape, [m]))
+
+
+def as_computed(metas: list[Meta], dtype: torch.dtype) -> list[Meta]:
+    """The operands as TensorIterator looks at their strides. On the CPU it first copies those of another dtype than it computes
+    in, which makes them dense."""
+
+    def stays(m: Meta) -> bool:
+        return m.dtype is dtype or m.device.type != "cpu" or (m.dtype.is_complex and not dtype.is_complex) or is_dense(m)
+
+    return [m if stays(m) else new(m.shape, like_stride(m), dtype, m.device) for m in metas]
+
+
 def elementwise(operands: tuple, dtype: torch.dtype) -> Meta:
     """A new result over tensors (others are ignored), of a dtype known already."""
     metas = [x.m for x in operands if isinstance(x, _Tensor)]
+    if any(m.dtype is not dtype for m in metas):
+        metas = as_computed(metas, promoted(operands) if dtype is _BOOL else dtype)
+    numbers = len(metas) < len(operands) and any(isinstance(x, _NUMBERS) for x in operands)
     if len(metas) == 1:
         m = metas[0]
-        if looks_contiguous(m):
+        if looks_contiguous(m) and not (numbers and has_ones(m.shape)):
             return new(m.shape, None, dtype, m.device)
         shape = m.shape
-        return new(shape, elementwise_stride(shape, metas), dtype, m.device)
+        return new(shape, elementwise_stride(shape, metas, numbers), dtype, m.device)
     if not metas:
         raise NeedsMeta
     first = metas[0].shape
     shape = first if all(alike(m.shape, first) for m in metas) else broadcast([m.shape for m in metas])
-    return new(shape, elementwise_stride(shape, metas), dtype, device_of(metas))
+    return new(shape, elementwise_stride(shape, metas, numbers), dtype, device_of(metas))
+
+
+# What lies in memory as `empty_like` of its first operand, and what is row-major: torch's meta kernels have other strides for
+# dims of size 1, and of what is not dense
+LIKE_FIRST = frozenset(
+    f"aten::{name}"
+    for name in "flip sort sort.stable randint_like randint_like.low_dtype fill.Scalar fill.Tensor _prelu_kernel nan_to_num "
+    "hardtanh empty_like rand_like randn_like zeros_like ones_like full_like frexp.Tensor binary_cross_entropy "
+    "index_put _unsafe_index_put".split()
+)
+ROW_MAJOR = frozenset(f"aten::{name}" for name in "tril triu masked_fill.Scalar masked_fill.Tensor mvlgamma".split())
+ITERATED = frozenset({"aten::polar", "aten::complex"})  # by TensorIterator, without torch's tag of such operators
+
+
+def eager_stride(func: torch._ops.OpOverload, args: tuple, shape: tuple, dtype: torch.dtype) -> tuple | None:
+    """The strides of a new result of an operator on the CPU for which there is no row; None: torch's meta kernel knows."""
+    places = zip(func._schema.arguments, args)
+    operands = tuple(a for p, a in places if isinstance(a, _Tensor) or isinstance(a, _NUMBERS) and p.type.kind() == "TensorType")
+    tensors = [a.m for a in operands if isinstance(a, _Tensor)]
+    name = func.name()
+    if not tensors or device_of(tensors).type != "cpu" or 0 in shape:
+        return None
+    if name in ROW_MAJOR:
+        return contiguous_stride(shape)
+    if name in LIKE_FIRST:
+        m = tensors[0]
+        return (like_stride(m) or contiguous_stride(shape)) if m.shape == shape else None
+    if torch.Tag.pointwise not in func.tags and name not in ITERATED:
+        return None
+    try:
+        made = elementwise(operands, promoted(operands) if name in ITERATED else dtype)
+    except NeedsMeta:
+        return None
+    return made.stride if made.shape == shape else None

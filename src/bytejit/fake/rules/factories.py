@@ -18,19 +18,18 @@ from .core import (
     Size,
     device_given,
     is_contiguous,
-    is_dense,
     new,
     row,
 )
-from .elementwise import permuted_stride, promoted, sorted_dims
+from .elementwise import like_stride, promoted
 
 _Tensor = torch.Tensor
 
 
-def like_stride(m: Meta, memory_format: torch.memory_format | None = None) -> tuple | None:
-    """Strides of `empty_like(m)`; None is contiguous."""
+def formatted_stride(m: Meta, memory_format: torch.memory_format | None = None) -> tuple | None:
+    """Strides of `empty_like(m, memory_format=...)`; None is contiguous."""
     if memory_format is None or memory_format is torch.preserve_format:
-        return m.stride if is_dense(m) else permuted_stride(m.shape, sorted_dims(m.shape, [m]))
+        return like_stride(m)
     if memory_format is torch.contiguous_format:
         return None
     if len(m.shape) != (4 if memory_format is torch.channels_last else 5):
@@ -41,7 +40,7 @@ def like_stride(m: Meta, memory_format: torch.memory_format | None = None) -> tu
 @row("clone")
 def _clone(x: HasMeta, *, memory_format: torch.memory_format | None = None) -> Meta:
     m = x.m
-    return new(m.shape, like_stride(m, memory_format), m.dtype, m.device)
+    return new(m.shape, formatted_stride(m, memory_format), m.dtype, m.device)
 
 
 @row("_to_copy")
@@ -58,7 +57,7 @@ def _to_copy(
     m = x.m
     if layout not in (None, torch.strided):
         raise NeedsMeta
-    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
+    return new(m.shape, formatted_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
 
 
 @row("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
@@ -75,7 +74,7 @@ def _empty_like(
     m = x.m
     if layout not in (None, torch.strided):
         raise NeedsMeta
-    return new(m.shape, like_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
+    return new(m.shape, formatted_stride(m, memory_format), dtype or m.dtype, device_given(device, m.device))
 
 
 @row("full_like")

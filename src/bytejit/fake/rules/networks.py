@@ -10,7 +10,7 @@ import torch
 from bytejit.common.spec import channels_last_stride
 
 from .core import ROWS, HasMeta, Meta, NeedsMeta, Operand, Size, alike, new, row
-from .factories import like_stride
+from .elementwise import like_stride
 from .products import per_dim, suggests_channels_last
 from .rearranged import like_last
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from bytejit.common.pointwise_ops import POINTWISE
 
-from .core import HasMeta, Meta, NeedsMeta, Operand, alike, is_contiguous, new, row
-from .elementwise import broadcast, category, device_of, elementwise, promoted, scalar_dtype, to_float
+from .core import HasMeta, Meta, NeedsMeta, Operand, alike, new, row
+from .elementwise import broadcast, category, device_of, elementwise, like_stride, promoted, scalar_dtype, to_float
 
 _Tensor = torch.Tensor
 _BOOL = torch.bool
@@ -50,6 +51,12 @@ def _numbers(x: Operand, y: Operand, **options: Any) -> Meta:
     if options or any(z.m.dtype is _BOOL if isinstance(z, _Tensor) else isinstance(z, (bool, torch.SymBool)) for z in (x, y)):
         raise NeedsMeta
     return elementwise((x, y), promoted((x, y)))
+
+
+def _power(x: Operand, y: Operand) -> Meta:
+    """Of a number the exponent is a parameter: the result is laid out as the base alone."""
+    m = _numbers(x, y)
+    return m if isinstance(y, _Tensor) else elementwise((x,), m.dtype)
 
 
 def _true_divide(x: Operand, y: Operand) -> Meta:
@@ -137,7 +144,7 @@ def _number_in_place(x: HasMeta, *operands: Any, **options: Any) -> Meta:
 
 
 # (operands, result, of, leads) of a row of `common/pointwise_ops.py` -> its rule
-RULES = {
+RULES: dict[tuple, Callable[..., Meta]] = {
     (1, "same", "any", 0): _same_dtype,
     (1, "same", "numbers", 0): _number,
     (1, "same", "floats", 0): _only_float,
@@ -156,8 +163,21 @@ RULES = {
     (3, "same", "floats", 0): _three,
     (3, "same", "alike", 0): as_operands,
 }
+
+
+def _copying(rule: Callable[..., Meta]) -> Callable[..., Meta]:
+    """The rule of an op that writes into `empty_like` of its operand."""
+
+    def copied(x: HasMeta, *rest: Any, **options: Any) -> Meta:
+        m = rule(x, *rest, **options)
+        return new(m.shape, like_stride(x.m), m.dtype, m.device)
+
+    return copied
+
+
 for _row in POINTWISE.values():
-    row(*_row.overloads)(RULES[_row.operands, _row.result, _row.of, _row.leads])
+    _rule = _power if _row.name == "pow_any" else RULES[_row.operands, _row.result, _row.of, _row.leads]
+    row(*_row.overloads)(_copying(_rule) if _row.copies else _rule)
 row("special_i0e")(_float_dtype)  # what follows has no row in the op table
 row("xlogy.Scalar_Self", "xlogy.Scalar_Other")(_true_divide)
 row("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar")(_true_divide)
@@ -253,10 +273,11 @@ def _clamp_tensor(x: HasMeta, low: Operand | None = None, high: Operand | None =
 
 @row("masked_fill.Scalar")
 def _masked_fill(x: HasMeta, mask: Operand, value: Any) -> Meta:
+    """Row-major, whatever the operands are (torch's meta kernel says otherwise)."""
     if mask.m.dtype is not _BOOL:
         raise NeedsMeta
     shape = broadcast([x.m.shape, mask.m.shape])
-    if shape != x.m.shape or not is_contiguous(x.m):
+    if shape != x.m.shape:
         raise NeedsMeta
     return new(shape, None, x.m.dtype, x.m.device)
 

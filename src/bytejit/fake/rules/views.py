@@ -10,8 +10,8 @@ import torch
 from bytejit.common.spec import contiguous_stride, wrap_dim
 from bytejit.shapes.symbols import any_symbolic, hint, is_symbolic, same
 
-from .core import HasMeta, Meta, NeedsMeta, Size, alike, differ, is_one, looks_contiguous, new, numel, row
-from .factories import like_stride
+from .core import HasMeta, Meta, NeedsMeta, Size, alike, differ, is_one, new, numel, row
+from .elementwise import like_stride
 
 _Tensor = torch.Tensor
 
@@ -100,7 +100,7 @@ def _grouped_stride(old_shape: tuple, old_stride: tuple, shape: tuple, skips: Ca
 def _view(x: HasMeta, size: Sequence[Size]) -> Meta:
     m = x.m
     shape = infer_size(size, numel(m.shape))
-    plain = looks_contiguous(m) and not any_symbolic(m.shape) and 0 not in m.shape
+    plain = not any_symbolic((*m.shape, *m.stride)) and 0 not in m.shape and m.stride == contiguous_stride(m.shape)
     stride = contiguous_stride(shape) if plain else viewed_stride(m.shape, m.stride, shape)
     if stride is None:
         raise RuntimeError(
