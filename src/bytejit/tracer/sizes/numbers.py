@@ -32,6 +32,27 @@ FUNCTIONS_OF: dict[str, Callable] = {
 }
 
 
+# Symbols and operations in the operands of a step of the program's arithmetic. Above it numbers are taken as they are now: what
+# is known of sums of products costs their square, and a loop such as gcd's makes each number of the one before.
+MOST_TERMS = 100
+
+
+def _now(number: Any) -> Any:
+    """What a number is in this call, which is then a guard."""
+    return float(number) if isinstance(number, torch.SymFloat) else int(number) if isinstance(number, torch.SymInt) else number
+
+
+def _terms(number: Any) -> int:
+    """How many symbols, constants and operations a number is made of; a little above MOST_TERMS where there are more."""
+    if not is_symbolic(number):
+        return 0
+    count, left = 0, [number.node.e]
+    while left and count <= MOST_TERMS:
+        count += 1
+        left += getattr(left.pop(), "args", ())
+    return count
+
+
 # library functions that symbols pass through
 class SymbolicNumbers(Component):
     """The part of the tracer that computes with symbolic numbers."""
@@ -65,6 +86,8 @@ class SymbolicNumbers(Component):
 
     def computed(self, function: Callable, numbers: list) -> Any:
         """function(*numbers), of which some are symbolic. A float is computed as Python does."""
+        if sum(map(_terms, numbers)) > MOST_TERMS:
+            return function(*map(_now, numbers))
         if not is_math(function) and not any(isinstance(n, (float, torch.SymFloat)) for n in numbers):
             return function(*numbers)
         from bytejit.shapes.nodes import apply
@@ -72,9 +95,7 @@ class SymbolicNumbers(Component):
         try:
             found = apply(function, tuple(numbers))
         except NotReal:  # a complex number: of what the floats are now
-            return function(
-                *(float(n) if isinstance(n, torch.SymFloat) else int(n) if isinstance(n, torch.SymInt) else n for n in numbers)
-            )
+            return function(*map(_now, numbers))
         return function(*numbers) if found is None else found
 
     def symbolic_call(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
