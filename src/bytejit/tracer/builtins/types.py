@@ -7,6 +7,7 @@ import builtins
 import functools
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -288,12 +289,20 @@ def partial(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(types.MethodType)
 def method_type(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    stand_ins: list[Any] = [None if t.comparisons.is_same(v, NONE) else len for v in args]
+    try:
+        types.MethodType(*stand_ins, **kwargs)
+    except TypeError as e:
+        raise t.raised(e) from None
     return MethodVar(args[0], args[1])
 
 
 @models(types.FunctionType.__get__)
 def function_get(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return args[0] if t.comparisons.is_same(args[1], NONE) else MethodVar(args[0], args[1])
+    none = [t.comparisons.is_same(v, NONE) for v in args[1:3]]
+    if kwargs or len(args) not in (2, 3) or none in ([True], [True, True]):
+        raise Break("a function's __get__ with what it does not take")
+    return args[0] if none[0] else MethodVar(args[0], args[1])
 
 
 def _one_dict() -> bool:
