@@ -203,8 +203,8 @@ class SliceVar(Var):
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: list[Var]) -> None:
-        self.source, self.parts = None, parts
+    def __init__(self, parts: list[Var], source: Source | None = None) -> None:
+        self.source, self.parts = source, parts
 
 
 class CellVar(Var):

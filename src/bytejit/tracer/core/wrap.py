@@ -59,6 +59,7 @@ from .values import (
     MethodVar,
     SeqVar,
     SetVar,
+    SliceVar,
     Var,
 )
 
@@ -153,7 +154,7 @@ class Wrapping(Component):
                 self.alias(seen, source, obj)
             return seen
         self.t.limits.work_step()
-        if is_constant(obj):
+        if is_constant(obj) and type(obj) is not slice:
             return self._wrap_constant(obj, source, guard)
         var = self._wrap_object(obj, source, guard)
         if not isinstance(var, MethodVar):
@@ -208,6 +209,8 @@ class Wrapping(Component):
             return MethodVar(Lazy(obj.__func__, MethodFunc(source)), Lazy(obj.__self__, MethodSelf(source)), source)
         if issubclass(cls, types.CellType):
             return self.wrap_cell(obj, source)
+        if cls is slice:
+            return SliceVar([self.real(Lazy(getattr(obj, n), Attr(source, n))) for n in ("start", "stop", "step")], source)
         if type(obj) in SEEN and guard and (iterator := external_iterator(self.t, obj, source)) is not None:
             return iterator
         if cls is types.GeneratorType and guard and (generator := external_generator(self.t, obj, source)) is not None:
