@@ -37,7 +37,7 @@ class Options:
     cache_dir: str = ""  # folder of built kernels; "" is $XDG_CACHE_HOME/bytejit or ~/.cache/bytejit
     cache_mb: int = 2048  # size above which the oldest kernels are deleted
     cxx: str = ""  # C++ compiler; "" looks for g++, then clang++
-    recompile_limit: int = 8  # entries a site may get before it stays in the original code
+    recompile_limit: int = 8  # entries that a site may get for each module; then only these are used, and else the original code
     trace_time_limit: float = 60.0  # seconds of tracing after which a region is given up
     suppress_errors: bool = True  # an internal fault falls back to the original code; tests turn it off
     raise_on_backend_error: bool = True  # what a backend raises at compile time; False: counted, the original code runs

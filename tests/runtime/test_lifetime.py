@@ -105,7 +105,8 @@ def test_compiling_again_and_again_does_not_grow() -> None:
         with torch.no_grad():
             bytejit.compile(net, backend="eager")(x)
             bytejit.compile(lambda x: x + 1, backend="eager")(x)
-        gc.collect()
+        for _ in range(5):  # what dies lets others go when it is finalized
+            gc.collect()
         tables = (function.HANDLES, function.ORIGINALS, frame._decoded, registry.MARKS["disable"])
         return tuple(map(len, tables))
 
@@ -159,9 +160,7 @@ def test_the_limit_stops_one_module_and_not_the_others() -> None:
 
     f = bytejit.compile(call_module, backend=backend, dynamic=False, options={"recompile_limit": 3})
     first, second = nn.Flatten(), nn.Flatten()
-    with pytest.warns(
-        RuntimeWarning, match="compiled 3 times and left to the original code.*what kept changing: .*dtype|shape|was"
-    ):
+    with pytest.warns(RuntimeWarning, match="compiled 3 times; .* in the original code.*what kept changing: .*dtype|shape|was"):
         for n in range(1, 7):
             f(torch.ones(n, n, n), first)
     assert len(seen) == 3 + 3  # at the start, and behind the call, whose own site has a limit of its own
@@ -173,7 +172,7 @@ def test_the_limit_stops_one_module_and_not_the_others() -> None:
 def test_a_call_beyond_the_limit_sets_up_no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     f = bytejit.compile(call_module, backend="eager", dynamic=False, options={"recompile_limit": 2})
     first, second = nn.Flatten(), nn.Flatten()
-    with pytest.warns(RuntimeWarning, match="left to the original code"):
+    with pytest.warns(RuntimeWarning, match="runs in the original code"):
         for n in range(1, 6):
             f(torch.ones(n, n, n), first)
     tried: list[SiteState] = []

@@ -155,7 +155,8 @@ def _imported(table: dict[str, str | Callable], name: str) -> Callable:
 def register_target(name: str, target: str | Callable) -> None:
     """Register a target: what graphs on devices of the type `name` compile for, and a backend of that name for any graph.
 
-    `target` is a subclass of `bytejit.backends.target.Target`, or an import path "module:attribute". Raises: TypeError.
+    `target` makes a `bytejit.backends.target.Target` of (device, options), as its subclasses do, or is the import path
+    "module:attribute" of what does. Raises: TypeError.
     """
     if not callable(target) and not (isinstance(target, str) and ":" in target):
         raise TypeError(f"a target is a callable (device, options) -> Target, or its import path, not {target!r}")

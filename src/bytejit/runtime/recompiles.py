@@ -96,6 +96,6 @@ class Recompiles:
         registry.count("fallbacks", f"recompile limit in {where.function}")
         logs.warn_once(
             f"limit {where.short} {state.point.id}",
-            f"{where.function} ({where.short}): compiled {times} times and left to the original code from now on; "
-            f"what kept changing: {reason}",
+            f"{where.function} ({where.short}): compiled {times} times; what fits none of these runs in the original code "
+            f"from now on; what kept changing: {reason}",
         )

@@ -1,4 +1,5 @@
-"""Symbolic sizes and ints in a trace: which become symbols, their values as graph nodes and as Python text, their guards.
+"""Which sizes, ints and floats of a trace become symbols: those that have changed between calls, or were said to (numbers.py has
+their values as graph nodes and as text, symbol_guards.py their guards).
 
 `Symbols.env` is None until the first symbol is made; sympy is imported then.
 """
@@ -185,9 +186,3 @@ class Symbols(Component):
             name = str(value.node.e)
             self.t.guard("EXPR", source, Expr(f"{name} >= 2" if obj >= 0 else f"{name} < 0", ((name, source),)))
         return SymVar(value, source)
-
-    # ---- values --------------------------------------------------------------------------------------------------------
-
-    # ---- graph nodes and text ----------------------------------------------------------------------------------------
-
-    # ---- specialising and guards -------------------------------------------------------------------------------------

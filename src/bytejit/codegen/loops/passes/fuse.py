@@ -77,7 +77,7 @@ class Merger:
     """Merges kernels pairwise, the pair that saves most bytes at each reader first, until no pair can."""
 
     def __init__(self, loops: Loops, few: int = 0):
-        self.loops, self.few = loops, few  # few: as in `rows.merge`
+        self.loops, self.few = loops, few  # few: as in `fuse_kernels.merge`
         self.buffers = dict(loops.buffers)
         self.nodes: dict[int, Node] = {}
         self.outputs = {r.view.buffer for r in loops.outputs if r.view is not None}
