@@ -110,6 +110,7 @@ def is_library(module: object) -> bool:
 _OF_NAMED_TUPLES = frozenset(NAMESPACE(collections.namedtuple("_OfAll", "a"))) | {
     *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__orig_bases__"),
     *("__firstlineno__", "__static_attributes__", "__type_params__", "__parameters__", "__str__", "__format__"),
+    "__classdictcell__",  # since Python 3.14, in a class whose annotations are evaluated late
 }
 
 
