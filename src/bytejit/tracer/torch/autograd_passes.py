@@ -109,7 +109,7 @@ def results(t: Tracer, call: Call, grads: list[Var]) -> list[Var]:
 
 
 def is_none(v: Var) -> bool:
-    return isinstance(v, Known) and v.obj is None
+    return type(v) is Known and v.obj is None
 
 
 def lasting(guard: Guard) -> bool:
