@@ -13,6 +13,7 @@ import torch
 
 from bytejit.tracer.core.numpy_values import TensorArrayVar
 from bytejit.tracer.core.signals import Break, Raised
+from bytejit.tracer.core.texts import joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.words import shown_name, words
@@ -142,6 +143,8 @@ def _text(function: Callable, methods: tuple[str, ...]) -> None:
                 if t.calls.has_handler(method):
                     return t.calls.call_python(method, [v])
             raise Break(f"{function.__name__}() of a {v.cls.__name__}")
+        if (found := text_of(function, args)) is not None:
+            return found
         try:
             real = to_python(t, v, classes=True)
         except NotConstant:
@@ -173,6 +176,8 @@ def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         if v.fake.dim() == 0 and (known := t.tensor_values.python_value(v, lambda real: format(real, text))) is not None:
             return known
         raise Break("formatting a tensor needs its value")
+    if (found := text_of(format, [v, spec])) is not None:
+        return found
     try:
         return t.operators.fold(format, to_python(t, v, classes=True), t.const(spec))
     except NotConstant:
@@ -183,13 +188,18 @@ def format_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @models(str.join, bytes.join)
 def join(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    return t.operators.fold(t.const(args[0]).join, [t.const(v) for v in t.iteration.iterate(args[1])])
+    parts = [t.values.real(v) for v in t.iteration.iterate(args[1])]
+    found = text_of(joined_by, [t.values.real(args[0]), *parts]) if t.type_of(args[0]) is str else None
+    return found or t.operators.fold(t.const(args[0]).join, [t.const(v) for v in parts])
 
 
 @models(str.format)
 def str_format(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], InstanceVar):
         raise Break("a format in a subclass of str")  # where nothing is put in, it is the result
+    filled = text_of(str.format, [t.values.real(a) for a in args], {k: t.values.real(a) for k, a in kwargs.items()})
+    if filled is not None:
+        return filled
     text = t.const(args[0])
     values = [_formatted(t, v) for v in (*args[1:], *kwargs.values())]
     named = dict(zip(kwargs, values[len(args) - 1 :]))

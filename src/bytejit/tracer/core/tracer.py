@@ -31,6 +31,7 @@ from .numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from .signals import Break, Raised
 from .sizes import Feed
 from .table import HANDLERS, REFUSED, REPLACED, RETURN
+from .texts import TextVar
 from .values import (
     NONE,
     CellVar,
@@ -189,6 +190,8 @@ class Tracer:
             return int if isinstance(v.value, torch.SymInt) else float
         if type(v) is NumpyVar:
             return type(v.real)
+        if type(v) is TextVar:
+            return str
         if isinstance(v, Known):
             return type(v.obj)
         if isinstance(v, TensorVar):

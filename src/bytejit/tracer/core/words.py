@@ -9,6 +9,7 @@ from bytejit.common import special_cases
 from bytejit.common.text import without_records
 from bytejit.compat.class_versions import HEAP_TYPE
 
+from .texts import TextVar
 from .values import (
     CellVar,
     DeferredVar,
@@ -42,6 +43,7 @@ WORDS: dict[type[Var], str] = {
     SuperVar: "super()",
     SymVar: "a number that changes between calls",
     TensorVar: "a tensor",
+    TextVar: "text made of a number that changes between calls",
     TracebackVar: "a traceback",
 }
 

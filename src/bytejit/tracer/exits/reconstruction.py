@@ -10,6 +10,7 @@ from bytejit.guards.references import written_out
 from bytejit.tracer.core.made_ids import IdVar
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
 from bytejit.tracer.core.signals import CannotReconstruct
+from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.values import (
     NULL,
     CellVar,
@@ -119,12 +120,21 @@ class Reconstruction(Statements):
             return self.at.source(v.source) if v.source is not None else f"({self.t.numbers.number_text(v.value, self.at)})"
         if type(v) is NumpyVar:
             return self.at.source(v.origin)
+        if type(v) is TextVar:
+            return self.names.get(id(v)) or self.text(v)
         obj = v.obj
         if written_out(obj):
             return repr(obj)
         if v.source is not None and not is_constant(obj):
             return self.at.source(v.source)
         return self.bind(obj)
+
+    def text(self, v: TextVar) -> str:
+        """Text that is made now of numbers."""
+        given = [self.value(a) for a in v.args] + [f"{k}={self.value(a)}" for k, a in v.kwargs.items()]
+        name = self.new_name(v)
+        self.lines.append(f"{name} = {self.bind(v.function)}({', '.join(given)})")
+        return name
 
 
 def deferred(out: Statements, v: DeferredVar) -> str:

@@ -14,6 +14,7 @@ from bytejit.compat import numpy_types
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar
 from bytejit.tracer.core.signals import SIGNALS, Break
+from bytejit.tracer.core.texts import TextVar, text_of
 from bytejit.tracer.core.values import (
     DeferredVar,
     DictVar,
@@ -104,6 +105,8 @@ class Operators(Component):
     def binary(self, name: str, a: Var, b: Var, in_place: bool = False) -> Var:
         if NumpyVar in (type(a), type(b)) and (found := apply_numpy(self.t, FUNCTIONS[name], [a, b])) is not None:
             return found
+        if (text := self.text(name, a, b)) is not None:
+            return text
         if type(a) is SymVar or type(b) is SymVar:
             if (number := self.t.numbers.on_numbers(FUNCTIONS[name], a, b)) is not None:
                 return number
@@ -118,6 +121,15 @@ class Operators(Component):
                 return self.tensor_binary(name, a, b, in_place)
         made = self._binary_containers(name, a, b, in_place)
         return made if made is not None else self._binary_special(name, a, b, in_place)
+
+    def text(self, name: str, a: Var, b: Var) -> Var | None:
+        """Text put together, or filled in, with numbers that change."""
+        if name == "add" and TextVar in (type(a), type(b)) and self.t.type_of(a) is self.t.type_of(b) is str:
+            return text_of(operator.add, [a, b])
+        if name == "mod" and type(a) is Known and type(a.obj) is str:
+            row = SeqVar(list(map(self.t.values.real, b.items)), tuple) if isinstance(b, SeqVar) and b.cls is tuple else b
+            return text_of(operator.mod, [a, row])
+        return None
 
     def overloads(self, v: Var) -> bool:
         """Whether a modelled instance brings its own operator."""

@@ -7,6 +7,7 @@ from typing import Any
 from bytejit.tracer.core.frame import Frame, Ins
 from bytejit.tracer.core.signals import Break, Raised
 from bytejit.tracer.core.table import handles
+from bytejit.tracer.core.texts import joined, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, NULL, DictVar, Known, SeqVar, SetVar, Var
 from bytejit.tracer.core.versions import NULL_BELOW
@@ -50,7 +51,8 @@ def build_const_key_map(t: Tracer, f: Frame, ins: Ins) -> None:
 
 @handles("BUILD_STRING")
 def build_string(t: Tracer, f: Frame, ins: Ins) -> None:
-    f.push(Known("".join(t.const(v) for v in f.popn(ins.arg))))
+    parts = [t.values.real(v) for v in f.popn(ins.arg)]
+    f.push(text_of(joined, parts) or Known(joined(*map(t.const, parts))))
 
 
 @handles("LIST_TO_TUPLE")

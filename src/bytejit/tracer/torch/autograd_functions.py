@@ -100,9 +100,7 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     given = [t.values.real(a) for a in args_given.items]
     if cls in t.made_classes or has_external_effects(t):
         raise Break(f"{cls.__name__}.apply, an autograd function, after a change that its forward may see")
-    held: dict[int, object] = {
-        i: a.obj for i, a in enumerate(given) if type(a) is Known and isinstance(a.obj, SPELLED_BY_NONE)
-    }
+    held: dict[int, object] = {i: a.obj for i, a in enumerate(given) if type(a) is Known and isinstance(a.obj, SPELLED_BY_NONE)}
     try:
         node_args = tuple(None if i in held else t.tensors.to_node_arg(a) for i, a in enumerate(given))
     except NotConstant as e:

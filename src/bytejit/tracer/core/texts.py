@@ -1,0 +1,98 @@
+"""Text made of numbers that change between calls. It is made where it leaves the region, so that no number becomes a constant:
+a message that names the step must not cost a compile a step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+from bytejit.shapes import symbols
+
+from .values import Known, SeqVar, SymVar, Var
+
+PLAIN = (int, float, bool, str, type(None))
+# what a number must be fit for (a character, a width), so that whether it raises hangs on the number
+BY_VALUE = re.compile(r"%[^a-zA-Z%]*[c*]|:[^{}]*c\}|:[^{}]*\{")
+
+
+class TextVar(Known):
+    """Text made of numbers that change: what function(*args, **kwargs) gives where it leaves the region.
+
+    Whoever reads `obj` gets the text that it was, and makes its numbers constants, as of a SymVar.
+    """
+
+    __slots__ = ("function", "args", "kwargs")
+
+    def __init__(self, function: Callable[..., str], args: tuple[Var, ...], kwargs: dict[str, Var]) -> None:
+        Var.__init__(self, None)
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+    @property
+    def obj(self) -> str:  # type: ignore[override]  # what Known keeps in a slot
+        """The text when traced, made a constant."""
+        return self.function(*map(constant_of, self.args), **{k: constant_of(v) for k, v in self.kwargs.items()})
+
+    def __repr__(self) -> str:
+        return f"TextVar({self.function.__name__})"
+
+
+def constant_of(v: Any) -> Any:
+    """A number, text or tuple of such, made a constant."""
+    return tuple(map(constant_of, v.items)) if isinstance(v, SeqVar) else v.obj
+
+
+def joined(*parts: str) -> str:
+    """All parts in a row."""
+    return "".join(parts)
+
+
+def joined_by(between: str, *parts: str) -> str:
+    """All parts with text between them."""
+    return between.join(parts)
+
+
+def text_of(function: Callable[..., str], args: Sequence[Var], kwargs: Mapping[str, Var] | None = None) -> TextVar | None:
+    """What a pure function that makes text gives. None where nothing among its arguments changes between calls, where one is
+    no number or text, and where the function raises: then it is for who looks at the constants."""
+    kwargs = kwargs or {}
+    given = [*args, *kwargs.values()]
+    if not any(map(changes, given)) or not all(map(is_plain, given)):
+        return None
+    if any(type(a) is Known and isinstance(a.obj, str) and BY_VALUE.search(a.obj) for a in given):
+        return None
+    if function is format and len(args) == 2 and not (type(args[1]) is Known and args[1].obj[-1:] != "c"):
+        return None
+    try:
+        function(*map(hint, args), **{k: hint(v) for k, v in kwargs.items()})
+    except Exception:  # raised again, with the program's line, by who looks at the constants
+        return None
+    return TextVar(function, tuple(args), dict(kwargs))
+
+
+def changes(v: Var) -> bool:
+    """Whether a number that changes is in it."""
+    return type(v) in (SymVar, TextVar) or is_row(v) and any(map(changes, v.items))
+
+
+def is_plain(v: Var) -> bool:
+    """Whether it is a number, text, nothing, or a tuple of such."""
+    if is_row(v):
+        return all(map(is_plain, v.items))
+    return type(v) in (SymVar, TextVar) or type(v) is Known and type(v.obj) in PLAIN
+
+
+def is_row(v: Var) -> TypeGuard[SeqVar]:
+    return isinstance(v, SeqVar) and v.cls is tuple
+
+
+def hint(v: Var) -> Any:
+    """What it was when traced. Adds no condition."""
+    if isinstance(v, SeqVar):
+        return tuple(map(hint, v.items))
+    if type(v) is TextVar:
+        return v.function(*map(hint, v.args), **{k: hint(x) for k, x in v.kwargs.items()})
+    if type(v) is SymVar:
+        return symbols.hint(v.value)
+    assert isinstance(v, Known), v
+    return v.obj
