@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bytejit
+from bytejit.tracer.torch.library_settings import GETTERS
 
 X = torch.randn(4, generator=torch.Generator().manual_seed(0))
 FLAGS = {
@@ -189,3 +190,13 @@ def test_no_generator_may_be_named(draw):
     want = draw(X)
     torch.manual_seed(0)
     torch.testing.assert_close(bytejit.compile(draw, fullgraph=True)(X), want)
+
+
+@pytest.mark.parametrize("name", [name for name in GETTERS if hasattr(torch._C, name)])
+def test_every_question(name: str) -> None:
+    """Each is part of the graph, whatever kind its answer has: one of them is None on a CPU."""
+    asked, args = getattr(torch._C, name), ("generic", "all") if name == "_get_fp32_precision_getter" else ()
+    compiled = bytejit.compile(lambda x: (x + 1, asked(*args)), backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert compiled(X)[1] == asked(*args)
+    assert not bytejit.counters["recompiles"]

@@ -30,7 +30,7 @@ def _asked(function: Callable) -> None:
     def run(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         real, named = tuple(t.const(a) for a in args), {k: t.const(v) for k, v in kwargs.items()}
         found = function(*real, **named)
-        if type(found) in (bool, int, str):
+        if found is None or type(found) in (bool, int, str, tuple):
             t.guard("EQUALS", CallOf(KnownSource.of(function), real, tuple(named.items())), found)
         else:  # an enumeration in C++: each value is one object
             t.guard("EQUALS", CallOf(KnownSource.of(_as_int), (Ref(function), *real)), int(found))
