@@ -221,7 +221,7 @@ def test_a_driver_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise RuntimeError("CUDA driver: libcuda.so.1 cannot be loaded")
 
-    monkeypatch.setattr(cuda_launch, "build", lambda units, options: types.SimpleNamespace(calls=[{"open": missing}]))
+    monkeypatch.setattr(cuda_launch, "functions", lambda unit, options: {"open": missing})
     with pytest.raises(cuda_launch.NoDriver, match="libcuda.so.1 cannot be loaded: graphs on a GPU run through torch"):
         cuda_launch.driver.__wrapped__(config.current)
 
