@@ -150,9 +150,9 @@ def in_place(loops: Loops, life: dict[str, tuple[int, int]]) -> dict[str, str]:
                         and name not in taken
                         and name not in writes(step)
                         and life[name][1] == i
-                        and (a.shape, a.stride) == (b.shape, b.stride)
+                        and extent(a) == extent(b)
                         and itemsize(a.dtype) == itemsize(b.dtype)
-                        and overwritable(step, name, s, at)
+                        and overwritable(step, a, b, s, at)
                     ):
                         found[b.name] = name
                         taken.add(name)
@@ -209,23 +209,25 @@ def _writer(loops: Loops, steps: list, outputs: list, m: MutationCopy) -> int | 
     if any(name in reads(s) or b.name in reads(s) for s in steps[at + 1 :]) or name in writes(steps[at]):
         return None
     where = [(i, s) for i, p in enumerate(steps[at].nests) for s in p.stores if s.buffer == b.name]
-    if len(where) != 1 or not overwritable(steps[at], name, where[0][1], where[0][0]):
+    if len(where) != 1 or not overwritable(steps[at], a, b, where[0][1], where[0][0]):
         return None
     return at
 
 
-def overwritable(k: Kernel, name: str, s: Store, at: int) -> bool:
-    """Whether all loads of `name` come before (in the row's earlier nests) or at the same element as the store."""
-    outer = {a.name for a in k.axes}
+def overwritable(k: Kernel, a: Buffer, b: Buffer, s: Store, at: int) -> bool:
+    """Whether all loads of `a` come before (in the row's earlier nests) or at the same element as the store to `b`."""
+    outer = {axis.name for axis in k.axes}
+    alike = (a.shape, a.stride) == (b.shape, b.stride)
     for i, p in enumerate(k.nests):
         for e in loads(p.roots()):
-            if e.name != name:
+            if e.name != a.name:
                 continue
-            if i > at or e.mask is not None:
+            if i > at:
                 return False
-            if i == at and e.attr != s.coords:
+            same = e.attr == s.coords if alike else ix.linear(e.attr, a.stride) == ix.linear(s.coords, b.stride)
+            if i == at and not same:
                 return False
-            if i < at and not same_row(e.attr, s.coords, outer):
+            if i < at and not (alike and e.mask is None and same_row(e.attr, s.coords, outer)):
                 return False
     return s.mask is None and s.mode == "set"
 

@@ -39,6 +39,7 @@ class Rewriter:
     ):
         self.cons, self.sizes, self.axes, self.on_load, self.mask = cons, sizes, axes or {}, on_load, mask
         self.refs, self.only = refs or {}, only
+        self.parts: list[tuple[Expr, set[str] | None]] | None = None  # of `mask`
         self.memo: dict[int, Expr] = {}
         self.keep: list[Expr] = []  # ids in memo stay valid as long as their nodes live
         self.indices: dict[Index, Index] = {}
@@ -81,8 +82,11 @@ class Rewriter:
             return make_op(self.cons, e, args)
         if e.kind == "load":
             mask = self.memo[id(e.mask)] if e.mask is not None else None
-            mask = conjunction(self.cons, mask, self.mask)
             coords = self.coords(e.attr)
+            if self.mask is not None:
+                mask = conjunction(self.cons, mask, self.mask_of(coords))
+            if mask is not None and (near := below(mask, self.sizes)) is not None:
+                coords = tuple(ix.resimplify(c, near) for c in coords)
             new = self.on_load(e, coords, mask) if self.on_load else None
             return new if new is not None else self.cons.load(e.name, coords, e.dtype, mask, e.where)
         if e.kind == "index":
@@ -93,6 +97,20 @@ class Rewriter:
         if e.kind == "ref":
             return self.cons.ref(self.refs.get(e.name, e.name), e.dtype, e.where)
         return self.cons.const(e.attr, e.dtype)
+
+    def mask_of(self, coords: tuple) -> Expr | None:
+        """What of `mask` a load needs to stay within its buffer: not what is said of axes that its place does not depend on.
+        Where the rest does not hold nobody looks at the value."""
+        assert self.mask is not None
+        if any(True for _ in ix.values_in(coords)):
+            return self.mask
+        if self.parts is None:
+            self.parts = [(part, axes_below(part)) for part in conjuncts(self.mask)]
+        own, needed = set().union(*map(ix.variables, coords)), None
+        for part, axes in self.parts:
+            if axes is None or axes & own:
+                needed = conjunction(self.cons, needed, part)
+        return needed
 
     def store(self, s: Store) -> Store:
         """A store rewritten."""
@@ -115,6 +133,36 @@ class Rewriter:
         if axes is None and not reduces and all(map(operator.is_, stores, p.stores)):
             return p
         return LoopNest(p.axes if axes is None else axes, stores, reduces)
+
+
+def conjuncts(e: Expr) -> list[Expr]:
+    """The parts of a conjunction."""
+    if e.kind == "op" and e.name in ("and", "logical_and") and e.dtype == "b8":
+        return [part for a in e.args for part in conjuncts(a)]
+    return [e]
+
+
+def axes_below(e: Expr) -> set[str] | None:
+    """The axes that a condition speaks of; None where memory decides it."""
+    found: set[str] = set()
+    for x in walk((e,)):
+        if x.kind in ("load", "ref"):
+            return None
+        if x.kind == "index":
+            found |= ix.variables(x.attr)
+    return found
+
+
+def below(mask: Expr, sizes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The sizes of axes where a mask holds, if it says that some axis is less than a number."""
+    found: dict[str, int] = {}
+    for e in conjuncts(mask):
+        if e.kind == "op" and e.name == "lt" and e.args[0].kind == "index" and e.args[1].kind == "const":
+            at, most = e.args[0].attr, e.args[1].attr
+            name = at.terms[0][0].parts[0] if len(at.terms) == 1 and type(at.terms[0][0]) is ix.Var else ""
+            if name in sizes and at == ix.var(name) and isinstance(sizes[name], int) and 0 < most < sizes[name]:
+                found[name] = min(most, found.get(name, most))
+    return {**sizes, **found} if found else None
 
 
 HEAVY = 3  # additions: cheaper expressions may be computed again instead of stored

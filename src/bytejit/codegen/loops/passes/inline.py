@@ -21,14 +21,20 @@ from bytejit.codegen.loops.simplify import (
     points,
     work,
 )
+from bytejit.common.dtypes import itemsize
 
 from .fuse_kernels import flexible
+from .one_hot import without_one_hot_sums
 from .uses import reads
 
 AGAIN = 24  # additions: work that hides behind the loads of a point
 LARGE = 8192  # points: from here on a kernel of its own costs nothing beside them
 SIDE = 16  # elements, both ways, of what is worth a transposition in tiles
 SMALL = 4096  # points: a kernel on parameters that may be computed at every point
+FAR = 32 << 20, 4 << 20  # bytes on the CPU, on a GPU: a value of so many comes from memory, not from a cache
+HIDES = 24, 40  # additions, likewise: work that costs less than an element that is stored and loaded again
+FEWER = 16  # times: a source of so much fewer elements than points stays in a cache
+MORE = 1.01  # times as many bytes as the value may be read again: a padded product is a little larger than its part
 
 
 def pointwise_store(k: Any) -> Store | None:
@@ -65,12 +71,13 @@ def inline(loops: Loops, launches: bool = False) -> Loops:
             continue
         for name in too_much(step, inlined):
             steps.append(inlined.pop(name)[0])
-        new = inline_into(step, inlined, loops.cons, sizes)
+        new = without_one_hot_sums(inline_into(step, inlined, loops.cons, sizes), loops.cons)
         store = pointwise_store(new)
         if store is not None and store.buffer not in pinned and loops.buffers[store.buffer].kind == "temp":
             near = readers.get(store.buffer, [])
             apart = not launches and transposes(new, loops.buffers) and not all(map(flexible, near))
-            if launches and free_again(new, store) or not apart and worth_inlining(new, store, near, loops.buffers):
+            again = launches and free_again(new, store) or large_again(new, store, near, loops.buffers, launches)
+            if again or not apart and worth_inlining(new, store, near, loops.buffers):
                 inlined[store.buffer] = new, store
                 continue
         steps.append(new)
@@ -165,6 +172,36 @@ def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict
         return value_cost <= 30
     if len(readers) > 1:
         return value_cost < HEAVY and len(sources) <= 1
+    return times_read(store, readers, buffers, value_cost) <= max(1, points(k.axes)) * 1.01 or value_cost < HEAVY
+
+
+def large_again(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer], gpu: bool) -> bool:
+    """Whether a value is so large, and made of so little, that reading what it is made of again costs less than storing it. So a
+    training step keeps of an activation what it is computed from, and of log_softmax its rows' sums."""
+    bytes_of = {name: extent_hint(buffers[name]) for name in {store.buffer, *(e.name for e in loads((store.value,)))}}
+    if not readers or bytes_of[store.buffer] < FAR[gpu] or cost((store.value,)) > HIDES[gpu] or may_raise((store.value,)):
+        return False
+    n, sources = points(k.axes), loads((store.value,))
+    large = {e.name for e in sources if points_of(buffers[e.name]) * FEWER > n}
+    if sum(bytes_of[name] for name in large) > MORE * bytes_of[store.buffer] or any(
+        value for e in sources for value in ix.values_in(e.attr)
+    ):
+        return False
+    return times_read(store, readers, buffers, HIDES[gpu] + 1) <= 2 * len(readers) * n
+
+
+def points_of(b: Buffer) -> int:
+    """Elements of a buffer."""
+    return points(tuple(Axis("", n) for n in b.shape))
+
+
+def extent_hint(b: Buffer) -> int:
+    """Bytes of a buffer's elements."""
+    return points_of(b) * itemsize(b.dtype)
+
+
+def times_read(store: Store, readers: list[Kernel], buffers: dict[str, Buffer], value_cost: int) -> float:
+    """At how many points readers would compute a value of some work."""
     times = 0.0
     for reader in readers:
         for p in reader.nests:
@@ -176,7 +213,7 @@ def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict
                 free = [a for a in own if a.name in names]
                 hoisted = inner is not None and all(a.name != inner for a in free) and value_cost <= 40
                 times += points(free if hoisted else own)
-    return times <= max(1, points(k.axes)) * 1.01 or value_cost < HEAVY
+    return times
 
 
 def within(values: Iterable[Expr]) -> set[str]:

@@ -1,0 +1,91 @@
+"""Sums over an axis that all elements but one leave at zero: the sum is that element, computed without a loop.
+
+The gradient of nll_loss is such a row: -1/n at the target's place. What log_softmax's gradient needs of it is its sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.expr import Cons, Expr
+from bytejit.codegen.loops.ir import Kernel, LoopNest, Reduce
+from bytejit.codegen.loops.simplify import Rewriter, conjunction, conjuncts
+
+
+def without_one_hot_sums(k: Kernel, cons: Cons) -> Kernel:
+    """The kernel with such sums as plain values of the row. Nests that only fed them are gone; a row of plain values that the
+    kernel stores has no loops left."""
+    found: dict[str, Expr] = {}
+    nests: list[LoopNest] = []
+    for p in k.nests:
+        if found:
+            p = _Refs(cons, found).body(p)
+        if len(p.axes) == 1:
+            found |= {r.name: e for r in p.reduces if (e := one_element(r, p.axes[0].name, p.axes[0].size, cons)) is not None}
+            p = replace(p, reduces=tuple(r for r in p.reduces if r.name not in found))
+        if p.stores or p.reduces:
+            nests.append(p)
+    return replace(k, nests=tuple(nests)) if found else k
+
+
+class _Refs(Rewriter):
+    """Puts values where sums were referred to."""
+
+    def __init__(self, cons: Cons, values: dict[str, Expr]):
+        super().__init__(cons, {})
+        self.values = values
+
+    def node(self, e: Expr) -> Expr:
+        """As `Rewriter.node`."""
+        return self.values[e.name] if e.kind == "ref" and e.name in self.values else super().node(e)
+
+
+def one_element(r: Reduce, axis: str, size: ix.Size, cons: Cons) -> Expr | None:
+    """The sum of select(axis == t and more, x, 0): x where 0 <= t < size and more holds, else 0. None for any other reduction."""
+    if r.kind != "sum" or r.running:
+        return None
+    e = r.args[0]
+    if e.kind != "op" or e.name != "select" or e.args[2].kind != "const" or e.args[2].attr != 0 or depends(e.args[1], axis):
+        return None
+    target, more = None, None
+    for part in conjuncts(e.args[0]):
+        if target is None and (target := equal_to(part, axis)) is not None:
+            continue
+        if depends(part, axis):
+            return None
+        more = conjunction(cons, more, part)
+    if target is None:
+        return None
+    low = cons.op("ge", (target, cons.const(0, "i64")), "b8")
+    high = cons.op("lt", (target, cons.index(ix.index(size))), "b8")
+    there = conjunction(cons, conjunction(cons, low, high), more)
+    assert there is not None
+    zero = cons.const(0.0 if e.dtype[0] in "fb" else 0, e.dtype)
+    value = cons.op("select", (there, e.args[1], zero), e.dtype, r.where)
+    return cons.op("add", (value, zero), e.dtype, r.where)  # a sum that holds one -0.0 is 0.0
+
+
+def equal_to(e: Expr, axis: str) -> Expr | None:
+    """t where a condition is axis == t, and t is the same all along the axis."""
+    if e.kind != "op" or e.name != "eq":
+        return None
+    for x, t in (e.args, e.args[::-1]):
+        if x.kind == "index" and x.attr == ix.var(axis) and t.dtype == "i64" and not depends(t, axis):
+            return t
+    return None
+
+
+def depends(e: Expr, axis: str) -> bool:
+    """Whether a value changes along an axis, as far as one can see: what refers to a sum does not."""
+    todo, seen = [e], set()
+    while todo:
+        e = todo.pop()
+        if id(e) in seen:
+            continue
+        seen.add(id(e))
+        at = e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ()
+        if any(axis in ix.variables(c) for c in at):
+            return True
+        todo.extend(e.needs)
+    return False
