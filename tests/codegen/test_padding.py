@@ -50,5 +50,29 @@ def test_zeros(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert got.stride() == fn(*args).stride()
 
 
+def test_what_several_products_read_is_padded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a language model's words is read by two products, as it lies and turned."""
+    monkeypatch.setattr(padding, "LEAST_WORK", 1)
+    monkeypatch.setattr(padding, "_pays", lambda a, b, tune: True)
+
+    def fn(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple:
+        return g.t() @ x, g @ w, x @ w.t()
+
+    args = half(24, 33), half(24, 16), half(33, 16)
+    graph = normalise(torch.fx.symbolic_trace(fn), [fake_like(x) for x in args]).graph
+    for node in graph.nodes:
+        if (s := spec_or_none(node)) is not None:
+            node.meta["spec"] = Spec(s.shape, s.stride, s.dtype, torch.device("cuda", 0))
+    padding.pad_products(graph, _Choices())
+    pads = [n for n in graph.nodes if n.target is torch.ops.aten.constant_pad_nd.default]
+    assert [(n.args[0].name, n.args[1]) for n in pads] == [
+        (pads[0].args[0].name, [0, 7, 0, 0]),
+        (pads[1].args[0].name, [0, 0, 0, 7]),
+    ]
+    got = torch.fx.Interpreter(torch.fx.GraphModule({}, graph)).run(*args)
+    for a, b in zip(got, fn(*args), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
 class _Choices:
     tune = None

@@ -20,17 +20,20 @@ from .linear_cuda import START
 LINE = 16  # bytes: rows of operands are fastest when they start at a multiple of this
 LEAST_WORK = 1 << 26  # multiply-adds of a product worth timing
 GAIN = 0.9  # padding, product and cut together may take this part of the plain product's time
+Padded = dict[tuple[fx.Node, tuple[int, ...]], fx.Node]  # a node and zeros at its ends -> it with those
+TURNS = {aten.t.default: (), aten.transpose.int: ((0, 1), (1, 0), (-1, -2), (-2, -1)), aten.permute.default: ((1, 0),)}
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
 def pad_products(graph: fx.Graph, choices: Choices) -> None:
-    """Changes `graph`."""
+    """Changes `graph`. What several products read is padded once."""
+    padded: Padded = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in (aten.linear.default, aten.mm.default):
             continue
         a, b = _operands(node)
         if a is not None and b is not None and _odd(a, b) and _pays(a, b, choices.tune):
-            _pad(graph, _as_product(graph, node))
+            _pad(graph, _as_product(graph, node), padded)
 
 
 def _operands(node: fx.Node) -> tuple[Spec | None, Spec | None]:
@@ -103,9 +106,29 @@ def _pays(a: Spec, b: Spec, tune: Any) -> bool:
     return best == "padded"
 
 
-def _pad(graph: fx.Graph, node: fx.Node) -> None:
+def _pad(graph: fx.Graph, node: fx.Node, padded: Padded) -> None:
     x, y = node.args
-    call = partial(infer_before, graph, node)
+
+    def call(op: Any, x: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """A new node, or one that is there."""
+        if op is aten.t.default and _turned(x):
+            return x.args[0]
+        if op is not aten.constant_pad_nd.default:
+            return infer_before(graph, node, op, x, *args, **kwargs)
+        key = x, tuple(args[0])
+        if key not in padded:
+            padded[key] = infer_before(graph, node, op, x, *args, **kwargs)
+        return padded[key]
+
     made = _padded(call, spec_of(x), spec_of(y), x, y)
     cut = made.target is aten.slice.Tensor
     replace(node, call(aten.clone.default, made, memory_format=torch.contiguous_format) if cut else made)
+
+
+def _turned(node: fx.Node) -> bool:
+    """Whether a node is its operand, a matrix, with rows and columns exchanged."""
+    if node.op != "call_function" or node.target not in TURNS or len(spec_of(node).shape) != 2:
+        return False
+    rest = tuple(tuple(a) if isinstance(a, list) else a for a in node.args[1:])
+    rest = rest[0] if rest and isinstance(rest[0], tuple) else rest
+    return rest == () if node.target is aten.t.default else rest in TURNS[node.target]
