@@ -13,8 +13,8 @@ from marks import interpreted
 import bytejit
 from bytejit.backends import cuda
 from bytejit.codegen.aten.normalise import normalise
+from bytejit.codegen.cuda import row_points, tiles
 from bytejit.codegen.cuda import schedule as way
-from bytejit.codegen.cuda import tiles
 from bytejit.codegen.cuda.emit import emit_triton
 from bytejit.codegen.loops.check import check_plan
 from bytejit.codegen.loops.lower import lower
@@ -104,6 +104,38 @@ def test_every_way_answers_as_eager(name: str, monkeypatch: pytest.MonkeyPatch) 
             torch.testing.assert_close(a, b, equal_nan=True, rtol=1e-4, atol=5e-5, msg=lambda m, what=what: f"{what}: {m}")
         assert fault == 0
     assert {"persistent": "rows", "looped": "looped rows", "split": "looped split", "columns": "looped rows"}[name] in taken
+
+
+POINTWISE = {
+    "of a row": (lambda x, s: (x - s[:, None].log()).exp(), (r(7, 21), r(7).abs())),
+    "of a column": (lambda x, m, v, w: (x - m) * (v + 1e-5).rsqrt() * w, (r(33, 5), r(5), r(5).abs(), r(5))),
+    "of both, masked": (
+        lambda x, s, w: F.pad((x - s[:, None].log()) * w.exp(), (1, 2, 0, 3)).relu(),
+        (r(9, 21), r(9).abs(), r(21)),
+    ),
+    "two dims": (lambda x, s: x[:, 1:].sigmoid() * s.exp()[:, :, None], (r(3, 9, 12), r(3, 8))),
+}
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_work_of_a_row_or_a_column_is_done_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("LEAST", "SHORT", "ROWS"):
+        monkeypatch.setattr(row_points, limit, 2)
+    fn, args = POINTWISE[name]
+    args = [a.to(DEVICE) for a in args]
+    plan = planned(fn, args)
+    (step,) = (s for s in plan.steps if isinstance(s, Call))
+    assert step.schedule.mode == "rows" and step.kernel.axes and not any(p.reduces for p in step.kernel.nests)
+    (got,), fault = run(plan, emit_triton(plan), args)
+    torch.testing.assert_close(got, fn(*args))
+    assert fault == 0
+
+
+def test_elements_that_share_nothing_stay_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("LEAST", "SHORT", "ROWS"):
+        monkeypatch.setattr(row_points, limit, 2)
+    (step,) = planned(lambda x, b: F.gelu(x + b), (r(9, 21), r(21))).steps
+    assert step.schedule.mode == "points"
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [(torch.float32, 8), (torch.float16, 16)])

@@ -39,6 +39,7 @@ from bytejit.codegen.cpu.schedule import (
     without,
 )
 from bytejit.codegen.cuda.forward import Overlap, barriers, forward, kept
+from bytejit.codegen.cuda.row_points import as_rows
 from bytejit.codegen.cuda.tiles import (
     COLUMNS,
     LOOP,
@@ -161,6 +162,10 @@ def schedule_kernel(
     wide = needs_wide(k, buffers)
     if flexible(k):
         k = rename(order_pointwise(k, SIDE), cons)
+        if (rows := as_rows(k)) is not None:
+            return schedule_rows(
+                rename(rows, cons), buffers, cons, machine, wide, Overlap(offsets or {}, slots or {}, buffers, own), room
+            )
         p = k.nests[0]
         names = [a.name for a in p.axes]
         square = len(names) == 2 and transposed(p, p.axes, names[1], SIDE) == names[0]

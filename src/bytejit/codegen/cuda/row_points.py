@@ -1,0 +1,56 @@
+"""Pointwise kernels as rows: where much of what an element needs is the same all along its row, or its column.
+
+In a flat range of points each element computes all that it needs. In a tile of rows and columns the logarithm of a row's sum, or
+a channel's scale, has one dim less than the tile: it is computed once a row, or once a column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bytejit.codegen.loops import index as ix
+from bytejit.codegen.loops.expr import Expr, walk
+from bytejit.codegen.loops.ir import Kernel
+from bytejit.codegen.loops.simplify import kernel_roots, known, points
+from bytejit.codegen.ops.table import table
+
+LEAST = 1 << 20  # points: fewer are a kernel of a few microseconds either way
+SHORT = 64  # elements of a row that has work of its own worth a tile
+ROWS = 512  # so many keep all of a GPU busy
+LOAD = 2  # additions that a load from a cache takes
+SAVED = 8  # additions an element that rows save
+
+
+def as_rows(k: Kernel) -> Kernel | None:
+    """A pointwise kernel, whose last axis is the innermost in memory, with that axis alone in its nest; None where it stays
+    flat."""
+    (p,) = k.nests
+    axes = (*k.axes, *p.axes)
+    if len(axes) < 2 or not known(axes) or points(axes) < LEAST:
+        return None
+    inner = axes[-1]
+    if inner.size < SHORT or points(axes[:-1]) < ROWS or once(k, inner.name) < SAVED:
+        return None
+    return replace(k, axes=axes[:-1], nests=(replace(p, axes=(inner,)),))
+
+
+def once(k: Kernel, inner: str) -> int:
+    """Work whose result is the same all along the inner axis, or along all others. Units: additions an element."""
+    rows = table().by_name
+    sides: dict[int, tuple[bool, bool]] = {}  # whether a value changes along the inner axis, along another
+    total = 0
+    for e in walk(kernel_roots(k)):
+        own = axes_of(e)
+        along, across = inner in own, bool(own - {inner})
+        for x in e.needs:
+            along, across = along or sides[id(x)][0], across or sides[id(x)][1]
+        sides[id(e)] = along, across
+        if not (along and across):
+            total += LOAD if e.kind == "load" else rows[e.name].cost if e.kind == "op" and e.name in rows else 0
+    return total
+
+
+def axes_of(e: Expr) -> set[str]:
+    """The axes that a node itself speaks of."""
+    at = e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ()
+    return set().union(*map(ix.variables, at))
