@@ -24,7 +24,7 @@ from bytejit.codegen.aten import graph as out_of
 from bytejit.codegen.cpu.emit import CppSource
 from bytejit.codegen.emit.call_source import CallSource, fail
 from bytejit.codegen.emit.memory import SlotMemory, arena_maker, fixed
-from bytejit.codegen.loops.ir import Buffer, Extern, View
+from bytejit.codegen.loops.ir import Buffer, Extern, MutationCopy, View
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.codegen.ops.extern import is_window, resolve
 from bytejit.codegen.ops.table import table
@@ -34,6 +34,8 @@ from bytejit.common.where import Where
 
 from .check import Check, Steady, steady_check, words_of
 from .operands import Operands
+
+TOGETHER = 4  # copies of values into inputs from which on one call makes all of them
 
 
 class CallPrinter(Operands):
@@ -157,8 +159,7 @@ class CallPrinter(Operands):
         written = [m for m in self.plan.mutations if not m.done]
         if outs is None or len(written) + len({str(o) for o in flat}) > len(set(flat)):
             flat = [self._named(i, t) for i, t in enumerate(flat)]
-        for m in written:
-            self.lines.append(f"p{m.input}.copy_({flat[m.position]})")
+        self._copies(written, flat)
         for m in self.plan.mutations:
             if m.done:
                 self.bind("bump", torch.autograd.graph.increment_version)
@@ -176,6 +177,21 @@ class CallPrinter(Operands):
         self.lines += self.closing()
         shown = results[0] if single else "(" + "".join(r + ", " for r in results) + ")"
         return self._function(shown)
+
+    def _copies(self, written: list[MutationCopy], flat: list[str]) -> None:
+        """Values of inputs at the end, put there. Many are one call: on a GPU it moves all of them in a few launches. A value
+        that is another input, or a part of one, goes by itself, in order."""
+        views = {m: self.plan.outputs[m.position].view for m in written}
+        fresh = [m for m, v in views.items() if v is not None and self.plan.buffers[v.buffer].kind != "input"]
+        if len(fresh) < TOGETHER:
+            fresh = []
+        for m in written:
+            if m not in fresh:
+                self.lines.append(f"p{m.input}.copy_({flat[m.position]})")
+        if fresh:
+            copy = self.bind("copy_all", torch._foreach_copy_)
+            into, values = (", ".join(parts) for parts in zip(*((f"p{m.input}", flat[m.position]) for m in fresh), strict=True))
+            self.lines.append(f"{copy}([{into}], [{values}])")
 
     def _named(self, i: int, text: str) -> str:
         if text.isidentifier():
