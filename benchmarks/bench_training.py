@@ -62,15 +62,18 @@ def step_of(case: str, way: str, device: str) -> Callable[[], torch.Tensor]:
 
 def worker(case: str, way: str, device: str) -> None:
     """Run steps as the lines of stdin say: a number of steps -> seconds a step, `loss` -> the loss of one more, `peak` -> the
-    most memory of the GPU that a step took. Units: GB."""
+    most memory of the GPU in tensors during a step, `held` -> what the process held for them by then, the memory of recordings
+    too, whose tensors are not counted as such. Units: GB."""
     step = step_of(case, way, device)
     for line in sys.stdin:
         if line.strip() == "loss":
             print(float(step()), flush=True)
-        elif line.strip() == "peak":
+        elif line.strip() in ("peak", "held"):
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             step()
-            print(torch.cuda.max_memory_allocated() / 1e9, flush=True)
+            most = torch.cuda.max_memory_allocated if line.strip() == "peak" else torch.cuda.max_memory_reserved
+            print(most() / 1e9, flush=True)
         else:
             print(block_seconds(step, int(line), device), flush=True)
 
@@ -122,7 +125,7 @@ def measure(case: str, ways: list[str], device: str, seconds: float, together: b
         for w in ways:
             best, ratio, loss = min(found["eager"]) / min(found[w]), speedup(found["eager"], found[w]), ask(workers[w], "loss")
             times = f"{seconds_text(min(found[w])):>9} {best:5.2f} x  median {ratio:5.2f} x   first {first[w]:6.2f} s"
-            peak = f"   peak {ask(workers[w], 'peak'):6.2f} GB" if device == "cuda" else ""
+            peak = f"   peak {ask(workers[w], 'peak'):5.2f}, held {ask(workers[w], 'held'):5.2f} GB" if device == "cuda" else ""
             print(f"{case:16} {w:18} {times}   loss {loss:.4f}{peak}", flush=True)
     finally:
         for p in workers.values():
