@@ -464,11 +464,7 @@ def by_products(q):
     return scaled_dot_product_attention(q, q, q)
 
 
-# since torch 2.15 `sdpa_kernel` sets a ContextVar, where a graph breaks
-ONE_BEFORE_2_15 = 1 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15) else None
-
-
-@case(F(2, 2, 8, 16, grad=True), graphs=ONE_BEFORE_2_15)
+@case(F(2, 2, 8, 16, grad=True), graphs=1)
 def test_attention_kernel_chosen(q):
     """`sdpa_kernel`: one kernel, several in an order, as a decorator, nested, left by an exception; asked inside and behind"""
     asked = []
@@ -486,7 +482,7 @@ def test_attention_kernel_chosen(q):
     return a, b, by_products(q), scaled_dot_product_attention(q, q, q), asked, _cur_sdpa_kernel_backends()
 
 
-@case(F(2, 2, 32, 16), F(2, 2, 32, 16), graphs=ONE_BEFORE_2_15, backend="inductor", tol=(1e-5, 1e-5))
+@case(F(2, 2, 32, 16), F(2, 2, 32, 16), graphs=1, backend="inductor", tol=(1e-5, 1e-5))
 def test_attention_kernel_chosen_kernels(q, k):
     """`sdpa_kernel`, compiled to kernels"""
     with sdpa_kernel(SDPBackend.MATH):

@@ -12,6 +12,7 @@ from bytejit.tracer.objects.attributes import Attributes
 from bytejit.tracer.objects.calls import Calls
 from bytejit.tracer.objects.classes import Classes
 from bytejit.tracer.objects.comparisons import Comparisons
+from bytejit.tracer.objects.context_variables import ContextVariables
 from bytejit.tracer.objects.instantiation import Instantiation
 from bytejit.tracer.objects.iterators import Iteration
 from bytejit.tracer.objects.known_attributes import KnownAttributes
@@ -41,6 +42,7 @@ from .tracer import Tracer
 
 PARTS: dict[str, type[Component]] = {
     "deferred": DeferredCalls,
+    "context_variables": ContextVariables,
     "values": Wrapping,
     "names": Names,
     "attributes": Attributes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import enum
 import gc
 import types
@@ -82,6 +83,7 @@ BY_REFERENCE = (
     *numpy_types.FUNCTION_TYPES,
     type(collections.abc.Callable[[int], int]),
     types.UnionType,
+    contextvars.ContextVar,
 )
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 UNBOUND = (types.MethodDescriptorType, types.WrapperDescriptorType)

@@ -37,6 +37,7 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.objects import rebuilt_classes
 from bytejit.tracer.objects.containers import is_constant
+from bytejit.tracer.objects.context_variables import TokenVar
 
 from . import classes, containers, functions, instances, iterators
 from .statements import Statements
@@ -141,6 +142,15 @@ def deferred(out: Statements, v: DeferredVar) -> str:
     raise AssertionError(f"{v} was not called")
 
 
+def token(out: Statements, v: TokenVar) -> str:
+    """One whose variable is again what it was: both calls are made now, where the variable is as it was at the first."""
+    if v.old is not None or out.t.context_variables.pending(v.var):
+        raise CannotReconstruct("the token of a context variable", v.step)
+    name, var, value = out.new_name(v), out.value(v.args[0]), out.value(v.args[1])
+    out.lines += [f"{name} = {var}.set({value})", f"{var}.reset({name})"]
+    return name
+
+
 def traceback(out: Statements, v: TracebackVar) -> str:
     raise CannotReconstruct("a traceback of the region", v.step)
 
@@ -168,5 +178,6 @@ MAKERS: dict[type[Var], Callable] = {
     IterVar: iterators.iterator,
     GenVar: iterators.generator,
     PropertyVar: functions.descriptor,
+    TokenVar: token,
     TracebackVar: traceback,
 }

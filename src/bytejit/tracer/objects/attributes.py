@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
 import types
 from collections.abc import Callable
@@ -73,6 +74,8 @@ class Attributes(Component):
         if isinstance(v, TensorVar):
             return self.t.tensor_attributes.tensor_getattr(v, name)
         if isinstance(v, DeferredVar):
+            if v.kind is contextvars.Token:
+                return self.t.context_variables.token_attribute(v, name)
             raise Break("a random number used in the region" if v.kind is float else "a hook's handle used in the region")
         if isinstance(v, Known):
             return self.t.known_attributes.known_getattr(v, name)

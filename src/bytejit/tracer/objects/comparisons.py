@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import operator
 import types
 
@@ -243,6 +244,8 @@ class Comparisons(Component):
                 return True
             return self.t.subscripts.length(v) > 0
         if isinstance(v, DeferredVar):
+            if v.kind is contextvars.Token:
+                return True
             raise Break("a random number decides a branch")
         if isinstance(v, ArrayVar):
             return self.t.const(self.t.numpy_arrays.array_call(bool, [v]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import enum
 import types
 from typing import Any
@@ -36,6 +37,8 @@ class KnownAttributes(Component):
             return found
         if is_constant(obj):
             return self._constant_attribute(obj, name)
+        if isinstance(obj, contextvars.ContextVar) and isinstance(found := vars(type(obj)).get(name), types.MethodDescriptorType):
+            return MethodVar(Known(found), v)
         try:
             value = getattr(obj, name)
         except AttributeError as e:

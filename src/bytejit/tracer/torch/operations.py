@@ -136,6 +136,11 @@ def is_program_code(obj: object) -> bool:
     return not builtin and not special_cases.OPERATORS.made(obj)
 
 
+def is_torch_python(obj: object) -> bool:
+    """Whether it is a Python function of torch's own (einsum)."""
+    return isinstance(obj, types.FunctionType) and special_cases.TORCH.made(obj)
+
+
 def _hashable_in(obj: object) -> bool:
     try:
         return obj in recorded()

@@ -32,7 +32,7 @@ from bytejit.tracer.sizes.numpy_numbers import TAKE_BOOLS_FOR_FLOATS, numpy_bool
 from bytejit.tracer.sizes.unit_strides import READERS
 from bytejit.tracer.torch.subclasses import check_class, dispatches
 
-from .operations import is_program_code, plainly_given
+from .operations import is_program_code, is_torch_python, plainly_given
 from .optimizers import with_tensor_factor
 from .packed_objects import packed
 from .warned import say
@@ -259,6 +259,8 @@ class Tensors(Component):
         return None
 
     def add_node(self, fn: Any, method: str | None, args: tuple, kwargs: dict[str, Any]) -> torch.fx.Node:
+        if method is None and self.t.context_variables.held and is_program_code(fn) and not is_torch_python(fn):
+            raise Break(f"{self.op_name(fn)} may ask for a context variable that was set")
         self.t.effects.mutations += 1
         if method is not None:
             node = self.t.graph.call_method(method, args, kwargs)
