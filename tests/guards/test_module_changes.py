@@ -180,6 +180,19 @@ def test_globals_that_change_between_calls_compile_nothing(monkeypatch):
     assert not bytejit.counters["recompiles"]
 
 
+def test_equal_names_that_are_other_objects_compile_nothing():
+    """Dicts made anew, as from a file: the same names, but no name is the object that it was."""
+    model, f, x = warmed()
+    for part in (model[1], model[1].linear):
+        part.__dict__ = {str(k.encode(), "ascii"): v for k, v in vars(part).items()}
+        part._parameters = {str(k.encode(), "ascii"): v for k, v in part._parameters.items()}
+        part._modules = {str(k.encode(), "ascii"): v for k, v in part._modules.items()}
+    assert torch.equal(f(x), model(x))
+    assert not bytejit.counters["recompiles"]
+    model[1].__dict__[str(b"forward", "ascii")] = lambda x: x * 5
+    assert torch.equal(f(x), model(x))
+
+
 def test_an_attribute_written_each_call_compiles_nothing():
     model, f, x = warmed()
     for i in range(20):

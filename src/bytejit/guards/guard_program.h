@@ -15,7 +15,10 @@ PyObject* PyUnicode_InternFromString(const char*);
 PyObject* PyObject_GenericGetDict(PyObject*, void*);
 bj_size PyDict_Size(PyObject*);
 PyObject* PyDict_GetItemWithError(PyObject*, PyObject*);
+int PyDict_Contains(PyObject*, PyObject*);
 int PyDict_Next(PyObject*, bj_size*, PyObject**, PyObject**);
+PyObject* PyList_GetItem(PyObject*, bj_size);
+bj_size PyList_Size(PyObject*);
 PyObject* PySequence_List(PyObject*);
 int PySequence_Contains(PyObject*, PyObject*);
 PyObject* PyTuple_New(bj_size);
@@ -83,7 +86,16 @@ static Answer equals(const Head* head, PyObject* x, PyObject* want) {
     Py_DecRef(result);
     return when(truth, 1);
 }
-static Answer keys_are(PyObject* x, PyObject* want) {
+// The keys of a dict are those of a list, each the very object. Where this says no they may be equal still.
+static bool keys_meet(PyObject* dict, PyObject* want) {
+    PyObject *k, *v;
+    bj_size n = PyList_Size(want), i = 0;
+    if (PyDict_Size(dict) != n) return false;
+    for (bj_size at = 0; i < n && PyDict_Next(dict, &at, &k, &v) && k == PyList_GetItem(want, i);) ++i;
+    return i == n;
+}
+static Answer keys_are(const Head* head, PyObject* x, PyObject* want) {
+    if (type_of(x) == head->dict && keys_meet(x, want)) return YES;
     PyObject* found = PySequence_List(x);
     if (!found) return ERROR;
     int truth = PyObject_RichCompareBool(found, want, 2);
@@ -91,9 +103,7 @@ static Answer keys_are(PyObject* x, PyObject* want) {
     return when(truth, 1);
 }
 static Answer has(const Head* head, PyObject* x, PyObject* key, Word want) {
-    if (type_of(x) != head->dict) return when(PySequence_Contains(x, key), want);
-    int there = PyDict_GetItemWithError(x, key) ? 1 : PyErr_Occurred() ? -1 : 0;
-    return when(there, want);
+    return when(type_of(x) == head->dict ? PyDict_Contains(x, key) : PySequence_Contains(x, key), want);
 }
 static bj_size size_of(PyObject* x) {      // of what may be missing; held: a subclass's __len__ may run anything
     if (!x || x == &_Py_NoneStruct) return 0;
@@ -133,7 +143,7 @@ static PyObject* behind(PyObject* ref) {     // null without an error: dead
 }
 // dict[key], borrowed; null without an error: no such key. A step's hint is where the key was among the dict's items, in its
 // low byte, and how often it was looked for above; what lies there is it only where the key does. -1: look it up always.
-static PyObject* look_anew(PyObject* dict, PyObject* key, Word* hint) {
+BJ_COLD PyObject* look_anew(PyObject* dict, PyObject* key, Word* hint) {
     PyObject* found = PyDict_GetItemWithError(dict, key);
     Word tries = (*hint >> 8) + 1;
     if (!found || *hint < 0) return found;
@@ -146,7 +156,7 @@ static PyObject* look_anew(PyObject* dict, PyObject* key, Word* hint) {
         }
     return found;
 }
-static PyObject* look(PyObject* dict, PyObject* key, Word* hint) {
+BJ PyObject* look(PyObject* dict, PyObject* key, Word* hint) {
     PyObject *k, *found;
     bj_size at = *hint & 255;
     if (*hint > 0 && PyDict_Next(dict, &at, &k, &found) && k == key) return found;
@@ -159,17 +169,22 @@ static PyObject* item(const Head* head, PyObject* x, const Word* w) {     // nul
     if (found) Py_IncRef(found);
     return found;
 }
-static Answer item_is(const Head* head, PyObject* x, const Word* w, bool empty) {
+// What a step asks of the value of an item.
+static Answer value_is(const Head* head, PyObject* found, Word op, Word want) {
+    if (op == OP_ITEM_IS) return (Word)found == want ? YES : NO;
+    if (op == OP_ITEM_EMPTY) return type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
+    return equals(head, found, (PyObject*)want);
+}
+BJ Answer item_is(const Head* head, PyObject* x, const Word* w, Word op) {
     PyObject* key = (PyObject*)w[2];
     Word want = w[3];
     bool plain = type_of(x) == head->dict;
     PyObject* found = plain ? look(x, key, (Word*)w + 4) : PyObject_GetItem(x, key);
     if (!found) return PyErr_Occurred() ? ERROR : NO;
-    if (plain && empty) return type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
+    if (plain && op != OP_ITEM_EQUALS) return value_is(head, found, op, want);
     if (plain && (Word)found == want) return YES;
     if (plain) Py_IncRef(found);      // `same` may run anything
-    Answer ok = !empty ? equals(head, found, (PyObject*)want)
-                : type_of(found) == want && PyDict_Size(found) == 0 ? YES : NO;
+    Answer ok = value_is(head, found, op, want);
     Py_DecRef(found);
     return ok;
 }
@@ -209,8 +224,9 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
         case OP_TUPLE_ITEM: got = s.borrow(PyTuple_GetItem(x, w[2])); w += 3; break;
         case OP_TYPE_OF: got = s.add(PyObject_Type(x)); w += 2; break;
         case OP_OWN_DICT: got = s.add(PyObject_GenericGetDict(x, nullptr)); w += 2; break;
-        case OP_ITEM_EQUALS: ok = item_is(head, x, w, false); w += 5; break;
-        case OP_ITEM_EMPTY: ok = item_is(head, x, w, true); w += 5; break;
+        case OP_ITEM_EQUALS: ok = item_is(head, x, w, OP_ITEM_EQUALS); w += 5; break;
+        case OP_ITEM_IS: ok = item_is(head, x, w, OP_ITEM_IS); w += 5; break;
+        case OP_ITEM_EMPTY: ok = item_is(head, x, w, OP_ITEM_EMPTY); w += 5; break;
         case OP_IS: ok = when((Word)x == w[2], w[3]); w += 4; break;
         case OP_TYPE_IS: ok = when(type_of(x) == w[2], 1); w += 3; break;
         case OP_CLASS_IS: ok = when(type_of(x) == (Word)s.at[w[2]], 1); w += 3; break;
@@ -220,7 +236,7 @@ static PyObject* run(const Head* head, const Word* w, Slots& s, PyObject* const*
             bj_size n = PyObject_Size(x);
             ok = n < 0 ? ERROR : n == w[2] ? YES : NO; w += 3; break;
         }
-        case OP_KEYS: ok = keys_are(x, (PyObject*)w[2]); w += 3; break;
+        case OP_KEYS: ok = keys_are(head, x, (PyObject*)w[2]); w += 3; break;
         case OP_HAS: ok = has(head, x, (PyObject*)w[2], w[3]); w += 4; break;
         case OP_ALIAS: ok = when(x == s.at[w[2]], w[3]); w += 4; break;
         case OP_FUNCTION: ok = function_is(x, w[2], w[3]); w += 4; break;

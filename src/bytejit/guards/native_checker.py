@@ -52,6 +52,7 @@ OPS = (
     "ALIAS",  # slot, slot, whether they must be the same
     "FUNCTION",  # slot, code, number of defaults: of a function without keyword defaults
     "ITEM_EQUALS",  # slot, key, object, hint: ITEM, then EQUALS
+    "ITEM_IS",  # slot, key, object, hint: ITEM, then IS
     "ITEM_EMPTY",  # slot, key, type, hint: ITEM, then TYPE_IS (dict or OrderedDict) and TRUE 0
     "CLASS",  # slot, place of a class's version or 0, the version for which all holds or 0, function that looks and returns
     # it: ClassCheck.again
@@ -60,7 +61,7 @@ OPS = (
     # checked, as where a size that may be any (-1) is 1
 )
 OP = {name: number for number, name in enumerate(OPS)}
-HINTED = (OP["ITEM"], OP["ITEM_EQUALS"], OP["ITEM_EMPTY"])
+HINTED = (OP["ITEM"], OP["ITEM_EQUALS"], OP["ITEM_IS"], OP["ITEM_EMPTY"])
 ANY = -(2**62)  # word of a stride that is not checked
 
 

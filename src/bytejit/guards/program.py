@@ -99,6 +99,8 @@ def _fused(steps: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], int]:
         seen = [steps[i] for i in by]
         if len(seen) == 1 and seen[0][0] == OP["EQUALS"]:
             new[by[0]] = (OP["ITEM_EQUALS"], *steps[maker][1:], seen[0][2])
+        elif len(seen) == 1 and seen[0][0] == OP["IS"] and seen[0][3] == 1:
+            new[by[0]] = (OP["ITEM_IS"], *steps[maker][1:], seen[0][2])
         elif [s[0] for s in seen] == [OP["TYPE_IS"], OP["TRUE"]] and seen[0][2] in DICTS and seen[1][2] == 0:
             new[by[1]] = (OP["ITEM_EMPTY"], *steps[maker][1:], seen[0][2])
             gone.add(by[0])
