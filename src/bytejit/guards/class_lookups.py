@@ -36,7 +36,7 @@ def searched(cls: type, after: type | None = None) -> tuple[type, ...]:
 def find(cls: type, name: str, after: type | None = None) -> tuple[Any, type | None]:
     """(value, owner) of a class attribute by MRO, after `after` when given; (MISSING, None) without one. For a method of a
     compiled module it is what the original's class has now."""
-    for c in searched(cls, after):
+    for c in MRO(cls) if after is None else searched(cls, after):
         found = NAMESPACE(c).get(name, MISSING)
         if found is not MISSING and not isinstance(found, PresentMethod):
             return found, c

@@ -56,8 +56,9 @@ class GuardSet:
     """Guards in order, without duplicates or guards that others imply."""
 
     def __init__(self) -> None:
-        self._by_source: dict[Source, dict[Any, Guard]] = {}
-        self._order: list[Guard] = []
+        self._by_source: dict[Source, dict[Any, int]] = {}  # the number of each guard on a source
+        self._guards: dict[int, Guard] = {}  # by number, in order
+        self._numbers = 0
 
     def add(self, kind: str, source: Source, value: Any = None, where: Any = None) -> None:
         """Add a guard. User objects among the values are turned into weak references. Raises: KeyError (unknown
@@ -68,18 +69,19 @@ class GuardSet:
         guard = Guard(kind, source, _kept(kind, value), where)
         mine = self._by_source.setdefault(source, {})
         slot = (kind, _slot(guard))
-        if slot in mine or any(_implied(kind, old) for old in mine.values()):
-            return
-        for key in [k for k, old in mine.items() if _implied(old.kind, guard)]:
-            self._order.remove(mine.pop(key))
-        mine[slot] = guard
-        self._order.append(guard)
+        if mine:
+            if slot in mine or any(_implied(kind, self._guards[n]) for n in mine.values()):
+                return
+            for key in [k for k, n in mine.items() if _implied(self._guards[n].kind, guard)]:
+                del self._guards[mine.pop(key)]
+        mine[slot] = number = self._numbers
+        self._guards[number] = guard
+        self._numbers += 1
 
     def replace(self, guard: Guard, value: Any) -> None:
         """Give a guard another value."""
         new = Guard(guard.kind, guard.source, value, guard.where)
-        self._order[self._order.index(guard)] = new
-        self._by_source[guard.source][guard.kind, _slot(guard)] = new
+        self._guards[self._by_source[guard.source][guard.kind, _slot(guard)]] = new
 
     def add_state(self, *names: str) -> None:
         """Guard global state as it is now: the rows of STATES named, or ALWAYS (with autocast's details when it is
@@ -98,23 +100,23 @@ class GuardSet:
     def copy(self) -> GuardSet:
         """A set with the same guards, to go on from (or to come back to)."""
         new = GuardSet()
-        new._order = list(self._order)
+        new._guards, new._numbers = dict(self._guards), self._numbers
         new._by_source = {s: dict(m) for s, m in self._by_source.items()}
         return new
 
     def on(self, source: Source) -> list[Guard]:
         """The guards on a source."""
-        return list(self._by_source.get(source, {}).values())
+        return [self._guards[n] for n in self._by_source.get(source, {}).values()]
 
     def __iter__(self) -> Iterator[Guard]:
-        return iter(self._order)
+        return iter(self._guards.values())
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._guards)
 
     def text(self) -> str:
         """One line a guard."""
-        return "\n".join(map(repr, self._order))
+        return "\n".join(map(repr, self))
 
     def __repr__(self) -> str:
         return f"GuardSet({len(self)} guards on {len(self._by_source)} sources)"
