@@ -189,7 +189,7 @@ def mark(kind: str, obj: object) -> None:
 def marked(kind: str, obj: object) -> bool:
     """Whether a callable, or the function of a bound method, has a mark."""
     table = MARKS[kind]
-    return obj in table or (bool(table) and getattr(obj, "__func__", None) in table)
+    return bool(table) and (obj in table or getattr(obj, "__func__", None) in table)
 
 
 def any_marked() -> bool:

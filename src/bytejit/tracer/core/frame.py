@@ -8,6 +8,7 @@ from types import CodeType
 from typing import Any
 
 from bytejit.common.identity import IdentityMap
+from bytejit.common.special_cases import NOT_THE_USERS
 from bytejit.rewriter import decoder
 from bytejit.rewriter.opcodes import OPNAME, has_argument
 
@@ -73,6 +74,7 @@ class Frame:
         "locals",
         "cells",
         "globals",
+        "users",
         "func",
         "parent",
         "kwnames",
@@ -89,6 +91,7 @@ class Frame:
 
     def __init__(self, code: CodeType, globals_: dict, parent: Frame | None, func: FuncVar | None = None) -> None:
         self.decoded, self.code, self.globals = decode(code), code, globals_
+        self.users = not NOT_THE_USERS.runs(globals_)  # whether a line of it is one of the user's
         self.ip = 0
         self.stack: list[Var] = []
         self.locals: dict[str, Var] = {}
