@@ -248,6 +248,26 @@ def test_questions():
     assert n == 1 and torch.equal(result, X + 1)
 
 
+def test_questions_without_work():
+    """What is asked is True where no tensor is at hand, too: in a call without one, and behind a graph break."""
+    ways = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._dynamo.is_compiling, bytejit.is_compiling
+
+    def f(n):
+        return [n * 2 if asked() else n for asked in ways]
+
+    def broken(n):
+        print(end="")
+        return f(n)
+
+    for g in (f, broken):
+        c = bytejit.compile(g, backend="eager")
+        assert c(3) == c(3) == [6] * 4
+        assert torch.equal(c(X)[0], X * 2) and c(5) == [10] * 4
+    assert bytejit.compile(lambda: torch.compiler.is_compiling(), backend="eager", fullgraph=True)()
+    with torch.compiler.set_stance("force_eager"):
+        assert bytejit.compile(f, backend="eager")(3) == [3] * 4
+
+
 def test_wrap_numpy():
     import numpy
 
@@ -388,6 +408,17 @@ def test_force_backend():
     assert (len(first), len(second)) == (1, 1)
     with torch.compiler.set_stance(force_backend="nonsense"), pytest.raises(ValueError, match="nonsense"):
         c(torch.ones(3, 3))
+
+
+def test_a_stance_that_there_is_not():
+    """An error at the call, as torch has it: of new code, and of code that was compiled before."""
+    c = bytejit.compile(plus_two, backend="eager")
+    c(X)
+    with torch.compiler.set_stance("eager"):
+        for call in (c, bytejit.compile(plus_two, backend="eager")):
+            with pytest.raises(RuntimeError, match="invalid torch.compile stance"):
+                call(X)
+    assert torch.equal(c(X), X + 2)
 
 
 def test_skip_guard_eval_unsafe_is_taken():

@@ -277,6 +277,7 @@ def dims_of(t: object) -> Dims | None:
 
 # ---- the stance ------------------------------------------------------------------------------------------------------
 EAGER = "force_eager"
+STANCES = ("default", EAGER, "eager_on_recompile", "fail_on_recompile", "eager_then_compile", "aot_eager_then_compile")
 
 
 @dataclass(frozen=True)
@@ -288,9 +289,14 @@ class Stance:
 
 
 def stance() -> Stance:
-    """The stance as it is now."""
+    """The stance as it is now. Raises: RuntimeError for one that there is not, where torch's compiler notices it, too."""
     found = _left(FRAMES, "_stance")
-    return Stance() if found is None else Stance(getattr(found, "stance", "default"), getattr(found, "backend", None))
+    if found is None:
+        return Stance()
+    name = getattr(found, "stance", "default")
+    if name not in STANCES:
+        raise RuntimeError(f"invalid torch.compile stance '{found}'")
+    return Stance(name, getattr(found, "backend", None))
 
 
 def forced() -> object:
@@ -298,7 +304,8 @@ def forced() -> object:
     found = _left(FRAMES, "_stance")
     if found is None:
         return None
-    return EAGER if getattr(found, "stance", "") == EAGER else getattr(found, "backend", None)
+    name = getattr(found, "stance", "default")  # one that there is not fits no entry: `stance` says so at the miss
+    return EAGER if name == EAGER or name not in STANCES else getattr(found, "backend", None)
 
 
 def forced_text(bind: Callable[[object, str], str]) -> str:

@@ -61,6 +61,7 @@ class Trace:
     sizes_leave: bool = False  # whether a symbolic number is returned, or left where someone else sees it
     returned_sizes: tuple | None = ()  # (path, Expr) of symbolic numbers in what is returned; None: not all can be told
     resolve: Callable[[], None] = lambda: None  # adds what is known of symbols to the guards: after the backend has run
+    asked: bool = False  # whether the program asked if it is compiled
     at_work: bool = True  # whether tensors or modules were met
     let_go: Callable[[], None] = lambda: None  # forgets the program's objects: after the entry is built
     modes: bool = False  # whether torch function modes were active around the call
@@ -177,6 +178,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
         leaves=kinds_left(t, replay),
         modes=bool(t.overrides.outer_modes),
         by_value=t.by_value,
+        asked=t.asked,
         catches=t.catches,
         effects=effects_of(t),
         sizes_leave=t.sizes.sizes_leave,

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from bytejit.common import ambient_kinds, attention_choice, ranges, registry
+from bytejit.common import ambient_kinds, attention_choice, ranges, registry, special_cases
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -61,8 +61,6 @@ FIXED = {
     _C._is_tracing: False,
     torch.jit.is_scripting: False,
     torch.jit.is_tracing: False,
-    torch.compiler.is_compiling: True,
-    torch.compiler.is_dynamo_compiling: True,
     torch.compiler.is_exporting: False,
     torch._C._functorch.peek_interpreter_stack: None,
     torch._C._len_torch_dispatch_stack: 0,
@@ -305,7 +303,14 @@ def check_with(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 
 @models(registry.is_compiling)
+@models(torch.compiler.is_compiling)
+@models(torch.compiler.is_dynamo_compiling)
 def is_compiling(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    """True. A region without work becomes an entry for that, unless only torch's own code asks."""
+    asks = t.present_frame
+    while asks.code.co_name == "is_compiling" and asks.parent is not None:  # torch has it under several names
+        asks = asks.parent
+    t.asked = t.asked or not special_cases.TORCH.runs(asks.globals)
     return TRUE
 
 
