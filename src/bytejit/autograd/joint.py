@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.decompositions import RULES
+from bytejit.codegen.aten.float_marks import Marks, with_marks
 from bytejit.codegen.aten.graph import Aten, Mutation, Out, check, renumbered
 from bytejit.codegen.aten.mutation import CannotNormalise
 from bytejit.codegen.aten.normalise import Outputs, Run, mutations_of, out_of, with_sizes
@@ -95,9 +96,13 @@ class Joint:
 
 def make_joint(gm: fx.GraphModule, fakes: Sequence) -> Joint:
     """The joint graph of `gm`, whose placeholders look like `fakes`. Raises: CannotNormalise."""
-    rec = Recorder(RULES)
-    with unhooked():
+
+    def record(marks: Marks | None) -> Joint:
+        rec = Recorder(RULES, marks=marks)
         return preserved(_record, rec, GradRun(rec, gm, fakes))
+
+    with unhooked():
+        return with_marks(gm, record, lambda joint: joint.aten)
 
 
 # ---- the forward pass ------------------------------------------------------------------------------------------------

@@ -166,15 +166,49 @@ def whole(function: type, real: Callable, a: Number) -> Number:
     return a.make(made, int)
 
 
-def rounded(a: Number, ndigits: int | None = None) -> Number:
-    """round(a, ndigits) of what becomes a constant."""
-    result = round(a.float_() if a.kind is float else a.int_(), ndigits)
-    return a.make(result, type(result))
+def rounded(a: Number, ndigits: Number | int | None = None) -> Number:
+    """round(a, ndigits); the digits become a constant, and an int with digits."""
+    if isinstance(ndigits, Number):
+        ndigits = ndigits.int_()
+    if ndigits is None:
+        return whole(sm.Round, round, a)
+    if a.kind is float:
+        return of_floats(sf.RoundTo, a, a.wrap_int(ndigits))
+    return a.make(round(a.int_(), ndigits), int)
 
 
 def is_integer(a: Number) -> Number:
     """Whether a number is whole; a float becomes a constant."""
     return a.wrap_bool(True if a.kind is int else a.float_().is_integer())
+
+
+def is_nan(a: Number) -> Number:
+    """math.isnan(a)."""
+    return compare("ne", a, a)
+
+
+def is_infinite(a: Number) -> Number:
+    """math.isinf(a)."""
+    return a.wrap_bool(any(compare("eq", a, a.wrap_float(edge)).truth() for edge in (math.inf, -math.inf)))
+
+
+def is_finite(a: Number) -> Number:
+    """math.isfinite(a)."""
+    return a.wrap_bool(compare("lt", a.wrap_float(-math.inf), a).truth() and compare("lt", a, a.wrap_float(math.inf)).truth())
+
+
+def is_close(a: Number, b: Number, relative: Number, least: Number) -> Number:
+    """math.isclose(a, b, rel_tol=relative, abs_tol=least), step by step as CPython has it."""
+    zero = a.wrap_float(0.0)
+    if compare("lt", relative, zero).truth() or compare("lt", least, zero).truth():
+        raise ValueError("tolerances must be non-negative")
+    if compare("eq", a, b).truth():
+        return a.wrap_bool(True)
+    if is_infinite(a).truth() or is_infinite(b).truth():
+        return a.wrap_bool(False)
+    apart = of_math("fabs", binary("sub", to_float(b), to_float(a)))
+    bounds = (of_math("fabs", binary("mul", relative, to_float(b))), of_math("fabs", binary("mul", relative, to_float(a))), least)
+    return a.wrap_bool(any(compare("le", apart, bound).truth() for bound in bounds))
 
 
 # ---- comparison and logic
@@ -247,6 +281,11 @@ FUNCTIONS: dict[Callable, Callable] = {
     math.floor: partial(whole, sm.Floor, math.floor),
     math.ceil: partial(whole, sm.Ceil, math.ceil),
     math.trunc: partial(whole, sm.Trunc, math.trunc),
+    math.isnan: is_nan,
+    math.isinf: is_infinite,
+    math.isfinite: is_finite,
+    math.isclose: is_close,
+    round: rounded,
     **{function: partial(compare, name) for name, function in COMPARISONS.items()},
 }
 OF_MATH = {(getattr(math, name), arity): name for name, arity in sf.MATH}  # (function, number of arguments) -> its name

@@ -19,6 +19,7 @@ from . import integer_math as sm
 from .conditions import Condition, condition
 from .knowledge import INF, LARGEST, Knowledge, factors, signed, solved
 from .nodes import Node
+from .taken import on_its_side
 
 
 class Env(Knowledge):
@@ -34,6 +35,7 @@ class Env(Knowledge):
         self.inside: set[sympy.Symbol] = set()
         self.inferring = False
         self.relaxed = False  # see `Manner`
+        self.taken: Callable[[Any], float] | None = None  # what a Number is for an operator that takes a plain float: `taken`
         self.waived: list[tuple[Any, Any]] = []  # (difference that is not 0, where): what `relaxed` took for granted
 
     def __repr__(self) -> str:
@@ -57,6 +59,8 @@ class Env(Knowledge):
         self.hints[s] = hint
         self.given[s] = self.ranges[s] = (-INF, INF)
         return torch.SymFloat(Node(self, s, float))
+
+    on_its_side = staticmethod(on_its_side)
 
     def let_go(self) -> None:
         """Forget who asks: the trace is over."""

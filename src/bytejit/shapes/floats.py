@@ -73,6 +73,7 @@ FloatMod = _function("FloatMod", operator.mod, "({0}%{1})", 2, True)
 FloatPow = _function("FloatPow", operator.pow, "({0}**{1})", 2, True)
 FloatSqrt = _function("FloatSqrt", math.sqrt, "math.sqrt({0})", 1, True)
 ToFloat = _function("ToFloat", float, "float({0})")
+RoundTo = _function("RoundTo", round, "round({0}, {1})", 2, True)
 
 INFIX: dict[str, type[FloatFunction]] = {
     "add": FloatAdd,
@@ -94,7 +95,7 @@ def _of_math() -> dict[tuple[str, int], type[FloatFunction]]:
     two = "pow atan2 fmod copysign hypot remainder log nextafter"
     total = {"atan", "tanh", "asinh", "fabs", "cbrt", "erf", "erfc", "atan2", "copysign", "radians"}
     found: dict[tuple[str, int], type] = {("sqrt", 1): FloatSqrt}
-    for names, arity in ((one, 1), (two, 2)):
+    for names, arity in ((one, 1), (two, 2), ("hypot", 3), ("hypot", 4)):
         for name in names.split():
             args = ", ".join(f"{{{i}}}" for i in range(arity))
             found[name, arity] = _function(

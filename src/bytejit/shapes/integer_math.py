@@ -103,6 +103,13 @@ class Trunc(sympy.Function):
     is_integer = True
 
 
+class Round(sympy.Function):
+    """round(a) of a float: an integer."""
+
+    nargs = 1
+    is_integer = True
+
+
 def split(a: Any, b: Any) -> tuple[Any, Any]:
     """(whole, rest) with a == whole * b + rest, rest without a term that b divides."""
     whole: list[Any] = []
@@ -225,6 +232,7 @@ _TEXTS: dict[type, Callable] = {
     Floor: _call("math.floor"),
     Ceil: _call("math.ceil"),
     Trunc: _call("int"),
+    Round: _call("round"),
 }
 
 _VALUES: dict[type, Callable] = {
@@ -235,6 +243,7 @@ _VALUES: dict[type, Callable] = {
     Floor: math.floor,
     Ceil: math.ceil,
     Trunc: int,
+    Round: round,
 }
 
 
@@ -310,14 +319,14 @@ def _bounds_of_parts(e: Any, of: Callable[[Any], tuple[float, float]]) -> tuple[
     if isinstance(e, FloatSqrt) and parts[0][0] >= 0:
         low, high = (math.sqrt(p) if math.isfinite(p) else p for p in parts[0])
         return low, high
-    if isinstance(e, (Floor, Ceil, Trunc)):
+    if isinstance(e, (Floor, Ceil, Trunc, Round)):
         near = _NEAR[type(e)]
         low, high = (near(p) if math.isfinite(p) else p for p in parts[0])
         return low, high
     return -INF, INF
 
 
-_NEAR: dict[type, Callable[[float], int]] = {Floor: math.floor, Ceil: math.ceil, Trunc: math.trunc}
+_NEAR: dict[type, Callable[[float], int]] = {Floor: math.floor, Ceil: math.ceil, Trunc: math.trunc, Round: round}
 
 
 def _times(x: float, y: float) -> float:

@@ -101,10 +101,14 @@ class Node(Number):
         return self.e if isinstance(self.e, bool) else None
 
     # ---- decisions: each may add a condition
-    guard_int, guard_float = _at_line(Number.int_), _at_line(Number.float_)
+    guard_int = _at_line(Number.int_)
     guard_bool = expect_true = _at_line(Number.bool_)
     statically_known_true = _at_line(lambda self: self.known() is True)
     expect_size = _at_line(lambda self: am.compare("ge", self, self.wrap_int(0)).truth())
+
+    def guard_float(self, file: str = "", line: int = 0) -> float:
+        """The value for Python, where no file is given; else for an operator that takes a plain float."""
+        return self.float_() if not file or self.env.taken is None else self.env.taken(self)
 
     def guard_or_false(self, file: str = "", line: int = 0) -> bool:
         """Asked where the way taken on False is right for all values: no condition where it is the hint's way too."""

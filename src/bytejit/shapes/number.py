@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 from . import integer_math as sm
@@ -12,6 +13,7 @@ class Environment(Protocol):
     """What a number asks of the symbols around it: `environment.Env`."""
 
     version: int
+    taken: Callable[[Any], float] | None
 
     def simplified(self, e: Any) -> Any: ...
     def public(self, e: Any) -> Any: ...

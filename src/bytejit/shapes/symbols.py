@@ -72,22 +72,29 @@ class Manner:
     """How torch's C++ is to run a call on symbolic sizes, so that it does the same whenever the call is inferred again.
 
     `decompose`: composite ops by torch's Python decompositions. `relaxed`: a symbol that is not 1 now is taken for one that
-    never is, without a condition: right where that decides nothing but how a new result is computed.
+    never is, without a condition: right where that decides nothing but how a new result is computed. `numbers`: floats that it
+    takes as plain numbers stay open (`taken`).
     """
 
     env: Any
     decompose: bool = False
     relaxed: bool = False
+    numbers: bool = False
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Inside, calls run in this manner."""
-        was, self.env.relaxed = self.env.relaxed, self.relaxed
+        env = self.env
+        was, env.relaxed, env.taken = (
+            (env.relaxed, env.taken),
+            self.relaxed,
+            env.taken or (env.on_its_side if self.numbers else None),
+        )
         try:
             with enable_python_dispatcher() if self.decompose else nullcontext():
                 yield
         finally:
-            self.env.relaxed = was
+            env.relaxed, env.taken = was
 
 
 def manner_of(node: Any) -> Any:

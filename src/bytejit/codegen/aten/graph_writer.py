@@ -13,6 +13,7 @@ from bytejit.codegen.aten.recorded_values import Bound, Root, hashable
 from bytejit.fake.tensor import Fake, as_made, fake_like, fake_of_spec, infer, spec_of
 from bytejit.shapes import symbols
 
+from .float_marks import Marks
 from .mutation import (
     CannotNormalise,
     fitted,
@@ -31,8 +32,11 @@ class GraphWriter(TorchDispatchMode):
     what runs now.
     """
 
-    def __init__(self, decompositions: dict, instead: Mapping[Callable, Callable] | None = None) -> None:
+    def __init__(
+        self, decompositions: dict, instead: Mapping[Callable, Callable] | None = None, marks: Marks | None = None
+    ) -> None:
         super().__init__()
+        self.marks = marks  # what symbolic floats are for torch's C++
         self.instead = instead or {}  # the caller's functions, which are run in place of operators
         self.graph = torch.fx.Graph()
         self.where = None
@@ -153,6 +157,8 @@ class GraphWriter(TorchDispatchMode):
         return key
 
     def _create(self, func: Any, args: tuple, kwargs: dict, key: Any, out: Any) -> torch.fx.Node:
+        if self.marks is not None:
+            args, kwargs = self.marks.name_all(tuple(args), kwargs, out)
         node = self.graph.create_node("call_function", func)
         node.args, node.kwargs = tuple(args), kwargs  # afterwards: create_node warns of symbolic numbers
         node.meta["spec"] = _specs(out)

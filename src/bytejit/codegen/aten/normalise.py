@@ -30,6 +30,7 @@ from bytejit.shapes.symbols import manner_of
 from .applied_functions import applied
 from .decompositions import RULES
 from .encoder_layers import IN_PARTS, in_parts
+from .float_marks import with_marks
 from .fused_optimizers import FUSED
 from .graph import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
 from .mutation import CannotNormalise, same_stride
@@ -50,7 +51,10 @@ def normalise(gm: torch.fx.GraphModule, fakes: Sequence, instead: Mapping[Callab
     passes through.
     Cost: some 50 us an op.
     """
-    rec = Recorder(RULES, instead)
+    return with_marks(gm, lambda marks: _normalise(gm, fakes, Recorder(RULES, instead, marks)), lambda aten: aten)
+
+
+def _normalise(gm: torch.fx.GraphModule, fakes: Sequence, rec: Recorder) -> Aten:
     returned = preserved(Run(rec, gm, fakes).run)
     single = not isinstance(returned, (list, tuple))
     flat = [returned] if single else list(returned)

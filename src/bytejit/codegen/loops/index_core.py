@@ -137,6 +137,12 @@ class Index:
     def __rsub__(self, other: Size) -> Index:
         return index(other) + self * -1
 
+    def _unknown(self, *_: Any) -> Any:
+        """A float of a size. Raises: Undecided."""
+        raise Undecided(f"{self!r} is known only at the call")
+
+    __truediv__ = __rtruediv__ = _unknown
+
     @property
     def value(self) -> int | None:
         """The number, when no atom is left; else None."""

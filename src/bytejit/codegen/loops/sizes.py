@@ -13,6 +13,8 @@ Temporary buffers of symbolic size share slots (`Plan.slots`): blocks of memory 
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 import struct
 from collections.abc import Callable, Iterable
@@ -29,6 +31,18 @@ from . import index as ix
 from .index import Index, Size, Sym
 
 ROW = "numbers"  # in the meta of a placeholder that holds symbolic floats: their texts
+
+
+def _arithmetic(function: Callable[[Any, Any], Any], sign: str) -> tuple[Callable, Callable]:
+    """An operator of Reals and what it is with its operands exchanged; Python carries it out at the call."""
+
+    def apply(a: Any, b: Any) -> Real:
+        hints = [x.hint if type(x) is Real else x for x in (a, b)]
+        if not all(type(x) in (int, float) and math.isfinite(x) for x in hints) or sign == "/" and hints[1] == 0:
+            raise ix.Undecided(f"{a} {sign} {b} is known only at the call")
+        return Real(f"({a} {sign} {b})", function(*hints))
+
+    return apply, lambda a, b: apply(b, a)
 
 
 @dataclass(frozen=True)
@@ -48,7 +62,14 @@ class Real:
         """A choice that hangs on the value: what asks is left to a library call. Raises: Undecided."""
         raise ix.Undecided(f"{self.text} is known only at the call")
 
-    __abs__ = __neg__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
+    def __neg__(self) -> Real:
+        return Real(f"(-{self.text})", -self.hint)
+
+    __add__, __radd__ = _arithmetic(operator.add, "+")
+    __sub__, __rsub__ = _arithmetic(operator.sub, "-")
+    __mul__, __rmul__ = _arithmetic(operator.mul, "*")
+    __truediv__, __rtruediv__ = _arithmetic(operator.truediv, "/")
+    __abs__ = _unknown
     __pow__ = __rpow__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __float__ = _unknown
 
     @property

@@ -9,7 +9,7 @@ import torch
 
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr
-from bytejit.codegen.loops.lowering import Lowering, Value, ir_dtype
+from bytejit.codegen.loops.lowering import Lowering, NoRule, Value, ir_dtype
 from bytejit.common.dtypes import NARROW, acc_dtype
 
 from .composite import NUMBERS, SQRT_HALF, F, formula, limits
@@ -56,7 +56,14 @@ def elu(x: F, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> F:
 
 
 formula("selu", "selu", ref=torch.selu, cost=14)(lambda x: elu(x, 1.6732632423543772, 1.0507009873554805))
-formula("celu", ref=torch.celu, cost=14)(lambda x, alpha=1.0: elu(x, alpha, 1, 1 / alpha))
+
+
+@formula("celu", ref=torch.celu, cost=14)
+def celu(x: F, alpha: float = 1.0) -> F:
+    """An elu of x / alpha. Raises: NoRule at 0, which torch refuses when it runs."""
+    if alpha == 0:
+        raise NoRule("celu with an alpha of 0")
+    return elu(x, alpha, 1, 1 / alpha)
 
 
 def soft_plus(x: F, beta: float = 1, threshold: float = 20) -> F:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -54,6 +55,9 @@ NEW_RESULTS = frozenset(
         torch.Tensor.cumsum,
     }
 )
+# functions whose floats decide more than values: sizes, which formula computes a distance, whether one bound is above another
+RESIZING = ("interpolate", "upsample", "arange", "range", "pool")
+STRUCTURAL = frozenset("norm vector_norm matrix_norm dist cdist pdist renorm uniform rrelu".split())
 # methods that give a tensor another shape in place
 RESHAPES = frozenset("""unsqueeze_ squeeze_ transpose_ swapaxes_ swapdims_ t_ resize_ as_strided_ resize_as_ set_""".split())
 
@@ -97,8 +101,8 @@ class SymbolicInference(Component):
             return said[1]
         before, fixed, error, result = env.save(), env.fixed, None, None
         may_copy = fn in MAY_COPY
-        plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS)
-        self.t.sizes.manner = plain if plain.relaxed else None
+        plain = Manner(env, relaxed=may_copy or fn in NEW_RESULTS, numbers=keeps_numbers(fn, args, kwargs))
+        self.t.sizes.manner = plain if plain.relaxed or plain.numbers else None
         env.waived.clear()
         try:
             with plain(), self.t.fake_mode:
@@ -131,6 +135,19 @@ class SymbolicInference(Component):
         if error is not None:
             raise error
         return result
+
+
+def keeps_numbers(fn: Any, args: Any, kwargs: dict) -> bool:
+    """Whether symbolic floats among the arguments may stay open where torch's C++ takes plain numbers. What a program's own
+    operator does with one is not known."""
+    if not any(isinstance(x, torch.SymFloat) for x in numbers_in((args, kwargs))):
+        return False
+    name = getattr(fn, "__name__", "").removeprefix("linalg_").removesuffix("_")
+    if name in STRUCTURAL or any(word in name for word in RESIZING):
+        return False
+    if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(fn).startswith("aten.")
+    return not isinstance(fn, FunctionType) or fn.__module__ in (_F.__name__, "torch.functional")
 
 
 def sizes_in(x: Any) -> Any:

@@ -29,8 +29,11 @@ FUNCTIONS_OF: dict[str, Callable] = {
     "Floor": math.floor,
     "Ceil": math.ceil,
     "Trunc": int,
+    "Round": round,
 }
 
+
+CLOSE = {"rel_tol": 1e-09, "abs_tol": 0.0}  # math.isclose's own
 
 # Symbols and operations in the operands of a step of the program's arithmetic. Above it numbers are taken as they are now: what
 # is known of sums of products costs their square, and a loop such as gcd's makes each number of the one before.
@@ -100,6 +103,8 @@ class SymbolicNumbers(Component):
 
     def symbolic_call(self, fn: Any, args: list[Var], kwargs: dict[str, Var]) -> Var | None:
         """A call of a library function that symbols pass through; None where it is none, or no symbol is among the args."""
+        if fn is math.isclose and len(args) == 2 and kwargs.keys() <= CLOSE.keys():
+            args, kwargs = [*args, *(kwargs.get(k) or Known(default) for k, default in CLOSE.items())], {}
         if kwargs or not args:
             return None
         try:
@@ -162,7 +167,7 @@ class SymbolicNumbers(Component):
 
         e = value.node.public
         if isinstance(e, NUMBERS):
-            return repr(e)
+            return repr(e) if math.isfinite(e) else f"float('{e}')"
         return expression_text(at, self.expr_guard(e))
 
     def expr_guard(self, e: Any, text: str | None = None) -> Expr:
@@ -243,6 +248,7 @@ PASSED: dict[Any, Callable] = {
     math.floor: _round("floor"),
     math.ceil: _round("ceil"),
     math.trunc: _round("trunc"),
+    round: round,
     math.prod: math.prod,
     operator.index: _int,
     torch.sym_int: _int,

@@ -1,0 +1,189 @@
+"""Symbolic floats in a recorded graph where torch's C++ takes plain numbers: the epsilon of a norm, the exponent of a gradient.
+
+torch's C++ hands an operator a double, never the symbol. While a graph is recorded, a symbolic float that it asks for is a
+mark: a number that occurs nowhere else. Where a mark, or a simple function of one, arrives among an operation's arguments, the
+symbol stands there again. What else may have been computed of a mark is found by recording twice, with other marks: where the
+two graphs differ, the floats become the constants that they are now.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from bytejit.codegen.loops.sizes import Sizes
+from bytejit.shapes import symbols
+
+from .graph import Aten
+
+T = TypeVar("T")
+# what torch's C++ computes of a number before it gives it to the next operation
+DERIVED: tuple[Callable[[Any], Any], ...] = (
+    lambda m: m,
+    lambda m: -m,
+    lambda m: m - 1.0,
+    lambda m: 1.0 - m,
+    lambda m: m + 1.0,
+    lambda m: 1.0 / m,
+    lambda m: 1.0 / (1.0 - m),
+    lambda m: 2.0 * m,
+    lambda m: m * m,
+    lambda m: m / 2.0,
+    lambda m: torch.sym_sqrt(m),
+)
+_SINGLE = struct.Struct("f")
+NARROW = (torch.float32, torch.float16, torch.bfloat16)  # what is computed of a number there has no more digits than a float32
+
+
+def single(x: float) -> float:
+    """A number rounded as C++ rounds it to a float."""
+    try:
+        return _SINGLE.unpack(_SINGLE.pack(x))[0]
+    except OverflowError:
+        return x
+
+
+class Marks:
+    """The marks of one recording. apart: whether they lie far from the values that the graph was traced with."""
+
+    def __init__(self, env: Any, apart: bool) -> None:
+        self.env, self.apart = env, apart
+        self.taken: dict[Any, float] = {}  # expression -> its mark
+        # a mark, or what was computed of one -> the function, the symbol; the second: of marks rounded to a float32
+        self.names: tuple[dict[float, tuple], dict[float, tuple]] = {}, {}
+        self.numbers: list[Any] = []
+        self.symbols: dict[Any, torch.SymFloat] = {}
+
+    @contextmanager
+    def given(self) -> Iterator[None]:
+        """Inside, torch's C++ is given marks."""
+        was, self.env.taken = self.env.taken, self.take
+        try:
+            yield
+        finally:
+            self.env.taken = was
+
+    def take(self, number: Any) -> float:
+        """The mark of a symbolic float, which stays on its side of 0 and 1."""
+        at = self.env.on_its_side(number)
+        if number.constant is not None:
+            return at
+        mark = self.taken.get(number.value)
+        if mark is None:
+            mark = self.taken[number.value] = self.mark(at)
+            self.numbers.append(number)
+            self.symbols[number.value] = torch.SymFloat(number)
+            self.name(mark, self.symbols[number.value])
+        return mark
+
+    def mark(self, at: float) -> float:
+        """A number with an odd tail, on the same side of 0 and 1; of two numbers the greater has the greater mark."""
+        if self.apart:
+            at = at * at if 0 < at < 1 else at * 1.25
+        tail = 1e-7 * (1 + 0.3819660112501051 * (len(self.taken) + 1))
+        found = at * (1 + tail)
+        return found if (found < 1) == (at < 1) else at * (1 - tail)
+
+    def name(self, mark: float, symbol: torch.SymFloat) -> None:
+        """Know a mark and what may be computed of it."""
+        for names, at in zip(self.names, (mark, single(mark))):
+            for function in DERIVED:
+                with suppress(ArithmeticError, ValueError):
+                    names.setdefault(function(at), (function, symbol))
+
+    def named(self, x: Any, narrow: bool) -> Any:
+        """Arguments of an operation with symbols for marks. narrow: it computes in float32 at most."""
+        if type(x) is float:
+            function, symbol = self.names[0].get(x) or narrow and self.names[1].get(x) or (None, None)
+            return x if function is None else function(symbol)
+        if isinstance(x, (list, tuple)):
+            return type(x)(self.named(y, narrow) for y in x)
+        if isinstance(x, dict):
+            return {k: self.named(v, narrow) for k, v in x.items()}
+        return x
+
+    def name_all(self, args: tuple, kwargs: dict, out: Any) -> tuple[tuple, dict]:
+        """The arguments of a call with symbols for marks. out: what it returns."""
+        if not self.taken:
+            return args, kwargs
+        given = [a.meta["spec"] for a in tree_leaves((args, kwargs)) if isinstance(a, fx.Node)]
+        narrow = all(s.dtype in NARROW for s in (*tree_leaves(given), *tree_leaves(out)) if hasattr(s, "dtype"))
+        return self.named(args, narrow), self.named(kwargs, narrow)
+
+
+def with_marks(gm: fx.GraphModule, record: Callable[[Marks | None], T], graph_of: Callable[[T], Aten]) -> T:
+    """What `record` makes of a graph whose symbolic floats are given to torch's C++ as marks."""
+    env = symbols.env_of(*(n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"))
+    if env is None:
+        return record(None)
+    made, other = Marks(env, False), Marks(env, True)
+    with made.given():
+        found = record(made)
+    if not made.taken:
+        return found
+    with other.given():
+        again = record(other)
+    if _agree(graph_of(found), graph_of(again), made, other):
+        return found
+    for number in made.numbers:
+        number.float_()
+    return record(None)
+
+
+def _agree(a: Aten, b: Aten, made: Marks, other: Marks) -> bool:
+    """Whether two graphs are the same calls of the same arguments, with the same constants. Multiples of marks become symbols."""
+    if len(a.constants) != len(b.constants) or not all(map(_same_tensor, a.constants, b.constants)):
+        return False
+    at = [{n: i for i, n in enumerate(x.graph.nodes)} for x in (a, b)]
+    if [(n.op, n.target if n.op == "call_function" else "") for n in at[0]] != [
+        (n.op, n.target if n.op == "call_function" else "") for n in at[1]
+    ]:
+        return False
+    pairs = Pairs(made, other, at)
+    try:
+        for x, y in zip(*at):
+            x.args, x.kwargs = pairs.one(x.args, y.args), pairs.one(dict(x.kwargs), dict(y.kwargs))
+    except Apart:
+        return False
+    return True
+
+
+class Apart(Exception):
+    """Two recordings differ."""
+
+
+class Pairs:
+    """Arguments of the two recordings, one by one."""
+
+    def __init__(self, made: Marks, other: Marks, at: list[dict[fx.Node, int]]) -> None:
+        self.at, self.sizes = at, Sizes()
+        self.marks = [(m, other.taken.get(e), made.symbols[e]) for e, m in made.taken.items()]
+
+    def one(self, x: Any, y: Any) -> Any:
+        """What stands for both. Raises: Apart."""
+        if isinstance(x, fx.Node) and isinstance(y, fx.Node) and self.at[0][x] == self.at[1][y]:
+            return x
+        if type(x) is not type(y):
+            raise Apart
+        if isinstance(x, (list, tuple)) and len(x) == len(y):
+            return type(x)(map(self.one, x, y))
+        if isinstance(x, dict) and x.keys() == y.keys():
+            return {k: self.one(v, y[k]) for k, v in x.items()}
+        if x == y or isinstance(x, float) and repr(x) == repr(y):
+            return x
+        if isinstance(x, float) and math.isfinite(x):
+            for a, b, symbol in self.marks:
+                if b and x and math.isclose(x / a, y / b, rel_tol=1e-15):
+                    return self.sizes(symbol * (x / a))
+        raise Apart
+
+
+def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a is b or a.dtype is b.dtype and a.shape == b.shape and torch.equal(a, b)
