@@ -32,6 +32,7 @@ from bytejit.fake.rules.core import Meta
 from bytejit.fake.tensor import DataDependent, Fake, NoFake, fake_of_spec, make, spec_of
 
 from .cut_graph import Dependent
+from .versions import Kept, kept_by_eager
 
 
 # ---- how the program's outputs are made ------------------------------------------------------------------------------
@@ -75,6 +76,7 @@ class Joint:
     inputs: number of the traced graph's inputs. tangents: specs, in the order of the results that they belong to. results:
     number of the forward's. grads: for each input that needs a gradient, (input, position among `aten.outputs`), None where
     it gets none. forward: the nodes recorded before the backward pass. recipes: the program's outputs. single: it has one.
+    kept: what eager would save.
     """
 
     aten: Aten
@@ -85,6 +87,7 @@ class Joint:
     forward: frozenset[fx.Node]
     recipes: tuple[Recipe, ...]
     single: bool
+    kept: Kept = Kept()
 
     def changed(self, change: Callable[[Aten], Aten]) -> Joint:
         """The same after `change` has changed the graph in place. New calls before the forward pass's last one belong to it."""
@@ -136,6 +139,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
     forward = frozenset(rec.graph.nodes)
     if results.primals and not run.leaves:
         raise CannotNormalise("an output needs a gradient, and no input does: of what was made inside")
+    kept = kept_by_eager(results.primals, rec.inputs[:inputs], flat)
     grads, tangents = _backward(rec, results.primals, run.leaves)
     gradients = Outputs(rec)
     back = [out_of(rec, gradients, g) for g in grads if g is not None]
@@ -160,6 +164,7 @@ def _record(rec: Recorder, run: GradRun) -> Joint:
         forward,
         tuple(results.recipes),
         single,
+        kept,
     )
 
 

@@ -22,6 +22,7 @@ from bytejit.codegen.loops.sizes import Real
 from bytejit.common.spec import Spec
 
 from .joint import Joint, Recipe, bytes_of
+from .versions import Kept
 
 aten = torch.ops.aten
 
@@ -52,6 +53,7 @@ class Parts:
     single: bool
     recomputed: tuple[str, ...] = ()  # calls of the forward pass that the backward pass makes again
     budget: str = ""  # what the memory budget says, where there is one
+    kept: Kept = Kept()  # what eager would save
 
     def summary(self) -> str:
         """What is saved and what is computed again, in a line."""
@@ -123,6 +125,7 @@ class _Split:
             self.joint.single,
             self.names(back & self.recomputed),
             self.told,
+            self.joint.kept,
         )
 
     def names(self, calls: Set[fx.Node]) -> tuple[str, ...]:

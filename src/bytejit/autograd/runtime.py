@@ -27,6 +27,7 @@ from bytejit.runtime.rollback import random_states
 from .joint import Given, Made, Recipe, View
 from .partition import Parts
 from .undefined import without
+from .versions import TWICE, check_unchanged
 
 
 class Program:
@@ -46,6 +47,7 @@ class Program:
         self.after = parts.results + parts.saved
         self.detached = tuple(k for k in range(self.first) if isinstance(parts.forward.outputs[k], Alias))
         self.outs = tuple(map(maker, parts.recipes))
+        self.watches = bool(self.first and (parts.kept.inputs or parts.kept.outputs))
 
     def __call__(self, *inputs: object) -> object:
         if torch.is_anomaly_enabled() or hooks_of(False) is not None:
@@ -65,6 +67,8 @@ class Program:
                 grown = apply(self, before, made, states, *[inputs[i] for i in self.inputs])
                 made = (grown if self.first > 1 else (grown,)) + tuple(made[self.first :])
             found = tuple([out(made, inputs) for out in self.outs])
+            if self.watches:
+                made[0].grad_fn.seen = self.parts.kept.seen(inputs, found)
         finally:
             torch._C._set_grad_enabled(grad)
         return found[0] if self.parts.single else found
@@ -91,6 +95,11 @@ class Program:
         parts = self.parts
         saved = ctx.saved_tensors if parts.saved or parts.saved_inputs else ()
         missing = frozenset(i for i, t in enumerate(tangents) if t is None)
+        if not missing:  # else eager looks at what these outputs need only
+            if ctx.freed:
+                raise RuntimeError(TWICE)
+            check_unchanged(ctx.seen)
+            ctx.freed = parts.kept.anything and not torch._C._autograd._get_current_graph_task_keep_graph()
         if len(missing) == len(tangents):
             return [None] * len(self.inputs)
         plain = self.only_through_torch(missing, tangents)
@@ -176,6 +185,7 @@ class CompiledRegion(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[inputs[i] for i in parts.saved_inputs], *made[parts.results : program.after])
         ctx.program, ctx.states = program, states
+        ctx.seen, ctx.freed = (), False
         ctx.numbers = made[program.after : program.after + parts.numbers]
         ctx.sizes = made[program.after + parts.numbers :]
         ctx.others = others = [inputs[i] for i in program.others]
