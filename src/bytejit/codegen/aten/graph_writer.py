@@ -21,6 +21,7 @@ from .mutation import (
     put_back,
     reshaped,
 )
+from .refused_calls import check_call
 from .scalars import check_scalars
 
 aten = torch.ops.aten
@@ -190,6 +191,7 @@ class GraphWriter(TorchDispatchMode):
             with self:
                 return self.instead[func](*args, **kwargs)
         plan = self.plan_of(func)
+        check_call(func, args, kwargs)
         check_scalars(func, args, kwargs)
         if any(isinstance(a, torch.Tensor) and type(a) is not Fake or isinstance(a, (list, tuple)) for a in args) or kwargs:
             if func is aten.lift_fresh.default and type(args[0]) is not Fake:

@@ -24,8 +24,6 @@ CONVERTED = {
     "clamp_min": ("min",),
     "clamp_max": ("max",),
 }
-# operation -> an argument that must not be below 0, or nan
-POSITIVE = {"smooth_l1_loss": "beta", "softshrink": "lambd"}
 INTEGERS = {"add": ("alpha",), "sub": ("alpha",), "pow": ("exponent",)}  # the same, of integers alone
 
 
@@ -33,8 +31,6 @@ def check_scalars(func: Any, args: tuple, kwargs: dict) -> None:
     """Raises: CannotNormalise where an operation is given a number that the dtype of its result cannot hold: it then runs through
     torch, which says so."""
     name = func._schema.name.removeprefix("aten::").removesuffix("_")
-    if name in POSITIVE:
-        check_positive(func, args, kwargs, POSITIVE[name])
     wanted = CONVERTED.get(name) or INTEGERS.get(name)
     if wanted is None:
         return
@@ -50,13 +46,6 @@ def check_scalars(func: Any, args: tuple, kwargs: dict) -> None:
             continue  # computed in a wider dtype
         if not holds(kind, value):
             raise CannotNormalise(f"a number that {kind} cannot hold")
-
-
-def check_positive(func: Any, args: tuple, kwargs: dict, name: str) -> None:
-    """Raises: CannotNormalise where a number is below 0, or none that a float32 holds. Of a symbolic one that is a condition."""
-    value = (dict(zip((a.name for a in func._schema.arguments), args)) | kwargs).get(name, 0)
-    if not 0 <= value <= torch.finfo(torch.float32).max:
-        raise CannotNormalise(f"{func}: {name} is out of range")
 
 
 def holds(dtype: torch.dtype, value: int | float) -> bool:
