@@ -120,7 +120,7 @@ def warn_of_unknown(environ: Mapping[str, str]) -> None:
         field = name.removeprefix(PREFIX).lower()
         if name.startswith(PREFIX) and field not in FIELDS and not name.startswith(TESTS):
             guess = near(field, FIELDS)
-            hint = f"; did you mean {PREFIX}{guess.upper()}?" if guess else ""
+            hint = f"; did you mean {PREFIX}{guess.upper()}?" if guess else "."
             known = ", ".join(f"{PREFIX}{known.upper()}" for known in FIELDS)
             caches.warn_once(f"environment {name}", f"bytejit: {name} is no option, and does nothing{hint} Known: {known}")
 
