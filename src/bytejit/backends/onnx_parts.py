@@ -158,7 +158,7 @@ class Graph:
         except (Unloadable, table.Cannot) as e:
             raise Failed(part, str(e)) from None
         self.texts.append(model.text)
-        return Call(part, model, run, self.engine.name)
+        return PartCall(part, model, run, self.engine.name)
 
 
 class Failed(Exception):
@@ -169,7 +169,7 @@ class Failed(Exception):
         self.part = part
 
 
-class Call:
+class PartCall:
     """A part's callable: its inputs -> the tuple of its values. Where the engine raises, torch runs the part."""
 
     def __init__(self, part: Aten, model: Model, run: Run, name: str) -> None:

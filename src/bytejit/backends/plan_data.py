@@ -35,7 +35,7 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Form:
+class Codec:
     """How a kind of value becomes JSON and back. pack raises NotKept, read raises Damaged. plain: the one type of both, where
     values are their own JSON."""
 
@@ -44,7 +44,7 @@ class Form:
     plain: type | None = None
 
 
-def exact(kind: type) -> Form:
+def exact(kind: type) -> Codec:
     """Values of one type, which JSON has."""
 
     def pack(value: Any) -> Any:
@@ -57,10 +57,10 @@ def exact(kind: type) -> Form:
             raise Damaged(f"{data!r:.80} is no {kind.__name__}")
         return data
 
-    return Form(pack, read, kind)
+    return Codec(pack, read, kind)
 
 
-def text(pattern: str) -> Form:
+def text(pattern: str) -> Codec:
     """Strings of a form."""
     fits = re.compile(pattern, re.ASCII).fullmatch
 
@@ -74,13 +74,13 @@ def text(pattern: str) -> Form:
             raise Damaged(f"{data!r:.80} is not of the form {pattern}")
         return data
 
-    return Form(pack, read)
+    return Codec(pack, read)
 
 
-def maybe(form: Form) -> Form:
+def maybe(form: Codec) -> Codec:
     """None, or a value of a form."""
     pack, read = form.pack, form.read
-    return Form(lambda v: None if v is None else pack(v), lambda d: None if d is None else read(d))
+    return Codec(lambda v: None if v is None else pack(v), lambda d: None if d is None else read(d))
 
 
 def _items(data: Any, count: int | None = None) -> list:
@@ -89,7 +89,7 @@ def _items(data: Any, count: int | None = None) -> list:
     return data
 
 
-def many(form: Form) -> Form:
+def many(form: Codec) -> Codec:
     """Tuples of values of one form."""
     each, plain = form.read, form.plain
 
@@ -105,10 +105,10 @@ def many(form: Form) -> Form:
             return tuple(data)
         return tuple([each(d) for d in data])
 
-    return Form(pack, read)
+    return Codec(pack, read)
 
 
-def row(*forms: Form) -> Form:
+def row(*forms: Codec) -> Codec:
     """Tuples with a form for each place."""
 
     def pack(value: Any) -> list:
@@ -116,10 +116,10 @@ def row(*forms: Form) -> Form:
             raise NotKept(f"{value!r:.80} is no tuple of {len(forms)}")
         return [f.pack(v) for f, v in zip(forms, value)]
 
-    return Form(pack, lambda data: tuple([f.read(d) for f, d in zip(forms, _items(data, len(forms)))]))
+    return Codec(pack, lambda data: tuple([f.read(d) for f, d in zip(forms, _items(data, len(forms)))]))
 
 
-def table(key: Form, value: Form) -> Form:
+def table(key: Codec, value: Codec) -> Codec:
     """Dicts; keys are strings. Their order is kept."""
 
     def pack(found: Any) -> dict:
@@ -132,10 +132,10 @@ def table(key: Form, value: Form) -> Form:
             raise Damaged(f"{data!r:.80} is no dict")
         return {key.read(k): value.read(v) for k, v in data.items()}
 
-    return Form(pack, read)
+    return Codec(pack, read)
 
 
-def record(cls: type, **forms: Form) -> Form:
+def record(cls: type, **forms: Codec) -> Codec:
     """Instances of a dataclass, as lists of its fields. Fields without a form are not kept: they come back as their defaults, or
     empty."""
     names = tuple(forms)
@@ -159,10 +159,10 @@ def record(cls: type, **forms: Form) -> Form:
         made.__dict__.update(zip(names, [r(d) for r, d in zip(readers, data)]))
         return made
 
-    return Form(pack, read)
+    return Codec(pack, read)
 
 
-def either(**forms: tuple[type, Form]) -> Form:
+def either(**forms: tuple[type, Codec]) -> Codec:
     """Instances of one of several classes, each with a word that says which."""
     words = {cls: (word, form.pack) for word, (cls, form) in forms.items()}
     readers = {word: form.read for word, (_, form) in forms.items()}
@@ -179,10 +179,10 @@ def either(**forms: tuple[type, Form]) -> Form:
             raise Damaged(f"{word!r:.80} is none of {', '.join(readers)}")
         return readers[word](inner)
 
-    return Form(pack, read)
+    return Codec(pack, read)
 
 
-def named(kind: type) -> Form:
+def named(kind: type) -> Codec:
     """Constants of torch, by their names."""
     known = {str(v).removeprefix("torch."): v for v in vars(torch).values() if isinstance(v, kind)}
 
@@ -191,7 +191,7 @@ def named(kind: type) -> Form:
             raise Damaged(f"{data!r:.80} is no {kind.__name__}")
         return known[data]
 
-    return Form(lambda v: str(v).removeprefix("torch."), read)
+    return Codec(lambda v: str(v).removeprefix("torch."), read)
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------------
@@ -204,23 +204,23 @@ PLAIN = frozenset({bool, int, float, str, type(None)})
 VIEW = record(View, buffer=NAME, shape=INTS, stride=INTS, offset=INT)
 
 
-def _device() -> Form:
-    return Form(lambda v: DEVICE.pack(str(v)), lambda d: torch.device(DEVICE.read(d)))
+def _device() -> Codec:
+    return Codec(lambda v: DEVICE.pack(str(v)), lambda d: torch.device(DEVICE.read(d)))
 
 
-VALUE: Form  # an argument of a library call: plain, a tensor's window, or a sequence of such
-VALUES = Form(lambda v: [VALUE.pack(x) for x in v], lambda d: [VALUE.read(x) for x in _items(d)])
+VALUE: Codec  # an argument of a library call: plain, a tensor's window, or a sequence of such
+VALUES = Codec(lambda v: [VALUE.pack(x) for x in v], lambda d: [VALUE.read(x) for x in _items(d)])
 REST = either(
     view=(View, VIEW),
-    tuple=(tuple, Form(VALUES.pack, lambda d: tuple(VALUES.read(d)))),
+    tuple=(tuple, Codec(VALUES.pack, lambda d: tuple(VALUES.read(d)))),
     list=(list, VALUES),
-    complex=(complex, Form(lambda v: [v.real, v.imag], lambda d: complex(*row(FLOAT, FLOAT).read(d)))),
+    complex=(complex, Codec(lambda v: [v.real, v.imag], lambda d: complex(*row(FLOAT, FLOAT).read(d)))),
     dtype=(torch.dtype, named(torch.dtype)),
     device=(torch.device, _device()),
     layout=(torch.layout, named(torch.layout)),
     format=(torch.memory_format, named(torch.memory_format)),
 )
-VALUE = Form(lambda v: v if type(v) in PLAIN else REST.pack(v), lambda d: d if type(d) in PLAIN else REST.read(d))
+VALUE = Codec(lambda v: v if type(v) in PLAIN else REST.pack(v), lambda d: d if type(d) in PLAIN else REST.read(d))
 
 PLACE = maybe(record(Where, file=STR, line=INT, function=STR, source=STR))
 CALL = record(Call, kernel=record(Kernel, name=NAME, ops=many(STR)), reads=NAMES, writes=NAMES, free=NAMES)

@@ -31,17 +31,17 @@ KEEP_DTYPE = frozenset(
 ANNOTATED = frozenset({"List[int]", "List[float]", "List[bool]", "List[Tensor]", "List[Optional[Tensor]]"})
 
 
-class Refused(Exception):
+class ScriptRefused(Exception):
     """TorchScript cannot run a graph, or would not run it as torch does. The message says why."""
 
 
 def scripted(graph: fx.Graph) -> tuple[Callable, str]:
-    """A function of the graph's inputs that returns its flat tuple, run by TorchScript; and its source. Raises: Refused."""
+    """A function of the graph's inputs that returns its flat tuple, run by TorchScript; and its source. Raises: ScriptRefused."""
     source, read, fixed = ScriptText(graph).written()
     try:
         run = torch.jit.CompilationUnit(source).run
     except RuntimeError as e:
-        raise Refused(f"TorchScript refuses it: {first_line(e)}") from None
+        raise ScriptRefused(f"TorchScript refuses it: {first_line(e)}") from None
 
     def call(*inputs: Any) -> Sequence:
         made = run(*[inputs[i] for i in read])
@@ -89,9 +89,9 @@ class ScriptText:
         self.sizes = SizeText(self.symbol)
 
     def written(self) -> tuple[str, tuple[int, ...], frozenset[int]]:
-        """The source, the inputs that it takes, and the positions of its result that no input decides. Raises: Refused."""
+        """The source, the inputs that it takes, and the positions of its result that no input decides. Raises: ScriptRefused."""
         if effect := unread_effects(self.graph):
-            raise Refused(f"{effect} is called for its effect")
+            raise ScriptRefused(f"{effect} is called for its effect")
         *nodes, last = self.graph.nodes
         inputs = [n for n in nodes if n.op == "placeholder"]
         taken = [(i, text) for i, n in enumerate(inputs) if (text := self.parameter(n, f"p{i}"))]
@@ -102,7 +102,7 @@ class ScriptText:
                 lines.append(f"    v{i} = {self.call(node)}")
         flat = last.args[0]
         if not all(isinstance(v, fx.Node) for v in flat):
-            raise Refused("it returns a number")
+            raise ScriptRefused("it returns a number")
         lines.append(f"    return ({''.join(self.text[v] + ', ' for v in flat)})")
         return "\n".join(lines) + "\n", tuple(i for i, _ in taken), fixed_values(self.graph)
 
@@ -118,7 +118,7 @@ class ScriptText:
         names = [s for s, symbol in ix.symbols(spec).items() if spec == ix.index(symbol)]
         if not names:
             if node.users:
-                raise Refused(f"input {node.name} is no tensor")
+                raise ScriptRefused(f"input {node.name} is no tensor")
             return ""
         self.symbols[names[0]] = name
         return f"{name}: int"
@@ -128,7 +128,7 @@ class ScriptText:
         if text:
             return self.sizes.words(text)
         if name not in self.symbols:
-            raise Refused(f"the size {name} is no input")
+            raise ScriptRefused(f"the size {name} is no input")
         return self.symbols[name]
 
     def call(self, node: fx.Node) -> str:
@@ -136,11 +136,11 @@ class ScriptText:
         if node.target is operator.getitem:
             return f"{self.text[node.args[0]]}[{node.args[1]}]"
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise Refused(f"{node.target} is no operator of torch's")
+            raise ScriptRefused(f"{node.target} is no operator of torch's")
         schema = node.target._schema
         types = {a.name: str(a.type) for a in schema.arguments}
         if node.target not in KEEP_DTYPE and "dtype" not in node.kwargs and turns_int(node, types):
-            raise Refused(f"{node.target} of a bool: TorchScript takes it for an int")
+            raise ScriptRefused(f"{node.target} of a bool: TorchScript takes it for an int")
         given = [self.value(v, str(a.type)) for v, a in zip(node.args, schema.arguments)]
         kwargs = dict(node.kwargs)
         if node.target is torch.ops.aten.full.default:
@@ -173,4 +173,4 @@ class ScriptText:
             return f'torch.device("{value}")'
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return str(value)
-        raise Refused(f"a {type(value).__name__} is an argument")
+        raise ScriptRefused(f"a {type(value).__name__} is an argument")

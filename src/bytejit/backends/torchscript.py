@@ -24,7 +24,7 @@ from bytejit.common.ambient import preserved
 from bytejit.common.graph_info import info_of, report_of
 
 from .partitioned import with_outputs
-from .script_text import Refused, first_line, fixed_values, scripted
+from .script_text import ScriptRefused, first_line, fixed_values, scripted
 from .surround import through_torch, without_autocast
 from .training import from_aten
 
@@ -58,7 +58,7 @@ def _traced_or_scripted(gm: fx.GraphModule, example_inputs: Sequence, trace: Tra
         if part is gm and not info_of(gm).needs_grad:
             try:
                 return without_autocast(gm, trace(gm, aten, example_inputs))
-            except Refused as e:
+            except ScriptRefused as e:
                 registry.count("fallbacks", f"a graph is not traced: {e}")
         return _scripted(part, aten)
 
@@ -73,7 +73,7 @@ def _scripted(part: fx.GraphModule, aten: Aten) -> Callable:
         return run_aten(aten)  # nothing is computed
     try:
         call, source = scripted(aten.graph)
-    except Refused as e:
+    except ScriptRefused as e:
         registry.count("fallbacks", f"a graph runs through torch: {e}")
         report.through_torch = str(e)
         return without_autocast(part, run_aten(aten))
@@ -83,13 +83,13 @@ def _scripted(part: fx.GraphModule, aten: Aten) -> Callable:
 
 # ---- traces ----------------------------------------------------------------------------------------------------------
 def _trace(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
-    """The torch-level graph, traced. Raises: Refused."""
+    """The torch-level graph, traced. Raises: ScriptRefused."""
     _check(gm, aten, lambda n: True)
     return _traced(lambda *args: gm.forward(*args), inputs)
 
 
 def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
-    """The same with the weights folded in; notices writes to them by version and address. Raises: Refused."""
+    """The same with the weights folded in; notices writes to them by version and address. Raises: ScriptRefused."""
     weights = info_of(gm).weights
     given = [n for n in aten.graph.nodes if n.op == "placeholder"]
     frozen = {given[i] for i in weights}
@@ -100,7 +100,7 @@ def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
         registry.count("recompiles", "a frozen weight was written")
         try:
             return _scripted(gm, aten) if len(folds) >= MOST_FOLDS else _Folded(gm, args, weights)
-        except Refused as e:
+        except ScriptRefused as e:
             registry.count("fallbacks", f"a graph is not traced: {e}")
             return _scripted(gm, aten)
 
@@ -114,7 +114,7 @@ def _freeze(gm: fx.GraphModule, aten: Aten, inputs: Sequence) -> Callable:
 
 
 class _Folded:
-    """A graph with some inputs as constants, traced, frozen and optimized. Raises: Refused."""
+    """A graph with some inputs as constants, traced, frozen and optimized. Raises: ScriptRefused."""
 
     def __init__(self, gm: fx.GraphModule, inputs: Sequence, weights: frozenset[int]) -> None:
         self.unwritten = watch({i: inputs[i] for i in weights})
@@ -125,9 +125,9 @@ class _Folded:
             with torch.no_grad():
                 made, want = self.run(*rest), gm.forward(*inputs)
         except RuntimeError as e:  # some layers have no form in the library that it chose
-            raise Refused(f"what TorchScript made of it fails: {str(e).strip().rpartition(chr(10))[2]}") from None
+            raise ScriptRefused(f"what TorchScript made of it fails: {str(e).strip().rpartition(chr(10))[2]}") from None
         if any(t.shape != like.shape or t.dtype is not like.dtype for t, like in zip(made, want)):
-            raise Refused("what TorchScript made of it has other results")
+            raise ScriptRefused("what TorchScript made of it has other results")
         self.strides = [like.stride() for like in want]
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
@@ -170,37 +170,37 @@ def _relaid(t: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
 
 
 def _traced(call: Callable, inputs: Sequence, then: Callable = lambda made: made) -> Callable:
-    """What TorchScript's tracer makes of a function of tensors; `then` made of that. Raises: Refused."""
+    """What TorchScript's tracer makes of a function of tensors; `then` made of that. Raises: ScriptRefused."""
     with warnings.catch_warnings(record=True) as said, torch.no_grad():
         warnings.simplefilter("always")
         try:
             made = then(torch.jit.trace(call, tuple(inputs), check_trace=False))
         except RuntimeError as e:
-            raise Refused(f"TorchScript refuses it: {first_line(e)}") from None
+            raise ScriptRefused(f"TorchScript refuses it: {first_line(e)}") from None
     doubt = next((w.message for w in said if issubclass(w.category, torch.jit.TracerWarning)), None)
     if doubt is not None:  # a tensor's value decided something
-        raise Refused(f"TorchScript's tracer warns: {first_line(doubt).partition('. ')[0]}")
+        raise ScriptRefused(f"TorchScript's tracer warns: {first_line(doubt).partition('. ')[0]}")
     return made
 
 
 def _check(gm: fx.GraphModule, aten: Aten, varying: Callable[[fx.Node], bool]) -> None:
-    """Raises: Refused where a trace would not do what the graph does."""
+    """Raises: ScriptRefused where a trace would not do what the graph does."""
     if aten.mutations:
-        raise Refused("it writes into an input")
+        raise ScriptRefused("it writes into an input")
     distinct = {out.position for out in aten.outputs if isinstance(out, Value)}
     if aten.single or not aten.outputs or not all(isinstance(out, Value) for out in aten.outputs):
-        raise Refused("an output is no tensor of its own")
+        raise ScriptRefused("an output is no tensor of its own")
     if len(distinct) < len(aten.outputs) or fixed_values(aten.graph, varying):
-        raise Refused("an output is another one, or depends on no input")
+        raise ScriptRefused("an output is another one, or depends on no input")
     for n in aten.graph.nodes:
         if n.op == "placeholder" and not is_static(spec_or_none(n)):
-            raise Refused("an input is no tensor of known sizes")
+            raise ScriptRefused("an input is no tensor of known sizes")
         if n.op == "call_function" and acts(n):
-            raise Refused(f"{n.target} has an effect")
+            raise ScriptRefused(f"{n.target} has an effect")
     for n in gm.graph.nodes:
         if n.op == "call_module" or n.op == "call_function" and not special_cases.OPERATORS.made(n.target):
-            raise Refused(f"{n.target} is no operator of torch's")
+            raise ScriptRefused(f"{n.target} is no operator of torch's")
         values = n.meta.get("val")
         values = values if isinstance(values, (tuple, list)) else (values,)
         if n.op in ("call_function", "call_method") and not all(v is None or isinstance(v, torch.Tensor) for v in values):
-            raise Refused(f"{n.target} returns a number")
+            raise ScriptRefused(f"{n.target} returns a number")

@@ -26,7 +26,7 @@ CODES = {  # torch dtype -> DLPack (code, bits); dtypes that are not here are ch
 }
 
 
-class View(ctypes.Structure):
+class DLTensor(ctypes.Structure):
     """DLTensor."""
 
     _fields_ = [
@@ -91,9 +91,9 @@ def tensors() -> None:
     """torch's table fills a DLTensor as it says, and refuses what has no strides. Raises: AssertionError."""
     address = exchange_fill()
     assert address is not None, "torch hands out no table of version 1"
-    fill = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(View))(address)
+    fill = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))(address)
     for x, _ in itertools.product(samples(), range(3)):
-        view = View()
+        view = DLTensor()
         assert fill(x, ctypes.byref(view)) == 0
         found = (view.data, view.device_type, view.rank, (view.code, view.bits), view.lanes)
         assert found == (x.data_ptr() or None, 1, x.dim(), CODES[x.dtype], 1), f"{found} of {x.shape} {x.dtype}"

@@ -36,7 +36,7 @@ def through_reference(func: torch._ops.OpOverload, args: tuple, kwargs: dict, wa
             continue
         if _all_fake(result, ways.kind):
             return result
-    known = Constants(ways)
+    known = ConstantArguments(ways)
     return known.back(through_kernel(func, known(args), known(kwargs), ways))
 
 
@@ -92,7 +92,7 @@ def _all_fake(result: object, kind: type) -> bool:
     return all(_all_fake(r, kind) for r in result) if isinstance(result, (list, tuple)) else True
 
 
-class Constants:
+class ConstantArguments:
     """Arguments with constants for symbols, each of which becomes a condition; and the way back to the fakes."""
 
     def __init__(self, ways: Ways) -> None:

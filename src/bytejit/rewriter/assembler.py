@@ -18,7 +18,7 @@ from .decoder import Try
 from .emitter import Emitter
 
 
-class Run(ConcreteInstr):
+class UnitRun(ConcreteInstr):
     """A run of assembled code units at one location, for `bytecode` one instruction.
 
     An instruction object for each of the thousands of units would make a rewrite ten times slower.
@@ -80,20 +80,20 @@ class Assembler:
             if not grown:
                 return args, extra, starts
 
-    def _runs(self, args: list[int], extra: list[int]) -> list[Run]:
+    def _runs(self, args: list[int], extra: list[int]) -> list[UnitRun]:
         """The code as runs of one location each."""
         found, raw, here = [], bytearray(), None
         for item, arg, more in zip(self.out, args, extra, strict=True):
             op, where = item[0], item[3]
             if where is not here:
                 if raw:
-                    found.append(Run(bytes(raw), here))
+                    found.append(UnitRun(bytes(raw), here))
                 raw, here = bytearray(), where
             while more:
                 raw += bytes((opcodes.EXTENDED_ARG, arg >> 8 * more & 255))
                 more -= 1
             raw += PAIRS[op << 8 | arg & 255]
-        found.append(Run(bytes(raw), here))
+        found.append(UnitRun(bytes(raw), here))
         return found
 
     def _table(self, starts: list[int]) -> Iterable[ExceptionTableEntry]:

@@ -49,7 +49,7 @@ class Missing:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RaisedHandler:
     """The handler of a dispatcher's call. `state`: of the frame there; `resume`: where the original code may go on, or -1."""
 
     label: int
@@ -64,7 +64,7 @@ class SiteCode:
 
     def __init__(self, e: Emitter, cells: tuple[list, ...]) -> None:
         self.e, self.cells = e, cells
-        self.handlers: list[Missing | Raised] = []
+        self.handlers: list[Missing | RaisedHandler] = []
 
     def write(self, i: int, point: Point, state: FrameState) -> None:
         """The check, and the call of the dispatcher. The stack is empty while that runs."""
@@ -101,7 +101,7 @@ class SiteCode:
             for slot in range(point.depth):
                 if state.stack[slot] != NULL:
                     self.e.clear(self.e.slots[slot])
-            self.handlers.append(Raised(fix, caught, self.e.here, state, resume if bare else -1))
+            self.handlers.append(RaisedHandler(fix, caught, self.e.here, state, resume if bare else -1))
         # 3.13 looks up an exception that leaves a callee one unit before the call: this jump may be what stands there
         self.e.guarded = own
         if point.handlers:
@@ -163,7 +163,7 @@ class SiteCode:
         for part in self.handlers:
             self.e.here = part.here
             self.e.place(part.label)
-            if isinstance(part, Raised):
+            if isinstance(part, RaisedHandler):
                 self._raised(part.state, part.resume, part.outer)
             else:
                 self.e.guarded = part.outer

@@ -141,7 +141,7 @@ def _unread(first: Aten, inputs: list[fx.Node], taken: tuple[int, ...]) -> froze
 
 
 @dataclass(frozen=True)
-class Rest:
+class CpuRest:
     """A graph without what the CPU computes after it. first: returns the outputs that it makes, then what `after` takes beside
     the inputs at `taken`: so many as `given`; order: for each output of the whole whether `after` makes it, and its position
     there."""
@@ -164,7 +164,7 @@ class Rest:
         return call
 
 
-def cpu_rest(aten: Aten) -> Rest | None:
+def cpu_rest(aten: Aten) -> CpuRest | None:
     """A graph and what the CPU computes from its results; None where that is not worth it. Graphs that write inputs have none:
     what raises after the writes could not be undone."""
     nodes = list(aten.graph.nodes)
@@ -193,7 +193,7 @@ def cpu_rest(aten: Aten) -> Rest | None:
     order = tuple((is_late, late[:i].count(is_late)) for i, is_late in enumerate(late))
     first = Aten(_ending(aten.graph, after, ends), tuple(outs))
     last = Aten(part, tuple(renumbered(o, own.index) for o, is_late in zip(aten.outputs, late) if is_late))
-    return Rest(first, last, taken, len(given), order)
+    return CpuRest(first, last, taken, len(given), order)
 
 
 def _ending(graph: fx.Graph, without: set[fx.Node], ends: list[fx.Node]) -> fx.Graph:

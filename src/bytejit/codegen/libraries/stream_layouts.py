@@ -26,7 +26,7 @@ WALKED = frozenset({"reduce", "composite", "scan"})  # kinds that read a tensor 
 
 
 @dataclass(frozen=True)
-class Reader:
+class ReadingCall:
     """A call that reads a value, maybe through transposed views: dims[i] is the value's dim that the call sees as its dim i."""
 
     node: fx.Node
@@ -75,12 +75,12 @@ def _is_pointwise(node: fx.Node) -> bool:
     return row is not None and (row.kind == "pointwise" or torch.Tag.pointwise in node.target.tags)
 
 
-def _readers(node: fx.Node, dims: tuple[int, ...]) -> Iterator[Reader]:
+def _readers(node: fx.Node, dims: tuple[int, ...]) -> Iterator[ReadingCall]:
     """The nodes that read a value, also through views that only change the order of its dims."""
     for user in node.users:
         order = order_of(user, len(dims))
         if order is None:
-            yield Reader(user, dims)
+            yield ReadingCall(user, dims)
         else:
             yield from _readers(user, tuple(dims[d] for d in order))
 
@@ -110,7 +110,7 @@ def _votes(members: set[fx.Node]) -> Counter | None:
     return votes
 
 
-def _walked(reader: Reader) -> list[int] | None:
+def _walked(reader: ReadingCall) -> list[int] | None:
     """The dims that should be dense for a reader; None for a reader that needs the present strides."""
     node, rank = reader.node, len(reader.dims)
     row = table().by_aten.get(str(node.target))

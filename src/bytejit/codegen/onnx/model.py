@@ -18,7 +18,7 @@ from bytejit.common.dtypes import ONNX
 from bytejit.common.spec import Spec, lies_dense
 
 from . import table
-from .writer import Cannot, Op, Writer, element
+from .writer import Cannot, OnnxNode, Writer, element
 
 OPSET, IR_VERSION = 20, 9  # read by onnxruntime since 1.17 and by OpenVINO since 2024.0
 
@@ -50,7 +50,7 @@ class Model:
     text: str
 
 
-def memory_order(spec: Spec) -> tuple[int, ...]:
+def axis_order(spec: Spec) -> tuple[int, ...]:
     """The dimensions from the largest stride to the smallest; those of one element stay beside the one before them."""
     strides = [ix.hint(s) for s in spec.stride]
     wide = [d for d, n in enumerate(spec.shape) if n != 1]
@@ -83,7 +83,7 @@ def to_model(part: Aten, weights: Mapping[fx.Node, torch.Tensor]) -> Model:
             frozen[name] = weights[node]
             env[node] = table.Tensor(name, spec.dtype, spec.shape)
             continue
-        inputs.append(Port(name, i, spec, memory_order(spec)))
+        inputs.append(Port(name, i, spec, axis_order(spec)))
         env[node] = _logical(writer, inputs[-1])
     for node in part.graph.nodes:
         if node.op == "call_function":
@@ -122,9 +122,9 @@ def _end(writer: Writer, i: int, node: fx.Node, env: Mapping[fx.Node, Any]) -> P
     spec = node.meta["spec"]
     if env[node] is None:
         raise Cannot("a result that has no form in ONNX")
-    port = Port(f"out{i}", i, spec, memory_order(spec))
+    port = Port(f"out{i}", i, spec, axis_order(spec))
     made = writer.transpose(env[node], port.order)
-    writer.ops.append(Op("Identity", (made.name,), (port.name,), ()))
+    writer.ops.append(OnnxNode("Identity", (made.name,), (port.name,), ()))
     return port
 
 

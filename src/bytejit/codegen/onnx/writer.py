@@ -33,7 +33,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Op:
+class OnnxNode:
     """A node of the ONNX graph. A missing input is "". attributes: numbers, texts, lists of numbers."""
 
     type: str
@@ -46,7 +46,7 @@ class Op:
 class Writer:
     """Collects the nodes of one model. ops: in order; constants: by name; sizes: the input that each size or float is."""
 
-    ops: list[Op] = field(default_factory=list)
+    ops: list[OnnxNode] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     sizes: dict[Index | Real, str] = field(default_factory=dict)
     known: dict[tuple, Tensor] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Writer:
         while given and not given[-1]:
             given.pop()
         made = [Tensor(self.name(), dtype or first) for dtype in dtypes]
-        self.ops.append(Op(kind, tuple(given), tuple(t.name for t in made), tuple(attributes.items())))
+        self.ops.append(OnnxNode(kind, tuple(given), tuple(t.name for t in made), tuple(attributes.items())))
         return made
 
     # ---- constants ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from bytejit.tracer.objects.calls import models, replaces
 from bytejit.tracer.objects.class_facts import class_lookup
 from bytejit.tracer.objects.containers import NotConstant, is_constant
 
-from .autograd_passes import Call, traced_passes
+from .autograd_passes import ApplyCall, traced_passes
 from .effects_of_calls import has_external_effects, without_gradients
 
 SPELLED_BY_NONE = (types.BuiltinFunctionType, types.MethodDescriptorType)  # what a graph's text has no words for
@@ -117,7 +117,7 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     passes: Passes | None = None
     extra: tuple = ()
     if cls not in t.job.left_to_torch:
-        passes, extra = traced_passes(t, Call(cls, args[0], ctx, given, outputs, single, [*marked]), forward)
+        passes, extra = traced_passes(t, ApplyCall(cls, args[0], ctx, given, outputs, single, [*marked]), forward)
     for node in reversed(list(t.graph.nodes)[before:]):
         if node.op != "placeholder":
             t.graph.erase_node(node)

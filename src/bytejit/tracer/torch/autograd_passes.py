@@ -30,7 +30,7 @@ Node: TypeAlias = torch.fx.Node
 
 
 @dataclass
-class Call:
+class ApplyCall:
     """A call of `apply` whose forward pass was traced. marked: outputs without gradients."""
 
     cls: type
@@ -55,7 +55,7 @@ def run_backward(cls: Any, ctx: Any, grads: Any, devices: tuple) -> Any:
         return run_backward(cls, ctx, grads, devices[1:])
 
 
-def traced_passes(t: Tracer, call: Call, forward: Sequence[Node]) -> tuple[Passes, tuple[Node, ...]]:
+def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[Passes, tuple[Node, ...]]:
     """Both passes, and what they read besides the arguments. Raises: LeaveToTorch."""
     materialize = bool(t.const(t.attributes.getattr(call.ctx, "materialize")))
     before = len(t.graph.nodes)
@@ -80,7 +80,7 @@ def traced_passes(t: Tracer, call: Call, forward: Sequence[Node]) -> tuple[Passe
     return put_together(t, call, materialize, grads, found, forward, backward)
 
 
-def gradient(t: Tracer, call: Call, i: int, output: Var, materialize: bool) -> Var:
+def gradient(t: Tracer, call: ApplyCall, i: int, output: Var, materialize: bool) -> Var:
     """What the backward pass gets for an output."""
     if not isinstance(output, TensorVar) or not materialize and (output in call.marked or not output.fake.is_floating_point()):
         return NONE
@@ -91,7 +91,7 @@ def gradient(t: Tracer, call: Call, i: int, output: Var, materialize: bool) -> V
     return t.tensors.wrap_result(node, fake)
 
 
-def results(t: Tracer, call: Call, grads: list[Var]) -> list[Var]:
+def results(t: Tracer, call: ApplyCall, grads: list[Var]) -> list[Var]:
     """What the backward pass returns: one gradient or None for each argument. Raises: Break."""
     if getattr(call.cls, "vjp") is not torch.autograd.Function.vjp:
         raise Break("a vjp")
@@ -136,7 +136,7 @@ LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type
 
 
 def put_together(
-    t: Tracer, call: Call, materialize: bool, grads: list[Var], found: list[Var], forward: list[Node], backward: list[Node]
+    t: Tracer, call: ApplyCall, materialize: bool, grads: list[Var], found: list[Var], forward: list[Node], backward: list[Node]
 ) -> tuple[Passes, tuple[Node, ...]]:
     """The graphs of both passes."""
     tensors = [o for o in call.outputs if isinstance(o, TensorVar)]

@@ -46,7 +46,7 @@ OFF_SUBCLASSES, OFF_ALL = torch._C.DisableTorchFunctionSubclass, torch._C.Disabl
 NOT_IMPLEMENTED = NotImplemented
 
 
-class Noted(BaseException):
+class ModeTold(BaseException):
     """Carries what torch told a mode."""
 
 
@@ -54,7 +54,7 @@ class Noting(TorchFunctionMode):
     """Stops at the first function that torch tells modes of."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        raise Noted(func, args, kwargs or {})
+        raise ModeTold(func, args, kwargs or {})
 
 
 class Stand:
@@ -146,7 +146,7 @@ class Overrides(Component):
         try:
             with torch._C._EnableTorchFunction(), Noting():
                 fn(*given[0], **given[1])
-        except Noted as e:
+        except ModeTold as e:
             func, args, kwargs = e.args
             return func, [self._var_of(a, known) for a in args], {k: self._var_of(v, known) for k, v in kwargs.items()}
         except Exception:  # it is called again, by who asks

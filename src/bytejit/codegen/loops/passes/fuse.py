@@ -61,7 +61,7 @@ def fuse(loops: Loops, launches: bool = False) -> Loops:
 
 
 @dataclass
-class Node:
+class StepNode:
     """A step while merging. work: at most so much; exact: it is the work."""
 
     id: int
@@ -79,18 +79,18 @@ class Merger:
     def __init__(self, loops: Loops, few: int = 0):
         self.loops, self.few = loops, few  # few: as in `fuse_kernels.merge`
         self.buffers = dict(loops.buffers)
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, StepNode] = {}
         self.outputs = {r.view.buffer for r in loops.outputs if r.view is not None}
         self.maker: dict[str, int] = {}
         self.readers: dict[str, list[int]] = {}  # sorted
         self.sizes: dict[str, int] = {}  # bytes of buffers that were asked for
         self.failed: dict[tuple[int, int], tuple[int, int]] = {}  # a pair that did not merge -> the merges of each by then
         for i, step in enumerate(loops.steps):
-            self.nodes[i] = Node(i, step, work=MOST_WORK + 1)
+            self.nodes[i] = StepNode(i, step, work=MOST_WORK + 1)
             self.learn(self.nodes[i])
         self.needs = self.link()
 
-    def learn(self, node: Node) -> None:
+    def learn(self, node: StepNode) -> None:
         """Notes what a new or changed node reads and writes."""
         node.reads, node.writes = set(reads(node.step)), set(writes(node.step))
         for b in node.reads:
@@ -98,7 +98,7 @@ class Merger:
         for b in node.writes:
             self.maker[b] = node.id
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: StepNode) -> None:
         """Takes back what `learn` noted."""
         for b in node.reads:
             found = self.readers[b]
@@ -136,7 +136,7 @@ class Merger:
                     stack.extend(sorted(todo, reverse=True))
         return out
 
-    def small(self, node: Node) -> bool:
+    def small(self, node: StepNode) -> bool:
         """Whether a step reads only inputs and does next to nothing (a scale of a layer's parameters); none that overwrites."""
         return (
             not self.needs.before[node.id]
@@ -156,7 +156,7 @@ class Merger:
         steps = tuple(self.nodes[i].step for i in self.order())
         return replace(self.loops, steps=steps, buffers=self.buffers)
 
-    def grow(self, node: Node) -> bool:
+    def grow(self, node: StepNode) -> bool:
         """Merges into `node` the kernel before (or beside) it that shares most bytes."""
         if not isinstance(node.step, Kernel) or updates(node.step):
             return False
@@ -189,7 +189,7 @@ class Merger:
         at = bisect_left(steps, step)
         return steps[max(0, at - NEAREST) : at + NEAREST + 1]
 
-    def too_much(self, *nodes: Node) -> bool:
+    def too_much(self, *nodes: StepNode) -> bool:
         """Whether kernels are too large to be one."""
         for node in nodes:
             if sum(n.work for n in nodes) <= MOST_WORK:
@@ -198,7 +198,7 @@ class Merger:
                 node.work, node.exact = work(kernel_roots(node.step)) if isinstance(node.step, Kernel) else 0, True
         return sum(n.work for n in nodes) > MOST_WORK
 
-    def legal(self, other: Node, node: Node) -> bool:
+    def legal(self, other: StepNode, node: StepNode) -> bool:
         """Whether one step of both leaves no path out of it and back in. `other` must not need `node`."""
         return not self.needs.needs(other.id, node.id) and not self.needs.needs(node.id, other.id, apart=True)
 
@@ -209,7 +209,7 @@ class Merger:
             self.sizes[n] = points([Axis("", s) for s in b.shape]) * (itemsize(b.dtype) if b.dtype in DTYPES else 8)
         return sum(self.sizes[n] for n in names)
 
-    def merge(self, first: Node, second: Node) -> bool:
+    def merge(self, first: StepNode, second: StepNode) -> bool:
         """One kernel of both, in the second's place; False when their rows do not meet."""
         both = {first.id, second.id}
         outside = {b for b in first.writes | second.writes if b in self.outputs or self.read_apart(b, both)}
