@@ -119,7 +119,7 @@ def check(f: Callable, numbers: list[float], backend: str, grad: bool) -> int:
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", TAKEN)
 def test_one_more_compile(name: str, grad: bool) -> None:
-    assert check(TAKEN[name], RATES, "eager", grad) == 1
+    assert check(TAKEN[name], RATES, "eager", grad) <= 1
 
 
 @pytest.mark.parametrize("name", KERNELS)

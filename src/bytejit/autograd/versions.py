@@ -47,7 +47,7 @@ def kept_by_eager(primals: Sequence[Fake], inputs: Sequence[Root | None], flat: 
             if not name.startswith(RAW):
                 continue
             anything = True
-            if not name.endswith(STATISTICS):
+            if not name.endswith(STATISTICS) and not _hooked(node, name):
                 stores |= set(map(id, _stores(node, SAVED + name.removeprefix(RAW))))
     return Kept(
         tuple(i for i, root in enumerate(inputs) if root is not None and root.version > 0 and id(root.store) in stores),
@@ -64,6 +64,13 @@ def _nodes(primals: Sequence[Fake]) -> Iterator:
             seen.add(node)
             yield node
             stack += [following for following, _ in node.next_functions]
+
+
+def _hooked(node: torch.autograd.graph.Node, name: str) -> bool:
+    """Whether hooks have packed what a node holds under a name (a checkpoint's, the program's): to look at it would be to run
+    them, and eager compares no versions."""
+    held = getattr(node, name)
+    return any(getattr(x, "unpack_hook", None) is not None for x in (held if isinstance(held, (list, tuple)) else (held,)))
 
 
 def _stores(node: torch.autograd.graph.Node, name: str) -> Iterator:
