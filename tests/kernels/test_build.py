@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import bytejit
 from bytejit.common import caches
 from bytejit.kernels import build_cpp, launch
-from bytejit.kernels.build import BuildFailed, NoCompiler, find_compiler
+from bytejit.kernels.build import BuildFailed, Compiler, NoCompiler, find_compiler
 from bytejit.kernels.machine import cpu
 from bytejit.options import Options
 
@@ -93,8 +94,6 @@ def test_other_compilers_are_found_on_the_path(
 
 
 def test_what_a_key_depends_on(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bytejit.kernels.build import Compiler
-
     gcc = Compiler("/usr/bin/g++", "g++ 12", True)
     base = build_cpp.unit_key(UNIT, gcc)
     assert base == build_cpp.unit_key(UNIT, Compiler("/elsewhere/g++", "g++ 12", True))
@@ -114,3 +113,24 @@ def test_one_openmp_runtime(options: Options) -> None:
 def test_machine_facts() -> None:
     c = cpu()
     assert c.cores >= 1 and c.vector_bytes in (16, 32, 64) and len(c.key) == 16
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 8])
+def test_a_bad_place_among_good_ones_is_seen(columns: int) -> None:
+    """Loops so short that the compiler writes them out, and puts conditions of neighbours side by side"""
+    compiled = bytejit.compile(lambda x, i: x * 2 + x.gather(0, i))
+    x = torch.arange(2.0 * columns).view(2, columns)
+    good = torch.arange(columns)[None] % 2
+    torch.testing.assert_close(compiled(x, good), x * 2 + x.gather(0, good))
+    for at in range(columns):
+        for bad in (2, 5, -1):
+            places = good.clone()
+            places[0, at] = bad
+            with pytest.raises(RuntimeError, match=f"index {bad} is out of bounds"):
+                compiled(x, places)
+
+
+def test_gcc_13_puts_no_conditions_side_by_side() -> None:
+    flags = {n: Compiler("g++", f"g++ (Ubuntu {n}.3.0-6ubuntu2~24.04) {n}.3.0", True).flags for n in (12, 13, 14)}
+    assert [n for n, words in flags.items() if "-fno-tree-slp-vectorize" in words] == [13]
+    assert "-fno-tree-slp-vectorize" not in Compiler("clang++", "clang version 13.0.1 clang", False).flags

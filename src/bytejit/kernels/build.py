@@ -7,6 +7,7 @@ A compiler's version is remembered on disk by its path, size and time, so a warm
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -70,10 +71,19 @@ class Compiler:
             "-pipe",
             *limits()[0],
         )
+        if not self.gcc:
+            return common
         # unroll-and-jam took gcc a minute for one kernel of strided lanes within two loops of 32: 0.1 s without
-        return common + (
-            ("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam") if self.gcc else ()
-        )
+        own = ("-fno-semantic-interposition", "-fno-asynchronous-unwind-tables", "-fno-loop-unroll-and-jam")
+        # GCC 13 puts conditions of neighbouring elements side by side as 1, and reads them as masks: an index out of range of a
+        # row of three passed its check. 12 and 14 do not
+        return (*common, *own, *(("-fno-tree-slp-vectorize",) if self.major == 13 else ()))
+
+    @property
+    def major(self) -> int:
+        """13 of "g++ (Ubuntu 13.3.0-6ubuntu2) 13.3.0"; 0 where the line does not say."""
+        numbers = re.findall(r"\b(\d+)\.\d+\.\d+", self.version)
+        return int(numbers[-1]) if numbers else 0
 
 
 def candidates() -> list[str]:
