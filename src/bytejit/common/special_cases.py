@@ -67,6 +67,9 @@ TORCH_TOP = Origin(("torch",), "built-in functions of torch.* that are operators
 SCRIPT_MODULE, GRAPH_BREAK = "ScriptModule", "graph_break"  # names in TORCH_SCRIPT and TORCH_COMPILER
 TORCH_SCRIPT = Origin(("torch.jit*",), "torch.jit.ScriptModule, without an import of torch.jit")
 TORCH_FUNCTIONAL = Origin(("torch.functional",), "functions that torch exports under its own name")
+TORCH_FUNCTIONS = Origin(
+    ("torch.nn.functional", "torch.functional"), "their Python hands numbers on to operators; of another's it is not known"
+)
 DISTRIBUTED = Origin(("torch.nn.parallel.distributed",), "what its wrapper does before and after a module runs as it is")
 LOGGING = Origin(("logging",), "a logger's message that is to be said breaks the graph")
 WARNINGS = Origin(("warnings", "_py_warnings"), "functions that set what becomes of warnings run as they are")

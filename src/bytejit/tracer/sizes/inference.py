@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bytejit.common import special_cases
 from bytejit.fake.sized import infer_sized
 from bytejit.fake.tensor import DataDependent, Fake, NoFake
 from bytejit.shapes.symbols import Manner, is_symbolic
@@ -147,7 +148,7 @@ def keeps_numbers(fn: Any, args: Any, kwargs: dict) -> bool:
         return False
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return str(fn).startswith("aten.")
-    return not isinstance(fn, FunctionType) or fn.__module__ in (_F.__name__, "torch.functional")
+    return not isinstance(fn, FunctionType) or special_cases.TORCH_FUNCTIONS.made(fn)
 
 
 def sizes_in(x: Any) -> Any:
