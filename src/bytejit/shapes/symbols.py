@@ -85,11 +85,10 @@ class Manner:
     def __call__(self) -> Iterator[None]:
         """Inside, calls run in this manner."""
         env = self.env
-        was, env.relaxed, env.taken = (
-            (env.relaxed, env.taken),
-            self.relaxed,
-            env.taken or (env.on_its_side if self.numbers else None),
-        )
+        was = env.relaxed, env.taken
+        env.relaxed = self.relaxed
+        if self.numbers and env.taken is None:
+            env.taken = env.on_its_side
         try:
             with enable_python_dispatcher() if self.decompose else nullcontext():
                 yield

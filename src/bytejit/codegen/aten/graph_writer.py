@@ -22,7 +22,6 @@ from .mutation import (
     reshaped,
 )
 from .refused_calls import check_call
-from .scalars import check_scalars
 
 aten = torch.ops.aten
 SEEDED = torch.Tag.nondeterministic_seeded
@@ -192,7 +191,6 @@ class GraphWriter(TorchDispatchMode):
                 return self.instead[func](*args, **kwargs)
         plan = self.plan_of(func)
         check_call(func, args, kwargs)
-        check_scalars(func, args, kwargs)
         if any(isinstance(a, torch.Tensor) and type(a) is not Fake or isinstance(a, (list, tuple)) for a in args) or kwargs:
             if func is aten.lift_fresh.default and type(args[0]) is not Fake:
                 return self.constant(args[0], fresh=True)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .mutation import CannotNormalise
+from .scalars import CONVERTED, INTEGERS, check_scalars
 
 
 def _is_bool(x: Any) -> bool:
@@ -42,10 +43,15 @@ REFUSES: dict[str, Callable[[dict], bool]] = {
     "smooth_l1_loss": _below_zero("beta"),
     "softshrink": _below_zero("lambd"),
 }
+LOOKED_AT = REFUSES.keys() | CONVERTED.keys() | INTEGERS.keys()
 
 
 def check_call(func: Any, args: tuple, kwargs: dict) -> None:
     """Raises: CannotNormalise for a call that torch refuses."""
-    refuses = REFUSES.get(func._schema.name.removeprefix("aten::").removesuffix("_"))
-    if refuses is not None and refuses(dict(zip((a.name for a in func._schema.arguments), args)) | kwargs):
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    if name not in LOOKED_AT:
+        return
+    given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+    if name in REFUSES and REFUSES[name](given):
         raise CannotNormalise(f"{func}: arguments that torch refuses")
+    check_scalars(name, given)

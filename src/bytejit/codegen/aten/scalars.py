@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -27,14 +26,10 @@ CONVERTED = {
 INTEGERS = {"add": ("alpha",), "sub": ("alpha",), "pow": ("exponent",)}  # the same, of integers alone
 
 
-def check_scalars(func: Any, args: tuple, kwargs: dict) -> None:
-    """Raises: CannotNormalise where an operation is given a number that the dtype of its result cannot hold: it then runs through
-    torch, which says so."""
-    name = func._schema.name.removeprefix("aten::").removesuffix("_")
-    wanted = CONVERTED.get(name) or INTEGERS.get(name)
-    if wanted is None:
-        return
-    given = dict(zip((a.name for a in func._schema.arguments), args)) | kwargs
+def check_scalars(name: str, given: dict) -> None:
+    """Raises: CannotNormalise where an operation, by its name and its arguments, is given a number that the dtype of its result
+    cannot hold: it then runs through torch, which says so."""
+    wanted = CONVERTED.get(name, INTEGERS.get(name, ()))
     tensor, dtype = given.get("self"), given.get("dtype")
     dtype = dtype or (tensor.dtype if isinstance(tensor, torch.Tensor) else None)
     for value in (given.get(n) for n in wanted):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.expr import Expr, walk
+from bytejit.codegen.loops.expr import walk
 from bytejit.codegen.loops.ir import Kernel
-from bytejit.codegen.loops.simplify import kernel_roots, known, points
+from bytejit.codegen.loops.simplify import axes_at, kernel_roots, known, points
 from bytejit.codegen.ops.table import table
 
 LEAST = 1 << 20  # points: fewer are a kernel of a few microseconds either way
@@ -40,7 +39,7 @@ def once(k: Kernel, inner: str) -> int:
     sides: dict[int, tuple[bool, bool]] = {}  # whether a value changes along the inner axis, along another
     total = 0
     for e in walk(kernel_roots(k)):
-        own = axes_of(e)
+        own = axes_at(e)
         along, across = inner in own, bool(own - {inner})
         for x in e.needs:
             along, across = along or sides[id(x)][0], across or sides[id(x)][1]
@@ -48,9 +47,3 @@ def once(k: Kernel, inner: str) -> int:
         if not (along and across):
             total += LOAD if e.kind == "load" else rows[e.name].cost if e.kind == "op" and e.name in rows else 0
     return total
-
-
-def axes_of(e: Expr) -> set[str]:
-    """The axes that a node itself speaks of."""
-    at = e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ()
-    return set().union(*map(ix.variables, at))

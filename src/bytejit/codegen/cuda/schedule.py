@@ -61,7 +61,7 @@ from bytejit.codegen.loops.passes.fuse_kernels import flexible
 from bytejit.codegen.loops.passes.online_reductions import joined
 from bytejit.codegen.loops.passes.uses import reads, writes
 from bytejit.codegen.loops.plan import Call, Machine, Plan
-from bytejit.codegen.loops.simplify import kernel_roots, known, loads, points
+from bytejit.codegen.loops.simplify import elements, kernel_roots, known, loads, points
 from bytejit.common.dtypes import itemsize
 from bytejit.errors import Bug
 
@@ -159,13 +159,11 @@ def schedule_kernel(
     they need no memory where the kernel has their values; room: as in `schedule_cuda`."""
     k = flatten(k, buffers, cons)
     k = collapse(k, cons) if flexible(k) else collapse_rows(k, cons)
-    wide = needs_wide(k, buffers)
+    wide, overlap = needs_wide(k, buffers), Overlap(offsets or {}, slots or {}, buffers, own)
     if flexible(k):
         k = rename(order_pointwise(k, SIDE), cons)
         if (rows := as_rows(k)) is not None:
-            return schedule_rows(
-                rename(rows, cons), buffers, cons, machine, wide, Overlap(offsets or {}, slots or {}, buffers, own), room
-            )
+            return schedule_rows(rename(rows, cons), buffers, cons, machine, wide, overlap, room)
         p = k.nests[0]
         names = [a.name for a in p.axes]
         square = len(names) == 2 and transposed(p, p.axes, names[1], SIDE) == names[0]
@@ -175,7 +173,7 @@ def schedule_kernel(
             return k, CudaSchedule("tiles", squares(k.nests[0]), wide=wide)
         return k, CudaSchedule("points", stretches(n, widest(k, buffers), machine), wide=wide)
     k = rename(one_order(order_rows(reduced_over(k))), cons)
-    return schedule_rows(k, buffers, cons, machine, wide, Overlap(offsets or {}, slots or {}, buffers, own), room)
+    return schedule_rows(k, buffers, cons, machine, wide, overlap, room)
 
 
 # ---- axes ---------------------------------------------------------------------------------------------------------
@@ -233,7 +231,7 @@ def needs_wide(k: Kernel, buffers: dict[str, Buffer]) -> bool:
         b = buffers[name]
         if not all(isinstance(n, int) for n in (*b.shape, *b.stride)) or not all(fits_i32(c, sizes) for c in at):
             return True
-        if b.kind == "local" and points(k.axes) * points([Axis("", n) for n in b.shape]) >= 1 << 31:
+        if b.kind == "local" and points(k.axes) * elements(b) >= 1 << 31:
             return True
     return False
 

@@ -181,16 +181,18 @@ class CallPrinter(Operands):
     def _copies(self, written: list[MutationCopy], flat: list[str]) -> None:
         """Values of inputs at the end, put there. Many are one call: on a GPU it moves all of them in a few launches. A value
         that is another input, or a part of one, goes by itself, in order."""
-        views = {m: self.plan.outputs[m.position].view for m in written}
-        fresh = [m for m, v in views.items() if v is not None and self.plan.buffers[v.buffer].kind != "input"]
-        if len(fresh) < TOGETHER:
-            fresh = []
+        fresh: list[MutationCopy] = []
+        apart: list[MutationCopy] = []
         for m in written:
-            if m not in fresh:
-                self.lines.append(f"p{m.input}.copy_({flat[m.position]})")
+            v = self.plan.outputs[m.position].view
+            (apart if v is None or self.plan.buffers[v.buffer].kind == "input" else fresh).append(m)
+        if len(fresh) < TOGETHER:
+            fresh, apart = [], written
+        for m in apart:
+            self.lines.append(f"p{m.input}.copy_({flat[m.position]})")
         if fresh:
             copy = self.bind("copy_all", torch._foreach_copy_)
-            into, values = (", ".join(parts) for parts in zip(*((f"p{m.input}", flat[m.position]) for m in fresh), strict=True))
+            into, values = ", ".join(f"p{m.input}" for m in fresh), ", ".join(flat[m.position] for m in fresh)
             self.lines.append(f"{copy}([{into}], [{values}])")
 
     def _named(self, i: int, text: str) -> str:

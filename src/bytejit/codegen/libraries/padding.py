@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.rewrite import aten, infer_before, is_static, replace, spec_of, spec_or_none
+from bytejit.codegen.aten.rewrite import aten, infer_before, is_static, order_of, replace, spec_of, spec_or_none
 from bytejit.common.spec import Spec, contiguous_stride
 
 from .choices import Choices, fastest
@@ -21,7 +21,6 @@ LINE = 16  # bytes: rows of operands are fastest when they start at a multiple o
 LEAST_WORK = 1 << 26  # multiply-adds of a product worth timing
 GAIN = 0.9  # padding, product and cut together may take this part of the plain product's time
 Padded = dict[tuple[fx.Node, tuple[int, ...]], fx.Node]  # a node and zeros at its ends -> it with those
-TURNS = {aten.t.default: (), aten.transpose.int: ((0, 1), (1, 0), (-1, -2), (-2, -1)), aten.permute.default: ((1, 0),)}
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -111,7 +110,7 @@ def _pad(graph: fx.Graph, node: fx.Node, padded: Padded) -> None:
 
     def call(op: Any, x: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """A new node, or one that is there."""
-        if op is aten.t.default and _turned(x):
+        if op is aten.t.default and (x.target is aten.t.default or order_of(x, 2) == [1, 0]):
             return x.args[0]
         if op is not aten.constant_pad_nd.default:
             return infer_before(graph, node, op, x, *args, **kwargs)
@@ -123,12 +122,3 @@ def _pad(graph: fx.Graph, node: fx.Node, padded: Padded) -> None:
     made = _padded(call, spec_of(x), spec_of(y), x, y)
     cut = made.target is aten.slice.Tensor
     replace(node, call(aten.clone.default, made, memory_format=torch.contiguous_format) if cut else made)
-
-
-def _turned(node: fx.Node) -> bool:
-    """Whether a node is its operand, a matrix, with rows and columns exchanged."""
-    if node.op != "call_function" or node.target not in TURNS or len(spec_of(node).shape) != 2:
-        return False
-    rest = tuple(tuple(a) if isinstance(a, list) else a for a in node.args[1:])
-    rest = rest[0] if rest and isinstance(rest[0], tuple) else rest
-    return rest == () if node.target is aten.t.default else rest in TURNS[node.target]

@@ -224,10 +224,10 @@ def overwritable(k: Kernel, a: Buffer, b: Buffer, s: Store, at: int) -> bool:
                 continue
             if i > at:
                 return False
-            same = e.attr == s.coords if alike else ix.linear(e.attr, a.stride) == ix.linear(s.coords, b.stride)
-            if i == at and not same:
-                return False
-            if i < at and not (alike and e.mask is None and same_row(e.attr, s.coords, outer)):
+            if i < at:
+                if not (alike and e.mask is None and same_row(e.attr, s.coords, outer)):
+                    return False
+            elif not (e.attr == s.coords if alike else ix.linear(e.attr, a.stride) == ix.linear(s.coords, b.stride)):
                 return False
     return s.mask is None and s.mode == "set"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.ops.table import table
-from bytejit.common.dtypes import NARROW
+from bytejit.common.dtypes import DTYPES, NARROW, itemsize
 
 from . import index as ix
 from .index import Index
@@ -102,10 +102,10 @@ class Rewriter:
         """What of `mask` a load needs to stay within its buffer: not what is said of axes that its place does not depend on.
         Where the rest does not hold nobody looks at the value."""
         assert self.mask is not None
-        if any(True for _ in ix.values_in(coords)):
+        if next(ix.values_in(coords), None) is not None:
             return self.mask
         if self.parts is None:
-            self.parts = [(part, axes_below(part)) for part in conjuncts(self.mask)]
+            self.parts = [(part, None if by_memory(part) else axes_below(part)) for part in conjuncts(self.mask)]
         own, needed = set().union(*map(ix.variables, coords)), None
         for part, axes in self.parts:
             if axes is None or axes & own:
@@ -142,15 +142,20 @@ def conjuncts(e: Expr) -> list[Expr]:
     return [e]
 
 
-def axes_below(e: Expr) -> set[str] | None:
-    """The axes that a condition speaks of; None where memory decides it."""
-    found: set[str] = set()
-    for x in walk((e,)):
-        if x.kind in ("load", "ref"):
-            return None
-        if x.kind == "index":
-            found |= ix.variables(x.attr)
-    return found
+def by_memory(e: Expr) -> bool:
+    """Whether a value hangs on what memory holds, or on a reduction."""
+    return any(x.kind in ("load", "ref") for x in walk((e,)))
+
+
+def axes_at(e: Expr) -> set[str]:
+    """The axes that a node itself speaks of."""
+    at = e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ()
+    return set().union(*map(ix.variables, at))
+
+
+def axes_below(e: Expr) -> set[str]:
+    """The axes that a value depends on, but those behind a reference to a reduction."""
+    return set().union(*map(axes_at, walk((e,))))
 
 
 def below(mask: Expr, sizes: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -266,6 +271,16 @@ def points(axes: Iterable[Axis]) -> int:
     for a in axes:
         n *= ix.hint(a.size)
     return n
+
+
+def elements(b: Buffer) -> int:
+    """Number of elements of a buffer, likewise."""
+    return points(Axis("", n) for n in b.shape)
+
+
+def bytes_of(b: Buffer) -> int:
+    """Bytes of a buffer's elements, likewise."""
+    return elements(b) * (itemsize(b.dtype) if b.dtype in DTYPES else 8)
 
 
 def known(axes: Iterable[Axis]) -> bool:

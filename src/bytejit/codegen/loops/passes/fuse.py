@@ -15,15 +15,15 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from bytejit.codegen.loops.ir import Axis, Extern, Kernel, Loops, updates
+from bytejit.codegen.loops.ir import Extern, Kernel, Loops, updates
 from bytejit.codegen.loops.simplify import (
     MOST_WORK,
+    bytes_of,
     kernel_roots,
     points,
     work,
 )
 from bytejit.codegen.passes import Pass
-from bytejit.common.dtypes import DTYPES, itemsize
 
 from . import fuse_kernels
 from .inline import inline, transposes
@@ -205,8 +205,7 @@ class Merger:
     def bytes(self, names: set[str]) -> int:
         """Bytes of some buffers."""
         for n in names - self.sizes.keys():
-            b = self.buffers[n]
-            self.sizes[n] = points([Axis("", s) for s in b.shape]) * (itemsize(b.dtype) if b.dtype in DTYPES else 8)
+            self.sizes[n] = bytes_of(self.buffers[n])
         return sum(self.sizes[n] for n in names)
 
     def merge(self, first: StepNode, second: StepNode) -> bool:

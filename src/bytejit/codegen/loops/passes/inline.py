@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from bytejit.codegen.loops import index as ix
-from bytejit.codegen.loops.expr import Cons, Expr, walk
+from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Axis, Buffer, Kernel, Loops, Store, updates
 from bytejit.codegen.loops.simplify import (
     HEAVY,
     MOST_WORK,
     Rewriter,
+    axes_below,
+    bytes_of,
     cost,
+    elements,
     innermost,
     kernel_roots,
     loads,
@@ -21,7 +23,6 @@ from bytejit.codegen.loops.simplify import (
     points,
     work,
 )
-from bytejit.common.dtypes import itemsize
 
 from .fuse_kernels import flexible
 from .one_hot import without_one_hot_sums
@@ -178,26 +179,16 @@ def worth_inlining(k: Kernel, store: Store, readers: list[Kernel], buffers: dict
 def large_again(k: Kernel, store: Store, readers: list[Kernel], buffers: dict[str, Buffer], gpu: bool) -> bool:
     """Whether a value is so large, and made of so little, that reading what it is made of again costs less than storing it. So a
     training step keeps of an activation what it is computed from, and of log_softmax its rows' sums."""
-    bytes_of = {name: extent_hint(buffers[name]) for name in {store.buffer, *(e.name for e in loads((store.value,)))}}
-    if not readers or bytes_of[store.buffer] < FAR[gpu] or cost((store.value,)) > HIDES[gpu] or may_raise((store.value,)):
+    stored, n = bytes_of(buffers[store.buffer]), points(k.axes)
+    if not readers or stored < FAR[gpu] or cost((store.value,)) > HIDES[gpu] or may_raise((store.value,)):
         return False
-    n, sources = points(k.axes), loads((store.value,))
-    large = {e.name for e in sources if points_of(buffers[e.name]) * FEWER > n}
-    if sum(bytes_of[name] for name in large) > MORE * bytes_of[store.buffer] or any(
-        value for e in sources for value in ix.values_in(e.attr)
-    ):
+    sources = loads((store.value,))
+    large = {e.name for e in sources if elements(buffers[e.name]) * FEWER > n}
+    if sum(bytes_of(buffers[name]) for name in large) > MORE * stored:
+        return False
+    if any(next(ix.values_in(e.attr), None) is not None for e in sources):
         return False
     return times_read(store, readers, buffers, HIDES[gpu] + 1) <= 2 * len(readers) * n
-
-
-def points_of(b: Buffer) -> int:
-    """Elements of a buffer."""
-    return points(tuple(Axis("", n) for n in b.shape))
-
-
-def extent_hint(b: Buffer) -> int:
-    """Bytes of a buffer's elements."""
-    return points_of(b) * itemsize(b.dtype)
 
 
 def times_read(store: Store, readers: list[Kernel], buffers: dict[str, Buffer], value_cost: int) -> float:
@@ -209,14 +200,8 @@ def times_read(store: Store, readers: list[Kernel], buffers: dict[str, Buffer], 
             own = [a for a in (*reader.axes, *p.axes)]
             inner = innermost(reader, p, buffers)
             for coords in at:
-                names = set().union(*map(ix.variables, coords), within(ix.values_in(coords)))
+                names = set().union(*map(ix.variables, coords), *map(axes_below, ix.values_in(coords)))
                 free = [a for a in own if a.name in names]
                 hoisted = inner is not None and all(a.name != inner for a in free) and value_cost <= 40
                 times += points(free if hoisted else own)
     return times
-
-
-def within(values: Iterable[Expr]) -> set[str]:
-    """The axes that values used as coordinates depend on."""
-    found = [c for e in walk(tuple(values)) for c in (e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ())]
-    return set().union(*map(ix.variables, found))

@@ -22,7 +22,7 @@ from typing import Any
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Expr, walk
 from bytejit.codegen.loops.ir import Axis, Buffer, Extern, Kernel, LoopNest, Loops, Store, View, updates
-from bytejit.codegen.loops.simplify import Rewriter, kernel_roots, loads, may_raise
+from bytejit.codegen.loops.simplify import Rewriter, axes_below, kernel_roots, loads, may_raise
 from bytejit.common.spec import contiguous_stride
 
 from .uses import reads, writes
@@ -205,16 +205,6 @@ class Place:
                 for p in nests
             ),
         )
-
-
-def axes_below(e: Expr) -> set[str]:
-    """Axes that a value depends on."""
-    return {
-        n
-        for x in walk((e,))
-        for i in (x.attr if x.kind == "load" else (x.attr,) if x.kind == "index" else ())
-        for n in ix.variables(ix.index(i))
-    }
 
 
 def alike(a: Buffer, b: Buffer) -> bool:

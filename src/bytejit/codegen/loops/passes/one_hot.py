@@ -10,7 +10,7 @@ from dataclasses import replace
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.expr import Cons, Expr
 from bytejit.codegen.loops.ir import Kernel, LoopNest, Reduce
-from bytejit.codegen.loops.simplify import Rewriter, conjunction, conjuncts
+from bytejit.codegen.loops.simplify import Rewriter, axes_below, conjunction, conjuncts
 
 
 def without_one_hot_sums(k: Kernel, cons: Cons) -> Kernel:
@@ -46,13 +46,13 @@ def one_element(r: Reduce, axis: str, size: ix.Size, cons: Cons) -> Expr | None:
     if r.kind != "sum" or r.running:
         return None
     e = r.args[0]
-    if e.kind != "op" or e.name != "select" or e.args[2].kind != "const" or e.args[2].attr != 0 or depends(e.args[1], axis):
+    if e.kind != "op" or e.name != "select" or e.args[2].kind != "const" or e.args[2].attr != 0 or axis in axes_below(e.args[1]):
         return None
     target, more = None, None
     for part in conjuncts(e.args[0]):
         if target is None and (target := equal_to(part, axis)) is not None:
             continue
-        if depends(part, axis):
+        if axis in axes_below(part):
             return None
         more = conjunction(cons, more, part)
     if target is None:
@@ -71,21 +71,6 @@ def equal_to(e: Expr, axis: str) -> Expr | None:
     if e.kind != "op" or e.name != "eq":
         return None
     for x, t in (e.args, e.args[::-1]):
-        if x.kind == "index" and x.attr == ix.var(axis) and t.dtype == "i64" and not depends(t, axis):
+        if x.kind == "index" and x.attr == ix.var(axis) and t.dtype == "i64" and axis not in axes_below(t):
             return t
     return None
-
-
-def depends(e: Expr, axis: str) -> bool:
-    """Whether a value changes along an axis, as far as one can see: what refers to a sum does not."""
-    todo, seen = [e], set()
-    while todo:
-        e = todo.pop()
-        if id(e) in seen:
-            continue
-        seen.add(id(e))
-        at = e.attr if e.kind == "load" else (e.attr,) if e.kind == "index" else ()
-        if any(axis in ix.variables(c) for c in at):
-            return True
-        todo.extend(e.needs)
-    return False
