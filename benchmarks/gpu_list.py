@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import gpu_pipelines
 import small_networks as small
 import torch
 import torch.nn.functional as F
@@ -227,5 +228,5 @@ LIST = {
 
 CASES = {
     name: Case(name, title, build, ("peer", 1.1), kind="model", exact=False, devices=("cuda",))
-    for name, (title, build) in LIST.items()
+    for name, (title, build) in (LIST | gpu_pipelines.LIST).items()
 }
