@@ -135,3 +135,61 @@ def test_results_of_ops_that_keep_their_layouts(layout: str, monkeypatch: pytest
         return [p.grad for p in net.parameters()]
 
     beside("inductor", lambda net, x: net(x), inputs, drive, tol=1e-4)
+
+
+# transposed convolutions: strides, groups, what is added to their size, depthwise, dilation, kernels of odd and even sizes
+TRANSPOSED = {
+    "doubled": lambda: nn.ConvTranspose2d(8, 6, 4, 2, 1, bias=False),
+    "bias": lambda: nn.ConvTranspose2d(8, 6, 3),
+    "groups": lambda: nn.ConvTranspose2d(8, 6, 3, 2, 1, 1, groups=2),
+    "depthwise": lambda: nn.ConvTranspose2d(8, 8, 3, 2, 1, 1, groups=8),
+    "dilated": lambda: nn.ConvTranspose2d(8, 6, (3, 2), (1, 2), dilation=(2, 1)),
+    "one": lambda: nn.ConvTranspose2d(8, 6, 1),
+}
+
+
+def upwards(kind: str, inner: bool) -> nn.Module:
+    torch.manual_seed(0)
+    made = TRANSPOSED[kind]()
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), made, nn.BatchNorm2d(made.out_channels), nn.ReLU())
+    return net.to(memory_format=torch.channels_last) if inner else net
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("kind", TRANSPOSED)
+def test_transposed_convolutions(kind: str, inner: bool, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are as eager's, and a chosen layout reaches the batch norm behind the convolution"""
+    favours(monkeypatch, layout)
+
+    def drive(f, net, x):
+        y = f(net, x)
+        y.square().mean().backward()
+        return [y.detach(), x.grad, *(p.grad for p in net.parameters()), *net.buffers()]
+
+    def inputs() -> tuple:
+        return upwards(kind, inner), torch.randn(2, 3, 7, 6, requires_grad=True)
+
+    beside("inductor", lambda net, x: net(x), inputs, drive, tol=1e-4, strides=places)
+    if not inner:
+        graph = parts_of(upwards(kind, inner).train(), torch.randn(2, 3, 7, 6)).forward.graph
+        images = [n for n in graph.nodes if n.target is torch.ops.aten.convolution.default]
+        assert [n.meta["spec"].stride[1] == 1 for n in images] == [layout == "nhwc"] * 2
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("kind", TRANSPOSED)
+def test_transposed_convolutions_in_evaluation(kind: str, freeze: bool, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights may be prepacked for plain convolutions only"""
+    favours(monkeypatch, layout)
+    net, x = upwards(kind, False).eval(), torch.randn(2, 3, 7, 6)
+    with torch.no_grad():
+        expected = net(x)
+        compiled = bytejit.compile(net, options={"freeze": freeze})
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
+    assert compiled(x).stride() == expected.stride()
+    assert not bytejit.counters["fallbacks"], bytejit.counters

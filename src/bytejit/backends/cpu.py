@@ -82,7 +82,10 @@ class CpuTarget(Target):
     def prepare_libraries(self, aten: Aten) -> None:
         """Build our own matrix product, convolution and attention, on first use, where the graph has such calls."""
         serves = {conv: match_conv, conv_grad: match_conv_backward, gemm: match_linear, attention: match_attention}
-        wanted = [module for module, match in serves.items() if any(match(n) is not None for n in aten.graph.nodes)]
+        found = {module: [f for f in map(match, aten.graph.nodes) if f is not None] for module, match in serves.items()}
+        for module in (conv, conv_grad):
+            found[module] = [f for f in found[module] if not f.geometry["transposed"]]
+        wanted = [module for module, of in found.items() if of]
         if len(wanted) > 1:
             build([module.UNIT for module in wanted], self.options)  # side by side
         for module in wanted:

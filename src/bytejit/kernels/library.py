@@ -39,7 +39,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Conv:
-    """x [B, C, *], w [O, C/groups, *], b [O] or None, n = O. "affine" among the epilogues: scale, shift (O elements each, or
+    """x [B, C, *], w [O, C/groups, *], b [O] or None, n = O; transposed: w [C, O/groups, *]. "affine" among the epilogues: scale, shift (O elements each, or
     None) are applied before the others. The result has the layout of the row: channels innermost for "nhwc", row-major for
     "nchw"."""
 
@@ -49,6 +49,8 @@ class Conv:
     stride: Sequence[int] = (1, 1)
     padding: Sequence[int] = (0, 0)
     dilation: Sequence[int] = (1, 1)
+    transposed: bool = False
+    output_padding: Sequence[int] = (0, 0)
     groups: int = 1
     epilogue: str | None = None
     other: Operand | None = None
@@ -157,8 +159,8 @@ def _epilogue(epilogue: str | None) -> tuple[str, str]:
 
 
 def _conv_aten(a: Conv) -> tuple:
-    zeros, geometry = [0] * len(a.padding), (list(a.stride), list(a.padding), list(a.dilation))
-    return aten.convolution.default, (a.x, a.w, a.b, *geometry, False, zeros, a.groups)
+    geometry = (list(a.stride), list(a.padding), list(a.dilation), a.transposed, list(a.output_padding), a.groups)
+    return aten.convolution.default, (a.x, a.w, a.b, *geometry)
 
 
 def _conv_onednn(a: Conv) -> tuple:
@@ -172,10 +174,16 @@ def _conv_onednn(a: Conv) -> tuple:
 
 
 def _pack_conv(
-    w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, shape: Sequence[int]
+    w: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    shape: Sequence[int],
+    **geometry: Any,
 ) -> torch.Tensor:
-    geometry = (list(padding), list(stride), list(dilation), groups)
-    return torch.ops.mkldnn._reorder_convolution_weight(w.detach(), *geometry, list(shape))
+    how = (list(padding), list(stride), list(dilation), groups)
+    return torch.ops.mkldnn._reorder_convolution_weight(w.detach(), *how, list(shape))
 
 
 def _pack_channels_last(w: torch.Tensor, **geometry: Any) -> torch.Tensor:
@@ -204,14 +212,22 @@ def _pack_windows(w: torch.Tensor, **geometry: Any) -> torch.Tensor:
     return conv.BUILT["conv_pack"](w.detach(), 1, True)
 
 
-def _fits_own(shape: Sequence[int], groups: int, **geometry: Any) -> bool:
+def _fits_plain(shape: Sequence[int], transposed: bool, **geometry: Any) -> bool:
+    """Transposed convolutions are torch's own call."""
+    return not transposed
+
+
+def _fits_own(shape: Sequence[int], transposed: bool, groups: int, **geometry: Any) -> bool:
     """Not depthwise: its panels would be almost empty."""
-    return groups == 1 or shape[0] // groups >= 8
+    return not transposed and (groups == 1 or shape[0] // groups >= 8)
 
 
-def _fits_winograd(shape: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int, **geometry: Any) -> bool:
+def _fits_winograd(
+    shape: Sequence[int], stride: Sequence[int], dilation: Sequence[int], transposed: bool, groups: int, **geometry: Any
+) -> bool:
     """3 by 3, stride 1; a few channels are not worth the sums around the products."""
-    return tuple(shape[2:]) == (3, 3) and {*stride, *dilation, groups} == {1} and shape[0] >= 8 and shape[1] >= 8
+    square = tuple(shape[2:]) == (3, 3) and {*stride, *dilation, groups} == {1}
+    return square and not transposed and shape[0] >= 8 and shape[1] >= 8
 
 
 # ---- attention ----------------------------------------------------------------------------------------------------------
@@ -235,6 +251,7 @@ def _attention_own(a: Attention) -> tuple:
 
 
 _UNARY = frozenset({"relu", "gelu", "gelu_tanh"})
+_WITH_ADD = _UNARY | {"add", "add_relu"}
 _AFTER = frozenset({"affine", "relu", "add", "add_relu"})
 
 ROWS: dict[str, LibraryCall] = {
@@ -250,8 +267,8 @@ ROWS: dict[str, LibraryCall] = {
         LibraryCall("conv_nchw", "conv", _conv_aten, layout="nchw"),
         LibraryCall("conv_nhwc", "conv", _conv_aten, layout="nhwc"),
         LibraryCall("conv_nhwc_packed", "conv", _conv_aten, pack=_pack_channels_last, layout="nhwc"),
-        LibraryCall("conv_onednn_nhwc", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, layout="nhwc"),
-        LibraryCall("conv_onednn_packed", "conv", _conv_onednn, _UNARY | {"add", "add_relu"}, _pack_conv, "nhwc"),
+        LibraryCall("conv_onednn_nhwc", "conv", _conv_onednn, _WITH_ADD, layout="nhwc", fits=_fits_plain),
+        LibraryCall("conv_onednn_packed", "conv", _conv_onednn, _WITH_ADD, _pack_conv, "nhwc", fits=_fits_plain),
         LibraryCall("conv_own", "conv", _conv_own, _AFTER, None, "nhwc", True, _fits_own),
         LibraryCall("conv_own_packed", "conv", _conv_own_packed, _AFTER, _pack_conv_own, "nhwc", True, _fits_own),
         LibraryCall("conv_own_winograd", "conv", partial(_conv_own, winograd=True), _AFTER, None, "nhwc", True, _fits_winograd),

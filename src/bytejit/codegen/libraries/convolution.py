@@ -7,6 +7,7 @@ shift, so no frozen weights are needed for that. On a GPU `convolution_cuda.py` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -73,34 +74,56 @@ class After:
 
 
 def match_conv(node: fx.Node) -> Conv | None:
-    """A plain 2-d convolution that the rows serve, else None."""
+    """A 2-d convolution, plain or transposed, that the rows serve, else None."""
     if node.op != "call_function" or node.target is not aten.convolution.default:
         return None
-    x, w, b, stride, padding, dilation, transposed, _, groups = node.args
+    x, w, b, *how = node.args
     specs = specs_of(x, w, node)
-    if transposed or specs is None or not plain_floats(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
+    if specs is None or not plain_floats(*specs) or not is_static(specs[1]) or len(specs[0].shape) != 4:
         return None
     if 0 in (*specs[0].shape, *specs[2].shape):
         return None
-    sizes = [tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation)]
-    return Conv(node, x, w, b, dict(zip(("stride", "padding", "dilation"), sizes, strict=True), groups=groups))
+    return Conv(node, x, w, b, geometry_of(*how))
+
+
+def geometry_of(
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> dict[str, Any]:
+    """What an operator says of a 2-d convolution beside its tensors, by the names of `kernels.library.Conv`."""
+
+    def both(sizes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sizes) * 2 if len(sizes) == 1 else tuple(sizes)
+
+    return dict(
+        stride=both(stride),
+        padding=both(padding),
+        dilation=both(dilation),
+        transposed=transposed,
+        output_padding=both(output_padding) if transposed else (0, 0),
+        groups=groups,
+    )
 
 
 def match_conv_backward(node: fx.Node) -> ConvBackward | None:
-    """The backward pass of a plain 2-d convolution, of known sizes, else None. On a GPU not of a depthwise one, which is no
-    library's."""
+    """The backward pass of a 2-d convolution, plain or transposed, of known sizes, else None. On a GPU not of a depthwise one,
+    which is no library's."""
     if node.op != "call_function" or node.target is not aten.convolution_backward.default:
         return None
-    grad, x, w, _, stride, padding, dilation, transposed, _, groups, mask = node.args
+    grad, x, w, _, *how, mask = node.args
     specs = specs_of(grad, x, w)
-    if transposed or specs is None or not plain_floats(*specs) or not all(map(is_static, specs)) or len(specs[1].shape) != 4:
+    if specs is None or not plain_floats(*specs) or not all(map(is_static, specs)) or len(specs[1].shape) != 4:
         return None
-    if specs[0].device.type != "cpu" and groups == specs[1].shape[1] > 1:
+    geometry = geometry_of(*how)
+    if specs[0].device.type != "cpu" and geometry["groups"] == specs[1].shape[1] > 1:
         return None
     if 0 in (*specs[0].shape, *specs[1].shape) or not any(mask[:2]):
         return None
-    sizes = [tuple(v) * 2 if len(v) == 1 else tuple(v) for v in (stride, padding, dilation)]
-    return ConvBackward(node, grad, x, w, dict(zip(("stride", "padding", "dilation"), sizes), groups=groups), tuple(mask))
+    return ConvBackward(node, grad, x, w, geometry, tuple(mask))
 
 
 def convertible(spec: Spec | None) -> TypeGuard[Spec]:

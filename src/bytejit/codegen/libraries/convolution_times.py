@@ -80,15 +80,15 @@ def time_backward(conv: ConvBackward, tune: Any, own: Any) -> Times:
     """Chosen by timing, on few images; without timing, the channels innermost. own: our gradient of the weight, beside which
     the library makes that of the input; None where there is none."""
     g, x, w = spec_of(conv.grad), spec_of(conv.x), spec_of(conv.w)
-    ops = 4 * math.prod(g.shape[1:]) * math.prod(w.shape[1:])
+    of = conv.geometry
+    ops = 4 * math.prod((x if of["transposed"] else g).shape[1:]) * math.prod(w.shape[1:])
     on_gpu = x.device.type != "cpu"
     images = x.shape[0] if on_gpu else min(x.shape[0], max(1, round(BACKWARD_OPS / ops)))  # few do not fill a GPU
     specs = [Spec((images, *s.shape[1:]), contiguous(s).stride, s.dtype, s.device) for s in (g, x)]
-    of = conv.geometry
 
     def call(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, of_weight: bool = conv.mask[1]) -> torch.Tensor:
-        where = (of["stride"], of["padding"], of["dilation"], False, (0, 0), of["groups"], (conv.mask[0], of_weight, False))
-        made = aten.convolution_backward.default(g, x, w, None, *where)
+        how = (of["stride"], of["padding"], of["dilation"], of["transposed"], of["output_padding"], of["groups"])
+        made = aten.convolution_backward.default(g, x, w, None, *how, (conv.mask[0], of_weight, False))
         return made[1] if made[0] is None else made[0]
 
     def apart(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,8 @@ def may_part(conv: ConvBackward) -> bool:
     """Whether our gradient of the weight serves a backward pass."""
     w = spec_of(conv.w)
     dense = w.stride == contiguous(w).stride and w.device.type == "cpu"
-    return conv.mask[1] and dense and conv.geometry["groups"] == 1 and w.shape[1] >= LEAST_CHANNELS
+    plain = conv.geometry["groups"] == 1 and not conv.geometry["transposed"]
+    return conv.mask[1] and dense and plain and w.shape[1] >= LEAST_CHANNELS
 
 
 def _left_over(conv: Conv, row: Any) -> float:
@@ -131,8 +132,7 @@ def _left_over(conv: Conv, row: Any) -> float:
 def _rows(conv: Conv, packs: bool, library: Any) -> list:
     """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own
     is worth a run only where it can take the relu along."""
-    rows = {r.name: r for r in library.rows("conv", packed=packs, device=spec_of(conv.x).device.type)}
-    rows = {n: r for n, r in rows.items() if r.fits(spec_of(conv.w).shape, **conv.geometry)}
+    rows = {r.name: r for r in _fitting(conv, packs, library)}
     if packs and "conv_onednn_packed" in rows:
         return [r for r in rows.values() if r.name == "conv_nchw" or (r.pack and r.name != "conv_nhwc_packed")]
     user = sole_user(conv.node)
@@ -143,8 +143,14 @@ def _rows(conv: Conv, packs: bool, library: Any) -> list:
 def untimed(conv: Conv, packs: bool, library: Any) -> Times:
     """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is
     slower so."""
-    names = [r.name for r in library.rows("conv", packs, spec_of(conv.x).device.type) if r.layout == "nhwc" and not r.any_layout]
+    names = [r.name for r in _fitting(conv, packs, library) if r.layout == "nhwc" and not r.any_layout]
     return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
+
+
+def _fitting(conv: Conv, packs: bool, library: Any) -> list:
+    """The rows that serve a convolution on its device."""
+    rows = library.rows("conv", packed=packs, device=spec_of(conv.x).device.type)
+    return [r for r in rows if r.fits(spec_of(conv.w).shape, **conv.geometry)]
 
 
 def bytes_of(spec: Spec) -> int:
