@@ -210,6 +210,20 @@ def rsub(rec: GraphWriter, x: Any, other: Any, alpha: Any = 1) -> Any:
     return rec.call(aten.add.Tensor, rec.call(aten.neg.default, x), other)
 
 
+@rule(aten._euclidean_dist.default)
+def euclidean_dist(rec: GraphWriter, x: Any, y: Any) -> Any:
+    """sqrt(|x|^2 - 2 x y + |y|^2) as one product, as eager computes it: [-2 x, |x|^2, 1] times [y, 1, |y|^2]."""
+
+    def beside(t: Fake, first: Fake, norm_last: bool) -> Fake:
+        norm = rec.call(aten.sum.dim_IntList, rec.call(aten.mul.Tensor, t, t), [-1], True)
+        ends = [norm, rec.call(aten.ones_like.default, norm)]
+        return rec.call(aten.cat.default, [first, *(ends[::-1] if norm_last else ends)], -1)
+
+    left, right = beside(x, rec.call(aten.mul.Tensor, x, -2), False), beside(y, y, True)
+    squared = rec.call(aten.matmul.default, left, rec.call(aten.transpose.int, right, -2, -1))
+    return rec.call(aten.sqrt.default, rec.call(aten.clamp_min.default, squared, 0))
+
+
 @rule(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
 def count_nonzero(rec: GraphWriter, x: Any, dim: Any = None) -> Any:
     """The sum of what is not zero."""

@@ -58,7 +58,13 @@ def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
 
 def _match(node: fx.Node) -> Fused | None:
     conv = match_conv(node)
-    if conv is None or conv.geometry["transposed"] or conv.b is not None or spec_of(node).device.type != "cuda" or not torch.backends.cudnn.enabled:
+    if (
+        conv is None
+        or conv.geometry["transposed"]
+        or conv.b is not None
+        or spec_of(node).device.type != "cuda"
+        or not torch.backends.cudnn.enabled
+    ):
         return None
     if not is_nhwc(spec_of(node)) or not is_nhwc(spec_of(conv.x)):
         return None

@@ -33,6 +33,7 @@ from bytejit.codegen.aten.rewrite import (
     spec_of,
     spec_or_none,
 )
+from bytejit.codegen.aten.thin_products import expand_thin_products
 from bytejit.codegen.passes import Journal, Pass, run_passes
 from bytejit.common.spec import Spec
 
@@ -388,6 +389,7 @@ GPU_STREAMS = on_graph(lay_out_streams, "before what chooses by how operands lie
 GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
 GPU_PASSES = (
     on_graph(split_long_scans),
+    on_graph(expand_thin_products, "before what chooses libraries for products"),
     on_graph(pad_products, "before linears: what it makes are products of another size"),
     GPU_STREAMS,
     on_graph(choose_gpu_linears),
