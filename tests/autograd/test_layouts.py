@@ -13,7 +13,8 @@ from bytejit.backends.inductor import laid_out
 from bytejit.backends.surround import fakes_of
 from bytejit.backends.target import Target
 from bytejit.codegen.libraries.choices import Choices
-from bytejit.codegen.libraries.layout import JOINT_PASSES, choose_convs
+from bytejit.codegen.libraries.layout import choose_convs
+from bytejit.codegen.libraries.pass_list import JOINT_PASSES
 from bytejit.common.graph_info import info_of
 from bytejit.kernels import conv_grad, library
 from bytejit.kernels.tune import Choice, Tuner

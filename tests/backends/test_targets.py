@@ -13,7 +13,7 @@ from bytejit.backends.devices import target_of
 from bytejit.backends.target import CompiledGraph, Stats, Target
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.cpu.schedule import schedule
-from bytejit.codegen.libraries.layout import CPU_PASSES
+from bytejit.codegen.libraries.pass_list import CPU_PASSES
 from bytejit.codegen.loops.ir import Kernel
 from bytejit.codegen.loops.passes.fuse import FUSE
 from bytejit.codegen.loops.text import text

@@ -10,7 +10,8 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bytejit.codegen.libraries.freeze import freeze, watch
-from bytejit.codegen.libraries.layout import CPU_PASSES, choose_libraries, is_nhwc
+from bytejit.codegen.libraries.layout import is_nhwc
+from bytejit.codegen.libraries.pass_list import CPU_PASSES, choose_libraries
 from bytejit.common.spec import Spec
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner

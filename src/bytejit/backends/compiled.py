@@ -16,7 +16,7 @@ from bytejit.codegen.aten.number_row import number_row
 from bytejit.codegen.aten.rewrite import spec_or_none
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.libraries.freeze import freeze
-from bytejit.codegen.libraries.layout import choose_libraries
+from bytejit.codegen.libraries.pass_list import choose_libraries
 from bytejit.codegen.libraries.stride_feedback import foreseen, relaid
 from bytejit.codegen.loops.check import check_loops, check_plan
 from bytejit.codegen.loops.lower import lower

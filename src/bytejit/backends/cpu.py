@@ -13,9 +13,9 @@ from bytejit.codegen.cpu.emit import CppSource, emit_cpp
 from bytejit.codegen.cpu.schedule import schedule
 from bytejit.codegen.emit.call import emit_call
 from bytejit.codegen.libraries.attention import match_attention
-from bytejit.codegen.libraries.convolution import match_conv, match_conv_backward
-from bytejit.codegen.libraries.layout import CPU_PASSES, JOINT_PASSES
+from bytejit.codegen.libraries.convolution import match_plain_backward, match_plain_conv
 from bytejit.codegen.libraries.linear import match_linear
+from bytejit.codegen.libraries.pass_list import CPU_PASSES, JOINT_PASSES
 from bytejit.codegen.loops.ir import Loops
 from bytejit.codegen.loops.passes.fuse import FUSE
 from bytejit.codegen.loops.plan import Machine, Plan
@@ -81,11 +81,8 @@ class CpuTarget(Target):
 
     def prepare_libraries(self, aten: Aten) -> None:
         """Build our own matrix product, convolution and attention, on first use, where the graph has such calls."""
-        serves = {conv: match_conv, conv_grad: match_conv_backward, gemm: match_linear, attention: match_attention}
-        found = {module: [f for f in map(match, aten.graph.nodes) if f is not None] for module, match in serves.items()}
-        for module in (conv, conv_grad):
-            found[module] = [f for f in found[module] if not f.geometry["transposed"]]
-        wanted = [module for module, of in found.items() if of]
+        serves = {conv: match_plain_conv, conv_grad: match_plain_backward, gemm: match_linear, attention: match_attention}
+        wanted = [module for module, match in serves.items() if any(match(n) is not None for n in aten.graph.nodes)]
         if len(wanted) > 1:
             build([module.UNIT for module in wanted], self.options)  # side by side
         for module in wanted:

@@ -126,6 +126,18 @@ def match_conv_backward(node: fx.Node) -> ConvBackward | None:
     return ConvBackward(node, grad, x, w, geometry, tuple(mask))
 
 
+def match_plain_conv(node: fx.Node) -> Conv | None:
+    """A convolution that is not transposed, else None."""
+    found = match_conv(node)
+    return None if found is None or found.geometry["transposed"] else found
+
+
+def match_plain_backward(node: fx.Node) -> ConvBackward | None:
+    """The backward pass of a convolution that is not transposed, else None."""
+    found = match_conv_backward(node)
+    return None if found is None or found.geometry["transposed"] else found
+
+
 def convertible(spec: Spec | None) -> TypeGuard[Spec]:
     """A 4-d tensor whose two layouts differ: with one channel or one pixel torch itself cannot tell them apart."""
     if spec is None or len(spec.shape) != 4:

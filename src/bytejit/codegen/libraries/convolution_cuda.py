@@ -28,7 +28,7 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.common.spec import Spec, channels_last_stride
 
 from .choices import Choices, choose_together, fastest
-from .convolution import EVERY_EPILOGUE, After, Conv, convertible, is_nhwc, match_conv, what_follows
+from .convolution import EVERY_EPILOGUE, After, Conv, convertible, is_nhwc, match_plain_conv, what_follows
 
 TOGETHER = 12  # batch norms whose numbers one kernel computes
 GAIN = 0.97  # the fused call must take less than this part of the other's time
@@ -57,14 +57,8 @@ def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
 
 
 def _match(node: fx.Node) -> Fused | None:
-    conv = match_conv(node)
-    if (
-        conv is None
-        or conv.geometry["transposed"]
-        or conv.b is not None
-        or spec_of(node).device.type != "cuda"
-        or not torch.backends.cudnn.enabled
-    ):
+    conv = match_plain_conv(node)
+    if conv is None or conv.b is not None or spec_of(node).device.type != "cuda" or not torch.backends.cudnn.enabled:
         return None
     if not is_nhwc(spec_of(node)) or not is_nhwc(spec_of(conv.x)):
         return None

@@ -35,8 +35,8 @@ from bytejit.codegen.passes import Journal, Pass
 from bytejit.common.spec import Spec, contiguous_stride
 
 from .choices import choose_each, choose_together
-from .layout import choose_libraries
 from .linear import least_seconds, match_linear
+from .pass_list import choose_libraries
 from .products import Product
 
 LARGEST = 1 << 24  # elements: a computed constant larger than this stays in the graph

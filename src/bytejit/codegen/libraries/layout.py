@@ -9,38 +9,28 @@ tensor is converted back.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.concatenations import alike, share_concatenations
-from bytejit.codegen.aten.graph import Aten
-from bytejit.codegen.aten.long_scans import split_long_scans
+from bytejit.codegen.aten.concatenations import alike
 from bytejit.codegen.aten.rewrite import (
-    Constants,
     at_hints,
     aten,
     call_before,
-    copy_graph,
     drop_dead,
     replace,
     spec_of,
     spec_or_none,
 )
-from bytejit.codegen.aten.thin_products import expand_thin_products
-from bytejit.codegen.passes import Journal, Pass, run_passes
 from bytejit.common.spec import Spec
 
-from .attention import choose_attentions
-from .choices import ATEN, Choices, choose_each, choose_together, on_graph
+from .choices import Choices, choose_each, choose_together
 from .convolution import Conv, ConvBackward, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
-from .convolution_cuda import fuse_convs
 from .convolution_times import (
     APART,
     CONVERT_START,
@@ -52,12 +42,7 @@ from .convolution_times import (
     time_conv,
     untimed,
 )
-from .linear import choose_linears
-from .linear_cuda import choose_gpu_linears
-from .padding import pad_products
 from .relayout import convert, restride, share_weights, take_apart, weight_inner
-from .stream_layouts import lay_out_streams
-from .sums import join_sums
 
 FOLLOWS = frozenset(
     {  # not tagged pointwise, but the result has the layout of the first operand
@@ -80,29 +65,6 @@ FOLLOWS = frozenset(
 # the result is as recorded, whatever the operand has
 READS_ANY = frozenset({aten.mean.dim, aten.sum.dim_IntList, aten.amax.default, aten.var_mean.correction})
 CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being converted
-
-
-def choose_libraries(
-    aten_graph: Aten,
-    passes: Sequence[Pass],
-    tune: Any,
-    library: Any,
-    constants: Constants | None = None,
-    journal: Journal | None = None,
-) -> Aten:
-    """The same graph with the fastest library calls and layouts for them; a new `Aten` is returned.
-
-    passes: `CPU_PASSES`, `GPU_PASSES`, or a target's own. tune: `kernels.tune.Tuner`. library: the module `kernels.library`.
-    Both are arguments because codegen does not import kernels. constants: given by `freeze`: weights found there may be
-    prepacked and get added to it.
-    """
-    made = dataclasses.replace(aten_graph, graph=copy_graph(aten_graph.graph))
-    made = run_passes(ATEN, passes, made, journal, Choices(tune, library, constants))
-    drop_dead(made.graph)
-    if constants is not None:
-        constants.prune(made.graph)
-    made.graph.lint()
-    return made
 
 
 def split_biases(graph: fx.Graph, choices: Choices) -> None:
@@ -375,25 +337,3 @@ def _use(graph: fx.Graph, conv: Conv, row: Any, choices: Choices) -> None:
     replace(after.last, call_before(graph, place, target, args, spec))
     if after.last is not node:
         drop_dead(graph)
-
-
-CPU_PASSES = (
-    on_graph(share_concatenations, "first: layouts follow what is read"),
-    on_graph(join_sums, "before linears: what it makes is a product as others"),
-    on_graph(choose_linears, "before attentions: their projections are products"),
-    on_graph(choose_attentions),
-    on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),
-)
-JOINT_PASSES = (on_graph(choose_layouts, "before a joint graph is cut: both passes take what is saved as it lies"),)
-GPU_STREAMS = on_graph(lay_out_streams, "before what chooses by how operands lie")
-GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
-GPU_PASSES = (
-    on_graph(split_long_scans),
-    on_graph(expand_thin_products, "before what chooses libraries for products"),
-    on_graph(pad_products, "before linears: what it makes are products of another size"),
-    GPU_STREAMS,
-    on_graph(choose_gpu_linears),
-    on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),
-    on_graph(choose_convs),
-    on_graph(fuse_convs, "after layouts: cuDNN fuses with the channels innermost only"),
-)

@@ -1,0 +1,69 @@
+"""The passes that choose libraries, by device, in the order in which they run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from bytejit.codegen.aten.concatenations import share_concatenations
+from bytejit.codegen.aten.graph import Aten
+from bytejit.codegen.aten.long_scans import split_long_scans
+from bytejit.codegen.aten.rewrite import Constants, copy_graph, drop_dead
+from bytejit.codegen.aten.thin_products import expand_thin_products
+from bytejit.codegen.passes import Journal, Pass, run_passes
+
+from .attention import choose_attentions
+from .choices import ATEN, Choices, on_graph
+from .convolution_cuda import fuse_convs
+from .layout import choose_convs, choose_layouts, split_biases
+from .linear import choose_linears
+from .linear_cuda import choose_gpu_linears
+from .padding import pad_products
+from .stream_layouts import lay_out_streams
+from .sums import join_sums
+
+
+def choose_libraries(
+    aten_graph: Aten,
+    passes: Sequence[Pass],
+    tune: Any,
+    library: Any,
+    constants: Constants | None = None,
+    journal: Journal | None = None,
+) -> Aten:
+    """The same graph with the fastest library calls and layouts for them; a new `Aten` is returned.
+
+    passes: `CPU_PASSES`, `GPU_PASSES`, or a target's own. tune: `kernels.tune.Tuner`. library: the module `kernels.library`.
+    Both are arguments because codegen does not import kernels. constants: given by `freeze`: weights found there may be
+    prepacked and get added to it.
+    """
+    made = dataclasses.replace(aten_graph, graph=copy_graph(aten_graph.graph))
+    made = run_passes(ATEN, passes, made, journal, Choices(tune, library, constants))
+    drop_dead(made.graph)
+    if constants is not None:
+        constants.prune(made.graph)
+    made.graph.lint()
+    return made
+
+
+CPU_PASSES = (
+    on_graph(share_concatenations, "first: layouts follow what is read"),
+    on_graph(join_sums, "before linears: what it makes is a product as others"),
+    on_graph(choose_linears, "before attentions: their projections are products"),
+    on_graph(choose_attentions),
+    on_graph(choose_convs, "last: layouts of the whole graph follow the convolutions"),
+)
+JOINT_PASSES = (on_graph(choose_layouts, "before a joint graph is cut: both passes take what is saved as it lies"),)
+GPU_STREAMS = on_graph(lay_out_streams, "before what chooses by how operands lie")
+GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
+GPU_PASSES = (
+    on_graph(split_long_scans),
+    on_graph(expand_thin_products, "before what chooses libraries for products"),
+    on_graph(pad_products, "before linears: what it makes are products of another size"),
+    GPU_STREAMS,
+    on_graph(choose_gpu_linears),
+    on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),
+    on_graph(choose_convs),
+    on_graph(fuse_convs, "after layouts: cuDNN fuses with the channels innermost only"),
+)
