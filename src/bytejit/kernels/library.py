@@ -39,9 +39,9 @@ class Linear:
 
 @dataclass(frozen=True)
 class Conv:
-    """x [B, C, *], w [O, C/groups, *], b [O] or None, n = O; transposed: w [C, O/groups, *]. "affine" among the epilogues: scale, shift (O elements each, or
-    None) are applied before the others. The result has the layout of the row: channels innermost for "nhwc", row-major for
-    "nchw"."""
+    """x [B, C, *], w [O, C/groups, *] (transposed: [C, O/groups, *]), b [O] or None, n = O. "affine" among the epilogues: scale,
+    shift (O elements each, or None) are applied before the others. The result has the layout of the row: channels innermost for
+    "nhwc", row-major for "nchw"."""
 
     x: Operand
     w: Operand

@@ -2,8 +2,8 @@
 
 x @ y with K terms   ->   x[:, 0] * y[0] + ... + x[:, K - 1] * y[K - 1]
 
-A library writes the result, which is much larger than both operands, and whatever follows reads it again. The terms are pointwise:
-they are computed where they are read, and a minimum over the distances of all pairs stores no distances.
+A library writes the result, which is much larger than both operands, and whatever follows reads it again. The terms are
+pointwise: they are computed where they are read, and a minimum over the distances of all pairs stores no distances.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ a channel's scale, has one dim less than the tile: it is computed once a row, or
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from bytejit.codegen.loops.expr import walk
@@ -35,15 +36,23 @@ def as_rows(k: Kernel) -> Kernel | None:
 
 def once(k: Kernel, inner: str) -> int:
     """Work whose result is the same all along the inner axis, or along all others. Units: additions an element."""
+    return sum(work for work, along, across in sides(k, frozenset((inner,))) if not (along and across))
+
+
+def shared_by_rows(k: Kernel) -> int:
+    """Work of a reduction whose result is the same in all rows. Units: additions an element of a row."""
+    inner = frozenset(a.name for p in k.nests for a in p.axes)
+    return sum(work for work, along, across in sides(k, inner) if along and not across)
+
+
+def sides(k: Kernel, inner: frozenset[str]) -> Iterator[tuple[int, bool, bool]]:
+    """Of each value: the work that it takes by itself, in additions; whether it changes along inner axes, along others."""
     rows = table().by_name
-    sides: dict[int, tuple[bool, bool]] = {}  # whether a value changes along the inner axis, along another
-    total = 0
+    seen: dict[int, tuple[bool, bool]] = {}
     for e in walk(kernel_roots(k)):
         own = axes_at(e)
-        along, across = inner in own, bool(own - {inner})
+        along, across = bool(own & inner), bool(own - inner)
         for x in e.needs:
-            along, across = along or sides[id(x)][0], across or sides[id(x)][1]
-        sides[id(e)] = along, across
-        if not (along and across):
-            total += LOAD if e.kind == "load" else rows[e.name].cost if e.kind == "op" and e.name in rows else 0
-    return total
+            along, across = along or seen[id(x)][0], across or seen[id(x)][1]
+        seen[id(e)] = along, across
+        yield LOAD if e.kind == "load" else rows[e.name].cost if e.kind == "op" and e.name in rows else 0, along, across

@@ -39,7 +39,7 @@ from bytejit.codegen.cpu.schedule import (
     without,
 )
 from bytejit.codegen.cuda.forward import Overlap, barriers, forward, kept
-from bytejit.codegen.cuda.row_points import as_rows
+from bytejit.codegen.cuda.row_points import as_rows, shared_by_rows
 from bytejit.codegen.cuda.tiles import (
     COLUMNS,
     LOOP,
@@ -50,6 +50,7 @@ from bytejit.codegen.cuda.tiles import (
     looped_tiles,
     power,
     row_tiles,
+    shared_tiles,
     squares,
     stretches,
 )
@@ -69,6 +70,7 @@ PERSISTENT = 32768  # elements of a tile that registers hold, over all values th
 SMALL = 2048  # the same where a kernel could not be built: longer rows are looped
 LONG = 32768  # elements a program may reduce before a split pays for its launches
 MARGIN = 1 << 22  # points that the last program of a range, or the last part of a row, may lie past its end
+SHARED_ROWS = 4  # rows of a program that computes once what they share
 SIDE = 8  # elements of the shorter side of a square from which its unused lanes cost less than strided loads
 WIDE_LOOP = 8192, 32  # elements of a turn, warps, where nests read a long row again: few rows at a time stay in L2
 TWO_LOOPS = 4096, 16  # the same where two rows an SM stay there: one computes while the other waits for memory
@@ -276,10 +278,13 @@ def schedule_rows(
     sized = all(map(known, spaces))
     column = bool(k.axes) and column_axis(near) == k.axes[-1].name
     many = len(near.nests) > 1
+    together = rows_together(near, rows, machine)
     room //= max(1, widest(near, buffers) // 4)
     if sized and power(longest) * kept(near) <= (room if many else min(room, LOOP * 2)) and not column:
         width = across(near, buffers)
         tiles = across_tiles(rows, longest, width, room // kept(near), machine) if width else []
+        if together > 1 and not width:
+            tiles = shared_tiles(together, longest)
         tiles = tiles if tiles and tiles[0][0] > 1 else row_tiles(rows, longest, machine)
         return near, CudaSchedule(
             "rows", blocks(tiles, spaces), tiles[0][0] == 1, False, wide, 1, spaces, barriers(near, overlap)
@@ -289,7 +294,7 @@ def schedule_rows(
         return near, CudaSchedule("rows", blocks(tiles, spaces), False, False, wide, 1, spaces, barriers(near, overlap))
     k = joined(forward(k, buffers, cons, True, overlap), overlap)
     spaces = spaces_of(k)
-    x = min(COLUMNS, power(rows)) if column else 1
+    x = min(COLUMNS, power(rows)) if column else together
     work = longest * x
     programs = max(1, -(-rows // x))  # none of a kernel without rows
     few = known(k.axes) and sized and work >= LONG and programs < machine.threads
@@ -316,6 +321,17 @@ def across(k: Kernel, buffers: dict[str, Buffer]) -> int:
             if strides and min(strides) > 1 and at[0].coefficient(k.axes[-1].name) == 1:
                 found = max(found, itemsize(dtype))
     return found
+
+
+def rows_together(k: Kernel, rows: int, machine: Machine) -> int:
+    """How many rows a program reduces side by side: several where they share work, as those of a matrix that is multiplied by
+    a vector, and there are enough of them."""
+    if any(p.axes and p.stores for p in k.nests) or not (known(k.axes) and k.axes) or not shared_by_rows(k):
+        return 1
+    x = SHARED_ROWS
+    while x > 1 and -(-rows // x) < machine.threads:
+        x //= 2
+    return x
 
 
 def read_again(k: Kernel) -> list[str]:

@@ -80,6 +80,12 @@ def row_tiles(rows: int, longest: int, machine: Machine) -> list[tuple[int, int]
     return list(dict.fromkeys(out + ([(x * 2, warps)] if x > 1 else [])))
 
 
+def shared_tiles(x: int, longest: int) -> list[tuple[int, int]]:
+    """The same for rows that share work: few warps, each with enough loads under way."""
+    warps = max(1, min(16, x * power(longest) // 1024))
+    return list(dict.fromkeys([(x, warps), (x, min(MOST_WARPS, warps * 2)), (max(1, x // 2), warps), (2 * x, warps)]))
+
+
 def across_tiles(rows: int, longest: int, width: int, room: int, machine: Machine) -> list[tuple[int, int]]:
     """The same for operands that are dense across rows: as many rows as fill a sector. width: bytes an element;
     room: points that a program may hold."""

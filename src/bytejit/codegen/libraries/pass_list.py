@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bytejit.codegen.aten.concatenations import share_concatenations
+from bytejit.codegen.aten.depthwise import take_depthwise
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.long_scans import split_long_scans
 from bytejit.codegen.aten.rewrite import Constants, copy_graph, drop_dead
@@ -20,6 +21,7 @@ from .layout import choose_convs, choose_layouts, split_biases
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
 from .padding import pad_products
+from .row_products import take_row_products
 from .stream_layouts import lay_out_streams
 from .sums import join_sums
 
@@ -60,9 +62,11 @@ GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
 GPU_PASSES = (
     on_graph(split_long_scans),
     on_graph(expand_thin_products, "before what chooses libraries for products"),
+    on_graph(take_row_products, "before linears: they are no products then"),
     on_graph(pad_products, "before linears: what it makes are products of another size"),
     GPU_STREAMS,
     on_graph(choose_gpu_linears),
+    on_graph(take_depthwise, "before layouts: they have that of what they read"),
     on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),
     on_graph(choose_convs),
     on_graph(fuse_convs, "after layouts: cuDNN fuses with the channels innermost only"),
