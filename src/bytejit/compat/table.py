@@ -182,7 +182,7 @@ TORCH = (
     *_rows("lets torch put its attentions in the order that it prefers", "_fused_sdp_choice", prefix="torch."),
     *_rows(
         "operators that graphs hold",
-        """_adaptive_avg_pool2d _conv_depthwise2d _efficientzerotensor _euclidean_dist _log_softmax _native_batch_norm_legit
+        """_adaptive_avg_pool2d _efficientzerotensor _euclidean_dist _log_softmax _native_batch_norm_legit
         _native_batch_norm_legit_no_training
         _neg_view _pad_circular _safe_softmax _softmax _to_copy _unsafe_view _assert_async.msg""",
         prefix="torch.ops.aten.",

@@ -56,7 +56,6 @@ FOLLOWS = frozenset(
         aten.upsample_nearest2d.vec,
         aten.upsample_bilinear2d.vec,
         aten.hardswish.default,
-        aten._conv_depthwise2d.default,
         aten.native_batch_norm_backward.default,
         aten.max_pool2d_with_indices_backward.default,
         aten.avg_pool2d_backward.default,

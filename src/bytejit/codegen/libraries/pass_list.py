@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from bytejit.codegen.aten.concatenations import share_concatenations
-from bytejit.codegen.aten.depthwise import take_depthwise
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.long_scans import split_long_scans
 from bytejit.codegen.aten.rewrite import Constants, copy_graph, drop_dead
@@ -66,7 +65,6 @@ GPU_PASSES = (
     on_graph(pad_products, "before linears: what it makes are products of another size"),
     GPU_STREAMS,
     on_graph(choose_gpu_linears),
-    on_graph(take_depthwise, "before layouts: they have that of what they read"),
     on_graph(split_biases, "before layouts: an addition is fused, and follows its operand's layout"),
     on_graph(choose_convs),
     on_graph(fuse_convs, "after layouts: cuDNN fuses with the channels innermost only"),
