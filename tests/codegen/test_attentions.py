@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import bytejit
 from bytejit.backends import cpu
-from bytejit.codegen.libraries import attention, layout
+from bytejit.codegen.libraries import attention, pass_list
 from bytejit.codegen.libraries.choices import Choices, on_graph
 from bytejit.kernels import library
 from bytejit.kernels.tune import Choice, Tuner
@@ -34,7 +34,7 @@ def own(monkeypatch):
         found.append(sum(str(n.target) == "bytejit.attention.default" for n in graph.nodes))
 
     bytejit.reset()
-    monkeypatch.setattr(cpu.CpuTarget, "aten_passes", (*layout.CPU_PASSES, on_graph(look)))
+    monkeypatch.setattr(cpu.CpuTarget, "aten_passes", (*pass_list.CPU_PASSES, on_graph(look)))
     monkeypatch.setattr(attention, "LEAST_WORK", 0)
     monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Own())
     yield found

@@ -11,7 +11,7 @@ from torch import nn
 
 import bytejit
 from bytejit.backends import cpu
-from bytejit.codegen.libraries import attention, layout, linear, products
+from bytejit.codegen.libraries import attention, layout, linear, pass_list, products
 from bytejit.codegen.libraries.choices import on_graph
 from bytejit.codegen.ops.table import table
 from bytejit.common import registry
@@ -259,7 +259,7 @@ def test_what_follows_a_convolution_is_fused(monkeypatch, choice) -> None:
         layout.drop_dead(graph)
         found.append([str(n.target).split(".")[1] for n in graph.nodes if n.op == "call_function"])
 
-    monkeypatch.setattr(cpu.CpuTarget, "aten_passes", (*layout.CPU_PASSES, on_graph(look)))
+    monkeypatch.setattr(cpu.CpuTarget, "aten_passes", (*pass_list.CPU_PASSES, on_graph(look)))
     monkeypatch.setattr(cpu.CpuTarget, "tuner", lambda self: Forced(CONVS[choice]))
     torch.manual_seed(0)
     model, x = Residual().eval(), torch.randn(2, 8, 9, 7)

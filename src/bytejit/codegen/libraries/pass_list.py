@@ -20,6 +20,7 @@ from .layout import choose_convs, choose_layouts, split_biases
 from .linear import choose_linears
 from .linear_cuda import choose_gpu_linears
 from .padding import pad_products
+from .row_attention import take_row_attentions
 from .row_products import take_row_products
 from .stream_layouts import lay_out_streams
 from .sums import join_sums
@@ -61,6 +62,7 @@ GPU_JOINT_PASSES = (GPU_STREAMS, *JOINT_PASSES)
 GPU_PASSES = (
     on_graph(split_long_scans),
     on_graph(expand_thin_products, "before what chooses libraries for products"),
+    on_graph(take_row_attentions),
     on_graph(take_row_products, "before linears: they are no products then"),
     on_graph(pad_products, "before linears: what it makes are products of another size"),
     GPU_STREAMS,
