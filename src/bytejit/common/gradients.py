@@ -73,7 +73,12 @@ def _own(grad: torch.Tensor, leaf: torch.Tensor, taken: set[int]) -> torch.Tenso
 
 def is_dense(x: torch.Tensor) -> bool:
     """Whether a tensor's elements lie side by side, each once, in some order of its dimensions."""
-    return 0 in x.shape or lies_dense(x.shape, x.stride())
+    return 0 in x.shape or lies_dense(x.shape, x.stride(), _now)
+
+
+def _now(n: int | torch.SymInt) -> int:
+    """What a size is now. Adds no condition to a symbolic one."""
+    return n if isinstance(n, int) else n.node.hint
 
 
 def accumulate(grad: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

@@ -142,3 +142,19 @@ def is_view(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(v, TensorVar) and v.source is not None:
         return Lazy(v.real._is_view(), Called(Attr(v.source, "_is_view")))
     raise Break("whether a tensor of the region is a view")
+
+
+@models(torch.is_conj, torch.Tensor.is_conj)
+def is_conj(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    v = t.values.real(args[0])
+    if isinstance(v, TensorVar) and (v.source is not None or not v.fake.is_complex()):
+        return Known(False)  # an input that is breaks where it is read
+    raise Break("whether a complex tensor of the region is conjugated when it is read")
+
+
+@models(torch.is_neg, torch.Tensor.is_neg)
+def is_neg(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
+    v = t.values.real(args[0])
+    if isinstance(v, TensorVar) and v.source is not None:
+        return Known(False)
+    raise Break("whether a tensor of the region is negated when it is read")
