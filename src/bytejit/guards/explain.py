@@ -10,9 +10,10 @@ import torch
 from bytejit.common import special_cases
 from bytejit.compat import numpy_types
 
+from .changing_sources import length_of
 from .equality import same
 from .guard_set import Guard
-from .kinds import EQUALS, KINDS, TENSOR
+from .kinds import DICT_KEYS, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR
 from .sources import Printer, Ref, Source, TensorSize, TensorStride, TupleItem
 from .tensor_checks import TensorCheck
 
@@ -48,43 +49,49 @@ def _is_dead(guard: Guard) -> bool:
 
 
 def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[Source, int]:
-    """The sizes, strides, ints and floats that differ on these arguments from what the entry's guards have: TensorSize,
-    TensorStride, or a number's own source. And those that were symbolic, where a condition on them does not hold.
+    """The sizes, strides, numbers, texts and objects that differ on these arguments from what the entry's guards have:
+    TensorSize, TensorStride, or the value's own source. And those that were symbolic, where a condition on them does not hold.
     With each what it was, where that is a size above 1; 0 for others."""
     frame = dict(zip(params, args))
     found: dict[Source, int] = {}
     for guard in rows:
-        if guard.kind == "EXPR" and not _holds(guard, frame):
+        if guard.kind == "EXPR" and not _fits(guard, frame):
             found.update((source, 0) for _, source in guard.value.names if source not in found)
-        if guard.kind != TENSOR and (guard.kind != EQUALS or not _has_number(guard.value)):
+        if guard.kind in (LEN_IS, DICT_KEYS) and not _fits(guard, frame):
+            found[length_of(guard.source)] = 0
+        if guard.kind not in (TENSOR, ID_IS) and (guard.kind != EQUALS or not _may_change(guard.value)):
             continue
         at = Printer()
         try:
             value = eval(guard.source.expr(at), {**at.env, **frame})
         except Exception:  # not there any more: nothing is known of its size
             continue
-        if guard.kind == EQUALS:
+        if guard.kind == ID_IS:
+            if isinstance(guard.value, Ref) and not guard.value.is_(value):
+                found[guard.source] = 0
+        elif guard.kind == EQUALS:
             found.update(dict.fromkeys(_differing_items(guard, value), 0))
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dim() == len(guard.value.shape):
             found.update(_changed_dims(guard.source, guard.value.shape, guard.value.stride, value))
     return found
 
 
-def _holds(guard: Guard, frame: dict[str, Any]) -> bool:
+def _fits(guard: Guard, frame: dict[str, Any]) -> bool:
     at = Printer()
-    text = KINDS[guard.kind].check(at, "", guard.value)
+    text = KINDS[guard.kind].check(at, guard.source.expr(at), guard.value)
     try:
         return bool(eval(text, {**at.env, **frame}))
     except Exception:  # a tensor that has no such dimension: another guard fails too
         return True
 
 
-def _has_number(value: Any) -> bool:
-    return type(value) in NUMBERS or isinstance(value, tuple) and any(type(v) in NUMBERS for v in value)
+def _may_change(value: Any) -> bool:
+    """Whether it is a number or a text, or a tuple with a number in it."""
+    return type(value) in NUMBERS or type(value) is str or isinstance(value, tuple) and any(type(v) in NUMBERS for v in value)
 
 
 def _differing_items(guard: Guard, value: Any) -> set[Source]:
-    if type(value) in NUMBERS and type(guard.value) is type(value):
+    if type(value) in (*NUMBERS, str) and type(guard.value) is type(value):
         return {guard.source} if not same(value, guard.value) else set()
     if type(value) is type(guard.value) and isinstance(value, tuple) and len(value) == len(guard.value):
         return {

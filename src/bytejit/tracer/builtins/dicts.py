@@ -12,6 +12,7 @@ from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, TRUE, DictVar, DictView, InstanceVar, Known, ProxyVar, SeqVar, Var
 from bytejit.tracer.core.versions import NAMES_THE_KEY
 from bytejit.tracer.objects.calls import HANDLERS, models
+from bytejit.tracer.objects.changing_keys import lacks, picked
 from bytejit.tracer.objects.containers import base_of, key_of
 
 
@@ -109,13 +110,15 @@ def _dict_base(t: Tracer, v: Var) -> DictVar:
 
 @on_dict("get")
 def dict_get(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    found = t.values.lookup(d, key_of(t, args[0]))
+    found = picked(t, d, t.values.real(args[0]))
+    if found is None and not lacks(t, d, t.values.real(args[0])):
+        found = t.values.lookup(d, key_of(t, args[0]))
     return t.values.real(found if found is not None else (args[1] if len(args) > 1 else kwargs.get("default", NONE)))
 
 
 @on_dict("setdefault")
 def setdefault(t: Tracer, d: DictVar, args: list[Var], kwargs: dict[str, Var]) -> Var:
-    found = t.values.lookup(d, key_of(t, args[0]))
+    found = picked(t, d, t.values.real(args[0])) or t.values.lookup(d, key_of(t, args[0]))
     if found is None:
         found = args[1] if len(args) > 1 else NONE
         t.subscripts.dict_set(d, args[0], found)

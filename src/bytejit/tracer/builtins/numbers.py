@@ -13,20 +13,24 @@ import torch
 
 from bytejit.tracer.core.numpy_values import TensorArrayVar
 from bytejit.tracer.core.signals import Break, Raised
-from bytejit.tracer.core.texts import joined_by, text_of
+from bytejit.tracer.core.texts import TextVar, joined_by, text_of
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import NONE, DictVar, InstanceVar, Known, SeqVar, SetVar, SymVar, TensorVar, Var
 from bytejit.tracer.core.words import shown_name, words
 from bytejit.tracer.objects.calls import HANDLERS, models
 from bytejit.tracer.objects.comparisons import COMPARISONS
 from bytejit.tracer.objects.containers import NotConstant, to_python
+from bytejit.tracer.objects.external_lists import length
 from bytejit.tracer.objects.operators import FUNCTIONS, IN_PLACE, UNARY
 from bytejit.tracer.objects.plain_parts import Said
+from bytejit.tracer.sizes.called_anew import call_anew
 
 
 @models(builtins.len)
 def len_(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     if isinstance(args[0], TensorVar) and (n := t.numbers.tensor_length(args[0])) is not None:
+        return n
+    if (n := call_anew(t, len, args) if type(args[0]) is TextVar else length(t, args[0])) is not None:
         return n
     return Known(t.subscripts.length(args[0]))
 

@@ -88,9 +88,7 @@ deque = collections.deque
 
 @on_sequence(list.append, deque.append)
 def append(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    external_lists.append(seq, args[:1])
-    if seq.maxlen is not None and len(seq.items) > seq.maxlen:
-        del seq.items[0]
+    external_lists.extend(seq, args[:1])
 
 
 @on_sequence(deque.appendleft)
@@ -110,10 +108,7 @@ def iadd(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
 
 @on_sequence(list.extend, deque.extend)
 def extend(t: Tracer, seq: SeqVar, args: list[Var], kwargs: dict[str, Var]) -> None:
-    for item in list(seq.items) if base_of(args[0]) is seq else t.iteration.each(args[0]):
-        external_lists.append(seq, [item])
-        if seq.maxlen is not None and len(seq.items) > seq.maxlen:
-            del seq.items[0]
+    external_lists.extend(seq, list(seq.items) if base_of(args[0]) is seq else t.iteration.each(args[0]))
 
 
 @on_sequence(deque.extendleft)

@@ -7,31 +7,19 @@ from typing import Any
 
 from bytejit.guards.sources import Source
 
-from .values import Known, SymVar, TensorVar, Var
+from .open_values import OpenVar
+from .values import SymVar, TensorVar, Var
 
 
-class NumpyVar(Known):
-    """A NumPy number from outside that changes between calls: `real` now. Its type is guarded.
+class NumpyVar(OpenVar):
+    """A NumPy number from outside. `plain`: the SymVar of its `.item()`, made where it is first asked for
+    (sizes/numpy_numbers.py)."""
 
-    Whoever reads `obj` gets the number; `fix` then guards that it is this one. `plain`: the SymVar of its `.item()`, made
-    where it is first asked for (sizes/numpy_numbers.py).
-    """
-
-    __slots__ = ("fix", "plain", "real")
+    __slots__ = ("plain",)
 
     def __init__(self, real: Any, source: Any, fix: Callable[[], None]) -> None:
-        Var.__init__(self, source)
-        self.real, self.fix = real, fix
+        super().__init__(real, source, fix)
         self.plain: SymVar | None = None
-
-    @property
-    def obj(self) -> Any:  # type: ignore[override]  # what Known keeps in a slot
-        """The number, made a constant."""
-        self.fix()
-        return self.real
-
-    def __repr__(self) -> str:
-        return f"NumpyVar({self.real!r})"
 
 
 class ArrayVar(Var):

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 from bytejit.shapes import symbols
 
+from .open_values import OpenVar
 from .values import Known, SeqVar, SymVar, Var
 
 PLAIN = (int, float, bool, str, type(None))
@@ -35,6 +36,11 @@ class TextVar(Known):
 
     def __repr__(self) -> str:
         return f"TextVar({self.function.__name__})"
+
+
+def given_text(obj: str, source: Any, fix: Callable[[], None]) -> TextVar:
+    """Text from outside that changes between calls."""
+    return TextVar(joined, (OpenVar(obj, source, fix),), {})
 
 
 def constant_of(v: Any) -> Any:
@@ -94,5 +100,7 @@ def hint(v: Var) -> Any:
         return v.function(*map(hint, v.args), **{k: hint(x) for k, x in v.kwargs.items()})
     if type(v) is SymVar:
         return symbols.hint(v.value)
+    if isinstance(v, OpenVar):
+        return v.real
     assert isinstance(v, Known), v
     return v.obj

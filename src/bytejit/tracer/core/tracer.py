@@ -27,7 +27,8 @@ from .frame import Frame
 from .job import Job, Snapshot
 from .limits import Limits
 from .made_ids import IdVar
-from .numpy_values import ArrayVar, NumpyVar, TensorArrayVar
+from .numpy_values import ArrayVar, TensorArrayVar
+from .open_values import OpenVar
 from .signals import Break, Raised
 from .sizes import Feed
 from .table import HANDLERS, REFUSED, REPLACED, RETURN
@@ -189,7 +190,7 @@ class Tracer:
         v = self.values.real(v)
         if type(v) is SymVar:
             return int if isinstance(v.value, torch.SymInt) else float
-        if type(v) is NumpyVar:
+        if isinstance(v, OpenVar):
             return type(v.real)
         if type(v) is TextVar:
             return str

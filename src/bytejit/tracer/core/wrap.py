@@ -44,7 +44,7 @@ from bytejit.tracer.objects.external_generators import external_generator
 from bytejit.tracer.objects.external_iterators import SEEN, external_iterator
 from bytejit.tracer.objects.external_lists import ExternalList
 from bytejit.tracer.objects.identities import fix_key
-from bytejit.tracer.sizes.numpy_numbers import wrap_numpy
+from bytejit.tracer.sizes.called_anew import open_constant
 
 from .signals import Break
 from .values import (
@@ -177,13 +177,8 @@ class Wrapping(Component):
             if guard:
                 self.t.guard("ID_IS", source, obj)
         elif guard:
-            if type(obj) in (int, float) and (symbol := self.t.sizes.wrap_number(obj, source)) is not None:
-                return symbol
-            if type(obj) in numpy_types.NUMBERS and (number := wrap_numpy(self.t, obj, source)) is not None:
-                return number
-            if isinstance(obj, tuple) and any(TupleItem(source, i) in self.t.sizes.dynamic.changed for i in range(len(obj))):
-                self.t.guard("TYPE_IS", source, type(obj))
-                return self._wrap_container(obj, source)
+            if (changing := open_constant(self.t, obj, source)) is not None:
+                return changing
             self.t.guard("EQUALS", source, obj)
         if isinstance(obj, tuple):
             return SeqVar([self.constant(o) for o in obj], type(obj), source=source, real=obj)
@@ -217,7 +212,7 @@ class Wrapping(Component):
             return iterator
         if cls is types.GeneratorType and guard and (generator := external_generator(self.t, obj, source)) is not None:
             return generator
-        return self._wrap_container(obj, source)
+        return self.container(obj, source)
 
     def bound_builtin(self, obj: Any, source: Source) -> MethodVar | None:
         """A method written in C bound to an object (`items.append`), made anew whenever it is read: known by its name and
@@ -275,14 +270,10 @@ class Wrapping(Component):
         var.name, var.qualname = fn.__name__, fn.__qualname__
         return var
 
-    def _wrap_container(self, obj: Any, source: Source) -> Var:
+    def container(self, obj: Any, source: Source) -> Var:
         cls = type(obj)
-        if cls is list:
+        if cls in (list, collections.deque):
             return ExternalList(self.t, obj, source)
-        if cls is collections.deque:
-            self.t.guard("LEN_IS", source, len(obj))
-            items = [Lazy(o, Item(source, i)) for i, o in enumerate(obj)]
-            return SeqVar(items, cls, source, obj, maxlen=getattr(obj, "maxlen", None))
         if issubclass(cls, tuple):
             if cls is tuple or is_named_tuple(cls) or hasattr(cls, "n_sequence_fields"):
                 self.t.guard("LEN_IS", source, len(obj))

@@ -25,7 +25,8 @@ def write_cell(out: Statements, v: CellVar) -> list[str]:
 def write_sequence(out: Statements, v: SeqVar) -> list[str]:
     target = out.at.source(v.origin)
     if isinstance(v, ExternalList) and v.tail is not None:
-        return [f"{out.bind(list.extend)}({target}, [{out.many(v.tail)}])"]
+        extend = collections.deque.extend if v.cls is collections.deque else list.extend
+        return [f"{out.bind(extend)}({target}, [{out.many(v.tail)}])"]
     inside = out.many(v.items)
     if v.cls is collections.deque:
         return [f"{target}.clear()", f"{target}.extend(({inside}))"]

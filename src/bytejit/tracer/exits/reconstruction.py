@@ -8,7 +8,8 @@ from bytejit.common.gradients import spent
 from bytejit.common.overriding import as_subclass
 from bytejit.guards.references import written_out
 from bytejit.tracer.core.made_ids import IdVar
-from bytejit.tracer.core.numpy_values import ArrayVar, NumpyVar, TensorArrayVar
+from bytejit.tracer.core.numpy_values import ArrayVar, TensorArrayVar
+from bytejit.tracer.core.open_values import OpenVar
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.texts import TextVar
 from bytejit.tracer.core.values import (
@@ -119,7 +120,7 @@ class Reconstruction(Statements):
             if self.t.measures.is_measured(v):
                 return self.output(self.t.numbers.number_node(v.value))
             return self.at.source(v.source) if v.source is not None else f"({self.t.numbers.number_text(v.value, self.at)})"
-        if type(v) is NumpyVar:
+        if isinstance(v, OpenVar):
             return self.at.source(v.origin)
         if type(v) is TextVar:
             return self.names.get(id(v)) or self.text(v)

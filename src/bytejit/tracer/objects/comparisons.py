@@ -36,6 +36,7 @@ from bytejit.tracer.sizes.numpy_numbers import compare_numpy, plain_number
 
 from . import identities
 from .containers import is_constant
+from .external_lists import ExternalList, is_filled
 from .plain_parts import plain_equal
 
 COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne, "gt": operator.gt, "ge": operator.ge}
@@ -233,6 +234,8 @@ class Comparisons(Component):
             return True
         if isinstance(v, TensorVar):
             return self.t.tensors.tensor_truth(v)
+        if isinstance(v, ExternalList):
+            return is_filled(self.t, v)
         if isinstance(v, (SeqVar, SetVar, DictView)):
             return self.t.subscripts.length(v) > 0
         if isinstance(v, DictVar):

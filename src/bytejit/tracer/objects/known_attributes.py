@@ -11,7 +11,8 @@ from bytejit.common import special_cases
 from bytejit.guards.sources import Attr, InstanceDict, KnownSource
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.signals import Break
-from bytejit.tracer.core.values import NONE, DictVar, FuncVar, Known, MethodVar, SeqVar, Var
+from bytejit.tracer.core.texts import TextVar
+from bytejit.tracer.core.values import NONE, DictVar, FuncVar, Known, MethodVar, SeqVar, SymVar, Var
 from bytejit.tracer.core.versions import ANNOTATES
 from bytejit.tracer.objects.attributes import C_METHODS
 
@@ -28,6 +29,8 @@ class KnownAttributes(Component):
     """The part of the tracer that reads attributes of constants, modules, classes and functions."""
 
     def known_getattr(self, v: Known, name: str) -> Var:
+        if type(v) in (SymVar, TextVar) and isinstance(found := vars(self.t.type_of(v)).get(name), types.MethodDescriptorType):
+            return MethodVar(Known(found), v)
         obj = v.obj
         if isinstance(obj, types.ModuleType):
             return self.python_module_getattr(v, name)

@@ -53,7 +53,7 @@ def lets_go(v: Var) -> bool:
     if isinstance(v, TensorVar):
         return bool(v.attrs.keys() - {"grad"}) or not holds_nothing(v.real.grad)
     if isinstance(v, ExternalList):
-        return v.tail is None
+        return v.tail is None or v.maxlen is not None
     if not isinstance(v, DictVar) or type(v.real) not in (dict, collections.OrderedDict):
         return True
     for key in (*v.deleted, *v.items):

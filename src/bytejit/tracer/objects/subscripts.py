@@ -29,7 +29,9 @@ from bytejit.tracer.core.values import (
 )
 from bytejit.tracer.core.versions import CONTAINER
 from bytejit.tracer.core.words import words
+from bytejit.tracer.sizes.called_anew import hint
 
+from .changing_keys import lacks, picked
 from .class_facts import class_lookup
 from .containers import ELEMENT, NotConstant, elements, is_constant, key_of, runs_code, to_python
 from .external_lists import ExternalList
@@ -83,6 +85,8 @@ class Subscripts(Component):
         if isinstance(container, TensorVar):
             found = self.t.indexing.item(container, key)
             return found or self.t.tensors.call_tensor_op(operator.getitem, [container, self._plain_index(key)], {})
+        if (found := picked(self.t, container, key)) is not None:
+            return found
         if isinstance(container, SeqVar):
             return self._sequence_item(container, key)
         if isinstance(container, DictVar):
@@ -117,6 +121,8 @@ class Subscripts(Component):
 
     def getitem_of_base(self, v: InstanceVar, key: Var) -> Var:
         """Subscripting a subclass of a built-in container that does not override it; dicts look for __missing__."""
+        if (found := picked(self.t, expect(v.base, Var), key)) is not None:
+            return found
         if isinstance(v.base, DictVar) and self.t.values.lookup(v.base, key_of(self.t, key)) is None:
             missing = self.t.attributes.of_class(v.cls, "__missing__")
             if isinstance(missing, types.FunctionType):
@@ -242,6 +248,8 @@ class Subscripts(Component):
     def contains(self, container: Var, item: Var) -> bool:
         container, item = self.t.values.real(container), self.t.values.real(item)
         if isinstance(container, DictVar):
+            if picked(self.t, container, item) is not None or lacks(self.t, container, item):
+                return dict.__contains__(container.real, hint(self.t, item))
             return self.t.values.lookup(container, key_of(self.t, item)) is not None
         if isinstance(container, SetVar):
             return key_of(self.t, item, ELEMENT) in container.items

@@ -13,9 +13,10 @@ import torch
 
 from bytejit.common import torch_controls
 from bytejit.common.registry import DYNAMIC_DIMS, STATIC_DIMS
+from bytejit.guards.changing_sources import Looked
 from bytejit.guards.kinds import Expr
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
-from bytejit.guards.sources import Local, Source, StackSlot, TensorSize, TensorStride
+from bytejit.guards.sources import Computed, Local, Source, StackSlot, TensorSize, TensorStride, TupleItem
 from bytejit.guards.tensor_checks import TensorCheck
 from bytejit.shapes.symbols import Manner, is_symbolic
 from bytejit.tracer.core.component import Component
@@ -163,7 +164,8 @@ class Symbols(Component):
     def wrap_number(self, obj: int | float, source: Source) -> Var | None:
         """A symbol for an int or float from outside that changes; None where it stays a constant."""
         d = self.dynamic
-        if not (d.at_once and isinstance(source, (Local, StackSlot)) or source in d.changed) or source in d.static:
+        at_once = d.at_once and isinstance(source, (Local, StackSlot)) or self.of_changing(source)
+        if not (at_once or source in d.changed) or source in d.static:
             return None
         if isinstance(obj, float):
             self.t.guard("TYPE_IS", source, float)
@@ -172,6 +174,11 @@ class Symbols(Component):
             return None
         self.t.guard("TYPE_IS", source, int)
         return self.int_symbol(obj, source)
+
+    @staticmethod
+    def of_changing(source: Source) -> bool:
+        """Whether a value comes from others that change between calls: so it does, too."""
+        return isinstance(source.base if type(source) is TupleItem else source, (Computed, Looked))
 
     @staticmethod
     def is_usable(obj: int) -> bool:

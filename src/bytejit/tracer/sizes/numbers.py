@@ -19,6 +19,7 @@ from bytejit.tracer.core.values import Known, SeqVar, SymVar, TensorVar, Var
 from bytejit.tracer.sizes.dynamic import NUMBERS
 from bytejit.tracer.sizes.numpy_numbers import apply_numpy
 
+from .called_anew import call_anew, is_called_anew
 from .numpy_numbers import plain_number
 
 FUNCTIONS_OF: dict[str, Callable] = {
@@ -110,11 +111,14 @@ class SymbolicNumbers(Component):
         try:
             function = PASSED.get(fn) or (fn if is_math(fn) else None)
             applied = fn is abs or isinstance(fn, numpy_types.FUNCTION_TYPES[:1])
+            anew = fn not in PASSED and is_called_anew(fn, len(args))
         except TypeError:
             return None
-        if function is None and not applied:
+        if function is None and not applied and not anew:
             return None
         args = [self.t.values.real(a) for a in args]
+        if anew and (found := call_anew(self.t, fn, args)) is not None:
+            return found
         if applied and any(type(a) is NumpyVar for a in args) and (found := apply_numpy(self.t, fn, args)) is not None:
             return found
         if function is None:

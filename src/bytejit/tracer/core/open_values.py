@@ -1,0 +1,30 @@
+"""Constants from outside that change between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .values import Known, Var
+
+
+class OpenVar(Known):
+    """A constant from outside that changes between calls: `real` now. Its type is guarded.
+
+    Whoever reads `obj` gets it; `fix` then guards that it is this one.
+    """
+
+    __slots__ = ("fix", "real")
+
+    def __init__(self, real: Any, source: Any, fix: Callable[[], None]) -> None:
+        Var.__init__(self, source)
+        self.real, self.fix = real, fix
+
+    @property
+    def obj(self) -> Any:  # type: ignore[override]  # what Known keeps in a slot
+        """What it is, made a constant."""
+        self.fix()
+        return self.real
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.real!r})"

@@ -1,0 +1,264 @@
+# ruff: noqa - the programs are as users write them
+"""Keys, texts and lengths that change between calls: one more costs no compile"""
+
+import collections
+import enum
+import math
+
+import torch
+from torch import nn
+
+from .harness import F, Turn, case, program
+
+KEYS = (2, 3, 5, 4, 7, 9, 8, 6, 12, 11, 13, 10)
+
+
+@program(F(3), Turn(*KEYS), calls=12, total=2)
+def test_a_table_of_floats():
+    """Tables of numbers, looked up by a number that changes"""
+    rates, steps, both = {i: i * 0.5 for i in range(20)}, [i * 0.25 for i in range(20)], tuple(i + 0.125 for i in range(20))
+    recent = collections.deque(range(3, 23))
+    return lambda x, k: x * rates[k] + steps[k] - both[k - 1] + recent[k] + rates.get(k, 3.0)
+
+
+@program(F(3), Turn(*KEYS), calls=12, total=2)
+def test_a_table_of_tensors():
+    """Tables of tensors, one of which is written"""
+    table = {i: torch.full((3,), float(i)) for i in range(20)}
+    rows = [torch.full((3,), float(i)) for i in range(20)]
+
+    def f(x, k):
+        rows[k].add_(1)
+        return x + table[k] * rows[k]
+
+    return f, lambda: (table, rows)
+
+
+@program(F(3), Turn(*KEYS), Turn(*KEYS[1:], 2, 13, 13), calls=14)
+def test_two_picks_of_one_table():
+    """What is written may be what another key gives"""
+    rows = [torch.full((3,), float(i)) for i in range(20)]
+
+    def f(x, i, j):
+        before = rows[j] * 1
+        rows[i].mul_(2)
+        return x + before, rows[j] + 1, rows[i] is rows[j]
+
+    return f, lambda: rows
+
+
+@program(F(3), Turn(*KEYS, 99, -1, -20, -21), calls=16)
+def test_keys_that_are_not_there():
+    """Keys that are not there, and negative ones"""
+    rates, steps = {i: i * 0.5 for i in range(20)}, [i * 0.25 for i in range(20)]
+
+    def f(x, k):
+        y = x * rates.get(k, -1.0) if k in rates else x + 7
+        try:
+            return y + steps[k], rates[k]
+        except LookupError as e:
+            return y, type(e).__name__, str(e)
+
+    return f
+
+
+@program(F(3), Turn(*KEYS), calls=12)
+def test_tables_that_change():
+    """Tables that lose, gain and replace what they have, in the function and outside"""
+    table = {i: float(i) for i in range(14)}
+
+    def f(x, k):
+        y = x * table[k]
+        table[3] = table[k] + 1.0
+        if k == 9:
+            del table[12]
+        if k == 8:
+            table[6] = torch.ones(3)
+        return y * table.get(k, 0.5), table[3], len(table), table.pop(11, None)
+
+    return f, lambda: table
+
+
+@program(F(3), Turn(*KEYS), calls=12)
+def test_items_of_other_kinds():
+    """What a table has is a number, an int, a tensor, a list, text, nothing"""
+    table = dict(enumerate([0, 1, 2.5, 3, torch.ones(3), [1], "a", None, True, 9.5, torch.ones(2, 3), (1, 2.5), {"a": 1}, 13]))
+
+    def f(x, k):
+        v = table[k]
+        if isinstance(v, (int, float, torch.Tensor)) and v is not True:
+            return x * v
+        return x + (0 if not v else len(v) if not isinstance(v, bool) else 2), v
+
+    return f, lambda: table
+
+
+@program(F(3), Turn(*range(12)), calls=24, total=3)
+def test_state_of_objects():
+    """State kept by object: a step of an optimizer for one parameter after the other"""
+    params = [nn.Parameter(torch.full((3,), float(i))) for i in range(12)]
+    state = {p: {"m": torch.zeros(3), "n": torch.ones(3)} for p in params}
+
+    def update(x, i):
+        p = params[i]
+        s = state[p]
+        s["m"].mul_(0.9).add_(x, alpha=0.1)
+        with torch.no_grad():
+            p.sub_(s["m"] * s["n"])
+        return s["m"] + 1
+
+    def f(x, i):
+        return update(x, i)
+
+    return f, lambda: (params, [state[p] for p in params])
+
+
+@program(F(3), Turn(*range(12)), calls=24, total=3)
+def test_tables_keyed_by_objects():
+    """A table keyed by objects that are equal to themselves only"""
+
+    class Node:
+        def __init__(self, n):
+            self.n = float(n)
+
+    nodes = [Node(i + 2) for i in range(12)]
+    weight = {n: n.n * 0.5 for n in nodes[:10]}
+    known = dict.fromkeys(nodes)
+
+    def g(x, node):
+        return x * weight.get(node, 7.0) if node in known else x
+
+    return lambda x, i: g(x, nodes[i % 10])
+
+
+@program(F(3), Turn(*"abcdefghijkl"), calls=12, total=2)
+def test_tables_keyed_by_text():
+    """Text as key, in text, and its methods"""
+    table = {c: torch.full((3,), float(i)) for i, c in enumerate("abcdefghijkl")}
+    pairs = {(c, f"{c}!"): float(i + 2) for i, c in enumerate("abcdefghijkl")}
+
+    def f(x, name):
+        return x * table[name] + pairs[name, f"{name}!"], f"<{name}>", name.startswith("zz"), len(name) + 1
+
+    return f
+
+
+@program(F(2, 4), Turn(*KEYS[:10]), calls=10, total=2)
+def test_modules_by_number():
+    """Modules taken by number or name from lists and dicts"""
+    torch.manual_seed(3)
+    layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(14))
+    heads = nn.ModuleDict({f"h{i}": nn.Linear(4, 2) for i in range(14)})
+
+    def f(x, k):
+        y = heads[f"h{k}"](layers[k](x).relu())
+        y.sum().backward()
+        return y, k
+
+    return f, lambda: [p.grad for p in [*layers.parameters(), *heads.parameters()]]
+
+
+class Kind(enum.Enum):
+    A = 1
+    B = 2
+
+
+@program(F(3), Turn(Kind.A, Kind.B), Turn(*KEYS), calls=12)
+def test_rows_as_keys():
+    """Rows of members, numbers and text as keys"""
+    table = {(k, n, "w"): n * 0.5 + k.value for k in Kind for n in range(20)}
+    return lambda x, kind, n: x * table[kind, n, "w"]
+
+
+@program(F(3), Turn(*[i + 0.3 for i in range(12)]), calls=12, total=2)
+def test_functions_of_numbers():
+    """Functions of math and methods of numbers that nothing in the graph computes"""
+
+    def f(x, v):
+        whole, rest = divmod(v, 1.0)
+        part, base = math.modf(v + 1)
+        m, e = math.frexp(v + 300.0)
+        return x * math.fsum([v, v * 2, 0.5]) + part - base + m + math.ldexp(v, 2) + rest, v.is_integer(), e
+
+    return f
+
+
+@program(F(3), Turn(*KEYS), calls=12)
+def test_functions_of_ints():
+    """Functions of whole numbers"""
+
+    def f(x, k):
+        return x * math.isqrt(k * k) + math.gcd(k * 6, 30) + math.comb(k, 2), k.bit_length() + 2, (k * 0.5).as_integer_ratio()
+
+    return f
+
+
+@program(F(3), Turn(0.5, -1.0, 0.25, -2.0), calls=4)
+def test_functions_that_raise():
+    """Functions of numbers that raise for some of them"""
+
+    def f(x, v):
+        try:
+            return x * math.fsum([math.sqrt(v), 1.0]), math.isqrt(int(v * 4))
+        except ValueError as e:
+            return x, str(e)
+
+    return f
+
+
+@program(F(3), calls=14)
+def test_growing_deques():
+    """Deques and lists that grow: what is appended, taken from their ends, and how many they hold"""
+    recent, seen, window = collections.deque(), [], collections.deque(maxlen=5)
+
+    def f(x):
+        recent.append(x.sum())
+        seen.append(x)
+        window.extend([x, x + 1])
+        y = x + recent[-1] + seen[-1] + window[-1] - window[-2]
+        if len(seen) > 6:
+            y = y * 2
+        if recent and not (len(recent) > 100):
+            y = y + len(recent)
+        return y, window[0]
+
+    return f, lambda: (recent, seen, window)
+
+
+@program(F(3), calls=14, total=3)
+def test_only_the_length_is_asked_for():
+    """A list that grows, of which only the length is asked for"""
+    seen = []
+
+    def f(x):
+        seen.append(1.5)
+        return x * len(seen), len(seen) > 20
+
+    return f, lambda: seen
+
+
+def test_deques_of_other_lengths():
+    """Two deques of one length that keep another number of items"""
+    from .harness import check
+
+    def f(x, d):
+        d.append(x)
+        return len(d), d[0]
+
+    ones = [torch.ones(3) * i for i in range(4)]
+    given = [collections.deque(ones, 4), collections.deque(ones, 5), collections.deque(ones), collections.deque(ones, 4)]
+    check(f, F(3), Turn(*given), calls=4)
+
+
+@program(F(3), Turn(*KEYS), calls=12)
+def test_keys_made_in_the_function():
+    """A number that the function changed is the key; a size is; what a tensor holds is"""
+    state = {"step": 0}
+    table = [i * 0.5 for i in range(40)]
+
+    def f(x, k):
+        state["step"] += 1
+        y = torch.ones(k).sum()
+        return x * table[state["step"]] + table[k + 1] - table[torch.ones(k, 2).shape[0]] * y
+
+    return f, lambda: state
