@@ -49,6 +49,32 @@ def aten(fn: Callable, *args: Any, decompositions: dict | None = None) -> Graph:
     return Graph(gm.graph)
 
 
+def normalised(fn: Callable, *args: Any) -> torch.fx.Graph:
+    """The ATen graph that bytejit makes of a function or module; what it reads from outside are inputs."""
+    import bytejit
+    from bytejit.codegen.aten.normalise import normalise
+    from bytejit.fake.tensor import fake_like
+
+    found: list[torch.fx.Graph] = []
+
+    def backend(gm: torch.fx.GraphModule, examples: list) -> Callable:
+        found.append(normalise(gm, [fake_like(x) for x in examples]).graph)
+        return gm.forward
+
+    with torch.no_grad():
+        bytejit.compile(fn, backend=backend)(*args)
+    return found[0]
+
+
+def on_gpu(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """The graph as if its tensors were on a GPU."""
+    for node in graph.nodes:
+        s = node.meta.get("spec")
+        if isinstance(s, Spec):
+            node.meta["spec"] = Spec(s.shape, s.stride, s.dtype, torch.device("cuda", 0))
+    return graph
+
+
 def stages(graph: Graph, threads: int = 2) -> tuple:
     """Loops, fused loops and plan of a graph; each checked."""
     from bytejit.codegen.cpu.schedule import schedule

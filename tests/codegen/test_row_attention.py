@@ -7,13 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from both import TRITON
-from torch import fx
+from graphs import normalised
 
 import bytejit
-from bytejit.codegen.aten.normalise import normalise
 from bytejit.codegen.libraries.choices import Choices
 from bytejit.codegen.libraries.row_attention import SCALED, take_row_attentions
-from bytejit.fake.tensor import fake_like
 
 pytestmark = [pytest.mark.cxx, pytest.mark.triton, pytest.mark.skipif(not TRITON, reason="needs Triton's interpreter")]
 attend = torch.nn.functional.scaled_dot_product_attention
@@ -57,7 +55,7 @@ CASES: dict[str, tuple[Callable, tuple[torch.Tensor, ...], bool]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_against_eager(name: str) -> None:
     fn, args, taken = CASES[name]
-    graph = traced(fn, args)
+    graph = normalised(fn, *args)
     before = sum(n.target is SCALED for n in graph.nodes)
     take_row_attentions(graph, Choices(None, None))
     assert before - sum(n.target is SCALED for n in graph.nodes) == taken
@@ -67,15 +65,3 @@ def test_against_eager(name: str) -> None:
     narrow = got.dtype is HALF
     torch.testing.assert_close(got, expected, **({"rtol": 2e-2, "atol": 2e-2} if narrow else {"rtol": 1e-5, "atol": 1e-5}))
     assert not bytejit.counters["fallbacks"], bytejit.counters
-
-
-def traced(fn: Callable, args: tuple) -> fx.Graph:
-    """The ATen graph of a function that may ask for sizes."""
-    found: list[fx.Graph] = []
-
-    def backend(gm: fx.GraphModule, examples: list) -> Callable:
-        found.append(normalise(gm, [fake_like(x) for x in examples]).graph)
-        return gm.forward
-
-    bytejit.compile(fn, backend=backend)(*args)
-    return found[0]

@@ -71,6 +71,7 @@ SMALL = 2048  # the same where a kernel could not be built: longer rows are loop
 LONG = 32768  # elements a program may reduce before a split pays for its launches
 MARGIN = 1 << 22  # points that the last program of a range, or the last part of a row, may lie past its end
 SHARED_ROWS = 4  # rows of a program that computes once what they share
+SHARED_LOOP = 8192, 8  # elements of a turn, warps, of such rows in a loop: several loads of each thread are under way
 SIDE = 8  # elements of the shorter side of a square from which its unused lanes cost less than strided loads
 WIDE_LOOP = 8192, 32  # elements of a turn, warps, where nests read a long row again: few rows at a time stay in L2
 TWO_LOOPS = 4096, 16  # the same where two rows an SM stay there: one computes while the other waits for memory
@@ -307,7 +308,8 @@ def schedule_rows(
         x //= 2
     again = x == 1 and sum(bool(p.axes) for p in k.nests) > 1
     two = 2 * machine.threads * sum(longest * itemsize(d) for d in read_again(k)) <= STAYS * machine.cache_bytes
-    turns = looped_tiles(x, longest, (TWO_LOOPS if two else WIDE_LOOP) if again else None)
+    first = (TWO_LOOPS if two else WIDE_LOOP) if again else SHARED_LOOP if together > 1 and not column else None
+    turns = looped_tiles(x, longest, first)
     return k, CudaSchedule("rows", blocks(turns, spaces, True), x == 1, True, wide, 1, spaces, barriers(k, overlap))
 
 

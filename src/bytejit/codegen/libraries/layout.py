@@ -180,7 +180,7 @@ def _kind(node: fx.Node) -> str:
     if node.op == "call_function":
         if _match(node) is not None:
             return "conv"
-        tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+        tagged = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags or _is_cast(node)
         own = node.target is aten.clone.default or "memory_format" in node.kwargs
         if _is_weight(node):
             return "weight"
@@ -193,6 +193,11 @@ def _kind(node: fx.Node) -> str:
         if node.target in READS_ANY:
             return "reads"
     return "other"
+
+
+def _is_cast(node: fx.Node) -> bool:
+    """Another dtype and nothing else: around the norms of halves, and in autocast, such nodes stand beside each convolution."""
+    return node.target is aten._to_copy.default and node.kwargs.keys() <= {"dtype"}
 
 
 def _is_weight(node: fx.Node) -> bool:
