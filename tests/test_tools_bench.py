@@ -70,8 +70,8 @@ def test_one_line_and_a_status(code: Path, here: None, capsys: pytest.CaptureFix
 
 
 def test_a_child_that_dies_and_a_table() -> None:
-    results = [bench.Result("eager", 0.1, 0.002, 0.001, 5), bench.Result("bytejit", 2.0, 0.001, 0.0005, 9, 1e-7)]
-    results.append(bench.Result("torch.compile", error="the process ended with status -9: it said nothing"))
+    results = [bench.BenchResult("eager", 0.1, 0.002, 0.001, 5), bench.BenchResult("bytejit", 2.0, 0.001, 0.0005, 9, 1e-7)]
+    results.append(bench.BenchResult("torch.compile", error="the process ended with status -9: it said nothing"))
     text = bench.rows_of(results)
     assert "2.00" in text and "1e-07" in text and "status -9" in text and "2 ms" in text and "500 us" in text
     assert bench.picture("a<b", results).count("<rect") == 3 and "a&lt;b" in bench.picture("a<b", results)

@@ -256,7 +256,7 @@ def export(
     Raises: bytejit.exc.Unsupported where the call is not one graph; AssertionError, as torch's own export, for
     decomposition_table or tracing_mode without aten_graph.
     """
-    from .exporting import Capture, Form
+    from .exporting import Capture, ExportForm
     from .exporting import export as call_and_export
 
     if not aten_graph and (decomposition_table is not None or tracing_mode not in (None, "real")):
@@ -267,7 +267,7 @@ def export(
     target, settings = _with_settings(fn)
     capture = Capture()
     settings = settings.anew(nopython=True, backend=capture, **({} if dynamic is None else {"dynamic": dynamic}))
-    form = Form(aten_graph, dict(decomposition_table or {}))
+    form = ExportForm(aten_graph, dict(decomposition_table or {}))
     return call_and_export(compile_any(target, settings), capture, args, kwargs, form)
 
 

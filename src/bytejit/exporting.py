@@ -14,13 +14,13 @@ import torch
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
-from bytejit.codegen.aten.graph import OFFSETS, Alias, Aten, Const, Input, Number, Out
+from bytejit.codegen.aten.graph import OFFSETS, Alias, Aten, Const, Input, Out, OutputNumber
 from bytejit.codegen.loops import index
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
 from bytejit.common.graph_script import stack_trace
 from bytejit.common.where import Where, where_of_function
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Source, TensorSize, TensorStride
 from bytejit.tools.inspection import Region, recording
 from bytejit.tracer.torch.control_flow import Branches
@@ -29,7 +29,7 @@ from .errors import Unsupported
 
 
 @dataclass(frozen=True)
-class Form:
+class ExportForm:
     """What an export's graph consists of: torch calls, or ATen operators with some taken apart by the caller's functions."""
 
     aten: bool = False
@@ -56,7 +56,9 @@ class Capture:
         return run
 
 
-def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, form: Form) -> tuple[torch.fx.GraphModule, list[str]]:
+def export(
+    compiled: Callable, capture: Capture, args: tuple, kwargs: dict, form: ExportForm
+) -> tuple[torch.fx.GraphModule, list[str]]:
     """Call a function compiled with `capture` under nopython. Returns (GraphModule, guards as lines of text).
 
     Warns where the function changes Python objects, which the graph does not do again. Raises: Unsupported.
@@ -78,7 +80,7 @@ def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, form
             RuntimeWarning,
             stacklevel=3,
         )
-    builder = Builder(args, kwargs, names_of(compiled, args, kwargs))
+    builder = ExportBuilder(args, kwargs, names_of(compiled, args, kwargs))
     region = next((r for r in record.regions if r.graph is not None), None)
     outputs: dict[int, torch.fx.Node] = {}
     if region is not None:
@@ -88,9 +90,9 @@ def export(compiled: Callable, capture: Capture, args: tuple, kwargs: dict, form
     return builder.module(), guards
 
 
-def sizes_of(regions: Sequence[Region], place: Where) -> dict[tuple, Expr]:
+def sizes_of(regions: Sequence[Region], place: Where) -> dict[tuple, SizeCondition]:
     """The symbolic numbers in what a call returned, by their paths. Raises: Unsupported."""
-    found: dict[tuple, Expr] = {}
+    found: dict[tuple, SizeCondition] = {}
     for trace in (r.trace for r in regions if r.trace.sizes_leave):
         if trace.exit_point is not None or trace.returned_sizes is None:
             raise Unsupported(
@@ -185,7 +187,7 @@ class AtenCopy:
         """One output of the graph."""
         if isinstance(o, Const):
             return o.value
-        if isinstance(o, Number):
+        if isinstance(o, OutputNumber):
             return self.value(o.value)
         if isinstance(o, Input):
             return self.inputs[o.index]
@@ -201,7 +203,7 @@ def _graph(region: Region) -> torch.fx.GraphModule:
     return region.graph
 
 
-class Builder:
+class ExportBuilder:
     """Writes a graph with one placeholder for each leaf of the arguments."""
 
     def __init__(self, args: tuple, kwargs: dict, names: list[str]):
@@ -239,7 +241,7 @@ class Builder:
         node = self.nodes[id(tensor)] = self.graph.get_attr(name)
         return node
 
-    def graph_of(self, region: Region, capture: Capture, form: Form) -> dict[int, torch.fx.Node]:
+    def graph_of(self, region: Region, capture: Capture, form: ExportForm) -> dict[int, torch.fx.Node]:
         """Copy the traced graph. Returns the nodes of its outputs by the ids of the tensors that the call returned."""
         inputs = self.inputs_of(region, capture)
         made = self.aten(region, inputs, form) if form.aten else self.copy(_graph(region).graph, inputs)
@@ -259,7 +261,7 @@ class Builder:
             f"{source.name()} is symbolic and no argument", None, "a graph takes its arguments only", "export with dynamic=False"
         )
 
-    def size(self, expr: Expr) -> torch.fx.Node:
+    def size(self, expr: SizeCondition) -> torch.fx.Node:
         """The node of a number that the function returns."""
         names = {name: torch.fx.Proxy(self.number(source)) for name, source in expr.names}
         return eval(expr.text, {"math": math, **names}).node
@@ -307,7 +309,7 @@ class Builder:
         made.stack_trace = stack_trace(node)
         return made
 
-    def aten(self, region: Region, inputs: list[torch.fx.Node], form: Form) -> list[torch.fx.Node]:
+    def aten(self, region: Region, inputs: list[torch.fx.Node], form: ExportForm) -> list[torch.fx.Node]:
         """Append the graph's functional ATen form, its writes into inputs as copies at the end."""
         from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 
@@ -320,7 +322,7 @@ class Builder:
             ) from None
         return AtenCopy(self.graph, aten, [*inputs, *(self.attribute(t, "constant") for t in aten.constants)]).outputs()
 
-    def result(self, result: object, outputs: dict[int, torch.fx.Node], sizes: dict[tuple, Expr], place: Where) -> None:
+    def result(self, result: object, outputs: dict[int, torch.fx.Node], sizes: dict[tuple, SizeCondition], place: Where) -> None:
         """The output node: what the call returned, leaf by leaf. sizes: symbolic numbers by their paths."""
         leaves, self.out_spec = pytree.tree_flatten_with_path(result, is_leaf=lambda x: type(x) is torch.Size)
         made, left = [], set(sizes)

@@ -31,7 +31,7 @@ from bytejit.runtime.compiled_callee import compiled_callee, not_inlined
 from bytejit.runtime.dispatch import SiteState
 from bytejit.runtime.entry import MISS, Args, Entry, NotCompiled
 from bytejit.runtime.failures import UserError, compile_or_leave, exit_of_failed_graph, leave_uncompiled
-from bytejit.runtime.function import Function, original_code
+from bytejit.runtime.function import CompiledFunction, original_code
 from bytejit.runtime.live_values import ModulePass, holds_work, modules_among
 from bytejit.runtime.ownership import is_own
 from bytejit.runtime.rollback import rewinding
@@ -61,7 +61,7 @@ def compile_function(fn: types.FunctionType, settings: Settings) -> types.Functi
 
 
 # ---- a site's miss ---------------------------------------------------------------------------------------------------
-def compile_site(function: Function, state: SiteState, args: Args) -> Entry | NotCompiled | None:
+def compile_site(function: CompiledFunction, state: SiteState, args: Args) -> Entry | NotCompiled | None:
     """Trace from the site and build an entry; None when there is nothing to compile."""
     settings = function.settings
     options = torch_controls.with_settings(settings.options, dict(settings.overrides))
@@ -85,7 +85,7 @@ def compile_site(function: Function, state: SiteState, args: Args) -> Entry | No
 
 
 def _compile_unasked(
-    function: Function, state: SiteState, args: Args, options: Options, overrides_off: bool
+    function: CompiledFunction, state: SiteState, args: Args, options: Options, overrides_off: bool
 ) -> Entry | NotCompiled | None:
     """`compile_site`, while torch asks no override."""
     modules, point = modules_among(args), state.point.id
@@ -106,7 +106,7 @@ def _compile_unasked(
 
 
 def _traced_entry(
-    function: Function, state: SiteState, args: Args, options: Options, overrides_off: bool
+    function: CompiledFunction, state: SiteState, args: Args, options: Options, overrides_off: bool
 ) -> Entry | NotCompiled | None:
     began, point = time.perf_counter(), state.point.id
     job = Job(
@@ -139,7 +139,7 @@ def _traced_entry(
         found.let_go()
 
 
-def _dynamic_at(function: Function, state: SiteState) -> Dynamic:
+def _dynamic_at(function: CompiledFunction, state: SiteState) -> Dynamic:
     """Which sizes the next trace from a site makes symbolic."""
     guarded = frozenset(g.source for e in state.entries for g in e.guards if g.kind == "TENSOR")
     changed = dict(function.recompiles.changed.get(state.point.id, {}))
@@ -147,7 +147,7 @@ def _dynamic_at(function: Function, state: SiteState) -> Dynamic:
 
 
 def _entry_of(
-    function: Function, state: SiteState, args: Args, found: Trace, options: Options, began: float
+    function: CompiledFunction, state: SiteState, args: Args, found: Trace, options: Options, began: float
 ) -> Entry | NotCompiled | None:
     """The entry of a trace; where it holds no work, what becomes of the site."""
     point = state.point.id
@@ -166,7 +166,7 @@ def _entry_of(
 
 
 def _held_nothing(
-    function: Function, state: SiteState, args: Args, found: Trace, where: Where, seconds: float
+    function: CompiledFunction, state: SiteState, args: Args, found: Trace, where: Where, seconds: float
 ) -> Entry | NotCompiled | None:
     """What becomes of a site whose region holds no operation, and does not end in a call of Python code that may hold work."""
     function.back_off.arm_unvisited(found.exit_point, found.visited)
@@ -183,7 +183,7 @@ def _held_nothing(
     return function.back_off.held_nothing(state, args, further, seconds)
 
 
-def _build(function: Function, state: SiteState, found: Trace, options: Options, where: Where) -> Entry:
+def _build(function: CompiledFunction, state: SiteState, found: Trace, options: Options, where: Where) -> Entry:
     """Backend and entry function of a trace."""
     point, backend = state.point.id, _backend(function)
     runs_once = not (found.effects or found.written or found.restore or found.catches)
@@ -226,7 +226,7 @@ def call_all(calls: tuple[tuple[Callable, tuple], ...]) -> None:
 
 
 # ---- the backend -----------------------------------------------------------------------------------------------------
-def _backend(function: Function) -> Callable:
+def _backend(function: CompiledFunction) -> Callable:
     """The backend, which the program may have named: torch's stance comes first. Raises: UserError."""
     forced = torch_controls.stance().backend
     try:
@@ -236,7 +236,7 @@ def _backend(function: Function) -> Callable:
 
 
 def run_backend(
-    function: Function, backend: Callable, found: Trace, graph: torch.fx.GraphModule, where: Where, options: Options
+    function: CompiledFunction, backend: Callable, found: Trace, graph: torch.fx.GraphModule, where: Where, options: Options
 ) -> tuple[Callable, tuple[int, ...]]:
     """What a backend makes of a trace's graph, and the inputs that this may have written when it raises.
 
@@ -278,7 +278,7 @@ def run_backend(
     return (unasked(made) if info.overrides else made), written
 
 
-def _note_break(function: Function, cause: Break, at: Where | None, options: Options) -> None:
+def _note_break(function: CompiledFunction, cause: Break, at: Where | None, options: Options) -> None:
     where = with_source(at or function.where)
     if function.settings.nopython:
         raise Unsupported(

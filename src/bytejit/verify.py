@@ -46,7 +46,7 @@ int main() {
 
 
 @dataclass(frozen=True)
-class Check:
+class Finding:
     """One line of the table. state: "works", "missing" (bytejit runs without), "broken" (sets the exit status) or "none" (a
     name of TorchDynamo's documents, with no backend behind it)."""
 
@@ -69,25 +69,25 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(p) for p in parts if p.isdigit())
 
 
-def check_python() -> Check:
+def check_python() -> Finding:
     """The interpreter."""
     text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
     good = platform.python_implementation() == "CPython" and _release(platform.python_version())[:2] >= _release(PYTHONS[0])
-    return Check("Python", WORKS if good else BROKEN, text, "" if good else f"install CPython {' to '.join(PYTHONS)}")
+    return Finding("Python", WORKS if good else BROKEN, text, "" if good else f"install CPython {' to '.join(PYTHONS)}")
 
 
-def check_torch() -> Check:
+def check_torch() -> Finding:
     """PyTorch's version and build."""
     good = _release(torch.__version__) >= _release(TORCHES[0])
     text = f"{torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
-    return Check("torch", WORKS if good else BROKEN, text, "" if good else "pip install 'torch>=2.11'")
+    return Finding("torch", WORKS if good else BROKEN, text, "" if good else "pip install 'torch>=2.11'")
 
 
-def check_interfaces() -> Check:
+def check_interfaces() -> Finding:
     """The private interfaces of torch and CPython, and the child process that reads memory as compiled guards do."""
     why, new, lost = refused(), untested(), [*missing()]
     if why:
-        return Check("interfaces", BROKEN, why, f"install torch {' to '.join(TORCHES)} and CPython {' to '.join(PYTHONS)}")
+        return Finding("interfaces", BROKEN, why, f"install torch {' to '.join(TORCHES)} and CPython {' to '.join(PYTHONS)}")
     failed = PROBES.failed("layouts")
     if failed:
         lost += [row for row in ROWS if row.probe == "child"]
@@ -95,15 +95,15 @@ def check_interfaces() -> Check:
     if lost:
         said = "; ".join(f"without {row.name} {row.without}" for row in lost)
         text += f"; {said}" + (f" ({failed})" if failed else "")
-        return Check("interfaces", MISSING, text, "nothing is wrong, only slower")
-    return Check("interfaces", WORKS, text)
+        return Finding("interfaces", MISSING, text, "nothing is wrong, only slower")
+    return Finding("interfaces", WORKS, text)
 
 
-def check_packages() -> Iterator[Check]:
+def check_packages() -> Iterator[Finding]:
     """The packages that bytejit imports when it compiles."""
     for package in ("bytecode", "sympy", "cffi"):
         version = _version(package)
-        yield Check(
+        yield Finding(
             package,
             WORKS if version else BROKEN,
             version or "not installed",
@@ -111,12 +111,12 @@ def check_packages() -> Iterator[Check]:
         )
 
 
-def check_cuda() -> Check:
+def check_cuda() -> Finding:
     """A CUDA device that kernels can be built for (sm_80 on)."""
     if torch.version.cuda is None and torch.version.hip is None:
-        return Check("CUDA", MISSING, "torch is a CPU build", "for a GPU install a CUDA build of torch")
+        return Finding("CUDA", MISSING, "torch is a CPU build", "for a GPU install a CUDA build of torch")
     if not torch.cuda.is_available():
-        return Check(
+        return Finding(
             "CUDA",
             MISSING,
             f"torch is built for CUDA {torch.version.cuda}, no device found",
@@ -126,17 +126,19 @@ def check_cuda() -> Check:
     major, minor = torch.cuda.get_device_capability()
     text = f"CUDA {torch.version.cuda}, {', '.join(names)}, sm_{major}{minor}"
     if (major, minor) < (8, 0):
-        return Check("CUDA", MISSING, text, "GPUs before sm_80 run through torch")
-    return Check("CUDA", WORKS, text)
+        return Finding("CUDA", MISSING, text, "GPUs before sm_80 run through torch")
+    return Finding("CUDA", WORKS, text)
 
 
-def check_triton() -> Check:
+def check_triton() -> Finding:
     """Triton, which only a GPU needs."""
     version = _version("triton")
     if version is None:
         needed = torch.cuda.is_available()
-        return Check("triton", BROKEN if needed else MISSING, "not installed", "pip install 'bytejit[gpu]' for kernels on a GPU")
-    return Check("triton", WORKS, version)
+        return Finding(
+            "triton", BROKEN if needed else MISSING, "not installed", "pip install 'bytejit[gpu]' for kernels on a GPU"
+        )
+    return Finding("triton", WORKS, version)
 
 
 def find_compiler(options: Options) -> str | None:
@@ -145,7 +147,7 @@ def find_compiler(options: Options) -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-def check_compiler(options: Options) -> Check:
+def check_compiler(options: Options) -> Finding:
     """Builds and runs a program with two OpenMP threads."""
     do = (
         "install g++ (Debian: apt-get install g++), or clang++ with libomp, or set BYTEJIT_CXX to one; without it CPU graphs "
@@ -153,7 +155,7 @@ def check_compiler(options: Options) -> Check:
     )
     compiler = find_compiler(options)
     if compiler is None:
-        return Check("C++ compiler", MISSING, f"no {options.cxx or 'g++ or clang++'} on the PATH", do)
+        return Finding("C++ compiler", MISSING, f"no {options.cxx or 'g++ or clang++'} on the PATH", do)
     with temporary() as folder:
         source, program = folder / "t.cpp", folder / "t"
         source.write_text(_OPENMP)
@@ -161,25 +163,25 @@ def check_compiler(options: Options) -> Check:
             [compiler, "-O2", "-march=native", "-fopenmp", source, "-o", program], capture_output=True, text=True
         )
         if built.returncode:
-            return Check("C++ compiler", BROKEN, f"{compiler}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do)
+            return Finding("C++ compiler", BROKEN, f"{compiler}: {(built.stderr.strip() or 'failed').splitlines()[-1]}", do)
         ran = subprocess.run([program], capture_output=True, text=True)
     count, _, openmp = ran.stdout.partition(" ")
     name = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
     if ran.returncode or count != "2":
-        return Check("C++ compiler", BROKEN, f"{name}: the OpenMP program ran {count or 'no'} threads, not 2", do)
-    return Check("C++ compiler", WORKS, f"{name}, OpenMP {openmp}, 2 threads ran")
+        return Finding("C++ compiler", BROKEN, f"{name}: the OpenMP program ran {count or 'no'} threads, not 2", do)
+    return Finding("C++ compiler", WORKS, f"{name}, OpenMP {openmp}, 2 threads ran")
 
 
-def check_cache(options: Options) -> Check:
+def check_cache(options: Options) -> Finding:
     """The folder of built kernels can be written, by this user alone; says how much is in it."""
     path = options.cache_path
     why = Disk(path).state()
     if why:
-        return Check("cache folder", MISSING, f"{path}: {why}", "make it yours alone, or set BYTEJIT_CACHE_DIR")
+        return Finding("cache folder", MISSING, f"{path}: {why}", "make it yours alone, or set BYTEJIT_CACHE_DIR")
     size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
     shown = str(path).replace(str(Path.home()), "~", 1)
     room = f"{size / 2**20:.1f} of {options.cache_mb} MB, {shutil.disk_usage(path).free >> 20} MB free"
-    return Check("cache folder", WORKS, f"{shown}: yours, closed to others; {room}")
+    return Finding("cache folder", WORKS, f"{shown}: yours, closed to others; {room}")
 
 
 def _small_function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -214,7 +216,7 @@ def _compare(target: Callable, args: tuple, backend: str) -> tuple[float, float]
     return seconds, error
 
 
-def check_backend(backend: str, device: str) -> Check:
+def check_backend(backend: str, device: str) -> Finding:
     """Compiles and compares the small function and the small module on one backend and device."""
     name = f"{backend_name(backend)} on {device}"
     torch.manual_seed(0)
@@ -228,14 +230,14 @@ def check_backend(backend: str, device: str) -> Check:
             took, error = _compare(target, args, backend)
         except Exception as raised:  # the table is the report: each thing that fails is a row, and sets the exit status
             first = (str(raised) or type(raised).__name__).splitlines()[0]
-            return Check(name, BROKEN, f"{what}: {type(raised).__name__}: {first}", "see docs/troubleshooting.md")
+            return Finding(name, BROKEN, f"{what}: {type(raised).__name__}: {first}", "see docs/troubleshooting.md")
         seconds, worst = seconds + took, max(worst, error)
     fell = bytejit.counters.total("fallbacks")
     note = f", {fell} fallbacks to torch" if fell else ""
-    return Check(name, WORKS, f"function and module equal eager (largest error {worst:.1g}), compiled in {seconds:.2f} s{note}")
+    return Finding(name, WORKS, f"function and module equal eager (largest error {worst:.1g}), compiled in {seconds:.2f} s{note}")
 
 
-def checks(backends: list[str] | None = None) -> Iterator[Check]:
+def checks(backends: list[str] | None = None) -> Iterator[Finding]:
     """All checks, one after the other."""
     options = config.current
     yield check_python()
@@ -251,13 +253,13 @@ def checks(backends: list[str] | None = None) -> Iterator[Check]:
     for backend in backends or table:
         row = table[backend]
         if not row.available:
-            yield Check(backend, NONE if row.former else MISSING, row.why, row.do)
+            yield Finding(backend, NONE if row.former else MISSING, row.why, row.do)
         for device in devices if row.available else ():
             if device == "cuda" or "cuda" not in backend:
                 yield check_backend(backend, device)
 
 
-def show(found: list[Check]) -> None:
+def show(found: list[Finding]) -> None:
     """Print the table with rich, and one line that sums it up."""
     from rich.console import Console
     from rich.markup import escape

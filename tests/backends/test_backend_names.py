@@ -59,7 +59,7 @@ def test_a_missing_package_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> N
 def test_verify_has_a_row_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(packages.NEEDS, "onnxrt", (Package("bytejit_nothing", "2.0"),))
     monkeypatch.setitem(registry.BACKENDS, "onnxrt", "bytejit.backends.onnxrt:onnxrt")
-    monkeypatch.setattr(verify, "check_compiler", lambda options: verify.Check("C++ compiler", "works", ""))
+    monkeypatch.setattr(verify, "check_compiler", lambda options: verify.Finding("C++ compiler", "works", ""))
     rows = {c.name: c for c in verify.checks(["aot_ts", "onnxrt", "nvfuser"])}
     assert rows["aot_ts on cpu"].state == "works"
     assert ("aot_ts on cuda" in rows) == torch.cuda.is_available()

@@ -17,7 +17,7 @@ import bytejit
 from bytejit import counters
 from bytejit.backends import plan_cache, plan_data
 from bytejit.backends.plan_data import Damaged, NotKept
-from bytejit.codegen.cuda.source import Arg, Config, Launch, TritonSource
+from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig, TritonSource
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.ops.extern import resolve
 from bytejit.kernels.disk import disk_of
@@ -117,7 +117,7 @@ def test_a_plan_comes_back(kept: list) -> None:
 
 def test_a_source_for_a_gpu_comes_back() -> None:
     args = Arg("buffer", "x", "*fp32"), Arg("scratch", "", "*i8", 64), Arg("size", "s0", "i64")
-    config = Config((("X", 64), ("FLAG", True)), 4, 2, (3, 1))
+    config = LaunchConfig((("X", 64), ("FLAG", True)), 4, 2, (3, 1))
     source = TritonSource("def k(): pass", (Launch(0, "k", args, config, (config,), True),), 128, 1, 99)
     assert plan_data.TRITON.read(json.loads(json.dumps(plan_data.TRITON.pack(source)))) == source
 

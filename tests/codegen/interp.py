@@ -119,7 +119,7 @@ class Grid:
         return total
 
     def atom(self, a: Any) -> torch.Tensor:
-        if type(a) is ix.Var:
+        if type(a) is ix.AxisVar:
             k = [x.name for x in self.axes].index(a.parts[0])
             return torch.arange(self.shape[k]).view([-1 if i == k else 1 for i in range(len(self.shape))])
         if type(a) is ix.Val:

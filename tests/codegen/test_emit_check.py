@@ -105,7 +105,7 @@ def test_every_call_looks_at_what_a_kernel_reads(name: str) -> None:
     """dtype, device, sizes and strides, from C++ and from Python; a result laid out otherwise is copied, another raises."""
     fits, read, x = Fits(), [], LAYOUTS[name]()
     fits.fit(r(3, 4), (3, 4), (4, 1), torch.float32, "op", "", read)
-    fits.learn((), [check.Result((2, 1), (1, 9), torch.int64, torch.device("cpu")), *read])
+    fits.learn((), [check.ExpectedResult((2, 1), (1, 9), torch.int64, torch.device("cpu")), *read])
     words, at = fits.known[()], 1 + check.words_of(2)
     right = name in ("as inferred", "needs gradients", "at an offset")
     assert checked_from_python(words, at, x) is (right or name == "a parameter")

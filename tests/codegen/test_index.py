@@ -17,7 +17,7 @@ def value(x: ix.Index, at: dict[str, int]) -> int:
     for atom, c in x.terms:
         a, *rest = atom.parts
         total += c * (
-            at[a] if type(atom) is ix.Var else value(a, at) // rest[0] if type(atom) is ix.Div else value(a, at) % rest[0]
+            at[a] if type(atom) is ix.AxisVar else value(a, at) // rest[0] if type(atom) is ix.Div else value(a, at) % rest[0]
         )
     return total
 

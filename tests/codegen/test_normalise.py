@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import bytejit
-from bytejit.codegen.aten.graph import Alias, Input, Mutation, Value
+from bytejit.codegen.aten.graph import Alias, Input, Mutation, OutputValue
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.run import run_aten
 from bytejit.fake.tensor import fake_like
@@ -418,7 +418,7 @@ def test_views_of_an_input_at_an_offset():
 def test_inputs_that_share_a_storage():
     base = torch.randn(6)
     aten, run = made(lambda a, b: (a + b, a), [base[:3], base[3:]])
-    assert aten.outputs == (Value(0), Input(0))
+    assert aten.outputs == (OutputValue(0), Input(0))
     with pytest.raises(CannotNormalise, match="shares its storage"):
         made(lambda a, b: (a.add_(1), b * 2), [base[:4], base[2:]])
 
@@ -471,7 +471,7 @@ def test_kept_whole():
 
 def test_spec_and_text():
     aten, _ = made(lambda x, y: (x + y).t(), [x34(), x34()])
-    assert aten.outputs == (Alias(Value(0), (4, 3), (1, 4), 0),)
+    assert aten.outputs == (Alias(OutputValue(0), (4, 3), (1, 4), 0),)
     assert aten.single and aten.mutations == ()
     assert aten.text() == (
         "p0: f32[3,4] = input\np1: f32[3,4] = input\nv2: f32[3,4] = add.Tensor(p0, p1)\nreturn [v2]\n"

@@ -23,7 +23,7 @@ from bytejit.codegen.loops.plan import Call, Machine, Plan
 from bytejit.common.spec import contiguous_stride
 from bytejit.fake.rules.core import FakeStorage, Meta
 from bytejit.fake.tensor import make
-from bytejit.kernels.build_triton import Binaries, Job, parameters, split_module
+from bytejit.kernels.build_triton import Binaries, KernelJob, parameters, split_module
 from bytejit.options import config
 
 pytest.importorskip("triton", reason="the Triton kernels need triton")
@@ -224,7 +224,7 @@ def test_a_shift_around_a_size_that_is_known_at_the_call_only_compiles(tmp_path)
     source = emit_triton(plan)
     one, texts = source.launches[0], split_module(source.text)
     names = parameters(texts[one.kernel], one.kernel)
-    job = Job(
+    job = KernelJob(
         texts[one.kernel],
         one.kernel,
         tuple((n, a.type) for n, a in zip(names, one.args)),

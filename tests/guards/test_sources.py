@@ -30,10 +30,10 @@ from bytejit.guards.sources import (
     Local,
     MethodFunc,
     MethodSelf,
-    Printer,
     Ref,
     Scope,
     Source,
+    SourcePrinter,
     StackSlot,
     TensorGrad,
     TensorSize,
@@ -101,7 +101,7 @@ CASES = [  # source, the value of `a`, what it must fetch, its name
 
 @pytest.mark.parametrize("source,base,want,name", CASES, ids=[type(row[0]).__name__ for row in CASES])
 def test_text_fetches_the_value(source, base, want, name) -> None:
-    at = Printer()
+    at = SourcePrinter()
     text = source.expr(at)
     got = eval(text, {**at.env, "L_a": base})
     assert got is want or got == want
@@ -110,7 +110,7 @@ def test_text_fetches_the_value(source, base, want, name) -> None:
 
 
 def test_getters() -> None:
-    at = Printer()
+    at = SourcePrinter()
     assert eval(Call0(torch.is_grad_enabled).expr(at), at.env) is torch.is_grad_enabled()
 
 
@@ -133,13 +133,13 @@ def test_sources_compare_by_structure() -> None:
 def test_params_are_identifiers() -> None:
     names = params_of(2, ("x", ".0"), ("y",))
     assert names == ["S_0", "S_1", "L_x", "L_dot0", "C_y"] and all(map(str.isidentifier, names))
-    assert Local(".0").expr(Printer()) == param_name("local", ".0")
+    assert Local(".0").expr(SourcePrinter()) == param_name("local", ".0")
 
 
 def test_objects_are_known_weakly_unless_a_module_holds_them() -> None:
     module = nn.Linear(1, 1)
     ref, seen = Ref(module), weakref.ref(module)
-    at = Printer()
+    at = SourcePrinter()
     text = KnownSource(ref).expr(at)
     assert ref.weak and eval(text, at.env) is module
     del module
@@ -151,5 +151,5 @@ def test_objects_are_known_weakly_unless_a_module_holds_them() -> None:
 
 
 def test_equal_constants_do_not_share_a_name() -> None:
-    at = Printer()
+    at = SourcePrinter()
     assert at.bind(1.0) != at.bind(-0.0) and at.literal(True) == "True" and at.literal(1) == "1"

@@ -12,7 +12,7 @@ import torch
 
 import bytejit
 from bytejit.backends import recording
-from bytejit.codegen.aten.graph import Aten, Value
+from bytejit.codegen.aten.graph import Aten, OutputValue
 from bytejit.codegen.cuda.call import Fault
 from bytejit.common import caches
 from bytejit.common.graph_info import INFO, GraphInfo, report_of
@@ -472,7 +472,7 @@ def test_operations(device: Device, target: object, how: str, words: str) -> Non
     graph.output((y,))
     for n in (x, y):
         n.meta["spec"] = Spec((3,), (1,), torch.float32, torch.device("cuda", 0))
-    recording.record_graph(gm, Aten(graph, (Value(0),)), lambda x: (x,), 0, how)
+    recording.record_graph(gm, Aten(graph, (OutputValue(0),)), lambda x: (x,), 0, how)
     assert report_of(gm).cudagraphs == [words]
 
 

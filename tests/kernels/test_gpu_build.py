@@ -13,7 +13,7 @@ import bytejit
 from bytejit.guards.native_checker import exchange_fill
 from bytejit.kernels import cuda_launch as cl
 from bytejit.kernels.build_cpp import functions
-from bytejit.kernels.build_triton import Binaries, Job, parameters, split_module, triton_version
+from bytejit.kernels.build_triton import Binaries, KernelJob, parameters, split_module, triton_version
 from bytejit.kernels.workers import WARM, Workers
 from bytejit.options import config
 
@@ -38,8 +38,8 @@ def test_a_call_keeps_its_table() -> None:
     assert alive() is None
 
 
-def job(text: str = WARM, kernel: str = "warm", n: int = 128) -> Job:
-    return Job(text, kernel, (("x", "*fp32"),), (("N", n),), ("x",), 4, 1, 80)
+def job(text: str = WARM, kernel: str = "warm", n: int = 128) -> KernelJob:
+    return KernelJob(text, kernel, (("x", "*fp32"),), (("N", n),), ("x",), 4, 1, 80)
 
 
 def test_comments_and_names_do_not_tell_kernels_apart() -> None:
@@ -74,7 +74,7 @@ def early(x, N: tl.constexpr):
 @needs_triton
 def test_a_kernel_that_may_begin_early_waits_before_it_touches_memory(tmp_path) -> None:
     with config.patch(cache_dir=str(tmp_path)):
-        jobs = [Job(EARLY, "early", (("x", "*fp32"),), (("N", 128),), ("x",), 4, 1, 90), job()]
+        jobs = [KernelJob(EARLY, "early", (("x", "*fp32"),), (("N", 128),), ("x",), 4, 1, 90), job()]
         waits, plain = Binaries(config.current).of(jobs)
         bytejit.reset()
         assert (waits.early, plain.early) == (True, False) == tuple(b.early for b in Binaries(config.current).of(jobs))

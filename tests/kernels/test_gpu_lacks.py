@@ -15,12 +15,12 @@ import bytejit
 from bytejit import verify
 from bytejit.backends import cuda, inductor, plan_cache
 from bytejit.backends.devices import target_of
-from bytejit.codegen.cuda.source import Arg, Config, Launch, TritonSource
+from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig, TritonSource
 from bytejit.common import caches
 from bytejit.common.graph_info import report_of
 from bytejit.kernels import build_triton, cuda_launch
 from bytejit.kernels.build import BuildFailed, NoCompiler
-from bytejit.kernels.build_triton import Builder, triton_version
+from bytejit.kernels.build_triton import ModuleBuilder, triton_version
 from bytejit.options import Options, config
 
 TEXT = """import triton
@@ -31,16 +31,16 @@ import triton.language as tl
 def k0(p0: "*fp32", X: tl.constexpr):
     tl.store(p0 + tl.arange(0, X), 1.0)
 """
-CONFIGS = tuple(Config((("X", n),), warps, 1, (4,)) for n, warps in ((1024, 8), (512, 4), (2048, 8), (256, 2)))
+CONFIGS = tuple(LaunchConfig((("X", n),), warps, 1, (4,)) for n, warps in ((1024, 8), (512, 4), (2048, 8), (256, 2)))
 SOURCE = TritonSource(TEXT, (Launch(0, "k0", (Arg("buffer", "b0", "*fp32"),), CONFIGS[0], CONFIGS[1:]),), 0, 1, 0)
 
 
 # ---- a kernel that cannot be built -----------------------------------------------------------------------------------------
 @pytest.fixture
-def builder(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Callable[..., Builder]:
+def builder(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Callable[..., ModuleBuilder]:
     """A builder of `SOURCE` whose compiler refuses tiles above `fits`, and whose device blocks of more than `threads`."""
 
-    def made(fits: int = 1 << 20, threads: int = 1024) -> Builder:
+    def made(fits: int = 1 << 20, threads: int = 1024) -> ModuleBuilder:
         def answer(job: dict) -> dict:
             n = job["constants"]["X"]
             if n > fits:
@@ -59,12 +59,12 @@ def builder(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Callable[..., Builder]
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
         monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None))
-        return Builder(SOURCE, 0, Options(cache_dir=str(tmp_path)))
+        return ModuleBuilder(SOURCE, 0, Options(cache_dir=str(tmp_path)))
 
     return made
 
 
-def built(builder: Builder) -> tuple[int, int]:
+def built(builder: ModuleBuilder) -> tuple[int, int]:
     """(the tile that was loaded, threads of a block)."""
     ((loaded, chosen),) = builder.load(SOURCE.launches, True)
     assert loaded.function == dict(chosen.constants)["X"]

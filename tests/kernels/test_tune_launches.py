@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import bytejit
-from bytejit.codegen.cuda.source import Arg, Config, Launch
+from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig
 from bytejit.kernels import cuda_launch
-from bytejit.kernels.build_triton import Builder
+from bytejit.kernels.build_triton import ModuleBuilder
 from bytejit.kernels.tune_launches import BUDGET, MARGIN, ROUNDS, LaunchTuner, candidates, choose
 from bytejit.options import Options
 
-CONFIGS = tuple(Config((("X", n),), 4, 1, (4096 // n,)) for n in (1024, 512, 256))
+CONFIGS = tuple(LaunchConfig((("X", n),), 4, 1, (4096 // n,)) for n in (1024, 512, 256))
 ARGS = (Arg("buffer", "b0", "*fp32"), Arg("buffer", "b1", "*i64"), Arg("scratch", "", "*fp32", 64), Arg("fault", "", "*i32"))
 
 
@@ -31,13 +31,13 @@ class Bench:
         self.torch_device, self.ran, self.seen = torch.device("cpu"), [], []
         self.binaries = types.SimpleNamespace(of=lambda jobs: [j.x for j in jobs])
 
-    def job(self, one: Launch, config: Config, aligned: bool) -> types.SimpleNamespace:
+    def job(self, one: Launch, config: LaunchConfig, aligned: bool) -> types.SimpleNamespace:
         return types.SimpleNamespace(key=f"{one.kernel} {config}", x=dict(config.constants)["X"])
 
     def try_load(self, job: object, binary: int) -> int | None:
         return binary if binary in self.seconds else None
 
-    def alone(self, one: Launch, config: Config, kernel: int, addresses: list[int], stream: int):
+    def alone(self, one: Launch, config: LaunchConfig, kernel: int, addresses: list[int], stream: int):
         self.seen.append((stream, [ctypes.c_int32.from_address(a).value for a in addresses]))
 
         def run() -> None:
@@ -101,7 +101,7 @@ def test_buffers_are_made_up_once_and_hold_indices_in_range(tmp_path) -> None:
 def test_what_is_not_timed(tmp_path) -> None:
     symbolic = (*ARGS, Arg("size", "s0", "i64"))
     assert not candidates(launch(args=symbolic)) and not candidates(launch(configs=CONFIGS[:1]))
-    assert not candidates(launch(configs=(CONFIGS[0], Config((("X", 1),), 4, 1, ("s0",)))))
+    assert not candidates(launch(configs=(CONFIGS[0], LaunchConfig((("X", 1),), 4, 1, ("s0",)))))
     bench = Bench(tmp_path, {1024: 3.0, 512: 1.0})
     assert taken(bench, room=100) == 0 and not bench.ran
 
@@ -120,7 +120,7 @@ def test_a_launch_of_its_own_has_the_launchers_table() -> None:
 
     calls = {"launch": seen}
     builder = types.SimpleNamespace(calls=calls)
-    Builder.alone(builder, launch(), CONFIGS[1], cuda_launch.Loaded(77, 128, 0), [16, 32, 48, 64], 5)()
+    ModuleBuilder.alone(builder, launch(), CONFIGS[1], cuda_launch.Loaded(77, 128, 0), [16, 32, 48, 64], 5)()
     ((table, stream, args),) = tables
     assert table == [1, 77, 8, 1, 1, 128, 0, 0, 4, 0, 0, 1, 1, 0, 1, 2, 0, 0, 3, 0, 0]
     assert stream == 5 and args == (16, 32, 48, 64)

@@ -23,7 +23,7 @@ from bytejit.guards.class_lookups import ClassLookups, Lookup, find
 from bytejit.guards.equality import same
 from bytejit.guards.generated import compile_entry
 from bytejit.guards.guard_set import Guard, GuardSet
-from bytejit.guards.kinds import KINDS, ComputedItems, Expr
+from bytejit.guards.kinds import KINDS, ComputedItems, SizeCondition
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam, SubModule
 from bytejit.guards.native_checker import CHECKER
 from bytejit.guards.source import params_of
@@ -152,7 +152,7 @@ BOTH_WAYS = [  # kind, value at trace time, value of the guard, values that fit,
     ("FUNCTION", scale, scale, [scale], [other, len, None]),
     ("FUNCTION", adder(1), adder(1), [adder(2)], [lambda x: x]),
     ("VALUE", torch.tensor([1, 2]), ComputedItems(torch.sum, (A,), 3), [torch.tensor([0, 3])], [torch.tensor([1, 3])]),
-    ("EXPR", 3, Expr("s0 * 2 < 8 and s0 > 1", (("s0", A),)), [2, 3], [4, 1]),
+    ("EXPR", 3, SizeCondition("s0 * 2 < 8 and s0 > 1", (("s0", A),)), [2, 3], [4, 1]),
 ]
 
 
@@ -269,7 +269,8 @@ def test_unchecked_requires_grad_and_dynamic_sizes() -> None:
     fn = entry(("TENSOR", A, TensorCheck.of(X, shape=(-2, 3), stride=(3, 1))))
     assert fits(fn, torch.ones(9, 3)) and not fits(fn, torch.ones(9, 4)) and not fits(fn, torch.ones(3, 9).t())
     fn = entry(
-        ("TENSOR", A, TensorCheck.of(X, shape=(2, -2), stride=(-2, 1))), ("EXPR", A, Expr("s0 > 2", (("s0", TensorSize(A, 1)),)))
+        ("TENSOR", A, TensorCheck.of(X, shape=(2, -2), stride=(-2, 1))),
+        ("EXPR", A, SizeCondition("s0 > 2", (("s0", TensorSize(A, 1)),))),
     )
     assert fits(fn, torch.ones(2, 5)) and not fits(fn, torch.ones(2, 2)) and not fits(fn, torch.ones(3, 5))
     fn = entry(("TENSOR", A, TensorCheck.of(torch.ones(2, 3, 4), shape=(2, -2, 4), stride=(-2, 4, 1))))

@@ -79,7 +79,7 @@ def work(n: fx.Node, made: Set[fx.Node] = frozenset()) -> float:
     return max(moved, multiply_adds(n) / FASTER.get(first.device.type if first else "cpu", 8))
 
 
-class Least(Cut):
+class LeastBytes(Cut):
     """The cut where all that may be made again is: of the fewest bytes. `weights`: inputs that are kept as they are."""
 
     def cheap(self, n: fx.Node) -> bool:

@@ -16,10 +16,10 @@ from torch.utils import _pytree as pytree
 
 from bytejit.codegen.aten.applied_functions import TracedFunction
 from bytejit.codegen.aten.decompositions import RULES
-from bytejit.codegen.aten.float_marks import Marks, with_marks
+from bytejit.codegen.aten.float_marks import FloatMarks, with_marks
 from bytejit.codegen.aten.graph import Aten, Mutation, Out, check, renumbered
 from bytejit.codegen.aten.mutation import CannotNormalise
-from bytejit.codegen.aten.normalise import Outputs, Run, mutations_of, out_of, with_sizes
+from bytejit.codegen.aten.normalise import FakeRun, Outputs, mutations_of, out_of, with_sizes
 from bytejit.codegen.aten.recorded_values import Root
 from bytejit.codegen.aten.recorder import Recorder
 from bytejit.codegen.aten.rewrite import drop_dead
@@ -51,7 +51,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class View:
+class JointView:
     """A view of `base`, laid out as result `like`. followed: autograd follows it: it was not made with gradients off."""
 
     base: Made | Given
@@ -66,7 +66,7 @@ class Apart:
     index: int
 
 
-Recipe = Made | Given | View | Apart
+Recipe = Made | Given | JointView | Apart
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Joint:
 def make_joint(gm: fx.GraphModule, fakes: Sequence) -> Joint:
     """The joint graph of `gm`, whose placeholders look like `fakes`. Raises: CannotNormalise."""
 
-    def record(marks: Marks | None) -> Joint:
+    def record(marks: FloatMarks | None) -> Joint:
         rec = Recorder(RULES, marks=marks)
         return preserved(_record, rec, GradRun(rec, gm, fakes))
 
@@ -109,7 +109,7 @@ def make_joint(gm: fx.GraphModule, fakes: Sequence) -> Joint:
 
 
 # ---- the forward pass ------------------------------------------------------------------------------------------------
-class GradRun(Run):
+class GradRun(FakeRun):
     """Executes a traced graph on fakes that need gradients where its inputs do."""
 
     def __init__(self, rec: Recorder, gm: fx.GraphModule, fakes: Sequence) -> None:
@@ -240,7 +240,7 @@ class _Results:
             raise CannotNormalise("an output is a view that an autograd function of the program's made")
         if x.requires_grad and x._base is not of:
             raise CannotNormalise("an output is a view of a leaf: requires_grad_() of what was made inside")
-        return View(base, like, x.grad_fn is not None or not x.requires_grad)
+        return JointView(base, like, x.grad_fn is not None or not x.requires_grad)
 
     def differentiable(self, x: Fake, out: Out) -> Made:
         refuse_leaf(x)
@@ -261,8 +261,8 @@ class _Results:
         def base(recipe: Made | Given) -> Made | Given:
             return Made(at(recipe.index)) if isinstance(recipe, Made) else recipe
 
-        if isinstance(recipe, View):
-            return View(base(recipe.base), at(recipe.like), recipe.followed)
+        if isinstance(recipe, JointView):
+            return JointView(base(recipe.base), at(recipe.like), recipe.followed)
         return Apart(at(recipe.index)) if isinstance(recipe, Apart) else base(recipe)
 
 
@@ -298,7 +298,7 @@ def by_function(x: Fake, of: Fake) -> bool:
 
 def own(recipe: Recipe) -> bool:
     """Whether an output is in the memory of a result that autograd follows."""
-    return isinstance(recipe, Made) or isinstance(recipe, View) and isinstance(recipe.base, Made)
+    return isinstance(recipe, Made) or isinstance(recipe, JointView) and isinstance(recipe.base, Made)
 
 
 # ---- the backward pass -----------------------------------------------------------------------------------------------

@@ -15,7 +15,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Alias, Aten, Const, Input, Number, Out, Value, acts, base_of, check, positions, renumbered
+from bytejit.codegen.aten.graph import (
+    Alias,
+    Aten,
+    Const,
+    Input,
+    Out,
+    OutputNumber,
+    OutputValue,
+    acts,
+    base_of,
+    check,
+    positions,
+    renumbered,
+)
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.sizes import Real
@@ -153,11 +166,11 @@ class _Split:
 
     def within(self, cheap: set[fx.Node], shown: Sequence[fx.Node]) -> set[fx.Node]:
         """The calls that are made again so that what is saved fits the budget."""
-        from .budget import Least, choose
+        from .budget import LeastBytes, choose
 
         held = frozenset(self.held(self.inputs))
         calls, read = self.back(shown)
-        everything = Least(self.joint.forward, frozenset(calls), held, frozenset()).recomputed(read)
+        everything = LeastBytes(self.joint.forward, frozenset(calls), held, frozenset()).recomputed(read)
 
         def walk(again: set[fx.Node]) -> tuple[set[fx.Node], list[fx.Node]]:
             self.recomputed = again
@@ -207,14 +220,16 @@ class _Split:
             return False
         return not isinstance(n.meta.get("spec"), Spec) or is_view(n.target) or not n.all_input_nodes and not acts(n)
 
-    def numbers(self, nodes: Iterable[fx.Node]) -> dict[str, Number]:
+    def numbers(self, nodes: Iterable[fx.Node]) -> dict[str, OutputNumber]:
         """The sizes and floats that are known at the call only and that the backward graph speaks of, by name."""
-        found: dict[str, Number] = {}
-        floats = {n.meta["spec"].symbol: Number(n.meta["spec"]) for n in self.inputs if isinstance(n.meta.get("spec"), Real)}
+        found: dict[str, OutputNumber] = {}
+        floats = {
+            n.meta["spec"].symbol: OutputNumber(n.meta["spec"]) for n in self.inputs if isinstance(n.meta.get("spec"), Real)
+        }
         sizes = {name: s for n in self.inputs for name, s in symbols_of(n.meta.get("spec")).items()}
         spoken = [(n.args, n.kwargs, n.meta.get("spec")) for n in nodes] + [self.gradients]
         for name in sorted({name for x in (*spoken, self.joint.tangents) for name in names_in(x)}):
-            found[name] = floats[name] if name in floats else Number(ix.index(sizes[name]))
+            found[name] = floats[name] if name in floats else OutputNumber(ix.index(sizes[name]))
         return found
 
     # ---- the graphs --------------------------------------------------------------------------------------------------
@@ -229,7 +244,7 @@ class _Split:
                 continue
             begin, rank = len(found), len(spec.shape)
             places.append((begin, begin + rank, begin + 2 * rank))
-            found += [Const(n) if isinstance(n, int) else Number(n) for n in numbers]
+            found += [Const(n) if isinstance(n, int) else OutputNumber(n) for n in numbers]
         return found, tuple(places)
 
     def forward(self, ahead: set[fx.Node], saved: Sequence[fx.Node], numbers: Sequence[Out]) -> Aten:
@@ -249,7 +264,7 @@ class _Split:
             value = copied(graph, env[n]) if n.op == "placeholder" else env[n]  # an input that is written: as it was
             if value not in flat:
                 flat.append(value)
-            outs.append(Value(flat.index(value)))
+            outs.append(OutputValue(flat.index(value)))
         graph.output(tuple(flat))
         mutations = tuple(
             replace(m, input=self.index_in_forward(m.input), position=moved[m.position]) for m in self.joint.aten.mutations
@@ -261,7 +276,7 @@ class _Split:
         return index if index < len(self.inputs) else index - len(self.tangents)
 
     def backward(
-        self, back: set[fx.Node], saved_inputs: Sequence[fx.Node], saved: Sequence[fx.Node], numbers: dict[str, Number]
+        self, back: set[fx.Node], saved_inputs: Sequence[fx.Node], saved: Sequence[fx.Node], numbers: dict[str, OutputNumber]
     ) -> tuple[Aten, tuple[tuple[int, int | None], ...]]:
         """The backward graph and where in its outputs each gradient is."""
         graph, env = fx.Graph(), {}

@@ -24,13 +24,13 @@ from bytejit.common.autocast import autocast_now, autocast_state
 from bytejit.common.checkpointed import Checkpointed
 from bytejit.runtime.rollback import random_states
 
-from .joint import Given, Made, Recipe, View
+from .joint import Given, JointView, Made, Recipe
 from .partition import Parts
 from .undefined import without
 from .versions import TWICE, check_unchanged
 
 
-class Program:
+class TrainingProgram:
     """A graph whose outputs need gradients. forward: runs `parts.forward`; backward(aten): makes what runs a backward graph."""
 
     def __init__(self, gm: fx.GraphModule, parts: Parts, forward: Callable, backward: Callable[[Aten], Callable]) -> None:
@@ -179,7 +179,7 @@ class CompiledRegion(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, program: Program, inputs: tuple, made: Sequence, states: Sequence, *followed: torch.Tensor
+        ctx: FunctionCtx, program: TrainingProgram, inputs: tuple, made: Sequence, states: Sequence, *followed: torch.Tensor
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         parts = program.parts
         ctx.set_materialize_grads(False)
@@ -214,7 +214,7 @@ apply = super(torch.autograd.Function, CompiledRegion).apply
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 def maker(recipe: Recipe) -> Callable[[Sequence, Sequence], object]:
     """What makes an output of the program of the results and the inputs."""
-    if isinstance(recipe, View):
+    if isinstance(recipe, JointView):
         return functools.partial(view, maker(recipe.base), recipe.like, recipe.followed)
     index = recipe.index
     if isinstance(recipe, Made):
@@ -238,7 +238,7 @@ def primal_of(index: int, recipes: Sequence[Recipe], outs: Sequence[torch.Tensor
     for recipe, out in zip(recipes, outs):
         if recipe == Made(index):
             return out
-    return next(out._base for recipe, out in zip(recipes, outs) if isinstance(recipe, View) and recipe.base == Made(index))
+    return next(out._base for recipe, out in zip(recipes, outs) if isinstance(recipe, JointView) and recipe.base == Made(index))
 
 
 def is_reentrant(node: fx.Node) -> bool:

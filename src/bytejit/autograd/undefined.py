@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, Input, Out, Value, base_of, check, renumbered
+from bytejit.codegen.aten.graph import Aten, Input, Out, OutputValue, base_of, check, renumbered
 from bytejit.codegen.aten.rewrite import copy_graph, drop_dead
 from bytejit.common.spec import Spec, contiguous_stride
 
@@ -43,7 +43,10 @@ def without(parts: Parts, missing: frozenset[int]) -> tuple[Aten, tuple[int | No
     for out in parts.backward.outputs:
         base = base_of(out)
         gone = (
-            isinstance(base, Value) and base.position not in moved or isinstance(base, Input) and nodes[base.index] in undefined
+            isinstance(base, OutputValue)
+            and base.position not in moved
+            or isinstance(base, Input)
+            and nodes[base.index] in undefined
         )
         places.append(None if gone else len(outs))
         if not gone:

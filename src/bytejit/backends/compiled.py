@@ -22,7 +22,7 @@ from bytejit.codegen.loops.check import check_loops, check_plan
 from bytejit.codegen.loops.lower import lower
 from bytejit.codegen.loops.plan import Plan
 from bytejit.codegen.loops.text import text
-from bytejit.codegen.passes import Form, Journal, run_passes
+from bytejit.codegen.passes import Journal, Stage, run_passes
 from bytejit.common import logs, registry
 from bytejit.common.graph_info import info_of, report_of
 from bytejit.common.where import Where, with_source
@@ -35,8 +35,8 @@ from bytejit.options import Options
 from . import plan_cache
 from .target import CompiledGraph, Target
 
-LOOPS = Form("loops", check_loops, text)
-PLAN = Form("schedule", check_plan, text)
+LOOPS = Stage("loops", check_loops, text)
+PLAN = Stage("schedule", check_plan, text)
 
 
 def with_lines(graph: torch.fx.Graph) -> None:

@@ -65,11 +65,11 @@ def with_outputs(aten: Aten, call: Callable) -> Callable:
             given[-1].meta.update(n.meta)
     made = graph.call_function(Flat(call), tuple(given))
     flat = list(aten.graph.nodes)[-1].args[0]
-    graph.output(tuple(graph.call_function(Item(i), (made,)) for i in range(len(flat))))
+    graph.output(tuple(graph.call_function(ResultItem(i), (made,)) for i in range(len(flat))))
     return run_aten(replace(aten, graph=graph))
 
 
-class Item(Flat):
+class ResultItem(Flat):
     """One value of a flat tuple."""
 
     def __init__(self, index: int) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from bytejit.codegen.cpu.emit import CppSource, Run
-from bytejit.codegen.cuda.source import Arg, Config, Launch, TritonSource
+from bytejit.codegen.cpu.emit import CppSource, UnitFunction
+from bytejit.codegen.cuda.source import Arg, Launch, LaunchConfig, TritonSource
 from bytejit.codegen.loops.ir import Buffer, Extern, Kernel, MutationCopy, Result, View
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
 from bytejit.common.where import Where
@@ -251,9 +251,9 @@ PLAN = record(
     slot_bytes=many(INTS),
     symbols=table(NAME, INT),
 )
-RUN = record(Run, steps=INTS, unit=INT, function=NAME, args=many(row(NAME, text(r"\w*"))), raises=BOOL)
+RUN = record(UnitFunction, steps=INTS, unit=INT, function=NAME, args=many(row(NAME, text(r"\w*"))), raises=BOOL)
 CPP = record(CppSource, units=many(STR), runs=many(RUN), kernels=INT, bytes=INT)
-CONFIG = record(Config, constants=many(row(NAME, VALUE)), warps=INT, stages=INT, grid=INTS)
+CONFIG = record(LaunchConfig, constants=many(row(NAME, VALUE)), warps=INT, stages=INT, grid=INTS)
 ARG = record(Arg, kind=NAME, name=text(r"\w*"), type=text(r"\*?\w+"), offset=INT)
 LAUNCH = record(Launch, step=INT, kernel=NAME, args=many(ARG), config=CONFIG, alternatives=many(CONFIG), raises=BOOL)
 TRITON = record(TritonSource, text=STR, launches=many(LAUNCH), scratch=INT, kernels=INT, bytes=INT)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, Value, acts
+from bytejit.codegen.aten.graph import Aten, OutputValue, acts
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.codegen.aten.run import run_aten
 from bytejit.common import registry
@@ -199,7 +199,7 @@ def part_of(stage: Iterable[fx.Node], ends: Sequence[fx.Node], numbers: Sequence
     for n, new in env.items():
         new.meta["origin"] = n
     own.output(tuple(env[n] for n in ends))
-    return Aten(own, tuple(map(Value, range(len(ends)))))
+    return Aten(own, tuple(map(OutputValue, range(len(ends)))))
 
 
 def exported(part: Iterable[fx.Node]) -> list[fx.Node]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from bytejit.codegen.aten.graph import Aten, Value, acts
+from bytejit.codegen.aten.graph import Aten, OutputValue, acts
 from bytejit.codegen.aten.rewrite import is_static, spec_or_none
 from bytejit.codegen.aten.run import run_aten
 from bytejit.codegen.libraries.freeze import watch
@@ -187,8 +187,8 @@ def _check(gm: fx.GraphModule, aten: Aten, varying: Callable[[fx.Node], bool]) -
     """Raises: ScriptRefused where a trace would not do what the graph does."""
     if aten.mutations:
         raise ScriptRefused("it writes into an input")
-    distinct = {out.position for out in aten.outputs if isinstance(out, Value)}
-    if aten.single or not aten.outputs or not all(isinstance(out, Value) for out in aten.outputs):
+    distinct = {out.position for out in aten.outputs if isinstance(out, OutputValue)}
+    if aten.single or not aten.outputs or not all(isinstance(out, OutputValue) for out in aten.outputs):
         raise ScriptRefused("an output is no tensor of its own")
     if len(distinct) < len(aten.outputs) or fixed_values(aten.graph, varying):
         raise ScriptRefused("an output is another one, or depends on no input")

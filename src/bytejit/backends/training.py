@@ -12,7 +12,7 @@ from torch import fx
 from bytejit.autograd.cut_graph import Dependent, cut_after, joined
 from bytejit.autograd.joint import make_joint
 from bytejit.autograd.partition import Parts, split
-from bytejit.autograd.runtime import Program
+from bytejit.autograd.runtime import TrainingProgram
 from bytejit.codegen.aten.graph import Aten
 from bytejit.codegen.aten.normalise import CannotNormalise, normalise
 from bytejit.codegen.aten.run import run_aten
@@ -22,7 +22,7 @@ from bytejit.common.graph_info import INFO, info_of, report_of
 from bytejit.common.torch_controls import memory_budget
 from bytejit.kernels.build import BuildFailed, NoCompiler
 from bytejit.kernels.cuda_launch import NoDriver
-from bytejit.kernels.cuda_passes import BackwardReplayer, ForwardReplayer, Passes
+from bytejit.kernels.cuda_passes import BackwardReplayer, ForwardReplayer, SharedByPasses
 
 from .set_data import apart_from_sets
 from .surround import fakes_of, guarded, not_normalised, through_torch
@@ -78,7 +78,7 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
         return joined(gm, halves, *calls)
 
     first = len(parts.saved_inputs)
-    info, passes = info_of(gm), Passes(parts.results, range(first, first + parts.saved))
+    info, passes = info_of(gm), SharedByPasses(parts.results, range(first, first + parts.saved))
 
     def backward(aten: Aten) -> Callable:
         apart = fx.GraphModule(torch.nn.Module(), fx.Graph())
@@ -99,4 +99,4 @@ def trained(gm: fx.GraphModule, build: Build, lay_out: Change | None = None) -> 
     forward, report = build(gm, parts.forward), report_of(gm)
     report.saved.append(parts.summary())
     report.stages = [*report.stages, ("backward", parts.backward.text(), ".txt"), ("saved", parts.summary(), ".txt")]
-    return guarded(gm, Program(gm, parts, forward, backward), parts.forward)
+    return guarded(gm, TrainingProgram(gm, parts, forward, backward), parts.forward)

@@ -39,7 +39,7 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class Form:
+class Stage:
     """What a program looks like at some stage. name: of the stage; check: raises `Bug` for an illegal one; show: its text."""
 
     name: str
@@ -47,7 +47,7 @@ class Form:
     show: Callable[[Any], str]
 
 
-def run_passes(form: Form, passes: Sequence[Pass], program: Any, journal: Journal | None = None, *context: Any) -> Any:
+def run_passes(form: Stage, passes: Sequence[Pass], program: Any, journal: Journal | None = None, *context: Any) -> Any:
     """The program after all passes. context: further arguments of each. Raises: what a pass raises, and Bug."""
     journal = journal or Journal()
     for n, step in enumerate(passes):

@@ -12,7 +12,7 @@ from .graph_calls import GraphCall
 
 
 @dataclass(frozen=True, eq=False)
-class Passes:
+class TracedPasses:
     """Both passes of an autograd function, traced.
 
     forward: takes the values `forward_takes` of those that the node is given besides the arguments, returns `results` values
@@ -39,7 +39,7 @@ class Applied(GraphCall):
     """Calls `apply`. arguments: so many of the inputs are its arguments; the others are what its passes read besides. passes:
     None where its backward pass cannot be traced: then it runs through torch."""
 
-    def __init__(self, name: str, apply: Callable, arguments: int, passes: Passes | None) -> None:
+    def __init__(self, name: str, apply: Callable, arguments: int, passes: TracedPasses | None) -> None:
         parts = () if passes is None else (passes.forward, passes.backward)
         super().__init__(self.under_torch, f"apply_{name}", f"the autograd function {name}", parts)
         self.apply, self.arguments, self.passes = apply, arguments, passes

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kinds import Expr, expression_text
-from .references import Printer, Ref
+from .kinds import SizeCondition, expression_text
+from .references import Ref, SourcePrinter
 from .source import Source, source
 from .sources import Computed
 
@@ -15,12 +15,12 @@ from .sources import Computed
 class Expression(Source):
     """A number over those of other sources, as a guard of kind EXPR has it."""
 
-    value: Expr
+    value: SizeCondition
 
     def bases(self) -> tuple[Source, ...]:
         return tuple(of for _, of in self.value.names)
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"({expression_text(at, self.value)})"
 
     def name(self) -> str:
@@ -36,7 +36,7 @@ class Looked(Source):
     key: Source
     kind: Any
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.bind(self.kind.__getitem__, 'get')}({at.source(self.base)}, {at.source(self.key)})"
 
     def name(self) -> str:

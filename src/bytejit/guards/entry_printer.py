@@ -8,10 +8,10 @@ from .global_state import GlobalState
 from .guard_set import Guard, GuardSet
 from .kinds import GLOBAL_STATE, KINDS, TENSOR, TYPE_IS, VALUE
 from .program import GuardProgram
-from .sources import Cell, Constant, KnownSource, Local, Printer, Ref, Scope, Source, StackSlot, Type
+from .sources import Cell, Constant, KnownSource, Local, Ref, Scope, Source, SourcePrinter, StackSlot, Type
 
 
-class EntryPrinter(Printer):
+class EntryPrinter(SourcePrinter):
     """Prints sources for an entry: what is read more than once is fetched into a local on first use.
 
     `lines` are the statements so far; `hoist` makes every fetch a local (for sources read after the graph has run).

@@ -14,7 +14,7 @@ from .changing_sources import length_of
 from .equality import same
 from .guard_set import Guard
 from .kinds import DICT_KEYS, EQUALS, ID_IS, KINDS, LEN_IS, TENSOR
-from .sources import Printer, Ref, Source, TensorSize, TensorStride, TupleItem
+from .sources import Ref, Source, SourcePrinter, TensorSize, TensorStride, TupleItem
 from .tensor_checks import TensorCheck
 
 NUMBERS = frozenset({int, float, *numpy_types.NUMBERS})
@@ -26,7 +26,7 @@ def explain_failure(params: list[str], rows: list[Guard], args: tuple) -> str:
     for guard in rows:
         if _is_dead(guard):
             return f"what {guard.source.name()} was compared with is dead: {guard.value!r}{_line(guard)}"
-        at = Printer()
+        at = SourcePrinter()
         text = guard.source.expr(at)
         try:
             value = eval(text, {**at.env, **frame})
@@ -61,7 +61,7 @@ def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[S
             found[length_of(guard.source)] = 0
         if guard.kind not in (TENSOR, ID_IS) and (guard.kind != EQUALS or not _may_change(guard.value)):
             continue
-        at = Printer()
+        at = SourcePrinter()
         try:
             value = eval(guard.source.expr(at), {**at.env, **frame})
         except Exception:  # not there any more: nothing is known of its size
@@ -77,7 +77,7 @@ def changed_numbers(params: list[str], rows: list[Guard], args: tuple) -> dict[S
 
 
 def _fits(guard: Guard, frame: dict[str, Any]) -> bool:
-    at = Printer()
+    at = SourcePrinter()
     text = KINDS[guard.kind].check(at, guard.source.expr(at), guard.value)
     try:
         return bool(eval(text, {**at.env, **frame}))

@@ -43,7 +43,7 @@ from .guard_set import Guard, GuardSet
 from .kinds import GLOBAL_STATE, KINDS, TENSOR
 from .native_checker import CHECKER
 from .program import GuardProgram
-from .sources import Printer, Ref, Source
+from .sources import Ref, Source, SourcePrinter
 
 _numbers = itertools.count()
 FEWEST_PASSED_ON = 8  # inputs: fewer are cheaper passed to the graph one by one than as the program's tuple
@@ -89,7 +89,7 @@ def compile_entry(
     params: list[str],
     guards: GuardSet,
     inputs: list[Source],
-    body: str | Callable[[Printer], str],
+    body: str | Callable[[SourcePrinter], str],
     env: dict[str, Any],
     outputs: int = 0,
     on_dead: Callable[[Entry], None] | None = None,

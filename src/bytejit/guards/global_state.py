@@ -11,7 +11,7 @@ import torch
 from bytejit.common import ambient_kinds, torch_controls
 
 from . import library_flags
-from .references import Printer
+from .references import SourcePrinter
 from .source import Source
 
 
@@ -64,7 +64,7 @@ class GlobalState(Source):
 
     __hash__ = Source.__hash__
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         if self.which == "stance":
             return torch_controls.forced_text(at.bind)
         getter, text = STATES[self.which]

@@ -10,7 +10,7 @@ import gc
 import types
 from typing import Any
 
-from .references import Printer
+from .references import SourcePrinter
 from .source import Source, source
 from .sources import CallOf
 
@@ -113,7 +113,7 @@ class RestOf(Source):
 
     base: Source
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.bind(rest, 'rest')}({at.source(self.base)})"
 
     def name(self) -> str:
@@ -154,7 +154,7 @@ class StandOf(Source):
 
     base: Source
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.bind(Suspended, 'stand')}({at.source(self.base)})"
 
     def name(self) -> str:
@@ -197,9 +197,9 @@ def ask_cache(fn: Any, *args: Any, **named: Any) -> Any:
 class CachedCall(CallOf):
     """base(*args, **dict(named)) of a function under functools.lru_cache, out of the cache."""
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.bind(ask_cache, 'ask')}({at.source(self.base)}, {self._text(at.literal)})"
 
-    def call(self, at: Printer) -> str:
+    def call(self, at: SourcePrinter) -> str:
         """The call, which counts as a hit."""
         return CallOf.expr(self, at)

@@ -17,7 +17,7 @@ import torch
 
 from .class_lookups import ClassCheck, ClassLookups
 from .equality import same
-from .references import PLAIN_VALUE, Printer, Ref
+from .references import PLAIN_VALUE, Ref, SourcePrinter
 from .source import Source
 from .tensor_checks import identity, tensor_checks
 
@@ -42,8 +42,8 @@ VALUE = "VALUE"  # value: ComputedItems, whose first source is the guard's own
 
 
 @dataclass(frozen=True)
-class Expr:
-    """A Python condition over named ints: `Expr("s0 + 1 < s1", (("s0", source), ("s1", source)))`."""
+class SizeCondition:
+    """A Python condition over named ints: `SizeCondition("s0 + 1 < s1", (("s0", source), ("s1", source)))`."""
 
     text: str
     names: tuple[tuple[str, Source], ...]
@@ -68,22 +68,22 @@ class ComputedItems:
 class GuardKind:
     """One kind of guard: how to print its check over the text of the value, and what to show when it fails."""
 
-    check: Callable[[Printer, str, Any], str]
+    check: Callable[[SourcePrinter, str, Any], str]
     seen: str  # expression over {x} for what is there now; "" shows nothing
     says: str  # "{name}", "{want}", "{got}"
     once: bool = True  # the check reads the value's text once (else it is fetched into a local first)
     cost: int = 30  # nanoseconds, rough
 
 
-def _type_is(at: Printer, x: str, value: Any) -> str:
+def _type_is(at: SourcePrinter, x: str, value: Any) -> str:
     return f"type({x}) is {identity(at, value)}"
 
 
-def _id_is(at: Printer, x: str, value: Any) -> str:
+def _id_is(at: SourcePrinter, x: str, value: Any) -> str:
     return f"{x} is {identity(at, value)}"
 
 
-def _equals(at: Printer, x: str, value: Any) -> str:
+def _equals(at: SourcePrinter, x: str, value: Any) -> str:
     if value is None or type(value) is bool or value is Ellipsis:
         return f"{x} is {value!r}"
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
@@ -94,11 +94,11 @@ def _equals(at: Printer, x: str, value: Any) -> str:
     return f"({x} is {const} or {at.bind(same, 'same')}({x}, {const}))"
 
 
-def _equals_as(at: Printer, x: str, value: tuple[type, Any]) -> str:
+def _equals_as(at: SourcePrinter, x: str, value: tuple[type, Any]) -> str:
     return f"{at.bind(same, 'same')}({at.bind(PLAIN_VALUE[value[0]], 'plain')}({x}), {at.bind(value[1])})"
 
 
-def _keys(at: Printer, x: str, keys: tuple) -> str:
+def _keys(at: SourcePrinter, x: str, keys: tuple) -> str:
     if all(type(k) is str for k in keys):
         return f"[*{x}] == {at.bind(list(keys))}" if keys else f"not {x}"
     for k in keys:
@@ -123,17 +123,17 @@ def _mixed_keys(found: Any, keys: list) -> bool:
     return len(now) == len(keys) and all(k.is_(a) if isinstance(k, Ref) else same(a, k) for a, k in zip(now, keys))
 
 
-def _set_items(at: Printer, x: str, items: Any) -> str:
+def _set_items(at: SourcePrinter, x: str, items: Any) -> str:
     if isinstance(items, frozenset):
         return f"{x} == {at.bind(items)} and {{*map(type, {x})}} == {at.bind({type(i) for i in items})}"
     return _keys(at, x, items)
 
 
-def _expr(at: Printer, x: str, value: Expr) -> str:
+def _expr(at: SourcePrinter, x: str, value: SizeCondition) -> str:
     return f"({expression_text(at, value)})"
 
 
-def expression_text(at: Printer, value: Expr) -> str:
+def expression_text(at: SourcePrinter, value: SizeCondition) -> str:
     """Its text with each name replaced by that source's."""
     namespace = {name: at.source(source) for name, source in value.names}
     names = "|".join(map(re.escape, namespace))
@@ -142,7 +142,7 @@ def expression_text(at: Printer, value: Expr) -> str:
     return text
 
 
-def _function(at: Printer, x: str, value: tuple) -> str:
+def _function(at: SourcePrinter, x: str, value: tuple) -> str:
     code, count, keys = value
     return " and ".join(
         [
@@ -153,22 +153,22 @@ def _function(at: Printer, x: str, value: tuple) -> str:
     )
 
 
-def _state(at: Printer, x: str, value: Any) -> str:
+def _state(at: SourcePrinter, x: str, value: Any) -> str:
     if type(value) is bool or (type(value) is int and value == 0):  # these getters return a bool or a count
         return x if value else f"not {x}"
     return f"{x} == {at.literal(value)}" if type(value) in (int, tuple) else f"{x} is {identity(at, value)}"
 
 
-def _class(at: Printer, x: str, value: ClassLookups) -> str:
+def _class(at: SourcePrinter, x: str, value: ClassLookups) -> str:
     return f"{at.bind(ClassCheck(value), 'class')}.holds({x})"
 
 
-def _computed(at: Printer, x: str, value: ComputedItems) -> str:
+def _computed(at: SourcePrinter, x: str, value: ComputedItems) -> str:
     tensors = [x, *(at.source(s) for s in value.sources[1:])]
     return f"{at.bind(value.run, 'value')}({', '.join(tensors)}).tolist() == {at.bind(value.want)}"
 
 
-def _truth(at: Printer, x: str, value: bool) -> str:
+def _truth(at: SourcePrinter, x: str, value: bool) -> str:
     return f"{x}" if value else f"not {x}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .references import Printer
+from .references import SourcePrinter
 from .source import Source, source
 from .sources import DictItem, InstanceDict
 
@@ -17,7 +17,7 @@ class ModuleEntry(Source):
     key: str
     table: ClassVar[str]
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.source(DictItem(InstanceDict(self.base), self.table))}[{self.key!r}]"
 
     def name(self) -> str:

@@ -132,12 +132,12 @@ def _label(obj: Any) -> str:
 class Printable(Protocol):
     """What has a text that fetches it: a source."""
 
-    def expr(self, printer: Printer) -> str:
+    def expr(self, printer: SourcePrinter) -> str:
         """The text. Objects that it names are bound in `printer.env`."""
         ...
 
 
-class Printer:
+class SourcePrinter:
     """Prints sources as Python; `env` collects the objects that the text names. `guard_code` extends it with locals."""
 
     def __init__(self, env: dict[str, Any] | None = None):

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from .references import PLAIN, Printer
+from .references import PLAIN, SourcePrinter
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Source:
     def __repr__(self) -> str:
         return self.name()
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         """Python that evaluates to the value; names not in the frame are bound in `at.env`."""
         raise NotImplementedError(f"{type(self).__name__} has no expr(): give the source class one")
 
@@ -94,7 +94,7 @@ class Step(Source):
     def _rest(self) -> list[Any]:
         return [getattr(self, name) for name in field_names(type(self))[1:]]
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return self.text.format(at.source(self.base), *map(at.literal, self._rest()))
 
     def name(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .references import Printer, Ref, plain
+from .references import Ref, SourcePrinter, plain
 from .source import Source, Step, param_name, source
 
 # ---- roots -------------------------------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ class Local(Source):
 
     var: str
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return param_name("local", self.var)
 
     def name(self) -> str:
@@ -34,7 +34,7 @@ class StackSlot(Source):
 
     index: int
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return param_name("stack", self.index)
 
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Cell(Source):
 
     var: str
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return param_name("cell", self.var)
 
     def name(self) -> str:
@@ -64,7 +64,7 @@ class KnownSource(Source):
     def of(obj: Any, label: str = "") -> KnownSource:
         return KnownSource(Ref(obj, label))
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return at.ref(self.ref)
 
     def name(self) -> str:
@@ -77,7 +77,7 @@ class Constant(Source):
 
     value: Any
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return at.literal(self.value)
 
     def name(self) -> str:
@@ -94,7 +94,7 @@ class Scope(Source):
     def of(namespace: dict) -> Scope:
         return Scope(Ref(namespace))
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return at.ref(self.ref)
 
     def name(self) -> str:
@@ -112,7 +112,7 @@ class Global(Source):
     def of(namespace: dict, var: str) -> Global:
         return Global(Scope.of(namespace), var)
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.source(self.scope)}[{self.var!r}]"
 
     def name(self) -> str:
@@ -125,7 +125,7 @@ class Builtin(Source):
 
     var: str
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         import builtins
 
         return f"{at.bind(builtins.__dict__, 'builtins')}[{self.var!r}]"
@@ -141,7 +141,7 @@ class Call0(Source):
     getter: Callable[[], Any]
     label: str = ""
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.bind(self.getter, 'f')}()"
 
     def name(self) -> str:
@@ -278,7 +278,7 @@ class Attr(Source):
     base: Source
     attr: str
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         base = at.source(self.base)
         return f"{base}.{self.attr}" if self.attr.isidentifier() else f"getattr({base}, {self.attr!r})"
 
@@ -297,7 +297,7 @@ class CallOf(Source):
     def _text(self, one: Callable[[Any], str]) -> str:
         return ", ".join([*map(one, self.args), *(f"{k}={one(v)}" for k, v in self.named)])
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.source(self.base)}({self._text(at.literal)})"
 
     def name(self) -> str:
@@ -314,7 +314,7 @@ class Computed(Source):
     def bases(self) -> tuple[Source, ...]:
         return self.args
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.ref(self.function)}({', '.join(map(at.source, self.args))})"
 
     def name(self) -> str:
@@ -328,7 +328,7 @@ class DictItem(Source):
     base: Source
     key: Any
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.source(self.base)}[{at.literal(self.key)}]"
 
     def name(self) -> str:
@@ -353,7 +353,7 @@ class TupleItem(Source):
     index: Any
     kind: Any = tuple
 
-    def expr(self, at: Printer) -> str:
+    def expr(self, at: SourcePrinter) -> str:
         return f"{at.bind(self.kind.__getitem__, 'get')}({at.source(self.base)}, {at.literal(self.index)})"
 
     def name(self) -> str:

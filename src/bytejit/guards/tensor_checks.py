@@ -12,7 +12,7 @@ from bytejit.common.dtypes import short_dtype
 from bytejit.common.overriding import overrides, unasked
 from bytejit.common.spec import contiguous_stride
 
-from .references import Printer, Ref
+from .references import Ref, SourcePrinter
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class TensorCheck:
         return text if self.type is torch.Tensor else f"{self.type.__name__} {text}"
 
 
-def identity(at: Printer, obj: Any) -> str:
+def identity(at: SourcePrinter, obj: Any) -> str:
     """Right side of an `is`."""
     if obj is None or obj is True or obj is False or obj is Ellipsis:
         return repr(obj)
@@ -118,12 +118,12 @@ def neg_possible(check: TensorCheck) -> bool:
 
 def check_of(c: TensorCheck) -> Callable[[torch.Tensor], bool]:
     """The check as a function: of a tensor whose attributes an override would be told of."""
-    at = Printer()
+    at = SourcePrinter()
     parts = tensor_checks(at, "x", c, told=True)
     return eval(f"lambda x: {' and '.join(parts)}", at.env)
 
 
-def tensor_checks(at: Printer, x: str, c: TensorCheck, told: bool = False) -> list[str]:
+def tensor_checks(at: SourcePrinter, x: str, c: TensorCheck, told: bool = False) -> list[str]:
     """The parts of a tensor's check, cheapest and likeliest to fail first. `x` must be a name."""
     if not told and overrides(c.type):
         return [f"type({x}) is {identity(at, Ref(c.type))}", f"{at.bind(unasked(check_of(c)))}({x})"]

@@ -34,7 +34,7 @@ FORMAT = "2"  # of cache entries: raise it when their content changes
 
 
 @dataclass(frozen=True)
-class Job:
+class KernelJob:
     """One kernel to compile. text: a module that holds it alone; signature, constants: by parameter; aligned: the
     parameters known to be multiples of 16; arch: 90 for compute capability 9.0."""
 
@@ -139,7 +139,7 @@ class Binaries:
         self.disk: Disk = disk_of(options.cache_path, options.cache_mb)
         self.fresh = 0
 
-    def of(self, jobs: Sequence[Job]) -> list[Binary | str]:
+    def of(self, jobs: Sequence[KernelJob]) -> list[Binary | str]:
         """Each job's binary, or what the compiler said."""
         found: dict[str, Binary | str] = {}
         for job in jobs:
@@ -153,7 +153,7 @@ class Binaries:
             self.disk.trim()
         return [found[job.key] for job in jobs]
 
-    def source(self, job: Job) -> Path:
+    def source(self, job: KernelJob) -> Path:
         """The kernel's file, for those who want to read it: what a failure names."""
         return self.disk.path(job.key + ".py")
 
@@ -167,7 +167,7 @@ class Binaries:
             caches.BINARIES[key] = made
         return made
 
-    def _asked(self, job: Job) -> dict:
+    def _asked(self, job: KernelJob) -> dict:
         path = self.source(job)
         if not path.exists():
             self.disk.write(path.name, job.text.encode())
@@ -204,7 +204,7 @@ def binary_of(body: bytes) -> Binary | None:
 
 
 # ---- load and bind -------------------------------------------------------------------------------------------------------
-class Builder:
+class ModuleBuilder:
     """Builds the launches of one module for one device (an index; its capability decides the code)."""
 
     def __init__(self, source: Any, device: int, options: Options) -> None:
@@ -216,16 +216,16 @@ class Builder:
         self.calls = cuda_launch.driver(options)
         self.binaries = Binaries(options)
         self.chosen: dict[tuple, Any] = {}  # launch's kernel and first configuration -> the one that works
-        self.jobs: dict[tuple, Job] = {}
+        self.jobs: dict[tuple, KernelJob] = {}
 
-    def job(self, launch: Any, config: Any, aligned: bool) -> Job:
+    def job(self, launch: Any, config: Any, aligned: bool) -> KernelJob:
         """What is to be compiled for a launch. aligned: buffers start at multiples of 16 (scratch always does)."""
         names = self.names[launch.kernel]
         signature = tuple((n, a.type) for n, a in zip(names, launch.args))
         known = tuple(n for n, a in zip(names, launch.args) if a.kind == "scratch" or aligned and a.kind == "buffer")
         of = (launch.kernel, signature, known, tuple(config.constants), config.warps, config.stages)
         if of not in self.jobs:  # one object for all launches of a kernel: it knows its key
-            self.jobs[of] = Job(
+            self.jobs[of] = KernelJob(
                 self.texts[launch.kernel],
                 launch.kernel,
                 signature,
@@ -272,7 +272,7 @@ class Builder:
     def _loaded(self, key: str, binary: Binary) -> Loaded:
         return cuda_launch.loaded(self.calls, binary, key, self.device)
 
-    def try_load(self, job: Job, binary: Binary | str) -> Loaded | None:
+    def try_load(self, job: KernelJob, binary: Binary | str) -> Loaded | None:
         """A compiled kernel on the device; None where the compiler or the device refused it."""
         if not isinstance(binary, Binary):
             return None
@@ -324,7 +324,7 @@ def build(source: Any, rows: Sequence[Any], device: int, options: Options, exten
     """Compile, load and bind. rows: `LaunchRow`s (`codegen/cuda/call.py`) of the source; extents(arg) -> bytes that an argument
     of a launch whose sizes are known spans. Raises: NoCompiler, NoDriver, BuildFailed."""
     start = time.perf_counter()
-    builder = Builder(source, device, options)
+    builder = ModuleBuilder(source, device, options)
     every = [launch for row in rows for launch in row.launches]
     if options.tune:
         builder.tune(every, extents)

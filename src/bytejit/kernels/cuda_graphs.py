@@ -82,7 +82,7 @@ def replayed(call: Callable, policy: Policy, make: Callable[[Callable, Policy], 
 
 
 @dataclass
-class Sized:
+class InputsState:
     """What is known for one combination of the inputs that are numbers."""
 
     calls: int = 0
@@ -103,7 +103,7 @@ class Lane:
 
     stream: int
     lock: Any = field(default_factory=threading.Lock)
-    sized: dict[tuple, Sized] = field(default_factory=dict)
+    sized: dict[tuple, InputsState] = field(default_factory=dict)
     pool: Pool | None = None
 
 
@@ -153,7 +153,7 @@ class Replayer:
             if len(lane.sized) >= SHAPES:
                 self.policy.say(f"a call ran plain: more than {SHAPES} combinations of sizes")
                 return self.call(*inputs)
-            state = lane.sized[key] = Sized(moved=set(self.policy.fresh))
+            state = lane.sized[key] = InputsState(moved=set(self.policy.fresh))
         if state.verdict:
             return self.call(*inputs)
         state.calls += 1
@@ -170,7 +170,7 @@ class Replayer:
             self.numbers = tuple(i for i, x in enumerate(inputs) if type(x) in (int, float))
         return tuple([x if type(x) is int else x.hex() for x in map(inputs.__getitem__, self.numbers)])
 
-    def note(self, state: Sized, inputs: Sequence, result: Any) -> Any:
+    def note(self, state: InputsState, inputs: Sequence, result: Any) -> Any:
         """Remember where the inputs of a plain call were, and who called."""
         caches.GPU_CALLERS.add(threading.get_ident())
         now = tuple(t.data_ptr() if isinstance(t, torch.Tensor) else None for t in inputs)
@@ -179,7 +179,7 @@ class Replayer:
         state.seen = [now]
         return result
 
-    def time_plain(self, state: Sized, inputs: Sequence) -> Any:
+    def time_plain(self, state: InputsState, inputs: Sequence) -> Any:
         """A plain call, timed; `auto` gives up when the GPU, not the host, takes the time."""
         self.wait()
         start = time.perf_counter()
@@ -196,7 +196,7 @@ class Replayer:
         """Until the stream is idle. The others are none of ours: on one of them another thread may be recording."""
         torch.cuda.current_stream(self.policy.device).synchronize()
 
-    def stays_plain(self, state: Sized, why: str) -> None:
+    def stays_plain(self, state: InputsState, why: str) -> None:
         """Give the recordings up."""
         state.verdict, state.recordings = why, []
         self.policy.say(f"not recorded: {why}")
@@ -216,7 +216,7 @@ class Replayer:
         return moved
 
     # ---- recordings -----------------------------------------------------------------------------------------------
-    def by_recording(self, lane: Lane, state: Sized, inputs: Sequence) -> Any:
+    def by_recording(self, lane: Lane, state: InputsState, inputs: Sequence) -> Any:
         """A replay of a recording that may be overwritten; made now if need be."""
         recording = next((r for r in state.recordings if not r.held()), None)
         if recording is not None:
@@ -235,7 +235,7 @@ class Replayer:
             return self.time_replay(state, recording, inputs)
         return recording.replay(inputs)
 
-    def time_replay(self, state: Sized, recording: Recording, inputs: Sequence) -> Any:
+    def time_replay(self, state: InputsState, recording: Recording, inputs: Sequence) -> Any:
         """A replay, timed; after the last one the faster way is taken."""
         self.wait()
         start = time.perf_counter()
@@ -247,7 +247,7 @@ class Replayer:
             self.stays_plain(state, "a replay is no faster")
         return result
 
-    def address_changed(self, state: Sized, inputs: Sequence, first: int) -> None:
+    def address_changed(self, state: InputsState, inputs: Sequence, first: int) -> None:
         """Drop all recordings: the next copies what moved, or reads weights where they are now."""
         moved = {i for r in state.recordings for i, a in enumerate(r.addresses) if a is not None and inputs[i].data_ptr() != a}
         state.moved |= moved or {first}
@@ -260,7 +260,7 @@ class Replayer:
                 state, "the address of an input that is written keeps changing" if stuck else "addresses of inputs keep changing"
             )
 
-    def record(self, lane: Lane, state: Sized, inputs: Sequence, copies: bool) -> Recording | None:
+    def record(self, lane: Lane, state: InputsState, inputs: Sequence, copies: bool) -> Recording | None:
         """Record the call on these inputs, without running it. None: it cannot be recorded (the reason is counted), or
         another thread records now."""
         if any(isinstance(t, torch.Tensor) and on_cpu(t) for t in inputs):
@@ -283,7 +283,7 @@ class Replayer:
         finally:
             RECORDING.release()
 
-    def recorded(self, lane: Lane, state: Sized, inputs: Sequence, copies: bool) -> Recording | None:
+    def recorded(self, lane: Lane, state: InputsState, inputs: Sequence, copies: bool) -> Recording | None:
         """`record`, by one thread at a time."""
         policy = self.policy
         fixed = policy.weights | policy.written
@@ -330,7 +330,7 @@ class Replayer:
         lane.pool = pool_of(device, lane.stream)
         return Outside(torch.cuda.current_stream(device), lane.pool)
 
-    def capture(self, lane: Lane, state: Sized, given: Sequence) -> tuple[Any, Any, Outside] | None:
+    def capture(self, lane: Lane, state: InputsState, given: Sequence) -> tuple[Any, Any, Outside] | None:
         """(CUDA graph, what the call returned, what it has outside the pool), from a stream of our own."""
         device = self.policy.device
         outside = self.outside(lane)
@@ -349,7 +349,7 @@ class Replayer:
             outside.kept.clear()  # plain calls are rare from here on
         return graph, result[0], outside
 
-    def failed(self, lane: Lane, state: Sized, failure: Exception) -> None:
+    def failed(self, lane: Lane, state: InputsState, failure: Exception) -> None:
         """A recording failed: plain from here on. Its pool takes no more: torch's host allocator ends no failed capture."""
         caches.GRAPH_POOLS.pop((self.policy.device, lane.stream), None)
         lane.pool = None

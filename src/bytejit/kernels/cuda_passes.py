@@ -20,13 +20,13 @@ import torch
 from bytejit.kernels.cuda_recording import Recording
 
 from .cuda_capture import Outside, Pool, side_of
-from .cuda_graphs import Lane, Policy, Replayer, Sized
+from .cuda_graphs import InputsState, Lane, Policy, Replayer
 
 SMALL = 4  # results are copied where all that is saved is so many times as large
 
 
 @dataclass
-class Passes:
+class SharedByPasses:
     """What the two passes of a training graph share. results: how many outputs of the forward graph the
     program gets, before those that are saved; saved: the positions of the latter among the inputs of a backward graph. places:
     address of a saved value -> the forward recording that it lies in."""
@@ -52,7 +52,7 @@ class Passes:
 class ForwardReplayer(Replayer):
     """Values that its recordings save are not copied: each recording has a memory pool of its own."""
 
-    def __init__(self, call: Callable, policy: Policy, passes: Passes) -> None:
+    def __init__(self, call: Callable, policy: Policy, passes: SharedByPasses) -> None:
         super().__init__(call, policy)
         self.passes = passes
         self.lends = False  # results are kept by the program: copies of them are handed out, whatever their size
@@ -72,7 +72,7 @@ class ForwardReplayer(Replayer):
         few = self.lends or SMALL * sum(own.values()) <= sum(held.values())
         return frozenset(range(len(results))) if few and own.keys().isdisjoint(held) else frozenset()
 
-    def recorded(self, lane: Lane, state: Sized, inputs: Sequence, copies: bool) -> Recording | None:
+    def recorded(self, lane: Lane, state: InputsState, inputs: Sequence, copies: bool) -> Recording | None:
         """As every recording, and known to the backward pass. Before saved values are copied, results alone are."""
         if copies and not self.lends and not any(r.copied for r in state.recordings):
             self.lends, copies = True, False
@@ -85,7 +85,7 @@ class ForwardReplayer(Replayer):
 class BackwardReplayer(Replayer):
     """Its recordings are for what one forward recording saves."""
 
-    def __init__(self, call: Callable, policy: Policy, passes: Passes) -> None:
+    def __init__(self, call: Callable, policy: Policy, passes: SharedByPasses) -> None:
         super().__init__(call, policy)
         self.passes = passes
 

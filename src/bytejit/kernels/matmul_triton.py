@@ -21,7 +21,7 @@ from bytejit.options import config as options
 
 from . import cuda_launch
 from .build import PRELUDE
-from .build_triton import Binaries, Binary, Job
+from .build_triton import Binaries, Binary, KernelJob
 from .cuda_launch import EARLY, Param
 from .tune_gpu import uses_tf32
 
@@ -130,10 +130,10 @@ def grid(p: Problem, way: Way) -> tuple[int, int, int]:
     return -(-p.m // way.rows) * -(-p.n // way.columns), p.batch, 1
 
 
-def job(p: Problem, way: Way, arch: int) -> Job:
+def job(p: Problem, way: Way, arch: int) -> KernelJob:
     """What is compiled."""
     types = {"x": p.xtype or p.dtype, "y": p.ytype or p.dtype, **dict.fromkeys(("w", "b", "other", "out"), p.dtype)}
-    return Job(
+    return KernelJob(
         (PRELUDE / "triton_matmul.py").read_text(),
         "matmul",
         tuple((n, DTYPES[SHORT[t]].pointer) for n, t in types.items()),

@@ -67,7 +67,7 @@ class Candidate:
     prepare: Callable[..., tuple] | None = None
 
 
-class Store(Protocol):
+class ChoiceStore(Protocol):
     """Where choices outlive the process: text to JSON values; `json_cache.json_cache` makes one."""
 
     def load(self) -> dict: ...
@@ -99,7 +99,7 @@ class Tuner:
 
     def __init__(
         self,
-        store: Store | None = None,
+        store: ChoiceStore | None = None,
         enabled: bool = True,
         threads: int | None = None,
         clock: Callable[[], float] = time.perf_counter,

@@ -11,7 +11,7 @@ import torch
 from bytejit.common.registry import count
 from bytejit.common.spec import Spec
 
-from .tune import ROUNDS, Choice, Store, Tuner, span_bytes, still_near
+from .tune import ROUNDS, Choice, ChoiceStore, Tuner, span_bytes, still_near
 
 CALLS = 4  # calls between two events: a launch's own gaps count less
 CYCLES = 2e9  # of a GPU's clock, a second, at most
@@ -42,7 +42,7 @@ class GpuTuner(Tuner):
     copies = COPIES
     cold_bytes = COLD
 
-    def __init__(self, store: Store | None, device: int, enabled: bool = True) -> None:
+    def __init__(self, store: ChoiceStore | None, device: int, enabled: bool = True) -> None:
         super().__init__(store, enabled, threads=1)
         self.busy = BUSY
         self.device = torch.device("cuda", device)

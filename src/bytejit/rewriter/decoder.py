@@ -11,7 +11,7 @@ from .opcodes import ATTR, ATTR_HAS_BIT, BACKWARD, EXTENDED_ARG, GLOBAL, JUMPS, 
 
 
 @dataclass(frozen=True, slots=True)
-class Ins:
+class Instruction:
     """One instruction of the original code, EXTENDED_ARG and CACHE folded in.
 
     ``start`` is where its EXTENDED_ARG begins (equal to ``offset`` without one), ``target`` the index jumped to. Of one of
@@ -44,10 +44,10 @@ class Try:
         return f"try #{self.start}..#{self.stop} -> #{self.target} depth {self.depth}{' lasti' * self.lasti}"
 
 
-def decode(code: CodeType) -> tuple[list[Ins], dict[int, int]]:
+def decode(code: CodeType) -> tuple[list[Instruction], dict[int, int]]:
     """Instructions of a code object, and index by byte offset (of the operation and of its EXTENDED_ARGs)."""
     raw = code.co_code
-    instrs: list[Ins] = []
+    instrs: list[Instruction] = []
     at: dict[int, int] = {}
     jumps: list[tuple[int, int]] = []
     offset = start = arg = 0
@@ -65,12 +65,12 @@ def decode(code: CodeType) -> tuple[list[Ins], dict[int, int]]:
         at[offset] = index
         if op in JUMPS:
             jumps.append((index, after - 2 * arg if op in BACKWARD else after + 2 * arg))
-        instrs.append(Ins(index, start, offset, op, arg, -1))
+        instrs.append(Instruction(index, start, offset, op, arg, -1))
         offset, start, arg = after, after, 0
     for index, target in jumps:
         ins = instrs[index]
         to = (at[target], -1) if ins.op in LOOP_ENDS else (ins.arg, at[target])
-        instrs[index] = Ins(ins.index, ins.start, ins.offset, ins.op, *to)
+        instrs[index] = Instruction(ins.index, ins.start, ins.offset, ins.op, *to)
     return instrs, at
 
 
@@ -122,7 +122,7 @@ def slot_names(code: CodeType) -> tuple[str, ...]:
     return (*code.co_varnames, *own, *code.co_freevars)
 
 
-def operand(code: CodeType, ins: Ins, slots: tuple[str, ...]) -> object:
+def operand(code: CodeType, ins: Instruction, slots: tuple[str, ...]) -> object:
     """What the argument of an instruction stands for: a constant, a name or two, the symbol of a comparison; else the number.
 
     slots: `slot_names(code)`.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bytejit.errors import CannotRewrite
 
-from .decoder import Ins, Try, decode, try_ranges
+from .decoder import Instruction, Try, decode, try_ranges
 from .opcodes import (
     ATTR,
     ATTR_HAS_BIT,
@@ -72,7 +72,7 @@ class Flow:
     """
 
     code: CodeType
-    instrs: list[Ins]
+    instrs: list[Instruction]
     tries: list[Try]
     caught: list[Try | None]
     states: list[FrameState | None]
@@ -156,7 +156,7 @@ def analyse(code: CodeType) -> Flow:
     return Flow(code, instrs, tries, caught, states, live, first, cells, leaving)
 
 
-def leaving_with(instrs: list[Ins], caught: list[Try | None], states: list[FrameState | None]) -> dict[int, Try]:
+def leaving_with(instrs: list[Instruction], caught: list[Try | None], states: list[FrameState | None]) -> dict[int, Try]:
     """For each instruction from the end of a `with` body up to the call of `__exit__`: the range of that `with`."""
     found: dict[int, Try] = {}
     work: list[tuple[int, Try]] = []
@@ -174,18 +174,18 @@ def leaving_with(instrs: list[Ins], caught: list[Try | None], states: list[Frame
     return found
 
 
-def enters_with_handler(instrs: list[Ins], entry: Try) -> bool:
+def enters_with_handler(instrs: list[Instruction], entry: Try) -> bool:
     """Whether a range's handler is that of a `with`, which calls `__exit__` with the exception."""
     after = instrs[entry.target : entry.target + 2]
     return [OPNAME[ins.op] for ins in after] == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
 
 
-def onward(ins: Ins) -> list[int]:
+def onward(ins: Instruction) -> list[int]:
     """Instructions that may run right after this one, unless it raises."""
     return ([ins.target] if ins.target >= 0 else []) + ([] if ins.op in FINAL else [ins.index + 1])
 
 
-def push(stack: bytes, ins: Ins, jump: bool, slot_kind: int) -> bytes:
+def push(stack: bytes, ins: Instruction, jump: bool, slot_kind: int) -> bytes:
     """The stack after an instruction. ``slot_kind``: what LOAD_FAST_AND_CLEAR finds in its local."""
     op, arg = ins.op, ins.arg
     name = OPNAME[op]
@@ -213,7 +213,7 @@ def push(stack: bytes, ins: Ins, jump: bool, slot_kind: int) -> bytes:
     return stack[:depth] if depth <= len(stack) else stack + b"o" * (depth - len(stack))
 
 
-def merge(old: FrameState | None, new: FrameState, code: CodeType, ins: Ins) -> FrameState:
+def merge(old: FrameState | None, new: FrameState, code: CodeType, ins: Instruction) -> FrameState:
     """What holds on both ways into an instruction. Raises: CannotRewrite when they disagree on depth."""
     if old is None or old == new:
         return new
@@ -227,7 +227,7 @@ def merge(old: FrameState | None, new: FrameState, code: CodeType, ins: Ins) -> 
     return FrameState(stack, handlers, old.must & new.must, old.may | new.may)
 
 
-def step(state: FrameState, ins: Ins, jump: bool, effects: tuple[int, int, int], cells: frozenset[int]) -> FrameState:
+def step(state: FrameState, ins: Instruction, jump: bool, effects: tuple[int, int, int], cells: frozenset[int]) -> FrameState:
     """The state after one instruction. ``effects``: its `local_effects`."""
     op, kind = ins.op, OBJ
     stack, handlers, must, may = state
@@ -249,7 +249,7 @@ def step(state: FrameState, ins: Ins, jump: bool, effects: tuple[int, int, int],
     return FrameState(push(stack, ins, jump, kind), handlers, must, may)
 
 
-def stored(ins: Ins, stack: bytes, must: int, may: int) -> tuple[int, int]:
+def stored(ins: Instruction, stack: bytes, must: int, may: int) -> tuple[int, int]:
     """Correct the masks for what a store took off the stack: storing NULL leaves a local unassigned."""
     slots = (ins.arg,) if ins.op == STORE_FAST else (ins.arg >> 4, ins.arg & 15)
     for below, slot in enumerate(slots if OPNAME[ins.op] != "STORE_FAST_LOAD_FAST" else slots[:1]):
@@ -272,7 +272,7 @@ def entry_state(code: CodeType) -> FrameState:
 
 
 def flow_states(
-    code: CodeType, instrs: list[Ins], caught: list[Try | None], effects: list[tuple[int, int, int]]
+    code: CodeType, instrs: list[Instruction], caught: list[Try | None], effects: list[tuple[int, int, int]]
 ) -> list[FrameState | None]:
     """The state on entry to each instruction, None where unreachable. Raises: CannotRewrite."""
     cells = frozenset(cell_slots(code))
@@ -323,7 +323,7 @@ def cell_slots(code: CodeType) -> list[int]:
     return slots + list(range(after, after + len(code.co_freevars)))
 
 
-def local_effects(ins: Ins) -> tuple[int, int, int]:
+def local_effects(ins: Instruction) -> tuple[int, int, int]:
     """Bit masks over slots: read, assigned, unassigned by one instruction."""
     op, arg = ins.op, ins.arg
     name = OPNAME[op]
@@ -345,7 +345,7 @@ def local_effects(ins: Ins) -> tuple[int, int, int]:
 
 def liveness(
     code: CodeType,
-    instrs: list[Ins],
+    instrs: list[Instruction],
     caught: list[Try | None],
     effects: list[tuple[int, int, int]],
     cells: tuple[int, ...],

@@ -21,12 +21,12 @@ from bytejit.errors import CannotRewrite
 from .emitter import UNBOUND
 from .flow import Flow, analyse
 from .resume_points import Loop, Point, find_loops, find_points
-from .writer import Writer
+from .writer import CodeWriter
 
 __all__ = ["UNBOUND", "CannotRewrite", "Point", "Rewritten", "follows_lines", "in_loop", "rewrite", "successor_sites"]
 
 
-class Cell(list):
+class SiteCell(list):
     """What a site tests: a list that has a hash, so that the code object that holds it has one as any code object has."""
 
     __slots__ = ()
@@ -71,12 +71,12 @@ def rewrite(code: CodeType, every_point: bool = False) -> Rewritten:
     flow = analyse(code)
     places = find_points(flow, every_point)
     points = tuple(point for _, point in places)
-    cells = tuple(Cell() for _ in points)
+    cells = tuple(SiteCell() for _ in points)
     by_offset = {}
     for index, point in places:
         by_offset[flow.instrs[index].start] = by_offset[flow.instrs[index].offset] = point.id
     loops = find_loops(flow, places)
-    new = Writer(flow, places, cells, loops).write()
+    new = CodeWriter(flow, places, cells, loops).write()
     return Rewritten(new, code, points, cells, by_offset, flow, loops)
 
 

@@ -7,7 +7,7 @@ from types import CodeType
 
 from . import opcodes
 from .assembler import Assembler
-from .decoder import Ins
+from .decoder import Instruction
 from .emitter import BACK, PUSH_NULL, SWAP, Emitter
 from .exit_code import ExitCode
 from .flow import Flow
@@ -17,7 +17,7 @@ from .site_code import SiteCode
 SLOT_USERS = frozenset(op for op in (*dis.haslocal, *dis.hasfree) if op < 256 and op not in opcodes.SLOT_PAIRS)
 
 
-class Writer:
+class CodeWriter:
     """The parts of the new code in their order. `cells`: of each point, the list that its site looks into."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Writer:
         ranges = {id(t): (t, heads[t.target]) for t in flow.tries}
         return Assembler(e, ranges).code()
 
-    def _original(self, ins: Ins, heads: list[int]) -> None:
+    def _original(self, ins: Instruction, heads: list[int]) -> None:
         """An instruction as it was; of a method load, what leaves NULL and the bound method."""
         op, arg = ins.op, ins.arg
         if ins.target >= 0:

@@ -12,7 +12,7 @@ from bytejit.common import registry, special_cases
 from bytejit.errors import CannotRewrite
 from bytejit.rewriter.trampoline import follows_lines
 
-from .function import ORIGINALS, Function, cannot_rewrite, handle_of, original_code, with_sites
+from .function import ORIGINALS, CompiledFunction, cannot_rewrite, handle_of, original_code, with_sites
 
 RECURRENT = (
     torch.nn.LSTM,
@@ -30,7 +30,7 @@ def not_inlined(fn: Any) -> str:
     return reason
 
 
-def compiled_callee(callee: Any, owner: Function) -> Any:
+def compiled_callee(callee: Any, owner: CompiledFunction) -> Any:
     """The compiled form of a callable that a broken call is about to call: of Python functions, methods and modules; other
     callables as they are.
 
@@ -49,7 +49,7 @@ def compiled_callee(callee: Any, owner: Function) -> Any:
     return callee
 
 
-def _compiled_function(callee: types.FunctionType, owner: Function) -> types.FunctionType:
+def _compiled_function(callee: types.FunctionType, owner: CompiledFunction) -> types.FunctionType:
     code = callee.__code__
     if code in ORIGINALS or special_cases.MESSAGES.made(callee) or not_inlined(callee):
         return callee

@@ -11,7 +11,7 @@ from bytejit.errors import BadSetting, DeviceFault, Unsupported, note_place
 from bytejit.options import Options
 
 from .entry import Args, Entry, Exit, NotCompiled, own_exit
-from .function import Function
+from .function import CompiledFunction
 from .ownership import BYTEJIT, CALLED, PROGRAM, owner_of
 
 
@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 def compile_or_leave(
-    function: Function, point: int, options: Options, compile: Callable[[], Entry | NotCompiled | None]
+    function: CompiledFunction, point: int, options: Options, compile: Callable[[], Entry | NotCompiled | None]
 ) -> Entry | NotCompiled | None:
     """What `compile` made. Where it raises what is not the program's to see, the site is left to the original code."""
     where, back_off = function.where, function.back_off
@@ -51,7 +51,7 @@ def compile_or_leave(
     return None
 
 
-def leave_uncompiled(function: Function, reason: str) -> NotCompiled:
+def leave_uncompiled(function: CompiledFunction, reason: str) -> NotCompiled:
     """Tracing took too long: the function runs as it is from now on. Raises: Unsupported under nopython."""
     where = function.where
     if function.settings.nopython:
@@ -63,7 +63,7 @@ def leave_uncompiled(function: Function, reason: str) -> NotCompiled:
 
 
 def exit_of_failed_graph(
-    function: Function, point: int, restore: tuple[tuple[Callable, tuple], ...], own_backend: bool, runs_once: bool
+    function: CompiledFunction, point: int, restore: tuple[tuple[Callable, tuple], ...], own_backend: bool, runs_once: bool
 ) -> Callable[[BaseException, Args], Exit]:
     """What an entry returns when its graph raises: the original code runs on from the site, and raises itself.
 

@@ -1,4 +1,4 @@
-"""Functions with sites: one `Function` for all that share code, globals and settings; a handle keeps it alive."""
+"""Functions with sites: one `CompiledFunction` for all that share code, globals and settings; a handle keeps it alive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .recompiles import Recompiles
 from .steering import Steering
 
 # compiles a site of a function for a call with these arguments
-CompileSite = Callable[["Function", SiteState, Args], Entry | NotCompiled | None]
+CompileSite = Callable[["CompiledFunction", SiteState, Args], Entry | NotCompiled | None]
 
 # owner: handle_of; size: one a living code as the user wrote it: the Handles of its compiled (globals, settings), weakly
 HANDLES: IdentityMap[list[weakref.ref[Handle]]] = IdentityMap()
@@ -42,7 +42,7 @@ class Handle:
 
     __slots__ = ("function", "__weakref__")
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: CompiledFunction) -> None:
         self.function = function
         weakref.finalize(self, _empty, function.rewritten.cells).atexit = False
 
@@ -52,7 +52,7 @@ def _empty(cells: tuple[list, ...]) -> None:
         cell.clear()
 
 
-class Function:
+class CompiledFunction:
     """A code object with sites, shared by all functions of that code, globals and settings."""
 
     def __init__(self, code: types.CodeType, namespace: dict, settings: Settings, compile_site: CompileSite) -> None:
@@ -123,7 +123,7 @@ def handle_of(code: types.CodeType, namespace: dict, settings: Settings, compile
         for handle in known:
             if handle.function.globals is namespace and handle.function.settings == settings:
                 return handle
-        handle = Handle(Function(code, namespace, settings, compile_site))
+        handle = Handle(CompiledFunction(code, namespace, settings, compile_site))
         ORIGINALS.set(handle.function.rewritten.code, code)
         HANDLES.set(code, [weakref.ref(h) for h in (*known, handle)])
         return handle

@@ -26,7 +26,7 @@ MARK = "bytejit-bench-result: "  # before the line of a child that holds its res
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """One way's figures. first: of the first call, which compiles; median, fastest: of the calls after it; distance: the largest
     from eager's result. Units: seconds. error: why there are none."""
 
@@ -40,7 +40,7 @@ class Result:
 
 
 # ---- in a process of its own -------------------------------------------------------------------------------------------
-def measure(case: Case, way: str, compiled: Callable, seconds: float) -> Result:
+def measure(case: Case, way: str, compiled: Callable, seconds: float) -> BenchResult:
     """Calls for some seconds, at least five, after the first and two more. Raises: what the call raises."""
     wait = waited(pytree.tree_leaves(case.args))
     began = time.perf_counter()
@@ -57,7 +57,7 @@ def measure(case: Case, way: str, compiled: Callable, seconds: float) -> Result:
             times.append(time.perf_counter() - began)
         if len(times) >= 5 and sum(times) > seconds:
             break
-    return Result(way, first, statistics.median(times), min(times), len(times), distance)
+    return BenchResult(way, first, statistics.median(times), min(times), len(times), distance)
 
 
 def furthest(a: Any, b: Any) -> float | None:
@@ -86,7 +86,7 @@ def child(what: str, way: str, device: str, grad: bool, seconds: float, compiler
 
 
 # ---- around them ---------------------------------------------------------------------------------------------------------
-def in_process(arguments: Sequence[str], way: str) -> Result:
+def in_process(arguments: Sequence[str], way: str) -> BenchResult:
     """One way, in a process of its own. Raises: CannotLoad where the child cannot begin."""
     command = [sys.executable, "-m", "bytejit", "bench", *arguments, "--only", way]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *sys.path]))}
@@ -94,14 +94,14 @@ def in_process(arguments: Sequence[str], way: str) -> Result:
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     if not lines:
         why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return Result(way, error=f"the process ended with status {done.returncode}: {why}")
+        return BenchResult(way, error=f"the process ended with status {done.returncode}: {why}")
     found = json.loads(lines[-1].removeprefix(MARK))
     if found.pop("status", 0):
         raise CannotLoad(found["error"], 1 if done.returncode == 1 else 2)
-    return Result(**found)
+    return BenchResult(**found)
 
 
-def rows_of(results: Sequence[Result]) -> str:
+def rows_of(results: Sequence[BenchResult]) -> str:
     """The results as a table; how many times as fast as eager each is."""
     eager = next((r.median for r in results if r.way == "eager" and not r.error), 0.0)
     rows = [
@@ -134,7 +134,7 @@ def machine(device: str) -> dict[str, Any]:
     return {"device": device, "name": name, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 
-def picture(name: str, results: Sequence[Result]) -> str:
+def picture(name: str, results: Sequence[BenchResult]) -> str:
     """The medians as bars, as SVG text."""
     drawn = [r for r in results if not r.error]
     longest = max((r.median for r in drawn), default=1.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from bytejit.common.where import Where, source_line
-from bytejit.runtime.function import Function, Handle
+from bytejit.runtime.function import CompiledFunction, Handle
 
 from .page import folded, pre, style
 
@@ -21,7 +21,7 @@ class Site:
     why: str
 
 
-def sites_of(function: Function) -> list[Site]:
+def sites_of(function: CompiledFunction) -> list[Site]:
     """The places that hold compiled code, in order."""
     found = []
     for point, state in sorted(function.sites.states.items()):
@@ -31,7 +31,7 @@ def sites_of(function: Function) -> list[Site]:
     return found
 
 
-def last_line(function: Function) -> int:
+def last_line(function: CompiledFunction) -> int:
     """The last line of a function's code; of a module's call, that of what it is named after, as far as it is indented."""
     if not function.unnamed:
         return max((line for *_, line in function.rewritten.original.co_lines() if line), default=function.where.line)

@@ -82,7 +82,7 @@ class BreakReason:
 
 
 @dataclass
-class Recording:
+class Inspection:
     """What was compiled while it was on."""
 
     timed: bool = False  # each graph is measured
@@ -91,13 +91,13 @@ class Recording:
 
 
 # owner: recording(); size: one a nested `explain` or `export`; cleared at its end
-_RECORDINGS: list[Recording] = []
+_RECORDINGS: list[Inspection] = []
 
 
 @contextmanager
-def recording(timed: bool = False) -> Iterator[Recording]:
+def recording(timed: bool = False) -> Iterator[Inspection]:
     """Record all regions and breaks until the end of the block. timed: each graph runs some times more, for its time."""
-    record = Recording(timed)
+    record = Inspection(timed)
     _RECORDINGS.append(record)
     try:
         yield record

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from bytejit.codegen.loops.sizes import same
-from bytejit.common.applied import Applied, Passes
+from bytejit.common.applied import Applied, TracedPasses
 from bytejit.common.graph_calls import parts_of
 from bytejit.common.spec import contiguous_stride
 from bytejit.fake.tensor import Fake
@@ -31,7 +31,7 @@ def applied(execute: Execute, target: Applied, inputs: Sequence) -> Any:
     return outputs_of(passes, made)
 
 
-def outputs_of(passes: Passes, made: Sequence) -> Any:
+def outputs_of(passes: TracedPasses, made: Sequence) -> Any:
     outputs = tuple(made[o] if isinstance(o, int) else o[0] for o in passes.outputs)
     return outputs[0] if passes.single else outputs
 
@@ -40,7 +40,7 @@ class TracedFunction(torch.autograd.Function):
     """Runs the traced passes. Autograd treats it as the function itself."""
 
     @staticmethod
-    def forward(ctx: Any, passes: Passes, execute: Execute, extra: Sequence, *arguments: Any) -> Any:
+    def forward(ctx: Any, passes: TracedPasses, execute: Execute, extra: Sequence, *arguments: Any) -> Any:
         made = execute(passes.forward, [extra[i] for i in passes.forward_takes])
         read = [*(extra[i] for i in passes.backward_takes), *made[passes.results :]]
         tensors = [i for i in sorted(passes.saved) if isinstance(read[i], torch.Tensor)]

@@ -16,7 +16,7 @@ from torch import fx
 from bytejit.codegen.aten.recorded_values import is_view
 from bytejit.common.spec import Spec
 
-from .graph import FRESH, Aten, Input, Mutation, Out, Value, base_of, positions, renumbered
+from .graph import FRESH, Aten, Input, Mutation, Out, OutputValue, base_of, positions, renumbered
 from .recorder import SEEDED
 from .rewrite import at_hints, copy_graph, drop_dead, spec_or_none
 
@@ -74,7 +74,7 @@ def cpu_part(aten: Aten) -> Before | None:
     given = [inputs[i] for i in taken]
     before = writes = None
     if made:
-        before = Aten(_part(nodes, given, inside, made), tuple(map(Value, range(len(made)))))
+        before = Aten(_part(nodes, given, inside, made), tuple(map(OutputValue, range(len(made)))))
     if late:
         part = _part(nodes, given, inside, [ends[m.position] for m in late])
         writes = Aten(part, (), tuple(Mutation(given.index(x), k) for k, x in enumerate(written)))
@@ -188,7 +188,7 @@ def cpu_rest(aten: Aten) -> CpuRest | None:
     ends = [*(flat[p] for p in kept), *given]
     outs = [
         *(renumbered(o, kept.index) for o, is_late in zip(aten.outputs, late) if not is_late),
-        *(Value(ends.index(n)) for n in given),
+        *(OutputValue(ends.index(n)) for n in given),
     ]
     order = tuple((is_late, late[:i].count(is_late)) for i, is_late in enumerate(late))
     first = Aten(_ending(aten.graph, after, ends), tuple(outs))
@@ -244,7 +244,7 @@ def _taken(inputs: list[fx.Node], part: set[fx.Node], written: Collection[fx.Nod
 def _base(out: Out) -> int | None:
     """The position of the value that an output shows; None: it shows none."""
     of = base_of(out)
-    return of.position if isinstance(of, Value) else None
+    return of.position if isinstance(of, OutputValue) else None
 
 
 def _inside(nodes: list[fx.Node], written: set[fx.Node]) -> set[fx.Node]:

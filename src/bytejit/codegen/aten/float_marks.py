@@ -50,7 +50,7 @@ def single(x: float) -> float:
         return x
 
 
-class Marks:
+class FloatMarks:
     """The marks of one recording. apart: whether they lie far from the values that the graph was traced with."""
 
     def __init__(self, env: Any, apart: bool) -> None:
@@ -118,12 +118,12 @@ class Marks:
         return self.named(args, narrow), self.named(kwargs, narrow)
 
 
-def with_marks(gm: fx.GraphModule, record: Callable[[Marks | None], T], graph_of: Callable[[T], Aten]) -> T:
+def with_marks(gm: fx.GraphModule, record: Callable[[FloatMarks | None], T], graph_of: Callable[[T], Aten]) -> T:
     """What `record` makes of a graph whose symbolic floats are given to torch's C++ as marks."""
     env = symbols.env_of(*(n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"))
     if env is None:
         return record(None)
-    made, other = Marks(env, False), Marks(env, True)
+    made, other = FloatMarks(env, False), FloatMarks(env, True)
     with made.given():
         found = record(made)
     if not made.taken:
@@ -137,7 +137,7 @@ def with_marks(gm: fx.GraphModule, record: Callable[[Marks | None], T], graph_of
     return record(None)
 
 
-def _agree(a: Aten, b: Aten, made: Marks, other: Marks) -> bool:
+def _agree(a: Aten, b: Aten, made: FloatMarks, other: FloatMarks) -> bool:
     """Whether two graphs are the same calls of the same arguments, with the same constants. Multiples of marks become symbols."""
     if len(a.constants) != len(b.constants) or not all(map(_same_tensor, a.constants, b.constants)):
         return False
@@ -150,28 +150,28 @@ def _agree(a: Aten, b: Aten, made: Marks, other: Marks) -> bool:
     try:
         for x, y in zip(*at):
             x.args, x.kwargs = pairs.one(x.args, y.args), pairs.one(dict(x.kwargs), dict(y.kwargs))
-    except Apart:
+    except RecordingsDiffer:
         return False
     return True
 
 
-class Apart(Exception):
+class RecordingsDiffer(Exception):
     """Two recordings differ."""
 
 
 class Pairs:
     """Arguments of the two recordings, one by one."""
 
-    def __init__(self, made: Marks, other: Marks, at: list[dict[fx.Node, int]]) -> None:
+    def __init__(self, made: FloatMarks, other: FloatMarks, at: list[dict[fx.Node, int]]) -> None:
         self.at, self.sizes = at, Sizes()
         self.marks = [(m, other.taken.get(e), made.symbols[e]) for e, m in made.taken.items()]
 
     def one(self, x: Any, y: Any) -> Any:
-        """What stands for both. Raises: Apart."""
+        """What stands for both. Raises: RecordingsDiffer."""
         if isinstance(x, fx.Node) and isinstance(y, fx.Node) and self.at[0][x] == self.at[1][y]:
             return x
         if type(x) is not type(y):
-            raise Apart
+            raise RecordingsDiffer
         if isinstance(x, (list, tuple)) and len(x) == len(y):
             return type(x)(map(self.one, x, y))
         if isinstance(x, dict) and x.keys() == y.keys():
@@ -182,7 +182,7 @@ class Pairs:
             for a, b, symbol in self.marks:
                 if b and x and math.isclose(x / a, y / b, rel_tol=1e-15):
                     return self.sizes(symbol * (x / a))
-        raise Apart
+        raise RecordingsDiffer
 
 
 def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -16,7 +16,7 @@ FRESH = "fresh"  # in the meta of a placeholder: its tensor is new in each call,
 
 
 @dataclass(frozen=True)
-class Value:
+class OutputValue:
     """A user output: the value at `position` of the graph's output tuple."""
 
     position: int
@@ -35,7 +35,7 @@ class Alias:
     its storage's.
     """
 
-    of: Value | Input
+    of: OutputValue | Input
     size: tuple
     stride: tuple
     offset: int
@@ -53,13 +53,13 @@ class Const:
 
 
 @dataclass(frozen=True)
-class Number:
+class OutputNumber:
     """A user output: a number that is known at the call only: a size (`Index`) or a `sizes.Real`."""
 
     value: object
 
 
-Out = Value | Input | Alias | Const | Number
+Out = OutputValue | Input | Alias | Const | OutputNumber
 
 
 def base_of(out: Out) -> Out:
@@ -70,7 +70,7 @@ def base_of(out: Out) -> Out:
 def positions(out: Out) -> tuple[int, ...]:
     """The value that an output needs, if any."""
     base = base_of(out)
-    return (base.position,) if isinstance(base, Value) else ()
+    return (base.position,) if isinstance(base, OutputValue) else ()
 
 
 def same(number: int) -> int:
@@ -81,12 +81,12 @@ def same(number: int) -> int:
 def renumbered(out: Out, value: Callable[[int], int] = same, input: Callable[[int], int] = same) -> Out:
     """An output with other numbers: of its value, and of its input."""
 
-    def at(of: Value | Input) -> Value | Input:
-        return Value(value(of.position)) if isinstance(of, Value) else Input(input(of.index))
+    def at(of: OutputValue | Input) -> OutputValue | Input:
+        return OutputValue(value(of.position)) if isinstance(of, OutputValue) else Input(input(of.index))
 
     if isinstance(out, Alias):
         return replace(out, of=at(out.of))
-    return at(out) if isinstance(out, (Value, Input)) else out
+    return at(out) if isinstance(out, (OutputValue, Input)) else out
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def check(aten: Aten) -> Aten:
             raise Bug(f"normalise: {node.target} has the spec {node.meta.get('spec')!r}")
     for out in aten.outputs:
         base = out.of if isinstance(out, Alias) else out
-        if isinstance(base, Value) and not isinstance(outputs[base.position], torch.fx.Node):
+        if isinstance(base, OutputValue) and not isinstance(outputs[base.position], torch.fx.Node):
             raise Bug(f"normalise: {out} names {outputs[base.position]!r}, which is no tensor")
         if isinstance(base, Input) and base.index >= inputs:
             raise Bug(f"normalise: {out} of a graph with {inputs} inputs")

@@ -13,7 +13,7 @@ from bytejit.codegen.aten.recorded_values import Bound, Root, hashable
 from bytejit.fake.tensor import Fake, as_made, fake_like, fake_of_spec, infer, spec_of
 from bytejit.shapes import symbols
 
-from .float_marks import Marks
+from .float_marks import FloatMarks
 from .mutation import (
     CannotNormalise,
     fitted,
@@ -33,7 +33,7 @@ class GraphWriter(TorchDispatchMode):
     """
 
     def __init__(
-        self, decompositions: dict, instead: Mapping[Callable, Callable] | None = None, marks: Marks | None = None
+        self, decompositions: dict, instead: Mapping[Callable, Callable] | None = None, marks: FloatMarks | None = None
     ) -> None:
         super().__init__()
         self.marks = marks  # what symbolic floats are for torch's C++

@@ -32,7 +32,7 @@ from .decompositions import RULES
 from .encoder_layers import IN_PARTS, in_parts
 from .float_marks import with_marks
 from .fused_optimizers import FUSED
-from .graph import Alias, Aten, Const, Input, Mutation, Number, Out, Value, check
+from .graph import Alias, Aten, Const, Input, Mutation, Out, OutputNumber, OutputValue, check
 from .mutation import CannotNormalise, same_stride
 from .recomputed import checkpointed
 from .recorder import Recorder
@@ -55,7 +55,7 @@ def normalise(gm: torch.fx.GraphModule, fakes: Sequence, instead: Mapping[Callab
 
 
 def _normalise(gm: torch.fx.GraphModule, fakes: Sequence, rec: Recorder) -> Aten:
-    returned = preserved(Run(rec, gm, fakes).run)
+    returned = preserved(FakeRun(rec, gm, fakes).run)
     single = not isinstance(returned, (list, tuple))
     flat = [returned] if single else list(returned)
     if any(isinstance(x, (list, tuple, dict)) and any(isinstance(t, torch.Tensor) for t in pytree.tree_leaves(x)) for x in flat):
@@ -66,7 +66,7 @@ def _normalise(gm: torch.fx.GraphModule, fakes: Sequence, rec: Recorder) -> Aten
     return check(Aten(rec.graph, outputs, mutations, tuple(rec.constants), single))
 
 
-class Run:
+class FakeRun:
     """Executes the nodes of a graph module on fakes under a recorder."""
 
     def __init__(self, rec: Recorder, gm: torch.fx.GraphModule, fakes: Sequence) -> None:
@@ -177,7 +177,7 @@ class Run:
 class _Wholes(TorchFunctionMode):
     """Inside Python functions and modules, calls of what stays whole are recorded as such too."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: FakeRun) -> None:
         super().__init__()
         self.run = run
 
@@ -271,11 +271,11 @@ def _placeholder_of(rec: Recorder, index: int) -> torch.fx.Node:
 def out_of(rec: Recorder, found: Outputs, given: object) -> Out:
     """How one user output is made."""
     if not isinstance(given, torch.Tensor):
-        return Number(given) if isinstance(given, torch.SymInt) else Const(given)
+        return OutputNumber(given) if isinstance(given, torch.SymInt) else Const(given)
     x = rec.fake(given)
     bound: Bound = x.bound
     root = bound.root
-    base = Input(root.index) if root.index is not None else Value(found.of_root(root))
+    base = Input(root.index) if root.index is not None else OutputValue(found.of_root(root))
     m = x.m
     if same(m.offset, root.offset) and same_spec(spec_of(x), root.spec):
         # a view of all of it is another object: what is done to it later (resize_, requires_grad_) is not done to this one
@@ -303,7 +303,7 @@ def with_sizes(graph: torch.fx.Graph, outputs: tuple[Out, ...]) -> tuple[Out, ..
 def _sized_output(o: Out, sizes: Sizes) -> Out:
     if isinstance(o, Alias):
         return Alias(o.of, sizes(o.size), sizes(o.stride), sizes(o.offset))
-    if isinstance(o, (Number, Const)):
+    if isinstance(o, (OutputNumber, Const)):
         value = sizes(o.value)
-        return Number(value) if isinstance(value, (Index, Real)) else Const(value)
+        return OutputNumber(value) if isinstance(value, (Index, Real)) else Const(value)
     return o

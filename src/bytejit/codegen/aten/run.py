@@ -15,7 +15,7 @@ from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.index import Index
 from bytejit.codegen.loops.sizes import Real, SizeText
 
-from .graph import OFFSETS, Aten, Const, Input, Number, Out, Value
+from .graph import OFFSETS, Aten, Const, Input, Out, OutputNumber, OutputValue
 
 
 def run_aten(aten: Aten) -> Callable:
@@ -121,9 +121,9 @@ class _Writer:
     def out(self, out: Out, outputs: list[str], given: int) -> str:
         if isinstance(out, Const):
             return self.arg(out.value) if not isinstance(out.value, (list, tuple)) else self.const(out.value)
-        if isinstance(out, Value):
+        if isinstance(out, OutputValue):
             return outputs[out.position]
-        if isinstance(out, Number):
+        if isinstance(out, OutputNumber):
             return self.size(out.value)
         if isinstance(out, Input):
             return self.input(out.index, given)

@@ -33,7 +33,7 @@ RELEASE_BYTES = 1 << 18  # traffic of a run above which other Python threads may
 
 
 @dataclass(frozen=True)
-class Run:
+class UnitFunction:
     """A function of a unit. args: what a call passes, in order: ("buffer", name), ("arena", ""), ("slot", number),
     ("size", symbol), ("threads", "").
 
@@ -55,7 +55,7 @@ class CppSource:
     """What emit_cpp returns. kernels: distinct kernel functions; bytes: traffic of one call of the graph."""
 
     units: tuple[str, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[UnitFunction, ...]
     kernels: int
     bytes: int
 
@@ -95,7 +95,7 @@ def emit_cpp(plan: Plan, rows: OpTable | None = None, max_units: int = 2) -> Cpp
         runs.append((tuple(steps), args, raises, body))
     names = {name: text for name, text, _ in kernels.found.values()}
     units, place = _units(names, bodies, max_units)
-    made = tuple(Run(steps, place[body], bodies[body], args, raises) for steps, args, raises, body in runs)
+    made = tuple(UnitFunction(steps, place[body], bodies[body], args, raises) for steps, args, raises, body in runs)
     return CppSource(units, made, len(names), total)
 
 

@@ -47,7 +47,7 @@ def comparisons(k: Kernel, sizes: dict[str, int]) -> Iterator[tuple[Expr, str, A
         if e.kind != "op" or e.name not in FLIPS or e.args[0].kind != "index" or e.args[1].kind != "const":
             continue
         at, limit = e.args[0].attr, e.args[1].attr
-        if len(at.terms) == 1 and type(at.terms[0][0]) is ix.Var and at.terms[0][1] == 1 and at.terms[0][0].parts[0] in sizes:
+        if len(at.terms) == 1 and type(at.terms[0][0]) is ix.AxisVar and at.terms[0][1] == 1 and at.terms[0][0].parts[0] in sizes:
             start, test = at.const, TRUE[e.name]
             holds = lambda v, start=start, test=test, limit=limit: test(v + start, int(limit))
             yield e, at.terms[0][0].parts[0], holds, [int(limit) - start + n for n in FLIPS[e.name]]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from bytejit.codegen.cuda.function import Function
+from bytejit.codegen.cuda.function import TritonFunction
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
 from bytejit.codegen.loops.plan import Call, Plan
@@ -57,7 +57,7 @@ def emit_triton(plan: Plan, rows: OpTable | None = None, early: bool = False) ->
     return TritonSource("".join(lines), tuple(launches), scratch, len(found), total)
 
 
-def signature(f: Function) -> str:
+def signature(f: TritonFunction) -> str:
     """A function's parameters as text; the types of pointers stand in it, so that equal texts are equal kernels."""
     params = [f'{name}: "{arg.type}"' for name, arg in f.params.items()]
     return ", ".join([*params, *(f"{name}: tl.constexpr" for name, _ in f.configs[0].constants)])

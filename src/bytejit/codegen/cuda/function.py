@@ -8,7 +8,7 @@ from typing import Any
 from bytejit.codegen.cuda.tiles import Tile
 from bytejit.codegen.emit.text import Text
 
-from .source import Arg, Config
+from .source import Arg, LaunchConfig
 
 
 class PyText(Text):
@@ -25,7 +25,7 @@ class PyText(Text):
 
 
 @dataclass
-class Function:
+class TritonFunction:
     """One Triton function being written. params: what it is passed (name in the function -> Arg); names: what is
     computed already, by (expression, inner axes or None); refs: results of reductions, alike; laid: what holds the inner
     axes that were laid out already."""
@@ -36,4 +36,4 @@ class Function:
     refs: dict[Any, str] = field(default_factory=dict)
     laid: dict[Any, Any] = field(default_factory=dict)
     tiles: tuple[Tile, ...] = ()
-    configs: tuple[Config, ...] = ()
+    configs: tuple[LaunchConfig, ...] = ()

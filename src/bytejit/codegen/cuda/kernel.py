@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bytejit.codegen.cuda.function import Function
+from bytejit.codegen.cuda.function import TritonFunction
 from bytejit.codegen.cuda.tiles import Tile
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops import index as ix
@@ -24,7 +24,7 @@ from bytejit.common.dtypes import DTYPES, itemsize
 
 from .expressions import IndexText
 from .schedule import CudaSchedule
-from .source import Arg, Config
+from .source import Arg, LaunchConfig
 from .values import Values, size_text
 
 
@@ -51,11 +51,11 @@ class Printer(Values):
         self.symbols = common.kernel_symbols(self.kernel)
         self.sizes = {a.name: a.size for p in self.kernel.nests for a in (*self.kernel.axes, *p.axes)}
         self.outer = {a.name for a in self.kernel.axes}
-        self.functions: list[Function] = []
+        self.functions: list[TritonFunction] = []
         self.scratch: Any = 0
         self.counter = 0
         self.raises = False
-        self.f = Function()
+        self.f = TritonFunction()
         self.dim_of: dict[str, str] = {}
         self.axis_text: dict[str, str] = {}
         self.flat: dict[str, tuple[str, tuple[Axis, ...]]] = {}
@@ -65,7 +65,7 @@ class Printer(Values):
         self.index = IndexText(self.sizes, self.axis, self.position)
         self.locals: dict[str, tuple[str, Any, Any]] = {}
 
-    def print(self) -> list[Function]:
+    def print(self) -> list[TritonFunction]:
         """The functions, in launch order; none for a kernel without points."""
         p = self.kernel.nests[0]
         if any(a.size == 0 for a in (*self.kernel.axes, *p.axes)):
@@ -78,7 +78,7 @@ class Printer(Values):
     # ---- functions ------------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Begin a function."""
-        self.f = Function(tiles=self.sched.tiles)
+        self.f = TritonFunction(tiles=self.sched.tiles)
         self.axis_text, self.flat, self.masks, self.dim_of, self.dims_memo = {}, {}, {}, {}, {}
         self.space = None
         wide = ".to(tl.int64)" if self.sched.wide else ""
@@ -91,7 +91,7 @@ class Printer(Values):
         make = grid or self.grid
         for tile in f.tiles:
             blocks = tuple((n, v) for n, v in tile.blocks if n in wanted)
-            f.configs += (Config(blocks, tile.warps, tile.stages, (make(tile),)),)
+            f.configs += (LaunchConfig(blocks, tile.warps, tile.stages, (make(tile),)),)
         f.configs = tuple(dict.fromkeys(f.configs))
         order = {"buffer": 0, "scratch": 1, "size": 2, "fault": 3}
         for s in self.symbols:

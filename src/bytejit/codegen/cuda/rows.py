@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bytejit.codegen.cuda.function import Function
+from bytejit.codegen.cuda.function import TritonFunction
 from bytejit.codegen.emit import common
 from bytejit.codegen.loops.expr import Expr
 from bytejit.codegen.loops.ir import Axis, LoopNest, Reduce
@@ -22,7 +22,7 @@ from .looped import MOST_I64, LoopedRows
 class KernelPrinter(LoopedRows):
     """Prints any `Call`."""
 
-    def print(self) -> list[Function]:
+    def print(self) -> list[TritonFunction]:
         if self.sched.mode in ("points", "tiles"):
             return super().print()
         if any(a.size == 0 for a in self.kernel.axes):

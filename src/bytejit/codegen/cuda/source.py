@@ -32,7 +32,7 @@ class Arg:
 
 
 @dataclass(frozen=True)
-class Config:
+class LaunchConfig:
     """One way to run a kernel: its constexpr parameters in order, warps, pipeline stages, and the grid that goes with
     them (ints, or index expressions over size symbols)."""
 
@@ -53,8 +53,8 @@ class Launch:
     step: int
     kernel: str
     args: tuple[Arg, ...]
-    config: Config
-    alternatives: tuple[Config, ...] = ()
+    config: LaunchConfig
+    alternatives: tuple[LaunchConfig, ...] = ()
     raises: bool = False
 
     @property

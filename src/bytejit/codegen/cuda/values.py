@@ -12,7 +12,7 @@ from bytejit.codegen.loops.ir import Axis, Buffer, LoopNest, Store
 from bytejit.codegen.ops.table import OpTable
 
 from .expressions import IndexText, constant, operation
-from .function import Function
+from .function import TritonFunction
 from .schedule import CudaSchedule, fits_i32
 from .source import Arg
 
@@ -32,7 +32,7 @@ class Values(ABC):
     sizes: dict[str, Any]
     counter: int
     raises: bool
-    f: Function
+    f: TritonFunction
     dim_of: dict[str, str]
     masks: dict[str, str]
     dims_memo: dict[Any, frozenset[str]]

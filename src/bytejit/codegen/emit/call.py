@@ -32,7 +32,7 @@ from bytejit.common.dtypes import DTYPES, itemsize, torch_dtype
 from bytejit.common.profiling import FLAG, FLAG_TEXT, in_scopes
 from bytejit.common.where import Where
 
-from .check import Check, Steady, steady_check, words_of
+from .check import CheckLine, Steady, steady_check, words_of
 from .operands import Operands
 
 TOGETHER = 4  # copies of values into inputs from which on one call makes all of them
@@ -134,7 +134,9 @@ class CallPrinter(Operands):
             dtype = self.bind(b.dtype, torch_dtype(b.dtype))
             name = repr(e.name) if len(e.outs) == 1 else "''"
             self.lines.append(
-                Check(f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {dtype}, {e.target!r}, {name}, read)")
+                CheckLine(
+                    f"{text} = fit({text}, {self.dims(b.shape)}, {self.dims(b.stride)}, {dtype}, {e.target!r}, {name}, read)"
+                )
             )
             self.bind("steady", steady_check())
             self.bind("again", self.fits.again)
@@ -143,7 +145,7 @@ class CallPrinter(Operands):
             self.lines.append(Steady(f"if not steady(words, {at}, {text}): {text} = again(words, {at}, {text}, {e.target!r})"))
         if temps:
             self.bind("own", self.fits.own)
-            self.lines.append(Check(f"{text} = own({text}, {e.target!r}, ({temps}))"))
+            self.lines.append(CheckLine(f"{text} = own({text}, {e.target!r}, ({temps}))"))
 
     def print(self, outs: Sequence[out_of.Out] | None, single: bool) -> CallSource:
         """The whole function. outs: how user outputs are made (none: the flat tuple of plan outputs)."""
@@ -245,9 +247,9 @@ class CallPrinter(Operands):
         if isinstance(o, out_of.Const):
             plain = not isinstance(o.value, (tuple, list))
             return self.value(o.value) if plain else self.bind(f"c_{len(self.names)}", o.value)
-        if isinstance(o, out_of.Number):
+        if isinstance(o, out_of.OutputNumber):
             return self.size(o.value)
-        if isinstance(o, out_of.Value):
+        if isinstance(o, out_of.OutputValue):
             return flat[o.position]
         if isinstance(o, out_of.Input):
             return f"p{o.index}"
@@ -255,15 +257,15 @@ class CallPrinter(Operands):
         return self.window(base, o.size, o.stride, o.offset)
 
     def _function(self, result: str) -> CallSource:
-        checks = any(type(line) is Check for line in self.lines)
+        checks = any(type(line) is CheckLine for line in self.lines)
         given = [f"p{i}" for i in range(self.given)]
         held = dict.fromkeys(v for s, v in self.symbols.items() if v and s[0] not in "fr")  # sizes: floats decide no strides
         key = f"({''.join(f'{v}, ' for v in held)})" if checks else ""
         self.numbers |= {self.plan.symbols[s] for s in self.plan.symbols if checks and s[0] not in "fr"}
         if checks:
             self.bind("learn", self.fits.learn)
-            self.lines.append(Check(f"learn({key}, read)"))
-            self.lines.insert(0, Check("read = []"))
+            self.lines.append(CheckLine(f"learn({key}, read)"))
+            self.lines.insert(0, CheckLine("read = []"))
         names = {k: v for k, v in self.names.items()}
         params = [*given, *(f"{k}={k}" for k in names)]
         text = ""
@@ -273,7 +275,7 @@ class CallPrinter(Operands):
             text = f"def checked({', '.join(params)}):\n{indented(checking)}\n\n\n"
             names["known"] = self.fits.known
             params += ["known=known", "checked=checked"]
-            lines = [line for line in lines if type(line) is not Check]
+            lines = [line for line in lines if type(line) is not CheckLine]
             fetched = [line for line in self.head if line.startswith("size_")]
             test = [f"words = known.get({key})", f"if words is None: return checked({', '.join(given)})"]
             lines = [*fetched, *test, *(line for line in lines if line not in fetched)]

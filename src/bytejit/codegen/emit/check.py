@@ -29,7 +29,7 @@ from bytejit.guards.native_checker import ANY, CHECKER, DEVICES, exchange_fill
 KEPT = 1024  # combinations of sizes that are remembered
 
 
-class Check(str):
+class CheckLine(str):
     """A line that only the checking copy has."""
 
 
@@ -38,7 +38,7 @@ class Steady(str):
 
 
 @dataclass(frozen=True)
-class Result:
+class ExpectedResult:
     """What a library call is to return."""
 
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class Result:
 
 
 def words_of(rank: int) -> int:
-    """Number of words of a `Result`."""
+    """Number of words of a `ExpectedResult`."""
     return 6 + 2 * rank
 
 
@@ -96,16 +96,16 @@ class Fits:
         dtype: torch.dtype,
         target: str,
         name: str = "",
-        read: list[Result] | None = None,
+        read: list[ExpectedResult] | None = None,
     ) -> torch.Tensor:
         """`result`, in the strides that were inferred. name: of the call, where it returns one tensor; read: where to note
         what is expected, for one that kernels read. Raises: Bug when it is of another shape or dtype."""
-        wanted = Result(shape, stride, dtype, result.device)
+        wanted = ExpectedResult(shape, stride, dtype, result.device)
         if read is not None:
             read.append(wanted)
         return self.laid_out(result, wanted, target, name)
 
-    def laid_out(self, result: Any, wanted: Result, target: str, name: str = "") -> torch.Tensor:
+    def laid_out(self, result: Any, wanted: ExpectedResult, target: str, name: str = "") -> torch.Tensor:
         """`result` as wanted: itself, or a copy where the strides are others. Raises: Bug where that does not help."""
         if (tuple(result.shape), result.dtype, result.device) != (wanted.shape, wanted.dtype, wanted.device):
             raise Bug(f"{target} returned {result.dtype}{list(result.shape)} on {result.device}, {wanted} was inferred")
@@ -126,7 +126,7 @@ class Fits:
         kind = next(k for k, number in DEVICES.items() if number == row[1])
         device = torch.device(kind) if kind == "cpu" else torch.device(kind, row[2])
         stride = tuple(have if s == ANY else s for s, have in zip(strides, result.stride()))
-        return self.laid_out(result, Result(shape, stride, dtype, device), target)
+        return self.laid_out(result, ExpectedResult(shape, stride, dtype, device), target)
 
     def own(self, result: Any, target: str, temps: tuple) -> Any:
         """`result`, not in the memory of a temp that it was made from: another temp will take that."""
@@ -139,7 +139,7 @@ class Fits:
             registry.count("externs", f"{target} returns a view of what it was given: copied")
         return result.clone()
 
-    def learn(self, key: tuple, read: Sequence[Result] = ()) -> None:
+    def learn(self, key: tuple, read: Sequence[ExpectedResult] = ()) -> None:
         """A call at these sizes is over; as long as there was no misfit the plain function serves them from now on.
         read: what the results that kernels read have to be."""
         if self.misfits:

@@ -39,7 +39,7 @@ class IndexPrinter(ABC):
     def atom(self, atom: ix.Atom) -> str:
         """One atom."""
         kind = type(atom)
-        if kind is ix.Var:
+        if kind is ix.AxisVar:
             return self.axis(atom.parts[0])
         if kind is ix.Sym:
             return f"s_{atom.parts[0]}"

@@ -32,7 +32,7 @@ LEAST_ROWS = 4  # rows of q below which packing keys into panels costs more than
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionNodes:
     """softmax(q k^T scale + mask) v. q [B, H, L, D], k [B, G, S, D], v [B, G, S, E]. aside: the result is that of a
     [B, L, H, E] with two dimensions exchanged, else row-major."""
 
@@ -52,8 +52,8 @@ class Attention:
         return b * h * rows * keys * (d + e)
 
 
-def match_attention(node: fx.Node) -> Attention | None:
-    """A node as an `Attention`; None when it is none, or of a kind (dtype, device, dropout, rank, a mask of other
+def match_attention(node: fx.Node) -> AttentionNodes | None:
+    """A node as an `AttentionNodes`; None when it is none, or of a kind (dtype, device, dropout, rank, a mask of other
     dtype, sizes that broadcast) that the rows do not serve."""
     if node.op != "call_function" or node.target is not aten.scaled_dot_product_attention.default:
         return None
@@ -77,7 +77,7 @@ def match_attention(node: fx.Node) -> Attention | None:
     scale = of_q.shape[3] ** -0.5 if scale is None else scale
     if not isinstance(scale, (int, float)):
         return None
-    return Attention(node, q, k, v, mask, bool(given.get("is_causal", False)), float(scale), aside)
+    return AttentionNodes(node, q, k, v, mask, bool(given.get("is_causal", False)), float(scale), aside)
 
 
 def _heads_fit(q: Spec, k: Spec, groups: bool) -> bool:
@@ -105,13 +105,13 @@ def choose_attentions(graph: fx.Graph, choices: Choices) -> None:
     tune, library = choices.tune, choices.library
     rows = library.rows("attention")
 
-    def decide(found: Attention) -> Any:
+    def decide(found: AttentionNodes) -> Any:
         if found.work < LEAST_WORK or at_hints(spec_of(found.q)).shape[2] < LEAST_ROWS:
             return None
         row = next(r for r in rows if r.name == _time(found, rows, tune))
         return None if row is rows[0] else row
 
-    def apply(found: Attention, row: Any) -> None:
+    def apply(found: AttentionNodes, row: Any) -> None:
         target, args = row.build(
             q=found.q, k=found.k, v=found.v, mask=found.mask, causal=found.causal, scale=found.scale, aside=found.aside
         )
@@ -120,7 +120,7 @@ def choose_attentions(graph: fx.Graph, choices: Choices) -> None:
     choose_each(graph, match_attention, decide, apply)
 
 
-def _time(found: Attention, rows: tuple, tune: Any) -> str:
+def _time(found: AttentionNodes, rows: tuple, tune: Any) -> str:
     """The name of the fastest row. A mask of bools is timed as numbers: where all is masked, rows would have nothing to
     do; torch converts bools to numbers in each call."""
     fixed: dict[str, Any] = {"causal": found.causal, "scale": found.scale, "aside": found.aside}

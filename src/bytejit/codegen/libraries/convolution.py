@@ -29,7 +29,7 @@ EVERY_EPILOGUE = frozenset({"affine", "relu", "add", "add_relu"})
 
 
 @dataclass(frozen=True)
-class Conv:
+class ConvNode:
     """A convolution node and its geometry."""
 
     node: fx.Node
@@ -73,7 +73,7 @@ class After:
     other: fx.Node | None = None
 
 
-def match_conv(node: fx.Node) -> Conv | None:
+def match_conv(node: fx.Node) -> ConvNode | None:
     """A 2-d convolution, plain or transposed, that the rows serve, else None."""
     if node.op != "call_function" or node.target is not aten.convolution.default:
         return None
@@ -83,7 +83,7 @@ def match_conv(node: fx.Node) -> Conv | None:
         return None
     if 0 in (*specs[0].shape, *specs[2].shape):
         return None
-    return Conv(node, x, w, b, geometry_of(*how))
+    return ConvNode(node, x, w, b, geometry_of(*how))
 
 
 def geometry_of(
@@ -126,7 +126,7 @@ def match_conv_backward(node: fx.Node) -> ConvBackward | None:
     return ConvBackward(node, grad, x, w, geometry, tuple(mask))
 
 
-def match_plain_conv(node: fx.Node) -> Conv | None:
+def match_plain_conv(node: fx.Node) -> ConvNode | None:
     """A convolution that is not transposed, else None."""
     found = match_conv(node)
     return None if found is None or found.geometry["transposed"] else found

@@ -28,17 +28,17 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.common.spec import Spec, channels_last_stride
 
 from .choices import Choices, choose_together, fastest
-from .convolution import EVERY_EPILOGUE, After, Conv, convertible, is_nhwc, match_plain_conv, what_follows
+from .convolution import EVERY_EPILOGUE, After, ConvNode, convertible, is_nhwc, match_plain_conv, what_follows
 
 TOGETHER = 12  # batch norms whose numbers one kernel computes
 GAIN = 0.97  # the fused call must take less than this part of the other's time
 
 
 @dataclass(frozen=True)
-class Fused:
+class FusedConv:
     """A convolution with the channels innermost and what cuDNN could take along. w: its weight before it is converted."""
 
-    conv: Conv
+    conv: ConvNode
     after: After
     w: fx.Node
 
@@ -46,7 +46,7 @@ class Fused:
 def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
     """Let cuDNN take along what follows a convolution, where that is faster. Changes `graph`."""
 
-    def decide(found: list[Fused]) -> list:
+    def decide(found: list[FusedConv]) -> list:
         """For each that is taken the scales and shifts, which are computed together."""
         faster = [_faster(f, choices.tune) for f in found]
         numbers = _numbers(graph, [f.after for f, taken in zip(found, faster) if taken])
@@ -56,7 +56,7 @@ def fuse_convs(graph: fx.Graph, choices: Choices) -> None:
     drop_dead(graph)
 
 
-def _match(node: fx.Node) -> Fused | None:
+def _match(node: fx.Node) -> FusedConv | None:
     conv = match_plain_conv(node)
     if conv is None or conv.b is not None or spec_of(node).device.type != "cuda" or not torch.backends.cudnn.enabled:
         return None
@@ -68,11 +68,11 @@ def _match(node: fx.Node) -> Fused | None:
     w = conv.w
     if w.target is aten.clone.default and sole_user(w) is node:
         w = w.args[0]
-    return Fused(conv, after, w)
+    return FusedConv(conv, after, w)
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------------
-def _faster(f: Fused, tune: Any) -> bool:
+def _faster(f: FusedConv, tune: Any) -> bool:
     """Whether the fused call, and what scales a weight that stays as it is, beats the plain one and a kernel behind it."""
     geometry = (list(f.conv.geometry["stride"]), list(f.conv.geometry["padding"]), list(f.conv.geometry["dilation"]))
     groups, adds = f.conv.geometry["groups"], f.after.epilogue == "add_relu"
@@ -168,7 +168,7 @@ def _together(graph: fx.Graph, place: fx.Node, nodes: tuple[fx.Node, ...], memo:
 
 
 # ---- writing it into the graph -------------------------------------------------------------------------------------------
-def _apply(graph: fx.Graph, f: Fused, numbers: dict[fx.Node, fx.Node]) -> None:
+def _apply(graph: fx.Graph, f: FusedConv, numbers: dict[fx.Node, fx.Node]) -> None:
     x, after = f.conv.node.args[0], what_follows(f.conv.node, EVERY_EPILOGUE)  # an earlier one may have replaced what it reads
     place, spec, ws = after.last, spec_of(f.conv.node), spec_of(f.w)
     channels = spec.shape[1]

@@ -19,7 +19,7 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.common.spec import Spec, channels_last_stride
 
 from .choices import call_of, timed
-from .convolution import EVERY_EPILOGUE, Conv, ConvBackward, is_nhwc, what_follows
+from .convolution import EVERY_EPILOGUE, ConvBackward, ConvNode, is_nhwc, what_follows
 
 PASS_RATE = 2e10  # bytes a second, read and written, of what follows a convolution in a kernel of its own
 BACKWARD_OPS = 1e9  # multiplications and additions of a timed backward pass: of fewer images where there would be more
@@ -40,7 +40,7 @@ class Times:
     any_layout: bool = False
 
 
-def time_conv(conv: Conv, tune: Any, library: Any, packs: bool) -> Times | None:
+def time_conv(conv: ConvNode, tune: Any, library: Any, packs: bool) -> Times | None:
     geometry = conv.geometry
     x, w = contiguous(at_hints(spec_of(conv.x))), spec_of(conv.w)
     on_gpu = x.device.type != "cpu"
@@ -121,7 +121,7 @@ def may_part(conv: ConvBackward) -> bool:
     return conv.mask[1] and dense and plain and w.shape[1] >= LEAST_CHANNELS
 
 
-def _left_over(conv: Conv, row: Any) -> float:
+def _left_over(conv: ConvNode, row: Any) -> float:
     """Seconds of a pass over the result, when more follows than the row takes along."""
     on_gpu = spec_of(conv.node).device.type != "cpu"  # there the rows take nothing along: see `convolution_cuda.py`
     if on_gpu or what_follows(conv.node, row.epilogues).last is what_follows(conv.node, EVERY_EPILOGUE).last:
@@ -129,7 +129,7 @@ def _left_over(conv: Conv, row: Any) -> float:
     return CONVERT_START + 2 * bytes_of(spec_of(conv.node)) / PASS_RATE
 
 
-def _rows(conv: Conv, packs: bool, library: Any) -> list:
+def _rows(conv: ConvNode, packs: bool, library: Any) -> list:
     """Few, for each costs a run: a prepacked call beats all others with channels innermost; without it oneDNN's own
     is worth a run only where it can take the relu along."""
     rows = {r.name: r for r in _fitting(conv, packs, library)}
@@ -140,14 +140,14 @@ def _rows(conv: Conv, packs: bool, library: Any) -> list:
     return [r for r in rows.values() if fuses or r.name != "conv_onednn_nhwc"]
 
 
-def untimed(conv: Conv, packs: bool, library: Any) -> Times:
+def untimed(conv: ConvNode, packs: bool, library: Any) -> Times:
     """Without timing: channels innermost, in torch's own call; prepacked when allowed. No machine met so far is
     slower so."""
     names = [r.name for r in _fitting(conv, packs, library) if r.layout == "nhwc" and not r.any_layout]
     return Times(1.0, 0.5, names[-1] if packs and names else "conv_nhwc")
 
 
-def _fitting(conv: Conv, packs: bool, library: Any) -> list:
+def _fitting(conv: ConvNode, packs: bool, library: Any) -> list:
     """The rows that serve a convolution on its device."""
     rows = library.rows("conv", packed=packs, device=spec_of(conv.x).device.type)
     return [r for r in rows if r.fits(spec_of(conv.w).shape, **conv.geometry)]

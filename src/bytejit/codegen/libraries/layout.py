@@ -30,7 +30,7 @@ from bytejit.codegen.aten.rewrite import (
 from bytejit.common.spec import Spec
 
 from .choices import Choices, choose_each, choose_together
-from .convolution import Conv, ConvBackward, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
+from .convolution import ConvBackward, ConvNode, convertible, is_nhwc, match_conv, match_conv_backward, what_follows
 from .convolution_times import (
     APART,
     CONVERT_START,
@@ -70,7 +70,7 @@ CONVERT_RATE = 8e9  # bytes a second, read and written, of a tensor being conver
 def split_biases(graph: fx.Graph, choices: Choices) -> None:
     """The bias of each convolution as an addition of its own: cuDNN through torch adds it in a kernel of its own anyway."""
 
-    def split(conv: Conv, b: fx.Node) -> None:
+    def split(conv: ConvNode, b: fx.Node) -> None:
         node, spec, bias = conv.node, spec_of(conv.node), spec_of(b)
         bare = call_before(graph, node, node.target, (conv.x, conv.w, None, *node.args[3:]), spec)
         column = Spec((bias.shape[0], 1, 1), (bias.stride[0], 1, 1), bias.dtype, bias.device)
@@ -84,7 +84,7 @@ def split_biases(graph: fx.Graph, choices: Choices) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class LayoutNode:
     """A node as the choice of layouts sees it. kind: conv, weight, follows, joins, reads or other; inner: whether its result has
     its channels innermost as the graph stands; operands: those that can be converted, of a convolution those that are laid out
     as it is; alike: operands of the result's shape; first: what a follower takes its layout from; seconds: of converting the
@@ -99,7 +99,7 @@ class Place:
     seconds: float
 
 
-def _places(graph: fx.Graph) -> list[Place]:
+def _places(graph: fx.Graph) -> list[LayoutNode]:
     """What stays the same whichever layouts are chosen, of every node."""
     found = []
     for node in graph.nodes:
@@ -107,7 +107,7 @@ def _places(graph: fx.Graph) -> list[Place]:
         inputs = node.all_input_nodes
         alike = tuple(a for a in inputs if spec is not None and (s := spec_or_none(a)) is not None and s.shape == spec.shape)
         found.append(
-            Place(
+            LayoutNode(
                 node,
                 kind,
                 is_nhwc(spec),
@@ -132,7 +132,7 @@ def _first(node: fx.Node, spec: Spec | None) -> fx.Node | None:
 
 
 def _layouts(
-    places: list[Place],
+    places: list[LayoutNode],
     nhwc: frozenset[fx.Node],
     times: dict[fx.Node, Times],
 ) -> tuple[dict[fx.Node, bool], list[tuple[fx.Node, fx.Node]]]:
@@ -168,7 +168,7 @@ def _layouts(
     return inner, conversions
 
 
-def _match(node: fx.Node) -> Conv | ConvBackward | None:
+def _match(node: fx.Node) -> ConvNode | ConvBackward | None:
     """A convolution, or the backward pass of one, whose images can have either layout."""
     conv, back = match_conv(node), match_conv_backward(node)
     if conv is not None:
@@ -226,7 +226,7 @@ def _is_getitem(node: fx.Node) -> bool:
     return node.target is operator.getitem
 
 
-def _follows(p: Place, inner: dict[fx.Node, bool]) -> bool:
+def _follows(p: LayoutNode, inner: dict[fx.Node, bool]) -> bool:
     """Channels innermost in the result: when those of an operand of full shape are (the first one, for pooling)."""
     if p.first is not None:
         return inner[p.first]
@@ -235,7 +235,9 @@ def _follows(p: Place, inner: dict[fx.Node, bool]) -> bool:
     return any(inner[a] for a in p.alike) if p.alike else p.inner
 
 
-def _cost(places: list[Place], times: dict[fx.Node, Times], nhwc: frozenset[fx.Node], converting: dict[fx.Node, float]) -> float:
+def _cost(
+    places: list[LayoutNode], times: dict[fx.Node, Times], nhwc: frozenset[fx.Node], converting: dict[fx.Node, float]
+) -> float:
     """Seconds of all convolutions and conversions."""
     _, conversions = _layouts(places, nhwc, times)
     calls = sum(t.nhwc if node in nhwc else t.nchw for node, t in times.items())
@@ -251,7 +253,7 @@ def _convert_seconds(spec: Spec | None) -> float:
     return CONVERT_START + 2 * bytes_of(spec) / CONVERT_RATE
 
 
-def _assign(places: list[Place], times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
+def _assign(places: list[LayoutNode], times: dict[fx.Node, Times]) -> frozenset[fx.Node]:
     """The convolutions to run with channels innermost: all or none or what is there, then each flipped where that
     pays."""
     eligible = frozenset(times)
@@ -280,7 +282,7 @@ def choose_convs(graph: fx.Graph, choices: Choices) -> None:
         calls = _lay_out(graph, convs, choices)
         return [choices.library.ROWS.get(calls[c.node], calls[c.node]) if calls.get(c.node) else None for c in convs]
 
-    def use(conv: Conv | ConvBackward, row: Any) -> None:
+    def use(conv: ConvNode | ConvBackward, row: Any) -> None:
         if isinstance(conv, ConvBackward):
             take_apart(graph, conv, choices.library.weight_grad())
         else:
@@ -316,7 +318,7 @@ def _lay_out(graph: fx.Graph, convs: list, choices: Choices) -> dict[fx.Node, st
     return {n: times[n].nhwc_call for n in nhwc}
 
 
-def _use(graph: fx.Graph, conv: Conv, row: Any, choices: Choices) -> None:
+def _use(graph: fx.Graph, conv: ConvNode, row: Any, choices: Choices) -> None:
     """Make a convolution the call that `row` builds, with a lone relu (or addition and relu) behind it fused where
     the row can."""
     node, spec = conv.node, spec_of(conv.node)

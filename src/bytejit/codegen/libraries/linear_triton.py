@@ -42,7 +42,7 @@ GAIN = 0.97  # part of the time of the way without that a fused product may take
 
 
 @dataclass(frozen=True)
-class Fused(Product):
+class FusedProduct(Product):
     """prologue(x) * y times m, plus b, then epilogue, then an addition. last: the node whose value all this is. x, y: read where
     they lie, y expanded to the shape of the product's own operand."""
 
@@ -58,7 +58,7 @@ def fuse_products(graph: fx.Graph, tune: Any, fuses: Callable[[fx.Node], bool]) 
     """Replace each product that is faster so. Changes `graph`. tune: with `products`, the module `kernels.matmul_triton`;
     fuses(node): whether all readers of a node are kernels of our own."""
 
-    def decide(found: Fused) -> tuple | None:
+    def decide(found: FusedProduct) -> tuple | None:
         longer = follow(found)
         every = [longer if longer.last is not found.node and not fuses(longer.last) else found]
         if (led := lead(every[0])) is not None:
@@ -69,12 +69,12 @@ def fuse_products(graph: fx.Graph, tune: Any, fuses: Callable[[fx.Node], bool]) 
     choose_each(graph, match, decide, lambda found, best: _apply(graph, best[1], best[0]))
 
 
-def match(node: fx.Node) -> Fused | None:
+def match(node: fx.Node) -> FusedProduct | None:
     """A product of one float dtype on a GPU that is worth timing; else None."""
     found = match_product(node) if node.users else None
     if found is None or not all(isinstance(a, (fx.Node, type(None))) for a in node.args):
         return None
-    found = Fused(node, found.x, found.m, found.b, found.transposed, last=node)
+    found = FusedProduct(node, found.x, found.m, found.b, found.transposed, last=node)
     specs = specs_of(found.x, found.m, node, *([found.b] if found.b is not None else []))
     if specs is None:
         return None
@@ -91,7 +91,7 @@ def match(node: fx.Node) -> Fused | None:
     return found if LEAST_WORK <= found.batch * math.prod(found.shape) and _narrow(found, *strides[1:]) else None
 
 
-def _narrow(found: Fused, step: int, inner: int) -> bool:
+def _narrow(found: FusedProduct, step: int, inner: int) -> bool:
     """Whether all offsets within one product fit i32, and the products the grid. step, inner: strides of its first operand."""
     rows, n, k = found.shape
     m = spec_of(found.m)
@@ -112,7 +112,7 @@ def flat_strides(spec: Spec, batched: bool) -> tuple[int, int, int] | None:
     return outer, ahead[-1][1] if ahead else spec.shape[-1] * max(spec.stride[-1], 1), spec.stride[-1]
 
 
-def follow(found: Fused) -> Fused:
+def follow(found: FusedProduct) -> FusedProduct:
     """The product with the activation and the addition that alone read it."""
     node, epilogue, other = _through(found.node), "", None
     user = sole_user(node)
@@ -130,7 +130,7 @@ def follow(found: Fused) -> Fused:
     return made if dense and spec.dtype == spec_of(found.x).dtype else found
 
 
-def lead(found: Fused) -> Fused | None:
+def lead(found: FusedProduct) -> FusedProduct | None:
     """The product with what alone leads to its first operand: act(x) * y, or one of them, cast. None where there is nothing,
     or x and y would have to be made for it."""
     node, y, prologue = found.x, None, ""
@@ -223,7 +223,7 @@ def _addend(add: fx.Node, value: fx.Node) -> fx.Node | None:
     return others[0] if spec is not None and spec == spec_of(add) else None
 
 
-def _operands(found: Fused) -> dict[str, Spec]:
+def _operands(found: FusedProduct) -> dict[str, Spec]:
     """What the operator takes beside x and w, as it takes it."""
     rows, n, k = found.shape
     front = (found.batch,) if found.batched else ()
@@ -246,7 +246,7 @@ def _operands(found: Fused) -> dict[str, Spec]:
     return made
 
 
-def _time(found: Fused, tune: Any) -> tuple[float, Any] | None:
+def _time(found: FusedProduct, tune: Any) -> tuple[float, Any] | None:
     """(seconds that it saves, way) of the fastest way of our own, where it beats the library and kernels around it; else None."""
     products, (rows, n, _) = tune.products, found.shape
     given, m = _operands(found), spec_of(found.m)
@@ -283,7 +283,7 @@ def _time(found: Fused, tune: Any) -> tuple[float, Any] | None:
     return None if best == "library" else (saved, next(w for w in every if w.name == best))
 
 
-def _apply(graph: fx.Graph, found: Fused, way: Any) -> None:
+def _apply(graph: fx.Graph, found: FusedProduct, way: Any) -> None:
     last, n = found.last, found.shape[1]
     spec, ms, given = spec_of(last), spec_of(found.m), _operands(found)
 

@@ -1,6 +1,6 @@
 """Integer index algebra: affine forms over axes and symbols, with floordiv, mod and values read from memory as atoms.
 
-An `Index` is `const + sum(coefficient * atom)`. Atoms: `Var` (an axis), `Sym` (a size symbol), `Div`, `Mod`, `Prod`
+An `Index` is `const + sum(coefficient * atom)`. Atoms: `AxisVar` (an axis), `Sym` (a size symbol), `Div`, `Mod`, `Prod`
 (a product that is not affine) and `Val` (an i64 expression: an index read from memory). Simplification uses the sizes
 of the axes: a mapping from axis name to size, every axis running over range(size). All are immutable and hash by
 structure. Division is floor division, as in Python. Text: `128*i + r//4`, `[t3]` for a value; `parse_index` reads it
@@ -17,6 +17,7 @@ from .index_core import (
     ONE,
     ZERO,
     Atom,
+    AxisVar,
     Div,
     Index,
     Mod,
@@ -25,7 +26,6 @@ from .index_core import (
     Sym,
     Undecided,
     Val,
-    Var,
     atoms,
     collected,
     index,
@@ -51,7 +51,7 @@ __all__ = [
     "Sym",
     "Undecided",
     "Val",
-    "Var",
+    "AxisVar",
     "at_least",
     "atoms",
     "axis_terms",
@@ -104,7 +104,7 @@ def _atom_hint(atom: Atom) -> int:
         for p in atom.parts:
             out *= _atom_hint(p)
         return out
-    if kind in (Var, Val):
+    if kind in (AxisVar, Val):
         return 0
     x, d = hint(atom.parts[0]), max(1, hint(atom.parts[1]))
     return x // d if kind is Div else x % d
@@ -122,7 +122,7 @@ def evaluate(x: Size, values: Mapping[str, int]) -> int:
 
 def _atom_value(atom: Atom, values: Mapping[str, int]) -> int:
     kind = type(atom)
-    if kind in (Sym, Var):
+    if kind in (Sym, AxisVar):
         return values[atom.parts[0]]
     if kind is Prod:
         out = 1
@@ -151,7 +151,7 @@ def substitute(
 
 def _substitute_atom(atom: Atom, axes: Mapping[str, Index], sizes: Mapping[str, Size], value: Any) -> Index | Atom:
     kind = type(atom)
-    if kind is Var:
+    if kind is AxisVar:
         return axes.get(atom.parts[0], atom)
     if kind is Sym:
         return atom
@@ -169,7 +169,7 @@ def _substitute_atom(atom: Atom, axes: Mapping[str, Index], sizes: Mapping[str, 
 
 def resimplify(x: Index, sizes: Mapping[str, Size]) -> Index:
     """Every floordiv and mod tried again under `sizes` (after axes shrank or were split)."""
-    if all(type(a) in (Var, Sym, Val) for a, _ in x.terms):
+    if all(type(a) in (AxisVar, Sym, Val) for a, _ in x.terms):
         return x
     out = Index((), x.const)
     for atom, c in x.terms:

@@ -34,7 +34,7 @@ class Atom:
         return text_of(self, repr)
 
 
-class Var(Atom):
+class AxisVar(Atom):
     """An axis of the kernel or nest: Var(name)."""
 
     __slots__ = ()
@@ -152,10 +152,10 @@ class Index:
         """Of the axis `name`: a number, or an index over symbols; 0 when it has none (it may still occur inside another atom)."""
         number, rest = 0, []
         for a, c in self.terms:
-            if type(a) is Var:
+            if type(a) is AxisVar:
                 number += c if a.parts[0] == name else 0
-            elif type(a) is Prod and any(type(p) is Var and p.parts[0] == name for p in a.parts):
-                others = [p for p in a.parts if type(p) is not Var or p.parts[0] != name]
+            elif type(a) is Prod and any(type(p) is AxisVar and p.parts[0] == name for p in a.parts):
+                others = [p for p in a.parts if type(p) is not AxisVar or p.parts[0] != name]
                 if len(others) != len(a.parts) - 1 or not all(still(p) for p in others):
                     return 0
                 rest.append((product(others), c))
@@ -166,10 +166,10 @@ class Index:
         another axis."""
         for a, _ in self.terms:
             parts = a.parts if type(a) is Prod else (a,)
-            plain = [p for p in parts if type(p) is Var]
+            plain = [p for p in parts if type(p) is AxisVar]
             if any(p.parts[0] == name for p in plain) and not all(still(p) for p in parts if p is not plain[0]):
                 return True
-            if any(name in variables(index(p)) for p in parts if type(p) is not Var):
+            if any(name in variables(index(p)) for p in parts if type(p) is not AxisVar):
                 return True
         return False
 
@@ -234,7 +234,7 @@ def index(x: Size | Atom) -> Index:
 
 def var(name: str) -> Index:
     """The axis `name`."""
-    return Index(((Var(name), 1),), 0)
+    return Index(((AxisVar(name), 1),), 0)
 
 
 def size_of(x: Size) -> Size:
@@ -295,7 +295,7 @@ def still(atom: Atom) -> bool:
     """Whether an atom is made of size symbols alone: the same at every point of a kernel."""
     return (
         type(atom) is Sym
-        or type(atom) not in (Var, Val)
+        or type(atom) not in (AxisVar, Val)
         and all(
             isinstance(p, int) or all(still(a) for a, _ in p.terms) if not isinstance(p, Atom) else still(p) for p in atom.parts
         )
@@ -319,7 +319,7 @@ def variables(x: Any) -> set[str]:
     """Names of the axes in an index (not those inside values)."""
     if type(x) is not Index:
         return set()
-    return {a.parts[0] for a in atoms(x) if type(a) is Var}
+    return {a.parts[0] for a in atoms(x) if type(a) is AxisVar}
 
 
 def index_text(x: Size, name: Callable[[Any], str] = repr) -> str:
@@ -328,7 +328,7 @@ def index_text(x: Size, name: Callable[[Any], str] = repr) -> str:
     parts = []
     for atom, c in x.terms:
         body = text_of(atom, name)
-        parts.append(body if c == 1 else f"{c}*{body}" if type(atom) in (Var, Sym, Val) else f"{c}*({body})")
+        parts.append(body if c == 1 else f"{c}*{body}" if type(atom) in (AxisVar, Sym, Val) else f"{c}*({body})")
     if x.const or not parts:
         parts.append(str(x.const))
     return " + ".join(parts).replace("+ -", "- ")
@@ -337,13 +337,13 @@ def index_text(x: Size, name: Callable[[Any], str] = repr) -> str:
 def text_of(atom: Atom, name: Callable[[Any], str]) -> str:
     """One atom as text."""
     kind = type(atom)
-    if kind in (Var, Sym):
-        return atom.parts[0] if kind is Var else f"${atom.parts[0]}"
+    if kind in (AxisVar, Sym):
+        return atom.parts[0] if kind is AxisVar else f"${atom.parts[0]}"
     if kind is Val:
         return f"[{name(atom.parts[0])}, {atom.parts[1]}]"
     if kind is Prod:
         return "*".join(f"({text_of(p, name)})" for p in atom.parts)
     x, d = (index_text(p, name) for p in atom.parts)
-    simple = len(atom.parts[0].terms) == 1 and not atom.parts[0].const and type(atom.parts[0].terms[0][0]) is Var
+    simple = len(atom.parts[0].terms) == 1 and not atom.parts[0].const and type(atom.parts[0].terms[0][0]) is AxisVar
     x = x if simple and atom.parts[0].terms[0][1] == 1 else f"({x})"
     return f"{x}{'//' if kind is Div else '%'}{d if isinstance(atom.parts[1], int) else f'({d})'}"

@@ -9,6 +9,7 @@ from .index_core import (
     LATER,
     ZERO,
     Atom,
+    AxisVar,
     Div,
     Index,
     Mod,
@@ -16,7 +17,6 @@ from .index_core import (
     Size,
     Sym,
     Val,
-    Var,
     atoms,
     collected,
     index,
@@ -39,8 +39,8 @@ def bounds(x: Index, sizes: Mapping[str, Size]) -> tuple[float, float]:
 
 
 def _atom_bounds(atom: Atom, sizes: Mapping[str, Size]) -> tuple[float, float]:
-    if type(atom) is Var or type(atom) is Val:
-        size = sizes.get(atom.parts[0]) if type(atom) is Var else atom.parts[1]
+    if type(atom) is AxisVar or type(atom) is Val:
+        size = sizes.get(atom.parts[0]) if type(atom) is AxisVar else atom.parts[1]
         return (0, max(size - 1, 0)) if type(size) is int else (0, inf)
     if type(atom) is Sym:
         return atom.low, inf
@@ -198,8 +198,8 @@ def lowest(x: Index, sizes: Mapping[str, Size]) -> Index | None:
 
 def _range(atom: Atom, sizes: Mapping[str, Size]) -> tuple[Index | None, Index | None]:
     """Least (0, or None) and greatest value of an axis, a value, a remainder or a quotient, over symbols."""
-    if type(atom) in (Var, Val):
-        size = sizes.get(atom.parts[0]) if type(atom) is Var else atom.parts[1]
+    if type(atom) in (AxisVar, Val):
+        size = sizes.get(atom.parts[0]) if type(atom) is AxisVar else atom.parts[1]
         return ZERO, None if size is None else index(size) - 1
     if type(atom) is Mod:
         return ZERO, index(atom.parts[1]) - 1
@@ -217,7 +217,7 @@ def _never_negative(x: Index) -> bool:
             low = _atom_bounds(p, {})[0]
             if low == -inf:
                 return False
-            term = term * (index(Var(f"{p!r}")) + int(low))
+            term = term * (index(AxisVar(f"{p!r}")) + int(low))
         out = out + term
     return out.const >= 0 and all(c > 0 for _, c in out.terms)
 

@@ -164,7 +164,7 @@ def below(mask: Expr, sizes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     for e in conjuncts(mask):
         if e.kind == "op" and e.name == "lt" and e.args[0].kind == "index" and e.args[1].kind == "const":
             at, most = e.args[0].attr, e.args[1].attr
-            name = at.terms[0][0].parts[0] if len(at.terms) == 1 and type(at.terms[0][0]) is ix.Var else ""
+            name = at.terms[0][0].parts[0] if len(at.terms) == 1 and type(at.terms[0][0]) is ix.AxisVar else ""
             if name in sizes and at == ix.var(name) and isinstance(sizes[name], int) and 0 < most < sizes[name]:
                 found[name] = min(most, found.get(name, most))
     return {**sizes, **found} if found else None
@@ -315,6 +315,6 @@ def innermost(k: Kernel, p: Any, buffers: dict[str, Buffer]) -> str | None:
     for b, coords, weight in accesses:
         flat = ix.linear(coords, buffers[b].stride)
         for atom, c in flat.terms:
-            if c == 1 and type(atom) is ix.Var and atom.parts[0] in names:
+            if c == 1 and type(atom) is ix.AxisVar and atom.parts[0] in names:
                 votes[atom.parts[0]] = votes.get(atom.parts[0], 0) + weight
     return max(votes, key=lambda n: votes[n]) if votes else None

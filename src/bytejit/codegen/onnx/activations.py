@@ -8,37 +8,37 @@ from bytejit.common.spec import Spec
 
 from .pointwise import clamp, either
 from .table import FLOATS, row
-from .writer import Cannot, Tensor, Writer
+from .writer import Cannot, ModelWriter, Tensor
 
 aten = torch.ops.aten
 
 
 @row(aten.relu.default, dtypes=FLOATS | {torch.int32})
-def relu(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def relu(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """max(x, 0)."""
     return w.op("Relu", x)
 
 
 @row(aten.gelu.default, dtypes=FLOATS)
-def gelu(w: Writer, out: Spec, x: Tensor, approximate: str = "none") -> Tensor:
+def gelu(w: ModelWriter, out: Spec, x: Tensor, approximate: str = "none") -> Tensor:
     """x * the normal distribution's share below x."""
     return w.op("Gelu", x, approximate=approximate)
 
 
 @row(aten.silu.default, dtypes=FLOATS)
-def silu(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def silu(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """x * sigmoid(x)."""
     return w.op("Mul", x, w.op("Sigmoid", x))
 
 
 @row(aten.leaky_relu.default, dtypes=FLOATS)
-def leaky_relu(w: Writer, out: Spec, x: Tensor, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(w: ModelWriter, out: Spec, x: Tensor, negative_slope: float = 0.01) -> Tensor:
     """A small slope below zero."""
     return w.op("LeakyRelu", x, alpha=negative_slope)
 
 
 @row(aten.elu.default, dtypes=FLOATS)
-def elu(w: Writer, out: Spec, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+def elu(w: ModelWriter, out: Spec, x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
     """scale * x, below zero scale * alpha * (exp(input_scale * x) - 1)."""
     if input_scale != 1:
         raise Cannot("a scale of the input")
@@ -48,25 +48,25 @@ def elu(w: Writer, out: Spec, x: Tensor, alpha: float = 1, scale: float = 1, inp
 
 
 @row(aten.hardtanh.default, dtypes=FLOATS)
-def hardtanh(w: Writer, out: Spec, x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
+def hardtanh(w: ModelWriter, out: Spec, x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
     """Between two numbers."""
     return clamp(w, out, x, min_val, max_val)
 
 
 @row(aten.hardsigmoid.default, dtypes=FLOATS)
-def hardsigmoid(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def hardsigmoid(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """min(max(x + 3, 0), 6) / 6."""
     return w.op("Div", clamp(w, out, w.op("Add", x, 3), 0, 6), 6)
 
 
 @row(aten.hardswish.default, dtypes=FLOATS)
-def hardswish(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def hardswish(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """x * hardsigmoid(x)."""
     return w.op("Div", w.op("Mul", x, clamp(w, out, w.op("Add", x, 3), 0, 6)), 6)
 
 
 @row(aten.softplus.default, dtypes=FLOATS)
-def softplus(w: Writer, out: Spec, x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+def softplus(w: ModelWriter, out: Spec, x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
     """log(1 + exp(beta * x)) / beta; x itself where beta * x is beyond the threshold."""
     wide = w.op("Mul", x, beta)
     made = w.op("Div", w.op("Softplus", wide), beta)
@@ -74,6 +74,6 @@ def softplus(w: Writer, out: Spec, x: Tensor, beta: float = 1, threshold: float 
 
 
 @row(aten.threshold_backward.default, dtypes=FLOATS)
-def threshold_backward(w: Writer, out: Spec, grad: Tensor, x: Tensor, threshold: float) -> Tensor:
+def threshold_backward(w: ModelWriter, out: Spec, grad: Tensor, x: Tensor, threshold: float) -> Tensor:
     """Zero where x is at most the threshold."""
     return either(w, w.op("LessOrEqual", x, threshold, dtype=torch.bool), 0, grad, out.dtype)

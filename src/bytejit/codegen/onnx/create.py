@@ -11,18 +11,18 @@ from bytejit.codegen.loops.sizes import Real
 from bytejit.common.spec import Spec
 
 from .table import EVERY, row
-from .writer import Cannot, Tensor, Writer
+from .writer import Cannot, ModelWriter, Tensor
 
 aten = torch.ops.aten
 
 
 @row(aten.full.default, aten.new_full.default, aten.full_like.default, dtypes=EVERY)
-def full(w: Writer, out: Spec, first: Any, second: Any, third: Any = None, **settings: Any) -> Tensor:
+def full(w: ModelWriter, out: Spec, first: Any, second: Any, third: Any = None, **settings: Any) -> Tensor:
     """One number everywhere."""
     return filled(w, out, second if third is None else third)
 
 
-def filled(w: Writer, out: Spec, value: Any) -> Tensor:
+def filled(w: ModelWriter, out: Spec, value: Any) -> Tensor:
     """A tensor like `out` of one number."""
     return w.op("Expand", w.to(value, out.dtype), w.ints(out.shape))
 
@@ -37,13 +37,13 @@ for _name, _value in (("zeros", 0), ("ones", 1)):
 
 
 @row(aten.scalar_tensor.default, dtypes=EVERY)
-def scalar_tensor(w: Writer, out: Spec, value: Any, **settings: Any) -> Tensor:
+def scalar_tensor(w: ModelWriter, out: Spec, value: Any, **settings: Any) -> Tensor:
     """A number."""
     return filled(w, out, value)
 
 
 @row(aten.arange.start_step, dtypes=frozenset({torch.int64, torch.int32}))
-def arange(w: Writer, out: Spec, start: Any, end: Any, step: Any = 1, **settings: Any) -> Tensor:
+def arange(w: ModelWriter, out: Spec, start: Any, end: Any, step: Any = 1, **settings: Any) -> Tensor:
     """Whole numbers in steps."""
     if any(isinstance(n, (float, Real)) for n in (start, end, step)):
         raise Cannot("a range of floats")
@@ -51,12 +51,12 @@ def arange(w: Writer, out: Spec, start: Any, end: Any, step: Any = 1, **settings
 
 
 @row(aten.arange.default, dtypes=frozenset({torch.int64, torch.int32}))
-def arange_end(w: Writer, out: Spec, end: Any, **settings: Any) -> Tensor:
+def arange_end(w: ModelWriter, out: Spec, end: Any, **settings: Any) -> Tensor:
     """From zero."""
     return arange(w, out, 0, end)
 
 
 @row(aten.arange.start, dtypes=frozenset({torch.int64, torch.int32}))
-def arange_start(w: Writer, out: Spec, start: Any, end: Any, **settings: Any) -> Tensor:
+def arange_start(w: ModelWriter, out: Spec, start: Any, end: Any, **settings: Any) -> Tensor:
     """In steps of one."""
     return arange(w, out, start, end)

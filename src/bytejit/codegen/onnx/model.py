@@ -18,7 +18,7 @@ from bytejit.common.dtypes import ONNX
 from bytejit.common.spec import Spec, lies_dense
 
 from . import table
-from .writer import Cannot, OnnxNode, Writer, element
+from .writer import Cannot, ModelWriter, OnnxNode, element
 
 OPSET, IR_VERSION = 20, 9  # read by onnxruntime since 1.17 and by OpenVINO since 2024.0
 
@@ -70,7 +70,7 @@ def size_dtype(size: Index | Real) -> torch.dtype:
 
 def to_model(part: Aten, weights: Mapping[fx.Node, torch.Tensor]) -> Model:
     """The ONNX model of a part. weights: placeholders whose values are put into the model. Raises: Cannot."""
-    writer, env = Writer(), {}
+    writer, env = ModelWriter(), {}
     inputs: list[Port] = []
     frozen: dict[str, torch.Tensor] = {}
     placeholders = [n for n in part.graph.nodes if n.op == "placeholder"]
@@ -94,7 +94,7 @@ def to_model(part: Aten, weights: Mapping[fx.Node, torch.Tensor]) -> Model:
     return _model(writer, inputs, outputs, {name: t for name, t in frozen.items() if name in read})
 
 
-def keep_read(writer: Writer, read: set[str]) -> set[str]:
+def keep_read(writer: ModelWriter, read: set[str]) -> set[str]:
     """Drop the nodes, results and constants that nothing reads. Returns the names that are read."""
     kept = []
     for op in reversed(writer.ops):
@@ -110,14 +110,14 @@ def keep_read(writer: Writer, read: set[str]) -> set[str]:
     return read
 
 
-def _logical(writer: Writer, port: Port) -> table.Tensor:
+def _logical(writer: ModelWriter, port: Port) -> table.Tensor:
     """An input with its dimensions in the graph's order."""
     back = tuple(port.order.index(d) for d in range(len(port.order)))
     made = writer.transpose(table.Tensor(port.name, port.spec.dtype), back)
     return table.Tensor(made.name, port.spec.dtype, port.spec.shape)
 
 
-def _end(writer: Writer, i: int, node: fx.Node, env: Mapping[fx.Node, Any]) -> Port:
+def _end(writer: ModelWriter, i: int, node: fx.Node, env: Mapping[fx.Node, Any]) -> Port:
     """An output, with its dimensions as they lie in memory."""
     spec = node.meta["spec"]
     if env[node] is None:
@@ -128,7 +128,7 @@ def _end(writer: Writer, i: int, node: fx.Node, env: Mapping[fx.Node, Any]) -> P
     return port
 
 
-def _model(writer: Writer, inputs: list[Port], outputs: list[Port], frozen: Mapping[str, torch.Tensor]) -> Model:
+def _model(writer: ModelWriter, inputs: list[Port], outputs: list[Port], frozen: Mapping[str, torch.Tensor]) -> Model:
     make = onnx.helper
     infos = [[_info(p.name, ONNX[p.spec.dtype], p.shape) for p in ports] for ports in (inputs, outputs)]
     infos[0] += [_info(name, ONNX[size_dtype(size)], (1,)) for size, name in writer.sizes.items()]
@@ -151,7 +151,7 @@ def _constant(name: str, value: torch.Tensor) -> onnx.TensorProto:
     return onnx.helper.make_tensor(name, element(value.dtype), tuple(value.shape), data, raw=True)
 
 
-def _text(writer: Writer) -> str:
+def _text(writer: ModelWriter) -> str:
     """The nodes in lines, for the debug folder."""
     lines = [f"{name} = {t.tolist()!r}" for name, t in writer.constants.items()]
     for op in writer.ops:

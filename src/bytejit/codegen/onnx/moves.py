@@ -10,7 +10,7 @@ import torch
 from bytejit.common.spec import Spec
 
 from .table import COMPUTED, EVERY, row
-from .writer import Cannot, Tensor, Writer
+from .writer import Cannot, ModelWriter, Tensor
 
 aten = torch.ops.aten
 LAST = (1 << 63) - 1  # an end beyond every tensor
@@ -24,19 +24,19 @@ LAST = (1 << 63) - 1  # an end beyond every tensor
     aten.squeeze.dims,
     dtypes=EVERY,
 )
-def reshaped(w: Writer, out: Spec, x: Tensor, *rest: Any) -> Tensor:
+def reshaped(w: ModelWriter, out: Spec, x: Tensor, *rest: Any) -> Tensor:
     """The same elements in row-major order."""
     return w.reshape(x, out.shape)
 
 
 @row(aten.permute.default, dtypes=EVERY)
-def permute(w: Writer, out: Spec, x: Tensor, dims: Sequence[int]) -> Tensor:
+def permute(w: ModelWriter, out: Spec, x: Tensor, dims: Sequence[int]) -> Tensor:
     """Dimensions in another order."""
     return w.transpose(x, [d % len(x.shape) for d in dims])
 
 
 @row(aten.transpose.int, dtypes=EVERY)
-def transpose(w: Writer, out: Spec, x: Tensor, a: int, b: int) -> Tensor:
+def transpose(w: ModelWriter, out: Spec, x: Tensor, a: int, b: int) -> Tensor:
     """Two dimensions exchanged."""
     order = list(range(len(x.shape)))
     if order:
@@ -45,36 +45,36 @@ def transpose(w: Writer, out: Spec, x: Tensor, a: int, b: int) -> Tensor:
 
 
 @row(aten.t.default, dtypes=EVERY)
-def t(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def t(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """Rows and columns exchanged."""
     return w.transpose(x, list(range(len(x.shape)))[::-1])
 
 
 @row(aten.expand.default, dtypes=EVERY)
-def expand(w: Writer, out: Spec, x: Tensor, size: Sequence, implicit: bool = False) -> Tensor:
+def expand(w: ModelWriter, out: Spec, x: Tensor, size: Sequence, implicit: bool = False) -> Tensor:
     """Repeated along dimensions of one element."""
     return w.op("Expand", x, w.ints(out.shape))
 
 
-def sliced(w: Writer, x: Tensor, dim: int, start: Any, end: Any, step: Any = 1) -> Tensor:
+def sliced(w: ModelWriter, x: Tensor, dim: int, start: Any, end: Any, step: Any = 1) -> Tensor:
     """A slice along one dimension."""
     return w.op("Slice", x, w.ints([start]), w.ints([end]), w.ints([dim % len(x.shape)]), w.ints([step]))
 
 
 @row(aten.slice.Tensor, dtypes=EVERY)
-def slice_tensor(w: Writer, out: Spec, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Tensor:
+def slice_tensor(w: ModelWriter, out: Spec, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Tensor:
     """A slice."""
     return sliced(w, x, dim, 0 if start is None else start, LAST if end is None else end, step)
 
 
 @row(aten.select.int, dtypes=EVERY)
-def select(w: Writer, out: Spec, x: Tensor, dim: int, index: Any) -> Tensor:
+def select(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Any) -> Tensor:
     """One element of a dimension."""
     return w.op("Gather", x, w.to(index, torch.int64), axis=dim % len(x.shape))
 
 
 @row(aten.cat.default, dtypes=EVERY)
-def cat(w: Writer, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def cat(w: ModelWriter, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors one after the other."""
     if any(len(x.shape) != len(out.shape) for x in tensors):
         raise Cannot("an empty tensor of another rank")
@@ -82,7 +82,7 @@ def cat(w: Writer, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tensor
 
 
 @row(aten.stack.default, dtypes=EVERY)
-def stack(w: Writer, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def stack(w: ModelWriter, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors along a new dimension."""
     dim %= len(out.shape)
     made = [w.op("Unsqueeze", w.to(x, out.dtype), w.ints([dim])) for x in tensors]
@@ -90,14 +90,14 @@ def stack(w: Writer, out: Spec, tensors: Sequence[Tensor], dim: int = 0) -> Tens
 
 
 @row(aten.repeat.default, dtypes=EVERY)
-def repeat(w: Writer, out: Spec, x: Tensor, repeats: Sequence) -> Tensor:
+def repeat(w: ModelWriter, out: Spec, x: Tensor, repeats: Sequence) -> Tensor:
     """Copies side by side."""
     shape = [1] * (len(repeats) - len(x.shape)) + list(x.shape)
     return w.op("Tile", w.reshape(x, shape), w.ints(repeats))
 
 
 @row(aten.flip.default, dtypes=EVERY)
-def flip(w: Writer, out: Spec, x: Tensor, dims: Sequence[int]) -> Tensor:
+def flip(w: ModelWriter, out: Spec, x: Tensor, dims: Sequence[int]) -> Tensor:
     """Dimensions backward."""
     axes = [d % len(x.shape) for d in dims]
     if not axes:
@@ -106,24 +106,24 @@ def flip(w: Writer, out: Spec, x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 @row(aten.constant_pad_nd.default, dtypes=COMPUTED - {torch.bool})
-def constant_pad(w: Writer, out: Spec, x: Tensor, pad: Sequence, value: Any = 0) -> Tensor:
+def constant_pad(w: ModelWriter, out: Spec, x: Tensor, pad: Sequence, value: Any = 0) -> Tensor:
     """A number around."""
     return w.op("Pad", x, _pads(w, x, pad), w.to(value, x.dtype), mode="constant")
 
 
 @row(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
-def reflection_pad(w: Writer, out: Spec, x: Tensor, pad: Sequence) -> Tensor:
+def reflection_pad(w: ModelWriter, out: Spec, x: Tensor, pad: Sequence) -> Tensor:
     """A mirror around."""
     return w.op("Pad", x, _pads(w, x, pad), mode="reflect")
 
 
 @row(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
-def replication_pad(w: Writer, out: Spec, x: Tensor, pad: Sequence) -> Tensor:
+def replication_pad(w: ModelWriter, out: Spec, x: Tensor, pad: Sequence) -> Tensor:
     """The edge around."""
     return w.op("Pad", x, _pads(w, x, pad), mode="edge")
 
 
-def _pads(w: Writer, x: Tensor, pad: Sequence) -> Tensor:
+def _pads(w: ModelWriter, x: Tensor, pad: Sequence) -> Tensor:
     """The amounts in ONNX's order: all begins, then all ends."""
     rank = len(x.shape)
     amounts = list(zip(pad[::2], pad[1::2]))
@@ -134,18 +134,18 @@ def _pads(w: Writer, x: Tensor, pad: Sequence) -> Tensor:
 
 
 @row(aten.tril.default)
-def tril(w: Writer, out: Spec, x: Tensor, diagonal: int = 0) -> Tensor:
+def tril(w: ModelWriter, out: Spec, x: Tensor, diagonal: int = 0) -> Tensor:
     """Zero above a diagonal."""
     return _triangle(w, x, diagonal, 0)
 
 
 @row(aten.triu.default)
-def triu(w: Writer, out: Spec, x: Tensor, diagonal: int = 0) -> Tensor:
+def triu(w: ModelWriter, out: Spec, x: Tensor, diagonal: int = 0) -> Tensor:
     """Zero below a diagonal."""
     return _triangle(w, x, diagonal, 1)
 
 
-def _triangle(w: Writer, x: Tensor, diagonal: int, upper: int) -> Tensor:
+def _triangle(w: ModelWriter, x: Tensor, diagonal: int, upper: int) -> Tensor:
     if x.dtype is torch.int32:
         raise Cannot("a triangle of i32")
     return w.op("Trilu", x, w.to(diagonal, torch.int64), upper=upper)
@@ -153,19 +153,19 @@ def _triangle(w: Writer, x: Tensor, diagonal: int, upper: int) -> Tensor:
 
 # ---- gathers -------------------------------------------------------------------------------------------------------
 @row(aten.embedding.default, dtypes=EVERY)
-def embedding(w: Writer, out: Spec, weight: Tensor, indices: Tensor, *rest: Any, **settings: Any) -> Tensor:
+def embedding(w: ModelWriter, out: Spec, weight: Tensor, indices: Tensor, *rest: Any, **settings: Any) -> Tensor:
     """Rows of a table. A negative index would be counted from the end: torch raises, so it is made one beyond the end."""
     return w.op("Gather", weight, _strict(w, indices, weight.shape[0]), axis=0)
 
 
-def _strict(w: Writer, indices: Tensor, size: Any) -> Tensor:
+def _strict(w: ModelWriter, indices: Tensor, size: Any) -> Tensor:
     """Indices that only torch's own may be: a negative one becomes one that every engine raises for."""
     below = w.op("Less", indices, 0, dtype=torch.bool)
     return w.op("Where", below, w.to(size, indices.dtype), indices, dtype=indices.dtype)
 
 
 @row(aten.index_select.default, dtypes=EVERY)
-def index_select(w: Writer, out: Spec, x: Tensor, dim: int, index: Tensor) -> Tensor:
+def index_select(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Elements of a dimension."""
     if not x.shape or len(index.shape) != 1:
         raise Cannot("an index of no dimension")
@@ -173,7 +173,7 @@ def index_select(w: Writer, out: Spec, x: Tensor, dim: int, index: Tensor) -> Te
 
 
 @row(aten.gather.default, dtypes=EVERY)
-def gather(w: Writer, out: Spec, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
+def gather(w: ModelWriter, out: Spec, x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     """Elements of a dimension, other ones at each place."""
     if not x.shape or len(x.shape) != len(index.shape):
         raise Cannot("an index of no dimension")
@@ -185,7 +185,7 @@ def gather(w: Writer, out: Spec, x: Tensor, dim: int, index: Tensor, sparse_grad
 
 
 @row(aten.index.Tensor, dtypes=EVERY)
-def index(w: Writer, out: Spec, x: Tensor, indices: Sequence) -> Tensor:
+def index(w: ModelWriter, out: Spec, x: Tensor, indices: Sequence) -> Tensor:
     """x[i] with one row of indices: along the first dimension that has one."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if len(given) != 1 or given[0][1].dtype not in (torch.int64, torch.int32):

@@ -12,7 +12,7 @@ from bytejit.common.spec import Spec
 
 from .reductions import spread
 from .table import FLOATS, row
-from .writer import Cannot, Tensor, Writer
+from .writer import Cannot, ModelWriter, Tensor
 
 aten = torch.ops.aten
 
@@ -26,7 +26,7 @@ def known(*values: Any) -> list[int]:
 
 @row(aten.convolution.default, dtypes=FLOATS)
 def convolution(
-    w: Writer,
+    w: ModelWriter,
     out: Spec,
     x: Tensor,
     weight: Tensor,
@@ -58,7 +58,7 @@ F32 = frozenset({torch.float32})  # the statistics of ONNX's norms are f32
 
 @row(aten.native_layer_norm.default, dtypes=F32)
 def layer_norm(
-    w: Writer, out: Any, x: Tensor, shape: Sequence, weight: Tensor | None, bias: Tensor | None, eps: float
+    w: ModelWriter, out: Any, x: Tensor, shape: Sequence, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, ...]:
     """Over the last dimensions; mean and 1 / deviation."""
     if weight is None:
@@ -69,7 +69,16 @@ def layer_norm(
 
 @row(aten.native_group_norm.default, dtypes=F32)
 def group_norm(
-    w: Writer, out: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, n: Any, c: Any, size: Any, groups: int, eps: float
+    w: ModelWriter,
+    out: Any,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: Any,
+    c: Any,
+    size: Any,
+    groups: int,
+    eps: float,
 ) -> tuple[Tensor, ...]:
     """Over groups of channels."""
     known(c, size)
@@ -96,7 +105,9 @@ def _window(rank: int, kernel: Sequence[int], stride: Sequence[int], padding: Se
     return {"kernel_shape": wide(kernel), "strides": wide(stride or kernel), "pads": wide(padding) * 2}
 
 
-def max_pool(w: Writer, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, rank: int) -> Tensor:
+def max_pool(
+    w: ModelWriter, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, rank: int
+) -> Tensor:
     """The largest of each window."""
     if len(x.shape) != rank + 2:
         raise Cannot("a pool without a batch")
@@ -107,7 +118,14 @@ def max_pool(w: Writer, x: Tensor, kernel: Any, stride: Any, padding: Any, dilat
 
 @row(aten.max_pool2d_with_indices.default, dtypes=F32)
 def max_pool2d(
-    w: Writer, out: Any, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    w: ModelWriter,
+    out: Any,
+    x: Tensor,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """Without the positions."""
     return max_pool(w, x, kernel, stride, padding, dilation, ceil_mode, 2), None
@@ -115,7 +133,7 @@ def max_pool2d(
 
 @row(aten.avg_pool2d.default, dtypes=F32)
 def avg_pool2d(
-    w: Writer,
+    w: ModelWriter,
     out: Spec,
     x: Tensor,
     kernel: Any,
@@ -132,7 +150,7 @@ def avg_pool2d(
 
 
 @row(aten._adaptive_avg_pool2d.default, dtypes=F32)
-def adaptive_avg_pool2d(w: Writer, out: Spec, x: Tensor, size: Sequence[int]) -> Tensor:
+def adaptive_avg_pool2d(w: ModelWriter, out: Spec, x: Tensor, size: Sequence[int]) -> Tensor:
     """The mean of so many windows, where they are equal."""
     if len(x.shape) != 4:
         raise Cannot("a pool without a batch")
@@ -144,7 +162,7 @@ def adaptive_avg_pool2d(w: Writer, out: Spec, x: Tensor, size: Sequence[int]) ->
 
 
 # ---- sizes ---------------------------------------------------------------------------------------------------------
-def _resized(w: Writer, out: Spec, x: Tensor, scales: Sequence[float | None], **settings: Any) -> Tensor:
+def _resized(w: ModelWriter, out: Spec, x: Tensor, scales: Sequence[float | None], **settings: Any) -> Tensor:
     for of, to, scale in zip(x.shape[2:], out.shape[2:], scales):
         if scale is not None and (not isinstance(of, int) or not math.isclose(of * scale, to, rel_tol=1e-9)):
             raise Cannot("a scale that is not the ratio of the sizes")
@@ -152,13 +170,13 @@ def _resized(w: Writer, out: Spec, x: Tensor, scales: Sequence[float | None], **
 
 
 @row(aten.upsample_nearest2d.default, dtypes=F32)
-def nearest(w: Writer, out: Spec, x: Tensor, size: Any, high: Any = None, wide: Any = None) -> Tensor:
+def nearest(w: ModelWriter, out: Spec, x: Tensor, size: Any, high: Any = None, wide: Any = None) -> Tensor:
     """The nearest element."""
     return _resized(w, out, x, (high, wide), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
 
 
 @row(aten.upsample_bilinear2d.default, dtypes=F32)
-def bilinear(w: Writer, out: Spec, x: Tensor, size: Any, align_corners: bool, high: Any = None, wide: Any = None) -> Tensor:
+def bilinear(w: ModelWriter, out: Spec, x: Tensor, size: Any, align_corners: bool, high: Any = None, wide: Any = None) -> Tensor:
     """Between the four nearest elements."""
     mode = "align_corners" if align_corners else "half_pixel"
     return _resized(w, out, x, (high, wide), mode="linear", coordinate_transformation_mode=mode)

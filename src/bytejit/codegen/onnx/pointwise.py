@@ -13,7 +13,7 @@ from bytejit.codegen.loops.sizes import Real
 from bytejit.common.spec import Spec
 
 from .table import EVERY, FLOATS, row
-from .writer import Cannot, Tensor, Writer
+from .writer import Cannot, ModelWriter, Tensor
 
 aten = torch.ops.aten
 CHAINS = {  # of one input: ONNX nodes, one after the other; of ints the result is a float
@@ -79,7 +79,7 @@ for _op, _kinds in SAME.items():
 def _comparison(kinds: str) -> Callable:
     first, *rest = kinds.split()
 
-    def write(w: Writer, out: Spec, x: Tensor, other: Any) -> Tensor:
+    def write(w: ModelWriter, out: Spec, x: Tensor, other: Any) -> Tensor:
         dtype = common(x, other)
         if dtype is torch.bool and first != "Equal":
             dtype = torch.int32
@@ -101,33 +101,33 @@ def numeric(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _scaled(w: Writer, x: Any, alpha: Any, dtype: torch.dtype) -> Tensor:
+def _scaled(w: ModelWriter, x: Any, alpha: Any, dtype: torch.dtype) -> Tensor:
     x = w.to(x, dtype)
     return x if alpha == 1 and not isinstance(alpha, (Index, Real)) else w.op("Mul", x, w.to(alpha, dtype))
 
 
 @row(aten.add.Tensor, aten.add.Scalar)
-def add(w: Writer, out: Spec, x: Any, other: Any, alpha: Any = 1) -> Tensor:
+def add(w: ModelWriter, out: Spec, x: Any, other: Any, alpha: Any = 1) -> Tensor:
     """x + alpha * other."""
     dtype = numeric(out.dtype)
     return w.op("Add", w.to(x, dtype), _scaled(w, other, alpha, dtype))
 
 
 @row(aten.sub.Tensor, aten.sub.Scalar)
-def sub(w: Writer, out: Spec, x: Any, other: Any, alpha: Any = 1) -> Tensor:
+def sub(w: ModelWriter, out: Spec, x: Any, other: Any, alpha: Any = 1) -> Tensor:
     """x - alpha * other."""
     dtype = numeric(out.dtype)
     return w.op("Sub", w.to(x, dtype), _scaled(w, other, alpha, dtype))
 
 
 @row(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(w: Writer, out: Spec, x: Any, other: Any, alpha: Any = 1) -> Tensor:
+def rsub(w: ModelWriter, out: Spec, x: Any, other: Any, alpha: Any = 1) -> Tensor:
     """other - alpha * x."""
     return sub(w, out, other, x, alpha)
 
 
 @row(aten.mul.Tensor, aten.mul.Scalar)
-def mul(w: Writer, out: Spec, x: Any, other: Any) -> Tensor:
+def mul(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
     """x * other; of bools: both."""
     if out.dtype is torch.bool:
         return w.op("And", w.to(x, torch.bool), w.to(other, torch.bool))
@@ -135,13 +135,13 @@ def mul(w: Writer, out: Spec, x: Any, other: Any) -> Tensor:
 
 
 @row(aten.div.Tensor, aten.div.Scalar)
-def div(w: Writer, out: Spec, x: Any, other: Any) -> Tensor:
+def div(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
     """x / other, a float."""
     return w.op("Div", w.to(x, out.dtype), w.to(other, out.dtype))
 
 
 @row(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(w: Writer, out: Spec, x: Any, other: Any, rounding_mode: str | None = None) -> Tensor:
+def div_mode(w: ModelWriter, out: Spec, x: Any, other: Any, rounding_mode: str | None = None) -> Tensor:
     """x / other, rounded; of floats torch rounds in more steps."""
     if rounding_mode is None:
         return div(w, out, x, other)
@@ -160,7 +160,7 @@ def _divisor(other: Any) -> Any:
 
 
 @row(aten.floor_divide.default)
-def floor_divide(w: Writer, out: Spec, x: Any, other: Any) -> Tensor:
+def floor_divide(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
     """The floor of x / other, of whole numbers."""
     if out.dtype.is_floating_point:
         raise Cannot("a rounded quotient of floats")
@@ -169,7 +169,7 @@ def floor_divide(w: Writer, out: Spec, x: Any, other: Any) -> Tensor:
 
 
 @row(aten.remainder.Scalar)
-def remainder(w: Writer, out: Spec, x: Any, other: Any) -> Tensor:
+def remainder(w: ModelWriter, out: Spec, x: Any, other: Any) -> Tensor:
     """The remainder with the divisor's sign, of whole numbers."""
     if out.dtype.is_floating_point:
         raise Cannot("a remainder of floats")
@@ -177,7 +177,7 @@ def remainder(w: Writer, out: Spec, x: Any, other: Any) -> Tensor:
 
 
 @row(aten.pow.Tensor_Scalar)
-def pow_scalar(w: Writer, out: Spec, x: Tensor, exponent: Any) -> Tensor:
+def pow_scalar(w: ModelWriter, out: Spec, x: Tensor, exponent: Any) -> Tensor:
     """Powers, as torch computes the frequent ones."""
     x = w.to(x, numeric(out.dtype))
     if exponent == 2:
@@ -193,30 +193,30 @@ def pow_scalar(w: Writer, out: Spec, x: Tensor, exponent: Any) -> Tensor:
 
 
 @row(aten.pow.Tensor_Tensor, dtypes=FLOATS)
-def pow_tensor(w: Writer, out: Spec, x: Tensor, exponent: Tensor) -> Tensor:
+def pow_tensor(w: ModelWriter, out: Spec, x: Tensor, exponent: Tensor) -> Tensor:
     """Powers."""
     return w.op("Pow", w.to(x, out.dtype), w.to(exponent, out.dtype))
 
 
-def either(w: Writer, condition: Tensor, a: Any, b: Any, dtype: torch.dtype) -> Tensor:
+def either(w: ModelWriter, condition: Tensor, a: Any, b: Any, dtype: torch.dtype) -> Tensor:
     """`a` where the condition holds, else `b`."""
     return w.op("Where", w.to(condition, torch.bool), w.to(a, dtype), w.to(b, dtype), dtype=dtype)
 
 
 @row(aten.maximum.default, dtypes=FLOATS | {torch.int64, torch.int32})
-def maximum(w: Writer, out: Spec, x: Tensor, y: Tensor) -> Tensor:
+def maximum(w: ModelWriter, out: Spec, x: Tensor, y: Tensor) -> Tensor:
     """The larger, nan where one is."""
     return w.op("Max", w.to(x, out.dtype), w.to(y, out.dtype))
 
 
 @row(aten.minimum.default, dtypes=FLOATS | {torch.int64, torch.int32})
-def minimum(w: Writer, out: Spec, x: Tensor, y: Tensor) -> Tensor:
+def minimum(w: ModelWriter, out: Spec, x: Tensor, y: Tensor) -> Tensor:
     """The smaller, nan where one is."""
     return w.op("Min", w.to(x, out.dtype), w.to(y, out.dtype))
 
 
 @row(aten.clamp.default, dtypes=FLOATS | {torch.int64, torch.int32})
-def clamp(w: Writer, out: Spec, x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+def clamp(w: ModelWriter, out: Spec, x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Between two numbers."""
     x = w.to(x, out.dtype)
     x = x if min is None else w.op("Max", x, min)
@@ -224,56 +224,56 @@ def clamp(w: Writer, out: Spec, x: Tensor, min: Any = None, max: Any = None) -> 
 
 
 @row(aten.clamp_min.default, dtypes=FLOATS | {torch.int64, torch.int32})
-def clamp_min(w: Writer, out: Spec, x: Tensor, min: Any) -> Tensor:
+def clamp_min(w: ModelWriter, out: Spec, x: Tensor, min: Any) -> Tensor:
     """Not below a number."""
     return clamp(w, out, x, min)
 
 
 @row(aten.clamp_max.default, dtypes=FLOATS | {torch.int64, torch.int32})
-def clamp_max(w: Writer, out: Spec, x: Tensor, max: Any) -> Tensor:
+def clamp_max(w: ModelWriter, out: Spec, x: Tensor, max: Any) -> Tensor:
     """Not above a number."""
     return clamp(w, out, x, None, max)
 
 
 @row(aten.sign.default, dtypes=FLOATS)
-def sign(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def sign(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """-1, 0, 1; of nan torch's is 0."""
     return either(w, w.op("IsNaN", x, dtype=torch.bool), 0, w.op("Sign", x), out.dtype)
 
 
 @row(aten.trunc.default, dtypes=FLOATS)
-def trunc(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def trunc(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """Toward zero."""
     return either(w, w.op("Less", x, 0, dtype=torch.bool), w.op("Ceil", x), w.op("Floor", x), out.dtype)
 
 
 @row(aten.log2.default)
-def log2(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def log2(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """log(x) / log(2)."""
     return w.op("Mul", w.op("Log", w.to(x, out.dtype)), 1 / math.log(2))
 
 
 @row(aten.isnan.default, dtypes=FLOATS | {torch.bool})
-def isnan(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def isnan(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """Whether an element is nan."""
     return w.op("IsNaN", x, dtype=torch.bool)
 
 
 @row(aten.isinf.default, dtypes=FLOATS | {torch.bool})
-def isinf(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def isinf(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """Whether an element is infinite."""
     return w.op("IsInf", x, dtype=torch.bool)
 
 
 # ---- logic ---------------------------------------------------------------------------------------------------------
 @row(aten.logical_not.default)
-def logical_not(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def logical_not(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """Not."""
     return w.op("Not", w.to(x, torch.bool))
 
 
 @row(aten.bitwise_not.default, dtypes=frozenset({torch.bool}))
-def bitwise_not(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def bitwise_not(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """Not."""
     return w.op("Not", x)
 
@@ -289,20 +289,20 @@ for _name, _kind in (("and", "And"), ("or", "Or"), ("xor", "Xor")):
 
 
 @row(aten.where.self)
-def where(w: Writer, out: Spec, condition: Tensor, x: Any, y: Any) -> Tensor:
+def where(w: ModelWriter, out: Spec, condition: Tensor, x: Any, y: Any) -> Tensor:
     """One or the other."""
     return either(w, condition, x, y, out.dtype)
 
 
 @row(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(w: Writer, out: Spec, x: Tensor, mask: Tensor, value: Any) -> Tensor:
+def masked_fill(w: ModelWriter, out: Spec, x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """`value` where the mask holds."""
     return either(w, mask, value, x, out.dtype)
 
 
 # ---- dtypes and copies ---------------------------------------------------------------------------------------------
 @row(aten._to_copy.default, dtypes=EVERY)
-def to_copy(w: Writer, out: Spec, x: Tensor, **settings: Any) -> Tensor:
+def to_copy(w: ModelWriter, out: Spec, x: Tensor, **settings: Any) -> Tensor:
     """Another dtype."""
     if settings.get("device") not in (None, out.device) or x.dtype.is_floating_point and out.dtype in UNSIGNED:
         raise Cannot("a copy to another device, or of floats to small whole numbers")
@@ -313,6 +313,6 @@ UNSIGNED = (torch.uint8, torch.int8, torch.int16)
 
 
 @row(aten.clone.default, aten.lift_fresh_copy.default, dtypes=EVERY)
-def clone(w: Writer, out: Spec, x: Tensor, memory_format: Any = None) -> Tensor:
+def clone(w: ModelWriter, out: Spec, x: Tensor, memory_format: Any = None) -> Tensor:
     """A copy."""
     return w.op("Identity", x)

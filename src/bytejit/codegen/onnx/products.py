@@ -13,18 +13,18 @@ from .create import filled
 from .pointwise import either
 from .reductions import zero_of_nothing
 from .table import FLOATS, row
-from .writer import Cannot, Tensor, Writer
+from .writer import Cannot, ModelWriter, Tensor
 
 aten = torch.ops.aten
 
 
 @row(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, dtypes=FLOATS)
-def matmul(w: Writer, out: Spec, a: Tensor, b: Tensor) -> Tensor:
+def matmul(w: ModelWriter, out: Spec, a: Tensor, b: Tensor) -> Tensor:
     """The product."""
     return w.op("MatMul", a, b)
 
 
-def _sum(w: Writer, bias: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+def _sum(w: ModelWriter, bias: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     """beta * bias + alpha * product; a bias times zero is not read."""
     if alpha != 1:
         product = w.op("Mul", product, alpha)
@@ -34,7 +34,7 @@ def _sum(w: Writer, bias: Tensor, product: Tensor, beta: Any, alpha: Any) -> Ten
 
 
 @row(aten.addmm.default, dtypes=FLOATS)
-def addmm(w: Writer, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def addmm(w: ModelWriter, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """A product and a sum."""
     if beta == alpha == 1:
         return w.op("Gemm", a, b, bias)
@@ -42,13 +42,13 @@ def addmm(w: Writer, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 
 
 
 @row(aten.baddbmm.default, dtypes=FLOATS)
-def baddbmm(w: Writer, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
+def baddbmm(w: ModelWriter, out: Spec, bias: Tensor, a: Tensor, b: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """The same of batches."""
     return _sum(w, bias, w.op("MatMul", a, b), beta, alpha)
 
 
 @row(aten.linear.default, dtypes=FLOATS)
-def linear(w: Writer, out: Spec, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(w: ModelWriter, out: Spec, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias, of rows: so the weight needs no transposed copy."""
     if len(weight.shape) != 2:
         raise Cannot("a weight that is no matrix")
@@ -59,7 +59,7 @@ def linear(w: Writer, out: Spec, x: Tensor, weight: Tensor, bias: Tensor | None 
 
 @row(aten.scaled_dot_product_attention.default, dtypes=FLOATS | {torch.bool})
 def attention(
-    w: Writer,
+    w: ModelWriter,
     out: Spec,
     q: Tensor,
     k: Tensor,

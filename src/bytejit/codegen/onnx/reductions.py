@@ -13,7 +13,7 @@ from bytejit.common.spec import Spec, reduced_dims
 
 from .pointwise import either, numeric
 from .table import COMPUTED, FLOATS, row
-from .writer import Cannot, Tensor, Writer
+from .writer import Cannot, ModelWriter, Tensor
 
 aten = torch.ops.aten
 
@@ -23,36 +23,36 @@ def axes_of(x: Tensor, dim: Any) -> list[int]:
     return list(reduced_dims(dim, len(x.shape)))
 
 
-def reduced(w: Writer, kind: str, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:
+def reduced(w: ModelWriter, kind: str, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:
     """A reduction. A tensor of no dimensions is its own."""
     return w.op(kind, x, w.ints(axes), keepdims=int(keepdim)) if axes else x
 
 
 @row(aten.sum.default, aten.sum.dim_IntList)
-def sum(w: Writer, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def sum(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """The sum."""
     return reduced(w, "ReduceSum", w.to(x, out.dtype), axes_of(x, dim), keepdim)
 
 
 @row(aten.mean.default, aten.mean.dim)
-def mean(w: Writer, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def mean(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """The mean."""
     return reduced(w, "ReduceMean", w.to(x, out.dtype), axes_of(x, dim), keepdim)
 
 
 @row(aten.prod.default)
-def prod(w: Writer, out: Spec, x: Tensor, dtype: Any = None) -> Tensor:
+def prod(w: ModelWriter, out: Spec, x: Tensor, dtype: Any = None) -> Tensor:
     """The product."""
     return reduced(w, "ReduceProd", w.to(x, out.dtype), axes_of(x, None), False)
 
 
 @row(aten.prod.dim_int)
-def prod_dim(w: Writer, out: Spec, x: Tensor, dim: int, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def prod_dim(w: ModelWriter, out: Spec, x: Tensor, dim: int, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """The product along a dimension."""
     return reduced(w, "ReduceProd", w.to(x, out.dtype), axes_of(x, dim), keepdim)
 
 
-def extreme(w: Writer, kind: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
+def extreme(w: ModelWriter, kind: str, x: Tensor, dim: Any, keepdim: bool) -> Tensor:
     """The largest or smallest; nan where one is nan, which engines do not agree about."""
     axes = axes_of(x, dim)
     made = reduced(w, kind, x, axes, keepdim)
@@ -66,31 +66,31 @@ NUMBERS = COMPUTED - {torch.bool}
 
 
 @row(aten.amax.default, dtypes=NUMBERS)
-def amax(w: Writer, out: Spec, x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Tensor:
+def amax(w: ModelWriter, out: Spec, x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Tensor:
     """The largest."""
     return extreme(w, "ReduceMax", x, dim, keepdim)
 
 
 @row(aten.amin.default, dtypes=NUMBERS)
-def amin(w: Writer, out: Spec, x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Tensor:
+def amin(w: ModelWriter, out: Spec, x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Tensor:
     """The smallest."""
     return extreme(w, "ReduceMin", x, dim, keepdim)
 
 
 @row(aten.max.default, dtypes=NUMBERS)
-def max_all(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def max_all(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """The largest of all."""
     return extreme(w, "ReduceMax", x, None, False)
 
 
 @row(aten.min.default, dtypes=NUMBERS)
-def min_all(w: Writer, out: Spec, x: Tensor) -> Tensor:
+def min_all(w: ModelWriter, out: Spec, x: Tensor) -> Tensor:
     """The smallest of all."""
     return extreme(w, "ReduceMin", x, None, False)
 
 
 def _position(kind: str) -> Callable:
-    def write(w: Writer, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    def write(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         if not x.shape or dim is None and keepdim:
             raise Cannot("a position in all dimensions")
         x, dim = (w.reshape(x, [-1]), 0) if dim is None else (x, dim % len(x.shape))
@@ -105,7 +105,7 @@ row(aten.argmin.default, dtypes=frozenset({torch.int64, torch.int32}))(_position
 
 
 def _truth(kind: str) -> Callable:
-    def write(w: Writer, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    def write(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         held = w.to(w.to(x, torch.bool), torch.int32)
         return w.to(reduced(w, kind, held, axes_of(x, dim), keepdim), torch.bool)
 
@@ -117,7 +117,7 @@ row(aten.all.default, aten.all.dim, aten.all.dims)(_truth("ReduceMin"))
 
 
 # ---- spread --------------------------------------------------------------------------------------------------------
-def spread(w: Writer, x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
+def spread(w: ModelWriter, x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
     """Variance and mean."""
     axes = axes_of(x, dim)
     count = math.prod((x.shape[d] for d in axes), start=1)
@@ -131,26 +131,26 @@ def spread(w: Writer, x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tu
 
 
 @row(aten.var.correction, dtypes=FLOATS)
-def var(w: Writer, out: Spec, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Tensor:
+def var(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Tensor:
     """The variance."""
     return spread(w, x, dim, correction, keepdim)[0]
 
 
 @row(aten.std.correction, dtypes=FLOATS)
-def std(w: Writer, out: Spec, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Tensor:
+def std(w: ModelWriter, out: Spec, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Tensor:
     """The standard deviation."""
     return w.op("Sqrt", spread(w, x, dim, correction, keepdim)[0])
 
 
 @row(aten.var_mean.correction, dtypes=FLOATS)
-def var_mean(w: Writer, out: Any, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> tuple:
+def var_mean(w: ModelWriter, out: Any, x: Tensor, dim: Any = None, correction: Any = None, keepdim: bool = False) -> tuple:
     """Both."""
     return spread(w, x, dim, correction, keepdim)
 
 
 @row(aten.linalg_vector_norm.default, dtypes=FLOATS)
 def vector_norm(
-    w: Writer, out: Spec, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+    w: ModelWriter, out: Spec, x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Tensor:
     """The root of the sum of squares, or the sum of what they are without sign."""
     axes, x = axes_of(x, dim), w.to(x, out.dtype)
@@ -163,38 +163,38 @@ def vector_norm(
 
 # ---- along one dimension -------------------------------------------------------------------------------------------
 @row(aten._softmax.default, dtypes=FLOATS)
-def softmax(w: Writer, out: Spec, x: Tensor, dim: int, *rest: Any) -> Tensor:
+def softmax(w: ModelWriter, out: Spec, x: Tensor, dim: int, *rest: Any) -> Tensor:
     """exp(x) over its sum."""
     return _along(w, "Softmax", x, dim)
 
 
 @row(aten._log_softmax.default, dtypes=FLOATS)
-def log_softmax(w: Writer, out: Spec, x: Tensor, dim: int, *rest: Any) -> Tensor:
+def log_softmax(w: ModelWriter, out: Spec, x: Tensor, dim: int, *rest: Any) -> Tensor:
     """Its logarithm."""
     return _along(w, "LogSoftmax", x, dim)
 
 
 @row(aten._safe_softmax.default, dtypes=FLOATS)
-def safe_softmax(w: Writer, out: Spec, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
+def safe_softmax(w: ModelWriter, out: Spec, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """Zero where all is -inf."""
     return zero_of_nothing(w, x, _along(w, "Softmax", x, dim), dim % len(x.shape))
 
 
-def zero_of_nothing(w: Writer, scores: Tensor, weights: Tensor, axis: int) -> Tensor:
+def zero_of_nothing(w: ModelWriter, scores: Tensor, weights: Tensor, axis: int) -> Tensor:
     """A softmax, or zero where all scores are -inf: their largest is the lowest number in an engine that begins with that."""
     top = w.op("ReduceMax", scores, w.ints([axis]), keepdims=1)
     nothing = w.op("LessOrEqual", top, torch.finfo(scores.dtype).min, dtype=torch.bool)
     return either(w, nothing, 0, weights, scores.dtype)
 
 
-def _along(w: Writer, kind: str, x: Tensor, dim: int) -> Tensor:
+def _along(w: ModelWriter, kind: str, x: Tensor, dim: int) -> Tensor:
     if not x.shape:
         raise Cannot("a tensor of no dimensions")
     return w.op(kind, x, axis=dim % len(x.shape))
 
 
 @row(aten.logsumexp.default, dtypes=FLOATS)
-def logsumexp(w: Writer, out: Spec, x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+def logsumexp(w: ModelWriter, out: Spec, x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """log(sum(exp(x))), from the largest on."""
     axes = axes_of(x, dim)
     top = reduced(w, "ReduceMax", x, axes, True)
@@ -205,7 +205,7 @@ def logsumexp(w: Writer, out: Spec, x: Tensor, dim: Any, keepdim: bool = False) 
 
 
 @row(aten.cumsum.default, dtypes=COMPUTED)
-def cumsum(w: Writer, out: Spec, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
+def cumsum(w: ModelWriter, out: Spec, x: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """The sums so far."""
     if not x.shape:
         raise Cannot("a tensor of no dimensions")

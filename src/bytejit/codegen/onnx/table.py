@@ -22,7 +22,7 @@ from bytejit.codegen.loops.index import Undecided
 from bytejit.common.dtypes import ONNX
 from bytejit.common.spec import Spec
 
-from .writer import Cannot, Tensor, Write, Writer
+from .writer import Cannot, ModelWriter, Tensor, Write
 
 FAMILIES = ("pointwise", "activations", "create", "moves", "reductions", "products", "networks")
 COMPUTED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.bool})
@@ -88,7 +88,7 @@ def refuses(node: fx.Node) -> str:
         if 0 in [n for n in spec.shape if isinstance(n, int)]:
             return "a tensor has no elements"
     try:
-        writer = Writer()
+        writer = ModelWriter()
         write(writer, node, {n: value_of(writer, n) for n in node.all_input_nodes})
     except Cannot as e:
         return str(e)
@@ -97,7 +97,7 @@ def refuses(node: fx.Node) -> str:
     return ""
 
 
-def value_of(writer: Writer, node: fx.Node) -> Any:
+def value_of(writer: ModelWriter, node: fx.Node) -> Any:
     """What stands for a value whose ONNX form is not asked. Raises: Cannot."""
     spec = node.meta.get("spec")
     if isinstance(spec, Spec):
@@ -107,7 +107,7 @@ def value_of(writer: Writer, node: fx.Node) -> Any:
     raise Cannot("an argument is no tensor")
 
 
-def write(writer: Writer, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+def write(writer: ModelWriter, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
     """The ONNX form of a call, of the values in `env`. Raises: Cannot."""
     if node.target is getitem:
         made = env[node.args[0]][node.args[1]]

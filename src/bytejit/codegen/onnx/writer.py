@@ -43,7 +43,7 @@ class OnnxNode:
 
 
 @dataclass
-class Writer:
+class ModelWriter:
     """Collects the nodes of one model. ops: in order; constants: by name; sizes: the input that each size or float is."""
 
     ops: list[OnnxNode] = field(default_factory=list)

@@ -26,7 +26,7 @@ def view(name: str, *overloads: str) -> Callable[[Lower], Lower]:
 
 def reshape_coords(new: tuple, old: tuple, coords: tuple) -> tuple:
     """Coordinates in `old` of a point in `new`, both row-major over the same elements; dims are matched in groups."""
-    sizes = {a.parts[0]: s for c, s in zip(coords, new) for a, _ in c.terms if type(a) is ix.Var}
+    sizes = {a.parts[0]: s for c, s in zip(coords, new) for a, _ in c.terms if type(a) is ix.AxisVar}
     out: list[Any] = []
     if 0 in new:
         return tuple(ix.ZERO for _ in old)

@@ -21,7 +21,7 @@ from bytejit.common.saved_tensors import unhooked
 from bytejit.common.where import Where
 from bytejit.fake.tensor import was_written
 from bytejit.guards.guard_set import GuardSet
-from bytejit.guards.sources import KnownSource, Local, Printer, Source, StackSlot
+from bytejit.guards.sources import KnownSource, Local, Source, SourcePrinter, StackSlot
 from bytejit.tracer.exits.replay import SideEffectReplay
 from bytejit.tracer.exits.way_out import way_out
 from bytejit.tracer.objects import caching, class_facts, external_iterators, generators
@@ -146,7 +146,7 @@ def finish(t: Tracer, job: Job, stop: Stop, compiled_callee: Callable | None) ->
     replay = SideEffectReplay(t)
     replay.returns = stop.snapshot is None
     way = way_out(t, job, stop, compiled_callee)
-    replay.write(Printer(), way.values, way.last)  # a dry run finds the graph's outputs, or that a value cannot leave
+    replay.write(SourcePrinter(), way.values, way.last)  # a dry run finds the graph's outputs, or that a value cannot leave
     caching.check_symbolic(t, replay.names)
     t.traced_arrays.check_writes(any(isinstance(v, TensorVar) and is_written(t, v) for v in t.inputs))
     t.measures.write_requirements()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from bytejit.common import ambient, ambient_kinds
-from bytejit.guards.sources import Cell, Printer
+from bytejit.guards.sources import Cell, SourcePrinter
 from bytejit.tracer.core.signals import CannotReconstruct
 from bytejit.tracer.core.values import CellVar, GenVar, IterVar, Var
 from bytejit.tracer.objects import caching, external_generators, external_iterators
@@ -20,7 +20,7 @@ from .reconstruction import Reconstruction
 class SideEffectReplay(Reconstruction):
     """Writes the statements that an entry ends with."""
 
-    def write(self, printer: Printer, values: list[Var], last: Callable[[list[str]], str]) -> str:
+    def write(self, printer: SourcePrinter, values: list[Var], last: Callable[[list[str]], str]) -> str:
         """Statements; `last(expressions)` is the one that leaves. A dry run finds `outputs`. Raises: CannotReconstruct."""
         self.start(printer)
         for v in self.t.deferred_calls:

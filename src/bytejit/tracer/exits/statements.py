@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from bytejit.guards.sources import Printer
+from bytejit.guards.sources import SourcePrinter
 from bytejit.tracer.core.numpy_values import ArrayVar
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import CellVar, Var
@@ -21,9 +21,9 @@ class Statements:
         self.output_at: dict[torch.fx.Node, int] = {}
         self.spent_at: set[int] = set()  # of these, those that are given without their history
         self.returns = False  # whether the region ends by returning from the function
-        self.start(Printer())
+        self.start(SourcePrinter())
 
-    def start(self, printer: Printer) -> None:
+    def start(self, printer: SourcePrinter) -> None:
         """No lines yet."""
         self.at = printer
         self.lines: list[str] = []

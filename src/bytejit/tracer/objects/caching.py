@@ -11,7 +11,7 @@ import functools
 from collections.abc import Collection
 
 from bytejit.guards.iterator_sources import MISSING, CachedCall, NotSeen, cached
-from bytejit.guards.sources import Attr, CallOf, Printer, Ref
+from bytejit.guards.sources import Attr, CallOf, Ref, SourcePrinter
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
 from bytejit.tracer.core.values import DictVar, InstanceVar, Known, Lazy, SeqVar, SymVar, Var
@@ -154,7 +154,7 @@ def _of_user(t: Tracer, fn: InstanceVar, source: CachedCall, plainly: Lazy, give
     return t.values.memo_lazy(("cached", source), value, lambda: source)
 
 
-def count_calls(t: Tracer, at: Printer) -> list[str]:
+def count_calls(t: Tracer, at: SourcePrinter) -> list[str]:
     """Statements that make the calls, which the caches count as hits; but those that tracing made, once."""
     return [
         source.call(at) if made is None else f"{at.bind(made)}.pop() if {at.bind(made)} else {source.call(at)}"

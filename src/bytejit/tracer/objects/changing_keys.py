@@ -10,7 +10,7 @@ import collections
 from typing import TYPE_CHECKING
 
 from bytejit.guards.changing_sources import Looked
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import InstanceDict, PastDict, Scope, Source
 from bytejit.tracer.core.values import DictVar, SeqVar, Var
 from bytejit.tracer.sizes.called_anew import changes, hint, source_of
@@ -40,7 +40,7 @@ def lacks(t: Tracer, container: DictVar, key: Var) -> bool:
     source = _source_for(t, container, key)
     if source is None or dict.__contains__(container.real, hint(t, key)):
         return False
-    t.guard("EXPR", container.origin, Expr("key not in table", (("key", source), ("table", container.origin))))
+    t.guard("EXPR", container.origin, SizeCondition("key not in table", (("key", source), ("table", container.origin))))
     return True
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bytejit.guards.iterator_sources import COPIED, INDEXED, JOINED, NotSeen, Rest, leaves, rest
 from bytejit.guards.iterator_sources import RestOf as RestSource
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Attr, CallOf, Item, Source, TupleItem
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -97,7 +97,7 @@ def add_guards(t: Tracer) -> None:
         s = var.state
         if s["at"] or s["end"]:
             source = Attr(RestSource(var.origin), "left")
-            t.guard("EXPR", source, Expr(f"n == {s['at']}" if s["end"] else f"n >= {s['at']}", (("n", source),)))
+            t.guard("EXPR", source, SizeCondition(f"n == {s['at']}" if s["end"] else f"n >= {s['at']}", (("n", source),)))
 
 
 def advance(target: str, var: IterVar) -> list[str]:

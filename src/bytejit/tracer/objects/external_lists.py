@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bytejit.guards.changing_sources import length_of
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Attr, Item, Source
 from bytejit.tracer.core.values import DictVar, Known, Lazy, SeqVar, Var
 
@@ -63,7 +63,7 @@ class ExternalList(SeqVar):
         """Whether what was appended has pushed nothing out: guarded where it is so."""
         if len(self.real) > most:
             return False
-        self.t.guard("EXPR", self.source, Expr(f"n <= {most}", (("n", length_of(self.origin)),)))
+        self.t.guard("EXPR", self.source, SizeCondition(f"n <= {most}", (("n", length_of(self.origin)),)))
         return True
 
     def __repr__(self) -> str:

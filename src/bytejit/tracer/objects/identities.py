@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import KnownSource
 from bytejit.tracer.core.numpy_values import NumpyVar
 from bytejit.tracer.core.values import FuncVar, Lazy, MethodVar, SymVar, Var
@@ -72,7 +72,7 @@ def add_key_guards(t: Any) -> None:
             ids = ", ".join(f"id({name})" for name, _ in names)
             outside = next((v.source for v in found if not isinstance(v.source, KnownSource)), None)
             if outside is not None:
-                t.guards.add("EXPR", outside, Expr(f"len({{{ids}}}) == {len(found)}", names))
+                t.guards.add("EXPR", outside, SizeCondition(f"len({{{ids}}}) == {len(found)}", names))
             continue
         for a, b in itertools.combinations(found, 2):
             if not (isinstance(a.source, KnownSource) and isinstance(b.source, KnownSource)):

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.sources import Called
 from bytejit.tracer.builtins.argument_counts import describe
 from bytejit.tracer.core.signals import Break
@@ -229,7 +229,7 @@ def _lock_taken(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
         or lock in t.holding
     ):
         raise Break("a lock that is held, or made in the region")
-    t.guard("EXPR", lock.source, Expr("not lock.locked()", (("lock", lock.source),)))
+    t.guard("EXPR", lock.source, SizeCondition("not lock.locked()", (("lock", lock.source),)))
     t.effects.mutations += 1
     t.holding.append(lock)
     t.locked.append(lock)

@@ -14,7 +14,7 @@ import torch
 from bytejit.common import torch_controls
 from bytejit.common.registry import DYNAMIC_DIMS, STATIC_DIMS
 from bytejit.guards.changing_sources import Looked
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.guards.module_sources import ModuleBuffer, ModuleParam
 from bytejit.guards.sources import Computed, Local, Source, StackSlot, TensorSize, TensorStride, TupleItem
 from bytejit.guards.tensor_checks import TensorCheck
@@ -191,5 +191,5 @@ class Symbols(Component):
         value = self.symbol(source, obj) if obj >= 0 else self.symbol(source, obj, None, -1)
         if not known:
             name = str(value.node.e)
-            self.t.guard("EXPR", source, Expr(f"{name} >= 2" if obj >= 0 else f"{name} < 0", ((name, source),)))
+            self.t.guard("EXPR", source, SizeCondition(f"{name} >= 2" if obj >= 0 else f"{name} < 0", ((name, source),)))
         return SymVar(value, source)

@@ -11,7 +11,7 @@ import torch
 
 from bytejit.compat import numpy_types
 from bytejit.fake.tensor import Fake
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.shapes.symbols import NotReal, is_symbolic
 from bytejit.tracer.core.component import Component
 from bytejit.tracer.core.numpy_values import NumpyVar
@@ -174,12 +174,12 @@ class SymbolicNumbers(Component):
             return repr(e) if math.isfinite(e) else f"float('{e}')"
         return expression_text(at, self.expr_guard(e))
 
-    def expr_guard(self, e: Any, text: str | None = None) -> Expr:
+    def expr_guard(self, e: Any, text: str | None = None) -> SizeCondition:
         """Text over sizes, with the source of each symbol in it. `e`: an expression, or a Condition with its `text`."""
         from bytejit.shapes.integer_math import text as text_of
 
         symbols = e.symbols() if hasattr(e, "symbols") else e.free_symbols
-        return Expr(text or text_of(e), tuple((str(s), self.t.sizes.sources[s]) for s in sorted(symbols, key=str)))
+        return SizeCondition(text or text_of(e), tuple((str(s), self.t.sizes.sources[s]) for s in sorted(symbols, key=str)))
 
 
 def numbers_in(x: Any) -> Any:

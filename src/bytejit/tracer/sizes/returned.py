@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bytejit.guards.kinds import Expr
+from bytejit.guards.kinds import SizeCondition
 from bytejit.shapes.symbols import is_symbolic
 from bytejit.tracer.core.values import DictVar, Lazy, SeqVar, SymVar, Var
 
 Path = tuple[Any, ...]  # positions and keys on the way from the result to a number
 
 
-def returned_sizes(t: Any, result: Var) -> tuple[tuple[Path, Expr], ...] | None:
+def returned_sizes(t: Any, result: Var) -> tuple[tuple[Path, SizeCondition], ...] | None:
     """The symbolic numbers in lists, tuples and dicts; None where one cannot be told by the inputs' sizes."""
     found = tuple(_walk(t, result, ()))
     if any(t.measures.is_measured(v) for _, v in found):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bytejit.common.applied import Applied, Passes
+from bytejit.common.applied import Applied, TracedPasses
 from bytejit.guards.sources import Ref
 from bytejit.tracer.core.signals import Break
 from bytejit.tracer.core.tracer import Tracer
@@ -114,7 +114,7 @@ def record(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     noted = map(t.values.real, t.iteration.iterate(t.attributes.getattr(ctx, "non_differentiable")))
     marked = [expect(m, TensorVar, f"{cls.__name__}.apply, which marks more than tensors") for m in noted]
     forward = list(t.graph.nodes)[before:]
-    passes: Passes | None = None
+    passes: TracedPasses | None = None
     extra: tuple = ()
     if cls not in t.job.left_to_torch:
         passes, extra = traced_passes(t, ApplyCall(cls, args[0], ctx, given, outputs, single, [*marked]), forward)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from bytejit.common import special_cases
-from bytejit.common.applied import Passes
+from bytejit.common.applied import TracedPasses
 from bytejit.common.gradients import BACKWARD
 from bytejit.guards.guard_set import Guard, GuardSet
 from bytejit.guards.kinds import GLOBAL_STATE
@@ -55,7 +55,7 @@ def run_backward(cls: Any, ctx: Any, grads: Any, devices: tuple) -> Any:
         return run_backward(cls, ctx, grads, devices[1:])
 
 
-def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[Passes, tuple[Node, ...]]:
+def traced_passes(t: Tracer, call: ApplyCall, forward: Sequence[Node]) -> tuple[TracedPasses, tuple[Node, ...]]:
     """Both passes, and what they read besides the arguments. Raises: LeaveToTorch."""
     materialize = bool(t.const(t.attributes.getattr(call.ctx, "materialize")))
     before = len(t.graph.nodes)
@@ -137,7 +137,7 @@ LASTING = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type
 
 def put_together(
     t: Tracer, call: ApplyCall, materialize: bool, grads: list[Var], found: list[Var], forward: list[Node], backward: list[Node]
-) -> tuple[Passes, tuple[Node, ...]]:
+) -> tuple[TracedPasses, tuple[Node, ...]]:
     """The graphs of both passes."""
     tensors = [o for o in call.outputs if isinstance(o, TensorVar)]
     returned = list(dict.fromkeys(o.node for o in tensors))
@@ -150,7 +150,7 @@ def put_together(
     extra = tuple(dict.fromkeys([*taken, *outer]))
     to_save = [t.values.real(v) for v in t.iteration.iterate(t.attributes.getattr(call.ctx, "to_save"))]
     saved = {v.node for v in to_save if isinstance(v, TensorVar)}
-    passes = Passes(
+    passes = TracedPasses(
         part_of(taken, forward, (*returned, *kept)),
         part_of([*markers, *outer, *kept], backward, tuple(given)),
         tuple(map(extra.index, taken)),

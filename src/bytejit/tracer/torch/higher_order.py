@@ -80,7 +80,7 @@ def loop(cond_fn: Callable, body_fn: Callable, carried: Any, additional: Any) ->
     raise NotImplementedError
 
 
-class Loop(GraphCall):
+class WhileLoop(GraphCall):
     """Runs the second of two graphs on what it returned, as long as the first holds. Both take `count` carried values first."""
 
     def __init__(self, parts: tuple[torch.fx.GraphModule, torch.fx.GraphModule], count: int) -> None:
@@ -122,7 +122,7 @@ def loop_node(t: Tracer, args: list[Var], kwargs: dict[str, Var]) -> Var:
     )
     for n in reversed([*marks, *nodes[0], *nodes[1]]):
         t.graph.erase_node(n)
-    call = t.tensors.add_node(Loop(parts, len(inner)), None, (*(v.node for v in carried), *taken), {})
+    call = t.tensors.add_node(WhileLoop(parts, len(inner)), None, (*(v.node for v in carried), *taken), {})
     items = []
     for i, v in enumerate(results):
         node = t.tensors.add_node(operator.getitem, None, (call, i), {})

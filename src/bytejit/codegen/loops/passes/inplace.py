@@ -32,7 +32,7 @@ def place_writes(loops: Loops) -> Loops:
     """The same program without `Store.over`."""
     if not any(map(updates, loops.steps)):
         return loops
-    place = Place(loops)
+    place = InplaceUpdates(loops)
     if not place.gpu and loops.mutations:
         place.check_first()
     for i in reversed(range(len(place.steps))):
@@ -43,7 +43,7 @@ def place_writes(loops: Loops) -> Loops:
     )
 
 
-class Place:
+class InplaceUpdates:
     """A program while its updates find their places."""
 
     def __init__(self, loops: Loops) -> None:

@@ -18,7 +18,7 @@ LOCAL_MOST = 128 * 1024  # bytes of a row-local buffer: it should stay in a core
 
 def plain(c: ix.Index) -> str | None:
     """The axis, when the coordinate is just one."""
-    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.Var:
+    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.AxisVar:
         return c.terms[0][0].parts[0]
     return None
 

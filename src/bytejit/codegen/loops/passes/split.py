@@ -102,7 +102,7 @@ def find_cuts(loops: Loops, sizes: dict[str, Any]) -> Cuts:
 
 
 def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None, d: int) -> None:
-    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.Var:
+    if len(c.terms) == 1 and not c.const and c.terms[0][1] == 1 and type(c.terms[0][0]) is ix.AxisVar:
         axis = c.terms[0][0].parts[0]
         if b is not None and b.kind in ("temp", "output") and sizes[axis] == b.shape[d]:
             cuts.union((b.name, d), axis)
@@ -118,7 +118,7 @@ def _coordinate(cuts: Cuts, c: ix.Index, sizes: dict[str, Any], b: Buffer | None
                 if type(inner) is ix.Div and len(inner.parts[0].terms) == 1:
                     step, x = inner.parts[1], inner.parts[0]
                     inner = x.terms[0][0]
-                if type(inner) is ix.Var and x.terms[0][1] == 1 and not x.const:
+                if type(inner) is ix.AxisVar and x.terms[0][1] == 1 and not x.const:
                     cuts.cut(inner.parts[0], step * a.parts[1])
                     if step != 1:
                         cuts.cut(inner.parts[0], step)
