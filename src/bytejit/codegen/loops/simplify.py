@@ -23,9 +23,12 @@ OnLoad = Callable[[Expr, tuple, Any], Any]
 
 
 class Rewriter:
-    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`, all loads masked by `mask`
-    too, reductions renamed by `refs`. only: the buffers whose loads `on_load` may replace, where neither axes nor masks change:
-    expressions without them are not walked again."""
+    """Rewrites expressions: axes by `axes` (simplified under `sizes`), loads by `on_load`, all loads masked by `mask` too.
+
+    refs: result of a reduction -> its new name, by which the reduction is renamed too, or a value to use in its place.
+    only: the buffers whose loads `on_load` may replace, where neither axes nor masks change: expressions without them are
+    not walked again.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class Rewriter:
         axes: Mapping[str, Index] | None = None,
         on_load: OnLoad | None = None,
         mask: Expr | None = None,
-        refs: Mapping[str, str] | None = None,
+        refs: Mapping[str, str | Expr] | None = None,
         only: Collection[str] | None = None,
     ):
         self.cons, self.sizes, self.axes, self.on_load, self.mask = cons, sizes, axes or {}, on_load, mask
@@ -95,7 +98,8 @@ class Rewriter:
                 return self.cons.const(at.value, "i64")
             return self.cons.index(at, e.where)
         if e.kind == "ref":
-            return self.cons.ref(self.refs.get(e.name, e.name), e.dtype, e.where)
+            other = self.refs.get(e.name, e.name)
+            return other if isinstance(other, Expr) else self.cons.ref(other, e.dtype, e.where)
         return self.cons.const(e.attr, e.dtype)
 
     def mask_of(self, coords: tuple) -> Expr | None:
@@ -125,7 +129,8 @@ class Rewriter:
 
     def reduce(self, r: Reduce) -> Reduce:
         """A reduction rewritten."""
-        return replace(r, name=self.refs.get(r.name, r.name), args=tuple(map(self, r.args)))
+        other = self.refs.get(r.name, r.name)
+        return replace(r, name=r.name if isinstance(other, Expr) else other, args=tuple(map(self, r.args)))
 
     def body(self, p: LoopNest, axes: tuple[Axis, ...] | None = None) -> LoopNest:
         """A nest rewritten, over new axes if they changed."""

@@ -14,6 +14,7 @@ import torch
 
 from bytejit.codegen.loops.expr import Cons, Expr, walk
 from bytejit.codegen.loops.plan import Call, ExternCall, Plan
+from bytejit.common.where import Where
 
 from . import index as ix
 from .ir import Axis, Buffer, Extern, Kernel, LoopNest, Loops, MutationCopy, Reduce, Result, Store, View
@@ -54,7 +55,7 @@ def view(v: View) -> str:
 
 
 def _line(where: Any) -> str:
-    return f"  // {where.short}" if hasattr(where, "short") else ""
+    return f"  // {where.short}" if isinstance(where, Where) else ""
 
 
 def _over(s: Store) -> str:

@@ -20,25 +20,13 @@ def without_one_hot_sums(k: Kernel, cons: Cons) -> Kernel:
     nests: list[LoopNest] = []
     for p in k.nests:
         if found:
-            p = _Refs(cons, found).body(p)
+            p = Rewriter(cons, {}, refs=found).body(p)
         if len(p.axes) == 1:
             found |= {r.name: e for r in p.reduces if (e := one_element(r, p.axes[0].name, p.axes[0].size, cons)) is not None}
             p = replace(p, reduces=tuple(r for r in p.reduces if r.name not in found))
         if p.stores or p.reduces:
             nests.append(p)
     return replace(k, nests=tuple(nests)) if found else k
-
-
-class _Refs(Rewriter):
-    """Puts values where sums were referred to."""
-
-    def __init__(self, cons: Cons, values: dict[str, Expr]):
-        super().__init__(cons, {})
-        self.values = values
-
-    def node(self, e: Expr) -> Expr:
-        """As `Rewriter.node`."""
-        return self.values[e.name] if e.kind == "ref" and e.name in self.values else super().node(e)
 
 
 def one_element(r: Reduce, axis: str, size: ix.Size, cons: Cons) -> Expr | None:
