@@ -334,6 +334,20 @@ def test_disable_run_and_graph_break() -> None:
     assert torch.equal(bytejit.disable(g)(X), f(X))
 
 
+def test_the_reason_of_disable_is_that_of_the_break() -> None:
+    @bytejit.disable(reason="talks to a device")
+    def secret(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    unhooked = bytejit.disable(torch.nn.Linear(5, 5), reason="has hooks of its own")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return unhooked(secret(x * 2) - 1)
+
+    shown = str(bytejit.explain(f, torch.ones(5)))
+    assert "secret is marked bytejit.disable: talks to a device" in shown and "has hooks of its own" in shown
+
+
 def test_is_compiling_is_decided_while_tracing() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x + 1 if bytejit.is_compiling() else x + 2

@@ -177,13 +177,13 @@ def _on_target(gm: object, example_inputs: list, name: str) -> Callable:
 # --- marks -------------------------------------------------------------------------------------------------------
 
 MARK_KINDS = ("disable", "allow", "disallow", "constant")
-# by identity, as torch's builtins take no attributes; a mark goes with its object
-MARKS: dict[str, IdentityMap[bool]] = {kind: IdentityMap() for kind in MARK_KINDS}
+# object -> the reason that was given, or "". By identity, as torch's builtins take no attributes; a mark goes with its object
+MARKS: dict[str, IdentityMap[str]] = {kind: IdentityMap() for kind in MARK_KINDS}
 
 
-def mark(kind: str, obj: object) -> None:
+def mark(kind: str, obj: object, reason: str = "") -> None:
     """Mark a callable: "disable" (never look inside), "allow" (one graph node), "disallow" (break), "constant"."""
-    MARKS[kind].set(obj, True)
+    MARKS[kind].set(obj, reason)
 
 
 def marked(kind: str, obj: object) -> bool:
@@ -236,7 +236,8 @@ def kept_out(fn: Callable) -> str:
     """Why a Python function is never compiled, nor inlined; "" when it may be."""
     name = getattr(fn, "__qualname__", "a function")
     if marked("disable", fn):
-        return f"{name} is marked bytejit.disable"
+        reason = MARKS["disable"].get(getattr(fn, "__func__", fn))
+        return f"{name} is marked bytejit.disable" + (f": {reason}" if reason else "")
     if marked("disallow", fn):
         return f"{name} is marked bytejit.disallow_in_graph"
     if torch_controls.disabled(fn):

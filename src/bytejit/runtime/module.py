@@ -265,8 +265,7 @@ def disabled_function(fn: Callable, reason: str | None, recursive: bool = True) 
     def disabled_call(*args: object, **kwargs: object) -> object:
         return registry.while_running_only(fn, args, kwargs) if recursive else fn(*args, **kwargs)
 
-    setattr(disabled_call, "__bytejit_reason__", reason)
-    registry.mark("disable", disabled_call)
+    registry.mark("disable", disabled_call, reason or "")
     return disabled_call
 
 
